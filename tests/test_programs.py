@@ -61,6 +61,7 @@ def test_a_shell_ends_a_run_or_passes_it_on_and_no_server_is_seen_through_it() -
         *((line, Role.WRAPPER) for line in ("python /opt/debugpy/launcher 4711 --", "perl -w /usr/bin/parallel x")),
         *((line, Role.BOUNDARY) for line in ("bash --rcfile x", "bash -o pipefail", "-bash", "python /bin/xonsh")),
         *((line, Role.BOUNDARY) for line in ("sshd: ada@pts/0", "jupyter lab", "python -m notebook", "ray start")),
+        *((line, Role.BOUNDARY) for line in ("prefect worker start", "hq worker start", "dataspell", "mc", "spyder")),
         *((line, Role.MEMBER) for line in ("python train.py", "python make.py", "jupyter nbconvert", "ray job x", "")),
         *((line, Role.LAUNCHER) for line in ("torchrun t.py", "python -m torch.distributed.run", "/opt/mpirun -np 4")),
     ],

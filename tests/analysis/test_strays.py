@@ -9,12 +9,10 @@ import pytest
 
 from gpuwatch.analysis.strays import Cause, Certainty
 from gpuwatch.model import (
-    Container,
     Declared,
     Job,
     Knowledge,
     Notebook,
-    Pane,
     Presence,
     Process,
     Reason,
@@ -23,24 +21,34 @@ from gpuwatch.model import (
     Unlisted,
 )
 from tests.support.builders import GIB, MIB, gpu, snapshot
-from tests.support.straying import HOUR, LEFT, PID, find, held, left, machine, mine, one, started, told
-
-CERTAIN, LIKELY, _ = Certainty
-DOCKER = Container(runtime="docker", id="3f9a1c0b77d2")
-RUN = Job(key="90:90", name="train.py", head=90, head_start=90)
-REST = Job(key="90:90", name="train.py", orphaned=True)
-"""Of a worker whose run has ended."""
-TMUX = Pane(program="tmux", session="$1", window="%3", alive=True)
-KERNEL = Notebook(kernel="8f2a", path="a.ipynb", left=True)
-
+from tests.support.straying import (
+    CERTAIN,
+    DOCKER,
+    HOUR,
+    KERNEL,
+    LEFT,
+    LIKELY,
+    PID,
+    REST,
+    RUN,
+    TMUX,
+    find,
+    held,
+    left,
+    machine,
+    mine,
+    one,
+    started,
+    stray,
+    told,
+)
 
 # ---------------------------------------------------------------------------------------------------------------
 # Zombies
 
 
 def test_a_zombie_that_holds_memory_is_one_and_no_signal_ends_it() -> None:
-    found = one(mine(state="zombie", ppid=90, parent="python"), 60.0)
-    assert found is not None
+    found = stray(mine(state="zombie", ppid=90, parent="python"), 60.0)
     assert (found.cause, found.sure, found.ends) == (Cause.ZOMBIE, CERTAIN, False)
     assert found.why == (
         "it has ended, and its parent, 90 python, has not collected its exit status",
@@ -68,12 +76,10 @@ def test_no_zombie(process: Process, sm: Any, idle: float | None) -> None:
 
 
 def test_a_stopped_process_is_one_and_surely_so_a_day_after_its_login_is_gone() -> None:
-    found = one(mine(state="stopped"), 60.0, at_least=True)
-    assert found is not None
+    found = stray(mine(state="stopped"), 60.0, at_least=True)
     assert (found.cause, found.sure, found.ends) == (Cause.STOPPED, LIKELY, True)
     for idle, sure in ((9 * HOUR, LIKELY), (24 * HOUR, CERTAIN)):  # its owner may have lent the GPU to somebody
-        found = one(mine(state="stopped", led=False, around=Surroundings(ssh="10.0.0.7")), idle, gib=0.5)
-        assert found is not None
+        found = stray(mine(state="stopped", led=False, around=Surroundings(ssh="10.0.0.7")), idle, gib=0.5)
         assert (found.cause, found.sure) == (Cause.STOPPED, sure)
         assert found.why == ("stopped, as by Ctrl-Z: it cannot run", "its SSH login from 10.0.0.7 has ended")
 
@@ -111,8 +117,7 @@ def test_not_stopped(process: Process, sm: Any, idle: float | None) -> None:
     ],
 )
 def test_a_worker_of_a_dead_run(around: Surroundings, adopted: bool, idle: float | None, sure: Certainty) -> None:
-    found = one(mine(around=around, adopted=adopted), idle)
-    assert found is not None
+    found = stray(mine(around=around, adopted=adopted), idle)
     assert (found.cause, found.sure) == (Cause.WORKER, sure)
     assert found.why[0] in ("the run that it belongs to has ended", "process 90, which it worked for, has ended")
 
@@ -190,12 +195,10 @@ def test_no_leftover(machine: Snapshot) -> None:
 
 
 def test_a_kernel_whose_server_is_gone_is_one_once_it_is_quiet() -> None:
-    found = one(mine(around=Surroundings(notebook=KERNEL)), 400.0, at_least=True)
-    assert found is not None
+    found = stray(mine(around=Surroundings(notebook=KERNEL)), 400.0, at_least=True)
     assert (found.cause, found.sure) == (Cause.KERNEL, LIKELY)
     assert found.why == ("the server of its notebook has ended", "no SM use for at least 6 min")
-    found = one(left(Surroundings(notebook=KERNEL)), 400.0)
-    assert found is not None
+    found = stray(left(Surroundings(notebook=KERNEL)), 400.0)
     assert found.sure is CERTAIN
 
 
@@ -240,16 +243,14 @@ def test_no_kernel_that_was_left(around: Surroundings, idle: float | None, chang
 def test_an_orphan_that_does_nothing(
     around: Surroundings, idle: float, at_least: bool, sure: Certainty, words: str
 ) -> None:
-    found = one(left(around), idle, at_least, gib=0.5)
-    assert found is not None
+    found = stray(left(around), idle, at_least, gib=0.5)
     assert (found.cause, found.sure) == (Cause.LEFTOVER, sure)
     assert found.why[:2] == (words, "its parent has ended")
     assert found.why[-1].startswith("no SM use for ")
 
 
 def test_who_may_wait_for_somebody_is_said_to() -> None:
-    found = one(left(Surroundings(peer="10.0.0.3:6379", job=Job(key="100:1", rank=3, world=16))), HOUR)
-    assert found is not None
+    found = stray(left(Surroundings(peer="10.0.0.3:6379", job=Job(key="100:1", rank=3, world=16))), HOUR)
     assert found.why[2:4] == (
         "it is connected to 10.0.0.3:6379, and may wait for it",
         "15 of its run's 16 ranks are not seen here",
@@ -263,8 +264,7 @@ def test_a_run_all_of_whose_ranks_are_idle_waits_for_nobody() -> None:
 
 
 def test_a_worker_of_a_dead_run_is_not_certain_after_a_minute_of_looking() -> None:
-    found = one(left(Surroundings(job=REST)), 100.0, at_least=True)
-    assert found is not None
+    found = stray(left(Surroundings(job=REST)), 100.0, at_least=True)
     assert found.sure is LIKELY
 
 
@@ -313,8 +313,7 @@ def test_a_client_of_mps_and_a_desktop_are_not_judged_by_their_idle_time() -> No
 def test_little_memory_is_nobodys_loss_and_unknown_memory_may_be_much() -> None:
     assert one(left(), 1000.0, memory=63 * MIB) is None
     assert one(left(), 1000.0, memory=64 * MIB) is not None
-    found = one(left(), 1e5, memory=Reason.UNSUPPORTED)
-    assert found is not None
+    found = stray(left(), 1e5, memory=Reason.UNSUPPORTED)
     assert (found.held, found.why) == (None, ("its login has ended", "its parent has ended", "no SM use for 1 d 3 h"))
 
 
@@ -352,8 +351,7 @@ def test_little_memory_is_nobodys_loss_and_unknown_memory_may_be_much() -> None:
     ],
 )
 def test_idle_for_longer_than_the_limit(around: Surroundings, changes: dict[str, Any], why: tuple[str, ...]) -> None:
-    found = one(mine(around=around, **changes), 3000.0)
-    assert found is not None
+    found = stray(mine(around=around, **changes), 3000.0)
     assert (found.cause, found.sure, found.why, found.idle) == (Cause.IDLE, LIKELY, why, 3000.0)
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 
-from gpuwatch.analysis.strays import StrayLimits, judge
+from gpuwatch.analysis.strays import StrayLimits
 from gpuwatch.cli import parse
 from gpuwatch.commands import strays as command
 from gpuwatch.history import History, Idle
@@ -17,7 +16,7 @@ from gpuwatch.ui.screens.strays import StraysScreen
 from tests.sources.test_local import start
 from tests.support import builders
 from tests.support.dashboards import frame, hand, running, text
-from tests.support.straying import LEFT, Told, held, machine, mine
+from tests.support.straying import LEFT, held, machine, mine
 
 __all__ = ["start"]
 
@@ -113,32 +112,3 @@ async def test_what_is_not_known_is_read_in_full_at_any_size(size: tuple[int, in
         words = unwrapped(text(app))
         assert "1 of your processes may be a stray (100): whether it is idle is not known yet" in words
         assert "that takes 5 min of watching, by `gpuwatch watch` or in the dashboard" in words
-
-
-class Counting(Told):
-    """A history that counts how often it is asked for how long a process has been idle."""
-
-    __slots__ = ("asked",)
-
-    def __init__(self) -> None:
-        super().__init__({(builders.gpu(0).key, 100): Idle(3600.0, at_least=False)})
-        self.asked = 0
-
-    def idle(self, gpu_key: str, pid: int, start: int) -> Idle | None:
-        self.asked += 1
-        return super().idle(gpu_key, pid, start)
-
-
-async def test_the_list_is_made_once_a_frame_whatever_is_drawn_of_it() -> None:
-    seen = machine([mine(100, **LEFT)], [held(100)])
-    alone = Counting()
-    judge(seen, alone)
-    async with running(frame(seen), (160, 50)) as (app, pilot):
-        await pilot.press("S")
-        await pilot.pause()
-        history = Counting()
-        await hand(app, pilot, Frame(seen, time.monotonic(), history))
-        await pilot.press("space", "down", "up", "space")
-        assert "1 stray" in text(app)
-        # The dashboard behind it asks once besides, for the idle column of its row.
-        assert history.asked - alone.asked <= 1

@@ -9,19 +9,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.analysis.strays import Cause, Certainty, StrayLimits
+from gpuwatch.analysis.strays import Cause, StrayLimits
 from gpuwatch.history import Idle
-from gpuwatch.model import Container, Health, Job, Notebook, Pane, Process, Reason, Snapshot, SourceState, Surroundings
+from gpuwatch.model import Health, Job, Notebook, Process, Reason, Snapshot, SourceState, Surroundings
 from tests.support import builders
 from tests.support.builders import GIB, gpu
-from tests.support.straying import HOUR, LEFT, PID, find, held, left, machine, mine, one, started, suspects, told
-
-CERTAIN, LIKELY, _ = Certainty
-DOCKER = Container(runtime="docker", id="3f9a1c0b77d2")
-REST = Job(key="90:90", name="train.py", orphaned=True)
-"""Of a worker whose run has ended."""
-TMUX = Pane(program="tmux", session="$1", window="%3", alive=True)
-KERNEL = Notebook(kernel="8f2a", path="a.ipynb", left=True)
+from tests.support.straying import (
+    CERTAIN,
+    DOCKER,
+    HOUR,
+    KERNEL,
+    LEFT,
+    LIKELY,
+    PID,
+    REST,
+    TMUX,
+    find,
+    held,
+    left,
+    machine,
+    mine,
+    one,
+    started,
+    stray,
+    suspects,
+    told,
+)
 
 
 def replaced(base: Snapshot, **changes: Any) -> Snapshot:
@@ -71,8 +84,7 @@ def test_a_pid_that_is_somebody_elses_by_now_is_not_judged() -> None:
 
 
 def test_causes_combine_and_the_strongest_comes_first() -> None:
-    found = one(left(state="stopped"), 1e5)
-    assert found is not None
+    found = stray(left(state="stopped"), 1e5)
     assert (found.cause, found.sure) == (Cause.STOPPED, CERTAIN)
     assert found.why == (
         "stopped, as by Ctrl-Z: it cannot run",
@@ -80,11 +92,9 @@ def test_causes_combine_and_the_strongest_comes_first() -> None:
         "its parent has ended",
         "no SM use for 1 d 3 h",
     )
-    found = one(mine(state="stopped", **{**LEFT, "led": True}), 1e5)
-    assert found is not None
+    found = stray(mine(state="stopped", **{**LEFT, "led": True}), 1e5)
     assert (found.cause, found.sure) == (Cause.STOPPED, LIKELY)
-    found = one(left(Surroundings(job=REST)), 1e5)
-    assert found is not None
+    found = stray(left(Surroundings(job=REST)), 1e5)
     assert (found.cause, found.sure) == (Cause.WORKER, CERTAIN)
 
 
@@ -123,8 +133,7 @@ def test_who_is_stopped_is_one_where_nobody_can_ever_tell_for_how_long_it_was_id
     never = Reason.UNSUPPORTED
     for facts in ({"led": False}, LEFT, {}):
         who = mine(state="stopped", **facts)
-        found = one(who, sm=never)
-        assert found is not None
+        found = stray(who, sm=never)
         assert (found.cause, found.sure, found.idle) == (Cause.STOPPED, LIKELY, None)
         assert not suspects(machine([who], [held(sm=never)]), None)
     assert not one(mine(state="stopped"), sm=Reason.NO_SAMPLE)
@@ -187,7 +196,7 @@ idle_times = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     st.lists(people, max_size=4, unique_by=lambda each: each.pid),
     st.lists(st.lists(holdings, max_size=4), min_size=1, max_size=2),

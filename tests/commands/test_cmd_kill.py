@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,38 +15,19 @@ from gpuwatch import procfs
 from gpuwatch.commands.kill import parse_pids, parse_signal, table
 from gpuwatch.kill.target import Target
 from gpuwatch.model import Reason, Unlisted
+from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.builders import gpu, holding, process, snapshot, uid
 from tests.support.gpuholder import ROOT, SOMEBODY_ELSE, GpuHolder
+from tests.support.launching import Run
 from tests.support.terminal import Terminal
+from tests.support.uncovered import environment
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
-GPUWATCH = Path(sys.executable).parent / "gpuwatch"
 ROOT_FLAG = ["--allow-root-kill"] if ROOT else []
 ELSEWHERE = ("runs in a container with PIDs of its own", "other pid namespace")
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def run(driver: Driver) -> Run:
-    """Return a function that runs gpuwatch to its end, without a terminal."""
-
-    def begin(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        words = [str(GPUWATCH), "kill", *arguments]
-        return subprocess.run(
-            words,
-            env=driver.env() | env,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-
-    return begin
 
 
 def on_record(home: Path) -> list[dict[str, Any]]:
@@ -100,7 +79,7 @@ def test_the_table() -> None:
 
 
 def test_without_a_terminal_it_wants_to_be_told_yes(run: Run, own_home: Path) -> None:
-    done = run("1")
+    done = run("kill", "1")
     assert done.returncode == 2
     assert "--yes skips the question" in done.stderr
     assert on_record(own_home) == []
@@ -109,7 +88,7 @@ def test_without_a_terminal_it_wants_to_be_told_yes(run: Run, own_home: Path) ->
 def test_one_is_ended_and_its_memory_comes_free(driver: Driver, run: Run, own_home: Path) -> None:
     with mine() as training, mine() as other:
         held(driver, training, other)
-        done = run("--yes", *ROOT_FLAG, str(training.pid), str(training.pid))
+        done = run("kill", "--yes", *ROOT_FLAG, str(training.pid), str(training.pid))
         assert not training.alive()
         assert other.alive()
         assert done.returncode == 0, done.stderr
@@ -126,24 +105,6 @@ def test_one_is_ended_and_its_memory_comes_free(driver: Driver, run: Run, own_ho
     ]
 
 
-def test_sigterm_ignored_is_not_followed_by_sigkill_without_being_asked_for(
-    driver: Driver, run: Run, own_home: Path
-) -> None:
-    with mine(deaf=True) as training:
-        held(driver, training)
-        done = run("--yes", *ROOT_FLAG, str(training.pid))
-        assert done.returncode == 1
-        assert training.alive()
-        said = done.stdout.splitlines()[-1]
-        assert f"PID {training.pid}: ignored SIGTERM for 10 s; left running" in said
-        assert f"next: gpuwatch kill {training.pid} --signal KILL" in said
-        done = run("--yes", *ROOT_FLAG, "--signal", "KILL", str(training.pid))
-        assert done.returncode == 0, done.stderr
-        assert not training.alive()
-    events = [(line["event"], line.get("signal") or line["result"]) for line in on_record(own_home)]
-    assert events == [("intent", "SIGTERM"), ("outcome", "running"), ("intent", "SIGKILL"), ("outcome", "exited")]
-
-
 def refused(done: subprocess.CompletedProcess[str], pid: int, words: str, home: Path, result: str) -> None:
     """See that a process was refused with these words, and that this is on record."""
     assert done.returncode == 1, done.stderr
@@ -157,7 +118,7 @@ def refused(done: subprocess.CompletedProcess[str], pid: int, words: str, home: 
 def test_another_users_process(driver: Driver, run: Run, own_home: Path, listed: bool) -> None:
     with GpuHolder(uid=SOMEBODY_ELSE) as theirs:
         held(driver, *([theirs] if listed else []))
-        done = run("--yes", *ROOT_FLAG, str(theirs.pid))
+        done = run("kill", "--yes", *ROOT_FLAG, str(theirs.pid))
         said = "gpuwatch signals only your own" if listed else "it is not yours"
         refused(done, theirs.pid, said, own_home, "not yours")
         assert theirs.alive()
@@ -167,12 +128,14 @@ def test_another_users_process(driver: Driver, run: Run, own_home: Path, listed:
 def test_root_without_its_permission(driver: Driver, run: Run, own_home: Path) -> None:
     with mine() as training:
         held(driver, training)
-        refused(run("--yes", str(training.pid)), training.pid, "--allow-root-kill", own_home, "root")
+        refused(run("kill", "--yes", str(training.pid)), training.pid, "--allow-root-kill", own_home, "root")
         assert training.alive()
 
 
 def test_the_shell_that_it_runs_in(run: Run, own_home: Path) -> None:
-    refused(run("--yes", *ROOT_FLAG, str(os.getpid())), os.getpid(), "gpuwatch runs inside it", own_home, "ancestor")
+    refused(
+        run("kill", "--yes", *ROOT_FLAG, str(os.getpid())), os.getpid(), "gpuwatch runs inside it", own_home, "ancestor"
+    )
 
 
 @pytest.mark.parametrize("listed", [True, False])
@@ -183,7 +146,7 @@ def test_a_sleep_of_ones_own(driver: Driver, run: Run, own_home: Path, listed: b
         try:
             driver.procs = [Proc(0, sleep.pid)] if listed else []
             driver.write()
-            done = run("--yes", *ROOT_FLAG, str(sleep.pid))
+            done = run("kill", "--yes", *ROOT_FLAG, str(sleep.pid))
             refused(done, sleep.pid, words, own_home, result)
             assert sleep.poll() is None
         finally:
@@ -197,7 +160,7 @@ def test_read_only(driver: Driver, run: Run, own_home: Path, how: str, tmp_path:
         file = tmp_path / "gpuwatch.toml"
         file.write_text("read_only = true\n")
         words = ["--read-only"] if how == "flag" else ["--config", str(file)]
-        done = run("--yes", *words, *ROOT_FLAG, str(training.pid))
+        done = run("kill", "--yes", *words, *ROOT_FLAG, str(training.pid))
         refused(done, training.pid, "read-only", own_home, "read-only")
         assert training.alive()
 
@@ -205,10 +168,10 @@ def test_read_only(driver: Driver, run: Run, own_home: Path, how: str, tmp_path:
 def test_what_ignores_sigint_is_told_of_and_on_record(driver: Driver, run: Run, own_home: Path) -> None:
     with mine(background=True) as training:
         held(driver, training)
-        done = run("--yes", "--signal", "INT", *ROOT_FLAG, str(training.pid))
+        done = run("kill", "--yes", "--signal", "INT", *ROOT_FLAG, str(training.pid))
         refused(done, training.pid, "--signal TERM asks it in another way", own_home, "signal ignored")
         assert training.alive()
-        done = run("--yes", *ROOT_FLAG, str(training.pid))
+        done = run("kill", "--yes", *ROOT_FLAG, str(training.pid))
         assert (done.returncode, training.alive()) == (0, False)
         assert "SIGINT" not in done.stderr, "who gets another signal need not be told"
 
@@ -216,7 +179,7 @@ def test_what_ignores_sigint_is_told_of_and_on_record(driver: Driver, run: Run, 
 def test_one_refused_does_not_keep_the_other(driver: Driver, run: Run) -> None:
     with mine() as training:
         held(driver, training)
-        done = run("--yes", *ROOT_FLAG, "1", str(training.pid))
+        done = run("kill", "--yes", *ROOT_FLAG, "1", str(training.pid))
         assert done.returncode == 1
         assert not training.alive()
         assert f"PID {training.pid}: exited after" in done.stdout
@@ -226,7 +189,7 @@ def test_a_whole_run(driver: Driver, run: Run, own_home: Path) -> None:
     # Left to init, for else its run would begin with whatever runs these tests, and gpuwatch with them.
     with mine(children=2, orphan=True) as training, mine() as other:
         held(driver, training, other)
-        done = run("--yes", "--job", *ROOT_FLAG, str(training.pid), str(training.children[0]))
+        done = run("kill", "--yes", "--job", *ROOT_FLAG, str(training.pid), str(training.children[0]))
         assert done.returncode == 0, done.stderr
         assert f"PID {training.children[0]} is of the run of PID {training.pid}" in done.stderr
         assert f"run of PID {training.pid} (3 processes): all 3 exited after" in done.stdout
@@ -239,20 +202,19 @@ def test_a_whole_run(driver: Driver, run: Run, own_home: Path) -> None:
     assert len({line["run"] for line in lines}) == 1
 
 
-def test_where_nobody_reads_the_table_nothing_is_sent_and_that_is_no_success(driver: Driver, own_home: Path) -> None:
+def test_where_nobody_reads_the_table_nothing_is_sent_and_that_is_no_success(
+    driver: Driver, run: Run, own_home: Path
+) -> None:
     reads, writes = os.pipe()
     os.close(reads)
     with mine() as training:
         held(driver, training)
-        words = [str(GPUWATCH), "kill", "--yes", *ROOT_FLAG, str(training.pid)]
         try:
-            done = subprocess.run(
-                words, env=driver.env(), stdin=subprocess.DEVNULL, stdout=writes, stderr=subprocess.PIPE, timeout=90
-            )
+            done = run("kill", "--yes", *ROOT_FLAG, str(training.pid), stdout=writes)
         finally:
             os.close(writes)
         assert done.returncode == 1
-        assert done.stderr == b"gpuwatch: nothing was sent\n"
+        assert done.stderr == "gpuwatch: nothing was sent\n"
         assert training.alive()
     assert on_record(own_home) == []
 
@@ -266,7 +228,7 @@ def test_nothing_is_sent_unasked_that_cannot_be_put_on_record(driver: Driver, ru
     file.touch()
     with mine() as training:
         held(driver, training)
-        done = run("--yes", *ROOT_FLAG, str(training.pid), XDG_STATE_HOME=str(file))
+        done = run("kill", "--yes", *ROOT_FLAG, str(training.pid), XDG_STATE_HOME=str(file))
         assert done.returncode == 1
         assert f"PID {training.pid} is not ended: " in done.stderr
         assert "without --yes you are asked whether to go on" in done.stderr
@@ -275,7 +237,7 @@ def test_nothing_is_sent_unasked_that_cannot_be_put_on_record(driver: Driver, ru
 
 def terminal(driver: Driver, *words: str) -> Terminal:
     """The command in a terminal."""
-    return Terminal([str(GPUWATCH), "kill", *ROOT_FLAG, *words], columns=120, rows=30, env=driver.env())
+    return Terminal([str(GPUWATCH), "kill", *ROOT_FLAG, *words], columns=120, rows=30, env=driver.env(environment()))
 
 
 def code(screen: Terminal) -> int:
@@ -283,7 +245,7 @@ def code(screen: Terminal) -> int:
     return screen.wait_exit(30.0)
 
 
-@pytest.mark.parametrize("answer", ["n", "", "no", "yes please", "Q"])
+@pytest.mark.parametrize("answer", ["n", "", "yes please"])
 def test_anything_but_yes_sends_nothing(driver: Driver, own_home: Path, answer: str) -> None:
     with mine() as training:
         held(driver, training)

@@ -18,8 +18,10 @@ from gpuwatch.declared.facts import Share
 from gpuwatch.kill.target import Killer
 from gpuwatch.model import Snapshot, Surroundings, Unlisted
 from tests.support.builders import gpu, holding, process, snapshot
+from tests.support.gpuholder import GpuHolder
 from tests.support.killing import a_killer, on_record
 from tests.support.running import RealRun
+from tests.ui.test_end_dialog import held_by
 
 STEP = 0.25
 """Seconds that go by with each snapshot, once nothing is waited for."""
@@ -159,6 +161,18 @@ def test_where_only_a_launcher_without_a_gpu_is_left_there_is_no_hint(tmp_path: 
         assert done.code == 1
         assert "left running; what is left of it has no GPU open" in done.out
         assert "gpuwatch kill" not in done.out
+
+
+def test_sigterm_ignored_is_not_followed_by_sigkill_without_being_asked_for(tmp_path: Path, capsys: Said) -> None:
+    killer = a_killer(tmp_path)
+    with GpuHolder(deaf=True) as training:
+        done = end(killer, Shown(held_by(training)), capsys, training.pid, whole_run=False)
+        assert done.code == 1
+        assert training.alive()
+        assert f"PID {training.pid}: ignored SIGTERM for 10 s; left running" in done.out
+        assert f"next: gpuwatch kill {training.pid} --signal KILL" in done.out
+    events = [(line["event"], line.get("signal") or line["result"]) for line in on_record(killer)]
+    assert events == [("intent", "SIGTERM"), ("outcome", "running")]
 
 
 # ---------------------------------------------------------------------------------------------------------------

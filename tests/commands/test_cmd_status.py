@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -18,25 +15,11 @@ from hypothesis import strategies as st
 from gpuwatch.commands.status import CELLS, exit_code, status_line
 from gpuwatch.model import Health, Reason, SourceState
 from gpuwatch.recorder.status_file import FILE, IdleHolding, Overuse, Status, StatusGpu, boot
+from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
+from tests.support.launching import Call, Run
 from tests.support.terminal import Terminal
 from tests.support.tmux import Tmux
-
-GPUWATCH = Path(sys.executable).parent / "gpuwatch"
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def run(driver: Driver) -> Run:
-    """Return a function that runs gpuwatch to its end, without a terminal."""
-
-    def begin(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [GPUWATCH, *arguments], env=driver.env() | env, capture_output=True, text=True, timeout=60, check=False
-        )
-
-    return begin
 
 
 def rows(*near: str, busy: float = 71) -> tuple[StatusGpu, ...]:
@@ -44,28 +27,34 @@ def rows(*near: str, busy: float = 71) -> tuple[StatusGpu, ...]:
     return tuple(StatusGpu(index=index, near=one, utilization=busy) for index, one in enumerate(near))
 
 
-def test_a_quiet_machine_is_a_head() -> None:
-    assert status_line(Status(gpus=rows(*[""] * 8)), 0.0) == "8 GPUs 71%"
-    assert status_line(Status(gpus=rows("")), 0.0) == "1 GPU 71%"
+def over(*users: tuple[str, float]) -> tuple[Overuse, ...]:
+    return tuple(Overuse(user=user, gib=gib) for user, gib in users)
 
 
-def test_the_mean_is_of_those_that_have_one() -> None:
-    some = (
-        StatusGpu(index=0, utilization=10),
-        StatusGpu(index=1, utilization=Reason.UNSUPPORTED),
-        StatusGpu(index=2, utilization=30),
-        StatusGpu(index=3, utilization=99, health=Health.LOST),
-    )
-    assert status_line(Status(gpus=some), 0.0) == "4 GPUs 20% · 1 lost"
-    assert status_line(Status(gpus=some[1:2]), 0.0) == "1 GPU —"
+MIXED = (
+    StatusGpu(index=1, utilization=Reason.UNSUPPORTED),
+    StatusGpu(index=0, utilization=10),
+    StatusGpu(index=2, utilization=30),
+    StatusGpu(index=3, utilization=99, health=Health.LOST),
+)
+THREE = over(("ada", 3.14), ("ben", 1.0), ("cyn", 0.4))
+NEAR = rows("critical", "critical", "warning", "")
 
 
-def test_the_worst_comes_first() -> None:
-    over = (Overuse(user="ada", gib=3.14), Overuse(user="ben", gib=1.0), Overuse(user="cyn", gib=0.4))
-    found = Status(gpus=rows("critical", "critical", "warning", ""), over=over, others=1)
-    assert status_line(found, 0.0) == "4 GPUs 71% · 2 full · 1 more critical · ada 3.1 over +2 …"
-    found = msgspec.structs.replace(found, others=0)
-    assert status_line(found, 0.0) == "4 GPUs 71% · 2 full · ada 3.1 over +2 · 1 near limit"
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        (Status(gpus=rows(*[""] * 8)), "8 GPUs 71%"),
+        (Status(gpus=rows("")), "1 GPU 71%"),
+        (Status(gpus=MIXED), "4 GPUs 20% · 1 lost"),  # the mean is of those that have a figure
+        (Status(gpus=MIXED[:1]), "1 GPU —"),
+        (Status(gpus=NEAR, over=THREE, others=1), "4 GPUs 71% · 2 full · 1 more critical · ada 3.1 over +2 …"),
+        (Status(gpus=NEAR, over=THREE), "4 GPUs 71% · 2 full · ada 3.1 over +2 · 1 near limit"),
+        (Status(state=SourceState.DRIVER_DOWN, gpus=rows("")), "1 GPU 71% · NVIDIA driver down"),
+    ],
+)
+def test_the_worst_comes_first_in_the_line(found: Status, line: str) -> None:
+    assert status_line(found, 0.0) == line
 
 
 def test_old_figures_say_so() -> None:
@@ -87,10 +76,6 @@ def test_old_figures_say_so() -> None:
 def test_what_cannot_be_seen_is_said(state: SourceState, line: str, code: int) -> None:
     assert status_line(Status(state=state), 0.0) == line
     assert exit_code(Status(state=state)) == code
-
-
-def test_a_driver_that_went_away_is_said_beside_the_last_figures() -> None:
-    assert status_line(Status(state=SourceState.DRIVER_DOWN, gpus=rows("")), 0.0) == "1 GPU 71% · NVIDIA driver down"
 
 
 def test_in_tmux_a_name_is_no_format() -> None:
@@ -130,35 +115,32 @@ def write(newest: Status, home: Path) -> None:
     (folder / FILE).write_bytes(msgspec.json.encode(newest))
 
 
-def test_without_a_watch_it_takes_a_sample(driver: Driver, run: Run) -> None:
+def test_without_a_watch_it_takes_a_sample(driver: Driver, call: Call) -> None:
     driver.gpus = [Gpu(0, util_gpu=20), Gpu(1, memory_used=78 * GIB, util_gpu=60)]
     driver.procs = [Proc(1, 1, memory=78 * GIB)]
     driver.write()
-    done = run("status")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "2 GPUs 40% · 1 full\n", "")
-    assert run("status", "--ascii").stdout == "2 GPUs 40% | 1 full\n"
-    assert run("status", "--tmux").stdout == "2 GPUs 40% · #[fg=red]1 full#[default]\n"
-    found = msgspec.json.decode(run("status", "--json").stdout, type=Status)
+    assert call("status") == (0, "2 GPUs 40% · 1 full\n", "")
+    assert call("status", "--tmux") == (0, "2 GPUs 40% · #[fg=red]1 full#[default]\n", "")
+    found = msgspec.json.decode(call("status", "--json")[1], type=Status)
     assert [gpu.near for gpu in found.gpus] == ["", "critical"]
 
 
-def test_a_damaged_file_is_said_in_one_line(driver: Driver, run: Run, own_home: Path) -> None:
+@pytest.mark.parametrize("content", [b'{"of another version":' + b"[" * 200_000, b'{"words": "\xff"}', b""])
+def test_a_damaged_file_is_said_in_one_line(driver: Driver, call: Call, own_home: Path, content: bytes) -> None:
     driver.gpus = [Gpu(0, util_gpu=20)]
     driver.write()
     write(Status(), own_home)
     file = own_home / "runtime" / "gpuwatch" / FILE
-    for content in (b'{"of another version":' + b"[" * 200_000, b'{"words": "\xff"}', b""):
-        file.write_bytes(content)
-        done = run("status")
-        assert (done.returncode, done.stdout) == (0, "1 GPU 20%\n")
-        assert done.stderr.startswith(f"gpuwatch: {file} is damaged, and not used: ")
-        assert done.stderr.count("\n") == 1
+    file.write_bytes(content)
+    code, out, err = call("status")
+    assert (code, out, err.count("\n")) == (0, "1 GPU 20%\n", 1)
+    assert err.startswith(f"gpuwatch: {file} is damaged, and not used: ")
 
 
-def test_idle_times_are_not_printed(run: Run, own_home: Path) -> None:
+def test_idle_times_are_not_printed(call: Call, own_home: Path) -> None:
     idle = (IdleHolding("GPU-0", 100, 5, 60.0, at_least=True),)
     write(Status(host="lab", monotonic=time.monotonic(), boot=boot(), interval=600.0, resting=idle), own_home)
-    printed = msgspec.json.decode(run("status", "--json").stdout)
+    printed = msgspec.json.decode(call("status", "--json")[1])
     assert printed["host"] == "lab"
     assert "resting" not in printed
 
@@ -170,32 +152,26 @@ def test_fresh_figures_are_taken_and_no_call_is_made(driver: Driver, run: Run, o
     assert not driver.calls().total()
 
 
-def test_old_figures_are_not_taken(run: Run, own_home: Path) -> None:
+def test_old_figures_are_not_taken(driver: Driver, call: Call, own_home: Path) -> None:
+    driver.write()
     write(Status(gpus=rows(*[""] * 5), monotonic=time.monotonic() - 10, boot=boot()), own_home)
-    assert run("status").stdout.startswith("1 GPU ")
+    assert call("status")[1].startswith("1 GPU ")
 
 
-def test_no_driver_is_exit_code_3(run: Run, tmp_path: Path) -> None:
-    done = run("status", LD_LIBRARY_PATH=str(tmp_path))
-    assert (done.returncode, done.stdout, done.stderr) == (3, "no NVIDIA driver\n", "")
+def test_no_driver_is_exit_code_3(call: Call) -> None:
+    assert call("status", has_driver=False) == (3, "no NVIDIA driver\n", "")
 
 
-def test_a_driver_that_hangs_does_not_hang_the_line(driver: Driver, run: Run) -> None:
+def test_a_driver_that_hangs_does_not_hang_the_line(driver: Driver, call: Call) -> None:
     driver.faults = ["nvmlInitWithFlags hang"]
     driver.write()
-    done = run("status")
-    assert (done.returncode, done.stdout, done.stderr) == (3, "driver not responding\n", "")
+    assert call("status") == (3, "driver not responding\n", "")
 
 
-def test_the_demo_has_a_status_too(run: Run) -> None:
-    done = run("--demo", "status", LD_LIBRARY_PATH="/nowhere")
-    assert done.returncode == 0
-    assert re.match(r"8 GPUs \d+% · 1 full · ada \d+\.\d over", done.stdout)
-
-
-def test_bad_usage_is_one_line(run: Run) -> None:
-    done = run("status", "--tmux", "--json")
-    assert (done.returncode, done.stderr) == (2, "gpuwatch: --tmux and --json exclude each other\n")
+def test_the_demo_has_a_status_too(call: Call) -> None:
+    code, out, _ = call("--demo", "status", has_driver=False)
+    assert code == 0
+    assert re.match(r"8 GPUs \d+% · 1 full · ada \d+\.\d over", out)
 
 
 def test_the_help_has_lines_that_tmux_takes(tmux: Tmux, run: Run, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,28 +30,12 @@ from gpuwatch.recorder.status_file import FILE, IdleHolding, Status, boot
 from gpuwatch.sources.sampler_process import SamplerProcess
 from tests.driver import Driver, Gpu, Proc
 from tests.support.builders import EPOCH, GIB, gpu
+from tests.support.launching import Call
 from tests.support.screens import HOSTILE
 from tests.support.straying import HOUR, LEFT, PID, find, held, left, machine, mine, told
 from tests.support.waiting import wait_for
 
-GPUWATCH = Path(sys.executable).parent / "gpuwatch"
-
 NOW = machine([], [])
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def run(driver: Driver) -> Run:
-    """Return a function that runs gpuwatch to its end, without a terminal."""
-
-    def begin(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        base = driver.env() | {"PYTHONUTF8": "1"}
-        return subprocess.run(
-            [GPUWATCH, *arguments], env=base | env, capture_output=True, text=True, timeout=60, check=False
-        )
-
-    return begin
 
 
 @contextmanager
@@ -100,13 +84,11 @@ def test_rows_are_cut_and_reasons_are_not() -> None:
     assert lines[2].endswith("no SM use for at least 1 d 1 h")
 
 
-def test_the_demo_says_nothing_of_ending_what_is_not_there() -> None:
-    assert table(found(), EPOCH, demo=True)[-1] == "3 processes hold at least 13.0 GiB"
-
-
-def test_one_is_spoken_of_as_one() -> None:
+def test_the_last_lines_say_how_to_end_them() -> None:
     (orphan, *_) = found()
     assert table([orphan], EPOCH)[-2:] == ["1 process holds 12.0 GiB", "to end it: gpuwatch kill 100"]
+    assert table([orphan], EPOCH, root=True)[-1] == "to end it: gpuwatch kill --allow-root-kill 100"
+    assert table(found(), EPOCH, demo=True)[-1] == "3 processes hold at least 13.0 GiB", "there is nothing to end"
 
 
 @pytest.mark.parametrize("words", HOSTILE)
@@ -196,11 +178,6 @@ def test_where_a_gpu_could_not_be_judged_nobody_is_said_to_be_no_stray() -> None
     assert notes(judged, base, None) == ["none found", "GPU 1 could not be judged: lost, fell off the bus"]
 
 
-def test_root_is_told_the_flag_without_which_it_ends_nothing() -> None:
-    (orphan, *_) = found()
-    assert table([orphan], EPOCH, root=True)[-1] == "to end it: gpuwatch kill --allow-root-kill 100"
-
-
 def test_under_sudo_the_processes_of_who_called_it_are_judged() -> None:
     seen = structs.replace(machine([mine()], [held()]), viewer=os.geteuid())
     called = 54321 if os.geteuid() == 0 else os.geteuid()  # SUDO_UID says nothing where nobody became root
@@ -251,18 +228,6 @@ def test_a_watch_that_looked_too_long_ago_is_not_said_to_be_missing(
 ) -> None:
     a_watch(own_home / "runtime", PID, os.geteuid(), ago=100.0)
     assert command.idle_times(NOW, {}) == {}
-
-
-def test_idle_times_that_are_damaged_are_said_in_one_line(run: Run, driver: Driver, own_home: Path) -> None:
-    driver.write()
-    a_watch(own_home / "runtime", PID, os.geteuid())
-    file = own_home / "runtime" / "gpuwatch" / FILE
-    file.write_bytes(b'{"of another version":' + b"[" * 200_000)
-    done = run("strays")
-    assert [line for line in done.stderr.splitlines() if str(file) in line] == [
-        f"gpuwatch: {file} is damaged, and not used: it holds no newest figures of a gpuwatch"
-    ]
-    assert "Traceback" not in done.stderr
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -325,11 +290,12 @@ def test_nobody_is_waited_for_where_there_is_nobody() -> None:
 # From end to end
 
 
-def test_without_any_there_is_nothing_on_stdout_but_in_json_an_empty_list(run: Run) -> None:
-    done = run("strays")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr.startswith("gpuwatch: none of your processes is a stray\n")
-    assert json.loads(run("strays", "--json").stdout) == []
+def test_without_any_there_is_nothing_on_stdout_but_in_json_an_empty_list(driver: Driver, call: Call) -> None:
+    driver.write()
+    code, out, err = call("strays")
+    assert (code, out) == (0, "")
+    assert err.startswith("gpuwatch: none of your processes is a stray\n")
+    assert json.loads(call("strays", "--json")[1]) == []
 
 
 @pytest.mark.parametrize(
@@ -339,13 +305,15 @@ def test_without_any_there_is_nothing_on_stdout_but_in_json_an_empty_list(run: R
         (["nvmlDeviceGetComputeRunningProcesses_v3@1 ret=4"], "you may not see this GPU's processes"),
     ],
 )
-def test_a_gpu_that_cannot_be_judged_is_named_on_stderr(driver: Driver, run: Run, faults: list[str], why: str) -> None:
+def test_a_gpu_that_cannot_be_judged_is_named_on_stderr(
+    driver: Driver, call: Call, faults: list[str], why: str
+) -> None:
     driver.gpus = [Gpu(0), Gpu(1)]
     driver.faults = faults
     driver.write()
-    done = run("strays", "--json")
-    assert (done.returncode, json.loads(done.stdout)) == (0, [])
-    first, second, *_ = done.stderr.splitlines()
+    code, out, err = call("strays", "--json")
+    assert (code, json.loads(out)) == (0, [])
+    first, second, *_ = err.splitlines()
     assert first == "gpuwatch: none found"
     assert second.startswith(f"gpuwatch: GPU 1 could not be judged: {why}")
 

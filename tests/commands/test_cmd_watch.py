@@ -12,7 +12,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO
@@ -22,13 +21,13 @@ import pytest
 from gpuwatch.model import decode
 from gpuwatch.recorder.status_file import read_status
 from gpuwatch.recorder.store import own_store, read_events
+from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB as GIBIBYTE
 from tests.driver import Driver, Gpu, Proc
 from tests.support.recording import story
 from tests.support.terminal import Terminal
+from tests.support.uncovered import environment
 from tests.support.waiting import PATIENCE, wait_for
-
-GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 
 
 def gpu_uuid(driver: Driver, index: int) -> str:
@@ -90,9 +89,9 @@ class Watching:
 @contextmanager
 def watching(driver: Driver, *arguments: str, stdout: int = subprocess.PIPE, **env: str) -> Iterator[Watching]:
     """Start `gpuwatch watch`; it is gone afterwards."""
-    command = [GPUWATCH, "watch", *arguments]
+    command = [str(GPUWATCH), "watch", *arguments]
     with subprocess.Popen(
-        command, env=driver.env() | env, stdout=stdout, stderr=subprocess.PIPE, text=True, bufsize=1
+        command, env=driver.env(environment()) | env, stdout=stdout, stderr=subprocess.PIPE, text=True, bufsize=1
     ) as process:
         try:
             yield Watching(process)
@@ -128,18 +127,16 @@ def test_a_signal_ends_it(busy: Driver, number: signal.Signals, code: int) -> No
         assert watch.err() == ""
 
 
-def told_to_end(process: subprocess.Popen[str]) -> bool:
-    """Send one more signal; says whether it was heard."""
-    process.send_signal(signal.SIGTERM)
-    return process.poll() is not None
-
-
 def test_signals_without_end_change_nothing(busy: Driver) -> None:
-    for _ in range(3):
-        with watching(busy) as watch:
-            assert "watching 2 GPUs" in watch.err()
-            wait_for(partial(told_to_end, watch.process))
-            assert watch.process.returncode == 0
+    with watching(busy) as watch:
+        assert "watching 2 GPUs" in watch.err()
+
+        def has_ended() -> bool:
+            watch.process.send_signal(signal.SIGTERM)
+            return watch.process.poll() is not None
+
+        wait_for(has_ended)
+        assert watch.process.returncode == 0
 
 
 def test_json_lines_have_what_is_recorded(busy: Driver, eager: Path, tmp_path: Path) -> None:
@@ -160,12 +157,6 @@ def test_quiet_says_nothing_of_events(busy: Driver, eager: Path, tmp_path: Path)
         assert (watch.out(), watch.err()) == ("", "")
 
 
-def test_in_ascii_all_is_ascii(busy: Driver, eager: Path) -> None:
-    with watching(busy, "--ascii") as watch:
-        assert "! raised  GPU 1" in (line := watch.out())
-        assert line.isascii()
-
-
 def test_a_driver_that_is_not_there_yet_is_waited_for(driver: Driver, tmp_path: Path) -> None:
     with watching(driver, LD_LIBRARY_PATH=str(tmp_path)) as watch:
         assert re.match(r"gpuwatch: .*libnvidia-ml\.so\.1.*; gpuwatch waits until it is over", watch.err())
@@ -173,19 +164,23 @@ def test_a_driver_that_is_not_there_yet_is_waited_for(driver: Driver, tmp_path: 
         assert watch.end() == 0
 
 
-def test_a_file_that_is_no_log_is_refused(busy: Driver, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--events", "thesis.tex"], "thesis.tex"),
+        (["--only", "9"], "gpuwatch: --only: there is no GPU 9; this machine has 0 to 1\n"),
+    ],
+)
+def test_what_cannot_be_watched_or_written_ends_it(
+    busy: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "thesis.tex").write_text("all of it")
-    with watching(busy, "--events", str(tmp_path / "thesis.tex")) as watch:
+    with watching(busy, *flags) as watch:
         assert watch.process.wait(PATIENCE) == 2
-        assert "thesis.tex" in watch.err()
+        assert said in watch.err()
         assert watch.err() == ""
     assert (tmp_path / "thesis.tex").read_text() == "all of it"
-
-
-def test_a_gpu_that_is_not_there_ends_it(busy: Driver) -> None:
-    with watching(busy, "--only", "9") as watch:
-        assert watch.process.wait(PATIENCE) == 2
-        assert watch.err() == "gpuwatch: --only: there is no GPU 9; this machine has 0 to 1\n"
 
 
 def test_nobody_who_reads_is_no_reason_to_stop(busy: Driver, eager: Path, own_home: Path) -> None:
@@ -285,21 +280,8 @@ def test_of_two_that_have_somebody_to_tell_one_sends(busy: Driver, eager: Path, 
     assert kinds() == ["raised", "cleared"]
 
 
-def test_of_two_one_writes_and_both_say_it(busy: Driver, eager: Path, own_home: Path) -> None:
-    with watching(busy) as first:
-        assert "raised" in first.out()
-        with watching(busy) as second:
-            assert "watching 2 GPUs" in second.err()
-            busy.gpus[1].memory_used = busy.procs[0].memory = GIBIBYTE
-            busy.write()
-            assert "ended" in first.out()
-            assert second.end() == 0
-        assert first.end() == 0
-    assert [line.split()[1] for line in story(own_store())] == ["ended"]
-
-
 def test_the_end_of_its_terminal_ends_it(busy: Driver) -> None:
-    with Terminal([GPUWATCH, "watch"], columns=120, rows=30, env=busy.env()) as terminal:
+    with Terminal([str(GPUWATCH), "watch"], columns=120, rows=30, env=busy.env()) as terminal:
         terminal.wait_for("watching 2 GPUs")
         terminal.process.send_signal(signal.SIGHUP)  # somebody's wish: the terminal is there
         terminal.wait_for("nothing has changed")

@@ -16,7 +16,8 @@ from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Question
 from gpuwatch.inspector.worker import Inspector
 from gpuwatch.model import Pane, Snapshot, Surroundings, decode
-from tests.commands.test_cmd_watch import GPUWATCH, watching
+from tests.commands.conftest import GPUWATCH
+from tests.commands.test_cmd_watch import watching
 from tests.driver import Driver, Gpu, Proc
 from tests.support.panes import PANE, fake, session
 from tests.support.tmux import Tmux, tmux

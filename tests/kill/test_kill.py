@@ -35,6 +35,10 @@ def shown(pid: int, uid: int | None = None) -> Target:
     return Target(pid, procfs.read_stat(pid).start_ticks, uid, "python")
 
 
+SEVEN = Target(7, 900, ME, "x")
+"""The process of the fixture trees."""
+
+
 def no_pidfd(code: int) -> Any:
     """A kernel or a sandbox that gives no handle."""
 
@@ -42,6 +46,19 @@ def no_pidfd(code: int) -> Any:
         raise OSError(code, os.strerror(code))
 
     return opener
+
+
+def holder_in(proc: Path) -> Path:
+    """Write a process 7 that has a GPU open into a fixture tree."""
+    folder = fixture_process(proc, 7, stat_line(), uid=ME)
+    (folder / "fd" / "3").symlink_to("/dev/nvidia0")
+    return folder
+
+
+def container(proc: Path) -> None:
+    """Let a fixture tree be that of a container with PIDs of its own."""
+    (proc / "self" / "ns").mkdir(parents=True)
+    (proc / "self" / "ns" / "pid").symlink_to("pid:[4026532201]")
 
 
 def test_ones_own_training_is_pinned(tmp_path: Path, holder: GpuHolder) -> None:
@@ -54,7 +71,8 @@ def test_ones_own_training_is_pinned(tmp_path: Path, holder: GpuHolder) -> None:
 
 def test_a_refusal_is_on_record_with_all_that_is_known(tmp_path: Path, holder: GpuHolder) -> None:
     killer = a_killer(tmp_path, replace(POLICY, read_only=True))
-    refused(killer, target_of(holder))
+    assert "--read-only" in refused(killer, target_of(holder)).sentence
+    assert holder.alive()
     line = on_record(killer)[0]
     del line["time"]
     assert line == {
@@ -95,33 +113,19 @@ def test_what_is_refused_before_a_look_at_the_process(
     assert reason(killer, target_of(holder, **changes)) is expected
 
 
-def test_read_only_leaves_no_way_to_a_signal(tmp_path: Path, holder: GpuHolder) -> None:
-    killer = a_killer(tmp_path, replace(POLICY, read_only=True))
-    assert "--read-only" in refused(killer, target_of(holder)).sentence
-    assert holder.alive()
-
-
-def test_gpuwatch_itself(tmp_path: Path) -> None:
-    own = replace(POLICY, pid=os.getpid())
-    assert reason(a_killer(tmp_path, own), shown(os.getpid())) is Refusal.ITSELF
-
-
-def test_the_shell_that_gpuwatch_runs_in_and_all_above_it(tmp_path: Path) -> None:
-    own = replace(POLICY, pid=os.getpid())
+def test_gpuwatch_itself_all_above_it_and_what_it_started(tmp_path: Path, holder: GpuHolder) -> None:
+    killer = a_killer(tmp_path, replace(POLICY, pid=os.getpid()))
+    assert reason(killer, shown(os.getpid())) is Refusal.ITSELF
+    assert reason(killer, target_of(holder)) is Refusal.HELPER
     for pid in procfs.find_ancestors(os.getpid()):
         if pid > 1:
-            assert reason(a_killer(tmp_path, own), shown(pid)) is Refusal.ANCESTOR
-
-
-def test_what_gpuwatch_started(tmp_path: Path, holder: GpuHolder) -> None:
-    own = replace(POLICY, pid=os.getpid())
-    assert reason(a_killer(tmp_path, own), target_of(holder)) is Refusal.HELPER
+            assert reason(killer, shown(pid)) is Refusal.ANCESTOR
 
 
 def test_a_kernel_thread(tmp_path: Path) -> None:
     fixture_process(tmp_path / "proc", 7, stat_line(flags=procfs.PF_KTHREAD), uid=ME)
     killer = a_killer(tmp_path, proc=tmp_path / "proc", open_pidfd=no_pidfd(errno.ENOSYS))
-    assert reason(killer, Target(7, 900, ME, "[kworker]")) is Refusal.KERNEL_THREAD
+    assert reason(killer, SEVEN) is Refusal.KERNEL_THREAD
 
 
 def test_another_users_training(tmp_path: Path) -> None:
@@ -168,16 +172,16 @@ def test_an_own_process_without_a_gpu(tmp_path: Path) -> None:
         assert idle.alive()
 
 
-@pytest.mark.parametrize("device", ["nvidia0", "nvidia15", "nvidiactl", "nvidia-uvm", "dxg"])
-def test_each_device_file_of_a_gpu_counts(device: str) -> None:
-    with GpuHolder(devices=[device]) as training:
-        assert has_gpu_open(training.pid)
-
-
-@pytest.mark.parametrize("other", ["null0", "dxg2", "my-nvidia0"])
-def test_no_other_file_counts(other: str) -> None:
-    with GpuHolder(devices=[other]) as process:
-        assert not has_gpu_open(process.pid)
+@pytest.mark.parametrize(
+    ("file", "counts"),
+    [
+        *((name, True) for name in ("nvidia0", "nvidia15", "nvidiactl", "nvidia-uvm", "dxg")),
+        *((name, False) for name in ("null0", "dxg2", "my-nvidia0")),
+    ],
+)
+def test_each_device_file_of_a_gpu_counts_and_no_other_file(tmp_path: Path, file: str, counts: bool) -> None:
+    (fixture_process(tmp_path, 7, stat_line()) / "fd" / "3").symlink_to(f"/dev/{file}")
+    assert has_gpu_open(7, tmp_path) is counts
 
 
 @pytest.mark.parametrize(
@@ -234,33 +238,29 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (folder / "fd").rmdir()
     killer = a_killer(tmp_path, proc=tmp_path / "proc", open_pidfd=no_pidfd(errno.ENOSYS))
     (folder / "fd").symlink_to("fd")  # a loop: an error that is neither "gone" nor "not permitted"
-    assert reason(killer, Target(7, 900, ME, "x")) is Refusal.UNREADABLE
+    assert reason(killer, SEVEN) is Refusal.UNREADABLE
     (folder / "stat").write_text("nonsense")
-    assert reason(killer, Target(7, 900, ME, "x")) is Refusal.UNREADABLE
+    assert reason(killer, SEVEN) is Refusal.UNREADABLE
 
 
 @pytest.mark.parametrize("there", [True, False])
 def test_inside_a_container_the_reason_is_its_own(tmp_path: Path, there: bool) -> None:
-    proc = tmp_path / "proc"
-    (proc / "self" / "ns").mkdir(parents=True)
-    (proc / "self" / "ns" / "pid").symlink_to("pid:[4026532201]")
+    container(tmp_path / "proc")
     if there:
-        fixture_process(proc, 7, stat_line(), uid=ME)
+        fixture_process(tmp_path / "proc", 7, stat_line(), uid=ME)
     opener = no_pidfd(errno.ENOSYS if there else errno.ESRCH)
-    refusal = refused(a_killer(tmp_path, proc=proc, open_pidfd=opener), Target(7, 900, ME, "x"))
+    refusal = refused(a_killer(tmp_path, proc=tmp_path / "proc", open_pidfd=opener), SEVEN)
     assert refusal.reason is Refusal.OTHER_NAMESPACE
     assert "container" in refusal.sentence
 
 
 def test_inside_a_container_an_open_device_proves_nothing_where_the_driver_may_mean_another(tmp_path: Path) -> None:
-    proc = tmp_path / "proc"
-    (proc / "self" / "ns").mkdir(parents=True)
-    (proc / "self" / "ns" / "pid").symlink_to("pid:[4026532201]")
-    (fixture_process(proc, 7, stat_line(), uid=ME) / "fd" / "3").symlink_to("/dev/nvidia0")
-    killer = a_killer(tmp_path, proc=proc, open_pidfd=no_pidfd(errno.ENOSYS))
-    pinned(killer, Target(7, 900, ME, "x")).close()
-    assert reason(killer, Target(7, 900, ME, "x", unsure=True)) is Refusal.OTHER_NAMESPACE
-    assert reason(killer, Target(7, 900, ME, "x", unlisted=True)) is Refusal.OTHER_NAMESPACE
+    container(tmp_path / "proc")
+    holder_in(tmp_path / "proc")
+    killer = a_killer(tmp_path, proc=tmp_path / "proc", open_pidfd=no_pidfd(errno.ENOSYS))
+    pinned(killer, SEVEN).close()
+    for unsure in (replace(SEVEN, unsure=True), replace(SEVEN, unlisted=True)):
+        assert reason(killer, unsure) is Refusal.OTHER_NAMESPACE
 
 
 def test_the_id_of_a_thread(tmp_path: Path, holder: GpuHolder) -> None:
@@ -282,26 +282,23 @@ def test_without_a_handle_the_check_is_weaker_and_says_so(tmp_path: Path, holder
     assert on_record(killer)[-1]["weaker"] is True
 
 
-def test_without_a_handle_a_reused_pid_is_not_signalled(tmp_path: Path) -> None:
-    folder = fixture_process(tmp_path / "proc", 7, stat_line(), uid=ME)
-    (folder / "fd" / "3").symlink_to("/dev/nvidia0")
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("stat", stat_line(start_ticks=901), "had already exited; nothing was sent"),  # the PID was used again
+        ("status", b"Uid:\t0\t0\t0\t0\n", "not permitted: it runs as another user now"),
+    ],
+)
+def test_without_a_handle_what_is_another_process_by_now_is_not_signalled(
+    tmp_path: Path, file: str, content: bytes, said: str
+) -> None:
+    folder = holder_in(tmp_path / "proc")
     killer = a_killer(tmp_path, proc=tmp_path / "proc", open_pidfd=no_pidfd(errno.ENOSYS))
-    with pinned(killer, Target(7, 900, ME, "x")) as process:
-        (folder / "stat").write_bytes(stat_line(start_ticks=901))
+    with pinned(killer, SEVEN) as process:
+        (folder / file).write_bytes(content)
         outcome = sent(process, signal.SIGTERM)  # PID 7 of this machine, if there is one, is a kernel thread
         assert outcome is not None
-        assert outcome.end is End.GONE
-
-
-def test_a_process_that_became_another_users_is_not_signalled(tmp_path: Path) -> None:
-    folder = fixture_process(tmp_path / "proc", 7, stat_line(), uid=ME)
-    (folder / "fd" / "3").symlink_to("/dev/nvidia0")
-    killer = a_killer(tmp_path, proc=tmp_path / "proc", open_pidfd=no_pidfd(errno.ENOSYS))
-    with pinned(killer, Target(7, 900, ME, "x")) as process:
-        (folder / "status").write_text("Uid:\t0\t0\t0\t0\n")
-        outcome = sent(process, signal.SIGTERM)
-        assert outcome is not None
-        assert outcome.sentence == "not permitted: it runs as another user now"
+        assert outcome.sentence == said
 
 
 def test_the_handle_of_a_dead_process_reaches_nobody(tmp_path: Path, holder: GpuHolder) -> None:
@@ -322,18 +319,19 @@ def test_nothing_is_sent_once_the_handle_is_given_back(tmp_path: Path, holder: G
 
 
 def test_no_signal_is_sent_without_a_line_of_intent_of_its_own(tmp_path: Path) -> None:
+    def is_held_back(sig: signal.Signals) -> bool:
+        with pytest.raises(ValueError, match="no line of intent"):
+            process.send(sig)
+        return True
+
     with GpuHolder(deaf=True) as training, pinned(a_killer(tmp_path), target_of(training)) as process:
-        with pytest.raises(ValueError, match="no line of intent"):
-            process.send(signal.SIGTERM)
+        assert is_held_back(signal.SIGTERM)
         assert sent(process, signal.SIGTERM) is None
-        with pytest.raises(ValueError, match="no line of intent"):
-            process.send(signal.SIGTERM)
+        assert is_held_back(signal.SIGTERM), "one line is for one signal"
         process.record("intent", signal="SIGTERM")
-        with pytest.raises(ValueError, match="no line of intent"):
-            process.send(signal.SIGKILL)
+        assert is_held_back(signal.SIGKILL)
         process.record("outcome", result="not sent")
-        with pytest.raises(ValueError, match="no line of intent"):
-            process.send(signal.SIGTERM)
+        assert is_held_back(signal.SIGTERM)
         assert training.alive()
 
 

@@ -12,24 +12,19 @@ import pytest
 
 from gpuwatch import procfs
 from gpuwatch.kill.outcome import Refusal
-from gpuwatch.kill.session import Choice, Phase
+from gpuwatch.kill.session import GRACE_SECONDS, Choice, Phase
 from gpuwatch.kill.target import Killer, Target, shown_command
 from gpuwatch.model import Process, Snapshot
-from gpuwatch.monitor import Frame
 from gpuwatch.sampler.owners import Owners
-from gpuwatch.ui.screens.dialog import ConfirmDialog
 from tests.commands.test_cmd_kill import code, held, mine, terminal
 from tests.commands.test_cmd_kill import on_record as recorded
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.dashboards import running as dashboard
-from tests.support.dashboards import text
 from tests.support.gpuholder import GpuHolder
-from tests.support.killing import a_killer, on_record, pinned, refused, sent, target_of
+from tests.support.killing import Clock, a_killer, asking, look, on_record, pinned, refused, sent, target_of
 from tests.support.running import RealRun
 from tests.support.sampling import running
 from tests.support.screens import Host, text_of, until
-from tests.ui.test_end_dialog import Clock, focused, held_by, opened, reached
-from tests.ui.test_strays_screen import a_frame, fed, helpers
+from tests.ui.test_end_dialog import opened
 
 pytestmark = pytest.mark.slow
 
@@ -101,46 +96,35 @@ def test_where_addresses_do_not_tell_another_command_line_is_another_program(dri
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The dialog
+# The session, as the dialog and the screen of strays have it
 
 
-async def test_another_program_is_not_ended_by_the_dialog(tmp_path: Path) -> None:
-    app = Host(a_real_killer(tmp_path))
+def test_another_program_is_not_ended_by_a_session(tmp_path: Path) -> None:
     with GpuHolder() as training:
-        async with app.run_test(size=(100, 30)) as pilot:
-            screen = await opened(pilot, held_by(training), training.pid)
-            training.exec()
-            await pilot.press("right", "right", "enter")
-            await until(pilot, lambda: OTHER in said_on(app))
-            await reached(pilot, screen, Phase.OVER)
-            assert focused(screen) is Choice.CLOSE
+        session = asking(a_real_killer(tmp_path), as_shown(training))
+        training.exec()
+        session.choose(Choice.TERMINATE)
+        assert look(session) is Phase.OVER
+        assert OTHER in session.view.message
         assert training.alive()
 
 
 @pytest.mark.parametrize("what", ["exec", "retitle"])
-async def test_the_second_signal_is_for_what_got_the_first(what: str, tmp_path: Path) -> None:
-    clock = Clock()
-    killer = a_real_killer(tmp_path)
-    app = Host(killer, clock)
+def test_the_second_signal_is_for_what_got_the_first(what: str, tmp_path: Path) -> None:
+    clock, killer = Clock(), a_real_killer(tmp_path)
     with GpuHolder(deaf=True) as training:
-        async with app.run_test(size=(100, 30)) as pilot:
-            screen = await opened(pilot, held_by(training), training.pid)
-            await pilot.press("right", "right", "enter")
-
-            def later() -> bool:
-                clock.ahead += 0.5
-                return screen.session.phase is Phase.STILL_THERE
-
-            await until(pilot, later)
-            await reached(pilot, screen, Phase.STILL_THERE)
-            getattr(training, what)()
-            await pilot.press("right")
-            assert focused(screen) is Choice.KILL
-            await pilot.press("enter")
-            if what == "retitle":
-                await until(pilot, lambda: not training.alive())
-                return
-            await until(pilot, lambda: "important_new_run.py; SIGKILL was not sent" in said_on(app))
+        session = asking(killer, as_shown(training), clock=clock)
+        session.choose(Choice.TERMINATE)
+        assert look(session) is Phase.STOPPING
+        clock.now += GRACE_SECONDS
+        assert look(session) is Phase.STILL_THERE
+        getattr(training, what)()
+        session.choose(Choice.KILL)
+        look(session)
+        if what == "retitle":
+            training.wait_until_exited()
+            return
+        assert "important_new_run.py; SIGKILL was not sent" in session.view.message
         assert training.alive()
     sent = [line.get("signal") or line["result"] for line in on_record(killer)]
     assert sent == ["SIGTERM", "running", "SIGKILL", "changed"]
@@ -160,21 +144,6 @@ async def test_of_a_run_the_one_that_became_another_program_is_spared(tmp_path: 
             await until(pilot, lambda: screen.session.phase is Phase.OVER)
             await until(pilot, lambda: f"1 no longer what was shown, and not signalled: PID {second}" in said_on(app))
         assert run.alive() == {second}
-
-
-async def test_a_stray_that_became_another_program_while_it_was_asked_about_is_left_alone(tmp_path: Path) -> None:
-    with GpuHolder() as stray:
-
-        def now() -> Frame:
-            return a_frame(stray, program=procfs.read_stat(stray.pid).program)
-
-        async with dashboard(now(), (160, 50), helpers=helpers(a_real_killer(tmp_path))) as (app, pilot):
-            await pilot.press("S", "space", "enter")
-            await until(pilot, lambda: isinstance(app.screen, ConfirmDialog))
-            stray.exec()
-            await pilot.press("right", "right", "enter")
-            await fed(app, pilot, now, lambda: "it runs another program now: python important_new_run" in text(app))
-        assert stray.alive()
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from tests.ui.test_end_dialog import held_by
 
 pytestmark = pytest.mark.slow
 
-MOMENTS = range(1, 160)
+MOMENTS = range(1, 160, 2)
 """Calls and returns of Python functions, counted from the signal: it is given to the request's owner within 100."""
 
 

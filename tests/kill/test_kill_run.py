@@ -16,7 +16,7 @@ import pytest
 
 from gpuwatch import procfs
 from gpuwatch.kill import target as pidfd
-from gpuwatch.kill.outcome import End, Outcome, Refusal, Refused, of_several
+from gpuwatch.kill.outcome import Outcome, Refusal, Refused
 from gpuwatch.kill.run import Run, pin_run
 from gpuwatch.kill.session import Phase, Session
 from gpuwatch.kill.target import Killer, Target
@@ -273,37 +273,3 @@ def test_no_run_begins_with_the_shell_that_somebody_works_in(tmp_path: Path) -> 
         assert isinstance(run, Run)
         assert run.pids == (pid,)
         run.close()
-
-
-@pytest.mark.parametrize(
-    ("each", "sentence"),
-    [
-        ([(1, Outcome(End.EXITED, 2)), (2, Outcome(End.EXITED, 3))], "all 2 exited after 3 s"),
-        ([(1, Outcome(End.GONE)), (2, Outcome(End.GONE))], "all 2 had already exited; nothing was sent"),
-        (
-            [(1, Outcome(End.EXITED, 2)), (2, Outcome(End.RUNNING, 10)), (3, Outcome(End.RUNNING, 10))],
-            "1 of 3 exited after 10 s, 2 still running: PIDs 2, 3",
-        ),
-        (
-            [(1, Outcome(End.STOPPED, 10)), (2, Outcome(End.STUCK, 10)), (3, Outcome(End.DENIED, 10))],
-            "0 of 3 exited after 10 s, 1 stopped (Ctrl-Z or a debugger): PID 1, "
-            "1 in the kernel (state D), where no signal reaches: PID 2, 1 not permitted: PID 3",
-        ),
-        (
-            [(1, Outcome(End.EXITED, 2)), (2, Outcome(End.ZOMBIE, 2, parent=(9, "sh")))],
-            "all 2 exited after 2 s, 1 zombie until reaped by its parent: PID 2",
-        ),
-        (
-            [(1, Outcome(End.EXITED, 2)), (2, Outcome(End.RUNNING, 20, killed=True))],
-            "1 of 2 exited after 20 s, 1 still running and SIGKILL was sent: PID 2",
-        ),
-    ],
-)
-def test_the_outcome_of_several_in_words(each: list[tuple[int, Outcome]], sentence: str) -> None:
-    whole = of_several(each)
-    assert whole.sentence == sentence
-    assert whole.over is all(one.over for _, one in each)
-
-
-def test_one_alone_keeps_its_own_words() -> None:
-    assert of_several([(1, Outcome(End.EXITED, 2))]) == Outcome(End.EXITED, 2)

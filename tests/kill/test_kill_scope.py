@@ -57,23 +57,15 @@ def above_two(argv: tuple[str, ...], comm: str = "") -> Member:
 @pytest.mark.parametrize(
     ("argv", "comm"),
     [
-        (("/usr/bin/perl", "/usr/bin/parallel", "-j2", "python", "{}"), "perl"),
         (("/usr/bin/perl", "-w", "/usr/bin/parallel", "-j2", "python", "{}"), "perl"),
         ((PYTHON, "/opt/conda/bin/ray", "start", "--head", "--block"), "ray"),
         ((PYTHON, "/opt/conda/bin/clearml-agent", "daemon", "--queue", "default"), "clearml-agent"),
-        ((PYTHON, "/opt/conda/bin/prefect", "worker", "start", "--pool", "gpu"), "prefect"),
-        (("/home/ada/bin/hq", "worker", "start"), "hq"),
         (("/home/ada/.zed_server/zed-remote-server-stable-0.190.6", "run"), "zed-remote-serv"),
-        (("/opt/dataspell/bin/dataspell",), "dataspell"),
         (("vi", "train.py"), "vi"),
-        ((PYTHON, "/opt/conda/bin/spyder"), "spyder"),
         ((PYTHON, "/opt/conda/bin/marimo", "edit"), "marimo"),
         ((PYTHON, "/opt/conda/bin/batchspawner-singleuser", "jupyterhub-singleuser", "--ip=::"), "batchspawner-si"),
         (("Apptainer runtime parent",), "starter"),
-        (("Singularity runtime parent",), "starter"),
-        ((PYTHON, "/opt/conda/bin/xonsh"), "xonsh"),
         ((PYTHON, "/opt/conda/bin/xonsh", "--no-rc", "sweep.xsh"), "xonsh"),
-        (("/usr/bin/mc",), "mc"),
     ],
     ids=lambda value: "" if isinstance(value, tuple) else value,
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from gpuwatch.kill.outcome import End, GpuMemory, Outcome, Refusal, Refused, memory_after
+from gpuwatch.kill.outcome import End, GpuMemory, Outcome, Refusal, Refused, memory_after, of_several
 from gpuwatch.units import GIB
 
 EXITED = Outcome(End.EXITED, 1.4)
@@ -61,12 +63,12 @@ def test_only_memory_that_is_known_to_be_free_is_called_free(gpus: list[GpuMemor
     assert memory_after(EXITED, gpus) == f"exited after 1.4 s{expected}"
 
 
-def test_who_still_holds_it_is_named() -> None:
-    figures = [gpu(4, 12, 30, 30)]
-    assert memory_after(EXITED, figures, [71]) == "exited after 1.4 s; still held by PID 71"
-    assert memory_after(EXITED, figures, [71, 72]) == "exited after 1.4 s; still held by PIDs 71, 72"
-    crowd = memory_after(EXITED, figures, range(71, 197))
-    assert crowd == "exited after 1.4 s; still held by PIDs 71, 72, 73, 74, 75 and 121 more"
+@pytest.mark.parametrize(
+    ("pids", "said"),
+    [([71], "PID 71"), ([71, 72], "PIDs 71, 72"), (range(71, 197), "PIDs 71, 72, 73, 74, 75 and 121 more")],
+)
+def test_who_still_holds_it_is_named(pids: Sequence[int], said: str) -> None:
+    assert memory_after(EXITED, [gpu(4, 12, 30, 30)], pids) == f"exited after 1.4 s; still held by {said}"
 
 
 def test_nothing_is_promised_where_the_gpu_shares_the_memory_of_the_machine() -> None:
@@ -83,3 +85,34 @@ def test_each_refusal_has_its_sentence(reason: Refusal) -> None:
     plain = Refused(reason, 7).sentence
     assert plain
     assert Refused(reason, 7, "because").sentence == f"{plain}: because"
+
+
+@pytest.mark.parametrize(
+    ("each", "sentence"),
+    [
+        ([(1, Outcome(End.EXITED, 2))], "exited after 2 s"),  # one alone keeps its own words
+        ([(1, Outcome(End.EXITED, 2)), (2, Outcome(End.EXITED, 3))], "all 2 exited after 3 s"),
+        ([(1, Outcome(End.GONE)), (2, Outcome(End.GONE))], "all 2 had already exited; nothing was sent"),
+        (
+            [(1, Outcome(End.EXITED, 2)), (2, Outcome(End.RUNNING, 10)), (3, Outcome(End.RUNNING, 10))],
+            "1 of 3 exited after 10 s, 2 still running: PIDs 2, 3",
+        ),
+        (
+            [(1, Outcome(End.STOPPED, 10)), (2, Outcome(End.STUCK, 10)), (3, Outcome(End.DENIED, 10))],
+            "0 of 3 exited after 10 s, 1 stopped (Ctrl-Z or a debugger): PID 1, "
+            "1 in the kernel (state D), where no signal reaches: PID 2, 1 not permitted: PID 3",
+        ),
+        (
+            [(1, Outcome(End.EXITED, 2)), (2, Outcome(End.ZOMBIE, 2, parent=(9, "sh")))],
+            "all 2 exited after 2 s, 1 zombie until reaped by its parent: PID 2",
+        ),
+        (
+            [(1, Outcome(End.EXITED, 2)), (2, Outcome(End.RUNNING, 20, killed=True))],
+            "1 of 2 exited after 20 s, 1 still running and SIGKILL was sent: PID 2",
+        ),
+    ],
+)
+def test_the_outcome_of_several_in_words(each: list[tuple[int, Outcome]], sentence: str) -> None:
+    whole = of_several(each)
+    assert whole.sentence == sentence
+    assert whole.over is all(one.over for _, one in each)

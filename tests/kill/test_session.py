@@ -28,19 +28,10 @@ from gpuwatch.kill.session import (
 from gpuwatch.kill.target import Killer, Pinned, Policy, Target, target_of
 from gpuwatch.model import Snapshot
 from tests.support import builders
+from tests.support.killing import Clock
 
 PID = 15260
 POLICY = Policy(uid=builders.uid("you"), euid=builders.uid("you"), pid=1)
-
-
-class Clock:
-    """Time that passes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Scripted:
@@ -356,23 +347,14 @@ def test_warnings_are_there_before_the_question() -> None:
     assert stage.tick() is Phase.STOPPING
 
 
-def test_what_cannot_be_recorded_any_more_is_asked_again() -> None:
-    """Nobody confirmed an unrecorded signal: the warning comes first, and the default is Cancel again."""
+@pytest.mark.parametrize("where", ["file", "line"])
+def test_a_signal_that_cannot_be_recorded_is_held_back_and_asked_about_again(where: str) -> None:
+    """Nobody confirmed an unrecorded signal. On a full disk the file can be opened, and only its line fails."""
     stage = Stage().asked()
-    stage.unwritable = "cannot record: disk full"
-    stage.session.choose(Choice.TERMINATE)
-    assert stage.tick() is Phase.ASKING
-    assert stage.process.sent == []
-    assert stage.session.view.warnings == ("cannot record: disk full",)
-    stage.session.choose(Choice.TERMINATE)
-    assert stage.tick() is Phase.STOPPING
-    assert stage.process.sent == [signal.SIGTERM]
-
-
-def test_a_line_that_cannot_be_written_holds_the_signal_back() -> None:
-    """The file can be opened on a full disk, too: only the line itself shows that nothing is recorded."""
-    stage = Stage().asked()
-    stage.process.unwritable = "cannot record: disk full"
+    if where == "file":
+        stage.unwritable = "cannot record: disk full"
+    else:
+        stage.process.unwritable = "cannot record: disk full"
     stage.session.choose(Choice.INTERRUPT)
     assert stage.tick() is Phase.ASKING
     assert stage.process.sent == []

@@ -11,26 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.outcome import MEMORY_PATIENCE, End, Outcome
 from gpuwatch.kill.session import GRACE_SECONDS, KILL_SECONDS, LOOK_EVERY, REAP_SECONDS, Phase, Session
 from gpuwatch.kill.target import Killer, Target
 from tests.support.gpuholder import ME, GpuHolder
-from tests.support.killing import POLICY, a_killer, asking, has_exited, look, on_record, pinned, target_of
+from tests.support.killing import Clock, a_killer, asking, has_exited, look, on_record, pinned, target_of
 from tests.support.waiting import wait_for
 from tests.test_procfs import fixture_process, stat_line
 
 pytestmark = pytest.mark.slow
-
-
-class Clock:
-    """Time that passes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -207,32 +196,6 @@ def test_workers_that_end_are_not_left_behind(killer: Killer, clock: Clock) -> N
         clock.now += MEMORY_PATIENCE
         assert look(session) is Phase.OVER
         assert session.message == "exited after 0 s"
-
-
-def test_what_is_left_half_way_is_on_record(killer: Killer, deaf: GpuHolder) -> None:
-    session = asking(killer, target_of(deaf))
-    session.send(signal.SIGTERM)
-    session.tick()
-    session.abandon()
-    assert session.message == "left running"
-    assert events(killer) == [("intent", "SIGTERM"), ("outcome", "running")]
-    assert deaf.alive()
-
-
-def test_no_signal_goes_before_its_line_on_a_full_disk(tmp_path: Path, deaf: GpuHolder) -> None:
-    def full(_file: int, _line: bytes) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    killer = Killer(POLICY, Audit(tmp_path, write=full))
-    assert killer.audit.problem() is None, "the file itself can be opened"
-    session = asking(killer, target_of(deaf))
-    session.send(signal.SIGKILL)
-    assert look(session) is Phase.ASKING
-    assert "No space left on device" in session.warnings[-1]
-    assert not (tmp_path / "actions.jsonl").stat().st_size
-    assert deaf.alive()
-    session.send(signal.SIGKILL)
-    wait_for(lambda: has_exited(session))
 
 
 def test_while_a_signal_is_under_way_no_second_one_is_sent(killer: Killer, deaf: GpuHolder) -> None:

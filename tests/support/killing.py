@@ -23,6 +23,16 @@ NO_PROCESS = 2**22 + 1
 POLICY = Policy(uid=ME, euid=ME, pid=NO_PROCESS)
 
 
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def a_killer(folder: Path, policy: Policy = POLICY, **seams: Any) -> Killer:
     """The program as this person runs it, with its record in `folder`."""
     return Killer(policy, Audit(folder), **seams)

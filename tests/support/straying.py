@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gpuwatch.analysis.strays import DEFAULT_LIMITS, Stray, StrayLimits, judge
+from gpuwatch.analysis.strays import DEFAULT_LIMITS, Certainty, Stray, StrayLimits, judge
 from gpuwatch.history import HistoryView, Idle, IdleTimes
-from gpuwatch.model import Holding, Process, Snapshot, Surroundings
+from gpuwatch.model import Container, Holding, Job, Notebook, Pane, Process, Snapshot, Surroundings
 from tests.support import builders
 from tests.support.builders import EPOCH
 
@@ -15,6 +15,15 @@ PID = 100
 HOUR = 3600.0
 LEFT: dict[str, Any] = {"adopted": True, "led": False, "ppid": 1, "parent": "systemd", "terminal": ""}
 """What the kernel says of a process whose parent and login are gone."""
+
+
+CERTAIN, LIKELY, _ = Certainty
+DOCKER = Container(runtime="docker", id="3f9a1c0b77d2")
+RUN = Job(key="90:90", name="train.py", head=90, head_start=90)
+REST = Job(key="90:90", name="train.py", orphaned=True)
+"""Of a worker whose run has ended."""
+TMUX = Pane(program="tmux", session="$1", window="%3", alive=True)
+KERNEL = Notebook(kernel="8f2a", path="a.ipynb", left=True)
 
 
 class Told(HistoryView):
@@ -84,6 +93,13 @@ def one(process: Process, idle: float | None = None, at_least: bool = False, **c
     found = find(snapshot, history)
     assert len(found) <= 1
     return found[0] if found else None
+
+
+def stray(process: Process, idle: float | None = None, at_least: bool = False, **changes: Any) -> Stray:
+    """Judge one process on one GPU that must be a stray."""
+    found = one(process, idle, at_least, **changes)
+    assert found is not None
+    return found
 
 
 def started(seconds: float) -> float:
