@@ -48,7 +48,7 @@ def test_every_holding_is_a_row_whatever_is_known_of_its_owner() -> None:
     assert places(rows(machine())) == [(0, 11), (0, 12), (1, 11), (1, 13), (1, 14)]
     unseen = rows(machine())[-1]
     assert unseen.owner == "?"
-    assert "no such process" in unseen.command
+    assert "dead process still holds memory" in unseen.command
     assert unseen.share is None
 
 
