@@ -11,6 +11,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from gpuwatch import __main__, __version__, cli
 from gpuwatch.cli import COMMANDS
 from gpuwatch.model import SCHEMA, Snapshot, SourceState, decode
 from gpuwatch.recorder.store import own_store
+from gpuwatch.sources.sampler_process import SamplerProcess
 from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.launching import Call, Run
@@ -64,7 +66,7 @@ def test_once_as_json_is_one_snapshot(driver: Driver, run: Run) -> None:
 
 def test_the_stream_goes_on_until_nobody_reads(driver: Driver) -> None:
     lab(driver)
-    command = [GPUWATCH, "--stream", "--interval", "0.1"]
+    command = [str(GPUWATCH), "--stream", "--interval", "0.1"]
     with subprocess.Popen(command, env=driver.env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as stream:
         assert stream.stdout is not None
         assert stream.stderr is not None
@@ -321,8 +323,13 @@ def test_a_sampler_is_started_by_what_is_ours_of_the_command_line(
     for name, value in driver.env().items():
         monkeypatch.setenv(name, value)
     started: list[bool] = []
+
+    def main(words: Sequence[str], sampler: SamplerProcess | None) -> int:
+        started.append(sampler is not None)
+        return 0
+
     monkeypatch.setattr(sys, "argv", ["gpuwatch", *arguments])
-    monkeypatch.setattr(cli, "main", lambda words, sampler: started.append(sampler is not None) or 0)
+    monkeypatch.setattr(cli, "main", main)
     monkeypatch.setattr(os, "_exit", lambda code: None)
     __main__.main()
     assert started == [wanted]
