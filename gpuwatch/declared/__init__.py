@@ -1,4 +1,4 @@
-"""Declared shares of GPU memory: pure functions from the facts of a process to its limits.
+"""Declared shares of GPU memory: pure functions that compute a process's limits from its facts.
 
 Facts (`inspector` reads them) ─┬─ env · flags · script · rc files · agreements ──► Candidate: one statement, no GPU yet
                                 ├─ frameworks ──► the frameworks that the process uses

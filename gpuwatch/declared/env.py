@@ -1,7 +1,7 @@
-"""Environment variables and ~/.theanorc that declare a share of GPU memory, and misspelt names of them.
+"""Reader of environment variables and ~/.theanorc that declare a share of GPU memory, and of misspelt names.
 
-/proc/PID/environ is what the last execve(2) was given; what the program set later is not in it, but is in the
-environment of the children that it has exec'ed, and often in its source. Source: proc_pid_environ(5).
+/proc/PID/environ contains the variables of the last execve(2). Variables that the program set later are missing there,
+but are in the environment of the children that it has exec'ed, and often in its source. Source: proc_pid_environ(5).
 
 Most variables are rows of `VARIABLES`; those whose value is a list, or depends on other variables, have a function.
 """
@@ -23,7 +23,7 @@ from gpuwatch.model import Confidence, Hint, Kind, Margin
 from gpuwatch.text import LIMIT, clean
 
 _UNSURE = (Confidence.STALE, Confidence.GUESS)
-"""Of a script that was edited, or a line that came too late: it does not take the place of what is known."""
+"""Confidences of a script that was edited, or a line that came too late: they do not replace known values."""
 
 _WHY = {
     Unread.DENIED: "its environment is not ours to read",
@@ -35,17 +35,17 @@ _WHY = {
 
 
 class Environment(NamedTuple):
-    """Environment variables of a process with the places that set them, and what could not be read."""
+    """Environment variables of a process, the places that set them, and what could not be read."""
 
     settings: Mapping[str, Setting]
     read: bool
-    """True where the variables that it was started with are known; those of a parent may have been added to."""
+    """Whether the start variables of the process are known; a parent's variables may not be all of them."""
     words: str
-    """Reason why something could not be read, and what was read instead; empty where all was read."""
+    """Why something could not be read, and what was read instead; empty where everything was read."""
 
 
 def merge_environment(facts: Facts) -> Environment:
-    """Merge the variables that a process was started with, that its children have, and that its script sets."""
+    """Merge the variables at a process's start, those of its children, and those that its script sets."""
     own = facts.environ
     settings: dict[str, Setting] = {}
     words = ""
@@ -71,7 +71,7 @@ def merge_environment(facts: Facts) -> Environment:
 
 
 def _merge_setting(before: Setting | None, setting: Setting) -> Setting:
-    """Return the setting of a script, without its value where the line may not have run and another value was set."""
+    """Return a script's setting; without its value where its line may not have run and another value was set before."""
     if before is None or setting.confidence is Confidence.CERTAIN:
         return setting
     return before if before.value == setting.value else replace(setting, value=None)
@@ -82,9 +82,9 @@ _WORKER = "from multiprocessing."
 
 
 def _child_settings(facts: Facts) -> Iterable[tuple[str, Setting]]:
-    """Return the variables that all children have in common; of a single child they are a guess, unless it is a worker.
+    """Return the variables that all children share; those of an only child are a guess, unless it is a worker.
 
-    One may have been given variables of its own: a trainer on GPU 0 starts a server with CUDA_VISIBLE_DEVICES=1.
+    A parent may give a child other variables: a trainer on GPU 0 starts a server with CUDA_VISIBLE_DEVICES=1.
     """
     environs = [(relative, relative.environ) for relative in facts.children if not isinstance(relative.environ, Unread)]
     if not environs:
@@ -98,7 +98,7 @@ def _child_settings(facts: Facts) -> Iterable[tuple[str, Setting]]:
 
 
 def script_settings(script: Script | None) -> Iterable[tuple[str, Setting]]:
-    """Return the variables that a script sets, each with at most the confidence of the script."""
+    """Return the variables that a script sets, each with the confidence of the script or less."""
     if script is None or isinstance(script.contents, Unread):
         return
     for name, setting in script.contents.settings:
@@ -114,7 +114,7 @@ def weakest(*confidences: Confidence) -> Confidence:
 
 
 def file_confidence(confidence: Confidence, file: Script | Config) -> Confidence:
-    """Return the confidence of a statement in a file: lower where it may not be the file that the process read."""
+    """Return the confidence of a statement in a file: lower where the process may have read another file."""
     return weakest(confidence, Confidence.STALE if file.edited else Confidence.LIKELY if file.likely else confidence)
 
 
@@ -122,26 +122,26 @@ _ANY = frozenset[str]()
 
 
 class Variable(NamedTuple):
-    """Environment variable that declares something by itself."""
+    """Environment variable that declares something without other variables."""
 
     name: str
     framework: str
-    """An id of `frameworks.NAMES`; empty for a layer below the frameworks."""
+    """Framework's id in `frameworks.NAMES`; empty for a layer below the frameworks."""
     kind: Kind
     parse: sizes.Parser | None = None
-    """Parser of its number; None where there is none."""
+    """Parser of the number in its value; None where its value has no number."""
     margin: Margin = Margin.FRAMEWORK
     scope: str = ""
     scope_id: str = ""
-    """Variable with the name of the scope; without it the scope is `scope` alone where that is CONTAINER."""
+    """Variable that contains the name of the scope; without one, only a scope CONTAINER counts."""
     values: frozenset[str] = _ANY
-    """Values that declare something; any if empty."""
+    """Values that declare something; empty for any value."""
     unless: str = ""
-    """Variable beside which this one counts for nothing."""
+    """Variable that, if set, makes this variable count for nothing."""
 
 
 CONTAINER = "container"
-"""A scope that the resolver completes with the container's id."""
+"""Scope to which the resolver adds the container's id."""
 
 _ASYNC = frozenset({"cuda_malloc_async"})
 _JAX_FRACTION = "XLA_CLIENT_MEM_FRACTION"
@@ -190,13 +190,13 @@ VARIABLES = (
 )
 
 _MANY = 64
-"""Devices and entries that are read of one variable."""
+"""Devices and entries that are read from one variable, at most."""
 
 
 def candidates(settings: Mapping[str, Setting]) -> list[Candidate]:
-    """Return the declarations of memory and SMs in an environment. Never raises.
+    """Return the candidates for limits of memory and SMs in an environment. Never raises.
 
-    A value that its reader would refuse gives a candidate that is `void`, a setting without a value a `dynamic` one.
+    A value that the framework would refuse gives a `void` candidate, a setting without a value a `dynamic` one.
     """
     found = [one for row in VARIABLES for one in _read_variable(settings, row)]
     for several in (_jax, _tensorflow, _torch, _theano, _mps, _hami):
@@ -239,7 +239,7 @@ def _candidate(settings: Mapping[str, Setting], name: str, framework: str, kind:
 
 
 def _is_set(settings: Mapping[str, Setting], name: str) -> bool:
-    """Return whether a variable is set and not empty: to most readers an empty variable is unset."""
+    """Return whether a variable is set and not empty: most programs treat an empty variable as unset."""
     return name in settings and settings[name].value != ""
 
 
@@ -257,7 +257,7 @@ _CAPPED = ("default", "bfc", "vmm")
 
 
 def _jax(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read the fraction of JAX, which has two names; some allocators ignore it.
+    """Read JAX's fraction, which has two names; some allocators ignore it.
 
     Sources: jaxlib/xla_client.py, generate_pjrt_gpu_plugin_options; xla/pjrt/plugin/xla_gpu/xla_gpu_allocator_config.h
     (memory_fraction); docs.jax.dev, gpu-memory (vmm has it too). Before jaxlib 0.4.1 it was a fraction of what is free.
@@ -298,11 +298,11 @@ _TORCH_KEY = "per_process_memory_fraction"
 
 
 def _torch(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read the fraction of PyTorch: one key of a list `key:value,…`, for all devices; the last one counts.
+    """Read PyTorch's fraction for all devices: a key in a list `key:value,…`; the last one counts.
 
-    Where PYTORCH_CUDA_ALLOC_CONF is set at all, even to nothing, the other is not read for this key; the documentation
-    has it the other way round. PyTorch without the key does not start with it. Source: c10/cuda/CUDAAllocatorConfig.h,
-    `instance` and `getKeys`, in all versions that have the key.
+    Where PYTORCH_CUDA_ALLOC_CONF is set, even to an empty text, PYTORCH_ALLOC_CONF is not read for this key; the
+    documentation says the opposite. A PyTorch that does not know the key does not start with it. Source:
+    c10/cuda/CUDAAllocatorConfig.h, `instance` and `getKeys`, in all versions that have the key.
     """
     for name in _TORCH:
         if not _is_set(settings, name):
@@ -321,13 +321,13 @@ _THEANO_DEVICE = re.compile(r"\s*(?:gpu|cuda)([0-9]{1,3})\s*")
 
 
 def _theano_device(text: str) -> int | None:
-    """Return the ordinal in Theano's `device=cuda0` or `gpu0`; None where it leaves the choice to the driver."""
+    """Return the ordinal in Theano's `device=cuda0` or `gpu0`; None where the driver shall choose."""
     match = _THEANO_DEVICE.fullmatch(text)
     return int(match[1]) if match else None
 
 
 def _theano(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read THEANO_FLAGS: a list `option=value,…`, split as a shell would, where the right-most of each option wins.
+    """Read THEANO_FLAGS: a list `option=value,…`, split as in a shell; the last value of an option counts.
 
     Source: theano/configparser.py, parse_config_string.
     """
@@ -361,8 +361,8 @@ _SIGN = re.compile(r"[=:]")
 def theanorc(text: str, path: str) -> list[Candidate]:
     """Return the start sizes in the text of a Theano configuration, with the GPU that its `device` names. Never raises.
 
-    `[lib] cnmem` belongs to the old back end, `[gpuarray] preallocate` to the new one. What is given twice counts
-    once, as it stands last. Likely, because THEANO_FLAGS or another file may say otherwise. Source: theano/
+    `[lib] cnmem` belongs to the old back end, `[gpuarray] preallocate` to the new one. Of two equal options the last
+    counts. Their confidence is LIKELY: THEANO_FLAGS or another file may override them. Source: theano/
     configparser.py, fetch_val_for_key.
     """
     options: dict[str, tuple[int, str]] = {}
@@ -402,9 +402,9 @@ _LIKELY = Confidence.LIKELY
 
 
 def _mps(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read the limits of an MPS client, one for each device: LIKELY, since only a client is held to them.
+    """Read the limits of an MPS client, one for each device: LIKELY, since they hold only for a client of MPS.
 
-    The quotes in NVIDIA's own example are taken off. Source: docs.nvidia.com/deploy/mps, environment variables.
+    Quotes, as in NVIDIA's example, are removed. Source: docs.nvidia.com/deploy/mps, environment variables.
     """
     if not _is_set(settings, _MPS):
         return
@@ -423,10 +423,10 @@ _HAMI = re.compile(r"(CUDA_DEVICE_(?:MEMORY|SM)_LIMIT)(?:_([0-9]{1,2}))?")
 
 
 def _hami(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read the limits of HAMi and volcano: for one device of the container, else for all; 0 is no limit.
+    """Read the limits of HAMi and volcano: for one device of the container, else for all; 0 means no limit.
 
-    Likely, unless its library is seen in LD_PRELOAD: it may be in a file that we do not read. Source: HAMi-core
-    src/multiprocess/multiprocess_memory_limit.c, do_init_device_memory_limits and do_init_device_sm_limits.
+    LIKELY, unless LD_PRELOAD names HAMi's library, which may also be loaded by a file that we do not read. Source:
+    HAMi-core src/multiprocess/multiprocess_memory_limit.c, do_init_device_memory_limits and do_init_device_sm_limits.
     """
     matches = [match for name in settings if name.startswith("CUDA_DEVICE_") and (match := _HAMI.fullmatch(name))]
     preloaded = "libvgpu" in (_value(settings, "LD_PRELOAD") or "")
@@ -483,7 +483,7 @@ _MISNAMED = {"CUDA_MPS_DEVICE_MEM_LIMIT": _MPS}
 
 _START = 3
 _TWO_SLIPS = 18
-"""Letters of a name from which on two may be wrong: in a short one, two make another name."""
+"""Letters of a name from which two may be wrong: two wrong letters in a shorter name give another name."""
 # An environment may be made of 100,000 names that are nearly right.
 _MOST_NAMES = 2000
 _MOST_HINTS = 8
@@ -496,8 +496,8 @@ def find_misspelt(names: Iterable[str]) -> list[Hint]:
     """Return a hint for each name that looks like a misspelt variable of gpuwatch's tables.
 
     At most two letters may be missing, wrong, too many or swapped, and the first three must be right. A name that
-    has the right one as its start or end (CUDA_VISIBLE_DEVICES_OLD) is somebody's own, as is one beside the right
-    one. It is meant to be right rather than complete.
+    starts or ends with a known name (CUDA_VISIBLE_DEVICES_OLD) is no misspelling, nor is any name where the known one
+    is set too. The search avoids false hints rather than finding all misspellings.
     """
     given = dict.fromkeys(islice(names, _MOST_NAMES))
     hints: list[Hint] = []
@@ -512,7 +512,7 @@ def find_misspelt(names: Iterable[str]) -> list[Hint]:
 
 @functools.lru_cache(maxsize=128)
 def _find_meant(name: str) -> str:
-    """Return the known name that `name` misspells; empty for none."""
+    """Return the known name that `name` misspells; empty where there is none."""
     if name in _MEANT or name in _REAL or not name.replace("_", "").isalpha() or not name.isascii():
         return _MISNAMED.get(name, "")
     for meant in _BY_START[name[:_START]]:

@@ -1,4 +1,4 @@
-"""Facts about a process and the GPUs of its machine, and the candidates that are read from them.
+"""Facts about a process and the machine's GPUs, and the candidates for limits that are read from them.
 
 The types are msgspec Structs because the scan of a script crosses a pipe: another process reads the file.
 """
@@ -21,22 +21,22 @@ from gpuwatch.units import MIB
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """Environment variable with the place that set it."""
+    """Value of an environment variable, and the place that set it."""
 
     value: str | None
-    """None where a script sets it to what is only known at run time."""
+    """The value; None where a script computes it at run time."""
     where: str = "environment"
-    """As in `model.Declaration.where`."""
+    """Place, as in `model.Declaration.where`."""
     line: int = 0
     text: str = ""
-    """The line of source; empty where `NAME=value` is all."""
+    """The source line; empty where `NAME=value` shows everything."""
     confidence: Confidence = Confidence.CERTAIN
     default: bool = False
-    """A script sets it only if it is not set yet: a value in the environment comes first."""
+    """Whether a script sets it only if it is not set yet: then a value in the environment wins."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """Declaration as it was found in one place, before its GPUs and its effect are known.
+    """Declaration as found in one place, before its GPUs and its effect are known.
 
     The first fields are those of `model.Declaration`."""
 
@@ -45,64 +45,64 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     line: int = 0
     text: str = ""
     framework: str = ""
-    """An id of `frameworks.NAMES`; empty for a layer below all frameworks (MPS, HAMi, a scheduler)."""
+    """Framework's id in `frameworks.NAMES`; empty for a layer below all frameworks (MPS, HAMi, a scheduler)."""
     kind: Kind
     basis: Basis = Basis.NONE
     value: float | None = None
-    """Fraction or bytes; None for no number, or one that is `dynamic`."""
+    """Fraction or bytes; None where there is no number, or it is `dynamic`."""
     scope: str = ""
     confidence: Confidence = Confidence.CERTAIN
     margin: Margin = Margin.FRAMEWORK
 
     device: int | str | None = None
-    """The GPU it is about: an ordinal among the visible ones, a UUID (or the start of one); None for each visible."""
+    """GPU of the candidate: an ordinal among the visible GPUs, a UUID or its beginning; None for each visible GPU."""
     some_gpu: bool = False
-    """It is about one GPU, which is only known at run time (`args.local_rank`); `device` is None."""
+    """Whether it concerns one GPU that is only known at run time (`args.local_rank`); `device` is None then."""
     rank: int = 0
-    """Within one framework, GPU and scope the highest of the limiting kinds is in effect; of equals the last."""
+    """Of several limits of one framework, GPU and scope the highest rank is in effect; of equal ranks the last."""
     adds: str = ""
-    """Claims with the same text here are parts of one sum: the memory_limits of one GPU's logical devices."""
+    """Candidates with the same text here form a sum: the memory_limits of one GPU's logical devices."""
     dynamic: bool = False
-    """The value is only known at run time (`args.fraction`)."""
+    """Whether the value is only known at run time (`args.fraction`)."""
     unread: str = ""
-    """Why the value is not known, where that is not it: the file in which it stands was not read."""
+    """Why the value is not known, where it is not `dynamic`: its file was not read."""
     lifts: bool = False
-    """It sets no limit, and takes the place of those that do: `set_limit(0)`."""
+    """Whether it removes a limit: `set_limit(0)`."""
     void: str = ""
-    """Reason why it has no effect: `the platform allocator ignores it`; empty for none."""
+    """Why it has no effect: `the platform allocator ignores it`; empty where it has one."""
     uncalled: bool = False
-    """It stands in a function of a script that nothing is known to call."""
+    """Whether it stands in a function of a script that no known code calls."""
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Choice of GPUs that a script makes among the visible ones."""
+    """Selection of GPUs, among the visible ones, by a script."""
 
     channel: str
-    """`set_visible_devices`, `visible_device_list`, `jax_cuda_visible_devices`."""
+    """Function or option that selects: `set_visible_devices`, `visible_device_list`, `jax_cuda_visible_devices`."""
     framework: str
     ordinals: tuple[int, ...] | None
-    """None where they are only known at run time."""
+    """Selected ordinals; None where they are only known at run time."""
     where: str = ""
     line: int = 0
     text: str = ""
 
 
 class ScriptContents(msgspec.Struct, frozen=True, kw_only=True):
-    """Declarations, variables, choices of GPUs and imports in one Python source."""
+    """Declarations, variables, GPU selections and imports in one Python source."""
 
     candidates: tuple[Candidate, ...] = ()
     settings: tuple[tuple[str, Setting], ...] = ()
-    """(name, setting) of the environment variables that it sets, in the order of its lines."""
+    """(name, setting) of each environment variable that the source sets, in the order of the lines."""
     selections: tuple[Selection, ...] = ()
     imports: tuple[str, ...] = ()
-    """Names of the top-level packages that it imports, anywhere in it."""
+    """Names of the top-level packages that the source imports anywhere."""
     hints: tuple[Hint, ...] = ()
     error: str = ""
-    """Why it could not be parsed; empty for all well."""
+    """Why the source could not be parsed; empty where it could."""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Agreement in gpuwatch.toml: the memory that a user or a command may take of some GPUs."""
+    """Agreement in gpuwatch.toml: the memory that a user or a command may take on some GPUs."""
 
     user: Annotated[Text, Meta(min_length=1, description="a name or a uid; left out: anybody", examples=['"ada"'])] = ""
     command: Annotated[
@@ -115,20 +115,20 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     share: Annotated[Fraction, Meta(description='or memory = "20GiB"', examples=["0.4"])] | None = None
     memory: Annotated[Bytes, Meta(ge=MIB, description="instead of share")] | None = None
     where: str = "gpuwatch.toml"
-    """The file, as it is to be shown."""
+    """File of the agreement, for display."""
     line: int = 0
     ceiling: bool = False
-    """Set by the administrator: shares of others can lower it, and never raise it."""
+    """Whether the administrator set it: shares of others can lower it, and never raise it."""
 
 
 SHOWN = 80
-"""Characters of what a candidate shows of the text that it was read from."""
+"""Characters of a candidate's source text that are shown, at most."""
 
 
 def format_excerpt(text: str) -> Clean:
     """Return a piece of a command line or an environment for display: cleaned, at most `SHOWN` long, secrets masked.
 
-    Of a long one both ends are shown, unless it is too long to be searched for secrets to its end.
+    Of a long text both ends are shown, unless it is too long to be searched for secrets completely.
     """
     cut = clean if len(text) > LIMIT else shorten
     return cut(redact([text[:LIMIT]])[0], SHOWN)
@@ -137,7 +137,7 @@ def format_excerpt(text: str) -> Clean:
 def parse_value(candidate: Candidate, value: str | None, reads: Parser) -> list[Candidate]:
     """Return a candidate with its parsed value: one for each GPU that the value names, none where it is switched off.
 
-    A value of None is only known at run time; one that cannot be read makes the candidate void.
+    The value None is only known at run time; an unreadable value makes the candidate void.
     """
     if value is None:
         return [replace(candidate, dynamic=True)]
@@ -162,7 +162,7 @@ def void(candidate: Candidate, why: str) -> Candidate:
 
 
 Ranks: TypeAlias = tuple[tuple[str, str], ...] | None
-"""The variables of `RANKS` that a process was started with, and their values; None where these are not known."""
+"""Values of the `RANKS` variables at a process's start; None where they are not known."""
 
 RANKS = frozenset(
     {
@@ -179,23 +179,23 @@ docs.pytorch.org/docs/stable/elastic/run.html; slurm.schedmd.com/srun.html; docs
 set by mpirun"; Intel MPI's and MVAPICH2's reference; horovod/runner/gloo_run.py; flux-run(1)."""
 
 LOCAL_RANKS = frozenset(name for name in RANKS if "LOCAL" in name and ("RANK" in name or name.endswith("ID")))
-"""Those that count the processes of one machine from 0."""
+"""Variables that count the processes of one machine from 0."""
 
 
 class Unread(StrEnum):
-    """Reason why a part of a process's facts is not known."""
+    """Reason why a part of the facts is not known."""
 
     DENIED = "denied"
-    """It belongs to another user."""
+    """The process belongs to another user."""
     OVERWRITTEN = "overwritten"
-    """The process set a title of its own over it (setproctitle): a block of NULs, or text without any `=`."""
+    """The process has set a title over it (setproctitle): a block of NULs, or text without any `=`."""
     ENDED = "ended"
     TOO_LONG = "too long"
-    """It is longer than what is read of it."""
+    """It is longer than the limit for reading."""
     FAILED = "failed"
-    """It could not be read: too large, no ordinary file, no answer in time, no such file."""
+    """Reading failed: too large, no ordinary file, no answer in time, no such file."""
     SKIPPED = "skipped"
-    """It was left out: we read no more of one program."""
+    """Not read, because enough of the program has been read."""
 
 
 class MigFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,7 +205,7 @@ class MigFacts(msgspec.Struct, frozen=True, kw_only=True):
     gpu_instance: int
     compute_instance: int
     total: int | None = None
-    """Bytes."""
+    """Memory in bytes."""
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,50 +216,50 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     bus_id: str = ""
     name: str = ""
     total: int | None = None
-    """Bytes; None while it is not known."""
+    """Memory in bytes; None while it is not known."""
     capability: float | None = None
-    """CUDA's compute capability, 8.6; None where the driver does not report it, as for the next two."""
+    """CUDA's compute capability, such as 8.6; None, as in the next two fields, where the driver does not report it."""
     cores: int | None = None
     clock: int | None = None
-    """The highest clock of its SMs, in MHz."""
+    """Highest clock of the SMs, in MHz."""
     mig: bool = False
     slices: tuple[MigFacts, ...] = ()
 
 
 class RelatedProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """Ancestor of a process, or child that has exec'ed, with the same uid."""
+    """Ancestor of a process with the same uid, or child that has exec'ed."""
 
     pid: int
     argv: tuple[str, ...] = ()
     argv_cut: bool = False
-    """`argv` has only the first of its arguments: there were too many to read them all."""
+    """Whether `argv` is incomplete: the arguments were too long to be read completely."""
     environ: Mapping[str, str] | Unread = Unread.DENIED
     start: int = 0
-    """Start time in clock ticks since boot; 0 for not known."""
+    """Start time in clock ticks since boot; 0 where it is not known."""
     parent: int = 0
-    """PID of its parent; 0 for not known."""
+    """PID of the parent; 0 where it is not known."""
     comm: str = ""
-    """Its short name in /proc/PID/stat: `tmux: server`."""
+    """Short name in /proc/PID/stat: `tmux: server`."""
 
 
 class Script(msgspec.Struct, frozen=True, kw_only=True):
     """Python source that a process runs."""
 
     path: str
-    """As it is to be shown: `train.py`, or `-c` for code on the command line."""
+    """Path for display: `train.py`, or `-c` for code on the command line."""
     contents: ScriptContents | Unread
     edited: bool = False
-    """The file was changed after the process started: it may not be what runs."""
+    """Whether the file was changed after the process started: the process may run an older version."""
     likely: bool = False
-    """It was found by its path alone, and the process could see another file there (a container), or is a module, of
-    which another one of its name may come first."""
+    """Whether it may be another file than the process runs: it was found by its path only, and a container may have
+    another file there; or it is a module, and another module of that name may come first."""
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
     """Configuration file of the process's owner."""
 
     path: str
-    """As it is to be shown: `~/.theanorc`."""
+    """Path for display: `~/.theanorc`."""
     text: str
 
 
@@ -267,7 +267,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Configuration file of a server: `vllm serve --config serve.yaml`."""
 
     path: str
-    """As it is to be shown."""
+    """Path for display."""
     text: str | Unread
     edited: bool = False
     """As in `Script`."""
@@ -275,7 +275,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts that were read of one process; texts are raw, as the process wrote them."""
+    """Facts about one process; texts are raw, as the process wrote them."""
 
     pid: int
     uid: int | None = None
@@ -284,32 +284,32 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     argv_cut: bool = False
     """As in `RelatedProcess`."""
     environ: Mapping[str, str] | Unread = Unread.DENIED
-    """As of its last execve; a name given twice has its first value, as getenv(3) has it."""
+    """Environment of the last execve; of equal names the first value counts, as in getenv(3)."""
     libraries: frozenset[str] | Unread = Unread.DENIED
-    """File names of the shared libraries that it has mapped: `libtorch_cuda.so`, `libcudart.so.11.0`."""
+    """File names of the shared libraries that are mapped: `libtorch_cuda.so`, `libcudart.so.11.0`."""
     cgroup: str = ""
-    """Its path in the cgroup tree; `/` inside a cgroup namespace."""
+    """Path in the cgroup tree; `/` inside a cgroup namespace."""
     ancestors: tuple[RelatedProcess, ...] = ()
-    """The parent first."""
+    """Ancestors, the parent first."""
     children: tuple[RelatedProcess, ...] = ()
     script: Script | None = None
     modules: tuple[Script, ...] = ()
-    """Those of its own folder that its script imports, and that these import, which are not read."""
+    """Modules in its folder that its script imports; those that these modules import are listed without contents."""
     configs: Mapping[int, Config] = {}
-    """The files of servers, by the PID on whose command line each stands: its own, or an ancestor's."""
+    """Configuration files of servers, by the PID of the process that names the file: itself or an ancestor."""
     rc: tuple[File, ...] = ()
-    """Theano's, the one that counts most last."""
+    """Theano's configuration files, the most important one last."""
     shares: tuple[Share, ...] = ()
     """Agreements in gpuwatch.toml; those that match this process are in effect."""
 
     @property
     def scripts(self) -> tuple[Script, ...]:
-        """Modules of the process, then its script, which runs after it has imported them."""
+        """Modules of the process, then its script, which runs after importing them."""
         return (*self.modules, self.script) if self.script is not None else self.modules
 
 
 def gpu_facts(gpu: Gpu, last: GpuFacts | None = None) -> GpuFacts:
-    """Return the facts of a GPU in a snapshot; what is missing now is taken from `last`."""
+    """Return the facts of a GPU in a snapshot; values that are missing now are taken from `last`."""
     if last is not None and gpu.health is not Health.OK:
         return replace(last, index=gpu.index)
     totals = {one.uuid: one.total for one in last.slices} if last else {}

@@ -1,14 +1,14 @@
-"""Flags of known servers and workers that limit GPU memory, with the configuration files that they name.
+"""Flags of known servers and workers that limit GPU memory, and the configuration files that they name.
 
-Servers' files are flat, and two of their keys are wanted. PyYAML would be a dependency for these, and reads aliases and
-merge keys, with which 400 bytes fill any memory; here a file is read line by line and never larger than it is.
+Servers' files are flat, and only two of their keys are needed. PyYAML would be a new dependency, and reads aliases and
+merge keys, with which 400 bytes can fill any memory; here a file is read line by line and needs only its own size.
 
 `vllm serve m`, `python /usr/local/bin/vllm serve m`, `python -m vllm.entrypoints.openai.api_server` and the title
 `VLLM::EngineCore` are all vLLM.
 
-A flag counts only on the command line of its own program, spelt out in full: `--mem` for `--mem-fraction-static`
-is passed over, because what it means depends on the program's other flags. Where a program takes the last of
-several (argparse, click), so do we.
+A flag counts only on the command line of its own program, and in full: `--mem` for `--mem-fraction-static` is
+ignored, because its meaning depends on the program's other flags. As in argparse and click, the last of equal flags
+counts.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _QUOTED = re.compile(r"""(?:"([^"\\]*)"|'((?:[^']|'')*)')[ \t]*(?:#.*)?""")
 
 
 def parse_flat_yaml(text: str) -> dict[str, tuple[int, str]]:
-    """Return the line and the text of each top-level key of a YAML file; no text where it is not on that line.
+    """Return the line and the text of each top-level key of a YAML file; an empty text if not on that line.
 
-    What a key has in lists or blocks below it is passed over. Raises ValueError, with the line, for a file that has
+    Lists and blocks below a key are ignored. Raises ValueError, with the line, for a file that has
     more than one document, aliases, tags, merge keys, or values that run over several lines.
     """
     found: dict[str, tuple[int, str]] = {}
@@ -80,17 +80,17 @@ class Program(NamedTuple):
     """Names of the programs of one framework."""
 
     framework: str
-    """An id of `frameworks.NAMES`."""
+    """Framework's id in `frameworks.NAMES`."""
     names: tuple[str, ...] = ()
-    """File names, of a binary or of the script that an interpreter runs, without `.py`."""
+    """File names of a binary or of a Python script, without `.py`."""
     modules: tuple[str, ...] = ()
-    """Names behind `python -m`, with all that is in them."""
+    """Modules behind `python -m`; their submodules count too."""
     title: str = ""
-    """Regular expression of how the titles start that its processes set; empty for none."""
+    """Regular expression for the beginning of the titles that its processes set; empty for none."""
 
 
 class Started(NamedTuple):
-    """Known program that a command line starts, with its arguments."""
+    """Known program that a command line starts, and its arguments."""
 
     program: Program
     arguments: tuple[str, ...]
@@ -118,7 +118,7 @@ _SCRIPTS = {
     "api_server": (("/vllm/", "vllm"), ("/lmdeploy/", "lmdeploy"), ("", "vllm")),
     "launch_server": (("/sglang/", "sglang"), ("", "sglang")),
 }
-"""Scripts with a common name: their framework by the folder that they lie in; the last is the most likely."""
+"""Scripts with a common name: their framework by their folder; the last entry is the most likely."""
 
 _BY_FRAMEWORK = {program.framework: program for program in PROGRAMS}
 _BY_NAME = {name: program for program in PROGRAMS for name in program.names}
@@ -127,7 +127,7 @@ _TITLES = tuple((re.compile(program.title), program) for program in PROGRAMS if 
 
 
 def find_program(argv: Sequence[str]) -> Started | None:
-    """Return the known program that a command line starts; None for any other. Never raises."""
+    """Return the known program that a command line starts; None for any other program. Never raises."""
     for title, program in _TITLES:
         if argv and title.match(argv[0]):
             return Started(program, ())
@@ -148,24 +148,24 @@ def find_program(argv: Sequence[str]) -> Started | None:
 
 
 class Flag(NamedTuple):
-    """Flag of a program that declares something."""
+    """Flag of a program that declares a share."""
 
     program: str
-    """The framework id of its `Program`."""
+    """Framework id of the flag's `Program`."""
     names: tuple[str, ...]
-    """Spellings of one option, with `-`; the last one on a command line counts."""
+    """Spellings of the option, with `-`; the last occurrence on a command line counts."""
     kind: Kind
     parse: sizes.Parser
     framework: str = ""
-    """Framework of the candidate, where it is not that of the program."""
+    """Framework of the candidate, where it differs from the program's."""
     margin: Margin = Margin.FRAMEWORK
     prefix: str = ""
-    """Beginning of a value that is read: `tensorflow,gpu-memory-fraction=` of `--backend-config`."""
+    """Beginning that a value must have: `tensorflow,gpu-memory-fraction=` of `--backend-config`."""
     confidence: Confidence = Confidence.CERTAIN
 
 
 _VLLM_CACHE = "--kv-cache-memory-bytes"
-"""Given, it takes the place of --gpu-memory-utilization. Source: vllm/config/cache.py."""
+"""Flag that replaces --gpu-memory-utilization where it is given. Source: vllm/config/cache.py."""
 _TRTLLM_FRACTION = (
     *("--free-gpu-memory-fraction", "--kv-cache-free-gpu-memory-fraction"),
     "--kv-cache-free-gpu-mem-fraction",  # trtllm-bench shortens it
@@ -202,14 +202,14 @@ FLAGS = (
 
 _CONFIG = "--config"
 _CONFIGURED = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static"}
-"""Programs that read options from a YAML file, and what each takes most of its memory by; the command line counts
-first. Sources: vllm/utils/argparse_utils.py, FlexibleArgumentParser; sglang/srt/server_args_config_parser.py."""
+"""Programs that read options from a YAML file, and the main memory flag of each; the command line overrides the file.
+Sources: vllm/utils/argparse_utils.py, FlexibleArgumentParser; sglang/srt/server_args_config_parser.py."""
 
 
 def config_file(argv: Sequence[str]) -> str | None:
-    """Return the path of the file in which a command line gives its options; None for none. Never raises.
+    """Return the path of the configuration file that a command line names; None where it names none. Never raises.
 
-    Both programs know it as two words, and once.
+    Both programs accept it only as two words, and only once.
     """
     found = find_program(argv)
     if found is None or found.program.framework not in _CONFIGURED or found.arguments.count(_CONFIG) != 1:
@@ -221,8 +221,8 @@ def config_file(argv: Sequence[str]) -> str | None:
 def candidates(argv: Sequence[str], where: str = "command line", config: Config | None = None) -> list[Candidate]:
     """Return the candidates of a command line, in its order; none where it starts no known program. Never raises.
 
-    A value that its program would not take gives a candidate that is `void`. `config` is the file that it names; what
-    the file says counts where the command line does not say it.
+    A value that its program would refuse gives a `void` candidate. `config` is the file that the command line names;
+    its options count where the command line does not give them.
     """
     found = find_program(argv)
     if found is None:
@@ -246,7 +246,7 @@ def candidates(argv: Sequence[str], where: str = "command line", config: Config 
 def _read_config(
     config: Config, table: Mapping[str, Flag], given: Collection[Flag]
 ) -> Iterator[tuple[Flag, list[Candidate]]]:
-    """Return the candidates of a server's file; for a file that was not read one without a value, unless in `given`."""
+    """Return the candidates of a server's file; for an unread file one without a value, unless its flag is `given`."""
     try:
         for key, (line, value) in _read_config_text(config).items():
             name = f"--{key.replace('_', '-')}"
@@ -275,9 +275,9 @@ def _read_config_text(config: Config) -> dict[str, tuple[int, str]]:
 
 
 def _find_flags(arguments: Sequence[str], table: Mapping[str, Flag]) -> Iterator[tuple[str, str | None, str]]:
-    """Find flags among arguments: the name of each, its value (None where it is missing), and its text.
+    """Find flags among arguments; return of each the name, the value (None where it is missing), and the text.
 
-    `_` stands for `-`, as argparse and click, and the command lines that people copy, have it.
+    `_` counts as `-`, because users write both.
     """
     for place, argument in enumerate(arguments):
         if argument == "--":

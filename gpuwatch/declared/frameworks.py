@@ -1,4 +1,4 @@
-"""Frameworks: detection of those that a process uses, and their defaults.
+"""Frameworks: detects which ones a process uses, and knows their defaults.
 
 Names of libraries are those in wheels on pypi.org, looked up in: torch 1.8 to 2.13, tensorflow 2.21, jaxlib 0.10.2 and
 jax-cuda12-pjrt 0.12, cupy-cuda12x 14.2, rmm-cu12 26.10, onnxruntime-gpu 1.31, paddlepaddle-gpu 2.6,
@@ -36,7 +36,7 @@ NAMES: Mapping[str, str] = {
     "llama.cpp": "llama.cpp",
     "ollama": "Ollama",
 }
-"""Name of each framework, by the id that candidates carry."""
+"""Name of each framework by its id, which candidates contain."""
 
 _CERTAIN, _LIKELY = Confidence.CERTAIN, Confidence.LIKELY
 
@@ -59,9 +59,9 @@ _LIBRARIES = {
     "triton": ("libtritonserver.so",),
     "llama.cpp": ("libllama.so",),
 }
-"""Beginnings of file names of libraries that identify a framework."""
+"""Beginnings of file names of libraries, by the framework that they identify."""
 _JAX_ON_CPU = "libjax_common.so"
-"""Library of JAX without its plugin, when it is on the CPU or has not started."""
+"""Library of JAX without its plugin: JAX runs on the CPU, or has not started yet."""
 _STARTS = tuple(start for starts in _LIBRARIES.values() for start in starts)
 
 _IMPORTS = {
@@ -76,7 +76,7 @@ _IMPORTS = {
     "dask_cuda": "dask",
     "llama_cpp": "llama.cpp",
 }
-"""Framework of a package, where it has another name. Keras alone identifies none: it has three backends."""
+"""Framework of each package with another name. Keras alone identifies no framework: it has three backends."""
 
 _IMPLIED = {
     "vllm": ("torch",),
@@ -87,7 +87,7 @@ _IMPLIED = {
     "tensorflow-serving": ("tensorflow",),
     "dask": ("rmm",),
 }
-"""Framework that another one is built on."""
+"""Frameworks on which another framework is built."""
 
 _DRIVER = "libcuda.so"
 
@@ -98,13 +98,12 @@ def allocator(framework: str) -> str:
 
 
 def identify(facts: Facts) -> dict[str, Confidence] | None:
-    """Return the frameworks of a process, by id, each with its confidence; None where unknown. Never raises.
+    """Return the ids of a process's frameworks, each with its confidence; None where they are unknown. Never raises.
 
-    The libraries that it has mapped decide; a framework whose library is not among them is not used. Programs that
-    are known by their command line, its own or an ancestor's, count beside them: they may be linked statically or
-    hold the GPU in another process. What its script imports counts where no library of any framework is mapped (yet).
-    None means that nothing may be excluded: libraries that we may not read, or without CUDA's own among them, so
-    that the process has not begun with a GPU, and nothing else that tells.
+    The mapped libraries decide: a framework whose library is not mapped is not used. Programs that are known by a
+    command line, the process's or an ancestor's, count too: they may be linked statically or hold the GPU in another
+    process. The script's imports count where no library of any framework is mapped (yet). None means that no framework
+    can be excluded: the libraries cannot be read, or CUDA's library is not mapped yet, and there is no other evidence.
     """
     found = _from_libraries(facts)
     mapped = bool(found)
@@ -177,7 +176,7 @@ _DEFAULTS = {
 
 
 def defaults(found: Iterable[str]) -> list[Candidate]:
-    """Return the defaults of some frameworks as candidates of kind DEFAULT."""
+    """Return the defaults of frameworks as candidates of kind DEFAULT."""
     return [
         Candidate(
             channel="default",
@@ -199,13 +198,13 @@ _LAZY_SINCE = (11, 7)
 
 
 def eager(facts: Facts) -> bool:
-    """Return whether a process is known to load all of CUDA's kernels at once, which takes hundreds of MiB more.
+    """Return whether a process certainly loads all of CUDA's kernels at once, which takes hundreds of MiB more.
 
-    That is so with CUDA_MODULE_LOADING=EAGER, and with a CUDA runtime before 11.7, by the name of its library:
+    True for CUDA_MODULE_LOADING=EAGER, and for a CUDA runtime before 11.7, by the name of its library:
     `libcudart.so.11.4.148`, `libcudart-1b201d85.so.10.1`. The runtimes of pip's wheels for CUDA 11 are all called
-    `libcudart.so.11.0`, and that of a static link has no name: then only `libnvrtc-builtins.so.11.3` tells, which is
-    there once a kernel was compiled, and where it is not, the answer is False. So it is from 11.7 to 12.1, where
-    loading is eager by default but PyTorch asks for lazy. Source: docs.nvidia.com/cuda/cuda-programming-guide,
+    `libcudart.so.11.0`, and a static runtime has no file: then only `libnvrtc-builtins.so.11.3` shows the version. It
+    is mapped after a kernel was compiled; without it the answer is False. From 11.7 to 12.1 the answer is False too:
+    loading is eager by default, but PyTorch asks for lazy loading. Source: docs.nvidia.com/cuda/cuda-programming-guide,
     "Lazy Loading"; github.com/pytorch/pytorch/pull/86509.
     """
     if not isinstance(facts.environ, Unread) and facts.environ.get("CUDA_MODULE_LOADING") == "EAGER":
@@ -229,8 +228,8 @@ _LAUNCHERS = frozenset(
 def collective(facts: Facts) -> bool:
     """Return whether a process is one of several that exchange data by NCCL, which needs buffers of its own.
 
-    WORLD_SIZE decides where it is set, else a launcher among the ancestors; where libraries could be read, NCCL's must
-    be among them.
+    WORLD_SIZE decides where it is set, else a launcher among the ancestors; where the libraries can be read, NCCL must
+    be one of them.
     """
     if not isinstance(facts.libraries, Unread) and not any(one.startswith("libnccl.so") for one in facts.libraries):
         return False

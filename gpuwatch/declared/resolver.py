@@ -1,13 +1,13 @@
-"""Resolver of declared shares: from the facts of one process to its limit on each GPU.
+"""Resolver of declared shares: computes from the facts of one process its limit on each GPU.
 
 Within one framework the candidate of the highest rank counts. Frameworks that share an allocator (vLLM and PyTorch) are
-limited to the least of their candidates; those with allocators of their own to the sum: a fifth for CuPy and two
-fifths for PyTorch make three fifths. Of that and the layers below the frameworks (MPS, HAMi, an agreement) the least is
-the limit. The limit of a scope that several processes share (a container, an agreement) stands beside the limit of the
-process alone, and the two are never compared.
+limited to the lowest of their candidates; frameworks with separate allocators to the sum: a fifth for CuPy and two
+fifths for PyTorch make three fifths. The lowest of that and of the layers below the frameworks (MPS, HAMi, an
+agreement) is the limit. A limit that several processes share (a container, an agreement) is kept separately from the
+limit of the process alone; the two are never compared.
 
 A candidate for a framework that the process does not use is excluded first: a variable for JAX limits no PyTorch job.
-What is no limit (start sizes, caches, reserves, growth, defaults) is a label and never in `limits`.
+A declaration without a limit (start sizes, caches, reserves, growth, defaults) is a label and never in `limits`.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from gpuwatch.text import clean
 from gpuwatch.units import size
 
 ROOM = 16 << 10
-"""Bytes of what one process declared, as JSON: some twenty statements on eight GPUs. People make a handful."""
+"""Bytes of one process's declarations as JSON, at most: some twenty statements on eight GPUs."""
 
 MOST = 20
-"""Statements of one process, and hints, beside those that its limits name."""
+"""Statements of one process, and hints, that are kept besides those that limits name."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def bounded(declared: Declared, room: int = ROOM) -> Declared:
-    """Shorten the declarations of a process to `room` bytes; those in effect are kept first, the others are counted.
+    """Shorten the declarations of a process to `room` bytes; keep those in effect first, and count the others.
 
-    All limits stay, and the statements that they name; so does the first of those in effect that give no number.
+    All limits stay, and the statements that they name, and the first statement in effect without a number.
     `shares.is_conclusive` gives the same answer before and after.
     """
     if len(declared.declarations) <= MOST and len(declared.hints) <= MOST and len(_encode(declared)) <= room:
@@ -67,7 +67,7 @@ def _rank(one: Declaration) -> tuple[bool, bool, bool]:
 
 
 def _fitting(items: Sequence[msgspec.Struct], places: Sequence[int], room: int) -> list[int]:
-    """Return the places of the items that fit; the first one always does."""
+    """Return the places of the items that fit; the first item always fits."""
     kept: list[int] = []
     for item, place in zip(items, places, strict=True):
         room -= len(_encode(item))
@@ -78,15 +78,15 @@ def _fitting(items: Sequence[msgspec.Struct], places: Sequence[int], room: int) 
 
 
 _SEARCHED = 4096
-"""Characters of a command line in which a pattern is searched."""
+"""Characters of a command line in which a pattern is searched, at most."""
 
 
 def agreed_candidates(facts: Facts, gpus: Sequence[GpuFacts]) -> list[Candidate]:
-    """Return a candidate for each GPU of each agreed share that matches a process; the least of a GPU comes last.
+    """Return a candidate per GPU for each agreed share that matches a process; of one GPU the lowest comes last.
 
-    A share is one person's: all processes of that person under one table count together, and so the scope names the
-    person, the table's pattern and the GPU. Where several tables of one scope match, the least counts, so that nobody
-    is above the administrator's ceiling. Patterns must compile; nothing else raises.
+    A share belongs to one user: all processes of that user that match one table count together, so that the scope names
+    the user, the table's pattern and the GPU. Where several tables of one scope match, the lowest counts, so that
+    nobody exceeds the administrator's ceiling. Patterns must compile; nothing else raises.
     """
     line = " ".join(facts.argv)[:_SEARCHED]
     found = [
@@ -99,14 +99,14 @@ def agreed_candidates(facts: Facts, gpus: Sequence[GpuFacts]) -> list[Candidate]
 
 
 def _matches(share: Share, facts: Facts, line: str) -> bool:
-    """Return whether the user of a share and its pattern, where it has them, match a process."""
+    """Return whether a process matches a share's user and pattern, as far as the share has them."""
     if share.user and share.user not in (facts.user, str(facts.uid)):
         return False
     return not share.command or re.search(share.command, line) is not None
 
 
 def _chosen(share: Share, gpus: Sequence[GpuFacts]) -> Iterable[GpuFacts]:
-    """Return the GPUs of a share, in the machine's order; a start of a UUID that fits several means none."""
+    """Return the GPUs of a share, in the machine's order; an ambiguous beginning of a UUID means no GPU."""
     if not share.gpus:
         return gpus
     named = {gpu for gpu in share.gpus if isinstance(gpu, int)}
@@ -138,7 +138,7 @@ def _candidate(share: Share, gpu: GpuFacts, facts: Facts) -> Candidate:
 
 
 _STRONGEST = (Kind.HARD, Kind.CAP, Kind.GRANT)
-"""Kinds in the order in which one of several equal limits is named."""
+"""Kinds of limits; of equal limits the first kind in this order is named."""
 
 
 class Evaluation(msgspec.Struct):
@@ -151,15 +151,15 @@ class Evaluation(msgspec.Struct):
     applies: bool = True
     limits: dict[str, int] = msgspec.field(default_factory=dict)
     lifted: frozenset[str] = frozenset()
-    """GPUs on which it takes the place of others and gives no number: it is dynamic, or sets no limit."""
+    """GPUs on which it replaces other candidates and gives no number: it is dynamic, or removes the limit."""
     tentative: bool = False
-    """It stands in a script at a place that may not have run."""
+    """Whether it stands at a place of a script that may not have run."""
     guessed: bool = False
-    """Its GPU is a guess, see `model.Declaration`."""
+    """Whether its GPU is a guess, see `model.Declaration`."""
     undecided: bool = False
-    """As in `model.Declaration`."""
+    """As in `model.Declaration.undecided`."""
     on: set[str] = msgspec.field(default_factory=set)
-    """Those of its GPUs on which it is the limit, or a part of it."""
+    """GPUs on which it is the limit, or a part of it."""
 
 
 class _GpuLimit(NamedTuple):
@@ -170,11 +170,11 @@ class _GpuLimit(NamedTuple):
 
 
 _Rivals: TypeAlias = tuple[str, str, str]
-"""Scope, GPU, and the framework or channel, of which only one candidate can be in effect."""
+"""Scope, GPU, and the framework or channel: of the candidates with the same three only one can be in effect."""
 
 
 def find_limits(evaluations: Sequence[Evaluation]) -> list[tuple[Limit, Evaluation]]:
-    """Return the limit of each scope on each GPU, with the candidate that it comes from."""
+    """Return the limit of each scope on each GPU, with the candidate that sets it."""
     rivals: defaultdict[_Rivals, list[Evaluation]] = defaultdict(list)
     for one in evaluations:
         for gpu in (*one.limits, *one.lifted):
@@ -200,7 +200,7 @@ def find_limits(evaluations: Sequence[Evaluation]) -> list[tuple[Limit, Evaluati
 
 
 def _least(best: Mapping[_Rivals, Evaluation]) -> dict[tuple[str, str], _GpuLimit]:
-    """Return the limit on each GPU in each scope; none where a framework may take any amount."""
+    """Return the limit on each GPU in each scope; none where a framework is unlimited."""
     allocators: defaultdict[tuple[str, str], defaultdict[str, list[Evaluation]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -219,7 +219,7 @@ def _least(best: Mapping[_Rivals, Evaluation]) -> dict[tuple[str, str], _GpuLimi
 
 
 def _least_of_family(family: Iterable[Evaluation], gpu: str) -> Evaluation | None:
-    """Return the least candidate of frameworks that share an allocator; None where none has a number."""
+    """Return the lowest candidate of frameworks that share an allocator; None where none has a number."""
     return min(
         (one for one in family if gpu not in one.lifted),
         key=lambda one: _order(_GpuLimit(one.limits[gpu], (one,))),
@@ -233,9 +233,9 @@ def _order(limit: _GpuLimit) -> tuple[int, int, int]:
 
 
 def _winner(several: Sequence[Evaluation], gpu: str) -> Evaluation:
-    """Return the candidate of the highest rank, of equals the last; of several that may not have run, the largest.
+    """Return the candidate of the highest rank (of equals the last); the largest where several may not have run.
 
-    A process is never limited to less than what may be in effect: `if args.small:` may not have been taken.
+    The limit is never lower than one that may be in effect: the branch `if args.small:` may not have run.
     """
     may_hold: list[Evaluation] = []
     for one in sorted(several, key=lambda one: (one.candidate.rank, one.place), reverse=True):
@@ -246,7 +246,7 @@ def _winner(several: Sequence[Evaluation], gpu: str) -> Evaluation:
 
 
 def _rival(candidate: Candidate) -> str:
-    """Return the group of which one candidate is in effect: the framework, or the channel where there is none."""
+    """Return the group in which only one candidate can be in effect: the framework, or else the channel."""
     return candidate.framework or candidate.channel
 
 
@@ -285,7 +285,7 @@ _LABELS = {
 }
 
 _NAMED = 3
-"""Modules that are named of those that were left out."""
+"""Skipped modules that are named, at most."""
 _ONE_GPU = "it is for one GPU, which is known only at run time"
 _MORE_THAN_IT_HAS = "it is more than the GPU has that it was guessed to mean"
 
@@ -329,12 +329,12 @@ def resolve(facts: Facts, gpus: Sequence[GpuFacts], driver: str = "") -> Declare
 
 
 def _prominence(one: Evaluation) -> tuple[bool, ...]:
-    """Return the sort key for display: limits, parts of limits, others that apply, others, defaults."""
+    """Return the sort key for display: limits, parts of limits, others in effect, others, defaults."""
     return (not one.on, bool(one.on and one.why), not one.applies, one.candidate.kind is Kind.DEFAULT)
 
 
 def _candidates(facts: Facts, gpus: Sequence[GpuFacts], environment: Environment) -> Iterable[Candidate]:
-    """Return all candidates, those closer to the process later: of equal ones the last counts."""
+    """Return all candidates, those closer to the process later, because of equal ones the last counts."""
     for file in facts.rc:
         yield from env.theanorc(file.text, file.path)
     for relative in reversed(facts.ancestors):
@@ -356,7 +356,7 @@ def _selections(facts: Facts) -> Sequence[Selection]:
 
 
 def _sum(candidates: Iterable[Candidate]) -> Iterable[Candidate]:
-    """Add the parts of one sum: the memory limits of the logical devices of one GPU."""
+    """Add up candidates that form one sum: the memory limits of the logical devices of one GPU."""
     parts: defaultdict[tuple[str, str], list[Candidate]] = defaultdict(list)
     for candidate in candidates:
         if candidate.adds:
@@ -377,7 +377,7 @@ def _sum(candidates: Iterable[Candidate]) -> Iterable[Candidate]:
 
 
 def _complete(candidate: Candidate, facts: Facts, margin: Margin) -> Candidate:
-    """Complete a candidate by facts of the process: its container, and how its CUDA loads kernels."""
+    """Complete a candidate with facts of the process: its container, and how its CUDA loads kernels."""
     changes: dict[str, str | Margin] = {}
     if candidate.scope == "container":
         changes["scope"] = f"container {visible_devices.container(facts.cgroup)[:12]}".strip()
@@ -416,7 +416,7 @@ def _is_tentative(candidate: Candidate) -> bool:
 
 
 def _locate(one: Evaluation, selected: visible_devices.DeviceSet, gpus: Sequence[GpuFacts]) -> None:
-    """Set the GPUs of a candidate and its bytes on each."""
+    """Set the GPUs of a candidate, and its bytes on each."""
     candidate = one.candidate
     # TensorFlow's list of physical devices has what the script hides from it later.
     physical = candidate.framework == "tensorflow" and isinstance(candidate.device, int)
@@ -438,7 +438,7 @@ def _locate(one: Evaluation, selected: visible_devices.DeviceSet, gpus: Sequence
 
 
 def _leave_undecided(one: Evaluation, targets: Iterable[visible_devices.Target]) -> None:
-    """Remove the limits of a candidate; on each GPU that it may concern it replaces others."""
+    """Remove the limits of a candidate; on each GPU that it may concern it still replaces other candidates."""
     one.limits, one.undecided = {}, True
     one.lifted = frozenset(target.gpu for target in targets)
 
@@ -457,7 +457,7 @@ def _limits(candidate: Candidate, targets: Iterable[visible_devices.Target]) -> 
 
 
 def _explain_rest(evaluations: Sequence[Evaluation]) -> None:
-    """Set the reason of candidates that apply and limit nothing."""
+    """Set the reason of candidates that are in effect and limit nothing."""
     sizes = (*LIMITS, Kind.CACHE, Kind.START)
     said = {one.candidate.framework for one in evaluations if one.applies and one.candidate.kind in sizes}
     started = {one.candidate.framework: one for one in evaluations if one.applies and one.candidate.kind is Kind.START}
@@ -504,16 +504,16 @@ def _declaration(one: Evaluation) -> Declaration:
 
 
 def _knowledge(facts: Facts, environment: Environment) -> tuple[Knowledge, str]:
-    """Return whether everything could be read, and a text about the rest."""
+    """Return whether everything could be read, and a text about what could not."""
     words = [environment.words, _script_words(facts.script), _arguments_words(facts)]
     read = environment.read and not any(words[1:])
     return (Knowledge.READ if read else Knowledge.UNREADABLE), "; ".join(filter(None, words))
 
 
 def _arguments_words(facts: Facts) -> str:
-    """Return a text about a command line that is too long to be read whole: its rest may have a limit.
+    """Return a text about a command line that is too long to be read completely: its rest may contain a limit.
 
-    Of ancestors only programs count whose options declare something.
+    Of the ancestors only programs count whose options can declare a share.
     """
     if facts.argv_cut:
         return "its command line is too long to be read whole"
@@ -547,7 +547,7 @@ def _module_words(modules: Sequence[Script]) -> str:
 
 
 def _hints(facts: Facts, environment: Environment, evaluations: Sequence[Evaluation]) -> Iterable[Hint]:
-    """Return hints for misspelt names and values without effect."""
+    """Return hints about misspelt names, and about values without effect."""
     yield from env.find_misspelt(environment.settings)
     for script in facts.scripts:
         if not isinstance(script.contents, Unread):

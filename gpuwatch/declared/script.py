@@ -1,12 +1,12 @@
 """Reader of Python sources: the shares, environment variables, GPUs and imports that a program declares in its code.
 
 The sources are only parsed (`ast`), never imported, run or evaluated. Statements are followed in the order in which
-they run, as far as that is known: what is under `if False:` or after a `return` declares nothing, what a function
-declares counts from where it is called, and what only may run is LIKELY.
+they run, as far as that is known: code under `if False:` or after a `return` declares nothing, the code of a function
+counts where the function is called, and code that may not run is LIKELY.
 
-A function may be called where something that runs mentions its name: it may be handed to who calls it
-(`mp.spawn(worker)`). So may one that is handed to a decorator, and the methods of a class that has a base, which may be
-a framework's, or that is handed over itself (`fire.Fire(Jobs)`).
+A function may be called where code that runs mentions its name: another function may call it (`mp.spawn(worker)`). The
+same holds for a function with a decorator, and for the methods of a class that has a base class, perhaps of a
+framework, or that is an argument itself (`fire.Fire(Jobs)`).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from gpuwatch.model import Confidence, Hint
 from gpuwatch.text import clean
 
 MOST = 100
-"""Statements of one sort that are taken from one source; people write a handful."""
+"""Statements of one kind that are returned from one source, at most; people write a handful."""
 _KEPT = 10 * MOST
-"""Statements found before the search stops: only then are those in order, of which the first are taken."""
+"""Statements after which the search stops: it finds them out of order, and returns the first by line."""
 _CALLS_DEEP = 16
 _MEANT = 8
-"""Functions of one name that a call may mean, the last of them."""
+"""Functions of one name that a call may mean, at most; the last ones."""
 _MODULES_DEEP = 8
-"""Names in a row that are followed in an import: `a.b.c`."""
+"""Parts of a dotted name in an import that are followed, at most: `a.b.c`."""
 _ERROR_WIDTH = 120
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -50,8 +50,8 @@ _IMPORT = re.compile(
 def imported_names(source: bytes) -> list[str]:
     """Return the dotted names that a source imports, in order.
 
-    `from .a import b` imports `.a` and `.a.b`, which may be a module of the package or anything else in it. A line of
-    a docstring that looks like an import costs a look at no file.
+    `from .a import b` imports `.a` and `.a.b`, which may be a module or another object of the package. A line of a
+    docstring that looks like an import only costs a search for a missing file.
     """
     found: dict[str, None] = {}
     for base, several, plain in _IMPORT.findall(source):
@@ -67,10 +67,10 @@ def imported_names(source: bytes) -> list[str]:
 
 
 def module_files(name: str, folder: str, own: str) -> Iterator[tuple[str, str]]:
-    """Return the two paths at which each part of a dotted name may lie, of which the first counts.
+    """Return the two possible paths of each part of a dotted name, of which the first existing one counts.
 
-    `folder` is where the program's modules are found, `own` that of the source that imports it; both end with a `/`
-    or are empty. A module of Python's own has none.
+    `folder` has the program's modules, `own` the source that imports the name; both end with a `/` or are empty.
+    Modules of the standard library have no path.
     """
     relative = len(name) - len(name.lstrip("."))
     parts = [part for part in name.split(".") if part]
@@ -113,9 +113,9 @@ def read_script(source: str | bytes, name: str = "script", ranks: Ranks = None) 
 def read_scripts(sources: Sequence[tuple[str, str | bytes]], ranks: Ranks = None) -> tuple[ScriptContents, ...]:
     """Return the declarations in each source of a program: its script, then modules that it imports. Never raises.
 
-    Each stands with the name that is shown; `ranks` are variables of the process that runs them. What cannot be parsed
-    gives contents with an `error`, and the imports that its lines seem to have. A module that has none of the words
-    that declare something is not parsed: what it mentions is found by its words.
+    Each source has a display name; `ranks` are variables of the process that runs them. A source that cannot be parsed
+    gives contents with an `error`, and the imports that its lines seem to have. A module without any word of a
+    declaration is not parsed: the names that it mentions are found as words.
     """
     raw = [one.encode("utf-8", "surrogatepass") if isinstance(one, str) else one for _, one in sources]
     telling = [may_declare(one) for one in raw]
@@ -140,7 +140,7 @@ def read_scripts(sources: Sequence[tuple[str, str | bytes]], ranks: Ranks = None
 
 
 def _parsed(source: str | bytes, name: str, program: _Program, *, main: bool) -> _Walk | ScriptContents:
-    """Parse a source; return a ScriptContents with the reason where that fails."""
+    """Parse a source; return a ScriptContents with the error where that fails."""
     raw = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else source
     try:
         text = (
@@ -175,12 +175,12 @@ _WRAP = frozenset(
         *("no_grad", "inference_mode", "enable_grad", "autocast", "compile", "jit", "njit", "vmap", "pmap", "function"),
     }
 )
-"""Decorators that call nothing by themselves; any other may do so (`@click.command()`, `@hydra.main(…)`)."""
+"""Decorators that never call the function; any other decorator may (`@click.command()`, `@hydra.main(…)`)."""
 _EXITS = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort"})
 
 
 class _Definition(NamedTuple):
-    """Function of a source, with the class of which it is a method."""
+    """Function of a source, with its class if it is a method."""
 
     walk: _Walk
     function: Function
@@ -188,25 +188,25 @@ class _Definition(NamedTuple):
 
 
 class _Program:
-    """Functions of the sources of a program, the names that are mentioned in what runs, and its ranks."""
+    """All functions of a program, the names that its running code mentions, and its ranks."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.variables = RankVariables(ranks)
         # The framework sets a process of another rank to another GPU: Accelerate, Lightning.
         self.is_first = all(value == "0" for name, value in ranks or () if name in LOCAL_RANKS)
         self._mentioned: set[str] = set()
-        """Names and attributes."""
+        """Mentioned names and attributes."""
         self._handed: set[str] = set()
         self._definitions: list[_Definition] = []
         self._by_name: defaultdict[str, list[_Definition]] = defaultdict(list)
-        """Functions by their own name and that of their class."""
+        """Functions by their name, and by their class's name."""
         self._aliases: dict[str, str] = {}
-        """Names that imports give to others: `b` → `a` of `from x import a as b`."""
+        """Real names of imported aliases: `b` → `a` for `from x import a as b`."""
         self._waiting: list[_Definition] = []
-        """Functions of which something that may have them called was found."""
+        """Functions that may be called now, and have to be checked."""
 
     def mention(self, *names: str) -> None:
-        """Add names that are mentioned in code that runs."""
+        """Add names that running code mentions."""
         for name in names:
             if name not in self._mentioned:
                 self._mentioned.add(name)
@@ -220,13 +220,13 @@ class _Program:
         self._waiting += self._by_name[name]
 
     def alias(self, bound: str, name: str) -> None:
-        """Add the name that an import gives to another one."""
+        """Add an alias that an import creates."""
         self._aliases[bound] = name
         if bound in self._mentioned:
             self.mention(name)
 
     def define(self, definition: _Definition) -> None:
-        """Add a function that the walk has reached the definition of."""
+        """Add a function whose definition the walk has reached."""
         self._definitions.append(definition)
         self._waiting.append(definition)
         self._by_name[definition.function.name].append(definition)
@@ -234,11 +234,11 @@ class _Program:
             self._by_name[definition.owner.name].append(definition)
 
     def find_functions(self, name: str, walk: _Walk) -> list[Function]:
-        """Return the functions of a name that a source has defined so far, methods apart."""
+        """Return the functions with a name that a source has defined so far, without methods."""
         return [one.function for one in self._by_name.get(name, ()) if one.walk is walk and one.owner is None]
 
     def follow(self, walks: Sequence[_Walk]) -> None:
-        """Follow all code that may run, the script last, and then the functions that nothing is known to call."""
+        """Follow all code that may run, the script last, then the functions that no known code calls."""
         everywhere = self._mentioned.union(*(walk.symbols.mentioned for walk in walks))
         if len(walks) > 1 or self._mentioned:  # there are modules, any of which may set the GPU first
             self.is_first = self.is_first and _SETS_DEVICE.isdisjoint(everywhere)
@@ -264,7 +264,7 @@ class _Program:
 
 
 class _Walk:
-    """Walk through the statements of a source in the order in which they run."""
+    """Walk through the statements of a source, in the order in which they run."""
 
     def __init__(self, tree: ast.Module, source: Source, program: _Program, *, main: bool) -> None:
         self._tree = tree
@@ -272,25 +272,25 @@ class _Walk:
         self._program = program
         self.symbols = SymbolTable(tree, program.variables, main=main)
         self._found: dict[tuple[int, ...], tuple[int, Item | tuple[str, Setting]]] = {}
-        """Items by where they stand, each with how sure it is; of one that is found twice the surer is kept."""
+        """Items by their place, each with its strength of confidence; of the same item the stronger is kept."""
         self._current: tuple[Device, ...] = (SOME,)
         self._cuda_used = False
-        """CUDA has certainly been used already."""
+        """Whether CUDA has certainly been used already."""
         self._classes: dict[ast.stmt, ast.ClassDef] = {}
         """Class of each method."""
         self._walked: dict[Function, Confidence] = {}
         self._stack: list[Function] = []
         self._called = True
-        """False in a function that nothing is known to call: its variables are never set."""
+        """Whether known code calls the present function; else its variables are never set."""
 
     def begin(self) -> None:
-        """Follow the statements that run as the source is imported."""
+        """Follow the statements that run when the source is imported."""
         self._current = (Device(0) if self._program.is_first else SOME,)
         self._block(self._tree.body, Confidence.CERTAIN)
         self._cuda_used = False
 
     def enter(self, function: Function, confidence: Confidence, *, called: bool = True) -> None:
-        """Follow the body of a function that is called here, once for each confidence."""
+        """Follow the body of a function that is called here; again only with a higher confidence."""
         walked = self._walked.get(function)
         known = walked is not None and _STRENGTH.index(walked) >= _STRENGTH.index(confidence)
         if known or function in self._stack or len(self._stack) >= _CALLS_DEEP:
@@ -302,12 +302,12 @@ class _Walk:
         self._stack.pop()
 
     def has_caller(self, decorators: Sequence[ast.expr]) -> bool:
-        """Return whether one of some decorators may call what it is given."""
+        """Return whether one of the decorators may call the decorated function."""
         paths = map(self.symbols.path, decorators)
         return any(path.removesuffix("()").rpartition(".")[2] not in _WRAP for path in paths)
 
     def result(self) -> ScriptContents:
-        """Return the contents that the walk has found."""
+        """Return everything that the walk has found."""
         items = [self._found[place][1] for place in sorted(self._found)]
         settings = [one for one in items if isinstance(one, tuple)]
         candidates = [one for one in items if isinstance(one, Candidate)]
@@ -328,7 +328,7 @@ class _Walk:
     # Statements
 
     def _block(self, statements: Iterable[ast.stmt], confidence: Confidence) -> bool:
-        """Follow statements to the first that leaves the block; return whether one does."""
+        """Follow statements up to the first that leaves the block; return whether one does."""
         return any(self._statement(one, confidence) for one in statements)
 
     def _statement(self, node: ast.stmt, confidence: Confidence) -> bool:
@@ -373,7 +373,7 @@ class _Walk:
         return False
 
     def _simple(self, node: ast.stmt, confidence: Confidence) -> bool:
-        """Follow a statement without a block."""
+        """Follow a statement that contains no block."""
         for child in children(node):
             if isinstance(child, ast.expr):
                 self._expression(child, confidence)
@@ -389,7 +389,7 @@ class _Walk:
         return isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue)
 
     def _if(self, node: ast.If, confidence: Confidence) -> bool:
-        """Follow the branches that may run, `elif` by `elif`; return whether every one of them leaves the block."""
+        """Follow the branches that may run, `elif` by `elif`; return whether all of them leave the block."""
         leaves = True
         while True:
             self._expression(node.test, confidence)
@@ -407,14 +407,14 @@ class _Walk:
                     return self._block(other, confidence) and leaves
 
     def _truth(self, test: ast.expr) -> bool | None:
-        """Return whether a test holds; None where that is only known at run time."""
+        """Return whether a test is true; None where that is only known at run time."""
         if self.symbols.path(test).endswith("TYPE_CHECKING"):
             return False
         value = self.symbols.value(test)
         return None if value is UNKNOWN else bool(value)
 
     def _context(self, node: ast.expr, confidence: Confidence) -> None:
-        """Follow a `with`, which may set CUDA to another GPU: `with torch.cuda.device(1):`."""
+        """Follow a `with` statement, which may select another GPU: `with torch.cuda.device(1):`."""
         self._expression(node, confidence)
         site = self._site(node, confidence)
         if isinstance(node, ast.Call) and site.path(node.func).endswith(_WITH_DEVICE):
@@ -424,7 +424,7 @@ class _Walk:
     # Expressions
 
     def _expression(self, node: ast.expr, confidence: Confidence) -> None:
-        """Look at every call, dict and name in an expression, from left to right."""
+        """Examine every call, dict and name in an expression, from left to right."""
         waiting: list[ast.AST] = [node]
         while waiting:
             one = waiting.pop()
@@ -469,7 +469,7 @@ class _Walk:
     # What is found
 
     def _add_settings(self, site: Site) -> None:
-        """Add the variables that are set at a place; after the first use of CUDA they may not be in effect."""
+        """Add the variables that are set at a place; after the first use of CUDA they may have no effect."""
         if self._called:
             confidence = Confidence.LIKELY if self._cuda_used else site.confidence
             self._add(site.node, patterns.find_settings(site._replace(confidence=confidence), site.node), confidence)
@@ -477,7 +477,7 @@ class _Walk:
     def _add(
         self, node: ast.expr | ast.stmt, items: Iterable[Item | tuple[str, Setting]], confidence: Confidence
     ) -> None:
-        """Keep items that were found at a node, except a choice of GPUs in a function that nothing calls."""
+        """Keep the items found at a node, except GPU selections in a function that no known code calls."""
         strength = _STRENGTH.index(confidence)
         for count, item in enumerate(items if len(self._found) < _KEPT else ()):
             # `a().b()` and its `a()` begin at one place.

@@ -26,29 +26,29 @@ Item: TypeAlias = Candidate | Selection | Hint
 Items: TypeAlias = Iterator[Item]
 
 _CODE_RANK = 100
-"""Rank of what a program itself calls: above its environment and its files."""
+"""Rank of a program's own calls: above its environment and its files."""
 _BELOW_LIMITS = _CODE_RANK - 10
-"""Rank of TensorFlow's fraction, which it refuses beside memory limits of logical devices."""
+"""Rank of TensorFlow's fraction, which TensorFlow refuses besides memory limits of logical devices."""
 _WIDTH = 100
-"""Characters of source that a candidate carries."""
+"""Characters of source text in a candidate, at most."""
 _LONGEST = 4096
-"""Bytes of a piece of source that are looked at."""
+"""Bytes of a piece of source that are examined, at most."""
 _MOST_OPTIONS = 256
-"""Entries of a dict of options; a longer one is data."""
+"""Entries of a dict of options, at most; a longer dict is data."""
 _MOST_DEVICES = 64
-"""An ordinal past this is no GPU: no machine has so many."""
+"""Highest ordinal of a GPU: no machine has more."""
 _DEVICES_DEEP = 8
 
 
 class Source:
-    """Text of a source, which gives the pieces for display."""
+    """Text of a source, which returns excerpts for display."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name = clean(name)
         self._lines = text.encode().split(b"\n")  # `ast` counts columns in bytes of UTF-8
 
     def excerpt(self, node: ast.expr | ast.stmt) -> str:
-        """Return the source of a node in one line; the beginning of a very long one, with "…"."""
+        """Return the source of a node in one line; of a very long node the beginning with "…"."""
         lines = self._lines[node.lineno - 1 : node.end_lineno]
         lines[-1] = lines[-1][: node.end_col_offset]
         lines[0] = lines[0][node.col_offset :]
@@ -56,28 +56,28 @@ class Source:
         return whole[:_LONGEST].decode("utf-8", "replace") + ELLIPSIS * (len(whole) > _LONGEST)
 
     def format(self, node: ast.expr | ast.stmt) -> str:
-        """Return the source of a node as it may be shown."""
+        """Return the source of a node for display, with secrets masked."""
         return _format(self.excerpt(node))
 
 
 def _format(text: str) -> str:
-    """Clean a piece of source and mask its secrets; of a long one keep both ends.
+    """Clean a piece of source and mask its secrets; of a long text keep both ends.
 
-    Of one that was not read to its end, which may have cut a secret in two, keep the beginning.
+    Where the text is incomplete, keep only the beginning: at its end a secret may be cut, and not be found.
     """
     cut = clean if text.endswith(ELLIPSIS) else shorten
     return cut(redact(("-c", text))[1], _WIDTH)
 
 
 class Device(NamedTuple):
-    """GPU that code names: an ordinal among the visible ones, or None for each, or for one that is not known."""
+    """GPU in an expression: an ordinal among the visible ones; None for each visible GPU, or for an unknown one."""
 
     ordinal: int | None
     known: bool = True
 
 
 EACH = Device(None)
-"""Each GPU that is visible."""
+"""Each visible GPU."""
 SOME = Device(None, known=False)
 """One GPU that is only known at run time."""
 
@@ -93,26 +93,26 @@ class Site(NamedTuple):
     symbols: SymbolTable
     source: Source
     current: tuple[Device, ...]
-    """GPU that CUDA is set to; in a loop those that it is set to in turn."""
+    """GPU that CUDA uses at this place; in a loop all GPUs that it uses in turn."""
     confidence: Confidence
     called: bool = True
-    """Something is known to call the function that it stands in."""
+    """Whether known code calls the function that contains this place."""
 
     def path(self, node: ast.expr) -> str:
-        """Return `SymbolTable.path` here."""
+        """Return `SymbolTable.path` at this place."""
         return self.symbols.path(node)
 
     def value(self, node: ast.expr) -> Value:
-        """Return `SymbolTable.value` here."""
+        """Return `SymbolTable.value` at this place."""
         return self.symbols.value(node)
 
     def follow(self, node: ast.expr) -> ast.expr:
-        """Return the expression that a name was assigned once, and any other as it is."""
+        """Return the expression that was assigned to a name once; any other expression unchanged."""
         constant = self.symbols.constant(node.id) if isinstance(node, ast.Name) else None
         return node if constant is None else constant
 
     def entries(self, node: ast.expr) -> dict[str, ast.expr]:
-        """Return the named values of a literal dict, a `dict(…)` or a name for one; nothing for anything else."""
+        """Return the named values of a literal dict, a `dict(…)` or a name for one; an empty dict for any other."""
         match self.follow(node):
             case ast.Dict(keys=keys, values=values) if len(keys) <= _MOST_OPTIONS:
                 pairs = zip(keys, values, strict=True)
@@ -124,14 +124,14 @@ class Site(NamedTuple):
         return {}
 
     def keywords(self, call: ast.Call) -> dict[str, ast.expr]:
-        """Return the arguments of a call that have a name, and those in `**options` where they are known."""
+        """Return the keyword arguments of a call, and those in `**options` where they are known."""
         found: dict[str, ast.expr] = {}
         for one in call.keywords:
             found |= {one.arg: one.value} if one.arg else self.entries(one.value)
         return found
 
     def argument(self, call: ast.Call, place: int, name: str) -> ast.expr | None:
-        """Return one argument, by its place or its name; None where it is missing or None."""
+        """Return an argument by its position or its name; None where it is missing or None."""
         starred = any(isinstance(one, ast.Starred) for one in call.args[: place + 1])
         found = call.args[place] if len(call.args) > place and not starred else self.keywords(call).get(name)
         return None if found is None or self.value(found) is None else found
@@ -139,9 +139,9 @@ class Site(NamedTuple):
     def devices(
         self, node: ast.expr | None, depth: int = _DEVICES_DEEP, *, in_list: bool = False
     ) -> tuple[Device, ...]:
-        """Return the GPUs that an expression means: `1`, `"cuda:1"`, `gpus[0:2]`, a loop's variable; None the current.
+        """Return the GPUs that an expression means: `1`, `"cuda:1"`, `gpus[0:2]`, a loop's variable; None: the current.
 
-        What is only known at run time is SOME.
+        A GPU that is only known at run time is SOME.
         """
         if node is None:
             return self.current
@@ -192,7 +192,7 @@ class Site(NamedTuple):
         return (SOME,)
 
     def _devices_of_value(self, value: Value) -> tuple[Device, ...]:
-        """Return the GPU of an ordinal, `"cuda"` or `"cuda:1"`."""
+        """Return the GPU that an ordinal, `"cuda"` or `"cuda:1"` means."""
         if value == "cuda":
             return self.current
         match = re.fullmatch(r"cuda:([0-9]{1,4})", value) if isinstance(value, str) else None
@@ -215,7 +215,7 @@ class Site(NamedTuple):
         return self.devices(iterable, depth)
 
     def measure(self, node: ast.expr, *, unit: float = 1, most: float | None = None) -> dict[str, Any]:
-        """Return the fields for a number in a unit; no number, or one not in 0 to `most`, makes it void."""
+        """Return the fields for a number in a unit; a value that is no number, or outside 0 to `most`, is void."""
         value = self.value(node)
         if value is UNKNOWN:
             return {"dynamic": True}
@@ -226,7 +226,7 @@ class Site(NamedTuple):
         return {"value": float(value) * unit}
 
     def text(self, name: str = "", value: ast.expr | None = None) -> str:
-        """Return the source to show: all of it, or of a long call or dict only the argument `name`."""
+        """Return the source text to show: all of it, or only the argument `name` of a long call or dict."""
         whole = self.source.excerpt(self.node)
         if len(whole) > _WIDTH and value is not None:
             given = self.source.format(value)
@@ -237,7 +237,7 @@ class Site(NamedTuple):
         return _format(whole)
 
     def candidate(self, device: Device, channel: str, framework: str, kind: Kind, **fields: Any) -> Candidate:
-        """Return a candidate that stands here."""
+        """Return a candidate for this place."""
         unsure = not device.known and self.confidence is Confidence.CERTAIN
         common = {"rank": _CODE_RANK, "confidence": Confidence.LIKELY if unsure else self.confidence}
         return Candidate(
@@ -253,7 +253,7 @@ class Site(NamedTuple):
         )
 
     def selection(self, channel: str, framework: str, ordinals: Sequence[int] | None, text: str = "") -> Selection:
-        """Return a choice of GPUs that stands here; one that may not be made is only known at run time."""
+        """Return a GPU selection for this place; its ordinals are None where the code may not run."""
         certain = self.confidence is Confidence.CERTAIN and ordinals is not None
         return Selection(
             channel=channel,
@@ -266,7 +266,7 @@ class Site(NamedTuple):
 
 
 def _ordinals(value: Value) -> tuple[int, ...] | None:
-    """Return a list of ordinals as TensorFlow and JAX take it: `"1,2"`, `[1, 2]`, 1; None for anything else."""
+    """Return a list of ordinals as TensorFlow and JAX accept it: `"1,2"`, `[1, 2]`, 1; None for any other value."""
     if isinstance(value, str):
         parts = [part.strip() for part in value.split(",")]
         return tuple(map(int, parts)) if all(re.fullmatch("[0-9]{1,4}", part) for part in parts) else None
@@ -280,7 +280,7 @@ def _ordinals(value: Value) -> tuple[int, ...] | None:
 
 _ENVIRON = "os.environ"
 _OF_INTEREST = re.compile("CUDA|XLA|TF_|PYTORCH|THEANO|NVIDIA|CUPY|GENV|FLAGS_|GPU|JAX|OLLAMA|SLURM|LD_PRELOAD")
-"""Names with one of these are recorded: the known ones, and misspelt ones."""
+"""Words of names that are recorded: of known variables, and of their misspellings."""
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASS")
 _NAME_LIMIT = 128
 
@@ -288,7 +288,7 @@ _NAME_LIMIT = 128
 def find_settings(site: Site, node: ast.expr | ast.stmt) -> Iterator[tuple[str, Setting]]:
     """Return the variables that a statement or call sets: `os.environ["X"] = "v"`, `os.environ.update(…)`.
 
-    A variable that is deleted, or changed from what it was, has no value.
+    A variable that is deleted, or computed from its old value, has no value.
     """
     match node:
         case ast.Assign(targets=targets, value=value):
@@ -328,7 +328,7 @@ def _entries(site: Site, entries: Mapping[str, ast.expr]) -> Iterator[tuple[str,
 
 
 def _setting(site: Site, name: Value, node: ast.expr | None, *, default: bool = False) -> Iterator[tuple[str, Setting]]:
-    """Return the variable `name` as it is set here; nothing for one of no interest, or a secret."""
+    """Return the variable `name` as it is set here; nothing where its name is not of interest, or is a secret's."""
     if not isinstance(name, str) or len(name) > _NAME_LIMIT or not _OF_INTEREST.search(name) or _SECRET.search(name):
         return
     match node:  # os.environ["X"] = os.environ.get("X", "0")
@@ -356,18 +356,18 @@ _FIRST_USE = re.compile(
     r"|(.*\.)?list_(physical|logical|local)_devices|cupy\.(?!show_config$).*"
     r"|torch\.cuda\.(?!(device_count|manual_seed|manual_seed_all|is_initialized)$).*"
 )
-"""Calls after which CUDA's variables are read no more."""
+"""Calls after which CUDA's variables have no effect any more."""
 
 
 def uses_cuda(site: Site, call: ast.Call, path: str) -> bool:
-    """Return whether a call makes CUDA or a framework read the variables: `model.cuda()`, `x.to("cuda")`."""
+    """Return whether a call makes CUDA or a framework read its variables: `model.cuda()`, `x.to("cuda")`."""
     if path.endswith(".to") and call.args:
         return str(site.value(call.args[0])).startswith("cuda")
     return bool(_FIRST_USE.fullmatch(path)) or (path.endswith(".cuda") and not call.keywords)
 
 
 def asks_for_gpu(site: Site, test: ast.expr) -> bool:
-    """Return whether a test asks for a GPU, which a process that holds one has: `if len(gpus) > 0:`."""
+    """Return whether a test asks for a GPU (`if len(gpus) > 0:`), which is true in a process that holds one."""
     match test:
         case ast.Compare(left=left, ops=[ast.Gt() | ast.NotEq()], comparators=[ast.Constant(value=0)]):
             test = left
@@ -391,7 +391,7 @@ def _gpu_options(site: Site, call: ast.Call) -> Items:
 
 
 def _gpu_options_assigned(site: Site, target: ast.Attribute, value: ast.expr) -> Items:
-    """Read `config.gpu_options.per_process_gpu_memory_fraction = 0.4`, and the same through `opts = …gpu_options`."""
+    """Read `config.gpu_options.per_process_gpu_memory_fraction = 0.4`, also through `opts = …gpu_options`."""
     if site.path(target.value).endswith(("gpu_options", "GPUOptions()")):
         yield from _gpu_option(site, target.attr, value)
 
@@ -433,7 +433,7 @@ def _memory_growth(site: Site, call: ast.Call) -> Items:
 def _logical_devices(site: Site, call: ast.Call) -> Items:
     """Read `set_logical_device_configuration(gpus[0], [LogicalDeviceConfiguration(memory_limit=1024), …])`.
 
-    The limits are MiB, and those of one GPU add up. One without a limit is refused for a GPU, and so is no candidate.
+    The limits are in MiB, and those of one GPU add up. TensorFlow refuses a GPU without a limit, so it is no candidate.
     """
     device = site.argument(call, 0, "device")
     parts = site.argument(call, 1, "logical_devices") or site.argument(call, 1, "virtual_devices")
@@ -466,7 +466,7 @@ def _memory_limits(site: Site, node: ast.expr) -> list[tuple[ast.expr, ast.expr]
 
 
 def _visible_devices(site: Site, call: ast.Call) -> Items:
-    """Read `set_visible_devices(gpus[0:2], "GPU")`; a list of CPUs hides no GPU."""
+    """Read `set_visible_devices(gpus[0:2], "GPU")`; a list of CPUs does not hide any GPU."""
     devices, kind = site.argument(call, 0, "devices"), site.argument(call, 1, "device_type")
     if devices is None or (kind is not None and site.value(kind) not in ("GPU", UNKNOWN)):
         return
@@ -481,7 +481,7 @@ def _visible_devices(site: Site, call: ast.Call) -> Items:
 
 
 class _Argument(NamedTuple):
-    """Argument that declares a share by its name alone."""
+    """Argument that declares a share by its name, in any call."""
 
     callables: tuple[str, ...]
     name: str
@@ -524,9 +524,9 @@ def _argument(site: Site, call: ast.Call) -> Items:
 
 
 def _torch_fraction(site: Site, call: ast.Call) -> Items:
-    """Read `torch.cuda.set_per_process_memory_fraction(0.5, 0)`, which refuses 1 and takes 1.0.
+    """Read `torch.cuda.set_per_process_memory_fraction(0.5, 0)`, which refuses 1 and accepts 1.0.
 
-    Source: torch/cuda/memory.py, which takes nothing but a float.
+    Source: torch/cuda/memory.py, which accepts only a float.
     """
     fraction = site.argument(call, 0, "fraction")
     if fraction is None or re.search(r"\b(mps|xpu|npu)\.", site.path(call.func)):
@@ -540,10 +540,10 @@ def _torch_fraction(site: Site, call: ast.Call) -> Items:
 
 
 def _cupy_limit(site: Site, call: ast.Call) -> Items:
-    """Read `cupy.get_default_memory_pool().set_limit(size=…, fraction=…)`; an asynchronous pool may go beyond it.
+    """Read `cupy.get_default_memory_pool().set_limit(size=…, fraction=…)`; an asynchronous pool may exceed it.
 
-    What an argument or an attribute holds is not followed: in a source that uses CuPy it is taken for a pool, which
-    is a guess.
+    The value of an argument or an attribute is not followed: in a source that uses CuPy it counts as a pool, which is a
+    guess.
     """
     path = site.path(call.func)
     guessed = path.startswith(LOCAL) and "cupy" in site.symbols.imports
@@ -589,7 +589,7 @@ def _rmm_sizes(site: Site, call: ast.Call, first: int, devices: Sequence[Device]
 
 
 def _with_size(site: Site, candidate: Candidate, node: ast.expr, parse: sizes.Parser) -> list[Candidate]:
-    """Return a candidate with its bytes: a number, or a text that `parse` reads."""
+    """Return a candidate with its bytes: a number, or a text for `parse`."""
     value = site.value(node)
     if isinstance(value, str):
         return parse_value(candidate, value, parse)
@@ -599,9 +599,9 @@ def _with_size(site: Site, candidate: Candidate, node: ast.expr, parse: sizes.Pa
 
 
 def provider_options(site: Site, entries: Mapping[str, ast.expr]) -> Items:
-    """Read the `gpu_mem_limit` in the options of ONNX Runtime's CUDA provider, for `device_id`, which is 0 by default.
+    """Read `gpu_mem_limit` in the options of ONNX Runtime's CUDA provider; its `device_id` is 0 by default.
 
-    Each session has an arena of its own, so those of one GPU add up.
+    Each session has its own arena, so that the limits of one GPU add up.
     """
     limit = entries.get("gpu_mem_limit")
     if limit is None:
@@ -662,13 +662,13 @@ _CALL_WORDS = re.compile(
     rb"gpu_options|GPUOptions|memory_growth|device_configuration|visible_device|memory_fraction|set_limit|pool_size"
     rb"|reinitialize|distributed\.initialize|gpu_mem|kv_cache_memory|mem_fraction|cache_max_entry|local_device_ids"
 )
-"""One of these is in every source that declares anything by a call or an attribute."""
+"""Words of which every source contains one that declares anything by a call or an attribute."""
 _ENVIRON_WORDS = re.compile(rb"environ|putenv|unsetenv|set_flags")
 _VARIABLE_WORDS = re.compile(_OF_INTEREST.pattern.encode())
 
 
 def may_declare(source: bytes) -> bool:
-    """Return whether a source has any word that declares something; most have none, and need no parsing."""
+    """Return whether a source contains a word that declares something; most sources do not, and need no parsing."""
     if _CALL_WORDS.search(source):
         return True
     return bool(_ENVIRON_WORDS.search(source) and _VARIABLE_WORDS.search(source))

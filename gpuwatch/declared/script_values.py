@@ -1,9 +1,9 @@
 """Symbol table of a Python source: the bindings of its names, and the values that are known without running it.
 
-A name stands for what it is bound to where the whole source, whatever the function, binds it once or always to the same
+A name stands for its binding where the whole source, in any function, binds it only once, or always to the same
 expression. A value is known where it is a constant, such a name, simple arithmetic or text made of them, or a rank in
-the environment of the process. All else (`args.fraction`) is UNKNOWN: only known at run time. Nothing is imported or
-called, and every result is bounded: numbers to 1e18, texts to 4 kB, lists to 1000 items.
+the environment of the process. All other values (`args.fraction`) are UNKNOWN: only known at run time. Nothing is
+imported or called, and every result is bounded: numbers to 1e18, texts to 4 kB, lists to 1000 items.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any, NamedTuple, TypeAlias, TypeGuard
 from gpuwatch.declared.facts import RANKS, Ranks
 
 LOCAL = "?"
-"""Root of a path that is neither imported nor unbound: a parameter, a local class, a name with several bindings."""
+"""Root of a path that is neither an import nor unbound: a parameter, a local class, a name with several bindings."""
 
 _NAMES_DEEP = 8
-"""Names in a row that are followed: `gpus` → `devices` → `tf.config.list_physical_devices("GPU")`."""
+"""Names that are followed in a row, at most: `gpus` → `devices` → `tf.config.list_physical_devices("GPU")`."""
 _VALUES_DEEP = 40
 _BINDINGS = 8
-"""Bindings of one name that are compared."""
+"""Bindings of one name that are compared, at most."""
 _STARS = 16
-"""Imports of all names of a module, `from x import *`, that are taken to change the names before them."""
+"""Imports `from x import *` that are assumed to change earlier names, at most."""
 _LARGEST = 1e18
 _LONGEST = 4096
 _MOST = 1000
@@ -36,7 +36,7 @@ _PATH = 256
 
 _MUTATORS = frozenset({"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update"})
 _STORES = frozenset({"__setitem__", "pop", "putenv", "unsetenv"})
-"""Methods and functions whose first argument is a key that they set or remove."""
+"""Methods and functions whose first argument is a key that they set or delete."""
 GETS = ("os.environ.get", "os.getenv")
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], object]] = {
     ast.Add: operator.add,
@@ -79,17 +79,17 @@ Binding: TypeAlias = str | ast.expr | Loop | None
 
 
 class RankVariables:
-    """Ranks in the environment of a process, shared by the sources of its program, of which any may set one."""
+    """Ranks in the environment of a process. All sources of its program share them, since any source may set one."""
 
     def __init__(self, ranks: Ranks = None) -> None:
         self._started_with = None if ranks is None else dict(ranks)
         self.stored: set[str] = set()
-        """Keys under which a source stores anything: `os.environ["LOCAL_RANK"] = …`, `{"LOCAL_RANK": …}`."""
+        """Keys that a source sets: `os.environ["LOCAL_RANK"] = …`, `{"LOCAL_RANK": …}`."""
         self.defaulted: set[str] = set()
-        """Keys that a source stores where they are missing: `os.environ.setdefault("LOCAL_RANK", …)`."""
+        """Keys that a source sets where they are missing: `os.environ.setdefault("LOCAL_RANK", …)`."""
 
     def read(self, name: Known, *default: Known) -> Known:
-        """Return a rank that the process was started with and that no source sets, else the default."""
+        """Return a rank that the process was started with and no source sets, else the default."""
         if self._started_with is None or name not in RANKS or name in self.stored:
             raise _UnknownError
         if name in self._started_with:
@@ -104,14 +104,14 @@ class SymbolTable:
 
     def __init__(self, tree: ast.Module, ranks: RankVariables, *, main: bool = True) -> None:
         self.imports: dict[str, None] = {}
-        """Top-level packages that are imported anywhere, in order of their first import."""
+        """Top-level packages that are imported anywhere, in the order of their first import."""
         self.mentioned: set[str] = set()
         """Names and attributes that are read anywhere."""
         self._ranks = ranks
         self._main = main
         self._bindings: defaultdict[str, list[Binding]] = defaultdict(list)
         self._assigned: dict[ast.expr, Binding] = {}
-        """Binding of each name that is the whole target of an assignment or a loop."""
+        """Binding of each name that is the only target of an assignment or a loop."""
         self._mutated: set[str] = set()
         """Names whose content is changed in place, or that `from x import *` may bind again."""
         self._stars: list[str] = []
@@ -124,7 +124,7 @@ class SymbolTable:
             waiting += reversed(children(node))
 
     def single(self, name: str) -> Binding:
-        """Return the only binding of a name; None where there is none, or several."""
+        """Return the only binding of a name; None where it has none, or several."""
         if name not in self._singles:
             bindings = self._bindings.get(name) or [None]
             same = len(bindings) <= _BINDINGS and all(_is_same(one, other) for one, other in pairwise(bindings))
@@ -132,15 +132,15 @@ class SymbolTable:
         return self._singles[name]
 
     def constant(self, name: str) -> ast.expr | None:
-        """Return the only expression that is assigned to a name, unless it may be changed elsewhere."""
+        """Return the only expression that is assigned to a name, unless other code may change it."""
         found = self.single(name)
         return found if isinstance(found, ast.expr) and name not in self._mutated else None
 
     def path(self, node: ast.expr, depth: int = _NAMES_DEEP) -> str:
         """Return an expression as a dotted path from an import: `tf.Session().run` → `tensorflow.Session().run`.
 
-        A call is `()`, and any index `[]`. The root is `LOCAL` where it is not known, and the name itself where nothing
-        binds it.
+        A call becomes `()`, and an index `[]`. The root is `LOCAL` where it is unknown, and the name itself where it is
+        unbound.
         """
         tail = ""
         while isinstance(node, ast.Attribute | ast.Call | ast.Subscript) and len(tail) <= _PATH:
@@ -302,7 +302,7 @@ class SymbolTable:
 
 
 def children(node: ast.AST) -> list[ast.AST]:
-    """Return the nodes in a node, in order, without operators and contexts, which have nothing in them."""
+    """Return the child nodes of a node, in order, without operators and contexts, which have no children."""
     return [child for child in ast.iter_child_nodes(node) if child._fields]
 
 

@@ -1,7 +1,7 @@
-"""Parsers of the numbers that declare a share, each by the rules of the program that reads it.
+"""Parsers of the numbers that declare a share, each with the rules of the program that reads them.
 
-`4g` is 4·10⁹ bytes to genv and 4·2³⁰ to HAMi. A parser returns one `Size`, or none where the value switches the thing
-off (`0`, empty). It raises ValueError, in one line, for a text that the program would refuse too.
+`4g` is 4·10⁹ bytes to genv and 4·2³⁰ to HAMi. A parser returns one `Size`, or none where the value switches
+the limit off (`0`, empty). It raises ValueError, in one line, for a text that the program would refuse too.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from gpuwatch.units import GIB, KIB, MIB, TIB, parse_share, parse_size
 
 
 class Size(NamedTuple):
-    """Number that a value stands for."""
+    """Number that a text means."""
 
     value: float
-    """Fraction or bytes, by the basis; a fraction of the SMs where there is no basis."""
+    """Fraction or bytes, depending on the basis; a fraction of the SMs where there is no basis."""
     basis: Basis
     device: int | str | None = None
     """As in `facts.Candidate`."""
@@ -29,7 +29,7 @@ Sizes: TypeAlias = tuple[Size, ...]
 Parser: TypeAlias = Callable[[str], Sizes]
 
 MOST = 2**63 - 1
-"""Largest number of bytes: nothing has more, and not every JSON reader accepts more."""
+"""Largest number of bytes: no device has more, and some JSON readers accept no more."""
 
 # Digits are bounded, so that no conversion can overflow or meet CPython's limit for long integers.
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,19}(?:\.[0-9]{0,19})?|\.[0-9]{1,19})(?:[eE][+-]?[0-9]{1,2})?")
@@ -37,7 +37,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def parse_number(text: str) -> float:
-    """Return a decimal number such as `0.5`, `.5`, `5e-1`; infinities and NaN are none."""
+    """Return a decimal number such as `0.5`, `.5`, `5e-1`; raise ValueError for infinities and NaN."""
     if _DECIMAL.fullmatch(text.strip()) is None:
         raise ValueError(f"{_excerpt(text)} is no number")
     return float(text)
@@ -68,13 +68,13 @@ class Fraction:
 
     basis: Basis = Basis.TOTAL
     positive: bool = False
-    """It refuses 0."""
+    """Whether 0 is refused."""
     off: float | None = None
-    """Value that leaves the choice to the framework."""
+    """Value that lets the framework choose."""
     whole: int = 1
-    """The number that means all of it: 100 for percent."""
+    """Number that means all of it: 100 for percent."""
     most: int = 1
-    """Largest number that is allowed, in units of `whole`."""
+    """Largest allowed number, in units of `whole`."""
 
     def __call__(self, text: str) -> Sizes:
         value = parse_number(text)
@@ -93,11 +93,11 @@ class Bytes:
     """Parser of a whole number of bytes, with the units of its owner."""
 
     unit: int = 1
-    """Bytes of a number without a unit."""
+    """Bytes of a number that has no unit."""
     units: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Bytes of each unit, by the end of the text."""
     off: bool = True
-    """0 declares nothing."""
+    """Whether 0 means that nothing is declared."""
 
     def __call__(self, text: str) -> Sizes:
         unit = next((unit for unit in self.units if text.endswith(unit)), "")
@@ -120,11 +120,11 @@ genv = Bytes(units={"b": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": KIB, "mi":
 """Parser of genv's, lower case only. Source: run-ai/genv, genv/utils/utils.py, memory_to_bytes."""
 
 _unified = Fraction(positive=True, most=100)
-"""100 is a bound of ours, so that the bytes fit 64 bits; no host has so many times the memory of a GPU."""
+"""Parser with a limit of 100, so that the bytes fit 64 bits; no host has 100 times the memory of a GPU."""
 
 
 def unified_fraction(text: str) -> Sizes:
-    """Parse XLA's fraction with unified memory: one above 1 goes on in the host's memory, one below 1 counts as 1.
+    """Parse XLA's fraction with unified memory: above 1 the rest is in host memory, below 1 counts as 1.
 
     Source: xla/pjrt/gpu/gpu_helpers.cc, CreateBFCAllocator: total_memory × max(1, fraction).
     """
@@ -132,7 +132,7 @@ def unified_fraction(text: str) -> Sizes:
 
 
 def fraction_or_blocks(text: str) -> Sizes:
-    """Parse the cache of lmdeploy: up to 1 a fraction of what is free, above it a number of blocks of unknown size.
+    """Parse lmdeploy's cache: up to 1 a fraction of the free memory, above 1 a number of blocks of unknown size.
 
     Source: lmdeploy/messages.py.
     """
@@ -140,7 +140,7 @@ def fraction_or_blocks(text: str) -> Sizes:
 
 
 def gpuwatch(text: str) -> Sizes:
-    """Parse a share of gpuwatch's own: `0.4`, `40%` or `20GiB`."""
+    """Parse a share in gpuwatch's own notation: `0.4`, `40%` or `20GiB`."""
     text = text.strip()
     if not text[-1:].isalpha():
         return (Size(parse_share(text), Basis.TOTAL),)
@@ -148,7 +148,7 @@ def gpuwatch(text: str) -> Sizes:
 
 
 def cupy(text: str) -> Sizes:
-    """Parse the limit of CuPy: `50%` of the GPU, else whole bytes; 0 is no limit.
+    """Parse CuPy's limit: `50%` of the GPU, else whole bytes; 0 means no limit.
 
     Source: cupy/cuda/memory.pyx, _parse_limit_string.
     """
@@ -163,7 +163,7 @@ _STRTOUL = re.compile(r"[ \t\n\v\f\r]*([+-]?)(?:0[xX]([0-9a-fA-F]{1,20})|0([0-7]
 def strtoul(text: str) -> int:
     """Return the number at the start of a text as strtoul(3) does with base 0: 0x is hexadecimal, a leading 0 octal.
 
-    0 for no digits. A negative number wraps around, as there.
+    Without digits the result is 0. A negative number wraps around, as in strtoul.
     """
     match = _STRTOUL.match(text)
     if match is None:
@@ -175,10 +175,10 @@ def strtoul(text: str) -> int:
 
 
 def hami(text: str) -> Sizes:
-    """Parse a limit of HAMi: strtoul(3) with base 0, times what the last letter says (g, m, k: binary); 0 is no limit.
+    """Parse HAMi's limit: strtoul(3) with base 0, times the unit of the last letter (g, m, k: binary); 0: no limit.
 
-    What follows the digits is passed over, as there: `1.5g` is 1 GiB, and `3000MB`, which ends in B, 3000 bytes. A
-    product that does not fit 64 bits is no limit either. Source: HAMi-core multiprocess_memory_limit.c,
+    Other characters after the digits are ignored, as in HAMi: `1.5g` is 1 GiB, and `3000MB`, which ends in B, 3000
+    bytes. A product that does not fit 64 bits means no limit. Source: HAMi-core multiprocess_memory_limit.c,
     get_limit_from_env.
     """
     unit = text[-1:].lower()
@@ -187,7 +187,7 @@ def hami(text: str) -> Sizes:
 
 
 def hami_sms(text: str) -> Sizes:
-    """Parse HAMi's percent of the SMs, by the same rule as its memory; 0, and 100 or more, are all of them."""
+    """Parse HAMi's percent of the SMs, by the same rules as its memory; 0, and 100 or more, mean all SMs."""
     return tuple(Size(size.value / 100, Basis.NONE) for size in hami(text) if size.value < 100)
 
 

@@ -1,4 +1,4 @@
-"""Visible GPUs: CUDA_VISIBLE_DEVICES as the CUDA driver reads it, within the GPUs of a container or job.
+"""Visible GPUs: reads CUDA_VISIBLE_DEVICES as the CUDA driver does, within the GPUs of a container or job.
 
 Sources: docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html (order, first invalid
 entry, starts of UUIDs, CUDA_DEVICE_ORDER); pytorch/pytorch torch/cuda/__init__.py `_parse_visible_devices` and
@@ -6,8 +6,8 @@ test/test_cuda_nvml_based_avail.py, checked against driver 525.60.13 (pull 92315
 lists); docs.nvidia.com/datacenter/tesla/mig-user-guide/mig-device-names.html (MIG, before and since driver R570);
 DataDog/datadog-agent pkg/gpu/cuda/env.go (where ordinals count GPUs in MIG mode).
 
-Its container or its job is given some of the machine's GPUs; of those CUDA_VISIBLE_DEVICES leaves some; and of those
-its script may choose some. HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES do not apply to NVIDIA's GPUs.
+A container or a job has some of the machine's GPUs; CUDA_VISIBLE_DEVICES selects some of these; and the script may
+select some of those. HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES do not apply to NVIDIA's GPUs.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ _SEVERAL_INSTANCES = 570
 
 
 class _Device(NamedTuple):
-    """Device as CUDA counts it: a GPU or a MIG instance."""
+    """Device as CUDA counts them: a GPU or a MIG instance."""
 
     uuid: str
     gpu: GpuFacts
     instance: MigFacts | None = None
     note: str = ""
-    """Note about an unusual name that was given."""
+    """Note about an unusual notation of its name."""
 
 
 def parse(value: str | None, gpus: Sequence[GpuFacts], order: str | None = None, *, driver: str = "") -> Visible:
     """Return the GPUs that CUDA_VISIBLE_DEVICES makes visible; `value` is None where it is not set. Never raises.
 
-    `gpus` are those that its container or job was given, in NVML's order; `order` is its CUDA_DEVICE_ORDER; `driver`
-    is the driver's version. The result has no `text` and no `where`. What is seen of several MIG instances depends on
-    the driver: where its version is not known the answer is that of R570 and later, and the note says so.
+    `gpus` are the GPUs of its container or job, in NVML's order; `order` is its CUDA_DEVICE_ORDER; `driver` is the
+    driver's version. The result has no `text` and no `where`. How many of several MIG instances are visible depends on
+    the driver: where its version is not known the rules of R570 and later apply, and the note says so.
     """
     gpus = _sorted([gpu for gpu in gpus if gpu.uuid], order)
     notes: list[str] = []
@@ -79,13 +79,13 @@ def parse(value: str | None, gpus: Sequence[GpuFacts], order: str | None = None,
 
 
 def _sorted(gpus: list[GpuFacts], order: str | None) -> list[GpuFacts]:
-    """Return GPUs in the order of CUDA.
+    """Return GPUs in CUDA's order.
 
     Without PCI_BUS_ID different models are sorted by their speed, which is a guess. NVIDIA's guide has "fastest to
     slowest … using a simple heuristic", up to CUDA 10 only "make that device 0, leaving the order of the rest of the
-    devices unspecified", and tells the heuristic nowhere. Of one generation the one of more cores was seen to come
-    first (github.com/alephium/gpu-miner/issues/7), of two the newer (shootthesound/Fizgig/issues/104). Drivers of
-    2017 left the rest in the order of their slots (ethereum-mining/ethminer/issues/283).
+    devices unspecified", and does not describe the heuristic. Within a generation the GPU with more cores was
+    seen first (github.com/alephium/gpu-miner/issues/7), else the newer one (shootthesound/Fizgig/issues/104). Drivers
+    of 2017 left the others in the order of their slots (ethereum-mining/ethminer/issues/283).
     """
     if order == PCI_BUS_ID and all(gpu.bus_id for gpu in gpus):
         return sorted(gpus, key=lambda gpu: gpu.bus_id.lower())
@@ -97,8 +97,8 @@ def _sorted(gpus: list[GpuFacts], order: str | None) -> list[GpuFacts]:
 def _speeds(gpus: Sequence[GpuFacts]) -> dict[str, tuple[float, int]]:
     """Return the sort key of each model: its generation, then cores and clock, or memory where cores are unknown.
 
-    One number for a model: gpus of one model have clocks of their own, and are not sorted by them. Where there is one
-    model, or the generation of one is not known, all are equal.
+    All GPUs of a model have the same key, since their clocks may differ. Where there is only one model, or a generation
+    is not known, all keys are equal.
     """
     known = all(gpu.capability is not None and gpu.name for gpu in gpus)
     counted = all(gpu.cores and gpu.clock for gpu in gpus)
@@ -111,7 +111,7 @@ def _speeds(gpus: Sequence[GpuFacts]) -> dict[str, tuple[float, int]]:
 
 
 def order_certainty(gpus: Sequence[GpuFacts], order: str | None) -> Order:
-    """Return the certainty of which GPU an ordinal means."""
+    """Return how certain it is which GPU an ordinal means."""
     if any(gpu.mig for gpu in gpus) and sum(len(gpu.slices) if gpu.mig else 1 for gpu in gpus) > 1:
         return Order.HEURISTIC
     if len(gpus) <= 1 or order == PCI_BUS_ID:
@@ -125,14 +125,14 @@ def order_certainty(gpus: Sequence[GpuFacts], order: str | None) -> Order:
 
 
 def _default_devices(gpus: Sequence[GpuFacts]) -> list[_Device]:
-    """Return what CUDA shows by default: whole GPUs, then one compute instance of each GPU instance."""
+    """Return the devices that CUDA shows by default: whole GPUs, then one compute instance of each GPU instance."""
     whole = [_Device(gpu.uuid, gpu) for gpu in gpus if not gpu.mig]
     parts = [_Device(part.uuid, gpu, part) for gpu in gpus if gpu.mig for part in gpu.slices]
     return _one_per_gpu_instance(whole + parts, [])
 
 
 def _one_per_gpu_instance(devices: Sequence[_Device], notes: list[str]) -> list[_Device]:
-    """Keep the first compute instance of each GPU instance: CUDA shows no second one."""
+    """Keep the first compute instance of each GPU instance: CUDA does not show a second one."""
     kept: dict[tuple[str, int], _Device] = {}
     for device in devices:
         key = (device.gpu.uuid, device.instance.gpu_instance if device.instance else -1)
@@ -160,7 +160,7 @@ def _first(gpu: GpuFacts) -> _Device:
 
 
 def _read_list(entries: Sequence[str], gpus: Sequence[GpuFacts], notes: list[str]) -> list[_Device]:
-    """Return the devices of a list up to its first invalid entry, none where one is named twice; add notes."""
+    """Return the devices of a list up to its first invalid entry, none where one is named twice; append to `notes`."""
     found: list[_Device] = []
     counted = _ordinal_devices(gpus)
     for place, entry in enumerate(entries):
@@ -176,7 +176,7 @@ def _read_list(entries: Sequence[str], gpus: Sequence[GpuFacts], notes: list[str
 
 
 def _ending(entry: str, why: str, *, last: bool) -> list[str]:
-    """Return a note for an invalid entry; none for an empty value, a comma at the end, and `-1` for no GPU."""
+    """Return a note about an invalid entry; none for an empty value, a comma at the end, and `-1` for no GPU."""
     if entry.strip(_BLANKS) == "-1":
         return [] if last else ["-1 hides all that follow"]
     if last:
@@ -185,12 +185,12 @@ def _ending(entry: str, why: str, *, last: bool) -> list[str]:
 
 
 def _kind(entry: str) -> str:
-    """Return the kind of an entry; blanks before a UUID make it none, as the driver compares from its first byte."""
+    """Return the kind of an entry; blanks before a UUID make it invalid: the driver compares from the first byte."""
     return entry[:4] if entry.startswith(("GPU-", "MIG-")) else ""
 
 
 def _device(entry: str, kind: str, gpus: Sequence[GpuFacts], counted: Sequence[_Device]) -> _Device | str:
-    """Return the device of an entry in a list of `kind`, or the reason why it is none."""
+    """Return the device of an entry in a list of `kind`, or the reason why there is none."""
     if not kind:
         return _by_ordinal(entry, counted)
     if _kind(entry) != kind:
@@ -206,7 +206,7 @@ def _device(entry: str, kind: str, gpus: Sequence[GpuFacts], counted: Sequence[_
 
 
 def _by_ordinal(entry: str, counted: Sequence[_Device]) -> _Device | str:
-    """Return the device at an ordinal: the number that the entry begins with, in base 10, as of strtoul."""
+    """Return the device at an ordinal: the number at the start of the entry, in base 10, as strtoul reads it."""
     if _kind(entry):
         return _invalid(entry, "cannot stand in a list of indices")
     number = _NUMBER.match(entry.strip(_BLANKS))
@@ -224,7 +224,7 @@ def _by_ordinal(entry: str, counted: Sequence[_Device]) -> _Device | str:
 
 
 def _unique(start: str, matches: Sequence[_Device]) -> _Device | str:
-    """Return the only match; a UUID may be cut where it is still unique."""
+    """Return the only match; a UUID may be shortened as long as it is unique."""
     if len(matches) == 1:
         return matches[0]
     if not matches:
@@ -283,29 +283,29 @@ class DeviceSet(NamedTuple):
     """Devices that a process can see."""
 
     visible: Visible | None
-    """None where it is not known."""
+    """The visible devices; None where they are not known."""
     hints: tuple[Hint, ...]
     unselected: Visible | None = None
-    """The same before its script chooses: what TensorFlow's list_physical_devices counts, whatever it hides later."""
+    """Visible devices before the script selects: TensorFlow's list_physical_devices counts these."""
 
 
 class Target(NamedTuple):
-    """GPU, or MIG instance of it, that a candidate concerns."""
+    """GPU or MIG instance that a candidate concerns."""
 
     gpu: str
-    """UUID of the GPU; of a MIG instance that of its parent."""
+    """UUID of the GPU; for a MIG instance that of its parent."""
     total: int | None
-    """Bytes of the GPU or the instance."""
+    """Memory of the GPU or the instance in bytes."""
 
 
 class _Assigned(NamedTuple):
-    """GPUs that a container or a job was given."""
+    """GPUs of a container or a job."""
 
     gpus: tuple[GpuFacts, ...]
     text: str = ""
     where: str = ""
     order: Order = Order.EXACT
-    """Confidence that these are the devices."""
+    """Confidence that these are the right GPUs."""
 
 
 _FROM_SURE = (Order.EXACT, Order.IDENTICAL, Order.HEURISTIC)
@@ -325,10 +325,10 @@ def device_set(
     gpus: Sequence[GpuFacts],
     driver: str = "",
 ) -> DeviceSet:
-    """Return the GPUs that a process sees, in order, with this version of the driver; never raises.
+    """Return the GPUs that a process sees, in order; never raises.
 
-    `settings` is its environment with what its script sets; `selections` are its script's choices among the visible,
-    of which those of the frameworks in use count (`frameworks` None: it is not known which those are).
+    `settings` are the variables of its environment and its script; `selections` are its script's selections among the
+    visible GPUs, of which those of the frameworks in use count (`frameworks` None: these are not known).
     """
     hints = _hints(settings)
     setting = settings.get(CVD)
@@ -354,7 +354,7 @@ def device_set(
 
 
 def _explain_doubt(setting: Setting) -> str:
-    """Return why a setting may not be in effect; empty for no reason."""
+    """Return why a setting may not be in effect; empty where it is."""
     if setting.confidence is Confidence.CERTAIN:
         return ""
     if setting.confidence is Confidence.STALE:
@@ -363,7 +363,7 @@ def _explain_doubt(setting: Setting) -> str:
 
 
 def _was_read(facts: Facts) -> bool:
-    """Return whether a variable that was not found is certainly not set: an environment could be read."""
+    """Return whether a variable that was not found is certainly not set, because an environment could be read."""
     return any(
         not isinstance(one, Unread) for one in (facts.environ, *(relative.environ for relative in facts.ancestors))
     )
@@ -395,9 +395,9 @@ def _where(said: Setting | Selection) -> str:
 
 
 def container(cgroup: str) -> str:
-    """Return the identifier of the container that a cgroup path is in; empty for none, or an unnamed one.
+    """Return the identifier of the container in a cgroup path; empty where there is none, or it has no name.
 
-    The 64 digits of its id, the innermost where there are several; else the uid of a Kubernetes pod, or LXC's name.
+    It is the 64 digits of its id, of the innermost container; else the uid of a Kubernetes pod, or LXC's name.
     """
     ids = _CONTAINER_ID.findall(cgroup)
     if ids:
@@ -428,7 +428,7 @@ def _assigned(
 
 
 def _needs_no_base(value: str | None, gpus: Sequence[GpuFacts]) -> bool:
-    """Return whether CUDA_VISIBLE_DEVICES means the same GPUs, whichever of `gpus` the container was given."""
+    """Return whether CUDA_VISIBLE_DEVICES means the same GPUs for any set of GPUs that the container may have."""
     if value is not None and (not value.strip() or _is_uuid(value) or value.startswith("-1")):
         return True
     return len(gpus) == 1 and not gpus[0].mig
@@ -439,7 +439,7 @@ def _is_uuid(value: str) -> bool:
 
 
 def _read_assigned(value: str, gpus: Sequence[GpuFacts]) -> tuple[GpuFacts, ...] | None:
-    """Read NVIDIA_VISIBLE_DEVICES; None where it has no meaning (`void`, empty) or names what is not there.
+    """Read NVIDIA_VISIBLE_DEVICES; None where it has no meaning (`void`, empty) or names a missing GPU.
 
     `all`, `none`, or a list of indices as nvidia-smi has them, UUIDs, `0:0` for a GPU's MIG instance, and CDI names
     (`nvidia.com/gpu=0`). Source: NVIDIA/nvidia-container-toolkit cmd/nvidia-container-runtime/README.md.
@@ -466,7 +466,7 @@ def _read_assigned(value: str, gpus: Sequence[GpuFacts]) -> tuple[GpuFacts, ...]
 
 
 def _find_assigned(name: str, gpus: Sequence[GpuFacts]) -> tuple[GpuFacts, Sequence[MigFacts]] | None:
-    """Return the GPU that a container's runtime calls `name`, with those of its MIG instances that are meant."""
+    """Return the GPU that a container runtime calls `name`, and the MIG instances of it that are meant."""
     if name.startswith("MIG-"):
         seen = parse(name, gpus).gpus
         return next(((gpu, [part]) for gpu in gpus for part in gpu.slices if part.uuid in seen), None)
@@ -487,7 +487,7 @@ def _slurm(
     """Return the GPUs of a Slurm job, which its CUDA_VISIBLE_DEVICES counts where Slurm constrains devices.
 
     Source: slurm doc/html/gres.shtml and doc/man/man1/sbatch.1: SLURM_JOB_GPUS and SLURM_STEP_GPUS are global ids.
-    These are numbered as in gres.conf, which need not be as NVML does: only on identical GPUs that is no matter.
+    These ids follow gres.conf, and may differ from NVML's: only on identical GPUs that makes no difference.
     """
     if _is_uuid(value or "") or (cgroup not in ("", "/") and not _SLURM_JOB.search(cgroup)):
         return None
@@ -509,9 +509,9 @@ def _slurm(
 
 
 def _narrow(seen: Visible, selections: Sequence[Selection], frameworks: Collection[str] | None) -> Visible:
-    """Narrow what is visible to what the frameworks in use chose, unless one of them uses all that is visible.
+    """Reduce the visible GPUs to those that the frameworks in use selected, unless one of them uses all.
 
-    Of each framework the last choice counts. `set_visible_devices([], "GPU")` in a program that uses JAX for its GPU
+    Of each framework the last selection counts. `set_visible_devices([], "GPU")` in a program that uses JAX for its GPU
     work must not hide JAX's GPUs.
     """
     last = {one.framework: one for one in selections}
@@ -536,8 +536,8 @@ def _narrow(seen: Visible, selections: Sequence[Selection], frameworks: Collecti
 def targets(device: int | str | None, visible: Visible | None, gpus: Sequence[GpuFacts]) -> tuple[Target, ...]:
     """Return the GPUs that a candidate about `device` (`facts.Candidate.device`) concerns; never raises.
 
-    None is every visible one; where that is not known, or only guessed, every GPU, since a candidate about each applies
-    to whichever it is. A number counts the visible ones; a text is a UUID or the unique start of one.
+    None means every visible GPU; where these are not known, or only guessed, every GPU, since a limit for each GPU
+    holds for the right one too. A number counts the visible GPUs; a text is a UUID or the unique start of one.
     """
     everything = [(gpu.uuid, Target(gpu.uuid, gpu.total)) for gpu in gpus]
     parts = [(part.uuid, Target(gpu.uuid, part.total)) for gpu in gpus for part in gpu.slices]

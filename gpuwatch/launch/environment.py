@@ -1,11 +1,11 @@
-"""Environment of a launched program: its share, in the variables that each framework reads.
+"""Environment of a launched program: sets its share in the variables that each framework reads.
 
 PyTorch reads the key `per_process_memory_fraction` of PYTORCH_CUDA_ALLOC_CONF from 2.10.0 on; 2.9.1 and older end with
-"Unrecognized CachingAllocator option" at the first use of CUDA. Which it is stands in a header that every wheel has.
+"Unrecognized CachingAllocator option" at the first use of CUDA. A header in every wheel shows whether the key is known.
 Source: c10/cuda/CUDAAllocatorConfig.h of both; https://github.com/pytorch/pytorch/pull/161035.
 
-Nothing that the user set is overridden, unless it asks for more than the share; both are said. What cannot be told by
-environment (TensorFlow's fraction, Theano, servers with flags of their own) is left to the user.
+A variable that the user set is kept, unless it asks for more than the share; messages report both. Limits that no
+variable can set (TensorFlow's fraction, Theano, servers with their own flags) are left to the user.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _PYTHON = re.compile(r"python[0-9.]*t?")
 
 _LONGEST_HEADER = 1 << 20
 _LONGEST_SHEBANG = 256
-"""Bytes: BINPRM_BUF_SIZE of Linux."""
+"""Bytes of a shebang line, at most: BINPRM_BUF_SIZE of Linux."""
 _LONGEST_SETTINGS = 1 << 16
 
 
 def torch_obstacle(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return why a command's PyTorch cannot be given the key; empty where each one it may import knows it.
+    """Return why the key cannot be given to a command's PyTorch; empty where each PyTorch that it may import knows it.
 
-    The command must be a Python interpreter, or a script that names one in its first line (torchrun); what a shell
-    script starts cannot be told.
+    The command must be a Python interpreter, or a script that names one in its first line (torchrun); the programs of
+    a shell script cannot be known.
     """
     python = interpreter(command[0], environ)
     if python is None:
@@ -63,7 +63,7 @@ def torch_obstacle(command: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def interpreter(program: str, environ: Mapping[str, str]) -> Path | None:
-    """Return the Python interpreter of a program, with links unresolved as a venv needs; None where there is none."""
+    """Return the Python interpreter of a program, with links unresolved, as a venv needs it; None where it has none."""
     for _ in range(2):  # a script, then what its first line names
         place = shutil.which(program, path=environ.get("PATH", os.defpath))
         if place is None:
@@ -77,7 +77,7 @@ def interpreter(program: str, environ: Mapping[str, str]) -> Path | None:
 
 
 def _shebang(script: Path) -> str:
-    """Return the program in the first line of a script, also behind `env`; empty for none."""
+    """Return the program in the first line of a script, also after `env`; empty where there is none."""
     try:
         with open(files.open_ordinary(script), "rb") as file:
             line = file.read(_LONGEST_SHEBANG).partition(b"\n")[0]
@@ -92,7 +92,7 @@ def _shebang(script: Path) -> str:
 
 
 def _packages(python: Path, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Return the folders that an interpreter may import from: PYTHONPATH, the user's, its own, its system's."""
+    """Return the folders that an interpreter may import from: PYTHONPATH, the user's, the venv's, the system's."""
     for entry in environ.get("PYTHONPATH", "").split(os.pathsep):
         if entry:
             yield Path(entry)
@@ -107,7 +107,7 @@ def _packages(python: Path, environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _home(python: Path) -> Path | None:
-    """Return the prefix of the base interpreter of a venv that uses its packages; None for others."""
+    """Return the prefix of the base interpreter of a venv that also uses its packages; None for other venvs."""
     try:
         with open(files.open_ordinary(python.parent.parent / "pyvenv.cfg"), "rb") as file:
             settings = file.read(_LONGEST_SETTINGS).decode("utf-8", "replace")
@@ -129,17 +129,17 @@ class Allocation(NamedTuple):
     """Memory that a program may take on each of its GPUs."""
 
     gpus: Sequence[str]
-    """UUIDs, in the order in which the program numbers them."""
+    """UUIDs of the GPUs, in the order in which the program numbers them."""
     amounts: Sequence[int]
-    """Bytes on each of them."""
+    """Bytes that it may take on each of them."""
     wholes: Sequence[int]
-    """Bytes that each can give: what CUDA reports as its total."""
+    """Bytes of each GPU that programs can have: the total that CUDA reports."""
     share: float | None
-    """As it was asked for; None where bytes were."""
+    """The requested share; None where bytes were requested."""
 
     @property
     def fraction(self) -> float:
-        """Share of each GPU; where bytes were asked for, the fraction that fits on all of the GPUs."""
+        """Share of each GPU; where bytes were requested, the fraction that fits on all GPUs."""
         if self.share is not None:
             return self.share
         least = min(amount / whole for amount, whole in zip(self.amounts, self.wholes, strict=True))
@@ -147,24 +147,24 @@ class Allocation(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Bytes that are within the share on all of the GPUs."""
+        """Bytes that are within the share on each GPU."""
         return min(self.amounts)
 
 
 class Change(NamedTuple):
-    """Change of one environment variable, or the reason for none."""
+    """Change of one environment variable, or the reason why it stays unchanged."""
 
     name: str
     value: str | None
-    """None where it stays as it is."""
+    """New value; None where the variable stays unchanged."""
     words: str
-    """The framework that reads it, and what becomes of the user's own value."""
+    """Framework that reads the variable, and what becomes of the user's value."""
 
 
 def changes(allocation: Allocation, environ: Mapping[str, str], *, torch: str) -> Iterator[Change]:
     """Return the changes of an environment, and the variables that stay, with reasons.
 
-    `torch` says why PyTorch is not to be told (see `torch_obstacle`); empty where it is.
+    `torch` says why PyTorch's variable must not be set (see `torch_obstacle`); empty where it may.
     """
     told = list(_changes(allocation, environ, torch))
     after = {**environ, **{one.name: one.value for one in told if one.value is not None}}
@@ -218,14 +218,14 @@ def _decimal(fraction: float) -> str:
 
 
 def _set(name: str, value: str, whose: str, environ: Mapping[str, str]) -> Iterator[Change]:
-    """Set a variable, whatever its value was."""
+    """Set a variable, whatever its old value."""
     before = environ.get(name)
     was = f"was {_shown(before)}" if before not in (None, value) else ""
     yield Change(name, value, "; ".join(filter(None, (whose, was))))
 
 
 def _set_limit(name: str, value: str, whose: str, environ: Mapping[str, str], within: Callable[[str], bool]) -> Change:
-    """Set a limit, unless the user's own is as low."""
+    """Set a limit, unless the user's own limit is as low."""
     before = environ.get(name, "").strip()
     if not before or before == value:
         return Change(name, value, whose)
@@ -282,7 +282,7 @@ def _mps_limits(allocation: Allocation, before: str) -> str:
 
 
 def _mps_runs(environ: Mapping[str, str]) -> bool:
-    """Return whether an MPS control daemon is reachable for a client; without one the limit is ignored.
+    """Return whether a client can reach an MPS control daemon; without one the limit is ignored.
 
     Source: docs.nvidia.com/deploy/mps, "CUDA_MPS_PIPE_DIRECTORY".
     """

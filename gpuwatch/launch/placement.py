@@ -1,4 +1,4 @@
-"""Placement: GPUs with room, by their free memory less what others were promised and have not taken yet."""
+"""Placement: finds GPUs with enough memory: free, and not promised to others."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from gpuwatch.shares import (
 from gpuwatch.units import GIB, MIB, gib
 
 _MOST_NAMED = 3
-"""Holders that a reason names; the rest of them are summed."""
+"""Holders that a reason names, at most; the others are summed up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Memory that is wanted on each GPU; exactly one of `share` and `memory` is given."""
+    """Memory that is requested on each GPU; exactly one of `share` and `memory` is given."""
 
     share: float | None = None
-    """Fraction of what a GPU can give."""
+    """Fraction of a GPU's usable memory."""
     memory: int | None = None
     """Bytes."""
     busy: float | None = None
-    """Percent of utilization up to which a GPU may be busy; None for any."""
+    """Percent of utilization that a GPU may have, at most; None for any."""
 
     def bytes_on(self, gpu: Gpu) -> int | None:
-        """Return the bytes wanted on one GPU; None where its size is not known."""
+        """Return the bytes requested on one GPU; None where its size is not known."""
         if self.memory is not None:
             return self.memory
         whole = usable(gpu)
@@ -44,28 +44,28 @@ class Request:
 
 
 class Offer(NamedTuple):
-    """Memory that one GPU has to offer."""
+    """Free memory of one GPU, and whether a request fits."""
 
     gpu: Gpu
     wanted: int
-    """Bytes; 0 where it is not known what they would be."""
+    """Bytes requested; 0 where they cannot be computed."""
     free: int
-    """Bytes that nobody holds; 0 where that is not known."""
+    """Bytes that no process holds; 0 where that is not known."""
     promised: int
-    """Bytes that others may still take beyond what they hold."""
+    """Bytes that were promised to others and are not taken yet."""
     why: str
-    """Why it cannot be had, in words; empty where it can."""
+    """Why the GPU cannot be used; empty where it can."""
     ignored: Sequence[PromisedMemory] = ()
     """Reservations that were not counted."""
 
     @property
     def left(self) -> int:
-        """Bytes that nobody holds and nobody was promised."""
+        """Bytes that are neither held nor promised."""
         return max(0, self.free - self.promised)
 
     @property
     def words(self) -> str:
-        """Words for the memory: `35.0 GiB free, 30.0 promised`."""
+        """Text about the memory: `35.0 GiB free, 30.0 promised`."""
         return f"{gib(self.free)} GiB free" + (f", {gib(self.promised)} promised" if self.promised else "")
 
 
@@ -77,10 +77,10 @@ def find_offers(
     hidden: Mapping[str, str] | None = None,
     ignore: bool = False,
 ) -> list[Offer]:
-    """Return an offer for each GPU, by index; `hidden` are keys of GPUs that must not be used, and why.
+    """Return an offer for each GPU, by index; `hidden` are the keys of GPUs that must not be used, with reasons.
 
-    With `ignore` nothing counts that others reserved; what they declared counts all the same. Raises UsageError for a
-    share that comes to less than 1 MiB, as a size does where it is read.
+    With `ignore` the reservations of others do not count, but their declarations do. Raises UsageError for a share of
+    less than 1 MiB.
     """
     people = {process.pid: process for process in snapshot.processes}
     found = []
@@ -105,14 +105,14 @@ def find_offers(
 
 
 def _short(offer: Offer) -> str:
-    """Return how much memory is left of how much is wanted."""
+    """Return how much memory is left, and how much is requested."""
     if not offer.promised:
         return f"{_least(offer.left)} GiB free of {gib(offer.wanted)} wanted"
     return f"{_least(offer.left)} GiB left of {gib(offer.wanted)} wanted: {offer.words}"
 
 
 def choose(offers: Iterable[Offer], count: int) -> list[Offer]:
-    """Return the `count` GPUs with the most room, or fewer; of equal ones the less busy, then the lower index."""
+    """Return the `count` GPUs with the most memory left, or fewer; of equal ones the less busy, then the first."""
     fit = [offer for offer in offers if not offer.why]
     return sorted(fit, key=_rank)[:count]
 
@@ -134,7 +134,7 @@ def _unfit(gpu: Gpu) -> str:
 
 
 def _exclusive(gpu: Gpu, reserved: Sequence[Reservation], people: Mapping[int, Process]) -> str:
-    """Return who has a GPU that is for one process alone; empty where the process is the MPS server.
+    """Return who uses a GPU in exclusive mode; empty where that is the MPS server.
 
     Source: docs.nvidia.com/deploy/mps, "When to Use MPS": the mode restricts the MPS server, and not its clients.
     """
@@ -161,7 +161,7 @@ def _busy(gpu: Gpu, request: Request) -> str:
 
 
 def _taken(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[PromisedMemory]) -> str:
-    """Return who holds the memory of a GPU and who was promised more."""
+    """Return who holds the memory of a GPU, and to whom more is promised."""
     held: defaultdict[str, int] = defaultdict(int)
     for one in gpu.holdings:
         if known(one.memory):
@@ -178,7 +178,7 @@ def _taken(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[PromisedM
 
 
 def _named(amounts: Mapping[str, int]) -> str:
-    """Return amounts in words, the largest first: `ada 49.5, ben 14.1, 2 others 1.3`."""
+    """Return amounts as text, the largest first: `ada 49.5, ben 14.1, 2 others 1.3`."""
     most = sorted(amounts.items(), key=lambda item: (-item[1], item[0]))
     rest = most[_MOST_NAMED:]
     if len(rest) > 1:
@@ -187,5 +187,5 @@ def _named(amounts: Mapping[str, int]) -> str:
 
 
 def _least(amount: float) -> str:
-    """Return bytes as GiB, rounded down: free memory must not look as if it were enough."""
+    """Return bytes as GiB, rounded down, so that free memory never seems to be enough when it is not."""
     return f"{int(amount / GIB * 10) / 10:.1f}"

@@ -22,7 +22,7 @@ from gpuwatch.sampler.reservations import File, Folder, Place, file_name, open_f
 from gpuwatch.text import clean
 
 PATIENCE = 10.0
-"""Seconds that a lock is waited for; a choice takes milliseconds, so that who holds it longer is not choosing."""
+"""Seconds to wait for a lock; a choice takes milliseconds, so that a longer holder is not choosing."""
 
 _RETRY = 0.02
 
@@ -37,7 +37,7 @@ def locked(
     patience: float = PATIENCE,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[list[Folder]]:
-    """Open and lock the folders in their order; `warn` gets a line for each folder that cannot be had."""
+    """Open and lock the folders in their order; `warn` gets a line for each folder that cannot be used."""
     opened: list[Folder] = []
     try:
         for place in folders:
@@ -102,7 +102,7 @@ def _write(folder: int, name: str, content: bytes) -> None:
 
 
 def release(folders: Sequence[Place], *, proc: Path = procfs.PROC) -> None:
-    """Remove the reservation of this process: its program could not be started."""
+    """Remove the reservation of this process, because its program could not be started."""
     pid = os.getpid()
     name = file_name(pid, procfs.read_stat(pid, proc).start_ticks)
     for place in folders:
