@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from shutil import which
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote_from_bytes
 
 MIB = 1 << 20
@@ -274,6 +274,14 @@ class Driver:
         fresh.replace(self._state)
         return self
 
+    def put(self, **state: Any) -> Self:
+        """Change some of the state, as `put(faults=[], procs=[])`, and write it."""
+        for name, value in state.items():
+            if not hasattr(self, name):
+                raise AttributeError(name)
+            setattr(self, name, value)
+        return self.write()
+
     def lab(self, n_gpus: int = 8, n_procs: int = 43, pids: Sequence[int] | None = None) -> Self:
         """Fills the driver as `lab` does."""
         self.gpus, self.procs = lab(n_gpus, n_procs, pids)
@@ -347,7 +355,7 @@ def build(folder: Path, *, absent: Iterable[str] = ()) -> Path:
     exports = folder / "exports.map"
     hidden = "".join(f"{name}; " for name in absent)
     exports.write_text(f"{{ global: nvml*; local: {hidden}*; }};\n", "ascii")
-    flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-pthread"]
+    flags = ["-shared", "-fPIC", "-O0", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-pthread"]
     sources = [str(source) for source in sorted(HERE.glob("*.c"))]
     command = [compiler, *flags, f"-Wl,--version-script={exports}", *sources, "-o", str(library)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)

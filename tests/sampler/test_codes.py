@@ -27,7 +27,6 @@ from gpuwatch.sampler.nvml import Code, Failed, error, health, reason
     ],
 )
 def test_a_failed_gpu_is_judged_in_plain_words(code: int, expected: Health, words: str) -> None:
-    """Each code has a health of its own, and the words name the call and the code."""
     found, said = health(Failed("nvmlDeviceGetPowerUsage", code))
     assert found is expected
     assert words in said
@@ -37,13 +36,11 @@ def test_a_failed_gpu_is_judged_in_plain_words(code: int, expected: Health, word
 
 @given(st.integers(min_value=0, max_value=2**31))
 def test_every_code_has_words_and_a_reason(code: int) -> None:
-    """No code, however new, is without words."""
     assert error(code).startswith(f"NVML error {code}")
     assert reason(code) in Reason
 
 
 def test_reasons() -> None:
-    """What is not there, what is not ours to see, and what just went wrong are told apart."""
     assert {reason(code) for code in (3, 13, 25, 26)} == {Reason.UNSUPPORTED}
     assert {reason(code) for code in (Code.NO_PERMISSION, Code.OPERATING_SYSTEM)} == {Reason.DENIED}
     assert {reason(code) for code in (999, 14, 6, 4242)} == {Reason.ERROR}

@@ -19,8 +19,7 @@ SET = "(h.get('set') or h.setdefault('set', nvmlEventSetCreate()))"
 
 
 def test_what_is_not_supported_and_what_fails(driver: Driver, nvml: Child) -> None:
-    driver.gpus = [Gpu(util_gpu=None, temperature=Code(15), name=Code(999), bus=b"\xff:;")]
-    driver.write()
+    driver.put(gpus=[Gpu(util_gpu=None, temperature=Code(15), name=Code(999), bus=b"\xff:;")])
     assert nvml.code("nvmlDeviceGetUtilizationRates({0})") == 3
     assert nvml.code("nvmlDeviceGetTemperature({0}, 0)") == 15
     assert nvml.code("nvmlDeviceGetName({0})") == 999
@@ -34,9 +33,7 @@ def test_what_is_not_supported_and_what_fails(driver: Driver, nvml: Child) -> No
 
 
 def test_a_handle_stays_with_its_gpu_when_the_driver_drops_another(driver: Driver, nvml: Child) -> None:
-    driver.gpus = [Gpu(0), Gpu(1), Gpu(2, temperature=62)]
-    driver.faults = ["nvmlDeviceGetPowerUsage@1 ret=999"]
-    driver.write()
+    driver.put(gpus=[Gpu(0), Gpu(1), Gpu(2, temperature=62)], faults=["nvmlDeviceGetPowerUsage@1 ret=999"])
     assert nvml.ask("[nvmlDeviceGetIndex(one) for one in ({0}, {1}, {2})]") == [0, 1, 2]
     del driver.gpus[1]
     driver.write()
@@ -50,13 +47,14 @@ def test_a_handle_stays_with_its_gpu_when_the_driver_drops_another(driver: Drive
 
 
 def test_process_lists(driver: Driver, nvml: Child) -> None:
-    driver.procs = [
-        Proc(0, 100, memory=3 * GIB),
-        Proc(0, 200, "CG", memory=None),
-        Proc(0, 300, "M", gi=2, ci=1, memory=5),
-        Proc(0, 400, ""),
-    ]
-    driver.write()
+    driver.put(
+        procs=[
+            Proc(0, 100, memory=3 * GIB),
+            Proc(0, 200, "CG", memory=None),
+            Proc(0, 300, "M", gi=2, ci=1, memory=5),
+            Proc(0, 400, ""),
+        ]
+    )
     none = 0xFFFFFFFF
     first = {"pid": 100, "usedGpuMemory": 3 * GIB, "gpuInstanceId": none, "computeInstanceId": none}
     second = {"pid": 200, "usedGpuMemory": None, "gpuInstanceId": none, "computeInstanceId": none}
@@ -73,25 +71,24 @@ def test_process_lists(driver: Driver, nvml: Child) -> None:
 
 
 def test_faults_with_a_return_code(driver: Driver, nvml: Child) -> None:
-    driver.gpus = [Gpu(0), Gpu(1), Gpu(2)]
-    driver.faults = [
-        "nvmlDeviceGetTemperature@1 ret=15",
-        "nvmlDeviceGetPowerUsage ret=999 after=3",
-        "nvmlDeviceGetFanSpeed@0 ret=10 ok_after=2",
-        "nvmlDeviceGetHandleByIndex_v2@2 ret=15",
-    ]
-    driver.write()
+    driver.put(
+        gpus=[Gpu(0), Gpu(1), Gpu(2)],
+        faults=[
+            "nvmlDeviceGetTemperature@1 ret=15",
+            "nvmlDeviceGetPowerUsage ret=999 after=3",
+            "nvmlDeviceGetFanSpeed@0 ret=10 ok_after=2",
+            "nvmlDeviceGetHandleByIndex_v2@2 ret=15",
+        ],
+    )
     assert [nvml.code(f"nvmlDeviceGetTemperature({{{gpu}}}, 0)") for gpu in (0, 1)] == [0, 15]
     assert [nvml.code("nvmlDeviceGetPowerUsage({0})") for _ in range(4)] == [0, 0, 999, 999]
     assert [nvml.code("nvmlDeviceGetFanSpeed({0})") for _ in range(4)] == [10, 10, 3, 3]
     assert [nvml.code(f"nvmlDeviceGetHandleByIndex({gpu})") for gpu in range(3)] == [0, 0, 15]
-    driver.faults = ["*@1 ret=15"]
-    driver.write()
+    driver.put(faults=["*@1 ret=15"])
     assert [nvml.code(f"nvmlDeviceGetPowerUsage({{{gpu}}})") for gpu in range(3)] == [0, 15, 0]
     assert nvml.code("nvmlDeviceGetHandleByIndex(1)") == 15
     assert nvml.code("nvmlDeviceGetCount()") == 0
-    driver.faults = ["* ret=18"]
-    driver.write()
+    driver.put(faults=["* ret=18"])
     assert nvml.code("nvmlDeviceGetCount()") == 18
 
 
@@ -99,8 +96,7 @@ def test_faults_with_a_return_code(driver: Driver, nvml: Child) -> None:
 def test_a_call_that_hangs(driver: Driver, nvml: Child, call: str) -> None:
     name = call.partition("(")[0]
     nvml.ask("{0} and None")
-    driver.faults = [f"{name} hang"]
-    driver.write()
+    driver.put(faults=[f"{name} hang"])
     nvml.send(call)
     wait_for(lambda: driver.calls()[name] == 1)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -110,8 +106,7 @@ def test_a_call_that_hangs(driver: Driver, nvml: Child, call: str) -> None:
 
 
 def test_a_call_that_crashes(driver: Driver, nvml: Child) -> None:
-    driver.faults = ["nvmlDeviceGetPowerUsage@0 segv after=2"]
-    driver.write()
+    driver.put(faults=["nvmlDeviceGetPowerUsage@0 segv after=2"])
     assert nvml.code("nvmlDeviceGetPowerUsage({0})") == 0
     nvml.send("nvmlDeviceGetPowerUsage({0})")
     assert nvml.process.wait() == -signal.SIGSEGV
@@ -119,8 +114,7 @@ def test_a_call_that_crashes(driver: Driver, nvml: Child) -> None:
 
 def test_calls_are_counted_over_all_processes(driver: Driver, start_nvml: Callable[[], Child]) -> None:
     assert driver.calls() == {}
-    driver.gpus = [Gpu(0), Gpu(1)]
-    driver.write()
+    driver.put(gpus=[Gpu(0), Gpu(1)])
     for _ in range(2):
         nvml = start_nvml()
         for gpu in (0, 1, 1):
@@ -182,8 +176,7 @@ def happens(driver: Driver, *xids: tuple[int, int]) -> None:
 
 def two(driver: Driver) -> None:
     """Put two GPUs into the machine."""
-    driver.gpus = [Gpu(0), Gpu(1)]
-    driver.write()
+    driver.put(gpus=[Gpu(0), Gpu(1)])
 
 
 def test_each_event_is_told_once_in_order_and_nothing_from_before(driver: Driver, nvml: Child) -> None:
@@ -198,8 +191,7 @@ def test_each_event_is_told_once_in_order_and_nothing_from_before(driver: Driver
 
 
 def test_what_is_refused(driver: Driver, nvml: Child) -> None:
-    driver.gpus = [Gpu(0, event_types=0x97), Gpu(1, event_types=None)]
-    driver.write()
+    driver.put(gpus=[Gpu(0, event_types=0x97), Gpu(1, event_types=None)])
     assert nvml.ask("nvmlDeviceGetSupportedEventTypes({0})") == 0x97
     assert nvml.code("nvmlDeviceGetSupportedEventTypes({1})") == 3
     assert nvml.code(f"nvmlDeviceRegisterEvents({{0}}, {XID}, {SET})") == 3

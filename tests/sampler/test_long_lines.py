@@ -22,9 +22,7 @@ LITTLE = 32 << 20
 
 def listing(driver: Driver, *pids: int) -> Driver:
     """Let the driver list these processes on one GPU."""
-    driver.gpus = [Gpu(0, memory_used=8 * GIB)]
-    driver.procs = [Proc(0, pid, memory=1 << 20, sm=1) for pid in pids]
-    return driver.write()
+    return driver.put(gpus=[Gpu(0, memory_used=8 * GIB)], procs=[Proc(0, pid, memory=1 << 20, sm=1) for pid in pids])
 
 
 def until_known(sampler: Running, *pids: int) -> Snapshot:
@@ -45,7 +43,6 @@ def assert_little_was_read(sampler: Running) -> None:
 
 @pytest.mark.parametrize("name", ["python", "a-name-of-15-by"])
 def test_a_command_line_of_256_mib_is_not_read_to_its_end(driver: Driver, name: str) -> None:
-    """Nor that of the parent, whose name is shown; a name of 15 bytes may be completed from it."""
     title = f"/opt/{name}tes-and-more train.py" if len(name) == 15 else "python train.py"
     with long_lines(name=name, title=title, children=1) as long:
         pids = (long.pid, *long.children)
@@ -60,7 +57,6 @@ def test_a_command_line_of_256_mib_is_not_read_to_its_end(driver: Driver, name: 
 
 
 def test_what_may_stand_in_the_rest_is_said_to_be_unknown(driver: Driver) -> None:
-    """Not that nothing was declared."""
     with long_lines() as long, running(listing(driver, long.pid).env()) as sampler:
         (process,) = until_known(sampler, long.pid).processes
     assert process.declared is not None
@@ -72,7 +68,6 @@ def test_what_may_stand_in_the_rest_is_said_to_be_unknown(driver: Driver) -> Non
 
 
 def test_a_file_of_proc_without_an_end_is_read_up_to_a_bound(driver: Driver, tmp_path: Path) -> None:
-    """Whatever file it is, and where the kernel gives no process such a line."""
     folder = tree(tmp_path, 7)
     for name in ("cmdline", "environ", "cgroup", "maps", "mountinfo", "loginuid"):
         with (folder / name).open("wb") as file:

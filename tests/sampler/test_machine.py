@@ -11,7 +11,6 @@ PATIENCE = 30.0
 
 
 def test_an_unknown_uid_stays_a_number_and_a_hostile_name_is_cleaned() -> None:
-    """Row 33: directories hold what people put there."""
 
     def look_up(uid: int) -> str:
         if uid == 4242:
@@ -25,7 +24,6 @@ def test_an_unknown_uid_stays_a_number_and_a_hostile_name_is_cleaned() -> None:
 
 
 def test_a_name_is_looked_up_again_after_its_time() -> None:
-    """The old one is shown until then."""
     names = iter(["ada", "grace"])
     now = [0.0]
     users = UserNames(lambda uid: next(names), ttl=600, clock=lambda: now[0])
@@ -41,7 +39,6 @@ def test_a_name_is_looked_up_again_after_its_time() -> None:
 
 
 def test_facts_of_a_machine_that_tells_nothing(tmp_path: Path) -> None:
-    """Absence of evidence is no evidence."""
     assert machine.pid_max(tmp_path) == 4194304
     assert machine.host_memory(tmp_path) is None
     assert not machine.in_container(tmp_path, tmp_path, {})
@@ -63,7 +60,6 @@ def test_containers_are_known_by_several_signs(tmp_path: Path) -> None:
 
 
 def test_this_machine() -> None:
-    """The real /proc is understood."""
     assert 300 <= machine.pid_max() <= 4194304
     memory = machine.host_memory()
     assert memory is not None

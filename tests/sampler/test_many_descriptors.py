@@ -17,6 +17,7 @@ from tests.support.gpuholder import ROOT, GpuHolder
 from tests.support.panes import patient, session
 from tests.support.sampling import Running, eight, well
 from tests.support.tmux import Tmux, tmux
+from tests.support.uncovered import environment
 
 __all__ = ["tmux"]  # a fixture
 
@@ -56,7 +57,9 @@ def many() -> Iterator[None]:
 def crowded(driver: Driver, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command of gpuwatch's to its end."""
     command = [sys.executable, "-c", CROWDED, GPUWATCH, *words]
-    return subprocess.run(command, env=driver.env(), capture_output=True, text=True, timeout=90, check=False)
+    return subprocess.run(
+        command, env=driver.env(environment()), capture_output=True, text=True, timeout=90, check=False
+    )
 
 
 def test_one_snapshot_is_printed(driver: Driver) -> None:
@@ -68,9 +71,7 @@ def test_one_snapshot_is_printed(driver: Driver) -> None:
 
 def test_a_process_is_ended(driver: Driver) -> None:
     with GpuHolder(uid=os.getuid()) as training:
-        driver.gpus = [Gpu(0, memory_used=GIB)]
-        driver.procs = [Proc(0, training.pid, sm=0)]
-        driver.write()
+        driver.put(gpus=[Gpu(0, memory_used=GIB)], procs=[Proc(0, training.pid, sm=0)])
         done = crowded(driver, "kill", str(training.pid), "--yes", *(["--allow-root-kill"] * ROOT))
         assert f"PID {training.pid}: exited after" in done.stdout, done.stderr
         assert not training.alive()
@@ -78,7 +79,7 @@ def test_a_process_is_ended(driver: Driver) -> None:
 
 def test_the_sampler_goes_on(driver: Driver) -> None:
     words = [sys.executable, "-P", "-m", "gpuwatch.sampler", '{"interval": 0.1}']
-    sampler = Running.script(f"import sys; sys.argv = {['', *words]!r}\n{CROWDED}", eight(driver).env())
+    sampler = Running.script(f"import sys; sys.argv = {['', *words]!r}\n{CROWDED}", eight(driver).env(environment()))
     try:
         # What is declared is read by a child of its own, whose pipe the sampler waits for beside its commands.
         seen = sampler.until(lambda snapshot: any(one.surroundings for one in snapshot.processes))

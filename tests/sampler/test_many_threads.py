@@ -13,6 +13,7 @@ from gpuwatch.sampler.unlisted import OpenFileSearch
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.gpuholder import GpuHolder
 from tests.support.sampling import running
+from tests.support.uncovered import environment
 from tests.support.waiting import wait_for
 
 THREADS = 3000
@@ -32,7 +33,7 @@ ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0) 
 @contextmanager
 def many_threads(number: int = THREADS) -> Iterator[int]:
     """Run a process with so many threads that sleep, and a first one that has ended; give its PID."""
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(number)], stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(number)], env=environment(), stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:
         assert process.stdout.readline() == b"\n"

@@ -16,6 +16,7 @@ from tests import CHECKOUT
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.gpuholder import GpuHolder
 from tests.support.sampling import Running, running
+from tests.support.uncovered import environment
 
 CUDA = ("nvidiactl", "nvidia-uvm", "nvidia0")
 
@@ -31,7 +32,6 @@ def all_are(presence: Presence) -> Callable[[Snapshot], bool]:
 
 
 def test_a_process_that_cannot_be_read_is_not_said_to_have_ended(driver: Driver) -> None:
-    """It keeps its identity and its owner, and is as it was when it can be read again."""
     with GpuHolder() as held:
         driver.gpus = [Gpu(0, memory_used=8 * GIB)]
         driver.procs = [Proc(0, held.pid, memory=GIB, sm=50)]
@@ -68,10 +68,9 @@ for allowed in json.loads(sys.argv[1]):
 
 @pytest.mark.parametrize("left", [0, 1], ids=["none is left", "one is left, for the list of processes"])
 def test_a_search_for_who_has_gpus_open_that_sees_nothing_says_so(left: int) -> None:
-    """What was found before stays, and nobody is told that no process has a GPU open."""
     with GpuHolder(devices=CUDA) as held:
         script = [sys.executable, "-c", SEARCHES, json.dumps([0, 3 + left, 0])]
-        done = subprocess.run(script, cwd=CHECKOUT, capture_output=True, text=True, check=True)
+        done = subprocess.run(script, cwd=CHECKOUT, env=environment(), capture_output=True, text=True, check=True)
     first, blind, after = map(json.loads, done.stdout.splitlines())
     assert held.pid in first[0]
     assert blind[0] == first[0]

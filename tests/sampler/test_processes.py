@@ -31,7 +31,6 @@ def sample(pid: int, age: int = 100_000, sm: int = 50, **more: int) -> Sample:
 
 
 def test_nonsense_is_dropped() -> None:
-    """A pid over pid_max, none, memory over the device's, and a second line for the same."""
     good = Entry(100, GIB)
     entries = [good, Entry(0, GIB), Entry(4194305, GIB), Entry(101, 81 * GIB), good, Entry(102, NOT_AVAILABLE)]
     assert valid_entries(entries, PID_MAX, 80 * GIB) == [good, Entry(102, NOT_AVAILABLE)]
@@ -40,7 +39,6 @@ def test_nonsense_is_dropped() -> None:
 
 @given(ENTRIES)
 def test_what_is_kept_is_possible(entries: list[Entry]) -> None:
-    """Whatever a driver with another layout answers, no impossible pid and no impossible figure gets through."""
     kept = valid_entries(entries, PID_MAX, 80 * GIB)
     assert len(kept) <= len(entries)
     assert all(0 < entry.pid <= 4194304 for entry in kept)
@@ -49,7 +47,6 @@ def test_what_is_kept_is_possible(entries: list[Entry]) -> None:
 
 
 def test_a_process_on_two_lists_is_one_holding() -> None:
-    """Kinds are joined; of the two figures the greater is taken, and one that is not told counts for nothing."""
     lists = {"C": [Entry(7, 5 * GIB), Entry(8, NOT_AVAILABLE)], "G": [Entry(7, GIB), Entry(8, GIB), Entry(9, 1)]}
     assert [(one.pid, one.kind, one.memory) for one in merge(lists)] == [
         (7, "C+G", 5 * GIB),
@@ -60,13 +57,11 @@ def test_a_process_on_two_lists_is_one_holding() -> None:
 
 
 def test_a_process_in_two_instances_is_two_holdings() -> None:
-    """MIG instances are told apart; outside of them there is none."""
     found = merge({"C": [Entry(7, 1, 1, 0), Entry(7, 2, 2, 0), Entry(8, 3, NO_INSTANCE, NO_INSTANCE)]})
     assert [(one.gpu_instance, one.compute_instance) for one in found] == [(1, 0), (2, 0), (None, None)]
 
 
 def test_a_sum_with_an_unknown_part_is_unknown() -> None:
-    """Not the sum of the others."""
     assert total_memory([Holding(pid=1, memory=3), Holding(pid=2, memory=4)]) == 7
     assert total_memory([Holding(pid=1, memory=3), Holding(pid=2, memory=Reason.UNSUPPORTED)]) is Reason.NO_SAMPLE
     assert total_memory([]) == 0
@@ -93,18 +88,15 @@ def test_one_figure_for_each_process_is_its_average_over_the_window_already() ->
 
 
 def test_several_samples_of_a_process_are_averaged_over_the_sample_periods_of_all() -> None:
-    """A process without a sample in one of them used nothing in it."""
     window = seen([sample(1, 300_000, 90), sample(1, 100_000, 30), sample(2, 200_000, 9)], {1, 2, 3})
     assert sms(window, 1, 2, 3) == [40, 3, 0]
 
 
 def test_processes_that_ran_one_after_the_other_shared_the_gpu() -> None:
-    """Each figure is of another sample period: together they are no more than all of it."""
     assert sms(seen([sample(1, 600_000, 100), sample(2, 100_000, 100)], {1, 2}), 1, 2) == [50, 50]
 
 
 def test_figures_of_two_windows_are_not_shown_together() -> None:
-    """Who has no sample in the newest one used nothing in it, whatever he used before."""
     window = seen([sample(1, 0, 100)], {1, 2})
     assert sms(window, 1, 2) == [100, 0]
     later = NOW + 1_000_000
@@ -140,7 +132,6 @@ def test_together_processes_use_no_more_than_the_gpu(periods: list[dict[int, int
 
 
 def test_what_cannot_be_true_is_no_sample() -> None:
-    """Over 100 %, or from the future: that says nothing of a process, not that it was idle."""
     garbled = [sample(1, sm=101), sample(2, decoder=2**32 - 1), sample(3, -9_000_000), sample(9, sm=5)]
     window = seen(garbled, {1, 2, 3, 4})
     assert [window.of(pid) for pid in (1, 2, 3)] == [(Reason.NO_SAMPLE,) * 4] * 3
@@ -154,27 +145,23 @@ def test_what_is_older_than_the_window_is_not_in_it() -> None:
 
 
 def test_the_window_is_never_shorter_than_the_drivers_longest_period() -> None:
-    """At ten looks a second most find no newer sample than the last; only after that time is it idleness."""
     window = UtilizationWindow()
     assert window.begin(NOW) == NOW - 1_250_000
     assert window.begin(NOW + 100_000) == NOW - 1_150_000
 
 
 def test_at_a_slow_pace_the_window_begins_at_the_last_look() -> None:
-    """What the driver took four seconds ago is new to one who looks every five."""
     window = UtilizationWindow()
     window.begin(NOW - 5_000_000)
     assert sms(seen([sample(1, 4_000_000, 40)], {1}, window), 1) == [40]
 
 
 def test_a_clock_that_is_set_back_starts_the_window_afresh() -> None:
-    """Else everything would look old until the clock has caught up."""
     window = seen([sample(1)], {1})
     earlier = NOW - 3_600_000_000
     assert window.begin(earlier) == earlier - 1_250_000
 
 
 def test_a_reason_is_given_to_every_process() -> None:
-    """Under MIG there is no utilization of processes, and that is not 0."""
     (one,) = add_utilization([Holding(pid=1)], Reason.UNSUPPORTED)
     assert (one.sm, one.memory_utilization, one.encoder, one.decoder) == (Reason.UNSUPPORTED,) * 4

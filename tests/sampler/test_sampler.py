@@ -17,7 +17,6 @@ from tests.support.sampling import ALL_BUT_3, ME, PATIENCE, Running, eight, once
 
 
 def test_every_field_comes_from_its_own_call(driver: Driver) -> None:
-    """Distinct figures everywhere: no column is another's."""
     card = Gpu(
         memory_total=80 * GIB,
         memory_used=30 * GIB,
@@ -68,7 +67,6 @@ def test_every_field_comes_from_its_own_call(driver: Driver) -> None:
 
 
 def test_snapshots_keep_coming_and_commands_are_obeyed(driver: Driver) -> None:
-    """Numbers count up, the interval changes, `skip` lets go of a GPU, `poke` does not wait."""
     eight(driver)
     with running(driver.env(), interval=0.1) as sampler:
         first, second = sampler.next(), sampler.next()
@@ -93,21 +91,18 @@ def test_snapshots_keep_coming_and_commands_are_obeyed(driver: Driver) -> None:
 def test_gpus_that_are_left_alone_are_not_called_at_all(
     driver: Driver, option: dict[str, list[int]], touched: list[int]
 ) -> None:
-    """A GPU that hangs must not be touched, not even for its name."""
     snapshot, _ = once(eight(driver).env(), **option)
     assert [row.index for row in snapshot.gpus] == touched
     assert [index for index in range(8) if driver.calls(index)] == touched
 
 
 def test_an_index_that_does_not_exist_is_a_usage_error(driver: Driver) -> None:
-    """It says which there are, and starting again would not help."""
     snapshot, code = once(eight(driver).env(), only=[9])
     assert (snapshot.state, code) == (SourceState.ENDED, Exit.USAGE)
     assert snapshot.words == "--only: there is no GPU 9; this machine has 0 to 7"
 
 
 def test_steady_calls_are_within_the_budget(driver: Driver) -> None:
-    """Once warm, a look takes one call a figure: seven that cannot wait, and at most one of the others."""
     eight(driver)
     with running(driver.env(), interval=0.1) as sampler:
         sampler.next()
@@ -122,7 +117,6 @@ def test_steady_calls_are_within_the_budget(driver: Driver) -> None:
 
 
 def test_the_output_ends_when_nobody_reads(driver: Driver) -> None:
-    """No traceback and no error for a reader who went away."""
     with running(eight(driver).env(), interval=0.05) as sampler:
         sampler.next()
         assert sampler.process.stdout is not None
@@ -132,7 +126,6 @@ def test_the_output_ends_when_nobody_reads(driver: Driver) -> None:
 
 
 def test_the_board_shows_a_call_that_hangs(driver: Driver) -> None:
-    """The parent knows which GPU and which call, and since when."""
     board = SharedPage.create()
     eight(driver, "nvmlDeviceGetPowerUsage@5 hang")
     before = time.monotonic()
@@ -145,7 +138,6 @@ def test_the_board_shows_a_call_that_hangs(driver: Driver) -> None:
 
 
 def test_sixteen_gpus_and_five_hundred_processes(driver: Driver, tmp_path: Path) -> None:
-    """Row 30: all of them, none twice, and none that is not there."""
     pids = list(range(3_000_000, 3_000_500))
     limit = tmp_path / "proc/sys/kernel/pid_max"
     limit.parent.mkdir(parents=True)
@@ -160,7 +152,6 @@ def test_sixteen_gpus_and_five_hundred_processes(driver: Driver, tmp_path: Path)
 
 
 def test_a_library_that_prints_spoils_no_line(driver: Driver, tmp_path: Path) -> None:
-    """What is written to the process's stdout by others goes to stderr."""
     shadow = tmp_path / "first"
     shadow.mkdir()
     (shadow / "sitecustomize.py").write_text(
@@ -172,7 +163,6 @@ def test_a_library_that_prints_spoils_no_line(driver: Driver, tmp_path: Path) ->
 
 
 def test_it_dies_with_its_parent(driver: Driver) -> None:
-    """Even inside a call that hangs, where no end of stdin is seen."""
     eight(driver, "nvmlDeviceGetPowerUsage@0 hang")
     script = (
         "import subprocess, sys, time\n"

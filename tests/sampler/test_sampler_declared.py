@@ -79,7 +79,6 @@ PENDING = Declared(knowledge=Knowledge.PENDING)
 
 
 def test_a_process_is_pending_until_its_answer_comes() -> None:
-    """Then it stays known, and is not asked about again."""
     bench = Bench()
     assert bench.see(ADA, BEN) == [PENDING, PENDING]
     assert bench.asked() == [7, 8]
@@ -93,7 +92,6 @@ def test_a_process_is_pending_until_its_answer_comes() -> None:
 
 
 def test_it_is_asked_once_more_when_it_has_imported_what_it_uses() -> None:
-    """Twenty seconds later, once."""
     bench = Bench()
     bench.see(ADA)
     bench.client.answer(ADA)
@@ -113,7 +111,6 @@ def test_it_is_asked_once_more_when_it_has_imported_what_it_uses() -> None:
     "change", [{"name": "vllm"}, {"command": "python b.py"}, {"ppid": 1}, {"user": "eve"}, {"start": 9}]
 )
 def test_it_is_asked_again_when_it_has_changed(change: dict[str, object]) -> None:
-    """Its last answer is shown meanwhile, unless it is another process."""
     bench = Bench()
     bench.see(ADA)
     bench.client.answer(ADA)
@@ -124,7 +121,6 @@ def test_it_is_asked_again_when_it_has_changed(change: dict[str, object]) -> Non
 
 
 def test_the_viewers_own_are_asked_again_once_a_minute_and_others_are_not() -> None:
-    """All of them at once: the reader is started once for them."""
     bench = Bench()
     own = msgspec.structs.replace(ADA, pid=9, start=3)
     bench.see(ADA, BEN)
@@ -145,7 +141,6 @@ def test_the_viewers_own_are_asked_again_once_a_minute_and_others_are_not() -> N
 
 @pytest.mark.parametrize("change", [{"adopted": True}, {"led": False}])
 def test_one_that_has_lost_its_parent_or_its_login_is_asked_at_once(change: dict[str, object]) -> None:
-    """Whosever it is, and also where its title changes all the time."""
     bench = Bench()
     ben = msgspec.structs.replace(BEN, led=True)
     for step in range(3):
@@ -161,7 +156,6 @@ def test_one_that_has_lost_its_parent_or_its_login_is_asked_at_once(change: dict
 
 
 def test_what_changes_of_it_all_the_time_is_no_change() -> None:
-    """Its state, its use of the machine."""
     bench = Bench()
     bench.see(ADA)
     bench.client.answer(ADA)
@@ -170,7 +164,6 @@ def test_what_changes_of_it_all_the_time_is_no_change() -> None:
 
 
 def test_nobody_is_asked_twice_at_once() -> None:
-    """What changed while the answer was on its way is asked about after it."""
     bench = Bench()
     bench.see(ADA)
     changed = msgspec.structs.replace(ADA, command="VLLM::EngineCore")
@@ -183,7 +176,6 @@ def test_nobody_is_asked_twice_at_once() -> None:
 
 
 def test_a_title_that_changes_at_every_step_is_not_followed() -> None:
-    """The first change is, at once; the others together, when the next look is due."""
     bench = Bench()
     for step in range(100):
         bench.see(msgspec.structs.replace(ADA, name=f"step {step}"))
@@ -196,7 +188,6 @@ def test_a_title_that_changes_at_every_step_is_not_followed() -> None:
 
 
 def test_processes_that_have_gone_are_forgotten() -> None:
-    """And their answers, which come too late, go nowhere."""
     bench = Bench()
     bench.see(ADA, BEN)
     bench.client.answer(ADA)
@@ -208,7 +199,6 @@ def test_processes_that_have_gone_are_forgotten() -> None:
 
 @pytest.mark.parametrize("presence", [one for one in Presence if one is not Presence.SEEN])
 def test_what_the_kernel_does_not_show_is_unreadable(presence: Presence) -> None:
-    """Which is not the same as that it declared nothing."""
     bench = Bench()
     (declared,) = bench.see(Process(pid=7, presence=presence))
     assert declared is not None
@@ -245,7 +235,6 @@ def test_all_are_asked_again_when_the_gpus_change() -> None:
 
 
 def test_a_gpu_in_trouble_is_what_it_was() -> None:
-    """Its memory and its instances are not forgotten because it does not answer."""
     bench = Bench()
     mig = Instance(uuid="MIG-1", name="1g", gpu_instance=7, compute_instance=0, memory=Memory(total=10 * GIB))
     cut = msgspec.structs.replace(GPU, mig=True, instances=(mig,))
@@ -274,7 +263,6 @@ def test_gpus_that_are_left_alone_have_their_places() -> None:
 
 
 def test_settling_waits_for_the_answers_and_no_longer(inspector: Callable[..., InspectorClient]) -> None:
-    """For a single snapshot."""
     declarations = Declarations(inspector("time.sleep(0.05)"))
     declarations.annotate([ADA, BEN], [GPU], 1)
     declarations.wait(PATIENCE)
@@ -291,9 +279,10 @@ def test_settling_waits_for_the_answers_and_no_longer(inspector: Callable[..., I
 
 def held(driver: Driver, *pids: int) -> Driver:
     """Return the driver two GPUs of 80 GiB, and processes on the second."""
-    driver.gpus = [Fake(index, memory_total=80 * GIB, memory_used=30 * GIB) for index in range(2)]
-    driver.procs = [Proc(1, pid, memory=2 * GIB) for pid in pids]
-    return driver.write()
+    return driver.put(
+        gpus=[Fake(index, memory_total=80 * GIB, memory_used=30 * GIB) for index in range(2)],
+        procs=[Proc(1, pid, memory=2 * GIB) for pid in pids],
+    )
 
 
 def declared(snapshot: Snapshot, pid: int) -> Declared:
@@ -318,7 +307,6 @@ def test_a_single_snapshot_has_what_was_declared(driver: Driver) -> None:
 
 
 def test_a_stream_has_it_as_soon_as_it_is_known(driver: Driver) -> None:
-    """The first snapshot is not held up; where the next is far, it is written again with the answer."""
     with (
         sharing("-c", "import jax", environ=JAX) as process,
         running(held(driver, process.pid).env(), interval=3600) as sampler,
@@ -331,7 +319,6 @@ def test_a_stream_has_it_as_soon_as_it_is_known(driver: Driver) -> None:
 
 
 def test_an_agreement_reaches_the_resolver(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the configuration's reader through the sampler's arguments."""
     with sleeping(b"A=1") as pid:
         for name, value in held(driver, pid).env().items():
             monkeypatch.setenv(name, value)
@@ -350,7 +337,6 @@ def test_an_agreement_reaches_the_resolver(driver: Driver, monkeypatch: pytest.M
 
 
 def test_it_can_be_left_out(driver: Driver) -> None:
-    """A probe of one GPU needs none of it: no reader, and nobody has looked."""
     with sleeping(b"A=1") as pid, running(held(driver, pid).env(), declared=False) as sampler:
         (process,) = sampler.next().processes
         assert procfs.find_children(sampler.process.pid) == []
@@ -358,7 +344,6 @@ def test_it_can_be_left_out(driver: Driver) -> None:
 
 
 def test_a_reader_that_hangs_holds_up_nothing(driver: Driver) -> None:
-    """Snapshots go on, the process that it hung over is said to be unreadable, and the next one is read."""
     with sleeping(b"A=1") as first, sleeping(b"A=2") as second, running(held(driver).env()) as sampler:
         sampler.next()
         (reader,) = procfs.find_children(sampler.process.pid)
@@ -375,7 +360,6 @@ def test_a_reader_that_hangs_holds_up_nothing(driver: Driver) -> None:
 
 
 def test_nothing_is_left_behind_when_the_sampler_is_killed(driver: Driver) -> None:
-    """The reader goes with it, even where it is stopped and reads no pipe."""
     with running(held(driver).env()) as sampler:
         sampler.next()
         (reader,) = procfs.find_children(sampler.process.pid)

@@ -19,7 +19,6 @@ from tests.support.sampling import eight, once, running, well
 
 @pytest.mark.parametrize("content", [None, b"this is no library\n"])
 def test_a_library_that_is_missing_or_broken(tmp_path: Path, content: bytes | None) -> None:
-    """Row 1: the cause and the next step, and an exit code that lets the parent try again."""
     if content is not None:
         (tmp_path / "libnvidia-ml.so.1").write_bytes(content)
     elif any(Path(folder, "libnvidia-ml.so.1").exists() for folder in ("/usr/lib64", "/usr/lib/x86_64-linux-gnu")):
@@ -42,7 +41,6 @@ def test_a_library_that_is_missing_or_broken(tmp_path: Path, content: bytes | No
     ],
 )
 def test_a_driver_that_does_not_start(driver: Driver, code: int, state: SourceState, words: str) -> None:
-    """Rows 2, 3 and 18: what is wrong in words; the library is never asked for them."""
     driver.faults = [f"nvmlInitWithFlags ret={code}", "nvmlErrorString hang"]
     snapshot, exit_code = once(driver.write().env())
     assert (snapshot.state, exit_code) == (state, Exit.NO_DRIVER)
@@ -50,7 +48,7 @@ def test_a_driver_that_does_not_start(driver: Driver, code: int, state: SourceSt
 
 
 def test_both_versions_are_named_when_they_differ(driver: Driver, tmp_path: Path) -> None:
-    """Row 3: the module's version is the kernel's to tell, the library's is in the name of its file."""
+    """The module's version is the kernel's to tell, the library's is in the name of its file."""
     proc = tmp_path / "proc"
     (proc / "driver/nvidia").mkdir(parents=True)
     (proc / "driver/nvidia/version").write_text(
@@ -66,7 +64,6 @@ def test_both_versions_are_named_when_they_differ(driver: Driver, tmp_path: Path
 
 
 def test_no_gpu(driver: Driver) -> None:
-    """A driver without a GPU is no fault of the driver."""
     driver.gpus = []
     snapshot, code = once(driver.write().env())
     assert (snapshot.state, code) == (SourceState.NO_GPU, Exit.NO_DRIVER)
@@ -83,7 +80,6 @@ def test_no_gpu(driver: Driver) -> None:
 def test_another_package_in_place_of_the_binding(
     driver: Driver, tmp_path: Path, path: str, text: str, words: str
 ) -> None:
-    """Row 4: the file is named, and the commands that mend it."""
     shadow = tmp_path / "first"
     (shadow / path).parent.mkdir(parents=True)
     (shadow / path).write_text(text)
@@ -99,7 +95,6 @@ def test_another_package_in_place_of_the_binding(
 
 @pytest.mark.parametrize("options", [{"what": 1}, {"only": ["x"]}, {"page": 1}, {"interval": ""}])
 def test_a_wrong_command_line_ends_in_words(driver: Driver, options: dict[str, Any]) -> None:
-    """Only our own parent writes it; where it is wrong all the same, that is said on the stream."""
     with running(driver.env(), **options) as sampler:
         snapshot = sampler.next()
         assert snapshot.state is SourceState.ENDED
@@ -108,7 +103,6 @@ def test_a_wrong_command_line_ends_in_words(driver: Driver, options: dict[str, A
 
 
 def test_a_fault_of_our_own_reaches_the_reader(driver: Driver) -> None:
-    """An exception that nobody expected is a last line on the stream and not a silence."""
     with running(driver.env()) as sampler:
         sampler.next()
         sampler.send(interval="soon")
@@ -124,7 +118,6 @@ def mapped(pid: int) -> int:
 
 
 def test_the_memory_of_the_sampler_has_an_end(driver: Driver) -> None:
-    """Whatever makes it grow: it says so in one line, and does not take the machine's."""
     with running(driver.env(), interval=60) as sampler:  # it writes nothing that nobody reads meanwhile
         sampler.next()
         pid = sampler.process.pid
@@ -143,7 +136,7 @@ def test_the_memory_of_the_sampler_has_an_end(driver: Driver) -> None:
 
 @pytest.mark.parametrize("code", [1, 9, 18, 999])
 def test_a_driver_that_goes_away_ends_the_sampler(driver: Driver, code: int) -> None:
-    """Rows 3 and 17: only a fresh process can find it again; the parent is told so by the exit code."""
+    """Only a fresh process can find it again; the parent is told so by the exit code."""
     eight(driver)
     with running(driver.env()) as sampler:
         sampler.until(lambda snapshot: well(snapshot) == list(range(8)))
@@ -155,7 +148,7 @@ def test_a_driver_that_goes_away_ends_the_sampler(driver: Driver, code: int) -> 
 
 
 def test_a_container_that_lost_its_gpus_is_told_why(driver: Driver, tmp_path: Path) -> None:
-    """Row 17: systemctl daemon-reload on the host takes the device cgroup away."""
+    """Systemctl daemon-reload on the host takes the device cgroup away."""
     proc = tmp_path / "proc"
     (proc / "self").mkdir(parents=True)
     (proc / "self/cgroup").write_text("11:devices:/docker/0123456789abcdef\n")

@@ -13,7 +13,6 @@ from tests.support.sampling import ME, eight, gpu, once, running
 
 
 def test_what_is_not_supported_is_asked_once(driver: Driver) -> None:
-    """Row 10: a figure that this model lacks costs no further calls."""
     eight(driver, "nvmlDeviceGetPowerUsage@3 ret=3", "nvmlDeviceGetProcessUtilization@3 ret=3")
     with running(driver.env()) as sampler:
         first = sampler.next()
@@ -38,7 +37,7 @@ def _lists(*generations: str) -> Iterable[str]:
     ids=["no _v3", "neither _v3 nor _v2, nor any newer call"],
 )
 def test_an_old_driver_fills_all_that_it_can(tmp_path: Path, absent: list[str], used: str) -> None:
-    """Row 12: each call has an older one below it."""
+    """Each call has an older one below it."""
     driver = eight(Driver(tmp_path, build(tmp_path / "old", absent=absent)))
     row = gpu(once(driver.env())[0], 0)
     assert (row.health, row.temperature, row.throttle, row.utilization) == (Health.OK, 31, (), 50)
@@ -52,7 +51,6 @@ def test_an_old_driver_fills_all_that_it_can(tmp_path: Path, absent: list[str], 
 
 
 def test_a_driver_without_a_process_list(tmp_path: Path) -> None:
-    """It says so; that is not the same as no processes."""
     driver = eight(Driver(tmp_path, build(tmp_path / "old", absent=_lists("_v3", "_v2", ""))))
     row = gpu(once(driver.env())[0], 0)
     assert (row.health, row.holdings, row.unattributed) == (Health.OK, (), Reason.NO_SAMPLE)
@@ -75,7 +73,6 @@ def test_a_unified_machine_shows_the_machines_memory(driver: Driver, tmp_path: P
 
 
 def test_memory_that_we_may_not_read_is_not_unified(driver: Driver) -> None:
-    """Only what is not supported is."""
     driver.gpus = [Gpu(0, memory_total=Code(4)), Gpu(1)]
     row = once(driver.write().env())[0].gpus[0]
     assert (row.memory.unified, row.memory.total, row.memory.used) == (False, Reason.DENIED, Reason.DENIED)
@@ -83,7 +80,6 @@ def test_memory_that_we_may_not_read_is_not_unified(driver: Driver) -> None:
 
 
 def test_a_name_of_any_bytes(driver: Driver) -> None:
-    """Row 29: what is no UTF-8 or no text is marked, and nothing fails."""
     driver.gpus = [Gpu(0, name=b"NVIDIA \xff\xfe H100"), Gpu(1, name="A\x1b]52;c;eA==\x07B", uuid=b"GPU-\xff")]
     snapshot, _ = once(driver.write().env())
     assert snapshot.gpus[0].name == "NVIDIA \ufffd\ufffd H100"
@@ -92,7 +88,6 @@ def test_a_name_of_any_bytes(driver: Driver) -> None:
 
 
 def test_a_list_that_grows_at_each_call_is_given_up(driver: Driver) -> None:
-    """Row 14: three more tries, a mark, and the last list that was read."""
     eight(driver)
     with running(driver.env()) as sampler:
         sampler.next()
@@ -107,14 +102,13 @@ def test_a_list_that_grows_at_each_call_is_given_up(driver: Driver) -> None:
 
 
 def test_four_calls_and_no_more_for_a_list_that_grows(driver: Driver) -> None:
-    """Row 14: the count."""
     once(eight(driver, "nvmlDeviceGetComputeRunningProcesses_v3@3 grow").env())
     assert driver.calls(3)["nvmlDeviceGetComputeRunningProcesses_v3"] == 4
 
 
 @pytest.mark.parametrize("fault", ["ret=6", "empty"])
 def test_no_sample_of_utilization_is_idleness(driver: Driver, fault: str) -> None:
-    """Row 15: NOT_FOUND, and success with nothing: 0 %, measured."""
+    """NOT_FOUND, and success with nothing: 0 %, measured."""
     row = gpu(once(eight(driver, f"nvmlDeviceGetProcessUtilization@3 {fault}").env())[0], 3)
     assert (row.holdings[0].sm, row.holdings[0].decoder, row.health) == (0, 0, Health.OK)
 
@@ -130,7 +124,6 @@ def test_a_list_that_makes_no_sense_is_marked(driver: Driver) -> None:
 
 
 def test_a_process_list_that_we_may_not_see(driver: Driver) -> None:
-    """Nobody's there, and we may not look, are not the same."""
     row = gpu(once(eight(driver, "nvmlDeviceGetComputeRunningProcesses_v3@3 ret=4").env())[0], 3)
     assert row.holdings == ()
     assert "may not see" in row.holdings_note
@@ -142,8 +135,7 @@ def test_a_graphics_process_that_ended_does_not_linger(driver: Driver) -> None:
     driver.procs = [Proc(0, ME, kind="CG")]
     with running(driver.write().env()) as sampler:
         sampler.next()
-        driver.procs = []
-        driver.write()
+        driver.put(procs=[])
         changed = sampler.next().monotonic
         gone = sampler.until(lambda snapshot: not snapshot.gpus[0].holdings)
         assert gone.monotonic < changed + 5
@@ -152,14 +144,14 @@ def test_a_graphics_process_that_ended_does_not_linger(driver: Driver) -> None:
 def cut(driver: Driver, *faults: str) -> Driver:
     """Cut GPU 0 into two instances with an empty slot before them, a process of ours on the second."""
     migs = [Mig(gi=7), Mig(gi=9, memory_used=4 * GIB)]
-    driver.gpus = [Gpu(0, mig_mode=1, migs=migs, util_gpu=99, memory_used=5 * GIB), Gpu(1)]
-    driver.procs = [Proc(0, ME, gi=9, ci=0, memory=3 * GIB, sm=77)]
-    driver.faults = list(faults)
-    return driver.write()
+    return driver.put(
+        gpus=[Gpu(0, mig_mode=1, migs=migs, util_gpu=99, memory_used=5 * GIB), Gpu(1)],
+        procs=[Proc(0, ME, gi=9, ci=0, memory=3 * GIB, sm=77)],
+        faults=list(faults),
+    )
 
 
 def test_instances_and_what_a_cut_gpu_does_not_have(driver: Driver) -> None:
-    """Row 27: rows for the instances; utilization is not supported, and not 0."""
     row = once(cut(driver).env())[0].gpus[0]
     assert row.mig is True
     assert [(one.gpu_instance, one.memory.used) for one in row.instances] == [(7, GIB), (9, 4 * GIB)]
@@ -171,13 +163,12 @@ def test_instances_and_what_a_cut_gpu_does_not_have(driver: Driver) -> None:
 
 
 def test_an_empty_slot_hides_no_instance_behind_it(driver: Driver) -> None:
-    """Row 27: NOT_FOUND is an empty slot and not the end."""
+    """NOT_FOUND is an empty slot and not the end."""
     cut(driver, "nvmlDeviceGetMigDeviceHandleByIndex@0 ret=6 ok_after=1")
     assert [one.gpu_instance for one in once(driver.env())[0].gpus[0].instances] == [9]
 
 
 def test_a_user_who_may_not_see_the_whole_gpu(driver: Driver) -> None:
-    """Row 27: memory denied is not 0, and the processes are asked of each instance."""
     cut(driver, "nvmlDeviceGetComputeRunningProcesses_v3@0 ret=4 ok_after=1")
     driver.gpus[0].memory_used = Code(4)
     row = once(driver.write().env())[0].gpus[0]
@@ -187,7 +178,6 @@ def test_a_user_who_may_not_see_the_whole_gpu(driver: Driver) -> None:
 
 
 def test_a_cut_gpu_keeps_to_the_budget(driver: Driver) -> None:
-    """Seven instances are read in turn."""
     cut(driver)
     driver.gpus[0].migs = [Mig(gi=index + 1) for index in range(7)]
     driver.procs = []

@@ -30,7 +30,6 @@ from tests.support.sampling import ALL_BUT_3, eight, gpu, once, running, well
     ],
 )
 def test_one_gpu_without_a_handle_costs_no_other(driver: Driver, code: int, health: Health, words: str) -> None:
-    """Rows 5, 8, 9 and 18: seven live rows and one that says what is wrong, whatever the code."""
     eight(driver, f"nvmlDeviceGetHandleByIndex_v2@3 ret={code}", "nvmlErrorString hang")
     snapshot, exit_code = once(driver.env())
     assert (exit_code, snapshot.state, well(snapshot)) == (0, SourceState.OK, ALL_BUT_3)
@@ -41,14 +40,12 @@ def test_one_gpu_without_a_handle_costs_no_other(driver: Driver, code: int, heal
 
 
 def test_a_gpu_on_which_every_call_fails(driver: Driver) -> None:
-    """Row 5, once more: every call says that it is lost."""
     snapshot, _ = once(eight(driver, "*@3 ret=15").env())
     assert well(snapshot) == ALL_BUT_3
     assert gpu(snapshot, 3).health is Health.LOST
 
 
 def test_a_gpu_is_lost_while_some_of_its_calls_still_succeed(driver: Driver) -> None:
-    """Row 6: it is not idle and not without processes, it is lost; and it stays so until all is well again."""
     eight(driver)
     with running(driver.env(), retry=0.5) as sampler:
         before = sampler.until(lambda snapshot: well(snapshot) == list(range(8)))
@@ -71,7 +68,6 @@ def test_a_gpu_is_lost_while_some_of_its_calls_still_succeed(driver: Driver) -> 
 
 
 def test_a_figure_that_fails_costs_no_other_figure(driver: Driver) -> None:
-    """Denied, broken and not supported are told apart, and the rest of the row is there."""
     eight(
         driver,
         "nvmlDeviceGetPowerUsage@3 ret=4",
@@ -86,7 +82,6 @@ def test_a_figure_that_fails_costs_no_other_figure(driver: Driver) -> None:
 
 
 def test_a_timeout_now_and_then_only_ages_the_row(driver: Driver) -> None:
-    """One that times out again and again does not respond."""
     eight(driver)
     with running(driver.env(), retry=0.5) as sampler:
         sampler.until(lambda snapshot: well(snapshot) == list(range(8)))
@@ -101,7 +96,6 @@ def test_a_timeout_now_and_then_only_ages_the_row(driver: Driver) -> None:
 
 
 def test_a_slow_gpu_is_asked_less_often(driver: Driver) -> None:
-    """Its row keeps its older stamp; the others go on."""
     eight(driver, "nvmlDeviceGetPowerUsage@3 sleep=250")
     with running(driver.env()) as sampler:
         first = sampler.until(lambda snapshot: well(snapshot) == list(range(8)))
@@ -112,7 +106,6 @@ def test_a_slow_gpu_is_asked_less_often(driver: Driver) -> None:
 
 
 def test_a_round_a_little_slower_than_the_last_is_shown_once(driver: Driver) -> None:
-    """Not also in its middle, with the figures of one round on some rows and of the round before on the others."""
     eight(driver, "nvmlDeviceGetPowerUsage@3 sleep=60 after=2")
     with running(driver.env(), interval=0.6) as sampler:
         for _ in range(5):
@@ -151,7 +144,6 @@ def test_a_gpu_that_vanishes_stays_as_a_row_and_shifts_no_other(driver: Driver) 
 
 
 def test_a_gpu_that_is_no_longer_listed_is_visible_to_nobody(driver: Driver) -> None:
-    """A process that chose none sees those that there are."""
     driver.gpus = [Card(0), Card(1), Card(2)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
     with running(driver.write().env(), retry=0.5) as sampler:
@@ -160,8 +152,7 @@ def test_a_gpu_that_is_no_longer_listed_is_visible_to_nobody(driver: Driver) -> 
         driver.write()
         sampler.until(lambda snapshot: gpu(snapshot, 2).health is Health.MISSING)
         with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment) as one:
-            driver.procs = [Proc(0, one.pid)]
-            driver.write()
+            driver.put(procs=[Proc(0, one.pid)])
             snapshot = sampler.until(
                 lambda snapshot: any(it.declared and it.declared.visible for it in snapshot.processes)
             )

@@ -68,9 +68,7 @@ def later(driver: Driver) -> Iterator[Later]:
 
 
 def test_three_minutes_within_the_budget(driver: Driver, later: Later) -> None:
-    """No second has more than 8 calls at a GPU, and one for the events of all; each minute one more counts the GPUs."""
-    driver.procs = [Proc(0, ME, sm=40)]
-    driver.write()
+    driver.put(procs=[Proc(0, ME, sm=40)])
     first = later(0)
     before = driver.calls(0)
     looks = [later(1) for _ in range(180)]
@@ -89,16 +87,12 @@ def test_three_minutes_within_the_budget(driver: Driver, later: Later) -> None:
 
 
 def test_at_a_slow_pace_each_sample_has_all(driver: Driver, later: Later) -> None:
-    """Where a minute lies between two looks, nothing is older than the last."""
     looks = [later(61) for _ in range(5)]
     assert [look.gpus[0].slow_sampled for look in looks] == [look.now for look in looks]
 
 
 def test_a_gpu_that_is_cut_while_we_run(driver: Driver, later: Later) -> None:
-    """Within a minute it has instances and no utilization; when it is whole again, it has one again."""
-    driver.gpus = [Card(0, util_gpu=60, memory_used=2 * GIB)]
-    driver.procs = [Proc(0, ME, sm=40)]
-    driver.write()
+    driver.put(gpus=[Card(0, util_gpu=60, memory_used=2 * GIB)], procs=[Proc(0, ME, sm=40)])
     assert later(0).gpus[0].utilization == 60
     driver.gpus[0].mig_mode, driver.gpus[0].migs = 1, [Mig(gi=3)]
     driver.procs[0].gi, driver.procs[0].ci = 3, 0
@@ -114,11 +108,9 @@ def test_a_gpu_that_is_cut_while_we_run(driver: Driver, later: Later) -> None:
 
 
 def test_a_handle_that_is_reused_for_another_slice_carries_no_old_name(driver: Driver, later: Later) -> None:
-    """The GPU is cut anew, and the driver gives the same handles to other slices: each figure has its own UUID."""
     old = [Mig(gi=7, uuid="MIG-a", memory_used=GIB), Mig(gi=9, uuid="MIG-b", memory_used=2 * GIB)]
     new = [Mig(gi=1, uuid="MIG-c", name="MIG 3g.40gb", memory_used=3 * GIB), Mig(gi=9, uuid="MIG-d", memory_used=0)]
-    driver.gpus = [Card(0, mig_mode=1, migs=old)]
-    driver.write()
+    driver.put(gpus=[Card(0, mig_mode=1, migs=old)])
     later(0)
     later(1)
     driver.gpus[0].migs = new
@@ -133,24 +125,18 @@ def test_a_handle_that_is_reused_for_another_slice_carries_no_old_name(driver: D
 
 
 def test_instances_that_cannot_be_asked(driver: Driver, later: Later) -> None:
-    """What an instance does not tell is missing there, and nowhere else."""
-    driver.gpus = [Card(0, mig_mode=1, migs=[Mig(gi=3, memory_used=Code(4)), Mig(gi=4, memory_used=None)])]
-    driver.write()
+    driver.put(gpus=[Card(0, mig_mode=1, migs=[Mig(gi=3, memory_used=Code(4)), Mig(gi=4, memory_used=None)])])
     row = later(0).gpus[0]
     assert [one.memory.used for one in row.instances] == [Reason.DENIED, Reason.UNSUPPORTED]
-    driver.faults = ["nvmlDeviceGetMaxMigDeviceCount ret=4"]
-    driver.write()
+    driver.put(faults=["nvmlDeviceGetMaxMigDeviceCount ret=4"])
     row = [later(1) for _ in range(62)][-1].gpus[0]
     assert (row.health, row.mig, row.instances) == (Health.OK, True, ())
-    driver.faults = ["nvmlDeviceGetMigDeviceHandleByIndex ret=15"]
-    driver.write()
+    driver.put(faults=["nvmlDeviceGetMigDeviceHandleByIndex ret=15"])
     assert [later(1) for _ in range(62)][-1].gpus[0].health is Health.LOST
 
 
 def test_a_gpu_that_goes_and_comes_back(driver: Driver, later: Later) -> None:
-    """The driver is asked each minute how many there are; the row stays, and is the same GPU when it is back."""
-    driver.gpus = [Card(index) for index in range(3)]
-    driver.write()
+    driver.put(gpus=[Card(index) for index in range(3)])
     before = later(0).gpus
     del driver.gpus[1]
     driver.write()
@@ -161,8 +147,7 @@ def test_a_gpu_that_goes_and_comes_back(driver: Driver, later: Later) -> None:
         before[2].uuid: Health.OK,
     }
     assert [row.index for row in gone if row.health is Health.OK] == [0, 1]
-    driver.gpus = [Card(index) for index in range(4)]
-    driver.write()
+    driver.put(gpus=[Card(index) for index in range(4)])
     back = [later(1) for _ in range(70)][-1].gpus
     assert [row.index for row in back] == [0, 1, 2, 3]
     assert [row.uuid for row in back][:3] == [row.uuid for row in before]
@@ -170,10 +155,7 @@ def test_a_gpu_that_goes_and_comes_back(driver: Driver, later: Later) -> None:
 
 
 def test_a_lost_gpu_is_tried_every_five_seconds(driver: Driver, later: Later) -> None:
-    """Not more often: each try may block."""
-    driver.gpus = [Card(0), Card(1)]
-    driver.faults = ["nvmlDeviceGetTemperatureV@1 ret=15"]
-    driver.write()
+    driver.put(gpus=[Card(0), Card(1)], faults=["nvmlDeviceGetTemperatureV@1 ret=15"])
     looks = [later(1) for _ in range(60)]
     assert {look.gpus[1].health for look in looks} == {Health.LOST}
     assert {look.gpus[1].since for look in looks} == {looks[0].gpus[1].since}
@@ -182,8 +164,6 @@ def test_a_lost_gpu_is_tried_every_five_seconds(driver: Driver, later: Later) ->
 
 
 def test_a_gpu_without_a_name_or_an_address(driver: Driver, later: Later) -> None:
-    """Texts that are not there are empty, and the rest of the row is there."""
-    driver.gpus = [Card(0, name=Code(3), bus=b"\xff\xfe")]
-    driver.write()
+    driver.put(gpus=[Card(0, name=Code(3), bus=b"\xff\xfe")])
     row = later(0).gpus[0]
     assert (row.name, row.bus_id, row.health, row.temperature) == ("", "", Health.OK, 31)

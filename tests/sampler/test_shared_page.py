@@ -11,7 +11,6 @@ from gpuwatch.sampler.shared_page import SharedPage
 
 
 def test_the_parent_sees_the_call_that_the_child_is_in() -> None:
-    """Two maps of one page: what one side writes the other reads."""
     parent = SharedPage.create()
     child = SharedPage(os.dup(parent.fd))
     assert parent.read() is None
@@ -29,7 +28,6 @@ def test_the_parent_sees_the_call_that_the_child_is_in() -> None:
 
 
 def test_the_parent_sees_which_gpu_it_is_about() -> None:
-    """By what identifies it, since its index may be another's by now."""
     board = SharedPage()
     uuid, bus_id = "GPU-\ufffd" + "x" * 91, "00000000:1B:00.0"
     board.enter(2, "nvmlDeviceGetName", 7, uuid.encode(), bus_id.encode())
@@ -44,7 +42,6 @@ def test_the_parent_sees_which_gpu_it_is_about() -> None:
 
 
 def test_a_closed_board_is_quiet() -> None:
-    """The parent may close it while another of its threads looks at it."""
     board = SharedPage.create()
     board.enter(0, "nvmlInit_v2")
     board.close()
@@ -53,7 +50,6 @@ def test_a_closed_board_is_quiet() -> None:
 
 
 def test_what_is_no_page_is_refused() -> None:
-    """A wrong descriptor on the command line ends in words, not in a crash."""
     readable, writable = os.pipe()
     with pytest.raises((OSError, ValueError)):
         SharedPage(readable)

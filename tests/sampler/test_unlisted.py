@@ -146,7 +146,6 @@ def test_others_look_only_into_their_own() -> None:
 
 
 def test_processes_come_and_go_meanwhile() -> None:
-    """Walk after walk among processes that live some ms: nothing is raised, and who stays is found each time."""
     stop = threading.Event()
     started = 0
 
@@ -276,7 +275,6 @@ def test_a_single_walk_is_cut_short(tree: Tree) -> None:
 
 
 def test_who_has_very_many_files(tree: Tree) -> None:
-    """So many are looked at, and no more."""
     tree.add(100, *[f"/dev/nvidia{number}" for number in range(2 * unlisted.MOST_FILES)])
     (found,) = whole(proc=tree.root, uid=os.getuid()).found
     assert len(found.minors) == unlisted.MOST_FILES

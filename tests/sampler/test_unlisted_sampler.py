@@ -23,9 +23,10 @@ def of(snapshot: Snapshot, *pids: int) -> dict[int, Unlisted]:
 
 def training(driver: Driver, *pids: int) -> Driver:
     """Let the driver list these processes on the second of two GPUs, whose device file is /dev/nvidia0."""
-    driver.gpus = [Gpu(0, minor=1), Gpu(1, minor=0, memory_used=8 * GIB)]
-    driver.procs = [Proc(1, pid, memory=GIB, sm=50) for pid in pids]
-    return driver.write()
+    return driver.put(
+        gpus=[Gpu(0, minor=1), Gpu(1, minor=0, memory_used=8 * GIB)],
+        procs=[Proc(1, pid, memory=GIB, sm=50) for pid in pids],
+    )
 
 
 def test_workers_are_told_and_dropped_when_they_end_or_are_listed(driver: Driver) -> None:

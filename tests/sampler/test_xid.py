@@ -52,7 +52,6 @@ def test_a_counter_counts_by_code_and_keeps_the_newest() -> None:
 
 
 def test_xids_reach_the_row_of_their_gpu(driver: Driver) -> None:
-    """Nothing from before the start, each once, with the time at which it came."""
     happens(eight(driver), (3, 48))
     with running(driver.env()) as sampler:
         first = sampler.until(lambda snapshot: all(row.xids == () for row in snapshot.gpus))
@@ -69,7 +68,6 @@ def test_xids_reach_the_row_of_their_gpu(driver: Driver) -> None:
 
 
 def test_a_single_snapshot_listens_for_nothing(driver: Driver) -> None:
-    """It would hear nothing, and waits for no call that it does not need."""
     snapshot, _ = once(eight(driver).env())
     assert {row.xids for row in snapshot.gpus} == {Reason.NO_SAMPLE}
     assert not driver.calls().keys() & EVENT_CALLS
@@ -91,8 +89,7 @@ def test_a_gpu_that_falls_off_the_bus_says_why(driver: Driver) -> None:
 
 def test_a_gpu_that_comes_back_is_heard_again_and_nothing_is_counted_twice(driver: Driver, later: Later) -> None:
     """The library tells twice of what is registered twice."""
-    driver.gpus = [Card(0), Card(1)]
-    driver.write()
+    driver.put(gpus=[Card(0), Card(1)])
     later(0)
     happens(driver, (1, 48))
     assert heard(later(1).gpus[1].xids) == {48: 1}
@@ -100,8 +97,7 @@ def test_a_gpu_that_comes_back_is_heard_again_and_nothing_is_counted_twice(drive
     happens(driver, (1, 79))
     lost = later(6).gpus[1]
     assert (lost.health, heard(lost.xids)) == (Health.LOST, {48: 1, 79: 1})
-    driver.faults = []
-    driver.write()
+    driver.put(faults=[])
     back = later(6).gpus
     assert (back[1].health, heard(back[1].xids), back[0].xids) == (Health.OK, {48: 1, 79: 1}, ())
     happens(driver, (1, 79), (0, 31))
@@ -112,8 +108,7 @@ def test_a_gpu_that_comes_back_is_heard_again_and_nothing_is_counted_twice(drive
 
 
 def test_a_gpu_that_moves_up_takes_its_counter_along(driver: Driver, later: Later) -> None:
-    driver.gpus = [Card(0), Card(1), Card(2)]
-    driver.write()
+    driver.put(gpus=[Card(0), Card(1), Card(2)])
     later(0)
     happens(driver, (1, 31), (2, 48))
     later(1)
@@ -130,9 +125,7 @@ def test_a_gpu_that_moves_up_takes_its_counter_along(driver: Driver, later: Late
 
 
 def test_a_storm_is_taken_in_parts(driver: Driver, later: Later) -> None:
-    """At most 32 a tick; a tick without one costs one call for all GPUs."""
-    driver.gpus = [Card(0), Card(1)]
-    driver.write()
+    driver.put(gpus=[Card(0), Card(1)])
     later(0)
     waits = driver.calls()["nvmlEventSetWait_v2"]
     later(1)
@@ -164,8 +157,7 @@ def test_a_gpu_that_reports_nothing_costs_no_other(driver: Driver, fault: str, w
 
 
 def test_a_gpu_without_xids_among_its_events(driver: Driver, later: Later) -> None:
-    driver.gpus = [Card(0, event_types=0x97, remap_pending=None), Card(1, event_types=0)]
-    driver.write()
+    driver.put(gpus=[Card(0, event_types=0x97, remap_pending=None), Card(1, event_types=0)])
     rows = [later(1) for _ in range(130)][-1].gpus
     assert [row.xids for row in rows] == [Reason.UNSUPPORTED] * 2
     assert rows[0].remap_pending is rows[0].remap_failed is Reason.UNSUPPORTED
@@ -199,21 +191,17 @@ def test_a_driver_from_before_events(driver: Driver, later: Later, tmp_path: Pat
 
 @pytest.mark.parametrize("code", [15, 999])
 def test_an_event_set_that_breaks_is_made_anew(driver: Driver, later: Later, code: int) -> None:
-    """Not each tick; and what was heard before stays."""
-    driver.gpus = [Card(0), Card(1)]
-    driver.write()
+    driver.put(gpus=[Card(0), Card(1)])
     later(0)
     happens(driver, (0, 31))
     later(1)
-    driver.faults = [f"nvmlEventSetWait_v2 ret={code}"]
-    driver.write()
+    driver.put(faults=[f"nvmlEventSetWait_v2 ret={code}"])
     for _ in range(30):
         rows = later(1).gpus
         assert [row.health for row in rows] == [Health.OK] * 2
     assert driver.calls()["nvmlEventSetCreate"] <= 7
     assert driver.calls()["nvmlEventSetFree"] >= driver.calls()["nvmlEventSetCreate"] - 1
-    driver.faults = []
-    driver.write()
+    driver.put(faults=[])
     rows = [later(1) for _ in range(7)][-1].gpus
     assert [heard(row.xids) for row in rows] == [{31: 1}, {}]
     happens(driver, (0, 31), (1, 48))
@@ -221,30 +209,24 @@ def test_an_event_set_that_breaks_is_made_anew(driver: Driver, later: Later, cod
 
 
 def test_a_set_left_undefined_by_a_registration_is_freed(driver: Driver, later: Later) -> None:
-    driver.gpus = [Card(0), Card(1)]
-    driver.faults = ["nvmlDeviceRegisterEvents@1 ret=999"]
-    driver.write()
+    driver.put(gpus=[Card(0), Card(1)], faults=["nvmlDeviceRegisterEvents@1 ret=999"])
     rows = [later(1) for _ in range(8)][-1].gpus
     assert [row.xids for row in rows] == [(), Reason.ERROR]
     assert driver.calls()["nvmlEventSetCreate"] == 2
-    driver.faults = []
-    driver.write()
+    driver.put(faults=[])
     rows = [later(1) for _ in range(65)][-1].gpus
     assert [row.xids for row in rows] == [(), ()]
 
 
 def test_no_event_set_is_asked_for_again_after_a_minute(driver: Driver, later: Later) -> None:
-    driver.faults = ["nvmlEventSetCreate ret=999"]
-    driver.write()
+    driver.put(faults=["nvmlEventSetCreate ret=999"])
     assert [later(1).gpus[0].xids for _ in range(30)] == [Reason.ERROR] * 30
     assert driver.calls()["nvmlEventSetCreate"] == 1
-    driver.faults = []
-    driver.write()
+    driver.put(faults=[])
     assert [later(1) for _ in range(40)][-1].gpus[0].xids == ()
 
 
 def test_listening_can_be_left_out_and_taken_up(driver: Driver) -> None:
-    """As after a sampler that hung over it."""
     eight(driver)
     with running(driver.env(), events=False) as sampler:
         without = sampler.until(lambda snapshot: snapshot.sequence == 3)

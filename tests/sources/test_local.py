@@ -18,6 +18,7 @@ from gpuwatch.sources.local import LocalSource, Timeouts
 from tests.driver import Driver
 from tests.driver import Gpu as Card
 from tests.support.sampling import close
+from tests.support.uncovered import environment
 
 pytestmark = pytest.mark.slow
 
@@ -33,6 +34,8 @@ def start(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     sources = []
 
     def begin(**options: Any) -> LocalSource:
+        for name in {*os.environ} - {*environment()}:
+            monkeypatch.delenv(name)  # these samplers are killed, and never save which lines they ran
         for name, value in driver.env().items():
             monkeypatch.setenv(name, value)
         settings = {name: options.pop(name) for name in Options.__struct_fields__ if name in options}
@@ -79,8 +82,7 @@ def test_a_hang_costs_one_row_and_the_others_go_on(driver: Driver, start: Start)
     eight(driver)
     source = start()
     until(source, lambda it: len(live(it)) == 8)
-    driver.faults = ["nvmlDeviceGetUtilizationRates@2 hang"]
-    driver.write()
+    driver.put(faults=["nvmlDeviceGetUtilizationRates@2 hang"])
     snapshot = until(source, lambda it: row(it, 2).health is Health.SILENT)
     assert "nvmlDeviceGetUtilizationRates" in row(snapshot, 2).words
     sampled = max(gpu.sampled for gpu in snapshot.gpus)
@@ -93,11 +95,9 @@ def test_a_gpu_that_answers_again_comes_back_through_its_probe(driver: Driver, s
     eight(driver)
     source = start()
     until(source, lambda it: len(live(it)) == 8)
-    driver.faults = ["*@2 hang"]
-    driver.write()
+    driver.put(faults=["*@2 hang"])
     until(source, lambda it: row(it, 2).health is Health.SILENT)
-    driver.faults = []
-    driver.write()
+    driver.put(faults=[])
     until(source, lambda it: len(live(it)) == 8)
 
 
@@ -105,8 +105,7 @@ def test_a_slow_gpu_does_not_make_the_others_late(driver: Driver, start: Start) 
     eight(driver)
     source = start()
     until(source, lambda it: len(live(it)) == 8)
-    driver.faults = ["*@5 sleep=3000"]
-    driver.write()
+    driver.put(faults=["*@5 sleep=3000"])
     snapshot = until(source, lambda it: row(it, 5).health is Health.SILENT)
     before = row(snapshot, 0).sampled
     snapshot = until(source, lambda it: row(it, 0).sampled > before + 1.0)
@@ -116,22 +115,19 @@ def test_a_slow_gpu_does_not_make_the_others_late(driver: Driver, start: Start) 
 
 def test_a_hang_at_the_look_up_of_a_handle(driver: Driver, start: Start) -> None:
     eight(driver)
-    driver.faults = ["nvmlDeviceGetHandleByIndex_v2@3 hang"]
-    driver.write()
+    driver.put(faults=["nvmlDeviceGetHandleByIndex_v2@3 hang"])
     snapshot = until(start(), lambda it: len(live(it)) == 7)
     assert row(snapshot, 3).health is Health.SILENT
 
 
 def test_a_hang_in_init_is_said_and_heals(driver: Driver, start: Start) -> None:
-    driver.faults = ["nvmlInit_v2 hang", "nvmlInitWithFlags hang"]
-    driver.write()
+    driver.put(faults=["nvmlInit_v2 hang", "nvmlInitWithFlags hang"])
     source = start()
     snapshot = until(source, lambda it: "nvmlInit" in it.words)
     assert snapshot.state is SourceState.STARTING
     snapshot = until(source, lambda it: it.state is SourceState.SILENT)
     assert "does not answer" in snapshot.words
-    driver.faults = []
-    driver.write()
+    driver.put(faults=[])
     until(source, lambda it: live(it) == [0])
 
 
@@ -139,37 +135,31 @@ def test_one_crash_is_survived(driver: Driver, start: Start) -> None:
     eight(driver)
     source = start()
     until(source, lambda it: len(live(it)) == 8)
-    driver.faults = ["nvmlDeviceGetMemoryInfo_v2@4 segv"]
-    driver.write()
+    driver.put(faults=["nvmlDeviceGetMemoryInfo_v2@4 segv"])
     pids = source.pids
     until(source, lambda _: not pids & source.pids)
-    driver.faults = []
-    driver.write()
+    driver.put(faults=[])
     until(source, lambda it: len(live(it)) == 8)
 
 
 def test_a_gpu_that_crashes_the_sampler_again_and_again_is_quarantined(driver: Driver, start: Start) -> None:
     eight(driver)
-    driver.faults = ["nvmlDeviceGetMemoryInfo_v2@4 segv"]
-    driver.write()
+    driver.put(faults=["nvmlDeviceGetMemoryInfo_v2@4 segv"])
     source = start()
     snapshot = until(source, lambda it: len(live(it)) == 7)
     assert row(snapshot, 4).health is Health.QUARANTINED
     assert "nvmlDeviceGetMemoryInfo crashed the sampler 3 times" in row(snapshot, 4).words
-    driver.faults = []
-    driver.write()
+    driver.put(faults=[])
     source.poke()
     until(source, lambda it: len(live(it)) == 8)
 
 
 def test_a_driver_that_is_not_loaded_is_waited_for(driver: Driver, start: Start) -> None:
-    driver.faults = ["nvmlInit_v2 ret=9", "nvmlInitWithFlags ret=9"]
-    driver.write()
+    driver.put(faults=["nvmlInit_v2 ret=9", "nvmlInitWithFlags ret=9"])
     source = start()
     snapshot = until(source, lambda it: it.state is SourceState.DRIVER_DOWN)
     assert "not loaded" in snapshot.words
-    driver.faults = []
-    driver.write()
+    driver.put(faults=[])
     until(source, lambda it: live(it) == [0])
 
 
@@ -177,12 +167,10 @@ def test_a_driver_upgraded_under_us_heals_with_the_library(driver: Driver, start
     eight(driver)
     source = start()
     until(source, lambda it: len(live(it)) == 8)
-    driver.faults = ["* ret=18"]
-    driver.write()
+    driver.put(faults=["* ret=18"])
     snapshot = until(source, lambda it: it.state is SourceState.DRIVER_DOWN)
     assert "version" in snapshot.words
-    driver.faults = []
-    driver.write()
+    driver.put(faults=[])
     until(source, lambda it: it.state is SourceState.OK and len(live(it)) == 8)
 
 
@@ -200,8 +188,7 @@ def test_only_names_a_gpu_that_is_not_there(start: Start) -> None:
 
 
 def test_a_gpu_that_vanishes_stays_as_a_row(driver: Driver, start: Start) -> None:
-    driver.gpus = [Card(0), Card(1), Card(2)]
-    driver.write()
+    driver.put(gpus=[Card(0), Card(1), Card(2)])
     source = start()
     until(source, lambda it: len(live(it)) == 3)
     gone = driver.gpus.pop(1)
@@ -217,8 +204,7 @@ def test_a_gpu_that_vanishes_stays_as_a_row(driver: Driver, start: Start) -> Non
 
 
 def test_closing_does_not_wait_for_a_hung_driver(driver: Driver, start: Start) -> None:
-    driver.faults = ["* hang"]
-    driver.write()
+    driver.put(faults=["* hang"])
     source = start()
     until(source, lambda it: "nvmlInit" in it.words)
     pids = source.pids

@@ -28,8 +28,7 @@ CALLS = (
 @pytest.mark.parametrize("fault", ["hang", "segv"])
 def test_a_hang_or_a_crash_costs_the_events_and_no_gpu(driver: Driver, start: Start, call: str, fault: str) -> None:
     eight(driver)
-    driver.faults = [f"{call} {fault}"]
-    driver.write()
+    driver.put(faults=[f"{call} {fault}"])
     source = start(timeouts=PATIENT)
     snapshot = until(source, lambda it: len(live(it)) == 8 and row(it, 0).xids is Reason.ERROR)
     assert {gpu.xids for gpu in snapshot.gpus} == {Reason.ERROR}
@@ -45,11 +44,9 @@ def test_it_listens_again_after_a_while(driver: Driver, start: Start) -> None:
     eight(driver)
     source = start()
     until(source, lambda it: len(live(it)) == 8 and row(it, 7).xids == ())
-    driver.faults = ["nvmlEventSetWait_v2 hang"]
-    driver.write()
+    driver.put(faults=["nvmlEventSetWait_v2 hang"])
     until(source, lambda it: row(it, 7).xids is Reason.ERROR)
-    driver.faults = []
-    driver.write()
+    driver.put(faults=[])
     until(source, lambda it: row(it, 7).xids == () and len(live(it)) == 8)
     driver.xids.append((2, 79))
     driver.write()
@@ -57,20 +54,17 @@ def test_it_listens_again_after_a_while(driver: Driver, start: Start) -> None:
 
 
 def test_asking_again_listens_again(driver: Driver, start: Start) -> None:
-    driver.faults = ["nvmlEventSetWait_v2 segv"]
-    driver.write()
+    driver.put(faults=["nvmlEventSetWait_v2 segv"])
     source = start(timeouts=PATIENT)
     until(source, lambda it: live(it) == [0] and row(it, 0).xids is Reason.ERROR)
-    driver.faults = []
-    driver.write()
+    driver.put(faults=[])
     source.poke()
     until(source, lambda it: row(it, 0).xids == ())
 
 
 def test_a_sampler_started_while_events_are_off_does_without(driver: Driver, start: Start) -> None:
     eight(driver)
-    driver.faults = ["nvmlEventSetWait_v2 hang"]
-    driver.write()
+    driver.put(faults=["nvmlEventSetWait_v2 hang"])
     source = start(timeouts=PATIENT)
     until(source, lambda it: len(live(it)) == 8 and row(it, 0).xids is Reason.ERROR)
     driver.faults += ["nvmlDeviceGetPowerUsage@2 hang"]

@@ -68,13 +68,11 @@ def test_a_probe_that_cannot_be_started_is_tried_again(driver: Driver, start: St
     put(python)
     source = start(command=(str(python), *SAMPLER[1:]))
     until(source, lambda it: len(live(it)) == 8)
-    driver.faults = ["*@2 hang"]
-    driver.write()
+    driver.put(faults=["*@2 hang"])
     before = until(source, lambda it: len(live(it)) == 7 and row(it, 2).health is Health.SILENT)
     python.unlink()
     until(source, lambda it: it.monotonic > before.monotonic + 2 * QUICK.probe_most and len(live(it)) == 7)
-    driver.faults = []
-    driver.write()
+    driver.put(faults=[])
     put(python)
     until(source, lambda it: len(live(it)) == 8)
 
@@ -97,7 +95,6 @@ os._exit(_write_last(Connection(), Exit.BUG, SourceState.DRIVER_DOWN, words))
 
 
 def test_a_sampler_that_ends_again_and_again_is_started_less_and_less_often(start: Start, tmp_path: Path) -> None:
-    """Though it gives a snapshot each time: what ended it may be there for days."""
     begun = tmp_path / "begun"
     body = f"""
 with open({str(begun)!r}, "a") as file:
@@ -115,8 +112,7 @@ os._exit(70)
 def test_a_gpu_of_only_that_is_gone_after_a_restart_is_missing_and_the_others_go_on(
     driver: Driver, start: Start
 ) -> None:
-    driver.gpus = [Card(0), Card(1), Card(2)]
-    driver.write()
+    driver.put(gpus=[Card(0), Card(1), Card(2)])
     source = start(only=(0, 2))
     until(source, lambda it: live(it) == [0, 2])
     last = driver.gpus.pop()
@@ -134,8 +130,7 @@ def test_a_gpu_of_only_that_is_gone_after_a_restart_is_missing_and_the_others_go
 
 
 def test_a_sampler_killed_from_outside_is_no_crash_of_the_gpu_it_asks(driver: Driver, start: Start) -> None:
-    driver.faults = ["nvmlDeviceGetPowerUsage sleep=300"]
-    driver.write()
+    driver.put(faults=["nvmlDeviceGetPowerUsage sleep=300"])
     source = start()
     for _ in range(QUICK.crashes + 1):
         until(source, lambda it: live(it) == [0] and len(source.pids) == 1)
@@ -146,8 +141,7 @@ def test_a_sampler_killed_from_outside_is_no_crash_of_the_gpu_it_asks(driver: Dr
 
 
 def test_a_driver_slow_to_start_is_said_at_any_interval(driver: Driver, start: Start) -> None:
-    driver.faults = ["nvmlInit_v2 hang", "nvmlInitWithFlags hang"]
-    driver.write()
+    driver.put(faults=["nvmlInit_v2 hang", "nvmlInitWithFlags hang"])
     source = start(interval=3600.0, timeouts=Timeouts())
     snapshot = source.next(10.0)  # as long as the start may take
     assert snapshot is not None
@@ -156,12 +150,10 @@ def test_a_driver_slow_to_start_is_said_at_any_interval(driver: Driver, start: S
 
 
 def test_a_hang_is_said_at_any_interval(driver: Driver, start: Start) -> None:
-    driver.gpus = [Card(0)]
-    driver.write()
+    driver.put(gpus=[Card(0)])
     source = start(interval=time.monotonic() + 3600)  # longer than the machine is up
     until(source, lambda it: live(it) == [0])
-    driver.faults = ["* hang"]
-    driver.write()
+    driver.put(faults=["* hang"])
     assert source._child is not None
     source._child.send(poke=True)
     # In the call for a figure, or in one for events: then the next sampler hangs before any GPU can be asked.
@@ -178,8 +170,7 @@ def test_a_sampler_that_hangs_outside_the_driver_is_replaced(driver: Driver, sta
 
 
 def test_a_call_is_not_said_to_hang_for_the_time_in_which_we_were_stopped_too(driver: Driver, start: Start) -> None:
-    driver.faults = ["nvmlDeviceGetPowerUsage sleep=300"]
-    driver.write()
+    driver.put(faults=["nvmlDeviceGetPowerUsage sleep=300"])
     source = start()
     until(source, lambda it: live(it) == [0])
     sampler = stop(source, inside=True)
@@ -207,8 +198,7 @@ def test_a_probe_that_may_not_be_started_yet_stays_due() -> None:
 
 def test_asking_again_starts_no_more_probes_than_may_get_stuck(driver: Driver, start: Start) -> None:
     driver.lab(4, 0)
-    driver.faults = [f"*@{index} hang" for index in range(4)]
-    driver.write()
+    driver.put(faults=[f"*@{index} hang" for index in range(4)])
     source = start(timeouts=replace(QUICK, probe=60.0, probe_most=60.0))
     until(source, lambda it: len(it.gpus) == 4 and not live(it))
     source.poke()
@@ -217,8 +207,7 @@ def test_asking_again_starts_no_more_probes_than_may_get_stuck(driver: Driver, s
     while until(source, lambda _: True).monotonic < end:
         most = max(most, len(source._quarantine.probes))
     assert most == QUICK.stuck
-    driver.faults = []
-    driver.write()
+    driver.put(faults=[])
     while source._quarantine.gpus:
         source.poke()
         until(source, lambda _: True)

@@ -28,9 +28,7 @@ MOVES = pytest.mark.parametrize("restarted", [True, False], ids=["the driver is 
 
 def cards(driver: Driver, number: int, *faults: str) -> list[str]:
     """Put so many GPUs into the machine; their UUIDs."""
-    driver.gpus = [Card(index) for index in range(number)]
-    driver.faults = list(faults)
-    driver.write()
+    driver.put(gpus=[Card(index) for index in range(number)], faults=list(faults))
     return [str(card.uuid) for card in driver.gpus]
 
 
@@ -78,8 +76,7 @@ def test_a_gpu_that_was_given_up_is_told_from_the_one_that_takes_its_index(
     zero, dropped, sick, three = cards(driver, 4)
     source = start(timeouts=LATER)
     until(source, lambda it: len(places(it)) == 4)
-    driver.faults = [f"*@2 {fault}"]
-    driver.write()
+    driver.put(faults=[f"*@2 {fault}"])
     given_up = Health.SILENT if fault == "hang" else Health.QUARANTINED
     until(source, lambda it: by_uuid(it)[sick].health is given_up and len(places(it)) == 3)
 
@@ -96,8 +93,7 @@ def test_a_gpu_that_was_given_up_is_told_from_the_one_that_takes_its_index(
     later = watched(source, lambda it: min(by_uuid(it)[one].sampled for one in (zero, three)) > snapshot.monotonic)
     assert by_uuid(later)[sick].health is given_up, "and no call was made to it"
 
-    driver.faults = []
-    driver.write()
+    driver.put(faults=[])
     source.poke()
     watched(source, lambda it: places(it) == {zero: 0, sick: 1, three: 2}, zero, three)
 
@@ -106,8 +102,7 @@ def test_a_gpu_that_was_given_up_and_is_dropped_itself_is_missing(driver: Driver
     zero, sick, two = cards(driver, 3)
     source = start(timeouts=LATER)
     until(source, lambda it: len(places(it)) == 3)
-    driver.faults = ["*@1 hang"]
-    driver.write()
+    driver.put(faults=["*@1 hang"])
     until(source, lambda it: by_uuid(it)[sick].health is Health.SILENT and len(places(it)) == 2)
     del driver.gpus[1]
     driver.faults = []
@@ -174,8 +169,7 @@ def test_a_gpu_that_never_said_which_it_is_is_looked_for_again_when_the_list_cha
     )
     assert by_uuid(snapshot)["index-1"].health is Health.SILENT
     assert by_uuid(snapshot).keys() == {zero, dropped, three, "index-1"}
-    driver.faults = []
-    driver.write()
+    driver.put(faults=[])
     source.poke()
     watched(source, lambda it: places(it) == {zero: 0, sick: 1, three: 2} and len(it.gpus) == 4, zero, three)
 
@@ -190,8 +184,7 @@ def test_a_hang_is_of_the_gpu_that_is_asked_and_not_of_the_missing_one_with_its_
     del driver.gpus[1]
     change(source, driver, restarted=restarted)
     until(source, lambda it: places(it) == {zero: 0, sick: 1, three: 2})
-    driver.faults = ["nvmlDeviceGetPowerUsage@1 hang"]
-    driver.write()
+    driver.put(faults=["nvmlDeviceGetPowerUsage@1 hang"])
     snapshot = watched(source, lambda it: by_uuid(it)[sick].health is not Health.OK, zero, three)
     rows = by_uuid(snapshot)
     assert (rows[sick].health, rows[dropped].health) == (Health.SILENT, Health.MISSING)
@@ -204,21 +197,17 @@ def test_crashes_are_counted_by_gpu_and_not_by_index(driver: Driver, start: Star
     crash = "nvmlDeviceGetMemoryInfo_v2@2 segv after=4"  # not at once: it is taken away meanwhile
     for _ in range(QUICK.crashes - 1):
         (pid,) = source.pids
-        driver.faults = [crash]
-        driver.write()
+        driver.put(faults=[crash])
         until(source, lambda _, pid=pid: pid not in source.pids)  # type: ignore[misc]
-        driver.faults = []
-        driver.write()
+        driver.put(faults=[])
         until(source, lambda it: len(places(it)) == 4 and len(source.pids) == 1)
     del driver.gpus[1]
     change(source, driver, restarted=True)
     until(source, lambda it: places(it) == {zero: 0, two: 1, three: 2})
     (pid,) = source.pids
-    driver.faults = [crash]
-    driver.write()
+    driver.put(faults=[crash])
     watched(source, lambda _: pid not in source.pids, zero, two, three)
-    driver.faults = []
-    driver.write()
+    driver.put(faults=[])
     watched(source, lambda it: len(places(it)) == 3 and min(row.sampled for row in it.gpus if row.key != dropped) > 0)
     assert not source._quarantine.gpus
 

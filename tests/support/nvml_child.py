@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.driver import Driver
+from tests.support.uncovered import environment
 
 CHILD = """
 import json, sys
@@ -50,7 +51,11 @@ class Child:
 
     def __init__(self, driver: Driver) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", CHILD], env=driver.env(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", CHILD],
+            env=driver.env(environment()),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def send(self, expression: str) -> None:
