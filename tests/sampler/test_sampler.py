@@ -13,7 +13,7 @@ from gpuwatch.model import Health, Presence, Reason, SourceState, decode
 from gpuwatch.sampler.protocol import Exit
 from gpuwatch.sampler.shared_page import SharedPage
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.sampling import ALL_BUT_3, ME, PATIENCE, Running, eight, once, running, well
+from tests.support.sampling import ALL_BUT_3, ME, PATIENCE, Running, all_are_well, eight, once, running
 
 
 def test_every_field_comes_from_its_own_call(driver: Driver) -> None:
@@ -77,7 +77,7 @@ def test_snapshots_keep_coming_and_commands_are_obeyed(driver: Driver) -> None:
         sampler.send(skip=[second.gpus[3].uuid])
         sampler.until(lambda snapshot: [row.index for row in snapshot.gpus] == ALL_BUT_3)
         sampler.send(skip=[])
-        sampler.until(lambda snapshot: well(snapshot) == list(range(8)))
+        sampler.until(all_are_well)
         sampler.send(interval=3600)
         slow = sampler.until(lambda snapshot: snapshot.interval == 3600)
         sampler.send(poke=True)

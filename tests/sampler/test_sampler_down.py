@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from gpuwatch import procfs
 from gpuwatch.model import SourceState
+from gpuwatch.sampler import nvml
 from gpuwatch.sampler.protocol import Exit
 from tests.driver import GIB, MIB, Driver
-from tests.support.sampling import eight, once, running, well
+from tests.support.sampling import all_are_well, eight, once, running
 
 
 @pytest.mark.parametrize("content", [None, b"this is no library\n"])
@@ -40,14 +43,13 @@ def test_a_library_that_is_missing_or_broken(tmp_path: Path, content: bytes | No
         (4242, SourceState.DRIVER_DOWN, "NVML error 4242"),
     ],
 )
-def test_a_driver_that_does_not_start(driver: Driver, code: int, state: SourceState, words: str) -> None:
-    driver.faults = [f"nvmlInitWithFlags ret={code}", "nvmlErrorString hang"]
-    snapshot, exit_code = once(driver.write().env())
-    assert (snapshot.state, exit_code) == (state, Exit.NO_DRIVER)
-    assert words in snapshot.words
+def test_why_a_driver_does_not_start(tmp_path: Path, code: int, state: SourceState, words: str) -> None:
+    found, explanation = nvml.explain_start(code, tmp_path)
+    assert found is state
+    assert words in explanation
 
 
-def test_both_versions_are_named_when_they_differ(driver: Driver, tmp_path: Path) -> None:
+def test_a_driver_that_does_not_start_names_both_versions_where_they_differ(driver: Driver, tmp_path: Path) -> None:
     """The module's version is the kernel's to tell, the library's is in the name of its file."""
     proc = tmp_path / "proc"
     (proc / "driver/nvidia").mkdir(parents=True)
@@ -57,40 +59,41 @@ def test_both_versions_are_named_when_they_differ(driver: Driver, tmp_path: Path
     )
     (proc / "self").mkdir()
     (proc / "self/maps").write_text("7f00-7f01 r-xp 00000000 08:01 77 /usr/lib/libnvidia-ml.so.580.95.05 (deleted)\n")
-    driver.faults = ["nvmlInitWithFlags ret=18"]
-    snapshot, _ = once(driver.write().env(), proc=str(proc))
+    driver.put(faults=["nvmlInitWithFlags ret=18", "nvmlErrorString hang"])
+    snapshot, code = once(driver.env(), proc=str(proc))
+    assert (snapshot.state, code) == (SourceState.DRIVER_DOWN, Exit.NO_DRIVER)
     assert "570.148.08" in snapshot.words
     assert "580.95.05" in snapshot.words
 
 
 def test_no_gpu(driver: Driver) -> None:
-    driver.gpus = []
-    snapshot, code = once(driver.write().env())
+    snapshot, code = once(driver.put(gpus=[]).env())
     assert (snapshot.state, code) == (SourceState.NO_GPU, Exit.NO_DRIVER)
 
 
 @pytest.mark.parametrize(
     ("path", "text", "words"),
     [
-        ("pynvml/__init__.py", "from pynvml.nvml import *\n", "pynvml/__init__.py"),
+        ("pynvml/__init__.py", "def nvmlInit(): pass\n", "pynvml/__init__.py"),
         ("pynvml.py", "def nvmlInit(): pass\n", "pynvml.py"),
         ("pynvml.py", "raise RuntimeError('old \x1b[31m')\n", "RuntimeError"),
     ],
 )
-def test_another_package_in_place_of_the_binding(
-    driver: Driver, tmp_path: Path, path: str, text: str, words: str
+def test_another_package_in_place_of_the_binding_is_named_with_the_commands_that_mend_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, text: str, words: str
 ) -> None:
-    shadow = tmp_path / "first"
-    (shadow / path).parent.mkdir(parents=True)
-    (shadow / path).write_text(text)
-    if path.endswith("__init__.py"):
-        (shadow / "pynvml/nvml.py").write_text("def nvmlInit(): pass\n")
-    snapshot, code = once({**driver.env(), "PYTHONPATH": str(shadow)})
-    assert (snapshot.state, code) == (SourceState.NO_DRIVER, Exit.NO_DRIVER)
-    assert words in snapshot.words
-    assert "-m pip" in snapshot.words
-    assert '"nvidia-ml-py>=12.535.108,<14"' in snapshot.words
-    assert "\x1b" not in snapshot.words
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    modules = {name: module for name, module in sys.modules.items() if name != "pynvml"}
+    with patch.dict(sys.modules, modules, clear=True), pytest.raises(nvml.Unusable) as refused:
+        nvml.load()
+    assert refused.value.state is SourceState.NO_DRIVER
+    explanation = str(refused.value)
+    assert words in explanation
+    assert "-m pip" in explanation
+    assert '"nvidia-ml-py>=12.535.108,<14"' in explanation
+    assert "\x1b" not in explanation
 
 
 @pytest.mark.parametrize("options", [{"what": 1}, {"only": ["x"]}, {"page": 1}, {"interval": ""}])
@@ -137,24 +140,19 @@ def test_the_memory_of_the_sampler_has_an_end(driver: Driver) -> None:
 @pytest.mark.parametrize("code", [1, 9, 18, 999])
 def test_a_driver_that_goes_away_ends_the_sampler(driver: Driver, code: int) -> None:
     """Only a fresh process can find it again; the parent is told so by the exit code."""
-    eight(driver)
-    with running(driver.env()) as sampler:
-        sampler.until(lambda snapshot: well(snapshot) == list(range(8)))
-        eight(driver, f"* ret={code}")
+    with running(eight(driver).env(), declared=False) as sampler:
+        sampler.until(all_are_well)
+        driver.put(faults=[f"* ret={code}"])
         down = sampler.until(lambda snapshot: snapshot.state is SourceState.DRIVER_DOWN)
         assert f"NVML error {code}" in down.words
         assert sampler.line() is None
         assert sampler.ends() == Exit.AGAIN
 
 
-def test_a_container_that_lost_its_gpus_is_told_why(driver: Driver, tmp_path: Path) -> None:
-    """Systemctl daemon-reload on the host takes the device cgroup away."""
-    proc = tmp_path / "proc"
-    (proc / "self").mkdir(parents=True)
-    (proc / "self/cgroup").write_text("11:devices:/docker/0123456789abcdef\n")
-    with running(eight(driver).env(), proc=str(proc)) as sampler:
-        sampler.next()
-        eight(driver, "* ret=999")
-        down = sampler.until(lambda snapshot: snapshot.state is SourceState.DRIVER_DOWN)
-        assert "daemon-reload" in down.words
-        assert "recreate the container" in down.words
+def test_a_container_that_lost_its_gpus_is_told_why(tmp_path: Path) -> None:
+    """By `systemctl daemon-reload` on the host, which takes the device cgroup away."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text("11:devices:/docker/0123456789abcdef\n")
+    words = nvml.explain_down(999, tmp_path)
+    assert "daemon-reload" in words
+    assert "recreate the container" in words

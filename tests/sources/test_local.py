@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,6 @@ from gpuwatch.model import Gpu, Health, Snapshot, SourceState
 from gpuwatch.sampler.protocol import Options
 from gpuwatch.sources.local import LocalSource, Timeouts
 from tests.driver import Driver
-from tests.driver import Gpu as Card
 from tests.support.sampling import close
 from tests.support.uncovered import environment
 
@@ -74,14 +72,23 @@ def row(snapshot: Snapshot, index: int) -> Gpu:
 
 def eight(driver: Driver) -> None:
     """Put eight GPUs into the machine."""
-    driver.lab(8, 20)
-    driver.write()
+    driver.lab(8, 20).write()
 
 
-def test_a_hang_costs_one_row_and_the_others_go_on(driver: Driver, start: Start) -> None:
+@pytest.fixture
+def source(driver: Driver, start: Start) -> LocalSource:
+    """Return a source that shows eight GPUs, which are all well."""
     eight(driver)
-    source = start()
-    until(source, lambda it: len(live(it)) == 8)
+    begun = start()
+    until(begun, all_are_well)
+    return begun
+
+
+def all_are_well(snapshot: Snapshot) -> bool:
+    return live(snapshot) == list(range(8))
+
+
+def test_a_hang_costs_one_row_until_the_gpu_answers_again(driver: Driver, source: LocalSource) -> None:
     driver.put(faults=["nvmlDeviceGetUtilizationRates@2 hang"])
     snapshot = until(source, lambda it: row(it, 2).health is Health.SILENT)
     assert "nvmlDeviceGetUtilizationRates" in row(snapshot, 2).words
@@ -89,22 +96,11 @@ def test_a_hang_costs_one_row_and_the_others_go_on(driver: Driver, start: Start)
     snapshot = until(source, lambda it: len(live(it)) == 7 and min(row(it, i).sampled for i in live(it)) > sampled)
     assert row(snapshot, 2).uuid, "it keeps its identity"
     assert snapshot.monotonic - row(snapshot, 2).sampled > 0, "and its age"
-
-
-def test_a_gpu_that_answers_again_comes_back_through_its_probe(driver: Driver, start: Start) -> None:
-    eight(driver)
-    source = start()
-    until(source, lambda it: len(live(it)) == 8)
-    driver.put(faults=["*@2 hang"])
-    until(source, lambda it: row(it, 2).health is Health.SILENT)
     driver.put(faults=[])
-    until(source, lambda it: len(live(it)) == 8)
+    until(source, all_are_well)
 
 
-def test_a_slow_gpu_does_not_make_the_others_late(driver: Driver, start: Start) -> None:
-    eight(driver)
-    source = start()
-    until(source, lambda it: len(live(it)) == 8)
+def test_a_slow_gpu_does_not_make_the_others_late(driver: Driver, source: LocalSource) -> None:
     driver.put(faults=["*@5 sleep=3000"])
     snapshot = until(source, lambda it: row(it, 5).health is Health.SILENT)
     before = row(snapshot, 0).sampled
@@ -120,26 +116,12 @@ def test_a_hang_at_the_look_up_of_a_handle(driver: Driver, start: Start) -> None
     assert row(snapshot, 3).health is Health.SILENT
 
 
-def test_a_hang_in_init_is_said_and_heals(driver: Driver, start: Start) -> None:
-    driver.put(faults=["nvmlInit_v2 hang", "nvmlInitWithFlags hang"])
-    source = start()
-    snapshot = until(source, lambda it: "nvmlInit" in it.words)
-    assert snapshot.state is SourceState.STARTING
-    snapshot = until(source, lambda it: it.state is SourceState.SILENT)
-    assert "does not answer" in snapshot.words
-    driver.put(faults=[])
-    until(source, lambda it: live(it) == [0])
-
-
-def test_one_crash_is_survived(driver: Driver, start: Start) -> None:
-    eight(driver)
-    source = start()
-    until(source, lambda it: len(live(it)) == 8)
-    driver.put(faults=["nvmlDeviceGetMemoryInfo_v2@4 segv"])
+def test_one_crash_is_survived(driver: Driver, source: LocalSource) -> None:
     pids = source.pids
+    driver.put(faults=["nvmlDeviceGetMemoryInfo_v2@4 segv"])
     until(source, lambda _: not pids & source.pids)
     driver.put(faults=[])
-    until(source, lambda it: len(live(it)) == 8)
+    until(source, all_are_well)
 
 
 def test_a_gpu_that_crashes_the_sampler_again_and_again_is_quarantined(driver: Driver, start: Start) -> None:
@@ -151,27 +133,28 @@ def test_a_gpu_that_crashes_the_sampler_again_and_again_is_quarantined(driver: D
     assert "nvmlDeviceGetMemoryInfo crashed the sampler 3 times" in row(snapshot, 4).words
     driver.put(faults=[])
     source.poke()
-    until(source, lambda it: len(live(it)) == 8)
+    until(source, all_are_well)
 
 
-def test_a_driver_that_is_not_loaded_is_waited_for(driver: Driver, start: Start) -> None:
-    driver.put(faults=["nvmlInit_v2 ret=9", "nvmlInitWithFlags ret=9"])
+@pytest.mark.parametrize(
+    ("fault", "state", "words"),
+    [("hang", SourceState.SILENT, "does not answer"), ("ret=9", SourceState.DRIVER_DOWN, "not loaded")],
+)
+def test_a_driver_that_does_not_start_is_waited_for(
+    driver: Driver, start: Start, fault: str, state: SourceState, words: str
+) -> None:
+    driver.put(faults=[f"nvmlInit_v2 {fault}", f"nvmlInitWithFlags {fault}"])
     source = start()
-    snapshot = until(source, lambda it: it.state is SourceState.DRIVER_DOWN)
-    assert "not loaded" in snapshot.words
+    assert words in until(source, lambda it: it.state is state).words
     driver.put(faults=[])
     until(source, lambda it: live(it) == [0])
 
 
-def test_a_driver_upgraded_under_us_heals_with_the_library(driver: Driver, start: Start) -> None:
-    eight(driver)
-    source = start()
-    until(source, lambda it: len(live(it)) == 8)
+def test_a_driver_upgraded_under_us_heals_with_the_library(driver: Driver, source: LocalSource) -> None:
     driver.put(faults=["* ret=18"])
-    snapshot = until(source, lambda it: it.state is SourceState.DRIVER_DOWN)
-    assert "version" in snapshot.words
+    assert "version" in until(source, lambda it: it.state is SourceState.DRIVER_DOWN).words
     driver.put(faults=[])
-    until(source, lambda it: it.state is SourceState.OK and len(live(it)) == 8)
+    until(source, lambda it: it.state is SourceState.OK and all_are_well(it))
 
 
 def test_no_library_at_all(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch, driver: Driver) -> None:
@@ -187,22 +170,6 @@ def test_only_names_a_gpu_that_is_not_there(start: Start) -> None:
     assert "no GPU 9" in snapshot.words
 
 
-def test_a_gpu_that_vanishes_stays_as_a_row(driver: Driver, start: Start) -> None:
-    driver.put(gpus=[Card(0), Card(1), Card(2)])
-    source = start()
-    until(source, lambda it: len(live(it)) == 3)
-    gone = driver.gpus.pop(1)
-    (sampler,) = source.pids
-    os.kill(sampler, signal.SIGSTOP)  # the driver is reloaded between two samples
-    driver.write()
-    os.kill(sampler, signal.SIGKILL)
-    snapshot = until(source, lambda it: any(gpu.health is not Health.OK for gpu in it.gpus))
-    (row_gone,) = [gpu for gpu in snapshot.gpus if gpu.health is not Health.OK]
-    assert (row_gone.health, row_gone.uuid) == (Health.MISSING, gone.uuid)
-    assert [gpu.uuid for gpu in snapshot.gpus if gpu.health is Health.OK] == [gpu.uuid for gpu in driver.gpus]
-    assert not row_gone.holdings
-
-
 def test_closing_does_not_wait_for_a_hung_driver(driver: Driver, start: Start) -> None:
     driver.put(faults=["* hang"])
     source = start()
@@ -213,12 +180,39 @@ def test_closing_does_not_wait_for_a_hung_driver(driver: Driver, start: Start) -
     assert not any(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids if Path(f"/proc/{pid}").exists())
 
 
-STUB = (sys.executable, "-c")
+def test_a_shorter_interval_makes_no_figures_late(driver: Driver, start: Start) -> None:
+    source = start(interval=60.0)
+    seen = until(source, lambda it: it.state is SourceState.OK and bool(it.gpus and it.gpus[0].sampled))
+    stamp = seen.gpus[0].sampled
+    # As old as figures may be under the old interval, and not under the new one.
+    old = time.monotonic() + 0.5
+    while time.monotonic() < old:
+        source.next(0.05)
+    source.set_interval(0.1)
+    while seen.gpus[0].sampled == stamp:
+        seen = source.next(0.5) or seen
+        assert seen.gpus[0].sampled > stamp or seen.interval == 60.0, "figures that are shown again are late"
+    assert until(source, lambda it: it.interval == 0.1)
+
+
+# -- programs in place of the sampler ------------------------------------------------------------------------------
 
 
 def stub(body: str) -> tuple[str, ...]:
     """Return a command that stands in for the sampler where no real one misbehaves so."""
-    return (*STUB, f"import os, sys, time\nfrom gpuwatch.model import *\n{body}")
+    return (sys.executable, "-c", f"import os, sys, time\nfrom gpuwatch.model import *\n{body}")
+
+
+def ends_once(tmp_path: Path, ending: str) -> tuple[str, ...]:
+    """Return a command that ends as told the first time, and the second time shows a GPU of the host `second`."""
+    mark = tmp_path / "second"
+    return stub(f"""
+if os.path.exists({str(mark)!r}):
+    print(encode(Snapshot(host="second", gpus=(Gpu(index=0),))).decode(), flush=True)
+    time.sleep(60)
+open({str(mark)!r}, "w").close()
+{ending}
+""")
 
 
 def test_torn_lines_and_a_flood_are_survived(start: Start) -> None:
@@ -234,23 +228,11 @@ time.sleep(60)
 
 
 def test_a_sampler_that_dies_mid_line_is_started_again(start: Start, tmp_path: Path) -> None:
-    mark = tmp_path / "second"
-    body = f"""
-if os.path.exists({str(mark)!r}):
-    print(encode(Snapshot(host="second", gpus=(Gpu(index=0),))).decode(), flush=True)
-    time.sleep(60)
-open({str(mark)!r}, "w").close()
-print('{{"schema": 1, "ho', end="", flush=True)
-os._exit(70)
-"""
-    until(start(command=stub(body)), lambda it: it.host == "second")
+    ending = """print('{"schema": 1, "ho', end="", flush=True)\nos._exit(70)"""
+    until(start(command=ends_once(tmp_path, ending)), lambda it: it.host == "second")
 
 
 def test_a_newer_schema_is_not_misread(start: Start) -> None:
-    body = """
-print(encode(Snapshot(schema=99, host="future")).decode(), flush=True)
-time.sleep(60)
-"""
-    source = start(command=stub(body))
-    snapshot = until(source, lambda it: it.monotonic > 0)
+    body = """print(encode(Snapshot(schema=99, host="future")).decode(), flush=True)\ntime.sleep(60)"""
+    snapshot = until(start(command=stub(body)), lambda it: it.monotonic > 0)
     assert snapshot.host != "future"

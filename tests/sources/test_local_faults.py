@@ -17,7 +17,7 @@ from gpuwatch.sources.local import LocalSource, Quarantine, Timeouts
 from gpuwatch.sources.sampler_process import SAMPLER, SamplerProcess
 from tests.driver import Driver
 from tests.driver import Gpu as Card
-from tests.sources.test_local import QUICK, Start, eight, live, row, start, stub, until
+from tests.sources.test_local import QUICK, Start, all_are_well, eight, ends_once, live, row, start, stub, until
 from tests.support.sampling import close
 
 pytestmark = pytest.mark.slow
@@ -67,28 +67,23 @@ def test_a_probe_that_cannot_be_started_is_tried_again(driver: Driver, start: St
     python = tmp_path / "python"
     put(python)
     source = start(command=(str(python), *SAMPLER[1:]))
-    until(source, lambda it: len(live(it)) == 8)
+    until(source, all_are_well)
     driver.put(faults=["*@2 hang"])
     before = until(source, lambda it: len(live(it)) == 7 and row(it, 2).health is Health.SILENT)
     python.unlink()
     until(source, lambda it: it.monotonic > before.monotonic + 2 * QUICK.probe_most and len(live(it)) == 7)
     driver.put(faults=[])
     put(python)
-    until(source, lambda it: len(live(it)) == 8)
+    until(source, all_are_well)
 
 
 def test_a_fault_of_the_sampler_itself_does_not_end_the_watch(start: Start, tmp_path: Path) -> None:
-    mark = tmp_path / "second"
-    body = f"""
-if os.path.exists({str(mark)!r}):
-    print(encode(Snapshot(host="second", gpus=(Gpu(index=0),))).decode(), flush=True)
-    time.sleep(60)
-open({str(mark)!r}, "w").close()
+    ending = """
 from gpuwatch.sampler.main import Connection, Exit, _write_last
 words = "a fault in gpuwatch's sampler: ValueError: of the test"
 os._exit(_write_last(Connection(), Exit.BUG, SourceState.DRIVER_DOWN, words))
 """
-    source = start(command=stub(body))
+    source = start(command=ends_once(tmp_path, ending))
     snapshot = until(source, lambda it: "of the test" in it.words)
     assert snapshot.state is SourceState.DRIVER_DOWN
     until(source, lambda it: it.host == "second")

@@ -166,13 +166,19 @@ def gpu(snapshot: Snapshot, index: int) -> Gpu:
 
 
 def eight(driver: Driver, *faults: str) -> Driver:
-    """Return the driver eight GPUs, a process of ours on each, and faults."""
-    driver.gpus = [cards.Gpu(index, memory_used=3 * GIB, util_gpu=50) for index in range(8)]
-    driver.procs = [Proc(index, ME, memory=2 * GIB, sm=40) for index in range(8)]
-    driver.faults = list(faults)
-    return driver.write()
+    """Put eight GPUs into the machine, a process of ours on each, and faults."""
+    return driver.put(
+        gpus=[cards.Gpu(index, memory_used=3 * GIB, util_gpu=50) for index in range(8)],
+        procs=[Proc(index, ME, memory=2 * GIB, sm=40) for index in range(8)],
+        faults=list(faults),
+    )
 
 
 def well(snapshot: Snapshot) -> list[int]:
     """Return the indices of the GPUs that are well and were sampled."""
     return [row.index for row in snapshot.gpus if row.health is Health.OK and row.sampled]
+
+
+def all_are_well(snapshot: Snapshot) -> bool:
+    """Return whether all of the eight GPUs are well and were sampled."""
+    return well(snapshot) == list(range(8))
