@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -35,10 +34,11 @@ def child() -> Iterator[Start]:
     """Return a function that starts a process and waits until it runs; all are ended."""
     with ExitStack() as started:
 
-        def start(*arguments: str, script: str = SLEEP, **options: Any) -> subprocess.Popen[str]:
+        def start(*arguments: str, script: str = SLEEP) -> subprocess.Popen[str]:
             command = [sys.executable, "-S", "-c", script, *arguments]
-            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            process = started.enter_context(subprocess.Popen(command, text=True, env=environment(), **pipes, **options))
+            process = started.enter_context(
+                subprocess.Popen(command, text=True, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            )
             started.callback(process.kill)
             assert process.stdout is not None
             assert process.stdout.readline() == "\n"
@@ -253,33 +253,27 @@ def test_the_command_line_is_read_anew_after_ten_seconds(tmp_path: Path) -> None
 
 
 def test_a_session_and_who_leads_it() -> None:
+    """That the parent is another shows at once; that the leader alone has ended within ten seconds."""
+    script = Member("script", ("bash", "x.sh"), children=(Member("below", ("python", "t.py")),))
     job = Member("job", ("python", "t.py"))
     alone = Member("alone", ("python", "t.py"), leads=True)
-    shell = Member("shell", ("bash",), children=(job, alone), leads=True)
+    shell = Member("shell", ("bash",), children=(job, alone, script), leads=True)
     now = [0.0]
-    owners = Owners(clock=lambda: now[0])
+    owners, others = Owners(clock=lambda: now[0]), Owners(clock=lambda: now[0])
     with family(shell) as tree:
         first, second = (read(owners, tree.pids[name]) for name in ("job", "alone"))
         assert (first.session, first.led, first.adopted) == (tree.pids["shell"], True, False)
         assert (second.session, second.led, second.adopted) == (tree.pids["alone"], True, False)
+        assert read(others, tree.pids["below"]).led is True
         tree.end("shell")
-        left, alone_now = owners.read([tree.pids["job"], tree.pids["alone"]])  # the new parent shows at once
+        left, alone_now = owners.read([tree.pids["job"], tree.pids["alone"]])
         assert (left.session, left.led, left.adopted) == (tree.pids["shell"], False, True)
         assert (alone_now.led, alone_now.adopted) == (True, True)
-
-
-def test_a_leader_that_ends_while_the_parent_lives_is_noticed_within_ten_seconds() -> None:
-    script = Member("script", ("bash", "x.sh"), children=(Member("job", ("python", "t.py")),))
-    now = [0.0]
-    owners = Owners(clock=lambda: now[0])
-    with family(Member("shell", ("bash",), children=(script,), leads=True)) as tree:
-        assert read(owners, tree.pids["job"]).led is True
-        tree.end("shell")
         now[0] = 9.0
-        assert read(owners, tree.pids["job"]).led is True
+        assert read(others, tree.pids["below"]).led is True
         now[0] = 11.0
-        row = read(owners, tree.pids["job"])
-    assert (row.led, row.adopted) == (False, False)
+        below = read(others, tree.pids["below"])
+        assert (below.led, below.adopted) == (False, False)
 
 
 def test_a_steady_tick_reads_one_file(tmp_path: Path) -> None:
@@ -299,43 +293,27 @@ def test_a_leader_that_is_hidden_is_not_said_to_be_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parent", "session", "start", "expected"),
+    ("parent", "leader", "start", "expected"),
     [
-        (("systemd", 3, 0), 3, 100, True),
-        (("systemd", 3, 0), 7, 100, True),
-        (("pause", 3, 0), 3, 100, True),
-        (("init(Ubuntu)", 3, 0), 3, 100, True),
-        (("bash", 3, 0), 3, 90_000, False),
-        (("bash", 3, 0), 7, 90_000, False),
-        (("python", 3, 0), 88, 90_000, True),
-        (("python", 3, 0), 9, 90_000, False),
-        (("tini", 3, 0), 3, 100, False),
-        (("dumb-init", 3, 0), 7, 100, False),
-        (("tini", 3, 0), 7, 90_000, True),
-        (("tini", 3, 0), 88, 100, True),
-    ],
-    ids=[
-        "user's manager",
-        "a service, as far as this tells",
-        "a pod's pause",
-        "WSL",
-        "a job of a shell",
-        "setsid below a shell",
-        "of a session that has ended, below another",
-        "of a session that goes on, below another",
-        "what tini is for",
-        "what dumb-init is for",
-        "left to tini",
-        "left to tini by a login",
+        pytest.param("systemd", "parent", 100, True, id="a user's manager"),
+        pytest.param("systemd", "itself", 100, True, id="a service, as far as this tells"),
+        pytest.param("pause", "parent", 100, True, id="a pod's pause"),
+        pytest.param("init(Ubuntu)", "parent", 100, True, id="WSL"),
+        pytest.param("bash", "parent", 90_000, False, id="a job of a shell"),
+        pytest.param("bash", "itself", 90_000, False, id="setsid below a shell"),
+        pytest.param("python", "ended", 90_000, True, id="of a session that has ended, below another"),
+        pytest.param("python", "another", 90_000, False, id="of a session that goes on, below another"),
+        pytest.param("tini", "parent", 100, False, id="what tini is for"),
+        pytest.param("dumb-init", "itself", 100, False, id="what dumb-init is for"),
+        pytest.param("tini", "itself", 90_000, True, id="left to tini"),
+        pytest.param("tini", "ended", 100, True, id="left to tini by a login"),
     ],
 )
-def test_who_was_adopted(
-    tmp_path: Path, parent: tuple[str, int, int], session: int, start: int, *, expected: bool
-) -> None:
-    """By what the parent is, and by the session. 3 is the parent, 9 another leader that runs, 88 one that has gone."""
-    comm, parents_session, parents_start = parent
+def test_who_was_adopted(tmp_path: Path, parent: str, leader: str, start: int, *, expected: bool) -> None:
+    """By what the parent is, and by who leads the session."""
+    session = {"parent": 3, "itself": 7, "another": 9, "ended": 88}[leader]
     for pid in (3, 9):
-        fixture_process(tmp_path, pid, related(comm, 1, parents_session if pid == 3 else 9, parents_start))
+        fixture_process(tmp_path, pid, related(parent, 1, pid, 0))
     stat = procfs.parse_stat(related("python", 3, session, start))
     assert procfs.is_adopted(7, stat, tmp_path) is expected
 
@@ -361,21 +339,15 @@ def test_a_leader_of_itself(tmp_path: Path, session: int, state: str, *, expecte
 # -- /proc that shows less -----------------------------------------------------------------------------------------
 
 
-def mounted(root: Path, options: str) -> Path:
-    """Write a mount table in which /proc has these options."""
-    (root / "self").mkdir(parents=True, exist_ok=True)
+def mounted(root: Path, options: str, *, namespace: int = 4026531836) -> Path:
+    """Write a mount table in which /proc has these options, and which PID namespace we are in."""
+    (root / "self/ns").mkdir(parents=True)
+    (root / "self/ns/pid").symlink_to(f"pid:[{namespace}]")
     (root / "self/mountinfo").write_text(
         "21 26 0:20 / /sys rw,nosuid - sysfs sysfs rw\n"
         f"22 26 0:21 / /proc rw,nosuid,relatime shared:5 - proc proc {options}\n"
         "30 26 0:30 / /mnt/proc rw - proc proc rw,hidepid=2\n"
     )
-    return root
-
-
-def in_namespace(root: Path, inode: int) -> Path:
-    """Write which PID namespace we are in."""
-    (root / "self/ns").mkdir(parents=True, exist_ok=True)
-    (root / "self/ns/pid").symlink_to(f"pid:[{inode}]")
     return root
 
 
@@ -393,14 +365,14 @@ def in_namespace(root: Path, inode: int) -> Path:
     ],
 )
 def test_a_pid_that_is_not_there_is_gone_or_hidden(tmp_path: Path, options: str, expected: Presence) -> None:
-    in_namespace(mounted(tmp_path, options), 4026531836)
+    mounted(tmp_path, options)
     assert read(Owners(proc=tmp_path, sees_all=False), 99).presence is expected
     assert read(Owners(proc=tmp_path, sees_all=True), 99).presence is Presence.GONE
 
 
 def test_a_pid_of_another_namespace(tmp_path: Path) -> None:
     """In a container the list may be the host's. One that exists here is shown, and not believed blindly."""
-    in_namespace(mounted(tree(tmp_path, 7).parent, "rw"), 4026532555)
+    mounted(tree(tmp_path, 7).parent, "rw", namespace=4026532555)
     owners = Owners(proc=tmp_path)
     assert read(owners, 99).presence is Presence.ELSEWHERE
     assert read(owners, 7).presence is Presence.SEEN

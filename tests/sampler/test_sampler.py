@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from pathlib import Path
 
 import pytest
 
+from gpuwatch import procfs
 from gpuwatch.model import Health, Presence, Reason, SourceState, decode
 from gpuwatch.sampler.protocol import Exit
 from gpuwatch.sampler.shared_page import SharedPage
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.sampling import ALL_BUT_3, ME, PATIENCE, Running, all_are_well, eight, once, running
+from tests.support.sampling import ALL_BUT_3, ME, Running, all_are_well, eight, once, running
+from tests.support.uncovered import environment
+from tests.support.waiting import wait_for
 
 
 def test_every_field_comes_from_its_own_call(driver: Driver) -> None:
@@ -125,16 +127,16 @@ def test_the_output_ends_when_nobody_reads(driver: Driver) -> None:
         assert sampler.errors() == ""
 
 
-def test_the_board_shows_a_call_that_hangs(driver: Driver) -> None:
-    board = SharedPage.create()
+def test_the_shared_page_shows_a_call_that_hangs(driver: Driver) -> None:
+    page = SharedPage.create()
     eight(driver, "nvmlDeviceGetPowerUsage@5 hang")
     before = time.monotonic()
-    with running(driver.env(), page=board.fd):
-        end = before + PATIENCE
-        while (seen := board.read()) is None or seen.call != "nvmlDeviceGetPowerUsage" or seen.gpu != 5:
-            assert time.monotonic() < end, f"the board says {seen}"
+    with running(driver.env(), page=page.fd, declared=False):
+        wait_for(lambda: (seen := page.read()) and (seen.gpu, seen.call) == (5, "nvmlDeviceGetPowerUsage"))
+        seen = page.read()
+        assert seen is not None
         assert before < seen.started < time.monotonic()
-    board.close()
+    page.close()
 
 
 def test_sixteen_gpus_and_five_hundred_processes(driver: Driver, tmp_path: Path) -> None:
@@ -162,21 +164,19 @@ def test_a_library_that_prints_spoils_no_line(driver: Driver, tmp_path: Path) ->
         assert decode(sampler.line() or b"").state is SourceState.OK
 
 
+STARTS_A_SAMPLER = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-P", "-m", "gpuwatch.sampler", "{}"], stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
 def test_it_dies_with_its_parent(driver: Driver) -> None:
-    eight(driver, "nvmlDeviceGetPowerUsage@0 hang")
-    script = (
-        "import subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-P', '-m', 'gpuwatch.sampler', '{}'], stdin=subprocess.PIPE)\n"
-        "print(child.pid, flush=True)\n"
-        "time.sleep(600)\n"
-    )
-    env = {**driver.env(), "PYTHONPATH": str(Path.cwd())}
-    parent = Running.script(script, env)
+    """Even inside a call that hangs, where no end of stdin is seen."""
+    parent = Running.script(STARTS_A_SAMPLER, eight(driver, "nvmlDeviceGetPowerUsage@0 hang").env(environment()))
     pid = int(parent.line() or b"")
-    end = time.monotonic() + PATIENCE
-    while driver.calls(0)["nvmlDeviceGetPowerUsage"] == 0:
-        assert time.monotonic() < end
-    parent.process.send_signal(signal.SIGKILL)
-    while Path(f"/proc/{pid}/stat").exists() and b") Z " not in Path(f"/proc/{pid}/stat").read_bytes():
-        assert time.monotonic() < end
+    wait_for(lambda: driver.calls(0)["nvmlDeviceGetPowerUsage"] > 0)
+    parent.process.kill()
+    wait_for(lambda: procfs.has_ended(pid))
     parent.close()

@@ -23,30 +23,30 @@ def test_the_parent_sees_the_call_that_the_child_is_in() -> None:
     child.leave()
     assert parent.read() is None
     assert child.calls == 1
-    for board in (parent, child):
-        board.close()
+    for page in (parent, child):
+        page.close()
 
 
 def test_the_parent_sees_which_gpu_it_is_about() -> None:
-    board = SharedPage()
+    page = SharedPage()
     uuid, bus_id = "GPU-\ufffd" + "x" * 91, "00000000:1B:00.0"
-    board.enter(2, "nvmlDeviceGetName", 7, uuid.encode(), bus_id.encode())
-    seen = board.read()
+    page.enter(2, "nvmlDeviceGetName", 7, uuid.encode(), bus_id.encode())
+    seen = page.read()
     assert seen is not None
     assert (seen.gpu, seen.listed, seen.uuid, seen.bus_id) == (2, 7, uuid, bus_id)
-    board.enter(-1, "nvmlEventSetWait_v2")
-    seen = board.read()
+    page.enter(-1, "nvmlEventSetWait_v2")
+    seen = page.read()
     assert seen is not None
     assert (seen.gpu, seen.listed, seen.uuid, seen.bus_id) == (-1, 0, "", "")
-    board.close()
+    page.close()
 
 
-def test_a_closed_board_is_quiet() -> None:
-    board = SharedPage.create()
-    board.enter(0, "nvmlInit_v2")
-    board.close()
-    board.close()
-    assert board.read() is None
+def test_a_closed_page_is_quiet() -> None:
+    page = SharedPage.create()
+    page.enter(0, "nvmlInit_v2")
+    page.close()
+    page.close()
+    assert page.read() is None
 
 
 def test_what_is_no_page_is_refused() -> None:

@@ -42,6 +42,13 @@ def test_workers_are_told_and_dropped_when_they_end_or_are_listed(driver: Driver
         assert of(snapshot, held.pid, sampler.process.pid) == {}
         assert {process.pid for process in snapshot.processes} == {held.pid}
 
+        sampler.until(
+            lambda it: all(
+                process.surroundings is not None
+                for process in (*it.processes, *(one.process for one in of(it, *held.children).values()))
+            )
+        )
+
         os.kill(first, signal.SIGKILL)
         _within_a_tick(sampler, first)
         training(driver, held.pid, second)
@@ -76,15 +83,6 @@ def test_memory_is_not_lost_for_sure_while_a_listed_process_or_its_worker_has_th
         assert opener in snapshot.gpus[0].opened_by  # the words name the first three: other tests have theirs open too
 
 
-def test_what_it_runs_in_is_told_with_the_others(driver: Driver) -> None:
-    with GpuHolder(devices=CUDA, children=1) as held, running(training(driver, held.pid).env()) as sampler:
-        worker = held.children[0]
-        snapshot = sampler.until(
-            lambda snapshot: worker in (seen := of(snapshot, worker)) and seen[worker].process.surroundings is not None
-        )
-        assert all(process.surroundings is not None for process in snapshot.processes)
-
-
 def test_a_worker_whose_parent_has_ended_stays(driver: Driver) -> None:
     with GpuHolder(devices=CUDA, children=1) as held, running(training(driver, held.pid).env()) as sampler:
         worker = held.children[0]
@@ -101,13 +99,6 @@ def test_a_worker_whose_parent_has_ended_stays(driver: Driver) -> None:
         )
         assert of(snapshot, worker)[worker].process.ppid != held.pid
         assert snapshot.gpus[1].unattributed == 8 * GIB
-
-
-def test_a_single_snapshot_has_them(driver: Driver) -> None:
-    with GpuHolder(devices=CUDA, children=1) as held:
-        snapshot, _ = once(training(driver, held.pid).env(), patient=True)
-        assert {*of(snapshot, held.pid, *held.children)} == {*held.children}
-        assert snapshot.searched > 0
 
 
 def test_a_single_snapshot_finds_who_is_left_where_nobody_is_listed(driver: Driver) -> None:
@@ -131,8 +122,8 @@ def test_where_nothing_is_asked_of_processes_nobody_is_searched_for(driver: Driv
 
 def test_one_gpu_alone_says_nothing_of_those_that_may_be_on_others(driver: Driver) -> None:
     with GpuHolder(devices=(*CUDA, "nvidia1"), children=1) as held:
-        training(driver, held.pid)
-        snapshot, _ = once(driver.env(), patient=True, only=[1])
-        assert of(snapshot, *held.children) == {}
-        snapshot, _ = once(driver.env(), patient=True)
-        assert len(of(snapshot, *held.children)) == 1
+        env = training(driver, held.pid).env()
+        assert of(once(env, patient=True, only=[1])[0], *held.children) == {}
+        snapshot, _ = once(env, patient=True)
+    assert {*of(snapshot, held.pid, *held.children)} == {*held.children}
+    assert snapshot.searched > 0

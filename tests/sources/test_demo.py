@@ -143,20 +143,41 @@ def test_numbers_are_consistent_at_any_moment(t: float, seed: int) -> None:
 
 
 @pytest.mark.parametrize("t", MOMENTS)
-def test_everything_that_is_held_is_held_by_a_listed_process(t: float) -> None:
+def test_at_every_moment_processes_shares_and_texts_are_as_on_a_real_machine(t: float) -> None:
     shown = source().at(t)
     listed = {one.key for one in shown.processes}
     assert len(listed) == len(shown.processes)
     assert {(one.pid, one.start) for gpu in shown.gpus for one in gpu.holdings} == listed
 
-
-@pytest.mark.parametrize("t", MOMENTS)
-def test_every_text_is_printable(t: float) -> None:
-    shown = source().at(t)
     texts = [text for one in shown.processes for text in (one.user, one.name, one.command, one.parent, one.terminal)]
     texts += [declaration.text for one in shown.processes if one.declared for declaration in one.declared.declarations]
     texts += [text for gpu in shown.gpus for text in (gpu.name, gpu.words, gpu.uuid, gpu.bus_id, gpu.holdings_note)]
     assert all(text.isprintable() for text in texts)
+
+    assert list(overshoots(shown)) == [next(iter(RANKS))], "one process overshoots, everybody else keeps to the share"
+    (row,) = [row for row in rows(shown) if row.holding.pid in overshoots(shown)]
+    assert share_words(row) == ("62", "40")
+
+    people = {one.pid: one for one in shown.processes}
+    sums = {gpu.index: declared_memory(gpu, people) for gpu in shown.gpus}
+    assert [index for index, one in sums.items() if one.overcommitted] == [4], "one GPU is overbooked"
+    assert sums[4].limits == 3
+
+    uuids = {gpu.uuid for gpu in shown.gpus}
+    for process in shown.processes:
+        declared = process.declared or Declared()
+        for limit in declared.limits:
+            declaration = declared.declarations[limit.declaration]
+            assert declaration.effective
+            assert (declaration.scope, declaration.limits[limit.gpu]) == (limit.scope, limit.bytes)
+            assert limit.gpu in uuids
+        assert set(declared.visible.gpus if declared.visible else ()) <= uuids
+
+
+def overshoots(shown: Snapshot) -> dict[int, int]:
+    """Return by pid the bytes over its limit, of every process beyond the most generous allowance for a framework."""
+    found = limit_usages(shown)
+    return {one.pids[0]: one.held - one.limit.bytes for one in found if one.held - one.limit.bytes > 1.2 * GIB}
 
 
 def test_it_is_the_size_of_a_busy_lab_machine() -> None:
@@ -265,47 +286,6 @@ def test_an_xid_a_leak_and_a_hot_gpu_come_after_the_pictures() -> None:
         assert (number(source().at(t).gpus[HOT_GPU].temperature) or 99) < 75
     full = [(number(source().at(t).gpus[LEAKING_GPU].memory.free) or 0) / GIB for t in (60.0, 120.0, 249.0)]
     assert full == pytest.approx([22.2, 17.2, 6.5], abs=0.3)
-
-
-# What was declared
-
-
-def overshoots(shown: Snapshot) -> dict[int, int]:
-    """Give by pid the bytes over its limit, of every process beyond the most generous allowance for a framework."""
-    found = limit_usages(shown)
-    return {one.pids[0]: one.held - one.limit.bytes for one in found if one.held - one.limit.bytes > 1.2 * GIB}
-
-
-@pytest.mark.parametrize("t", MOMENTS)
-def test_one_process_overshoots_and_everybody_else_keeps_to_their_share(t: float) -> None:
-    shown = source().at(t)
-    assert list(overshoots(shown)) == [next(iter(RANKS))]
-    (row,) = [row for row in rows(shown) if row.holding.pid in overshoots(shown)]
-    assert share_words(row) == ("62", "40")
-
-
-@pytest.mark.parametrize("t", MOMENTS)
-def test_one_gpu_is_promised_three_times_two_fifths(t: float) -> None:
-    shown = source().at(t)
-    people = {one.pid: one for one in shown.processes}
-    sums = {gpu.index: declared_memory(gpu, people) for gpu in shown.gpus}
-    assert [index for index, one in sums.items() if one.overcommitted] == [4]
-    assert sums[4].limits == 3
-
-
-@pytest.mark.parametrize("t", MOMENTS)
-def test_every_limit_rests_on_a_declaration_in_effect_on_a_gpu_of_the_machine(t: float) -> None:
-    shown = source().at(t)
-    uuids = {gpu.uuid for gpu in shown.gpus}
-    for process in shown.processes:
-        declared = process.declared or Declared()
-        for limit in declared.limits:
-            declaration = declared.declarations[limit.declaration]
-            assert declaration.effective
-            assert declaration.scope == limit.scope
-            assert declaration.limits[limit.gpu] == limit.bytes
-            assert limit.gpu in uuids
-        assert set(declared.visible.gpus if declared.visible else ()) <= uuids
 
 
 def test_every_kind_of_story_is_told() -> None:
