@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import Severity, Unit
@@ -100,14 +100,17 @@ class Play:
         self.bench.feed(*self.shown, seconds=step.seconds, fresh=False)
 
 
+@settings(max_examples=60)
 @given(_steps)
-def test_nothing_is_raised_before_its_time(steps: Sequence[Step]) -> None:
-    play = Play()
+def test_an_alert_is_raised_in_its_time_and_its_figures_are_those_of_its_samples(steps: Sequence[Step]) -> None:
+    play, since = Play(), dict[str, int]()
     for step in steps:
         play.feed(step)
         for alert in play.bench.last.raised:
+            samples = play.samples[alert.gpu]
+            since.setdefault(alert.id, len(samples) - 1)
             run: list[Shown] = []
-            for shown in reversed(play.samples[alert.gpu]):
+            for shown in reversed(samples):
                 reached = level(shown.value)
                 if reached is not None and reached >= alert.severity:
                     run.append(shown)
@@ -115,15 +118,6 @@ def test_nothing_is_raised_before_its_time(steps: Sequence[Step]) -> None:
                     break
             assert len(run) >= AFTER
             assert run[0].moment - run[-1].moment >= FOR
-
-
-@given(_steps)
-def test_the_peak_is_the_worst_value_while_it_held(steps: Sequence[Step]) -> None:
-    play, since = Play(), dict[str, int]()
-    for step in steps:
-        play.feed(step)
-        for alert in play.bench.last.raised:
-            since.setdefault(alert.id, len(play.samples[alert.gpu]) - 1)
         for alert in play.bench.last.active:
             # What is only known in part counts where it is over a limit.
             values = [
@@ -138,6 +132,7 @@ def test_the_peak_is_the_worst_value_while_it_held(steps: Sequence[Step]) -> Non
             assert alert.lasted <= 5000.0 + play.bench.moment - alert.raised_monotonic
 
 
+@settings(max_examples=40)
 @given(_steps, st.integers(0, 40), st.integers(1, 3))
 def test_restoring_is_idempotent_and_raises_nothing(steps: Sequence[Step], after: int, times: int) -> None:
     first = Play()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import pytest
 
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.config import Notify
 from gpuwatch.monitor import Sink
-from gpuwatch.recorder.delivery import CommandNotifier, Kind, Message, Notifier, Repeats, raised
+from gpuwatch.recorder.delivery import Kind, Message, Notifier, Repeats, raised
 from gpuwatch.recorder.notify import DeliveryQueue, Messenger
 from tests.support.telling import Outbox, alert, ended, frame
 from tests.support.waiting import wait_for
@@ -79,17 +78,6 @@ def test_a_raise_goes_to_every_notifier_and_so_does_its_end(made: Callable[..., 
     assert messenger.trouble == ""
 
 
-def test_a_hundred_at_once_are_one_message(made: Callable[..., Messenger]) -> None:
-    notifier = Outbox()
-    messenger = made([notifier], Notify(gather=0.2))
-    many = [alert(str(number)) for number in range(100)]
-    for end in range(10, 101, 10):
-        messenger.take(frame(raised=many[end - 10 : end], active=many[: end - 10]))
-    wait_for(lambda: bool(notifier.sent))
-    messenger.close(1)
-    assert [one.count for one in notifier.sent] == [100]
-
-
 def test_only_one_gpuwatch_sends_and_the_other_goes_on_where_it_stops(made: Callable[..., Messenger]) -> None:
     notifier, lock = Outbox(), Election(won=False)
     messenger = made([notifier], lock=lock)
@@ -117,19 +105,6 @@ def test_a_dead_notifier_does_not_hold_up_another(made: Callable[..., Messenger]
     wait_for(lambda: len(dead.sent) > 1)
 
 
-def test_a_command_that_hangs_does_not_hold_up_the_watch_or_another(
-    made: Callable[..., Messenger], tmp_path: Path
-) -> None:
-    program = tmp_path / "hang"
-    program.write_text("#!/bin/sh\nexec sleep 1000\n")
-    program.chmod(0o755)
-    live = Outbox()
-    messenger = made([CommandNotifier([str(program)], limit=1000), live])
-    tell(messenger, alert())
-    wait_for(lambda: bool(live.sent))
-    messenger.close(0.1)  # and it ends when we do
-
-
 def test_trouble_is_said_until_the_next_message_gets_out(made: Callable[..., Messenger]) -> None:
     notifier = Outbox("slack", "does not answer (timeout)")
     messenger = made([notifier], retry=0.05)
@@ -149,16 +124,6 @@ def test_a_second_try_that_succeeds_leaves_nothing_to_say(made: Callable[..., Me
     wait_for(lambda: bool(messenger.trouble))
     notifier.why = ""
     wait_for(lambda: len(notifier.sent) == 2 and messenger.trouble == "")
-
-
-def test_a_dead_notifier_is_tried_once_in_a_while(made: Callable[..., Messenger]) -> None:
-    notifier = Outbox("slack", "does not answer (timeout)")
-    live = Outbox()
-    messenger = made([notifier, live], retry=1000.0)
-    for number in range(5):
-        tell(messenger, alert(str(number)))
-        wait_for(lambda: len(live.sent) > number)  # noqa: B023 - called at once
-    assert len(notifier.sent) == 1
 
 
 def test_a_notifier_that_raises_is_a_failure_like_any(made: Callable[..., Messenger]) -> None:
