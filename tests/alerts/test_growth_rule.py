@@ -112,44 +112,38 @@ def warming_up(to: float, seconds: float) -> Callable[[float], float]:
     return lambda second: 10 + (to - 10) * (1 - exp(-second / seconds))
 
 
-@pytest.mark.parametrize("to", [30.0, 50.0, 70.0])
-@pytest.mark.parametrize("seconds", [10, 20, 30])
+@pytest.mark.parametrize("to", [30.0, 70.0])
+@pytest.mark.parametrize("seconds", [10, 30])
 def test_an_allocator_that_warms_up_is_no_trend(to: float, seconds: float) -> None:
     assert run(bench(), warming_up(to, seconds), 600) == []
 
 
-def steps(*at: tuple[float, float]) -> Callable[[float], float]:
-    """Return a size that changes at seconds."""
-    return lambda second: [size for since, size in at if second >= since][-1]
-
-
-@pytest.mark.parametrize("watched", [0, 5, 20, 30, 60, 120, 300])
-@pytest.mark.parametrize("phase", [0, 1, 2, 3, 4])
-def test_a_model_that_is_loaded_is_no_trend(watched: int, phase: int) -> None:
+@pytest.mark.parametrize("watched", [0, 21, 32, 63, 124])
+def test_a_model_that_is_loaded_is_no_trend(watched: int) -> None:
     # 60 GiB in 40 s, by a process that was there before, however long we have watched.
-    began = watched + phase
-    assert run(bench(), lambda second: 2 + 1.5 * min(40.0, max(0.0, second - began)), began + 200) == []
+    assert run(bench(), lambda second: 2 + 1.5 * min(40.0, max(0.0, second - watched)), watched + 200) == []
 
 
-@pytest.mark.parametrize("size", [10.0, 30.0, 70.0])
+@pytest.mark.parametrize("size", [10.0, 70.0])
 @pytest.mark.parametrize("seconds", [1, 5, 20])
 def test_a_step_is_no_trend(size: float, seconds: int) -> None:
     assert run(bench(), lambda second: 2 + size * min(1.0, max(0.0, second - 90) / seconds), 500) == []
 
 
-@pytest.mark.parametrize("period", [2, 3, 7, 11, 20, 30, 45, 60])
-@pytest.mark.parametrize("height", [2.0, 10.0, 30.0])
+@pytest.mark.parametrize("period", [2, 7, 20, 60])
+@pytest.mark.parametrize("height", [2.0, 30.0])
 def test_a_sawtooth_is_no_trend(period: int, height: float) -> None:
     assert run(bench(), lambda second: 40 + height * (second % period) / period, 700) == []
 
 
 @pytest.mark.parametrize("period", [90, 150])
 def test_a_slow_sawtooth_is_no_trend_once_a_tooth_was_seen(period: int) -> None:
+    def course(second: float) -> float:
+        return 40 + 30 * (second % period) / period
+
     tested = bench()
-    run(tested, lambda second: 40 + 30 * (second % period) / period, 2 * period)
-    assert [
-        each for each in run(tested, lambda second: 40 + 30 * (second % period) / period, 900) if each[0] == "+"
-    ] == []
+    run(tested, course, 2 * period)
+    assert not {"+warning", "+critical"} & set(run(tested, course, 900))
 
 
 def test_a_leak_that_takes_hours_is_nothing() -> None:

@@ -124,20 +124,12 @@ def test_a_value_after_a_missing_reading_in_one_second_counts() -> None:
     assert watched(history, machine(utilization=40), 0.5).utilization(KEY)[-1] == 40
 
 
-def test_a_sample_older_than_the_series_is_not_drawn() -> None:
-    view = watched(History(), machine(utilization=40), 0, late=100)
-    assert view.utilization(KEY) == (None,) * SLOTS
-
-
-def test_a_long_pause_leaves_only_what_came_after() -> None:
+def test_what_is_older_than_the_series_or_was_never_sampled_is_not_drawn() -> None:
+    assert watched(History(), machine(utilization=40), 0, late=100).utilization(KEY) == (None,) * SLOTS
+    assert History().add(snapshot([gpu(0, sampled=0.0)]), 5000.0).utilization(KEY) == (None,) * SLOTS
     history = History()
     watched(history, machine(utilization=40), 0)
     assert watched(history, machine(utilization=50), 500).utilization(KEY) == (None,) * 59 + (50.0,)
-
-
-def test_a_gpu_that_was_never_sampled_is_all_gaps() -> None:
-    card = gpu(0, sampled=0.0)
-    assert History().add(snapshot([card]), 5000.0).utilization(KEY) == (None,) * SLOTS
 
 
 @given(
@@ -168,29 +160,32 @@ def idle_after(*readings: tuple[float, int | Reason]) -> Idle | None:
     return view.idle(KEY, 7, 7)
 
 
-def test_idle_counts_from_the_last_busy_sample() -> None:
-    assert idle_after((0, 30), (1, 0), (9, 0)) == Idle(9.0, at_least=False)
+ERROR, MISSED = Reason.ERROR, Reason.NO_SAMPLE
 
 
-def test_a_process_never_seen_busy_is_idle_for_at_least_as_long_as_we_watch() -> None:
-    assert idle_after((0, 0), (5, 0)) == Idle(5.0, at_least=True)
-
-
-def test_a_busy_process_is_not_idle() -> None:
-    assert idle_after((0, 0), (5, 1)) == Idle(0.0, at_least=False)
-
-
-@pytest.mark.parametrize("reason", [Reason.NO_SAMPLE, Reason.ERROR])
-def test_a_missing_sample_neither_counts_nor_resets(reason: Reason) -> None:
-    assert idle_after((0, 30), (4, 0), (5, reason), (60, reason)) == Idle(4.0, at_least=False)
-    assert idle_after((0, 30), (4, 0), (5, reason), (8, 0)) == Idle(8.0, at_least=False)
-
-
-def test_idleness_goes_on_over_a_gap_of_a_minute_and_starts_anew_after_a_longer_one() -> None:
-    assert idle_after((0, 30), (4, 0), (64, 0)) == Idle(64.0, at_least=False)
-    assert idle_after((0, 30), (4, 0), (65, 0)) == Idle(0.0, at_least=True)
-    assert idle_after((0, 30), (4, 0), (65, 0), (75, 0)) == Idle(10.0, at_least=True)
-    assert idle_after((0, 30), (4, 0), (34, Reason.ERROR), (66, 0)) == Idle(0.0, at_least=True)
+@pytest.mark.parametrize(
+    ("readings", "idle"),
+    [
+        # Since the last busy sample, or for at least as long as we watch.
+        ([(0, 30), (1, 0), (9, 0)], Idle(9.0, at_least=False)),
+        ([(0, 0), (5, 0)], Idle(5.0, at_least=True)),
+        ([(0, 0), (5, 1)], Idle(0.0, at_least=False)),
+        # A missing sample neither counts nor resets.
+        ([(0, 30), (4, 0), (5, MISSED), (60, MISSED)], Idle(4.0, at_least=False)),
+        ([(0, 30), (4, 0), (5, ERROR), (8, 0)], Idle(8.0, at_least=False)),
+        # It goes on over a gap of a minute, and starts anew after a longer one.
+        ([(0, 30), (4, 0), (64, 0)], Idle(64.0, at_least=False)),
+        ([(0, 30), (4, 0), (65, 0)], Idle(0.0, at_least=True)),
+        ([(0, 30), (4, 0), (65, 0), (75, 0)], Idle(10.0, at_least=True)),
+        ([(0, 30), (4, 0), (34, ERROR), (66, 0)], Idle(0.0, at_least=True)),
+        # Without any sample, and once the figure is withdrawn, nobody is called idle.
+        *(([(0, reason), (100, reason)], None) for reason in Reason),
+        ([(0, 0), (5, Reason.UNSUPPORTED)], None),
+        ([(0, 0), (5, Reason.DENIED)], None),
+    ],
+)
+def test_idle_time(readings: list[tuple[float, int | Reason]], idle: Idle | None) -> None:
+    assert idle_after(*readings) == idle
 
 
 def test_samples_that_are_far_apart_by_intent_are_no_gap() -> None:
@@ -399,13 +394,6 @@ def test_xids_of_a_lost_gpu_are_kept_and_taken_in() -> None:
     assert watched(history, machine(xids=Reason.ERROR), 6).xids(KEY) == {79: (1, 5003.0)}
 
 
-def test_xids_of_a_view_never_change() -> None:
-    history = History()
-    view = watched(history, xids((94, 1, 0)), 0)
-    watched(history, xids((94, 2, 1)), 1)
-    assert view.xids(KEY) == {94: (1, 5000.0)}
-
-
 def errors(*counts: int | Reason) -> tuple[int, float | None] | None:
     history = History()
     for second, count in enumerate(counts):
@@ -413,25 +401,28 @@ def errors(*counts: int | Reason) -> tuple[int, float | None] | None:
     return view.ecc(KEY)
 
 
-def test_memory_errors_have_the_time_of_their_last_increase() -> None:
-    assert errors(0) == (0, None)
-    assert errors(3, 3) == (3, None)
-    assert errors(3, 4, 4) == (4, 5001.0)
-    assert errors(0, 1, 1, 2) == (2, 5003.0)
-
-
-def test_memory_errors_that_are_not_known_are_not_nothing() -> None:
+@pytest.mark.parametrize(
+    ("counts", "found"),
+    [
+        ([0], (0, None)),
+        ([3, 3], (3, None)),
+        # With the time of their last increase.
+        ([3, 4, 4], (4, 5001.0)),
+        ([0, 1, 1, 2], (2, 5003.0)),
+        # A count that is not known is not 0.
+        ([Reason.UNSUPPORTED], None),
+        ([3, ERROR], None),
+        ([3, ERROR, 3], (3, None)),
+        ([3, ERROR, 4], (4, 5002.0)),
+        # A driver that was loaded anew counts from 0.
+        ([3, 0], (0, None)),
+        ([3, 1], (1, 5001.0)),
+        ([3, 4, 0, 0], (0, 5001.0)),
+    ],
+)
+def test_memory_errors(counts: list[int | Reason], found: tuple[int, float | None] | None) -> None:
     assert HistoryView().ecc("x") is None
-    assert errors(Reason.UNSUPPORTED) is None
-    assert errors(3, Reason.ERROR) is None
-    assert errors(3, Reason.ERROR, 3) == (3, None)
-    assert errors(3, Reason.ERROR, 4) == (4, 5002.0)
-
-
-def test_a_driver_that_was_loaded_anew_has_only_new_errors() -> None:
-    assert errors(3, 0) == (0, None)
-    assert errors(3, 1) == (1, 5001.0)
-    assert errors(3, 4, 0, 0) == (0, 5001.0)
+    assert errors(*counts) == found
 
 
 def trend_after(course: Callable[[int], float], until: int, step: int = 1, **changes: Any) -> Trend | None:

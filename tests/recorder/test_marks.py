@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from sqlite3 import Connection
 
 import pytest
 from hypothesis import given
@@ -197,7 +198,11 @@ def test_what_could_not_be_saved_is_saved_later(record: Record) -> None:
 def test_a_store_of_a_newer_gpuwatch_is_neither_read_nor_changed(record: Record, folder: Path) -> None:
     path = own_store(folder)
     muted = marks_of(NO_ATTENTION.muted(Mute(rule=OVER)))
-    Store(path).write(lambda connection: write_marks(connection, muted, NOW))
+
+    def write(connection: Connection) -> None:
+        write_marks(connection, muted, NOW)
+
+    Store(path).write(write)
     change(path, "PRAGMA user_version = 2")
     before = path.read_bytes()
     one = record()
