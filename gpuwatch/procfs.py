@@ -168,12 +168,7 @@ def is_leader_alive(pid: int, stat: Stat, proc: Path = PROC) -> bool | None:
         return None
     if stat.session == pid:
         return stat.state not in DEAD
-    try:
-        return read_stat(stat.session, proc).state not in DEAD
-    except GONE:
-        return False
-    except (OSError, ValueError):
-        return None
+    return is_alive(stat.session, proc)
 
 
 def is_adopted(pid: int, stat: Stat, proc: Path = PROC) -> bool:
@@ -186,9 +181,8 @@ def is_adopted(pid: int, stat: Stat, proc: Path = PROC) -> bool:
     """
     if stat.ppid <= 0:  # it was put into its PID namespace from outside
         return False
-    try:
-        parent = read_stat(stat.ppid, proc)
-    except (OSError, ValueError):  # hidden from us, or just ended
+    parent = find_stat(stat.ppid, proc)
+    if parent is None:  # hidden from us, or just ended
         return stat.ppid == 1
     name = parent.comm.decode("ascii", "replace")
     if programs.is_init(name) or name in programs.IDLE_INITS:
@@ -264,6 +258,25 @@ def read_name(pid: int, stat: Stat, proc: Path = PROC) -> bytes:
 def read_stat(pid: int, proc: Path = PROC) -> Stat:
     """Read /proc/PID/stat; raises `OSError` (see `GONE`) or `ValueError`."""
     return parse_stat(read_file(pid, "stat", proc))
+
+
+def find_stat(pid: int, proc: Path = PROC, start_ticks: int | None = None) -> Stat | None:
+    """Return the stat line of a process; None where it has ended, is hidden, or has not started at `start_ticks`."""
+    try:
+        stat = read_stat(pid, proc)
+    except (OSError, ValueError):
+        return None
+    return stat if start_ticks in (None, stat.start_ticks) else None
+
+
+def is_alive(pid: int, proc: Path = PROC) -> bool | None:
+    """Return whether a process exists and its first thread has not ended; None where that cannot be read."""
+    try:
+        return read_stat(pid, proc).state not in DEAD
+    except GONE:
+        return False
+    except (OSError, ValueError):
+        return None
 
 
 def read_status(pid: int, proc: Path = PROC) -> bytes:
@@ -355,12 +368,10 @@ def find_ancestors(pid: int, proc: Path = PROC) -> tuple[int, ...]:
     """Return the PIDs of the visible ancestors of a process, its parent first."""
     chain: list[int] = []
     while len(chain) < _ANCESTORS_MAX:
-        try:
-            pid = read_stat(pid, proc).ppid
-        except (OSError, ValueError):
-            break  # hidden or ended: what lies above it cannot be known from here
-        if pid <= 0 or pid in chain:
+        stat = find_stat(pid, proc)  # of a hidden one, what lies above it cannot be known from here
+        if stat is None or stat.ppid <= 0 or stat.ppid in chain:
             break
+        pid = stat.ppid
         chain.append(pid)
     return tuple(chain)
 
@@ -374,13 +385,10 @@ def find_descendants(pid: int, proc: Path = PROC) -> dict[int, int]:
     above = [pid]
     while above and len(found) < _DESCENDANTS_MAX:
         for child in find_children(above.pop(), proc):
-            if child in found or child == pid:
-                continue
-            try:
-                found[child] = read_stat(child, proc).start_ticks
-            except (OSError, ValueError):
-                continue  # it ended meanwhile: nothing of it is left to find
-            above.append(child)
+            stat = None if child in found or child == pid else find_stat(child, proc)
+            if stat is not None:
+                found[child] = stat.start_ticks
+                above.append(child)
     return found
 
 
@@ -418,12 +426,10 @@ def read_descendants_cpu(pid: int, stat: Stat, proc: Path = PROC) -> int:
             if child in seen:
                 continue
             seen.add(child)
-            try:
-                below = read_stat(child, proc)
-            except (OSError, ValueError):  # it has ended
-                continue
-            total += below.used + below.waited
-            above.append(child)
+            below = find_stat(child, proc)
+            if below is not None:
+                total += below.used + below.waited
+                above.append(child)
     return total
 
 
@@ -455,10 +461,8 @@ def has_gpu_open(pid: int, proc: Path = PROC, dev: str = "/dev") -> bool:
 
 def read_pid_and_name(pid: int, proc: Path = PROC) -> tuple[int, str]:
     """Return a PID with the name of its process, for a sentence."""
-    try:
-        return pid, clean(read_stat(pid, proc).comm)
-    except (OSError, ValueError):
-        return pid, "unknown"
+    stat = find_stat(pid, proc)
+    return pid, clean(stat.comm) if stat else "unknown"
 
 
 def is_in_pid_namespace(proc: Path = PROC) -> bool:

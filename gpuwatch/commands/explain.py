@@ -109,10 +109,8 @@ def explanation_lines(process: Process, snapshot: Snapshot, config: Config) -> l
 def _is_kernel_thread(process: Process) -> bool:
     if process.command or process.presence is not Presence.SEEN:
         return False
-    try:
-        return procfs.read_stat(process.pid).kernel_thread
-    except (OSError, ValueError):
-        return False
+    stat = procfs.find_stat(process.pid)
+    return stat is not None and stat.kernel_thread
 
 
 def _head(process: Process) -> str:

@@ -197,13 +197,8 @@ def measure_cpu(
 
 def _used(process: Process, proc: Path) -> tuple[int, int] | None:
     """Return the CPU ticks of a process and of its children; None where it has ended."""
-    try:
-        stat = procfs.read_stat(process.pid, proc)
-    except (OSError, ValueError):
-        return None
-    if stat.start_ticks != process.start:
-        return None
-    return stat.used, procfs.read_descendants_cpu(process.pid, stat, proc)
+    stat = procfs.find_stat(process.pid, proc, process.start)
+    return None if stat is None else (stat.used, procfs.read_descendants_cpu(process.pid, stat, proc))
 
 
 def seen_by_caller(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) -> Snapshot:

@@ -320,11 +320,8 @@ def _find_members(facts: Facts, itself: RelatedProcess, stat: procfs.Stat, proc:
     if run.launcher or run.top is run.itself:
         return run
     top = run.top.process
-    try:
-        above = procfs.read_stat(top.pid, proc)
-    except (OSError, ValueError):  # it has just ended
-        return run
-    return run._replace(leftover=above.start_ticks == top.start and _has_lost_starter(run.top, above, proc))
+    above = procfs.find_stat(top.pid, proc, top.start)
+    return run if above is None else run._replace(leftover=_has_lost_starter(run.top, above, proc))
 
 
 def _is_payload(process: RelatedProcess, role: Role) -> bool:

@@ -296,17 +296,7 @@ def _find_server_of(line: Sequence[RelatedProcess], pid: int | None, proc: Path)
             return None, False
         if any(procfs.read_own_pid(one.pid, proc)[0] == pid for one in above):
             return None, False  # Papermill, or a gateway's script: it runs, and is no server
-        ended = procfs.read_own_pid(kernel.pid, proc)[1] and not _exists(pid, proc)
+        ended = procfs.read_own_pid(kernel.pid, proc)[1] and procfs.is_alive(pid, proc) is False
         return None, ended or procfs.is_adopted(kernel.pid, stat, proc)
     except (OSError, ValueError):  # one of them has just ended, or is hidden
         return None, False
-
-
-def _exists(pid: int, proc: Path) -> bool:
-    """Return whether a process exists; true also where it may be hidden."""
-    try:
-        return procfs.read_stat(pid, proc).state not in procfs.DEAD
-    except procfs.GONE:
-        return False
-    except (OSError, ValueError):
-        return True

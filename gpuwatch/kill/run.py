@@ -71,7 +71,7 @@ class Run:
         out = {pid for pid, _ in self.left_out}
         sessions = {member.session for member in self.members if member.session}
         for pid in (int(folder.name) for folder in proc.iterdir() if folder.name.isdecimal()):
-            stat = _read(pid, proc)
+            stat = procfs.find_stat(pid, proc)
             if stat is None or stat.start_ticks < since or stat.session not in sessions or stat.state in procfs.DEAD:
                 continue
             if _session_of(stat.ppid, proc) not in sessions:
@@ -93,16 +93,8 @@ def uids_of(pid: int, proc: Path) -> set[int]:
         return set()
 
 
-def _read(pid: int, proc: Path) -> procfs.Stat | None:
-    """Read the stat line of a process; None where it has ended or cannot be read."""
-    try:
-        return procfs.read_stat(pid, proc)
-    except (OSError, ValueError):
-        return None
-
-
 def _session_of(pid: int, proc: Path) -> int | None:
-    stat = _read(pid, proc)
+    stat = procfs.find_stat(pid, proc)
     return stat.session if stat else None
 
 
@@ -229,7 +221,7 @@ class _Search:
         return above if uids_of(pid, self._proc) == {self._uid} else None
 
     def _ppid(self, pinned: Pinned) -> int:
-        stat = _read(pinned.target.pid, self._proc)
+        stat = procfs.find_stat(pinned.target.pid, self._proc)
         return stat.ppid if stat else 0
 
     def _head_of(self, chain: list[Pinned]) -> int:
@@ -270,11 +262,11 @@ class _Search:
         return len(sessions - {None}) > 1
 
     def _is_shell(self, pinned: Pinned) -> bool:
-        stat = _read(pinned.target.pid, self._proc)
+        stat = procfs.find_stat(pinned.target.pid, self._proc)
         return stat is None or _name(stat) in programs.SHELLS
 
     def _is_keeper(self, pinned: Pinned) -> bool:
-        stat = _read(pinned.target.pid, self._proc)
+        stat = procfs.find_stat(pinned.target.pid, self._proc)
         if stat is None:
             return True  # it has just gone: the run begins below it
         name = _name(stat)

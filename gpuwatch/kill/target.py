@@ -567,8 +567,7 @@ class Pinned:
 
     def _runs(self, pid: int, start_ticks: int) -> bool:
         try:
-            stat = procfs.read_stat(pid, self._proc)
-            return stat.start_ticks == start_ticks and not procfs.has_ended(pid, self._proc)
+            return procfs.find_stat(pid, self._proc, start_ticks) is not None and not procfs.has_ended(pid, self._proc)
         except (OSError, ValueError):
             return False
 
@@ -595,16 +594,11 @@ class Pinned:
         return ""
 
     def _same(self) -> bool:
-        try:
-            return procfs.read_stat(self.target.pid, self._proc).start_ticks == self.target.start_ticks
-        except (OSError, ValueError):
-            return False  # gone; and what cannot be read is not proven to be the same, so nothing is sent to it
+        # What cannot be read is not proven to be the same, so nothing is sent to it.
+        return procfs.find_stat(self.target.pid, self._proc, self.target.start_ticks) is not None
 
     def _unreaped_by(self) -> tuple[int, str] | None:
-        try:
-            stat = procfs.read_stat(self.target.pid, self._proc)
-        except (OSError, ValueError):
-            return None  # reaped
-        if stat.start_ticks != self.target.start_ticks or stat.state not in procfs.DEAD:
-            return None
+        stat = procfs.find_stat(self.target.pid, self._proc, self.target.start_ticks)
+        if stat is None or stat.state not in procfs.DEAD:
+            return None  # reaped, or it still runs
         return procfs.read_pid_and_name(stat.ppid, self._proc)
