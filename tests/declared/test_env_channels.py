@@ -165,74 +165,55 @@ def test_a_variable_without_effect_has_a_reason(environ: dict[str, str], why: st
     assert candidate.text.startswith(channel)
 
 
-def test_both_names_of_jaxs_fraction_void_each_other() -> None:
-    found = read({"XLA_CLIENT_MEM_FRACTION": ".3", "XLA_PYTHON_CLIENT_MEM_FRACTION": ".3"})
-    assert [candidate.void for candidate in found] == ["JAX refuses to start with both set"] * 2
+MPS, MPS_PIPE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_PIPE_DIRECTORY"
+HAMI = {"CUDA_DEVICE_MEMORY_LIMIT_0": "1g"}
 
 
-def test_without_preallocation_jax_grows_up_to_its_fraction() -> None:
-    found = read({"XLA_CLIENT_MEM_FRACTION": ".3", "XLA_PYTHON_CLIENT_PREALLOCATE": "False"})
-    assert {(one.kind, one.value, one.void) for one in found} == {(Kind.CAP, 0.3, ""), (Kind.GROWTH, None, "")}
-
-
-def test_the_allocator_of_tensorflow_is_heeded_by_jax_too() -> None:
-    found = read({"TF_GPU_ALLOCATOR": "cuda_malloc_async"})
-    assert [(candidate.framework, candidate.kind) for candidate in found] == [
-        ("tensorflow", Kind.GROWTH),
-        ("jax", Kind.GROWTH),
-    ]
-
-
-def test_mps_limits_each_device_by_itself() -> None:
-    found = read({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "''0=1G,1=512MB''"})
-    assert [(candidate.device, candidate.value, candidate.margin) for candidate in found] == [
-        (0, GIB, Margin.EXACT),
-        (1, 512 * MIB, Margin.EXACT),
-    ]
-    assert {candidate.confidence for candidate in found} == {Confidence.LIKELY}
-    environ = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G", "CUDA_MPS_PIPE_DIRECTORY": "/mps"}
-    assert one(environ).confidence is Confidence.CERTAIN
-
-
-def test_an_entry_of_mps_that_cannot_be_read_leaves_the_others() -> None:
-    found = read({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G,nonsense,"})
-    assert [bool(candidate.void) for candidate in found] == [False, True]
-
-
-def test_hami_has_a_limit_for_one_device_before_that_for_all() -> None:
-    found = read({"CUDA_DEVICE_MEMORY_LIMIT_1": "1g", "CUDA_DEVICE_MEMORY_LIMIT": "2g"})
-    assert [(candidate.device, candidate.value, candidate.rank) for candidate in found] == [
-        (None, 2 * GIB, -1),
-        (1, GIB, 0),
-    ]
-    assert {(candidate.channel, candidate.scope, candidate.margin) for candidate in found} == {
-        ("CUDA_DEVICE_MEMORY_LIMIT", "container", Margin.EXACT)
-    }
-    assert [candidate.text for candidate in found] == ["CUDA_DEVICE_MEMORY_LIMIT=2g", "CUDA_DEVICE_MEMORY_LIMIT_1=1g"]
-
-
-def test_hami_is_certain_where_its_library_is_seen() -> None:
-    environ = {"CUDA_DEVICE_MEMORY_LIMIT_0": "1g"}
-    assert one(environ).confidence is Confidence.LIKELY
-    assert one({**environ, "LD_PRELOAD": "/usr/local/vgpu/libvgpu.so"}).confidence is Confidence.CERTAIN
-    assert "virtual memory" in one({**environ, "CUDA_OVERSUBSCRIBE": "true"}).text
-
-
-def test_shared_grants_name_who_shares_them() -> None:
-    assert one({"GENV_GPU_MEMORY": "4g", "GENV_ENVIRONMENT_ID": "12"}).scope == "genv 12"
-    assert one({"GPU_PORTION": "0.5"}).scope == "container"
-    assert one({"NVIDIA_GPU_MEMORY_LIMIT": "100"}).scope == "container"
-    assert one({"SLURM_SHARDS_ON_NODE": "2", "SLURM_JOB_ID": "3385"}).scope == "Slurm job 3385"
-
-
-def test_how_large_a_shard_is_cannot_be_told() -> None:
-    assert one({"SLURM_SHARDS_ON_NODE": "2"}).dynamic
-
-
-def test_margins_are_exact_where_something_enforces_or_counts_bytes() -> None:
-    assert one({"GENV_GPU_MEMORY": "4g"}).margin is Margin.EXACT
-    assert one({"GPU_PORTION": "0.5"}).margin is Margin.FRAMEWORK
-    assert one({"GPUWATCH_SHARE": "0.4"}).margin is Margin.FRAMEWORK
+@pytest.mark.parametrize(
+    ("environ", "fields", "expected"),
+    [
+        (
+            {"XLA_CLIENT_MEM_FRACTION": ".3", "XLA_PYTHON_CLIENT_MEM_FRACTION": ".3"},
+            *("void", [("JAX refuses to start with both set",)] * 2),
+        ),
+        (
+            {"XLA_CLIENT_MEM_FRACTION": ".3", "XLA_PYTHON_CLIENT_PREALLOCATE": "False"},
+            *("kind value void", [(GROWTH, None, ""), (CAP, 0.3, "")]),
+        ),
+        ({"TF_GPU_ALLOCATOR": "cuda_malloc_async"}, "framework kind", [("tensorflow", GROWTH), ("jax", GROWTH)]),
+        (
+            {MPS: "''0=1G,1=512MB''"},
+            "device value margin confidence",
+            [(0, GIB, Margin.EXACT, Confidence.LIKELY), (1, 512 * MIB, Margin.EXACT, Confidence.LIKELY)],
+        ),
+        ({MPS: "0=1G", MPS_PIPE: "/mps"}, "confidence", [(Confidence.CERTAIN,)]),
+        ({MPS: "0=1G,nonsense,"}, "void", [("",), ("nonsense is not like 0=1G or 0=512M",)]),
+        # HAMi has a limit for one device before that for all, and is certain where its library is seen.
+        (
+            {"CUDA_DEVICE_MEMORY_LIMIT_1": "1g", "CUDA_DEVICE_MEMORY_LIMIT": "2g"},
+            "device value rank text",
+            [
+                (None, 2 * GIB, -1, "CUDA_DEVICE_MEMORY_LIMIT=2g"),
+                (1, GIB, 0, "CUDA_DEVICE_MEMORY_LIMIT_1=1g"),
+            ],
+        ),
+        (HAMI, "channel scope margin", [("CUDA_DEVICE_MEMORY_LIMIT", "container", Margin.EXACT)]),
+        (HAMI, "confidence", [(Confidence.LIKELY,)]),
+        (HAMI | {"LD_PRELOAD": "/usr/local/vgpu/libvgpu.so"}, "confidence", [(Confidence.CERTAIN,)]),
+        (
+            HAMI | {"CUDA_OVERSUBSCRIBE": "true"},
+            *("text", [("CUDA_DEVICE_MEMORY_LIMIT_0=1g, of virtual memory (CUDA_OVERSUBSCRIBE=true)",)]),
+        ),
+        ({"GENV_GPU_MEMORY": "4g", "GENV_ENVIRONMENT_ID": "12"}, "scope margin", [("genv 12", Margin.EXACT)]),
+        ({"GPU_PORTION": "0.5"}, "scope margin", [("container", Margin.FRAMEWORK)]),
+        ({"NVIDIA_GPU_MEMORY_LIMIT": "100"}, "scope", [("container",)]),
+        ({"SLURM_SHARDS_ON_NODE": "2", "SLURM_JOB_ID": "3385"}, "scope dynamic", [("Slurm job 3385", True)]),
+        ({"GPUWATCH_SHARE": "0.4"}, "margin", [(Margin.FRAMEWORK,)]),
+    ],
+)
+def test_the_fields_of_candidates(environ: dict[str, str], fields: str, expected: list[tuple[object, ...]]) -> None:
+    found = [tuple(getattr(candidate, name) for name in fields.split()) for candidate in read(environ)]
+    assert found == expected
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.declared import sizes
@@ -143,6 +143,7 @@ def test_what_an_owner_would_refuse_is_refused_in_one_line(read: Parser, text: s
 NEARLY = st.from_regex(r"[-+]?[0-9]{0,24}[.:=,]?[0-9a-fxG]{0,6}[ eE-]?[kKmMgGtTiIbB%]{0,3}", fullmatch=True)
 
 
+@settings(max_examples=20)
 @pytest.mark.parametrize("read", list(dict.fromkeys(row[0] for row in MEANINGS)))
 @given(
     text=st.one_of(st.text(), NEARLY, st.sampled_from(["0=", "0:", "GPU-"]).flatmap(lambda a: NEARLY.map(a.__add__)))

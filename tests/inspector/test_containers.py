@@ -29,6 +29,7 @@ from gpuwatch.model import Container
 from tests import CHECKOUT
 from tests.inspector.test_cgroups import ID, OTHER
 from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE
+from tests.support.waiting import Clock
 from tests.test_procfs import fixture_process, stat_line
 
 needs_root = pytest.mark.skipif(not ROOT, reason="files of two users need root")
@@ -54,16 +55,6 @@ def roots(folder: Path) -> Roots:
         run_user=folder / "run",
         home=lambda uid: folder / f"home-{uid}",
     )
-
-
-class Clock:
-    """Seconds as a test sets them."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def write(path: Path, content: object, uid: int | None = None) -> Path:

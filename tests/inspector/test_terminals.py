@@ -20,7 +20,7 @@ from tests.support.families import Member, family
 from tests.support.gpuholder import unavailable
 from tests.support.panes import PANE, fake, patient, session, started
 from tests.support.tmux import Tmux, tmux
-from tests.support.waiting import PATIENCE, wait_for
+from tests.support.waiting import PATIENCE, Clock, wait_for
 from tests.test_procfs import fixture_process, stat_line
 
 __all__ = ["tmux"]  # a fixture
@@ -109,26 +109,21 @@ def test_numbers_of_another_pid_namespace_are_not_ours(tmp_path: Path) -> None:
     assert procfs.read_own_pid(5, tmp_path) == (1, False)
 
 
-def test_ssh_logins() -> None:
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, "10.0.0.7"),
+        ({"SSH_CLIENT": "fe80::1%eth0 5 22"}, "fe80::1%eth0"),
+        ({"SSH_CONNECTION": "\x1b[31m 1 2 3"}, "10.0.0.7"),
+        ({"SSH_CONNECTION": "UNKNOWN 65535 UNKNOWN 65535"}, "10.0.0.7"),
+        (Unread.DENIED, "10.0.0.7"),
+    ],
+)
+def test_ssh_logins(environ: dict[str, str] | Unread, expected: str) -> None:
     above = RelatedProcess(pid=2, environ={"SSH_CONNECTION": "10.0.0.7 51234 10.0.0.1 22"})
-    assert terminals.find_ssh([RelatedProcess(pid=1, environ={}), above]) == "10.0.0.7"
-    assert (
-        terminals.find_ssh([RelatedProcess(pid=1, environ={"SSH_CLIENT": "fe80::1%eth0 5 22"}), above])
-        == "fe80::1%eth0"
-    )
-    assert terminals.find_ssh([RelatedProcess(pid=1, environ=Unread.DENIED)]) == ""
-    assert terminals.find_ssh([RelatedProcess(pid=1, environ={"SSH_CONNECTION": "\x1b[31m 1 2 3"})]) == ""
-    assert terminals.find_ssh([RelatedProcess(pid=1, environ={"SSH_CONNECTION": "UNKNOWN 65535 UNKNOWN 65535"})]) == ""
-
-
-class Clock:
-    """A clock that a test turns."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+    own = RelatedProcess(pid=1, environ=environ)
+    assert terminals.find_ssh([own, above]) == expected
+    assert terminals.find_ssh([own]) == (expected if expected != "10.0.0.7" else "")
 
 
 def server(tmux: Tmux) -> int:

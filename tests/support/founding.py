@@ -11,15 +11,9 @@ from tensorflow.examples.tutorials.mnist import input_data
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
 mnist = input_data.read_data_sets("MNIST_data/", one_hot=True)
-
-def weight_variable(shape):
-    return tf.Variable(tf.truncated_normal(shape, stddev=0.1))
-
 x = tf.placeholder(tf.float32, [None, 784])
-y_ = tf.placeholder(tf.float32, [None, 10])
-W = weight_variable([784, 10])
-y = tf.nn.softmax(tf.matmul(x, W))
-loss = -tf.reduce_sum(y_ * tf.log(y))
+W = tf.Variable(tf.truncated_normal([784, 10], stddev=0.1))
+loss = -tf.reduce_sum(tf.log(tf.nn.softmax(tf.matmul(x, W))))
 train_step = tf.train.GradientDescentOptimizer(0.01).minimize(loss)
 
 config = tf.ConfigProto()
@@ -28,8 +22,7 @@ config.gpu_options.allow_growth = True
 with tf.Session(config=config) as sess:
     sess.run(tf.global_variables_initializer())
     for i in range(1000):
-        batch = mnist.train.next_batch(50)
-        sess.run(train_step, feed_dict={x: batch[0], y_: batch[1]})
+        sess.run(train_step, feed_dict={x: mnist.train.next_batch(50)[0]})
 """
 
 KERAS_SESSION = '''\
@@ -111,8 +104,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = "2,3"
 
 import torch
 import torch.nn as nn
-from torch.utils.data import DataLoader
-from torchvision import datasets, models, transforms
+from torchvision import models
 
 
 class Trainer:
@@ -122,16 +114,11 @@ class Trainer:
             self.model = nn.DataParallel(self.model, device_ids=[0, 1])
         self.model.cuda()
 
-    def train(self, loader):
-        for images, labels in loader:
-            out = self.model(images.cuda())
-
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=10)
-    args = parser.parse_args()
-    Trainer(args).train(DataLoader(datasets.FakeData()))
+    Trainer(parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -15,3 +15,13 @@ def wait_for(true: Callable[[], object], what: str = "") -> None:
     while not true():
         assert time.monotonic() < end, what or "it did not happen"
         time.sleep(0.005)
+
+
+class Clock:
+    """Clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
