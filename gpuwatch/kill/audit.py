@@ -17,7 +17,7 @@ from gpuwatch.threads import Worker
 FILE_NAME = "actions.jsonl"
 
 RECORD_SECONDS = 2.0
-"""Time that the file system has to answer; a home folder on NFS may never do so."""
+"""Seconds for which the file system is waited for; a home folder on NFS may never answer."""
 
 
 def _local_time() -> datetime:
@@ -25,9 +25,9 @@ def _local_time() -> datetime:
 
 
 class Audit:
-    """File `actions.jsonl` in a private folder, appended to; it raises nothing, and returns what is wrong.
+    """Audit file `actions.jsonl` in a private folder: appends lines; never raises, but returns errors as text.
 
-    With `seconds` a call waits no longer than that; a late line is still written, and in order.
+    With `seconds` a call waits no longer than that; a late line is still written, in its order.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Audit:
         now: Callable[[], datetime] = _local_time,
         write: Callable[[int, bytes], int] = os.write,
     ) -> None:
-        """`now` returns an aware wall time."""
+        """`now` returns the local time with its time zone."""
         self.path = folder / FILE_NAME
         self._seconds = seconds
         self._now = now
@@ -52,7 +52,7 @@ class Audit:
         return self._call(lambda: os.close(self._open()))
 
     def append(self, event: str, fields: Mapping[str, object]) -> str | None:
-        """Write one line, in one write, with the wall time and the event; return why it is not known to be written."""
+        """Append one line, in one write, with the wall-clock time and the event; return why it may not be written."""
         record = {"time": self._now().isoformat(timespec="milliseconds"), "event": event, **fields}
         # ASCII only: a surrogate from a file name cannot then fail the write.
         line = json.dumps(record, ensure_ascii=True, separators=(",", ":"), default=str).encode("ascii") + b"\n"

@@ -1,7 +1,7 @@
-"""Processes of the demo that are ended: every step of the dialog with a made-up outcome, and no signal to anything.
+"""Ending of the demo's processes: every step of the dialog with an invented outcome; nothing is signalled.
 
-The PIDs of the demo may be those of real processes here. So nothing in this module can reach a process: it opens no
-handle, reads nothing of /proc and calls nothing that sends a signal. All that it changes is the demo's own script.
+A real process on this machine may have a PID of the demo. So nothing in this module can affect a process: it opens no
+handle, reads nothing from /proc and calls nothing that sends a signal. It changes only the demo's own script.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _REACTIONS: Final = {
 
 
 class DemoProcess:
-    """Process of the demo, with the methods of `target.Pinned`; it signals nothing."""
+    """Process of the demo, with the methods of `target.Pinned`; no signal is sent."""
 
     weaker = ""
 
@@ -51,7 +51,7 @@ class DemoProcess:
         self._reaction = _REACTIONS.get(target.pid, _Reaction())
 
     def send(self, sig: signal.Signals) -> Outcome | None:
-        """End the process of the script as this signal would."""
+        """End the simulated process as a real one would react to this signal."""
         if self.exited():
             return Outcome(End.GONE)
         after = {
@@ -70,7 +70,7 @@ class DemoProcess:
         return Outcome(End.EXITED if self.exited() else End.RUNNING, seconds, killed)
 
     def find_family(self) -> None:
-        """Do nothing: its workers end with it."""
+        """Do nothing: its workers end with the process."""
 
     def family(self) -> tuple[int, ...]:
         return ()
@@ -92,7 +92,7 @@ class DemoProcess:
 
 
 class DemoEnder:
-    """Access to the processes of a `DemoSource`, with the methods of `target.Killer`; it signals nothing."""
+    """Access to the processes of a `DemoSource`, with the methods of `target.Killer`; no signal is sent."""
 
     notice = DEMO_NOTICE
 
@@ -104,7 +104,7 @@ class DemoEnder:
         """Return no problem: nothing is recorded."""
 
     def pin(self, target: Target) -> DemoProcess | Refused:
-        """Return the process, or the refusal that a real machine would give."""
+        """Return the process, or the refusal that a real machine would return."""
         if self.policy.read_only:
             return Refused(Refusal.READ_ONLY, target.pid)
         if target.uid is None:

@@ -1,4 +1,4 @@
-"""Outcome of an ending: why it was refused, what became of the process, and of the GPU memory that it held."""
+"""Outcome of ending a process: why it was refused, and what happened to the process and its GPU memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuwatch.units import long_duration, size
 
 
 class Refusal(StrEnum):
-    """Reason for which nothing is signalled: its word in the audit file and its sentence for a person."""
+    """Reason for sending no signal: its word in the audit file, and its sentence for the user."""
 
     sentence: str
 
@@ -71,7 +71,7 @@ class Refused:
 
     @property
     def sentence(self) -> str:
-        """Reason for a person, without a capital and a full stop."""
+        """Reason as a sentence for the user, without a capital and a full stop."""
         return f"{self.reason.sentence}: {self.detail}" if self.detail else self.reason.sentence
 
 
@@ -80,22 +80,22 @@ class End(StrEnum):
 
     EXITED = "exited"
     ZOMBIE = "zombie"
-    """It runs no more; its parent has not asked for its exit status, so its PID stays."""
+    """The process has ended, but its parent has not read its exit status, so that its PID remains."""
     RUNNING = "running"
     STOPPED = "stopped"
-    """By job control or a debugger: SIGTERM waits until it is continued."""
+    """The process is stopped by job control or a debugger: SIGTERM waits until it continues."""
     STUCK = "stuck"
-    """It sleeps inside the kernel (state D), where a signal does not reach it."""
+    """The process sleeps inside the kernel (state D), where no signal reaches it."""
     DENIED = "denied"
     CHANGED = "changed"
-    """It was no longer what the person had been shown, so no signal was sent."""
+    """The process was no longer the one on screen, so that no signal was sent."""
     GONE = "gone"
-    """It had ended before the signal, so nothing was sent."""
+    """The process had ended before the signal, so that no signal was sent."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome for one process, or for several; `seconds` count from the first signal."""
+    """Outcome for one process or several; `seconds` count from the first signal."""
 
     end: End
     seconds: float = 0.0
@@ -103,13 +103,13 @@ class Outcome:
     parent: tuple[int, str] | None = None
     """PID and name of the parent that has not reaped a zombie."""
     detail: str = ""
-    """Why it was not permitted, or what of it has changed."""
+    """Why the signal was not permitted, or what has changed."""
     asked: signal.Signals = signal.SIGTERM
-    """The last signal before SIGKILL: the one that it did not answer."""
+    """The last signal before SIGKILL, which the process did not react to."""
     each: tuple[tuple[int, Outcome], ...] = ()
-    """Where it stands for several processes: PID and outcome of each, in the order in which they were signalled."""
+    """PID and outcome of each of several processes, in the order of their signals; empty for one process."""
     left: tuple[int, ...] = ()
-    """PIDs that belong to them, still run and were not signalled: they were started meanwhile."""
+    """PIDs of the same run that still run and got no signal: they were started meanwhile."""
 
     @property
     def over(self) -> bool:
@@ -118,7 +118,7 @@ class Outcome:
 
     @property
     def sentence(self) -> str:
-        """Outcome for a person, without a capital and a full stop."""
+        """Outcome as a sentence for the user, without a capital and a full stop."""
         if self.each:
             return _of_several(self)
         after = f"after {long_duration(self.seconds)}"
@@ -146,13 +146,13 @@ class Outcome:
 
 
 _WORST = (End.DENIED, End.CHANGED, End.STUCK, End.STOPPED, End.RUNNING, End.ZOMBIE, End.EXITED, End.GONE)
-"""Which end of several stands for all of them: the first of these that one of them has."""
+"""Ends from worst to best: of several processes the worst end stands for all."""
 
 
 def of_several(each: Sequence[tuple[int, Outcome]], left: Sequence[int] = ()) -> Outcome:
-    """Join the outcomes of several processes (PID, outcome) to one; `left` are PIDs that were not signalled.
+    """Merge the outcomes of several processes (PID, outcome) into one; `left` are PIDs that got no signal.
 
-    One process alone stays as it is. `seconds` are those of the last.
+    The outcome of a single process stays unchanged. `seconds` are those of the last process.
     """
     if len(each) == 1 and not left:
         return each[0][1]
@@ -192,7 +192,7 @@ def _of_several(whole: Outcome) -> str:
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """Memory of one GPU in bytes: held by the process, used before its end, used after it."""
+    """Memory of one GPU in bytes: held by the process, used before its end, used after its end."""
 
     gpu: int
     held: int | None
@@ -201,9 +201,9 @@ class GpuMemory:
 
     @property
     def freed(self) -> int | None:
-        """Bytes that came free, at most what the process held; None where a figure is not known.
+        """Bytes that became free, at most the bytes that the process held; None where a value is not known.
 
-        Others allocate and free at the same time, so a drop beyond the holding is not this process's.
+        Other processes allocate and free at the same time: a larger drop is not caused by this process.
         """
         if self.before is None or self.after is None:
             return None
@@ -212,7 +212,7 @@ class GpuMemory:
 
 
 ENOUGH_FREED: Final = 0.95
-"""Part of a holding from which on it counts as freed: the driver rounds, and others allocate meanwhile."""
+"""Part of a holding that counts as all of it when freed: the driver rounds, and others allocate meanwhile."""
 
 _PIDS_NAMED = 5
 
@@ -220,10 +220,10 @@ _PIDS_NAMED = 5
 def memory_after(
     outcome: Outcome, gpus: Sequence[GpuMemory], holders: Sequence[int] = (), *, must_fall: bool = True
 ) -> str:
-    """Return the outcome in one sentence: first of the process, then of its memory.
+    """Return the outcome in one sentence: of the process, then of its memory.
 
     `holders` are PIDs that still hold the memory. `must_fall=False` is for machines whose GPU shares memory with
-    the CPU (GH200, GB200, integrated): there the figure may stay, and nothing is claimed about it.
+    the CPU (GH200, GB200, integrated): there the value may stay, and the sentence says nothing about it.
     """
     if outcome.end not in (End.EXITED, End.ZOMBIE):
         return outcome.sentence
@@ -241,7 +241,7 @@ def memory_after(
 
 
 def unreaped(parent: tuple[int, str] | None) -> str:
-    """Return the words for a zombie: which parent has not reaped it."""
+    """Return the text about a zombie: which parent has not reaped it."""
     if parent is None:
         return "its parent has not reaped it"
     pid, name = parent
@@ -249,7 +249,7 @@ def unreaped(parent: tuple[int, str] | None) -> str:
 
 
 def named(pids: Sequence[int]) -> str:
-    """Return PIDs in words, the first ones where there are many: `PIDs 71, 72, 73, 74, 75 and 121 more`."""
+    """Return PIDs as text, only the first of many: `PIDs 71, 72, 73, 74, 75 and 121 more`."""
     listed = ", ".join(map(str, pids[:_PIDS_NAMED]))
     more = f" and {len(pids) - _PIDS_NAMED} more" if len(pids) > _PIDS_NAMED else ""
     return f"{'PID' if len(pids) == 1 else 'PIDs'} {listed}{more}"
@@ -260,13 +260,13 @@ def _gpus(indices: Sequence[int]) -> str:
 
 
 FRESH: Final = 2
-"""Samples of each GPU taken after the exit before its memory is judged: the first may have begun before it."""
+"""Samples of each GPU after the exit before its memory is judged: the first may have begun before the exit."""
 
 MEMORY_PATIENCE: Final = 5.0
-"""Seconds in which memory that is not free yet may still become free."""
+"""Seconds in which memory may still become free."""
 
 _SHARED_MEMORY: Final = ("GH200", "GB200", "GB300", "GB10", "Thor", "Orin", "Jetson")
-"""Machines whose GPU and CPU share memory: the driver's figure may stay as it was."""
+"""Machines whose GPU and CPU share memory: the driver's value may not change."""
 
 
 class MemoryComparison:
@@ -288,12 +288,12 @@ class MemoryComparison:
                 self._before[gpu.key] = (gpu, held if mine and all(map(known, mine)) else None)
 
     def begin(self, snapshot: Snapshot, now: float) -> None:
-        """Start the comparison: the processes have ended at `now`, and `snapshot` is the last one from before."""
+        """Start the comparison: the processes ended at `now`; `snapshot` is the last one before that."""
         self._latest, self._exited = snapshot, now
         self._fresh = {gpu.key: (gpu.sampled, 0) for gpu in snapshot.gpus if gpu.key in self._before}
 
     def observe(self, snapshot: Snapshot) -> None:
-        """Add a snapshot from after the end."""
+        """Add a snapshot that was taken after the end."""
         self._latest = snapshot
         for gpu in snapshot.gpus:
             sampled, count = self._fresh.get(gpu.key, (gpu.sampled, 0))
@@ -301,28 +301,28 @@ class MemoryComparison:
                 self._fresh[gpu.key] = (gpu.sampled, count + 1)
 
     def fresh(self) -> bool:
-        """Return whether there are enough samples from after the end."""
+        """Return whether there are enough samples since the end."""
         return bool(self._fresh) and all(count >= FRESH for _, count in self._fresh.values())
 
     def late(self, now: float) -> bool:
-        """Return whether there was enough time for the memory to be freed and sampled."""
+        """Return whether the time for freeing and sampling the memory has passed."""
         return now >= self._exited + MEMORY_PATIENCE
 
     @property
     def must_fall(self) -> bool:
-        """Whether the driver's figure must fall: not where CPU and GPU share memory."""
+        """Whether the driver's value must fall: not where CPU and GPU share memory."""
         gpus = [gpu for gpu, _ in self._before.values()]
         return not any(gpu.memory.unified or any(name in gpu.name for name in _SHARED_MEMORY) for gpu in gpus)
 
     @property
     def all_free(self) -> bool:
-        """Whether all memory that was held is free now."""
+        """Whether all memory that the processes held is free now."""
         return self.fresh() and all(
             gpu.freed is not None and gpu.freed >= ENOUGH_FREED * (gpu.held or 0) for gpu in self.gpus()
         )
 
     def gpus(self) -> list[GpuMemory]:
-        """Return the memory of each GPU before and after; nothing without enough samples."""
+        """Return the memory of each GPU before and after; empty without enough samples."""
         if not self.fresh() or self._latest is None:
             return []
         now = {gpu.key: gpu for gpu in self._latest.gpus}
@@ -332,7 +332,7 @@ class MemoryComparison:
         ]
 
     def listed(self) -> frozenset[int]:
-        """Return the PIDs that the driver lists on these GPUs now."""
+        """Return the PIDs that the driver now lists on these GPUs."""
         gpus = self._latest.gpus if self._latest else ()
         return frozenset(one.pid for gpu in gpus if gpu.key in self._before for one in gpu.holdings)
 

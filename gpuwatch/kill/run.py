@@ -1,8 +1,8 @@
-"""Run that is to be ended: its launcher, ranks and workers, each pinned before the first signal.
+"""Run to be ended: finds its launcher, ranks and workers, and pins each before the first signal.
 
-A process is of the run because it descends from the run's head, and that is proven as it is looked up: its parent's
-handle says that the parent lives, and its own that what was read is its own. A PID that was used again meanwhile has
-another parent. Only what the sampler names by the run's key without such descent must show a GPU device of its own.
+A process belongs to the run because it descends from the run's head. That is proven during the search: the parent's
+handle shows that the parent lives, and the process's handle that the facts read are its own. A PID that was reused
+meanwhile has another parent. A process that is no descendant, but has the run's key, must have a GPU device open.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Process of a run, pinned."""
+    """Pinned process of a run."""
 
     pinned: PinnedProcess
     above: int = 0
-    """PID of the member that it descends from most nearly; 0 for none."""
+    """PID of its nearest ancestor in the run; 0 where there is none."""
     waits: bool = False
-    """It is not signalled before the process above has ended, which passes signals on or needs it to save."""
+    """Whether it gets no signal before the process above it has ended, which forwards signals or needs it to save."""
     session: int = 0
 
 
 @dataclass(slots=True)
 class Run:
-    """Processes of one run, each pinned, the head first."""
+    """Processes of one run, all pinned, the head first."""
 
     key: str
     members: tuple[Member, ...]
     left_out: tuple[tuple[int, str], ...] = ()
-    """Processes below the head that are not touched: PID and why."""
+    """PIDs of processes below the head that get no signal, each with the reason."""
     killer: Killer | None = field(default=None, repr=False)
 
     @property
@@ -51,18 +51,19 @@ class Run:
 
     @property
     def weaker(self) -> str:
-        """Why the check of one member is weaker; empty where none is."""
+        """Why the check of a member is weaker; empty where none is."""
         return next((member.pinned.weaker for member in self.members if member.pinned.weaker), "")
 
     def on_gpu(self) -> tuple[int, ...]:
-        """Return the PIDs of members that run and have a GPU open, those with known memory first."""
+        """Return the PIDs of running members that have a GPU open, those with known memory first."""
         open_by = [member.pinned for member in self.members if member.pinned.on_gpu()]
         return tuple(one.target.pid for one in sorted(open_by, key=lambda one: not one.target.gpus))
 
     def left(self, since: int) -> tuple[int, ...]:
-        """Return PIDs that belong to the run, still run and are no members; `since` is in clock ticks since boot.
+        """Return the PIDs of running processes of the run that are no members; `since` is in clock ticks since boot.
 
-        They were seen below a member, or started since then in a session of the run without a parent in it.
+        They were seen below a member, or were started after `since` in a session of the run, without a parent in the
+        run.
         """
         if self.killer is None:
             return ()
@@ -79,7 +80,7 @@ class Run:
         return tuple(pid for pid in sorted(found - ours - out) if uids_of(pid, proc) == {uid})
 
     def close(self, *, but: PinnedProcess | None = None) -> None:
-        """Close all handles but `but`; the processes are left as they are."""
+        """Close all handles except `but`; the processes keep running."""
         for member in self.members:
             if member.pinned is not but:
                 member.pinned.close()
@@ -99,15 +100,15 @@ def _session_of(pid: int, proc: Path) -> int | None:
 
 
 MOST: Final = 600
-"""Processes of one run: each takes a descriptor, and 1024 are usual. A big node has 8 ranks with 32 workers each."""
+"""Processes of one run, at most: each needs a descriptor, of which 1024 are usual. 8 ranks with 32 workers fit."""
 
 _ABOVE_MOST: Final = 64
-"""Generations that are walked upwards to the head."""
+"""Generations up to the head that are searched, at most."""
 
 
 @dataclass(slots=True)
 class _Node:
-    """Process below the head, during the search."""
+    """Process below the head, used during the search."""
 
     pinned: Pinned
     depth: int
@@ -125,10 +126,10 @@ class _RefusedError(Exception):
 def pin_run(killer: Killer, target: Pinned, snapshot: Snapshot, *, asked: bool = True) -> Run | Refused:
     """Pin all processes of the run of a pinned process, `target` among them; a refusal is recorded where `asked`.
 
-    The head is what the sampler says (`Job.head`) where it is an ancestor of the target, else the topmost ancestor of
-    the same run; only ancestors of one's own uid count, no login shell, and nothing that starts other runs. Without
-    either it is the target itself. Left out are other people's processes and shells that somebody works in. Closing the
-    run closes `target` too.
+    The head is the sampler's `Job.head` where that is an ancestor of the target, else the topmost ancestor of the same
+    run; only ancestors with the user's uid count, no login shell, and no program that starts other runs. Without such
+    an ancestor the head is the target. Other users' processes and interactive shells are left out. Closing the run
+    closes `target` too.
     """
     search = _Search(killer, target, snapshot)
     try:
@@ -144,7 +145,7 @@ def pin_run(killer: Killer, target: Pinned, snapshot: Snapshot, *, asked: bool =
 
 
 class _Search:
-    """Search for the members of a run: from the target up to its head, then down to all below it."""
+    """Search for the members of a run: from the target up to its head, then down to all descendants."""
 
     def __init__(self, killer: Killer, target: Pinned, snapshot: Snapshot) -> None:
         self._killer = killer
@@ -161,7 +162,7 @@ class _Search:
         self._opened: list[Pinned] = []
 
     def close(self) -> None:
-        """Close all handles but the target's."""
+        """Close all handles except the target's."""
         for pinned in self._opened:
             pinned.close()
 
@@ -199,7 +200,7 @@ class _Search:
     # Upwards
 
     def _chain(self) -> list[Pinned]:
-        """Return the target and its ancestors of one's own uid, each proven to be the parent of the one before."""
+        """Return the target and its ancestors with the user's uid, each proven to be the parent of the previous one."""
         chain = [self._target]
         while len(chain) < _ABOVE_MOST:
             below = chain[-1]
@@ -225,7 +226,7 @@ class _Search:
         return stat.ppid if stat else 0
 
     def _head_of(self, chain: list[Pinned]) -> int:
-        """Return the place in the chain where the run begins, by what the sampler says."""
+        """Return the index in the chain at which the run begins, according to the sampler."""
         place = 0
         for index, pinned in enumerate(chain):
             job = job_of(self._known.get(pinned.target.key))
@@ -239,10 +240,10 @@ class _Search:
         return place
 
     def _below_agents(self, chain: list[Pinned], top: int) -> int:
-        """Return the place in the chain below agents, which start other runs too, and below their shells.
+        """Return the index in the chain below agents (programs that start other runs too) and below their shells.
 
-        No list names each agent, editor and server. An agent holds no GPU and starts programs in sessions of their own,
-        the target's among them. A known launcher of ranks, or the process that forked the target, is no agent.
+        No list can name every agent, editor and server. An agent holds no GPU, and starts each program, also the
+        target, in a separate session. A known launcher of ranks, or the process that forked the target, is no agent.
         """
         place, job = top, self._job
         if job is None or job.launcher or job.world is not None:
@@ -288,7 +289,7 @@ class _Search:
     # Downwards
 
     def _add(self, top: Pinned, depth: int, above: int) -> None:
-        """Add a process and all below it, the upper ones first."""
+        """Add a process and all its descendants, the upper ones first."""
         stat = self._stat(top)
         if stat is None:
             return
@@ -305,7 +306,7 @@ class _Search:
                         raise _RefusedError(Refused(Refusal.TOO_MANY, self._target.target.pid, f"over {MOST}"))
 
     def _child(self, parent: _Node, pid: int) -> _Node | None:
-        """Pin a child and prove that it is one; None where it has ended or must not be touched."""
+        """Pin a child and prove that it is a child; None where it has ended or must not be signalled."""
         child = self._target if pid == self._target.target.pid else self._open(pid)
         stat = None if child is None else self._stat(child)
         if child is None or stat is None or stat.ppid != parent.pinned.target.pid or parent.pinned.exited():
@@ -327,9 +328,9 @@ class _Search:
         return _Node(child, parent.depth + 1, above, stat, ours)
 
     def _siblings(self) -> Iterable[Pinned]:
-        """Return processes that the sampler puts into the run and that are not below its head: each must hold a GPU.
+        """Return processes of the run, according to the sampler, that are not below its head: each must hold a GPU.
 
-        A run has each rank once. Variables that somebody exported in a shell make all that it starts the same rank.
+        A run has each rank only once. Variables that were exported in a shell give all its children the same rank.
         """
         if self._job is None:
             return
@@ -363,7 +364,7 @@ class _Search:
             return False
 
     def _open(self, pid: int) -> Pinned | None:
-        """Open a handle on a PID; None where there is no such process. Raises _RefusedError without a handle."""
+        """Open a handle on a PID; None where the process is missing. Raises _RefusedError without a handle."""
         bare = self._killer.open(pid)
         if isinstance(bare, Refused):
             if bare.reason is Refusal.TOO_MANY:
@@ -383,13 +384,13 @@ class _Search:
         return bare
 
     def _stat(self, pinned: Pinned) -> procfs.Stat | None:
-        """Return the stat line of a process; None where it has ended or its PID was used again."""
+        """Return the stat line of a process; None where it has ended or its PID was reused."""
         stat = self._read(pinned.target.pid)
         same = stat is not None and stat.start_ticks == pinned.target.start_ticks and not pinned.exited()
         return stat if same else None
 
     def _read(self, pid: int) -> procfs.Stat | None:
-        """Return the stat line of a PID; None where it does not exist. Raises _RefusedError for one unreadable."""
+        """Return the stat line of a PID; None where it is missing. Raises _RefusedError where it is unreadable."""
         try:
             return procfs.read_stat(pid, self._proc)
         except procfs.GONE:
@@ -411,18 +412,18 @@ class _Search:
 
 
 def job_of(process: Process | None) -> Job | None:
-    """Return the job of a process, as far as it is known."""
+    """Return the job of a process; None where it is not known."""
     return process.surroundings.job if process and process.surroundings else None
 
 
 def processes_by_key(snapshot: Snapshot) -> dict[tuple[int, int], Process]:
-    """Return all processes of a snapshot by PID and start time, also those that the driver does not list."""
+    """Return all processes of a snapshot by PID and start time, even those that the driver does not list."""
     processes = [*snapshot.processes, *(one.process for one in snapshot.unlisted)]
     return {(process.pid, process.start): process for process in processes}
 
 
 def holdings_by_key(snapshot: Snapshot) -> dict[tuple[int, int], tuple[tuple[str, ...], int]]:
-    """Return the GPUs of each process and its bytes on all of them, by PID and start time."""
+    """Return the GPUs of each process and the sum of its bytes on them, by PID and start time."""
     owners = {process.pid: process.start for process in snapshot.processes}
     found: dict[tuple[int, int], tuple[tuple[str, ...], int]] = {}
     for gpu in snapshot.gpus:
@@ -439,5 +440,5 @@ def _name(stat: procfs.Stat) -> str:
 
 
 def _is_login_shell(pid: int, stat: procfs.Stat) -> bool:
-    """Return whether a process is a shell that somebody works in: the leader of a session with a terminal."""
+    """Return whether a process is an interactive shell: the leader of a session with a terminal."""
     return stat.session == pid and stat.tty != 0 and _name(stat) in programs.SHELLS

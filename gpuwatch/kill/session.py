@@ -1,13 +1,13 @@
-"""Session that ends one process or its run, from the check of its identity to its outcome and that of its memory.
+"""Session that ends one process or its run: from the check of its identity to the report about its memory.
 
 CHECKING ─► REFUSED
     └────► ASKING ─► SENDING ─► STOPPING ⇄ STILL_THERE ─► SENDING ─► STOPPING (after SIGINT), KILLING
                                    └────────────┴──────────────────────┴──► FREEING ─► OVER
 
-The dialog, the screen of strays and `gpuwatch kill` drive a `Session` from outside, and it never blocks: `tick` moves
-it on in time, `observe` hands it each new snapshot, `choose` is a button. A call that may block (the audit file may lie
-on a file system that does not answer, /proc may be long) goes to a worker, one at a time; the next tick reads its
-result.
+The dialog, the screen of strays and `gpuwatch kill` drive a `Session` from outside, and it never blocks: `tick`
+advances it, `observe` receives each new snapshot, `choose` presses a button. A call that may block (the audit file may
+be on a file system that does not answer, /proc may be long) runs in a worker, one call at a time; the next tick reads
+its result.
 """
 
 from __future__ import annotations
@@ -32,47 +32,47 @@ if TYPE_CHECKING:
     from gpuwatch.kill.target import Killer, Pinned, Target
 
 LOOK_EVERY: Final = 0.1
-"""Seconds between two looks at the process."""
+"""Seconds between two checks of the process."""
 
 GRACE_SECONDS: Final = 10.0
-"""Between the first signal and the question. Most trainers stop within it; a checkpoint may need longer, so it asks."""
+"""Seconds between the first signal and the question: enough for most trainers, not always for a checkpoint."""
 
 KILL_SECONDS: Final = 10.0
-"""Between SIGKILL and the verdict. The driver tears down a context of many GiB in seconds, not more."""
+"""Seconds between SIGKILL and the final outcome. The driver frees a context of many GiB within seconds."""
 
 REAP_SECONDS: Final = 1.0
-"""Time that a parent has to reap its child before the child is called a zombie; shells need milliseconds."""
+"""Seconds that a parent may take to reap its child before the child counts as a zombie; shells need milliseconds."""
 
 PASS_ON_SECONDS: Final = 3.0
-"""Time that a process of a run has to end, before those that it started are signalled too."""
+"""Seconds that a process of a run may take to end before its children are signalled too."""
 
 AGAIN_SECONDS: Final = 0.3
-"""Delay after the first signal to a run of the second look for what its processes have started."""
+"""Seconds after the first signal to a run until newly started processes are searched again."""
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-"""Signals that are ever sent; after one of them only a harder one, which stands behind it here, follows."""
+"""Signals that may be sent; after one of them only a later one in this list may follow."""
 
 DEMO_NOTICE: Final = "demo: nothing is signalled, these processes are made up"
-"""Shown at each step where the processes are those of the demo."""
+"""Notice at each step where the processes are those of the demo."""
 
 IGNORES_INTERRUPT: Final = "it ignores SIGINT, as what a script starts in the background does"
 
 
 class Phase(StrEnum):
-    """Step that a session has reached."""
+    """State of a session."""
 
     CHECKING = "checking"
     REFUSED = "refused"
     ASKING = "asking"
     SENDING = "sending"
     STOPPING = "stopping"
-    """SIGINT or SIGTERM was sent and the countdown runs."""
+    """SIGINT or SIGTERM was sent, and the countdown runs."""
     STILL_THERE = "still there"
-    """The countdown ran out. The person chooses to wait or to send a harder signal; the end is still noticed."""
+    """The countdown is over. The user chooses to wait or to send a harder signal; an exit is still noticed."""
     KILLING = "killing"
     """SIGKILL was sent."""
     FREEING = "freeing"
-    """It has exited; its memory is looked at."""
+    """The process has exited; its memory is compared."""
     OVER = "over"
 
 
@@ -90,11 +90,11 @@ class Choice(StrEnum):
 
     @property
     def signal(self) -> signal.Signals | None:
-        """The signal that it sends; None for nothing."""
+        """The signal that the button sends; None for no signal."""
         return _SIGNALS.get(self)
 
     def label(self, count: int = 1) -> str:
-        """Return the label for a number of processes: `Terminate 9 (SIGTERM)`."""
+        """Return the label for `count` processes: `Terminate 9 (SIGTERM)`."""
         return self.value if count == 1 or self not in _SIGNALS else self.value.replace(" (", f" {count} (")
 
 
@@ -117,7 +117,8 @@ CHOICES: Final[dict[Phase, tuple[Choice, ...]]] = {
 }
 """Choices of each phase; the first is the default, and it never sends a signal.
 
-In STILL_THERE only the next harder signal is offered, and SIGINT to nobody who ignores it: see `Session.choices`.
+In STILL_THERE only the next harder signal is offered, and SIGINT only where no process ignores it: see
+`Session.choices`.
 """
 
 DISMISS: Final = frozenset({Choice.CANCEL, Choice.HIDE, Choice.LEAVE, Choice.CLOSE})
@@ -126,21 +127,21 @@ DISMISS: Final = frozenset({Choice.CANCEL, Choice.HIDE, Choice.LEAVE, Choice.CLO
 
 @dataclass(frozen=True, slots=True)
 class DialogView:
-    """Text and buttons of a dialog."""
+    """Text and buttons of the dialog."""
 
     phase: Phase
     message: str
-    """Sentence about the moment; empty while it asks."""
+    """Sentence about the present state; empty while the dialog asks."""
     warnings: tuple[str, ...]
     choices: tuple[Choice, ...]
     labels: tuple[str, ...] = ()
     """Labels of the choices."""
     notes: tuple[str, ...] = ()
-    """Further facts to be known before one chooses."""
+    """Further facts that the user should know before a choice."""
     scope: str = ""
-    """Process or run, and how to choose the other; empty where there is no choice."""
+    """Process or run, and how to switch; empty where there is no choice."""
     members: tuple[Target, ...] = ()
-    """Processes that would be signalled, where that is a whole run."""
+    """Processes that would be signalled; empty unless that is a whole run."""
 
 
 PinnedProcess: TypeAlias = "Pinned | DemoProcess"
@@ -150,7 +151,7 @@ ProcessEnder: TypeAlias = "Killer | DemoEnder"
 """Access to processes that may be ended, on this machine or in a demo."""
 
 Submit = Callable[[Callable[[], Any]], "Future[Any]"]
-"""Starts a call that may block, such as `threads.Worker`; calls are made one after another, in the order given."""
+"""Function that starts a call that may block, such as `threads.Worker`; calls run one after another, in order."""
 
 
 def call_now(call: Callable[[], Any]) -> Future[Any]:
@@ -164,9 +165,9 @@ def call_now(call: Callable[[], Any]) -> Future[Any]:
 
 
 def _wrong_machine(snapshot: Snapshot, ender: ProcessEnder) -> str:
-    """Return why nothing of a snapshot may be ended through `ender`; empty where it may.
+    """Return why no process of a snapshot may be ended through `ender`; empty where it may.
 
-    The PIDs of a demo may be those of real processes here, so its snapshots go with its own ender alone.
+    A real process on this machine may have a PID of the demo, so a demo's snapshots need the demo's ender.
     """
     if snapshot.demo and not ender.notice:
         return "demo: its processes are not real"
@@ -179,13 +180,13 @@ class _ProcessState:
 
     member: Member
     signalled: float | None = None
-    """When it got the signal of this round; None where its turn has not come."""
+    """Time of this round's signal; None where it was not sent yet."""
     ever_signalled: bool = False
     ended: float | None = None
     outcome: Outcome | None = None
     """Its final outcome."""
     open_intent: bool = False
-    """Its line of intent has no line of outcome yet."""
+    """Whether its line of intent has no line of outcome yet."""
 
     @property
     def pinned(self) -> PinnedProcess:
@@ -198,26 +199,26 @@ class _ProcessState:
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """Result of one look at all processes; times in seconds."""
+    """Result of one check of all processes; times in seconds."""
 
     phase: Phase = Phase.ASKING
     left: float = 0.0
     elapsed: float = 0.0
     outcome: Outcome | None = None
-    """Set once there is something to report."""
+    """Outcome so far; None where there is nothing to report."""
     exited: int = 0
     total: int = 1
     last: signal.Signals | None = None
-    """The last signal sent; None for none."""
+    """The last signal sent; None where none was."""
 
     @property
     def sentence(self) -> str:
-        """Outcome, or the countdown after SIGKILL, without a capital and a full stop."""
+        """Outcome, or the countdown after SIGKILL, as text without a capital and a full stop."""
         return self.outcome.sentence if self.outcome else f"SIGKILL sent, {math.ceil(self.left)} s{self.count}"
 
     @property
     def count(self) -> str:
-        """Words for how many of several have ended; empty for one."""
+        """Text about how many of several processes have ended; empty for one process."""
         if self.total == 1:
             return ""
         return f"; {self.exited} of {self.total} exited, {self.total - self.exited} still running"
@@ -226,10 +227,10 @@ class _Progress:
 class Session:
     """State machine that ends a process or its run: refused, cancelled, or followed to the end.
 
-    Each signal has a line of intent on record before it, and a line of outcome after it. Of a run the head is signalled
-    first: launchers pass a signal on, and a second signal may interrupt the saving that the first one began. A process
-    below another is signalled once that one has ended; a rank without a launcher that is known to pass signals on, also
-    PASS_ON_SECONDS later. A helper (a data loader's worker) is signalled only once the process above has ended: a
+    The audit file gets a line of intent before each signal, and a line of outcome after it. In a run the head is
+    signalled first: launchers forward a signal, and a second signal may interrupt saving. A process below another is
+    signalled when the upper one has ended; a rank whose launcher is not known to forward signals, at the latest
+    PASS_ON_SECONDS after it. A helper (a data loader's worker) is signalled only when the process above has ended: a
     trainer that loses its workers fails before it has saved. SIGKILL goes to all at once, the head first.
     """
 
@@ -247,8 +248,8 @@ class Session:
     ) -> None:
         """Pin `target`, seen in `snapshot`.
 
-        With `find_run` its run is looked up, too; with `whole_run` all of that is to be ended from the start.
-        `is_under_way` tells whether a process (PID, start time) is being ended by another session.
+        With `find_run` the run of the process is searched, too; with `whole_run` the whole run is to be ended.
+        `is_under_way` returns whether another session is ending a process (PID, start time).
         """
         self.target = target
         self.notice = ender.notice
@@ -257,15 +258,15 @@ class Session:
         self.warnings: tuple[str, ...] = ()
         self.notes: tuple[str, ...] = ()
         self.whole_run = whole_run
-        """Whether all of its run is to be ended."""
+        """Whether the whole run is to be ended."""
         self.pinned_run: Run | None = None
-        """Its run, where that has more than this process."""
+        """Run of the process; None where it has no other process."""
         self.ignores_interrupt = False
-        """Whether SIGINT would do nothing."""
+        """Whether the process ignores SIGINT."""
         self.unrecorded = ""
-        """Why what is done cannot be recorded; one of the warnings."""
+        """Why actions cannot be recorded; shown as a warning."""
         self.abandoned = False
-        """Whether nothing more is to be sent."""
+        """Whether no more signals are to be sent."""
         self._ender = ender
         self._submit = submit
         self._find_run = find_run or whole_run
@@ -283,7 +284,7 @@ class Session:
         self._first_ticks = 0
         self._last_signal: signal.Signals | None = None
         self._unanswered: Outcome | None = None
-        """What they were when the countdown ran out."""
+        """Outcome when the countdown was over."""
         self._look_again = False
         if refused := _wrong_machine(snapshot, ender):
             self._refuse(refused)
@@ -294,42 +295,42 @@ class Session:
 
     @property
     def over(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether the session has ended."""
         return self.phase in (Phase.REFUSED, Phase.OVER)
 
     @property
     def signalled(self) -> bool:
-        """Whether a signal was sent."""
+        """Whether any signal was sent."""
         return self._progress.phase is not Phase.ASKING
 
     @property
     def outcome(self) -> Outcome | None:
-        """Outcome, as far as it is known."""
+        """Outcome, as far as known."""
         return self._progress.outcome
 
     @property
     def ended(self) -> bool:
-        """Whether all its processes have ended."""
+        """Whether all processes of the session have ended."""
         outcome = self._progress.outcome
         return self._progress.phase is Phase.FREEING and outcome is not None and outcome.over
 
     @property
     def run(self) -> Run | None:
-        """The run, where all of it is to be ended; None for one process."""
+        """The run, where the whole run is to be ended; None for one process."""
         return self.pinned_run if self.whole_run else None
 
     @property
     def members(self) -> tuple[Target, ...]:
-        """Processes that would be signalled, in their order; empty until they are checked."""
+        """Processes that would be signalled, in their order; empty until they have been checked."""
         return () if self.phase in (Phase.CHECKING, Phase.REFUSED) else self._targets()
 
     def follows(self, process: tuple[int, int]) -> bool:
-        """Return whether the session is about a process (PID, start time) and is not over."""
+        """Return whether the session is ending a process (PID, start time) now."""
         return process in [one.key for one in self._targets()] and not (self.over or self.abandoned)
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """Choices of the moment; the first is the default."""
+        """Choices in the present phase; the first is the default."""
         last = self._progress.last or signal.SIGINT
 
         def is_offered(choice: Choice) -> bool:
@@ -341,7 +342,7 @@ class Session:
 
     @property
     def view(self) -> DialogView:
-        """Text and buttons of the moment."""
+        """Text and buttons in the present phase."""
         choices = self.choices
         count = len(self.members) - self._progress.exited if self.run else 1
         labels = tuple(choice.label(max(count, 1)) for choice in choices)
@@ -366,15 +367,15 @@ class Session:
         return choice in DISMISS
 
     def toggle(self) -> None:
-        """Switch between the process and its run; does nothing where that is not offered."""
+        """Switch between the process and its run; do nothing where that is not offered."""
         if self.phase is Phase.ASKING and self.pinned_run is not None:
             self.whole_run = not self.whole_run
             self._find_notes()
 
     def send(self, sig: signal.Signals) -> None:
-        """Send the first signal, or a harder one than before; raises `ValueError` for one that is no harder.
+        """Send the first signal, or a harder one than before; raises `ValueError` for any other.
 
-        SIGKILL may be the first. While a signal is under way this does nothing.
+        SIGKILL may be the first signal. While a signal is being sent this does nothing.
         """
         if self.phase not in (Phase.ASKING, Phase.STILL_THERE):
             return
@@ -402,7 +403,7 @@ class Session:
         self._start(call, then)
 
     def abandon(self) -> None:
-        """Send nothing more; the handles are closed once the call under way has returned."""
+        """Send no more signals; the handles are closed when the running call has returned."""
         self.abandoned = True
         if self.phase is Phase.FREEING:  # it has exited meanwhile: what became of its memory is still told
             return
@@ -410,7 +411,7 @@ class Session:
             self._finish("left running" if self.signalled else "")
 
     def tick(self) -> None:
-        """Read the result of the last call, look at the processes and at the clock, and move on."""
+        """Read the result of the last call, check the processes and the time, and change the phase where needed."""
         if self._job is not None:
             future, then = self._job
             if not future.done():
@@ -462,7 +463,7 @@ class Session:
         self.phase = Phase.ASKING
 
     def _not_yours(self) -> str:
-        """Return a refusal that names the owner; empty for one's own process."""
+        """Return a refusal that names the owner; empty where the user owns the process."""
         policy, target = self._ender.policy, self.target
         if policy.read_only or not target.user or target.uid in (None, policy.may_end):
             return ""
@@ -473,7 +474,7 @@ class Session:
         self.phase = Phase.REFUSED
 
     def _find_notes(self) -> None:
-        """Read the facts that a person should know before choosing; this reads one short file."""
+        """Read the facts that a user should know before choosing, from one short file."""
         left_out = self.run.left_out if self.run else ()
         self.ignores_interrupt = self._chosen()[0].pinned.ignores(signal.SIGINT)
         notes = [IGNORES_INTERRUPT] if self.ignores_interrupt else []
@@ -490,7 +491,7 @@ class Session:
         return tuple(member.pinned.target for member in self.run.members) if self.run else (self.target,)
 
     def _prepare(self) -> None:
-        """Choose the processes to signal, and store what they hold."""
+        """Choose the processes to signal, and store the memory that they hold."""
         self._states = [_ProcessState(member) for member in self._chosen()]
         for state in self._states:
             state.pinned.run = self.run.key if self.run else ""
@@ -511,7 +512,7 @@ class Session:
             self.phase = Phase.STOPPING
 
     def _judge_memory(self, now: float) -> None:
-        """Report the freed memory, once there are enough samples or there was enough time."""
+        """Report the freed memory, when there are enough samples or the time for it has passed."""
         late = self._freeing.late(now)
         if not (self._freeing.fresh() or late):
             return
@@ -561,7 +562,7 @@ class Session:
             raise
 
     def _pin_run(self, pinned: PinnedProcess) -> Run | Refused:
-        """Pin the run, unless another part of it is being ended: that part would get a second signal."""
+        """Pin the run, unless another session is ending a part of it: that part would get a second signal."""
         run = self._ender.pin_run(pinned, self._latest, asked=self.whole_run)
         if isinstance(run, Refused):
             return run
@@ -576,7 +577,7 @@ class Session:
         return refused
 
     def _signal(self, sig: signal.Signals, warned: Collection[str]) -> _Progress | str:
-        """Send a signal to all that still run; return why it cannot be recorded, where that is not in `warned`."""
+        """Send a signal to all running processes; return why it cannot be recorded, unless `warned` has that."""
         if self._last_signal is None:
             self._first = self._clock()
             self._first_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
@@ -597,7 +598,7 @@ class Session:
         return self._measure()
 
     def _poll(self) -> _Progress:
-        """Look at all processes, and signal those whose turn has come."""
+        """Check all processes, and signal those that are due."""
         now = self._clock()
         for state in self._open():
             if state.pinned.exited():
@@ -612,7 +613,7 @@ class Session:
         return self._measure()
 
     def _record_intent(self, sig: signal.Signals, warned: Collection[str]) -> str | None:
-        """Record the signal for all processes before it is sent to one; return why that failed, if not in `warned`."""
+        """Record the signal for all processes before it is sent to any; return why that failed, unless in `warned`."""
         done: list[_ProcessState] = []
         for state in self._open():
             if state.ended is not None:
@@ -628,7 +629,7 @@ class Session:
         return None
 
     def _pass_on(self, now: float) -> None:
-        """Signal the processes whose turn has come, in their order."""
+        """Signal the processes that are due, in their order."""
         for state in self._open():
             if state.signalled is None and state.ended is None and self._is_due(state, now):
                 self._send(state, now)
@@ -665,7 +666,7 @@ class Session:
         self._complete(state, outcome)
 
     def _after_countdown(self) -> None:
-        """Record the state of each process; after SIGKILL that is final."""
+        """Record the state of each process when the countdown is over; after SIGKILL this is final."""
         outcomes = []
         for state in self._states:
             outcome = state.outcome or self._look(state)

@@ -1,12 +1,12 @@
-"""Target of a signal: compared with what was on screen, pinned by a pidfd, checked again before each signal.
+"""Target of a signal: compared with the row on screen, pinned by a pidfd, and checked before each signal.
 
-The kernel alone would let root hit anyone, and a PID read a second ago may be somebody else's by now. So a pidfd is
-opened before anything is read, every fact is then compared with what the person saw, and the pidfd is asked at the end
-whether the process was alive all along: if so, the facts are about it and no other.
+The kernel lets root signal any process, and a PID read a second ago may belong to another process now. So a pidfd is
+opened before anything is read, every fact is then compared with the row on screen, and at the end the pidfd shows
+whether the process was alive all the time: if so, the facts belong to it.
 
 Python has the two calls for pidfds only where it was compiled against a glibc of 2020 or later. Conda's and other
-portable builds are not, and they are what many GPU programs run under, so the system calls are made by number there:
-both numbers are the same on every architecture that NVIDIA's driver supports.
+portable builds are not, and many GPU programs use them, so the system calls are made by number there: both numbers are
+the same on every architecture that NVIDIA's driver supports.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _SYS_PIDFD_SEND_SIGNAL = 424
 _SYS_PIDFD_OPEN = 434
 
 _NOT_A_PROCESS = (errno.EINVAL, errno.ENOENT)
-"""pidfd_open's answers for the id of a thread that is no process, before and since Linux 6.15."""
+"""Errors of pidfd_open for the id of a thread that is no process, before and since Linux 6.15."""
 
 _NO_MORE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-"""pidfd_open's answers where there is no room for one more handle."""
+"""Errors of pidfd_open where no more handles can be opened."""
 
 _WITHOUT_EVIDENCE = (Refusal.NO_DEVICE, Refusal.NOT_ON_GPU, Refusal.FILES_UNREADABLE, Refusal.OTHER_NAMESPACE)
-"""Refusals that also fit a process that has ended between two reads, which closes its files."""
+"""Refusals that also occur where a process ends between two reads, which closes its files."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def open_pidfd(pid: int) -> int:
 
 
 def send_signal(pidfd: int, sig: signal.Signals) -> None:
-    """Send a signal to the process behind a handle; raises `OSError`, with ESRCH once it has been reaped."""
+    """Send a signal to the process of a handle; raises `OSError`, with ESRCH after it has been reaped."""
     if hasattr(signal, "pidfd_send_signal"):
         signal.pidfd_send_signal(pidfd, sig)
     else:
@@ -82,7 +82,7 @@ def send_by_number(pidfd: int, sig: signal.Signals) -> None:
 
 
 def has_exited(pidfd: int, timeout: float = 0.0) -> bool:
-    """Return whether all threads of the process end within `timeout` seconds, reaped by its parent or not."""
+    """Return whether all threads of the process end within `timeout` seconds, reaped by the parent or not."""
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
     return bool(poller.poll(max(0.0, timeout) * 1000))
@@ -104,30 +104,30 @@ def _syscall(number: int, *arguments: int | None) -> int:
 
 @dataclass(frozen=True)
 class Target:
-    """Process as it was on screen when the person chose it."""
+    """Process as it was on screen when the user chose it."""
 
     pid: int
     start_ticks: int
-    """Clock ticks since boot (field 22 of /proc/PID/stat); 0 where it was not known."""
+    """Clock ticks since boot (field 22 of /proc/PID/stat); 0 where not known."""
     uid: int | None
     command: str
-    """As displayed: cleaned, secrets masked."""
+    """Command as displayed: cleaned, secrets masked."""
     gpus: tuple[str, ...] = ()
-    """UUIDs."""
+    """UUIDs of its GPUs."""
     held: int = 0
-    """Bytes on all of them."""
+    """Bytes on all its GPUs."""
     stale: bool = False
-    """The row is older than two intervals."""
+    """Whether the row is older than two intervals."""
     unreliable: bool = False
-    """The driver's list makes no sense (`Gpu.unreliable`)."""
+    """Whether the driver's list is impossible (`Gpu.unreliable`)."""
     unlisted: bool = False
-    """It was named by its PID, and no GPU is known to be held by it."""
+    """Whether it was named by its PID, and no GPU is known to be held by it."""
     program: str = ""
-    """Program whose command that is, see `procfs.Stat.program`; empty where that cannot be told."""
+    """Mark of the program with this command, see `procfs.Stat.program`; empty where it is not known."""
     unsure: bool = False
-    """The driver may mean another process by this PID (`Presence.UNSURE`)."""
+    """Whether the driver may mean another process by this PID (`Presence.UNSURE`)."""
     user: str = ""
-    """Name of its owner; empty where the process is on no snapshot."""
+    """Name of its owner; empty where the process is in no snapshot."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -135,7 +135,7 @@ class Target:
 
 
 def target_of(held: Sequence[Row], snapshot: Snapshot, age: float = 0.0) -> Target:
-    """Return the target for a process with these rows; the snapshot came `age` seconds ago."""
+    """Return the target for a process with these rows; the snapshot is `age` seconds old."""
     first, process = held[0], held[0].process
     # A tenth of an interval more, since a sample that is due has not always been taken yet.
     oldest = 2.1 * max(snapshot.interval, 0.5) - age
@@ -155,7 +155,7 @@ def target_of(held: Sequence[Row], snapshot: Snapshot, age: float = 0.0) -> Targ
 
 
 def target_of_unlisted(process: Process, gpus: Sequence[str] = ()) -> Target:
-    """Return the target for a process that the driver does not list and that has these GPUs open."""
+    """Return the target for a process that has these GPUs open and is not listed by the driver."""
     return Target(
         process.pid,
         process.start,
@@ -168,7 +168,7 @@ def target_of_unlisted(process: Process, gpus: Sequence[str] = ()) -> Target:
 
 
 def target_of_pid(pid: int, snapshot: Snapshot, killer: Killer) -> Target:
-    """Return the target for a PID that a person typed."""
+    """Return the target for a PID that the user typed."""
     held = [row for row in rows(snapshot) if row.holding.pid == pid]
     if held:
         return target_of(held, snapshot)
@@ -188,12 +188,12 @@ def target_of_pid(pid: int, snapshot: Snapshot, killer: Killer) -> Target:
 
 @dataclass(frozen=True)
 class Policy:
-    """User who asks, and the permissions of the command line."""
+    """User who asks, and the permissions from the command line."""
 
     uid: int
     euid: int
     pid: int
-    """gpuwatch's own."""
+    """PID of gpuwatch."""
     sudo_uid: int | None = None
     read_only: bool = False
     allow_root: bool = False
@@ -209,15 +209,15 @@ class Policy:
 
     @property
     def may_end(self) -> int:
-        """The uid whose processes may be ended: one's own, and under sudo that of the caller."""
+        """The uid whose processes may be ended: the user's, and under sudo the caller's."""
         return self.sudo_uid if self.euid == 0 and self.sudo_uid is not None else self.euid
 
 
 class Killer:
-    """Access to the processes of this machine: it pins a process that is proven to be the target, or refuses."""
+    """Access to the processes of this machine: proves that a process is the target and pins it, or refuses."""
 
     notice = ""
-    """Shown at each step; a demo has one."""
+    """Notice that is shown at each step; only a demo has one."""
 
     def __init__(
         self,
@@ -240,7 +240,7 @@ class Killer:
     def pin(self, target: Target) -> Pinned | Refused:
         """Open a handle on a process and prove that it is the target; a refusal is recorded.
 
-        The caller closes the result. Never raises for a process that is gone, hidden or somebody else's.
+        The caller closes the result. Never raises for a process that has ended, is hidden or has another owner.
         """
         result = self._refuse_unseen(target) or self._pin(target)
         if isinstance(result, Refused):
@@ -263,7 +263,7 @@ class Killer:
         self.audit.append("refused", {**self.facts(target), **more, **fields})
 
     def open(self, pid: int) -> Pinned | Refused:
-        """Open a handle on a PID, which proves nothing yet; the caller closes it.
+        """Open a handle on a PID; that proves nothing yet. The caller closes it.
 
         Where the kernel gives no handle, `Pinned.weaker` says why the check will be weaker.
         """
@@ -284,15 +284,15 @@ class Killer:
         return Refused(Refusal.OTHER_NAMESPACE if inside else Refusal.GONE, pid)
 
     def described(self, pid: int) -> str | None:
-        """Return the command of a process as the screen shows it; None where that cannot be read."""
+        """Return the command of a process as on screen; None where it cannot be read."""
         return self._describe(pid) if self._describe is not None else None
 
     def shown(self, pid: int, comm: bytes) -> str:
-        """Return the command of a process as the screen shows it, or its bare name where that cannot be read."""
+        """Return the command of a process as on screen, or its name where that cannot be read."""
         return self.described(pid) or clean(comm)
 
     def facts(self, target: Target) -> dict[str, object]:
-        """Return the fields of each line about a target."""
+        """Return the fields about a target for each line of the audit file."""
         return {
             "uid": self.policy.uid,
             "pid": target.pid,
@@ -304,7 +304,7 @@ class Killer:
         }
 
     def _refuse_unseen(self, target: Target) -> Refused | None:
-        """Return the refusal that needs no look at the process."""
+        """Return the refusal that needs no facts about the process; None where there is none."""
         checks = (
             (Refusal.READ_ONLY, self.policy.read_only),
             (Refusal.ROOT, self.policy.euid == 0 and not self.policy.allow_root),
@@ -332,7 +332,7 @@ class Killer:
         return refused or pinned
 
     def _refuse_seen(self, target: Target, pinned: Pinned) -> Refused | None:
-        """Return the refusal that follows from the state of the process."""
+        """Return the refusal that follows from the facts about the process; None where there is none."""
         try:
             refused = self._refuse_identity(target, pinned) or self._refuse_without_device(target)
             if refused is None:
@@ -387,7 +387,7 @@ class Killer:
 
 
 def make_killer(*, read_only: bool, allow_root: bool) -> Killer:
-    """Return the killer of this program, with a record that never blocks for long."""
+    """Return the killer of this program, with an audit file that never blocks for long."""
     policy = Policy.of_this_process(read_only=read_only, allow_root=allow_root)
     return Killer(policy, Audit(state_folder(), seconds=RECORD_SECONDS), describe=shown_command)
 
@@ -405,45 +405,45 @@ def shown_command(pid: int) -> str | None:
 
 
 class Pinned:
-    """Process held by a pidfd, so that no reuse of its PID can redirect a signal.
+    """Process with a pidfd, so that a reused PID can never redirect a signal.
 
     Where the kernel gives no pidfd (`weaker` says why), the start time is compared before each signal instead.
     Use it as a context manager, or close it.
     """
 
     def __init__(self, killer: Killer, target: Target, handle: int | None, weaker: str) -> None:
-        """Made by `Killer`, which owns the proof that the process is `target`."""
+        """To be called only by `Killer`, which proves that the process is `target`."""
         self.target = target
         self.weaker = weaker
         self.run = ""
-        """Key of the run that it is ended with; empty where it is ended alone."""
+        """Key of the run with which it is ended; empty where it is ended alone."""
         self._killer = killer
         self._handle = handle
         self._proc = killer.proc
         self._program = ""
         self._command: str | None = None
-        """As described when it was pinned; compared where no mark of its program can be."""
+        """Command when it was pinned; compared where its program has no mark."""
         self._had_device = False
         self._intent = ""
-        """Signal of the last line of intent, until it is sent."""
+        """Signal of the last line of intent, until that signal is sent."""
         self._sent = False
         self._family: dict[int, int] = {}
         self._closed = False
 
     def note_program(self, stat: procfs.Stat) -> None:
-        """Store which program it runs; that is compared before each signal."""
+        """Store which program the process runs; compared before each signal."""
         self._program = stat.program
         self._command = None if self._program else self._killer.described(self.target.pid)
 
     def note_device(self) -> None:
-        """Store whether it has a GPU's device file open; that is compared before each signal."""
+        """Store whether the process has a GPU's device file open; compared before each signal."""
         self._had_device = self.on_gpu()
 
     def send(self, sig: signal.Signals) -> Outcome | None:
-        """Signal the process; return None where the signal was sent, else the reason.
+        """Signal the process; return None where the signal was sent, else the outcome.
 
-        Raises `ValueError` without a line of intent for this signal: see `record`. Nothing is sent to a process
-        that has changed since it was pinned, but for the microseconds between the check and the signal.
+        Raises `ValueError` without a line of intent for this signal: see `record`. No signal is sent to a
+        process that has changed since it was pinned, except in the microseconds between the check and the signal.
         """
         if self._closed:
             raise ValueError(f"PID {self.target.pid} is no longer pinned")
@@ -473,7 +473,7 @@ class Pinned:
         return None
 
     def exited(self) -> bool:
-        """Return whether all its threads have ended, reaped or not."""
+        """Return whether all threads of the process have ended, reaped or not."""
         if self._handle is not None:
             return has_exited(self._handle)
         return not self._same() or procfs.has_ended(self.target.pid, self._proc)
@@ -504,15 +504,15 @@ class Pinned:
         return Outcome(End.STOPPED if main in procfs.STOPPED and not killed else End.RUNNING, seconds, killed)
 
     def find_family(self) -> None:
-        """Add the processes that it has started to its family; after its end nothing tells them any more."""
+        """Add the child processes to its family; after its end they can no longer be found."""
         self._family |= procfs.find_descendants(self.target.pid, self._proc)
 
     def family(self) -> tuple[int, ...]:
-        """Return the PIDs of its family that still run."""
+        """Return the PIDs of the running processes of its family."""
         return tuple(pid for pid, start_ticks in sorted(self._family.items()) if self._runs(pid, start_ticks))
 
     def leftovers(self, listed: Collection[int] = ()) -> tuple[int, ...]:
-        """Return the PIDs of its family that hold a GPU open or that the driver lists: leftover workers."""
+        """Return the PIDs of its family that hold a GPU open, or that the driver lists: leftover workers."""
         left = []
         for pid in self.family():
             try:
@@ -522,7 +522,7 @@ class Pinned:
         return tuple(left)
 
     def on_gpu(self) -> bool:
-        """Return whether it still runs and has a GPU device open; False where that cannot be read."""
+        """Return whether the process still runs and has a GPU device open; False where that cannot be read."""
         try:
             return not self.exited() and procfs.has_gpu_open(self.target.pid, self._proc, self._killer.dev)
         except (OSError, ValueError):
@@ -531,7 +531,7 @@ class Pinned:
     def ignores(self, sig: signal.Signals) -> bool:
         """Return whether the process ignores a signal; False where that cannot be read.
 
-        So it does with SIGINT where a script started it with `&`: POSIX has it ignored there, and Python leaves it so.
+        A process that a script has started with `&` ignores SIGINT: POSIX demands it, and Python does not change it.
         Source: the mask SigIgn of /proc/PID/status, proc_pid_status(5).
         """
         try:
@@ -551,7 +551,7 @@ class Pinned:
         return self._killer.audit.append(event, {**facts, "weaker": bool(self.weaker), **fields})
 
     def close(self) -> None:
-        """Close the handle; the process is left as it is."""
+        """Close the handle; the process keeps running."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -572,10 +572,10 @@ class Pinned:
             return False
 
     def _changed(self) -> str:
-        """Return what has changed since it was pinned; empty for nothing. Raises `OSError` or `ValueError`.
+        """Return what has changed since it was pinned; empty for no change. Raises `OSError` or `ValueError`.
 
-        It is another program, and not only another title of the same, where the kernel has put it elsewhere in the
-        memory. Where that does not tell, another command line counts as another program.
+        Other addresses in memory mean another program, and not only another title of the same program. Where the
+        addresses are not known, another command line counts as another program.
         """
         stat = procfs.read_living_stat(self.target.pid, self._proc)
         if stat is None:
