@@ -17,6 +17,7 @@ from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp, NewFrame
 from gpuwatch.ui.options import Helpers, Options
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
+from tests.support.screens import set_size
 
 SIZES = [(60, 10), (80, 24), (120, 36), (160, 50)]
 
@@ -125,6 +126,13 @@ async def running(
 def top(app: GpuwatchApp) -> Screen[Any]:
     """Return the screen on top; a checker does not take it for the one that was there before."""
     return app.screen
+
+
+async def resize(app: GpuwatchApp, pilot: Pilot[int], size: tuple[int, int], new: Frame | None = None) -> None:
+    """Set the size of the terminal, and pass the app a frame if there is one."""
+    await set_size(pilot, size)
+    if new is not None:
+        await hand(app, pilot, new)
 
 
 async def hand(app: GpuwatchApp, pilot: Pilot[int], new: Frame) -> None:

@@ -110,6 +110,13 @@ async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
         await pilot.pause(0.01)
 
 
+async def set_size(pilot: Pilot[Any], size: tuple[int, int]) -> None:
+    """Set the size of the terminal, and wait until the app has it."""
+    await pilot.resize_terminal(*size)
+    await until(pilot, lambda: pilot.app.size == size)
+    await pilot.pause()
+
+
 def fits(app: App[Any]) -> bool:
     """Whether no widget that is drawn reaches over the right edge."""
     return all(widget.region.right <= app.size.width for widget in app.screen.walk_children(Widget))

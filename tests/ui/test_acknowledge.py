@@ -20,7 +20,7 @@ from gpuwatch.ui.app import GpuwatchApp, news
 from gpuwatch.ui.screens.acknowledge import AcknowledgeDialog, alerts_and_mutes
 from tests.support.builders import EPOCH
 from tests.support.dashboards import SIZES, Clockwork, alert, frame, hand, machine, running, text
-from tests.support.screens import HOSTILE, Host, fits, text_of, until
+from tests.support.screens import HOSTILE, Host, fits, set_size, text_of, until
 
 HELD = "memory near limit"
 
@@ -258,8 +258,7 @@ async def test_the_dialog_fits_any_size_and_takes_any_text() -> None:
             mute = Mute(rule=hostile, key=hostile)
             await app.push_screen(AcknowledgeDialog([named, named], Clockwork(), theme.ASCII, mutes=[mute]))
             for size in [(160, 50), (80, 24), (60, 10), (60, 9), (40, 6)]:
-                await pilot.resize_terminal(*size)
-                await until(pilot, lambda size=size: app.size == size)  # type: ignore[misc]
+                await set_size(pilot, size)
                 await pilot.press("left")
                 await pilot.pause()
                 assert fits(app)

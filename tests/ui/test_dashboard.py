@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Severity
-from gpuwatch.model import Health, Memory, Presence, Process, Reason, SourceState
+from gpuwatch.model import Health, Holding, Memory, Presence, Process, Reason, SourceState
 from tests.screenshots import last_frame
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
-from tests.support.dashboards import SIZES, alert, frame, hand, machine, running, screen, table, text
+from tests.support.dashboards import SIZES, alert, frame, hand, machine, resize, running, screen, table, text
 
 HOSTILE = ["[/x]", "[/", "[b", "[red]hi", "[@click=app.quit]x", "$x", "{0}", "日本語", "é́x", "\ufffd]2;PWN"]
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("gpus", [1, 8, 16])
-async def test_every_gpu_and_some_processes_show_at_every_size(size: tuple[int, int], gpus: int) -> None:
-    async with running(frame(machine(gpus), alert(0)), size) as (app, _):
-        layout = app.dashboard.layout_now
-        assert layout is not None
-        lines = app.dashboard.gpus.text
-        if size[0] >= 70:
-            rows = [line.split() for line in lines[layout.gpu_title :]]
-            assert [row[1] if row[0] == "●" else row[0] for row in rows] == [str(n) for n in range(gpus)]
-        else:
-            assert "0●" in lines[0]
-            assert f"{gpus - 1}" in lines[-1]
-        assert layout.rows >= min(3, 5 * gpus)
-        assert any(".py" in line for line in table(app))
-        assert "GPU 0 near limit" in text(app)
-        assert len(screen(app)) == size[1]
+async def test_every_gpu_and_some_processes_show_at_every_size() -> None:
+    async with running() as (app, pilot):
+        for size, gpus in product(SIZES, (1, 8, 16)):
+            await resize(app, pilot, size, frame(machine(gpus), alert(0)))
+            layout = app.dashboard.layout_now
+            assert layout is not None
+            lines = app.dashboard.gpus.text
+            if size[0] >= 70:
+                rows = [line.split() for line in lines[layout.gpu_title :]]
+                assert [row[1] if row[0] == "●" else row[0] for row in rows] == [str(n) for n in range(gpus)]
+            else:
+                assert "0●" in lines[0]
+                assert f"{gpus - 1}" in lines[-1]
+            assert layout.rows >= min(3, 5 * gpus)
+            assert any(".py" in line for line in table(app))
+            assert "GPU 0 near limit" in text(app)
+            assert len(screen(app)) == size[1]
 
 
 async def test_before_the_first_frame_it_says_that_it_starts() -> None:
@@ -49,20 +49,19 @@ async def test_before_the_first_frame_it_says_that_it_starts() -> None:
             await pilot.press(key)
 
 
-@pytest.mark.parametrize(
-    ("state", "words"),
-    [
-        (SourceState.NO_DRIVER, "no NVIDIA driver here"),
-        (SourceState.DRIVER_DOWN, "tries again by itself"),
-        (SourceState.NO_GPU, "no GPU"),
-        (SourceState.SILENT, "not responding since"),
-        (SourceState.STARTING, ""),
-    ],
-)
-async def test_each_empty_state_has_its_own_words(state: SourceState, words: str) -> None:
-    seen = snapshot(state=state, words="what the driver said", since=EPOCH)
-    for size in SIZES:
-        async with running(frame(seen), size) as (app, _):
+EMPTY_STATES = [
+    (SourceState.NO_DRIVER, "no NVIDIA driver here"),
+    (SourceState.DRIVER_DOWN, "tries again by itself"),
+    (SourceState.NO_GPU, "no GPU"),
+    (SourceState.SILENT, "not responding since"),
+    (SourceState.STARTING, ""),
+]
+
+
+async def test_each_empty_state_has_its_own_words() -> None:
+    async with running() as (app, pilot):
+        for size, (state, words) in product(SIZES, EMPTY_STATES):
+            await resize(app, pilot, size, frame(snapshot(state=state, words="what the driver said", since=EPOCH)))
             assert words in text(app)
             assert state is SourceState.STARTING or "what the driver said" in text(app)
 
@@ -81,42 +80,31 @@ async def test_no_processes_and_a_filter_that_matches_nothing() -> None:
 
 async def test_missing_readings_are_dashes_and_never_zero() -> None:
     nothing = Reason.UNSUPPORTED
-    card = gpu(
-        0,
-        holdings=[holding(1, sm=nothing).__class__(pid=1, start=1, memory=nothing, sm=nothing)],
-        memory=Memory(total=nothing, used=nothing, free=nothing, reserved=nothing),
-        utilization=nothing,
-        temperature=nothing,
-        power=nothing,
-        power_limit=nothing,
-        unattributed=nothing,
-    )
+    figures = dict.fromkeys(("utilization", "temperature", "power", "power_limit", "unattributed"), nothing)
+    memory = Memory(total=nothing, used=nothing, free=nothing, reserved=nothing)
+    card = gpu(0, holdings=[Holding(pid=1, start=1, memory=nothing, sm=nothing)], memory=memory, **figures)
     bare = process(1, cpu=nothing, rss=nothing, started=None)
-    async with running(frame(snapshot([card], [bare])), (80, 24)) as (app, _):
+    async with running(frame(snapshot([card], [bare])), (80, 24)) as (app, pilot):
         assert app.dashboard.gpus.text[0].split()[1:] == ["memory:", "unsupported", "—", "free", "—", "—"]
-    async with running(frame(snapshot([card], [bare])), (160, 50)) as (app, _):
+        await resize(app, pilot, (160, 50))
         row = app.dashboard.gpus.text[1]
         assert row.count("—") == 7
         assert "0" not in row.replace("0 H100 80GB", "")
         assert table(app)[0].count("—") == 7
 
 
-@pytest.mark.parametrize("hostile", HOSTILE)
-async def test_hostile_names_are_drawn_as_they_are(hostile: str) -> None:
-    owner = process(7, hostile, command=f"run {hostile}", name=hostile, parent=hostile)
-    card = gpu(0, holdings=[holding(7, 40)], name=hostile, holdings_note=hostile)
-    sick = gpu(1, health=Health.FAILED, words=hostile)
-    seen = snapshot([card, sick], [owner], host=hostile, driver=hostile, cuda=hostile)
-    named = alert(0, title=hostile, evidence=hostile)
-    for size in SIZES:
-        async with running(frame(seen), size, ascii=False) as (app, pilot):
-            await hand(app, pilot, frame(seen, named))
-            assert hostile in text(app)
-            await pilot.press("slash", "[", "slash", "b")
-            await pilot.pause()
-            await pilot.press("escape", "enter")
-            await pilot.pause()
-            assert not app._exit
+async def test_hostile_names_are_drawn_as_they_are() -> None:
+    async with running() as (app, pilot):
+        for hostile in HOSTILE:
+            owner = process(7, hostile, command=f"run {hostile}", name=hostile, parent=hostile)
+            card = gpu(0, holdings=[holding(7, 40)], name=hostile, holdings_note=hostile)
+            sick = gpu(1, health=Health.FAILED, words=hostile)
+            seen = snapshot([card, sick], [owner], host=hostile, driver=hostile, cuda=hostile)
+            for size in SIZES:
+                await resize(app, pilot, size, frame(seen, alert(0, title=hostile, evidence=hostile)))
+                assert hostile in text(app)
+        await pilot.press("slash", "[", "slash", "b", "escape", "enter", "escape")
+        assert not app._exit
 
 
 async def test_old_figures_are_dimmed_and_then_said_to_be_stale() -> None:
@@ -132,8 +120,9 @@ async def test_old_figures_are_dimmed_and_then_said_to_be_stale() -> None:
 
 async def test_a_sick_gpu_keeps_its_row_with_words_for_figures() -> None:
     sick = gpu(1, health=Health.SILENT, words="no answer for 14 s (nvmlDeviceGetUtilizationRates)", since=EPOCH)
-    for size in SIZES[1:]:
-        async with running(frame(snapshot([gpu(0), sick])), size) as (app, _):
+    async with running() as (app, pilot):
+        for size in SIZES[1:]:
+            await resize(app, pilot, size, frame(snapshot([gpu(0), sick])))
             row = app.dashboard.gpus.text[-1]
             assert row.startswith("▲  1")
             assert "not responding since" in row
@@ -141,17 +130,17 @@ async def test_a_sick_gpu_keeps_its_row_with_words_for_figures() -> None:
             assert "55" not in row
 
 
-@pytest.mark.parametrize("size", SIZES[1:])
-async def test_a_lost_gpu_says_who_was_on_it_and_what_to_do(size: tuple[int, int]) -> None:
+async def test_a_lost_gpu_says_who_was_on_it_and_what_to_do() -> None:
     shown, _ = last_frame(42.0, 60.0)
-    async with running(shown, size) as (app, _):
-        (row,) = [line for line in app.dashboard.gpus.text if "lost since" in line]
-        assert "last on it: ada 3" in row
-        (line,) = [line for line in app.dashboard.alerts.text if "GPU 5" in line]
-        assert "GPU 5 lost: it needs a reset or a reboot" in line
-        if size[0] >= 160:
-            assert "cannot be reached" in row
-            assert re.search(r"ada 31\.\d GiB · ben 9\.\d · hal 2\.\d · cannot be reached", line)
+    async with running() as (app, pilot):
+        for size in SIZES[1:]:
+            await resize(app, pilot, size, shown)
+            (row,) = [line for line in app.dashboard.gpus.text if "lost since" in line]
+            assert "last on it: ada 3" in row
+            (line,) = [line for line in app.dashboard.alerts.text if "GPU 5" in line]
+            assert "GPU 5 lost: it needs a reset or a reboot" in line
+        assert "cannot be reached" in row
+        assert re.search(r"ada 31\.\d GiB · ben 9\.\d · hal 2\.\d · cannot be reached", line)
 
 
 async def test_a_process_that_is_gone_or_hidden_says_so() -> None:
@@ -175,26 +164,27 @@ async def test_a_healthy_machine_is_quiet() -> None:
         assert "stale" not in text(app)
 
 
-@pytest.mark.parametrize("gpus", [0, 1, 16])
-async def test_a_storm_of_sizes(gpus: int) -> None:
+async def test_a_storm_of_sizes() -> None:
     sizes = [(1, 1), (2, 3), (300, 5), (20, 80), (40, 6), (39, 6), (40, 5), (160, 50), (70, 7), (69, 12), (100, 8)]
-    async with running(frame(machine(gpus), alert(0)), (80, 24)) as (app, pilot):
-        for size in [*sizes, (0, 0), (80, 24)]:
-            await pilot.resize_terminal(*size)
-            await hand(app, pilot, frame(machine(gpus), alert(0)))
-        assert "box3" in text(app)
-        await pilot.resize_terminal(36, 5)
-        await pilot.pause()
-        assert "needs 40×6" in text(app)
-        assert "GPU 0 near limit" in text(app)
+    async with running(size=(80, 24)) as (app, pilot):
+        for gpus in (0, 1, 16):
+            for size in [*sizes, (0, 0), (80, 24)]:
+                await pilot.resize_terminal(*size)
+                await hand(app, pilot, frame(machine(gpus), alert(0)))
+            assert "box3" in text(app)
+            await pilot.resize_terminal(36, 5)
+            await pilot.pause()
+            assert "needs 40×6" in text(app)
+            assert "GPU 0 near limit" in text(app)
 
 
 async def test_ascii_is_ascii() -> None:
     seen = machine(8, words="")
     sick = msgspec.structs.replace(seen.gpus[3], health=Health.LOST, words="日本")
     seen = msgspec.structs.replace(seen, gpus=(*seen.gpus[:3], sick, *seen.gpus[4:]))
-    for size in SIZES:
-        async with running(frame(seen, alert(0), alert(1, Severity.WARNING)), size, ascii=True) as (app, _):
+    async with running(ascii=True) as (app, pilot):
+        for size in SIZES:
+            await resize(app, pilot, size, frame(seen, alert(0), alert(1, Severity.WARNING)))
             assert text(app).isascii()
 
 
@@ -213,10 +203,6 @@ async def test_an_unchanged_frame_draws_nothing(monkeypatch: pytest.MonkeyPatch)
     async with running(first, (160, 50)) as (app, pilot):
         drawn: list[Any] = []
         for panel in (app.dashboard.gpus, app.dashboard.alerts, app.dashboard.processes, app.dashboard.header):
-            monkeypatch.setattr(panel, "refresh", _recorder(drawn))
+            monkeypatch.setattr(panel, "refresh", lambda *regions, **_options: drawn.extend(regions))
         await hand(app, pilot, frame(machine(8), alert(0), now=first.received))  # graphs move with the clock
         assert drawn == []
-
-
-def _recorder(drawn: list[Any]) -> Callable[..., None]:
-    return lambda *regions, **_options: drawn.extend(regions)

@@ -2,75 +2,79 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
+from textual.pilot import Pilot
 
 from gpuwatch.model import Gpu, Instance, Memory, Reason, SourceState
+from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.bindings import KEYS, commands
 from gpuwatch.ui.layout import room_for_toasts
 from tests.screenshots import last_frame
 from tests.support import builders
 from tests.support.builders import gpu, snapshot
-from tests.support.dashboards import SIZES, alert, frame, hand, machine, running, screen, table, text
+from tests.support.dashboards import SIZES, alert, frame, hand, machine, resize, running, screen, table, text
 
 UNKNOWN = Reason.UNSUPPORTED
 NO_MEMORY = Memory(total=UNKNOWN, used=UNKNOWN, free=UNKNOWN, reserved=UNKNOWN)
 
 
-async def _rows(card: Gpu, size: tuple[int, int], age: float = 0.0) -> list[str]:
-    async with running(frame(snapshot([card]), age=age), size) as (app, _):
-        layout = app.dashboard.layout_now
-        assert layout is not None
-        return app.dashboard.gpus.text[layout.gpu_title :]
+async def _rows(app: GpuwatchApp, pilot: Pilot[int], card: Gpu, size: tuple[int, int], age: float = 0.0) -> list[str]:
+    await resize(app, pilot, size, frame(snapshot([card]), age=age))
+    layout = app.dashboard.layout_now
+    assert layout is not None
+    return app.dashboard.gpus.text[layout.gpu_title :]
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_a_stale_gpu_is_marked(size: tuple[int, int]) -> None:
-    assert "▲" in (await _rows(gpu(0), size, age=12))[0]
-    assert "▲" not in (await _rows(gpu(0), size, age=1))[0]
+async def test_a_stale_gpu_is_marked() -> None:
+    async with running() as (app, pilot):
+        for size in SIZES:
+            assert "▲" in (await _rows(app, pilot, gpu(0), size, age=12))[0]
+            assert "▲" not in (await _rows(app, pilot, gpu(0), size, age=1))[0]
 
 
-@pytest.mark.parametrize(
-    ("changes", "marked", "words"),
-    [
-        ({"throttle": ("hw thermal",), "temperature": 91}, True, "hw thermal"),
-        ({"throttle": ("sw thermal",), "temperature": 91}, True, "sw thermal"),
-        ({"throttle": ("power brake",)}, True, "power brake"),
-        ({"throttle": ("power cap",)}, False, "power cap"),
-        ({"ecc_uncorrected": 1}, False, "1 ECC error"),
-        ({"ecc_uncorrected": 2}, False, "2 ECC errors"),
-        ({"utilization": 0}, False, "free"),
-        ({"utilization": UNKNOWN}, False, "free"),
-        ({"utilization": 60}, False, "no process listed"),
-        ({"utilization": 0, "used_gib": 20}, False, "no process listed"),
-        ({"used_gib": 40, "holdings_note": "you may not see this", "unattributed": Reason.DENIED}, False, "░░░░"),
-        ({"memory": NO_MEMORY, "unattributed": UNKNOWN}, False, "memory: unsupported"),
-    ],
-)
-async def test_a_row_says_what_is_unusual_about_a_gpu(changes: dict[str, Any], marked: bool, words: str) -> None:
-    for size in SIZES:
-        row = (await _rows(gpu(3, **changes), size))[0]
-        assert ("▲" in row) is marked
-        assert words in row or size[0] < 70
-        assert words == "free" or not row.rstrip().endswith(" free")
+UNUSUAL: list[tuple[dict[str, Any], bool, str]] = [
+    ({"throttle": ("hw thermal",), "temperature": 91}, True, "hw thermal"),
+    ({"throttle": ("sw thermal",), "temperature": 91}, True, "sw thermal"),
+    ({"throttle": ("power brake",)}, True, "power brake"),
+    ({"throttle": ("power cap",)}, False, "power cap"),
+    ({"ecc_uncorrected": 1}, False, "1 ECC error"),
+    ({"ecc_uncorrected": 2}, False, "2 ECC errors"),
+    ({"utilization": 0}, False, "free"),
+    ({"utilization": UNKNOWN}, False, "free"),
+    ({"utilization": 60}, False, "no process listed"),
+    ({"utilization": 0, "used_gib": 20}, False, "no process listed"),
+    ({"used_gib": 40, "holdings_note": "you may not see this", "unattributed": Reason.DENIED}, False, "░░░░"),
+    ({"memory": NO_MEMORY, "unattributed": UNKNOWN}, False, "memory: unsupported"),
+]
 
 
-@pytest.mark.parametrize(
-    "name", ["MIG 3g.40gb", "3g.40gb", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", "NVIDIA A100-SXM4-80GB MIG 1c.3g.40gb"]
-)
-async def test_an_instance_has_its_profile_at_every_width(name: str) -> None:
-    part = Instance(uuid="MIG-1", name=name, gpu_instance=1, compute_instance=0, memory=builders.memory(1))
-    for size in (*SIZES[1:], (160, 50)):
-        assert "3g.40gb" in (await _rows(gpu(0, mig=True, instances=(part,)), size))[1]
+async def test_a_row_says_what_is_unusual_about_a_gpu() -> None:
+    async with running() as (app, pilot):
+        for size, (changes, marked, words) in product(SIZES, UNUSUAL):
+            row = (await _rows(app, pilot, gpu(3, **changes), size))[0]
+            assert ("▲" in row) is marked
+            assert words in row or size[0] < 70
+            assert words == "free" or not row.rstrip().endswith(" free")
 
 
-@pytest.mark.parametrize("size", [(60, 10), (80, 24), (160, 50)])
-async def test_nothing_is_counted_and_no_key_offered_where_there_is_no_gpu(size: tuple[int, int]) -> None:
-    async with running(frame(snapshot(state=SourceState.NO_DRIVER, words="no library")), size) as (app, _):
-        first, *_, last = screen(app)
-        assert not any(word in first for word in ("GPUs", "process", "people"))
-        assert last.split() == ["?", "help", "q", "quit"]
+async def test_an_instance_has_its_profile_at_every_width() -> None:
+    profiles = ["MIG 3g.40gb", "3g.40gb", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", "NVIDIA A100-SXM4-80GB MIG 1c.3g.40gb"]
+    async with running() as (app, pilot):
+        for size, name in product(SIZES[1:], profiles):
+            part = Instance(uuid="MIG-1", name=name, gpu_instance=1, compute_instance=0, memory=builders.memory(1))
+            assert "3g.40gb" in (await _rows(app, pilot, gpu(0, mig=True, instances=(part,)), size))[1]
+
+
+async def test_nothing_is_counted_and_no_key_offered_where_there_is_no_gpu() -> None:
+    async with running(frame(snapshot(state=SourceState.NO_DRIVER, words="no library"))) as (app, pilot):
+        for size in SIZES:
+            await resize(app, pilot, size)
+            first, *_, last = screen(app)
+            assert not any(word in first for word in ("GPUs", "process", "people"))
+            assert last.split() == ["?", "help", "q", "quit"]
 
 
 async def test_what_is_turned_off_is_not_offered() -> None:
@@ -153,12 +157,13 @@ async def test_the_palette_has_no_glyph_that_terminals_lack() -> None:
         assert "🔎" not in text(app)
 
 
-@pytest.mark.parametrize("wide", [60, 80, 120, 160])
-async def test_the_prompt_shows_whole_terms(wide: int) -> None:
-    async with running(frame(machine(1)), (wide, 24)) as (app, pilot):
+async def test_the_prompt_shows_whole_terms() -> None:
+    async with running(frame(machine(1))) as (app, pilot):
         await pilot.press("slash")
-        assert "…" not in app.dashboard.prompt.note
-        assert app.dashboard.prompt.note.startswith("user:")
+        for width in (60, 80, 120, 160):
+            await resize(app, pilot, (width, 24))
+            assert "…" not in app.dashboard.prompt.note
+            assert app.dashboard.prompt.note.startswith("user:")
 
 
 async def test_the_counts_of_header_list_and_tree_say_what_they_count() -> None:
@@ -166,17 +171,18 @@ async def test_the_counts_of_header_list_and_tree_say_what_they_count() -> None:
     seen = shown.snapshot
     listed, held = len(seen.processes), sum(len(gpu.holdings) for gpu in seen.gpus)
     assert (listed, held, len(seen.unlisted)) == (42, 46, 5)
-    for size in ((160, 50), (120, 36), (80, 24)):
-        async with running(shown, size) as (app, pilot):
+    async with running(shown) as (app, pilot):
+        for size in SIZES[1:]:
+            await resize(app, pilot, size)
             assert f"{listed} proc" in app.dashboard.header.text[0]
             assert f"{held} rows" in app.dashboard.processes.text[0]
             await pilot.press("t")
             await pilot.pause()
             assert f"{listed} processes, {len(seen.unlisted)} more unlisted" in text(app).splitlines()[0]
-            await pilot.press("escape")
-            await pilot.press("u")
+            await pilot.press("escape", "u")
             await pilot.pause()
             assert f"{listed} processes" in text(app).splitlines()[0] or size[0] < 100
+            await pilot.press("escape")
 
 
 async def test_without_anything_unlisted_the_tree_says_nothing_of_it() -> None:
@@ -186,20 +192,19 @@ async def test_without_anything_unlisted_the_tree_says_nothing_of_it() -> None:
         assert "10 processes  by memory" in text(app).splitlines()[0]
 
 
-@pytest.mark.parametrize(
-    ("size", "named"), [((80, 24), "Enter / e a K ? q"), ((60, 10), "Enter a K ? q"), ((40, 8), "a K q")]
-)
 @pytest.mark.parametrize("ascii_only", [False, True])
-async def test_the_footer_names_what_one_needs_in_trouble(size: tuple[int, int], named: str, ascii_only: bool) -> None:
-    async with running(frame(machine(8), alert(0)), size, ascii=ascii_only) as (app, _):
-        words = app.dashboard.footer.text[0].split()
-        assert [key for key in named.split() if key not in words] == []
-        assert "quit" in words
+async def test_the_footer_names_what_one_needs_in_trouble(ascii_only: bool) -> None:
+    async with running(frame(machine(8), alert(0)), ascii=ascii_only) as (app, pilot):
+        for size, keys in (((80, 24), "Enter / e a K ? q"), ((60, 10), "Enter a K ? q"), ((40, 8), "a K q")):
+            await resize(app, pilot, size)
+            words = app.dashboard.footer.text[0].split()
+            assert {*keys.split(), "quit"} <= {*words}
 
 
-@pytest.mark.parametrize("gpus", [1, 4, 8, 16])
-async def test_the_numbers_of_the_strip_have_a_label(gpus: int) -> None:
-    async with running(frame(machine(gpus)), (60, 10)) as (app, _):
-        strip = app.dashboard.gpus.text
-        assert strip[-1].rstrip().endswith("% of memory" if gpus <= 8 else " %")
-        assert all(f" {index} " in " ".join(strip).replace("●", " ") for index in range(1, gpus))
+async def test_the_numbers_of_the_strip_have_a_label() -> None:
+    async with running(size=(60, 10)) as (app, pilot):
+        for gpus in (1, 4, 8, 16):
+            await hand(app, pilot, frame(machine(gpus)))
+            strip = app.dashboard.gpus.text
+            assert strip[-1].rstrip().endswith("% of memory" if gpus <= 8 else " %")
+            assert all(f" {index} " in " ".join(strip).replace("●", " ") for index in range(1, gpus))

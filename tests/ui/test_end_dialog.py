@@ -24,7 +24,19 @@ from tests.support import builders
 from tests.support.gpuholder import ME, SOMEBODY_ELSE, GpuHolder
 from tests.support.killing import NO_PROCESS, POLICY, a_killer, on_record
 from tests.support.running import RealRun
-from tests.support.screens import HOSTILE, PID, SIZES, Host, a_snapshot, fits, frame_of, key_of, text_of, until
+from tests.support.screens import (
+    HOSTILE,
+    PID,
+    SIZES,
+    Host,
+    a_snapshot,
+    fits,
+    frame_of,
+    key_of,
+    set_size,
+    text_of,
+    until,
+)
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -520,8 +532,7 @@ async def test_the_buttons_of_a_run_are_on_screen_at_every_size(tmp_path: Path) 
             await marked(pilot, "Cancel")
             await pilot.press("right", "right")
             for size in (*LOW, *NARROW, (100, 24)):
-                await pilot.resize_terminal(*size)
-                await until(pilot, lambda size=size: app.size == size)  # type: ignore[misc]
+                await set_size(pilot, size)
                 await marked(pilot, "Terminate 17 (SIGTERM)" if size[0] >= 60 else "Terminate 17")
                 assert fits(app)
             assert focused(screen) is Choice.TERMINATE
@@ -537,8 +548,7 @@ async def test_the_buttons_of_a_question_are_on_screen_at_every_size() -> None:
         lines = [f"{pid}  python train.py" for pid in range(30)]
         app.push_screen(ConfirmDialog("End 137 processes of yours?", lines, 137))
         for size in (*NARROW, (100, 6), (80, 24)):
-            await pilot.resize_terminal(*size)
-            await until(pilot, lambda size=size: app.size == size)  # type: ignore[misc]
+            await set_size(pilot, size)
             await marked(pilot, "Cancel")
             await pilot.press("right", "right")
             await marked(pilot, "Terminate 137 (SIGTERM)" if size[0] >= 70 else "Terminate 137")

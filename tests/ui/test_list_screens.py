@@ -23,7 +23,7 @@ from tests.support import builders
 from tests.support.dashboards import alert, frame, hand, machine, running, text
 from tests.support.gpuholder import ME
 from tests.support.killing import a_killer
-from tests.support.screens import HOSTILE, fits, until
+from tests.support.screens import HOSTILE, fits, set_size, until
 from tests.support.straying import LEFT
 from tests.ui.test_strays_screen import framed, helpers
 
@@ -65,8 +65,7 @@ async def test_it_fits_any_size_and_takes_any_text(key: str, ascii_only: bool) -
         screen = await opened(app, pilot, key)
         assert len(screen.rows.found) >= len(HOSTILE)
         for size in SIZES:
-            await pilot.resize_terminal(*size)
-            await until(pilot, lambda size=size: app.size == size)  # type: ignore[misc]
+            await set_size(pilot, size)
             await pilot.press("j", "greater_than_sign", "r", "G", "pageup", "g", "pagedown", "asterisk", "x")
             await hand(app, pilot, full(HOSTILE))
             assert fits(app)

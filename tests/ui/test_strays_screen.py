@@ -9,7 +9,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +91,38 @@ async def opened(app: GpuwatchApp, pilot: Pilot[int]) -> StraysScreen:
     return app.screen
 
 
+@asynccontextmanager
+async def listed(
+    killer: Killer, first: Frame, size: tuple[int, int] = (160, 50), **options: Any
+) -> AsyncIterator[tuple[GpuwatchApp, Pilot[int], StraysScreen]]:
+    """Show a frame in the dashboard and open the screen of strays."""
+    async with running(first, size, helpers=helpers(killer), **options) as (app, pilot):
+        yield app, pilot, await opened(app, pilot)
+
+
+def toasts(app: GpuwatchApp) -> str:
+    return "\n".join(f"{one.title} {one.message}" for one in app._notifications)
+
+
+async def confirm(pilot: Pilot[int]) -> None:
+    """Choose SIGTERM in the question that is open."""
+    await pilot.pause()
+    assert isinstance(pilot.app.screen, ConfirmDialog)
+    await pilot.press("right", "right", "enter")
+    await pilot.pause()
+
+
+async def told_to_end(pilot: Pilot[int]) -> None:
+    """Tick the one under the cursor, and confirm SIGTERM."""
+    await pilot.press("space", "enter")
+    await confirm(pilot)
+
+
 async def test_two_of_three_are_selected_and_ended_and_the_third_lives(tmp_path: Path) -> None:
     killer = a_killer(tmp_path)
     with GpuHolder() as one, GpuHolder() as two, GpuHolder() as three:
         holders = (one, two, three)
-        async with running(a_frame(*holders), (160, 50), helpers=helpers(killer)) as (app, pilot):
-            screen = await opened(app, pilot)
+        async with listed(killer, a_frame(*holders)) as (app, pilot, screen):
             order = [stray.process.pid for stray in screen.found()]
             assert sorted(order) == sorted(holder.pid for holder in holders)
             assert "[x]" not in text(app)
@@ -104,52 +131,36 @@ async def test_two_of_three_are_selected_and_ended_and_the_third_lives(tmp_path:
             assert "2 selected" in text(app)
             await pilot.press("enter")
             await pilot.pause()
-            assert isinstance(app.screen, ConfirmDialog)
             assert "End 2 processes of yours?" in text(app)
-            await pilot.press("right", "right", "enter")
-            doomed = [holder for holder in holders if holder.pid in order[:2]]
+            await confirm(pilot)
 
-            async def over() -> bool:
-                gone = tuple(holder.pid for holder in doomed if not holder.alive())
-                await hand(app, pilot, a_frame(*holders, gone=gone))
-                return text(app).count("freed on GPU 0") >= 2 + (screen.size.height > 16)
+            def now() -> Frame:
+                return a_frame(*holders, gone=tuple(holder.pid for holder in holders if not holder.alive()))
 
-            for _ in range(400):
-                if await over():
-                    break
-                await pilot.pause(0.05)
-            shown = text(app)
-            assert shown.count("4.0 GiB freed on GPU 0") >= 2
-            assert [holder.alive() for holder in holders] == [holder not in doomed for holder in holders]
+            await fed(app, pilot, now, lambda: text(app).count("4.0 GiB freed on GPU 0") >= 2)
+            assert [holder.alive() for holder in holders] == [holder.pid == order[2] for holder in holders]
     events = [(line["event"], line["pid"]) for line in on_record(killer)]
     assert events == [("intent", order[0]), ("outcome", order[0]), ("intent", order[1]), ("outcome", order[1])]
 
 
-async def test_one_that_changed_meanwhile_is_refused_and_the_next_is_ended(tmp_path: Path) -> None:
-    killer = a_killer(tmp_path)
+async def test_one_that_became_another_program_since_it_was_selected_is_refused_and_the_next_is_ended(
+    tmp_path: Path,
+) -> None:
     with GpuHolder() as one, GpuHolder() as two:
-        seen = a_frame(one, two)
-        first = seen.snapshot.processes[0].pid
-        changed = builders.at(seen.snapshot, 0.0)
+        shown = a_frame(one, two).snapshot
+        changed = shown.processes[0].pid
         people = tuple(
-            replace(each, command="python other.py") if each.pid == first else each for each in changed.processes
+            replace(each, command="python seen.py") if each.pid == changed else each for each in shown.processes
         )
         killer = a_killer(tmp_path, describe=lambda pid: one.command)
-        async with running(framed(replace(changed, processes=people)), (160, 50), helpers=helpers(killer)) as (
-            app,
-            pilot,
-        ):
-            screen = await opened(app, pilot)
-            for _ in screen.found():
-                await pilot.press("space", "down")
-            await pilot.press("enter")
-            await pilot.pause()
-            await pilot.press("right", "right", "enter")
-            other = next(holder for holder in (one, two) if holder.pid != first)
-            again = replace(changed, processes=people)
-            await fed(app, pilot, lambda: framed(again), lambda: "not ended: process changed" in text(app))
-            await fed(app, pilot, lambda: framed(again), lambda: not other.alive())
-            assert next(holder for holder in (one, two) if holder.pid == first).alive()
+        async with listed(killer, framed(replace(shown, processes=people))) as (app, pilot, _):
+            await pilot.press("space", "down", "space", "enter")
+            await hand(app, pilot, a_frame(one, two))  # it has another command now than the question shows
+            await confirm(pilot)
+            first, other = (one, two) if one.pid == changed else (two, one)
+            await fed(app, pilot, lambda: a_frame(one, two), lambda: "not ended: process changed" in text(app))
+            await fed(app, pilot, lambda: a_frame(one, two), lambda: not other.alive())
+            assert first.alive()
 
 
 async def test_what_signals_real_processes_ends_nothing_of_a_demo(tmp_path: Path) -> None:
@@ -158,11 +169,8 @@ async def test_what_signals_real_processes_ends_nothing_of_a_demo(tmp_path: Path
         def demo() -> Frame:
             return framed(replace(a_frame(one).snapshot, demo=True))
 
-        async with running(demo(), helpers=helpers(a_killer(tmp_path))) as (app, pilot):
-            await opened(app, pilot)
-            await pilot.press("space", "enter")
-            await pilot.pause()
-            await pilot.press("right", "right", "enter")
+        async with listed(a_killer(tmp_path), demo()) as (app, pilot, _):
+            await told_to_end(pilot)
             await fed(app, pilot, demo, lambda: "not ended: demo: its processes are not real" in text(app))
         assert one.alive()
 
@@ -179,25 +187,11 @@ async def test_the_process_list_and_the_gpu_say_it_too() -> None:
         assert "Stray: nobody attends to it" in text(app)
 
 
-def toasts(app: GpuwatchApp) -> str:
-    return "\n".join(f"{one.title} {one.message}" for one in app._notifications)
-
-
-async def told_to_end(pilot: Pilot[int]) -> None:
-    """Tick the one under the cursor, and confirm SIGTERM."""
-    await pilot.press("space", "enter")
-    await pilot.pause()
-    assert isinstance(pilot.app.screen, ConfirmDialog)
-    await pilot.press("right", "right", "enter")
-    await pilot.pause()
-
-
 async def test_a_question_that_was_open_for_long_makes_nothing_stale(tmp_path: Path) -> None:
     killer = a_killer(tmp_path)
     with GpuHolder() as one:
         old = dataclasses.replace(a_frame(one), received=time.monotonic() - 3 * SLOW)
-        async with running(old, helpers=helpers(killer)) as (app, pilot):
-            await opened(app, pilot)
+        async with listed(killer, old) as (app, pilot, _):
             await pilot.press("space", "enter")
             await hand(app, pilot, a_frame(one))
             await pilot.press("right", "right", "enter")
@@ -206,8 +200,7 @@ async def test_a_question_that_was_open_for_long_makes_nothing_stale(tmp_path: P
 
 async def test_what_came_free_is_seen_behind_another_screen(tmp_path: Path) -> None:
     with GpuHolder() as one, GpuHolder() as two:
-        async with running(a_frame(one, two), helpers=helpers(a_killer(tmp_path))) as (app, pilot):
-            screen = await opened(app, pilot)
+        async with listed(a_killer(tmp_path), a_frame(one, two)) as (app, pilot, screen):
             first = screen.found()[0].process.pid
             await told_to_end(pilot)
             await until(pilot, lambda: not next(holder for holder in (one, two) if holder.pid == first).alive())
@@ -229,8 +222,7 @@ async def test_a_second_batch_waits_for_the_first_and_drops_none_of_it(tmp_path:
     killer = a_killer(tmp_path)
     with GpuHolder(deaf=True) as stubborn, GpuHolder() as other:
         holders = (stubborn, other)
-        async with running(a_frame(*holders), helpers=helpers(killer)) as (app, pilot):
-            screen = await opened(app, pilot)
+        async with listed(killer, a_frame(*holders)) as (app, pilot, screen):
             await pilot.press(*["down"] * [one.process.pid for one in screen.found()].index(stubborn.pid))
             await told_to_end(pilot)
             await until(pilot, lambda: "asked to stop" in text(app))
@@ -246,8 +238,7 @@ async def test_a_second_batch_waits_for_the_first_and_drops_none_of_it(tmp_path:
 async def test_what_was_signalled_is_followed_up_after_the_screen_was_closed(tmp_path: Path) -> None:
     killer = a_killer(tmp_path)
     with GpuHolder() as one, GpuHolder() as two:
-        async with running(a_frame(one, two), (160, 50), helpers=helpers(killer)) as (app, pilot):
-            screen = await opened(app, pilot)
+        async with listed(killer, a_frame(one, two)) as (app, pilot, screen):
             first, second = (stray.process.pid for stray in screen.found())
             await pilot.press("space", "down")
             await told_to_end(pilot)
@@ -266,23 +257,7 @@ async def test_what_was_signalled_is_followed_up_after_the_screen_was_closed(tmp
     assert [(line["event"], line["pid"]) for line in on_record(killer)] == [("intent", first), ("outcome", first)]
 
 
-async def test_one_that_became_another_program_since_it_was_selected_is_left_alone(tmp_path: Path) -> None:
-    with GpuHolder() as one:
-        shown = a_frame(one)
-        people = tuple(replace(each, command="python seen.py") for each in shown.snapshot.processes)
-        killer = a_killer(tmp_path, describe=lambda pid: one.command)
-        async with running(framed(replace(shown.snapshot, processes=people)), helpers=helpers(killer)) as (app, pilot):
-            await opened(app, pilot)
-            await pilot.press("space", "enter")
-            await hand(app, pilot, a_frame(one))  # it has another command now, and the question shows the one before
-            await pilot.press("right", "right", "enter")
-            await until(pilot, lambda: "process changed" in text(app))
-            assert one.alive()
-
-
 # -- meanwhile -----------------------------------------------------------------------------------------------------
-
-WIDE = (160, 50)
 
 
 def of_one_run(*holders: GpuHolder, leaving: int = 0, note: str = "") -> Frame:
@@ -309,8 +284,7 @@ def unrecorded(folder: Path) -> Killer:
 async def test_one_that_computes_again_while_it_waits_for_its_turn_is_left_alone(tmp_path: Path) -> None:
     killer = a_killer(tmp_path)
     with GpuHolder(deaf=True) as one, GpuHolder(deaf=True) as two:
-        async with running(a_frame(one, two), WIDE, helpers=helpers(killer)) as (app, pilot):
-            screen = await opened(app, pilot)
+        async with listed(killer, a_frame(one, two)) as (app, pilot, screen):
             first, second = (stray.process.pid for stray in screen.found())
             await pilot.press("space", "down")
             await told_to_end(pilot)
@@ -321,20 +295,14 @@ async def test_one_that_computes_again_while_it_waits_for_its_turn_is_left_alone
             os.kill(first, signal.SIGKILL)
             endings = app.endings
             assert endings is not None
-            await fed(
-                app,
-                pilot,
-                lambda: computing(one, two, busy=second, gone=(first,)),
-                lambda: not endings.busy,
-            )
+            await fed(app, pilot, lambda: computing(one, two, busy=second, gone=(first,)), lambda: not endings.busy)
         assert [holder.alive() for holder in (one, two)] == [holder.pid == second for holder in (one, two)]
     assert {line["pid"] for line in on_record(killer)} == {first}
 
 
 async def test_one_that_was_left_and_computes_again_cannot_be_selected(tmp_path: Path) -> None:
     with GpuHolder() as one:
-        async with running(a_frame(one), WIDE, helpers=helpers(unrecorded(tmp_path))) as (app, pilot):
-            screen = await opened(app, pilot)
+        async with listed(unrecorded(tmp_path), a_frame(one)) as (app, pilot, screen):
             await told_to_end(pilot)
             await until(pilot, lambda: "not ended: cannot record" in text(app))
             await pilot.press("space")
@@ -351,8 +319,7 @@ async def test_one_that_was_left_and_computes_again_cannot_be_selected(tmp_path:
 async def test_it_is_said_that_fewer_are_ended_than_were_asked_about(remains: bool, tmp_path: Path) -> None:
     with GpuHolder() as one, GpuHolder() as two:
         holders = (one, two) if remains else (two,)
-        async with running(a_frame(*holders), WIDE, helpers=helpers(a_killer(tmp_path))) as (app, pilot):
-            await opened(app, pilot)
+        async with listed(a_killer(tmp_path), a_frame(*holders)) as (app, pilot, _):
             await pilot.press(*["space", "down"] * len(holders), "enter")
             await pilot.pause()
             assert isinstance(top(app), ConfirmDialog)
@@ -368,8 +335,7 @@ async def test_it_is_said_that_fewer_are_ended_than_were_asked_about(remains: bo
 async def test_k_on_one_that_was_left_asks_what_to_do_with_it(tmp_path: Path) -> None:
     with GpuHolder() as one, GpuHolder() as two:
         frame = a_frame(one, two)
-        async with running(frame, WIDE, helpers=helpers(unrecorded(tmp_path))) as (app, pilot):
-            screen = await opened(app, pilot)
+        async with listed(unrecorded(tmp_path), frame) as (app, pilot, screen):
             left = screen.found()[0].process.pid
             await told_to_end(pilot)
             await until(pilot, lambda: "not ended: cannot record" in text(app))
@@ -396,8 +362,7 @@ async def test_k_on_one_that_was_left_asks_what_to_do_with_it(tmp_path: Path) ->
 async def test_one_that_is_ended_as_a_stray_is_not_asked_about_a_second_time(tmp_path: Path) -> None:
     killer = a_killer(tmp_path)
     with GpuHolder(deaf=True) as one:
-        async with running(a_frame(one), WIDE, helpers=helpers(killer)) as (app, pilot):
-            await opened(app, pilot)
+        async with listed(killer, a_frame(one)) as (app, pilot, _):
             await told_to_end(pilot)
             await until(pilot, lambda: "asked to stop" in text(app))
             await pilot.press("escape", "K")
@@ -408,7 +373,7 @@ async def test_one_that_is_ended_as_a_stray_is_not_asked_about_a_second_time(tmp
 
 async def test_one_whose_dialog_was_hidden_is_not_ended_as_a_stray_as_well(tmp_path: Path) -> None:
     with GpuHolder(deaf=True) as one:
-        async with running(a_frame(one), WIDE, helpers=helpers(a_killer(tmp_path))) as (app, pilot):
+        async with running(a_frame(one), (160, 50), helpers=helpers(a_killer(tmp_path))) as (app, pilot):
             await pilot.press("K")
             await until(pilot, lambda: "Terminate" in text(app))
             await pilot.press("right", "right", "enter")
@@ -424,8 +389,7 @@ async def test_one_whose_dialog_was_hidden_is_not_ended_as_a_stray_as_well(tmp_p
 async def test_how_the_first_ends_and_one_bad_reading_call_off_nothing(tmp_path: Path) -> None:
     """The one that saves uses a core, and is of the others' run; of a GPU that cannot be judged nothing follows."""
     with GpuHolder(deaf=True) as one, GpuHolder(deaf=True) as two:
-        async with running(of_one_run(one, two), WIDE, helpers=helpers(a_killer(tmp_path))) as (app, pilot):
-            screen = await opened(app, pilot)
+        async with listed(a_killer(tmp_path), of_one_run(one, two)) as (app, pilot, screen):
             first = screen.found()[0].process.pid
             await pilot.press("space", "down")
             await told_to_end(pilot)
@@ -453,7 +417,7 @@ async def test_quitting_lets_both_kinds_of_endings_be_recorded_at_the_same_time(
             return os.write(descriptor, line)
 
         killer = Killer(POLICY, Audit(tmp_path, write=write))
-        async with running(a_frame(one, two), WIDE, helpers=helpers(killer)) as (app, pilot):
+        async with running(a_frame(one, two), (160, 50), helpers=helpers(killer)) as (app, pilot):
             await pilot.press(*["down"] * [row.process.pid for row in app.dashboard.processes.every].index(one.pid))
             await pilot.press("K")
             await until(pilot, lambda: f"End process {one.pid}?" in text(app) and "Terminate" in text(app))
@@ -474,8 +438,7 @@ async def test_quitting_lets_both_kinds_of_endings_be_recorded_at_the_same_time(
 async def test_nothing_is_ended_without_a_selection_by_default_or_read_only(tmp_path: Path, read_only: bool) -> None:
     killer = a_killer(tmp_path)
     with GpuHolder() as one:
-        async with running(a_frame(one), (100, 30), helpers=helpers(killer), read_only=read_only) as (app, pilot):
-            screen = await opened(app, pilot)
+        async with listed(killer, a_frame(one), (100, 30), read_only=read_only) as (app, pilot, screen):
             await pilot.press("enter")
             await pilot.pause()
             assert top(app) is screen
@@ -500,8 +463,7 @@ async def test_a_zombie_cannot_be_selected_and_what_has_no_figure_is_not_counted
     states = {10: "zombie", 11: "sleeping", 12: "sleeping"}
     people = [builders.process(pid, "you", state=state, **fields) for pid, state in states.items()]
     seen = builders.snapshot([builders.gpu(0, holdings=found)], people, viewer=ME)
-    async with running(framed(seen), (160, 50), helpers=helpers(a_killer(Path("/nonexistent")))) as (app, pilot):
-        screen = await opened(app, pilot)
+    async with listed(a_killer(Path("/nonexistent")), framed(seen)) as (app, pilot, screen):
         assert "zombie" in text(app)
         for _ in screen.found():
             await pilot.press("space", "down")

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 from textual.pilot import Pilot
 
 from gpuwatch.analysis.runs import LEFTOVER_WORKERS
@@ -17,7 +16,7 @@ from gpuwatch.ui.screens.tree import TreeList, TreeScreen, columns
 from tests.analysis.test_tree import around, helper, job, ranks
 from tests.support.builders import GIB, gpu, holding, process, snapshot
 from tests.support.dashboards import frame, frame_clock
-from tests.support.screens import Host, text_of, until
+from tests.support.screens import Host, set_size, text_of
 
 SIZES = [(160, 50), (120, 36), (80, 24), (60, 10), (45, 8)]
 
@@ -34,13 +33,16 @@ class Around(Host):
 
 
 @asynccontextmanager
-async def shown(
-    seen: Snapshot, size: tuple[int, int] = (120, 36), name: str = "gpuwatch-dark", age: float = 0.0, **skin: Any
-) -> AsyncIterator[tuple[Around, Pilot[None]]]:
-    app = Around(frame(seen, age=age), theme.make_skin(name, **skin))
+async def shown(seen: Snapshot, size: tuple[int, int] = (120, 36)) -> AsyncIterator[tuple[Around, Pilot[None]]]:
+    app = Around(frame(seen), theme.make_skin("gpuwatch-dark"))
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         yield app, pilot
+
+
+async def refresh(app: Around, pilot: Pilot[None], seen: Snapshot) -> None:
+    app.runs.refresh_frame(frame(seen))
+    await pilot.pause()
 
 
 def tree(app: Around) -> TreeList:
@@ -125,6 +127,9 @@ async def test_right_and_left_open_close_and_step() -> None:
         await press(app, pilot, "plus", "minus", "minus", "plus")
         assert "rank 3" in text_of(app)
         assert app.asked == []
+        for seen in (box(), ranks(4)):  # what was opened stays open
+            await refresh(app, pilot, seen)
+            assert "rank 3" in text_of(app)
 
 
 async def test_all_are_opened_and_closed_together() -> None:
@@ -137,17 +142,6 @@ async def test_all_are_opened_and_closed_together() -> None:
         assert len(lines(app)) == 5
 
 
-async def test_what_was_opened_stays_open() -> None:
-    async with shown(box()) as (app, pilot):
-        await press(app, pilot, "right")
-        app.runs.refresh_frame(frame(box()))
-        await pilot.pause()
-        assert "rank 3" in text_of(app)
-        app.runs.refresh_frame(frame(ranks(4)))
-        await pilot.pause()
-        assert "rank 3" in text_of(app)
-
-
 # Where the cursor stays
 
 
@@ -157,8 +151,7 @@ async def test_the_cursor_follows_its_node_not_its_line() -> None:
         assert chosen(app) == "1001"
         bigger = box()
         first = gpu(0, holdings=[*bigger.gpus[0].holdings, holding(50, 60.0)], used_gib=79)
-        app.runs.refresh_frame(frame(snapshot([first, *bigger.gpus[1:]], bigger.processes)))
-        await pilot.pause()
+        await refresh(app, pilot, snapshot([first, *bigger.gpus[1:]], bigger.processes))
         assert "alone.py" in lines(app)[0]
         assert chosen(app) == "1001"
 
@@ -167,8 +160,7 @@ async def test_where_a_chosen_rank_ends_the_cursor_goes_to_its_run() -> None:
     async with shown(ranks(4)) as (app, pilot):
         await press(app, pilot, "right", "j", "j", "j")
         assert chosen(app) == "1002"
-        app.runs.refresh_frame(frame(ranks(4, 2)))
-        await pilot.pause()
+        await refresh(app, pilot, ranks(4, 2))
         assert chosen(app) == "train.py"
         assert "no rank 2" in lines(app)[0]
         assert "rank 2 is on none of these GPUs" in text_of(app)
@@ -176,11 +168,9 @@ async def test_where_a_chosen_rank_ends_the_cursor_goes_to_its_run() -> None:
 
 async def test_a_run_of_which_one_is_left_keeps_the_cursor() -> None:
     async with shown(box()) as (app, pilot):
-        app.runs.refresh_frame(frame(ranks(4, 0, 1, 2)))
-        await pilot.pause()
+        await refresh(app, pilot, ranks(4, 0, 1, 2))
         assert chosen(app) == "1003"
-        app.runs.refresh_frame(frame(ranks(4)))
-        await pilot.pause()
+        await refresh(app, pilot, ranks(4))
         assert chosen(app) == "train.py"
 
 
@@ -190,23 +180,15 @@ async def test_the_cursor_of_a_run_that_ended_stays_in_its_place() -> None:
         assert chosen(app) == "50"
         gone = box()
         cards = [gpu(0, holdings=[one for one in gone.gpus[0].holdings if one.pid != 50]), *gone.gpus[1:]]
-        app.runs.refresh_frame(frame(snapshot(cards, [one for one in gone.processes if one.pid != 50])))
-        await pilot.pause()
+        await refresh(app, pilot, snapshot(cards, [one for one in gone.processes if one.pid != 50]))
         assert tree(app).cursor == 1
-        app.runs.refresh_frame(frame(snapshot()))
-        await pilot.pause()
+        await refresh(app, pilot, snapshot())
         assert tree(app).chosen is None
         await press(app, pilot, "j", "right", "left", "enter", "K", "space", "asterisk", "end")
         assert app.asked == []
 
 
 # What keys ask for
-
-
-async def test_enter_on_a_process_asks_for_its_detail() -> None:
-    async with shown(box()) as (app, pilot):
-        await press(app, pilot, "j", "enter")
-        assert app.asked == [("detail", (gpu(0).key, 50, 50))]
 
 
 async def test_of_one_that_is_not_listed_the_line_below_tells_all_there_is() -> None:
@@ -219,20 +201,19 @@ async def test_of_one_that_is_not_listed_the_line_below_tells_all_there_is() -> 
         assert "the process that started it has ended" in text_of(app)
 
 
-@pytest.mark.parametrize(
-    ("keys", "asked"),
-    [
-        ((), ((gpu(0).key, 1000, 1000), True)),
-        (("right", "j", "j"), ((gpu(1).key, 1001, 1001), False)),
-        (("j",), ((gpu(0).key, 50, 50), False)),
-        (("j", "j"), ((gpu(0).key, 60, 60), True)),
-        (("end",), ((gpu(0).key, 90, 90), False)),
-    ],
-)
-async def test_k_asks_to_end_a_process_or_on_the_line_of_a_run_all_of_it(keys: tuple[str, ...], asked: Any) -> None:
+async def test_enter_asks_for_a_process_and_k_to_end_it_or_on_the_line_of_a_run_all_of_it() -> None:
     async with shown(box()) as (app, pilot):
-        await press(app, pilot, *keys, "K")
-        assert app.asked == [("end", *asked)]
+        for keys, asked in (
+            (("j", "enter"), ("detail", (gpu(0).key, 50, 50))),
+            (("K",), ("end", (gpu(0).key, 1000, 1000), True)),
+            (("j", "K"), ("end", (gpu(0).key, 50, 50), False)),
+            (("j", "j", "K"), ("end", (gpu(0).key, 60, 60), True)),
+            (("end", "K"), ("end", (gpu(0).key, 90, 90), False)),
+            (("right", "j", "j", "K"), ("end", (gpu(1).key, 1001, 1001), False)),
+        ):
+            app.asked.clear()
+            await press(app, pilot, "g", *keys)
+            assert app.asked == [asked]
 
 
 async def test_a_group_is_nothing_that_could_be_ended() -> None:
@@ -289,27 +270,22 @@ async def test_the_mouse_chooses_opens_sorts_and_presses_keys() -> None:
 async def test_who_and_how_much_is_there_at_any_size() -> None:
     async with shown(box()) as (app, pilot):
         for size in SIZES:
-            await pilot.resize_terminal(*size)
-            await until(pilot, lambda size=size: app.size == size)  # type: ignore[misc]
-            await press(app, pilot)
+            await set_size(pilot, size)
             assert all(words in lines(app)[0] for words in ("train", "ada", "46.0", "0-3"))
             assert "torchrun · ranks 0-3" in text_of(app)
             assert "Esc" in text_of(app)
 
 
 async def test_it_says_why_there_is_nothing() -> None:
-    down = snapshot(state=SourceState.DRIVER_DOWN, words="the driver does not answer")
     async with shown(ranks(2)) as (app, pilot):
         await press(app, pilot, "m")
         assert "none of these processes is yours: m shows everybody's" in text_of(app)
-        for seen, words in (
-            (snapshot([gpu(0, holdings_note="the list is hidden")]), "the list is hidden"),
-            (down, "the driver does not answer"),
-        ):
-            app.runs.refresh_frame(frame(seen))
-            await pilot.pause()
-            assert words in text_of(app)
-            assert ("0 runs" in text_of(app)) == bool(seen.gpus)  # nothing is known of a driver that is down
+        await refresh(app, pilot, snapshot([gpu(0, holdings_note="the list is hidden")]))
+        assert "the list is hidden" in text_of(app)
+        assert "0 runs" in text_of(app)
+        await refresh(app, pilot, snapshot(state=SourceState.DRIVER_DOWN, words="the driver does not answer"))
+        assert "the driver does not answer" in text_of(app)
+        assert "0 runs" not in text_of(app)
 
 
 def test_columns_leave_room_for_the_names() -> None:
