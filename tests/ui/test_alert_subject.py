@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from itertools import product
 
 import pytest
 from textual.pilot import Pilot
@@ -15,7 +16,7 @@ from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.events import EventList, EventsScreen
 from tests.support.builders import EPOCH, gpu
-from tests.support.dashboards import alert, frame, hand, machine, running, screen, text, top
+from tests.support.dashboards import alert, frame, hand, machine, resize, running, screen, text, top
 from tests.support.screens import text_of, until
 
 ABOUT_GPU = alert(1)
@@ -64,32 +65,40 @@ async def by_dialog(app: GpuwatchApp, pilot: Pilot[int], about: Alert) -> None:
     await pilot.pause()
 
 
-@pytest.mark.parametrize("size", [(160, 50), (60, 10)])
-@pytest.mark.parametrize("way", [by_enter, by_double_click, by_click, by_dialog])
-async def test_a_process_is_shown_in_full(way: Way, size: tuple[int, int]) -> None:
-    async with running(frame(machine(4), ABOUT_PROCESS, ABOUT_GPU), size) as (app, pilot):
-        await way(app, pilot, ABOUT_PROCESS)
-        await until(pilot, lambda: isinstance(app.screen, DetailScreen))
-        assert "1021" in text_of(app)
-        assert app.dashboard.processes.filter.text == ""
-        await pilot.press("escape")
-        await pilot.pause()
-        assert isinstance(top(app), EventsScreen) is (way in (by_enter, by_double_click))  # back where one came from
+WAYS: list[Way] = [by_enter, by_double_click, by_click, by_dialog]
+SIZES = [(160, 50), (60, 10)]
 
 
-@pytest.mark.parametrize("size", [(160, 50), (60, 10)])
-@pytest.mark.parametrize("way", [by_enter, by_double_click, by_click, by_dialog])
-async def test_of_a_gpu_the_dashboard_shows_its_processes(way: Way, size: tuple[int, int]) -> None:
-    async with running(frame(machine(4), ABOUT_GPU, ABOUT_PROCESS), size, mine=True) as (app, pilot):
-        await pilot.press("end")
-        await way(app, pilot, ABOUT_GPU)
-        await until(pilot, lambda: app.screen is app.dashboard)
+async def test_a_process_is_shown_in_full() -> None:
+    async with running(frame(machine(4), ABOUT_PROCESS, ABOUT_GPU)) as (app, pilot):
+        for size, way in product(SIZES, WAYS):
+            await resize(app, pilot, size)
+            await way(app, pilot, ABOUT_PROCESS)
+            await until(pilot, lambda: isinstance(app.screen, DetailScreen))
+            assert "1021" in text_of(app)
+            assert app.dashboard.processes.filter.text == ""
+            await pilot.press("escape")
+            await pilot.pause()
+            if way in (by_enter, by_double_click):  # back where one came from
+                assert isinstance(top(app), EventsScreen)
+                await pilot.press("escape")
+            await until(pilot, lambda: app.screen is app.dashboard)
+
+
+async def test_of_a_gpu_the_dashboard_shows_its_processes() -> None:
+    async with running(frame(machine(4), ABOUT_GPU, ABOUT_PROCESS)) as (app, pilot):
         panel = app.dashboard.processes
-        assert panel.filter.text == "gpu:1"
-        assert {row.gpu.index for row in panel.found} == {1}
-        assert (len(panel.found), panel.cursor, panel.top) == (5, 0, 0)
-        await pilot.press("escape")
-        assert len(panel.found) == 20
+        for size, way in product(SIZES, WAYS):
+            await resize(app, pilot, size)
+            await pilot.press("m", "end")
+            assert len(panel.found) == 4
+            await way(app, pilot, ABOUT_GPU)
+            await until(pilot, lambda: app.screen is app.dashboard)
+            assert panel.filter.text == "gpu:1"
+            assert {row.gpu.index for row in panel.found} == {1}
+            assert (len(panel.found), panel.cursor, panel.top) == (5, 0, 0)
+            await pilot.press("escape")
+            assert len(panel.found) == 20
 
 
 async def test_the_footer_says_what_enter_shows() -> None:

@@ -2,31 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from textual.binding import Binding
+from textual.pilot import Pilot
 
 from gpuwatch.analysis.rows import SORTS, rows
 from gpuwatch.kill.target import target_of
-from gpuwatch.model import Gpu, Health, Presence, Process, Reading, Reason
+from gpuwatch.model import Gpu, Health, Presence, Process, Reading, Reason, Snapshot
 from gpuwatch.ui import theme
 from gpuwatch.ui.bindings import KEYS, GpuwatchCommands, commands
 from gpuwatch.ui.screens.detail import REASONS, DetailScreen, brief, fact, gpu_section, process_section
 from gpuwatch.ui.screens.dialog import ChoiceButton, EndDialog
 from gpuwatch.ui.screens.help import HelpScreen, cost, key_names
+from gpuwatch.ui.screens.sheet import Section
 from tests.support import builders
-from tests.support.screens import HOSTILE, PID, SIZES, Host, a_snapshot, fits, frame_of, key_of, text_of, until
+from tests.support.screens import HOSTILE, PID, Host, a_snapshot, fits, frame_of, key_of, text_of, until
+
+Shown = tuple[Host, Pilot[None]]
+
+
+@asynccontextmanager
+async def shown(screen: HelpScreen | DetailScreen, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Shown]:
+    """Show a screen in an app of its own."""
+    app = Host()
+    async with app.run_test(size=size) as pilot:
+        await app.push_screen(screen)
+        await pilot.pause()
+        yield app, pilot
+
+
+async def refresh(screen: HelpScreen | DetailScreen, pilot: Pilot[None], seen: Snapshot) -> None:
+    screen.refresh_frame(frame_of(seen))
+    await pilot.pause()
+
+
+def facts_of(section: Section) -> dict[str, str]:
+    return {one.label: one.value for one in section.facts}
+
 
 # Help
 
 
 @pytest.mark.parametrize(("size", "key"), [((160, 50), "escape"), ((80, 24), "q"), ((60, 10), "question_mark")])
 async def test_help_opens_scrolls_and_closes(size: tuple[int, int], key: str) -> None:
-    app = Host()
-    async with app.run_test(size=size) as pilot:
-        await app.push_screen(HelpScreen(KEYS, frame_of(a_snapshot())))
-        await pilot.pause()
+    async with shown(HelpScreen(KEYS, frame_of(a_snapshot())), size) as (app, pilot):
         assert "All that is known of this process" in text_of(app)
         assert fits(app)
         await pilot.press("G")
@@ -41,39 +64,18 @@ async def test_help_opens_scrolls_and_closes(size: tuple[int, int], key: str) ->
 
 
 async def test_help_tells_every_key_and_mark() -> None:
-    app = Host()
-    async with app.run_test(size=(160, 80)) as pilot:
-        screen = HelpScreen(KEYS, frame_of(builders.snapshot(nvml_calls=4321)))
-        await app.push_screen(screen)
-        await pilot.pause()
-        shown = text_of(app)
-        assert all(one.tooltip in shown for one in KEYS)
-        for word in (
-            "●",
-            "▲",
-            "░",
-            "—",
-            "≥",
-            "holding",
-            "unknown",
-            "stale",
-            "4321",
-            "user:ada",
-            "-mine",
-            "3▲89",
-            "thermal",
-            "power brake",
-        ):
-            assert word in shown
-        screen.refresh_frame(frame_of(builders.snapshot(nvml_calls=5000)))
-        await pilot.pause()
+    screen = HelpScreen(KEYS, frame_of(builders.snapshot(nvml_calls=4321)))
+    async with shown(screen, (160, 80)) as (app, pilot):
+        assert all(one.tooltip in text_of(app) for one in KEYS)
+        marks = {*"●▲░—≥", "3▲89"}
+        words = {"holding", "unknown", "stale", "thermal", "power brake", "4321", "user:ada", "-mine"}
+        assert [word for word in marks | words if word not in text_of(app)] == []
+        await refresh(screen, pilot, builders.snapshot(nvml_calls=5000))
         assert "5000" in text_of(app)
 
 
 async def test_help_in_ascii() -> None:
-    app = Host()
-    async with app.run_test(size=(160, 80)) as pilot:
-        await app.push_screen(HelpScreen(KEYS, frame_of(a_snapshot()), theme.ASCII))
+    async with shown(HelpScreen(KEYS, frame_of(a_snapshot()), theme.ASCII), (160, 80)) as (app, pilot):
         # Before it has its size there is a scroll bar, which is the app's to draw.
         await until(pilot, lambda: "Show only your own" in text_of(app) and text_of(app).isascii())
 
@@ -105,13 +107,13 @@ def test_what_gpuwatch_costs_is_read_and_a_failure_is_told(tmp_path: Path) -> No
 # Detail
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [(160, 50), (60, 10)])
 async def test_detail_shows_hostile_text_as_it_is(size: tuple[int, int]) -> None:
     app = Host()
     async with app.run_test(size=size) as pilot:
         for command in HOSTILE:
-            snapshot = a_snapshot(command, parent=command[:60], name=command[:60])
-            await app.push_screen(DetailScreen(key_of(snapshot), frame_of(snapshot)))
+            seen = a_snapshot(command, parent=command[:60], name=command[:60])
+            await app.push_screen(DetailScreen(key_of(seen), frame_of(seen)))
             await pilot.pause()
             assert command[:8] in text_of(app)
             assert fits(app)
@@ -119,17 +121,13 @@ async def test_detail_shows_hostile_text_as_it_is(size: tuple[int, int]) -> None
             await pilot.press("enter")
             await pilot.pause()
             assert not isinstance(app.screen, DetailScreen)
-            assert app.is_running
 
 
 async def test_detail_makes_its_footer_anew_only_when_the_keys_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """It once did with every frame, and a detail left open took 60 kB a second."""
     seen = a_snapshot()
-    app = Host()
-    async with app.run_test(size=(80, 24)) as pilot:
-        screen = DetailScreen(key_of(seen), frame_of(seen))
-        await app.push_screen(screen)
-        await pilot.pause()
+    screen = DetailScreen(key_of(seen), frame_of(seen))
+    async with shown(screen):
         made: list[int] = []
         monkeypatch.setattr(screen, "refresh_bindings", lambda: made.append(1))
         for _ in range(5):
@@ -143,10 +141,7 @@ async def test_detail_makes_its_footer_anew_only_when_the_keys_change(monkeypatc
 
 async def test_detail_has_one_margin_where_the_halves_stand_one_above_the_other() -> None:
     seen = a_snapshot()
-    app = Host()
-    async with app.run_test(size=(80, 80)) as pilot:
-        await app.push_screen(DetailScreen(key_of(seen), frame_of(seen)))
-        await pilot.pause()
+    async with shown(DetailScreen(key_of(seen), frame_of(seen)), (80, 80)) as (app, _):
         lines = text_of(app).splitlines()
         command = next(line for line in lines if line.startswith(" command"))
         name = next(line for line in lines if "NVIDIA H100" in line)
@@ -156,38 +151,26 @@ async def test_detail_has_one_margin_where_the_halves_stand_one_above_the_other(
 async def test_detail_tells_reasons_and_all_gpus() -> None:
     bare = Gpu(index=7, uuid="GPU-7", holdings=(builders.holding(PID, 1.0, gpu_instance=3, compute_instance=0),))
     full = builders.gpu(2, holdings=[builders.holding(PID, 8.0, kind="C+G", encoder=Reason.UNSUPPORTED)])
-    snapshot = builders.snapshot([bare, full], [builders.process(PID, "you", cpu=Reason.DENIED, terminal="")])
-    app = Host()
-    async with app.run_test(size=(160, 70)) as pilot:
-        await app.push_screen(DetailScreen(key_of(snapshot), frame_of(snapshot)))
-        await pilot.pause()
-        shown = text_of(app)
-    for words in (
-        "On GPU 7",
-        "On GPU 2",
-        "GPU instance 3, compute instance 0",
-        "compute and graphics",
-        "no sample yet",
-    ):
-        assert words in shown
-    for words in ("not supported by this GPU or driver", "no permission", "bash 900", "GPU-7", "GPU 2, 7"):
-        assert words in shown
+    seen = builders.snapshot([bare, full], [builders.process(PID, "you", cpu=Reason.DENIED, terminal="")])
+    places = {"On GPU 7", "On GPU 2", "GPU-7", "GPU 2, 7", "GPU instance 3, compute instance 0", "bash 900"}
+    words = {"compute and graphics", "no sample yet", "not supported by this GPU or driver", "no permission"}
+    async with shown(DetailScreen(key_of(seen), frame_of(seen)), (160, 70)) as (app, _):
+        assert [word for word in places | words if word not in text_of(app)] == []
 
 
 async def test_detail_lives_and_tells_when_the_process_is_gone() -> None:
-    snapshot = a_snapshot()
-    screen = DetailScreen(key_of(snapshot), frame_of(snapshot))
-    app = Host()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await app.push_screen(screen)
+    seen = a_snapshot()
+    screen = DetailScreen(key_of(seen), frame_of(seen))
+    async with shown(screen) as (app, pilot):
         grown = builders.at(builders.snapshot([builders.gpu(4, holdings=[builders.holding(PID, 13.5)])]), 1)
         screen.refresh_frame(frame_of(grown))
         await pilot.press("pagedown")
         await pilot.pause()
         assert "13.5 GiB" in text_of(app)
-        empty = builders.at(builders.snapshot([builders.gpu(4)]), 15)
-        screen.refresh_frame(frame_of(empty))
-        await pilot.pause()
+        silent = builders.snapshot([builders.gpu(4, health=Health.SILENT)])
+        await refresh(screen, pilot, builders.at(silent, 12))
+        assert "does not report its processes now" in text_of(app)
+        await refresh(screen, pilot, builders.at(builders.snapshot([builders.gpu(4)]), 15))
         assert "Ended, or released its GPU memory, 14 s ago" in text_of(app)
         assert screen.has_class("-over")
         await pilot.press("K")
@@ -195,26 +178,11 @@ async def test_detail_lives_and_tells_when_the_process_is_gone() -> None:
         screen.refresh_frame(frame_of(grown))
         await pilot.press("K")
         await pilot.pause()
-        assert app.asked == [("end", key_of(snapshot), False)]
-
-
-async def test_detail_does_not_call_a_process_ended_when_its_gpu_is_silent() -> None:
-    snapshot = a_snapshot()
-    screen = DetailScreen(key_of(snapshot), frame_of(snapshot))
-    app = Host()
-    async with app.run_test(size=(80, 24)) as pilot:
-        await app.push_screen(screen)
-        silent = builders.snapshot([builders.gpu(4, health=Health.SILENT)])
-        screen.refresh_frame(frame_of(builders.at(silent, 20)))
-        await pilot.pause()
-        assert "does not report its processes now" in text_of(app)
+        assert app.asked == [("end", key_of(seen), False)]
 
 
 async def test_detail_of_a_process_that_no_frame_has() -> None:
-    app = Host()
-    async with app.run_test(size=(60, 10)) as pilot:
-        await app.push_screen(DetailScreen(("GPU-x", 1, 1), frame_of(a_snapshot())))
-        await pilot.pause()
+    async with shown(DetailScreen(("GPU-x", 1, 1), frame_of(a_snapshot())), (60, 10)) as (app, pilot):
         assert "on no GPU any more" in text_of(app)
         await pilot.press("K", "q")
         assert app.asked == []
@@ -229,8 +197,7 @@ async def test_detail_of_a_process_that_no_frame_has() -> None:
     ],
 )
 def test_the_cpu_that_a_process_and_its_children_use(cpu: Reading, below: Reading, words: str) -> None:
-    facts = {one.label: one.value for one in process_section(Process(pid=5, cpu=cpu, below=below), 0.0).facts}
-    assert facts["CPU"] == words
+    assert facts_of(process_section(Process(pid=5, cpu=cpu, below=below), 0.0))["CPU"] == words
 
 
 @pytest.mark.parametrize("presence", [one for one in Presence if one is not Presence.SEEN])
@@ -252,7 +219,7 @@ def test_a_gpu_in_trouble_says_so() -> None:
     gpu = builders.gpu(
         0, health=Health.LOST, words="GPU_IS_LOST (nvmlX)", since=builders.EPOCH, compute_mode="denied", sampled=0.0
     )
-    facts = {one.label: one.value for one in gpu_section(gpu, builders.snapshot([gpu])).facts}
+    facts = facts_of(gpu_section(gpu, builders.snapshot([gpu])))
     assert facts["problem"] == "GPU_IS_LOST (nvmlX)"
     assert facts["health"].startswith("lost, since ")
     assert facts["compute mode"] == "no permission"

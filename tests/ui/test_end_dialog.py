@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,12 @@ from gpuwatch.kill.target import Killer, Policy
 from gpuwatch.model import Snapshot
 from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow, ConfirmDialog, EndDialog
 from tests.support import builders
-from tests.support.gpuholder import ME, SOMEBODY_ELSE, GpuHolder
+from tests.support.gpuholder import ME, GpuHolder
 from tests.support.killing import NO_PROCESS, POLICY, a_killer, on_record
 from tests.support.running import RealRun
 from tests.support.screens import (
     HOSTILE,
     PID,
-    SIZES,
     Host,
     a_snapshot,
     fits,
@@ -130,6 +130,24 @@ async def asking(
             yield app, pilot, screen, training
 
 
+@asynccontextmanager
+async def asking_run(
+    folder: Path, size: tuple[int, int] = (100, 30), **kind: Any
+) -> AsyncIterator[tuple[Host, Pilot[Any], EndDialog, RealRun, Clock]]:
+    """Open the dialog on the first rank of a real run of two, in an app of its own."""
+    clock = Clock()
+    with RealRun(**{"ranks": 2, "workers": 0, **kind}) as run:
+        app = Host(a_killer(folder, dev=run.dev), clock)
+        async with app.run_test(size=size, notifications=True) as pilot:
+            yield app, pilot, await opened(pilot, run.snapshot(), run.of("rank")[0]), run, clock
+
+
+async def choose_all(pilot: Pilot[Any], count: int) -> None:
+    """Choose the whole run, and wait until that is asked."""
+    await pilot.press("s")
+    await until(pilot, lambda: "▌ Cancel ▐" in text_of(pilot.app) and f"Terminate {count}" in text_of(pilot.app))
+
+
 TERMINATE = ("right", "right", "enter")
 
 
@@ -165,11 +183,11 @@ async def test_cancel_is_the_default_and_neither_enter_nor_k_ends_anything(
     assert not killer.audit.path.exists() or on_record(killer) == []
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_the_dialog_shows_hostile_text_as_it_is(size: tuple[int, int], tmp_path: Path) -> None:
+async def test_the_dialog_shows_hostile_text_as_it_is(tmp_path: Path) -> None:
     app = Host(a_killer(tmp_path))
-    async with app.run_test(size=size) as pilot:
-        for command in HOSTILE:
+    async with app.run_test() as pilot:
+        for command, size in product(HOSTILE, ((160, 50), (60, 10))):
+            await set_size(pilot, size)
             snapshot = a_snapshot(command, parent=command[:60], ppid=77)
             screen = await opened(pilot, snapshot, PID, Phase.REFUSED)  # there is no such process
             assert command[:8] in text_of(app) or size[1] == 10
@@ -337,30 +355,24 @@ async def test_quitting_meanwhile_leaves_the_process_as_it_is(tmp_path: Path) ->
         ("old", "too old to act on"),
         ("demo", "Not ended: demo: its processes are not real."),
         ("read-only", "--read-only"),
-        ("other", "it belongs to ada, and gpuwatch signals only your own"),
     ],
 )
 async def test_refused_with_the_reason(case: str, words: str, tmp_path: Path) -> None:
     clock, policy = Clock(), Policy(uid=ME, euid=ME, pid=NO_PROCESS, read_only=case == "read-only")
     app = Host(a_killer(tmp_path, policy), clock)
     with GpuHolder() as training:
-        seen, pid = held_by(training, demo=case == "demo"), training.pid
-        if case == "other":
-            card = builders.gpu(0, holdings=[builders.holding(PID)])
-            seen, pid = builders.snapshot([card], [builders.process(PID, "ada", uid=SOMEBODY_ELSE)]), PID
         async with app.run_test(size=(80, 24)) as pilot:
             clock.ahead = 3.0 if case == "old" else 0.0
-            screen = await opened(pilot, seen, pid, Phase.REFUSED)
+            screen = await opened(pilot, held_by(training, demo=case == "demo"), training.pid, Phase.REFUSED)
             assert words in text_of(app).replace("\n", " ")
             assert [button.choice for button in screen.query(ChoiceButton)] == [Choice.CLOSE]
         assert training.alive()
 
 
-@pytest.mark.parametrize("size", [(80, 24), (60, 8)])
 async def test_the_second_enter_of_two_sends_nothing_unrecorded(
-    size: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with asking(Killer(POLICY, FullDisk(tmp_path)), size=size) as (app, pilot, screen, training):
+    async with asking(Killer(POLICY, FullDisk(tmp_path)), size=(60, 8)) as (app, pilot, screen, training):
         # So that one look sees it asked, sent and asked anew.
         monkeypatch.setattr(app.endings, "_worker", call_now)
         monkeypatch.setattr(screen.session, "_submit", call_now)
@@ -388,132 +400,113 @@ async def test_one_dialog_at_a_time_and_none_for_what_is_gone(tmp_path: Path) ->
 
 
 async def test_a_whole_run_is_chosen_shown_and_ended(tmp_path: Path) -> None:
-    with RealRun(ranks=2, workers=1) as run:
-        app = Host(a_killer(tmp_path, dev=run.dev))
+    async with asking_run(tmp_path, (160, 50), workers=1) as (app, pilot, screen, run, _):
         rank = run.of("rank")[0]
-        async with app.run_test(size=(160, 50)) as pilot:
-            screen = await opened(pilot, run.snapshot(), rank)
-            assert "its run has 5" in text_of(app)
-            assert f"End process {rank}?" in text_of(app)
-            await pilot.press("right", "right", "s")
-            await until(pilot, lambda: screen.session.whole_run and "Terminate 5" in text_of(app))
-            assert f"End the run of {rank}?" in text_of(app)
-            await until(pilot, lambda: isinstance(screen.focused, ChoiceButton))
-            assert focused(screen) is Choice.CANCEL, "what is meant has changed: the focus is on no signal"
-            assert all(str(pid) in text_of(app) for pid in run.roles)
-            await pilot.press(*TERMINATE)
-            await until(pilot, lambda: not run.alive())
-            await reached(pilot, screen, Phase.FREEING)
-            assert run.heard() == {pid: ["SIGTERM"] for pid in run.roles}
-            await pilot.press("escape")
-            assert screen.session.ended
+        assert "its run has 5" in text_of(app)
+        assert f"End process {rank}?" in text_of(app)
+        await pilot.press("right", "right")
+        await choose_all(pilot, 5)
+        assert screen.session.whole_run
+        assert f"End the run of {rank}?" in text_of(app)
+        assert focused(screen) is Choice.CANCEL, "what is meant has changed: the focus is on no signal"
+        assert all(str(pid) in text_of(app) for pid in run.roles)
+        await pilot.press(*TERMINATE)
+        await until(pilot, lambda: not run.alive())
+        await reached(pilot, screen, Phase.FREEING)
+        assert run.heard() == {pid: ["SIGTERM"] for pid in run.roles}
+        await pilot.press("escape")
+        assert screen.session.ended
 
 
 async def test_a_key_that_is_quicker_than_the_screen_ends_no_run_that_was_not_shown(tmp_path: Path) -> None:
-    with RealRun(ranks=2, workers=1) as run:
-        killer = a_killer(tmp_path, dev=run.dev)
-        app = Host(killer)
-        async with app.run_test(size=(100, 30)) as pilot:
-            screen = await opened(pilot, run.snapshot(), run.of("rank")[0])
-            await pilot.press("right", "right")
-            assert focused(screen) is Choice.TERMINATE
-            screen.session.toggle()
-            screen.query(ChoiceButton).last().action_press()
-            await until(pilot, lambda: "Terminate 5" in text_of(app))
-            assert screen.session.phase is Phase.ASKING
-            await pilot.press("escape")
-            await closed(pilot, screen)
-            assert app.endings is not None
-            snapshot = run.snapshot()
-            assert app.endings.open(key_of(snapshot, run.of("rank")[0]), frame_of(snapshot), whole_run=True)
-            await until(pilot, lambda: "Terminate 5 (SIGTERM)" in text_of(app))
-            await pilot.press("s")
-            await until(pilot, lambda: "Terminate (SIGTERM)" in text_of(app))
-            assert run.alive() == set(run.roles)
-    assert on_record(killer) == []
+    async with asking_run(tmp_path, workers=1) as (app, pilot, screen, run, _):
+        await pilot.press("right", "right")
+        assert focused(screen) is Choice.TERMINATE
+        screen.session.toggle()
+        screen.query(ChoiceButton).last().action_press()
+        await until(pilot, lambda: "Terminate 5" in text_of(app))
+        assert screen.session.phase is Phase.ASKING
+        await pilot.press("escape")
+        await closed(pilot, screen)
+        assert app.endings is not None
+        snapshot = run.snapshot()
+        assert app.endings.open(key_of(snapshot, run.of("rank")[0]), frame_of(snapshot), whole_run=True)
+        await until(pilot, lambda: "Terminate 5 (SIGTERM)" in text_of(app))
+        await pilot.press("s")
+        await until(pilot, lambda: "Terminate (SIGTERM)" in text_of(app))
+        assert run.alive() == set(run.roles)
+        assert app.killer is not None
+        assert on_record(app.killer) == []
 
 
 async def test_what_sends_nothing_keeps_the_focus_when_one_of_a_run_exits(tmp_path: Path) -> None:
-    clock = Clock()
-    with RealRun(ranks=2, workers=0, deaf="rank") as run:
-        app = Host(a_killer(tmp_path, dev=run.dev), clock)
-        async with app.run_test(size=(100, 30)) as pilot:
-            screen = await opened(pilot, run.snapshot(), run.of("rank")[0])
-            await pilot.press("s")
-            await until(pilot, lambda: "▌ Cancel ▐" in text_of(app) and "Terminate 3" in text_of(app))
-            await pilot.press(*TERMINATE)
+    async with asking_run(tmp_path, deaf="rank") as (app, pilot, screen, run, clock):
+        await choose_all(pilot, 3)
+        await pilot.press(*TERMINATE)
 
-            def later() -> bool:
-                clock.ahead += 0.2
-                return screen.session.phase is Phase.STILL_THERE
+        def later() -> bool:
+            clock.ahead += 0.2
+            return screen.session.phase is Phase.STILL_THERE
 
-            await until(pilot, later)
-            await reached(pilot, screen, Phase.STILL_THERE)
-            await pilot.press("right", "right")
-            assert "▌ Leave it ▐" in text_of(app)
-            os.kill(run.of("rank")[1], signal.SIGKILL)
-            await until(pilot, lambda: "Kill 2 (SIGKILL)" in text_of(app) and "▌" in text_of(app))
-            assert focused(screen) is Choice.LEAVE
-            await pilot.press("left")
-            assert focused(screen) is Choice.KILL
-            os.kill(run.of("rank")[0], signal.SIGKILL)
-            await reached(pilot, screen, Phase.FREEING)
+        await until(pilot, later)
+        await reached(pilot, screen, Phase.STILL_THERE)
+        await pilot.press("right", "right")
+        assert "▌ Leave it ▐" in text_of(app)
+        os.kill(run.of("rank")[1], signal.SIGKILL)
+        await until(pilot, lambda: "Kill 2 (SIGKILL)" in text_of(app) and "▌" in text_of(app))
+        assert focused(screen) is Choice.LEAVE
+        await pilot.press("left")
+        assert focused(screen) is Choice.KILL
+        os.kill(run.of("rank")[0], signal.SIGKILL)
+        await reached(pilot, screen, Phase.FREEING)
 
 
 async def test_a_hidden_run_is_shown_again_for_any_of_its_processes_until_it_was_left(tmp_path: Path) -> None:
-    clock = Clock()
-    with RealRun(ranks=2, workers=0, deaf="rank") as run:
-        app = Host(a_killer(tmp_path, dev=run.dev), clock)
-        async with app.run_test(size=(100, 30), notifications=True) as pilot:
-            screen = await opened(pilot, run.snapshot(), run.of("rank")[0])
-            await pilot.press("s")
-            await until(pilot, lambda: "▌ Cancel ▐" in text_of(app) and "Terminate 3" in text_of(app))
-            await pilot.press(*TERMINATE)
-            await reached(pilot, screen, Phase.STOPPING)
-            await pilot.press("enter")
-            await closed(pilot, screen)
-            again = await opened(pilot, run.snapshot(), run.of("rank")[1], Phase.STOPPING)
-            assert again.session is screen.session
-            await pilot.press("enter")
+    async with asking_run(tmp_path, deaf="rank") as (app, pilot, screen, run, clock):
+        await choose_all(pilot, 3)
+        await pilot.press(*TERMINATE)
+        await reached(pilot, screen, Phase.STOPPING)
+        await pilot.press("enter")
+        await closed(pilot, screen)
+        again = await opened(pilot, run.snapshot(), run.of("rank")[1], Phase.STOPPING)
+        assert again.session is screen.session
+        await pilot.press("enter")
 
-            def later() -> bool:
-                clock.ahead += 0.2
-                return bool(app._notifications)
+        def later() -> bool:
+            clock.ahead += 0.2
+            return bool(app._notifications)
 
-            await until(pilot, later)
-            assert "press K on it" in next(iter(app._notifications)).message
-            clock.ahead = 0.0  # or what it is asked about would be too old
-            other = await opened(pilot, run.snapshot(), run.of("rank")[1])
-            assert other.session is not screen.session
+        await until(pilot, later)
+        assert "press K on it" in next(iter(app._notifications)).message
+        clock.ahead = 0.0  # or what it is asked about would be too old
+        other = await opened(pilot, run.snapshot(), run.of("rank")[1])
+        assert other.session is not screen.session
 
 
 async def test_a_run_is_not_asked_about_while_one_of_it_is_being_ended(tmp_path: Path) -> None:
     """A signal to all of it would be a second one to the one that is asked to stop, and may be saving."""
-    with RealRun(ranks=2, workers=0, deaf="rank", launcher="dies") as run:
+    async with asking_run(tmp_path, deaf="rank", launcher="dies") as (app, pilot, screen, run, _):
         first, second = run.of("rank")
-        app = Host(a_killer(tmp_path, dev=run.dev), Clock())
-        async with app.run_test(size=(100, 30)) as pilot:
-            screen = await opened(pilot, run.snapshot(), first)
-            await pilot.press("right", "enter")
-            await reached(pilot, screen, Phase.STOPPING)
-            await pilot.press("escape")
-            await closed(pilot, screen)
-            other = await opened(pilot, run.snapshot(), second)
-            await pilot.press("s")
-            assert not other.session.whole_run
-            assert "its run" not in text_of(app)
-            await pilot.press("escape")
-            await closed(pilot, other)
-            assert app.endings is not None
-            seen = run.snapshot()
-            assert app.endings.open(key_of(seen, second), frame_of(seen), whole_run=True)
-            await until(pilot, lambda: "one of its processes is being ended already" in text_of(app))
+        await pilot.press("right", "enter")
+        await reached(pilot, screen, Phase.STOPPING)
+        await pilot.press("escape")
+        await closed(pilot, screen)
+        other = await opened(pilot, run.snapshot(), second)
+        await pilot.press("s")
+        assert not other.session.whole_run
+        assert "its run" not in text_of(app)
+        await pilot.press("escape")
+        await closed(pilot, other)
+        assert app.endings is not None
+        seen = run.snapshot()
+        assert app.endings.open(key_of(seen, second), frame_of(seen), whole_run=True)
+        await until(pilot, lambda: "one of its processes is being ended already" in text_of(app))
         assert run.heard()[first] == ["SIGINT"]
 
 
 # -- buttons -------------------------------------------------------------------------------------------------------
 
-LOW = [(100, height) for height in (6, 7, 8, *range(15, 25))]
+LOW = [(100, height) for height in (6, 7, 8, 15, 17, 20, 24)]
 NARROW = [(40, 6), (40, 12), (45, 8), (60, 10), (40, 24)]
 
 
@@ -523,19 +516,14 @@ async def marked(pilot: Pilot[Any], words: str) -> None:
 
 
 async def test_the_buttons_of_a_run_are_on_screen_at_every_size(tmp_path: Path) -> None:
-    with RealRun(ranks=4, workers=3) as run:
-        app = Host(a_killer(tmp_path, dev=run.dev))
-        async with app.run_test(size=(100, 24)) as pilot:
-            screen = await opened(pilot, run.snapshot(), run.of("rank")[0])
-            await pilot.press("s")
-            await until(pilot, lambda: "Terminate 17 (SIGTERM)" in text_of(app))
-            await marked(pilot, "Cancel")
-            await pilot.press("right", "right")
-            for size in (*LOW, *NARROW, (100, 24)):
-                await set_size(pilot, size)
-                await marked(pilot, "Terminate 17 (SIGTERM)" if size[0] >= 60 else "Terminate 17")
-                assert fits(app)
-            assert focused(screen) is Choice.TERMINATE
+    async with asking_run(tmp_path, (100, 24), ranks=4, workers=3) as (app, pilot, screen, *_):
+        await choose_all(pilot, 17)
+        await pilot.press("right", "right")
+        for size in (*LOW, *NARROW, (100, 24)):
+            await set_size(pilot, size)
+            await marked(pilot, "Terminate 17 (SIGTERM)" if size[0] >= 60 else "Terminate 17")
+            assert fits(app)
+        assert focused(screen) is Choice.TERMINATE
 
 
 async def test_the_buttons_of_a_question_are_on_screen_at_every_size() -> None:

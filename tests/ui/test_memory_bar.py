@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpuwatch.model import Declared, Memory, Process, Reason
+from gpuwatch.model import Declared, Memory, Reason
 from gpuwatch.ui.theme import ASCII, PLAIN, UNICODE, Glyphs
 from gpuwatch.ui.widgets.gpus import BarSegment, Part, level, memory_bar, parts, sparkline
 from tests.support import builders
@@ -124,15 +124,11 @@ def test_a_mark_on_a_part_keeps_its_owner_and_one_beyond_has_none() -> None:
     over = cells([part("ada", 4 * eighth, 7, declared=2 * eighth)], 40)[9]
     under = cells([part("ada", 4 * eighth, 7, declared=6 * eighth)], 40)[29]
     others = cells([part("ada", 3 * eighth, 7, declared=4 * eighth), part("ben", 2 * eighth, 8)], 40)[19]
+    between = cells([part("ada", USABLE / 2, 7, declared=USABLE * 20.5 / 40), part("ben", USABLE / 4, 8)], 40)[20]
     assert (over.kind, over.uid) == ("mark", 7)
     assert (under.kind, under.uid) == ("bare mark", None)
     assert (others.kind, others.uid) == ("mark", 8)
-
-
-def test_a_mark_takes_the_place_of_the_line_before_the_next_part() -> None:
-    held = [part("ada", USABLE / 2, 7, declared=USABLE * 20.5 / 40), part("ben", USABLE / 4, 8)]
-    assert cells(held, 40)[20] == BarSegment("┃", "mark", 8)
-    assert "┃ben " in drawn(held, 40)
+    assert between == BarSegment("┃", "mark", 8), "it takes the place of the line before the next part"
 
 
 @pytest.mark.parametrize("declared", [0.5, 2, 4, 6, 8, 10, 12, 30])
@@ -191,12 +187,8 @@ def test_the_limits_of_an_owners_processes_add_up(
 
 def test_parts_add_up_by_uid_and_put_the_unseen_together() -> None:
     held = [builders.holding(1, 4), builders.holding(2, 5), builders.holding(3, 1), builders.holding(4, 2)]
-    unknown = builders.holding(5).__class__(pid=5, memory=Reason.UNSUPPORTED)
-    owners: dict[int, Process] = {
-        1: builders.process(1, "ada"),
-        2: builders.process(2, "ben"),
-        3: builders.process(3, "ben"),
-    }
+    unknown = builders.holding(5, memory=Reason.UNSUPPORTED)
+    owners = {pid: builders.process(pid, user) for pid, user in ((1, "ada"), (2, "ben"), (3, "ben"))}
     found = [(one.name, round(one.bytes / GIB)) for one in parts([*held, unknown], owners)]
     assert found == [("ben", 6), ("ada", 4), ("?", 2)]
 

@@ -17,7 +17,7 @@ from gpuwatch.ui.theme import Skin, make_skin
 from tests.analysis.test_people import a_person
 from tests.support.builders import GIB, at, gpu, holding, process, snapshot, uid
 from tests.support.dashboards import frame, frame_clock
-from tests.support.screens import Host, fits, text_of, until
+from tests.support.screens import Host, fits, set_size, text_of, until
 
 SIZES = [(160, 50), (120, 36), (80, 24), (60, 10), (45, 8)]
 NAMES = ["ada", "ben", "cyn", "dov", "eve", "fay", "gus", "hal", "you"]
@@ -109,27 +109,25 @@ async def test_what_enter_y_and_two_clicks_ask_for() -> None:
         assert app.list.selected.name == "dov"
         await pilot.click(PeopleList, offset=(20, 30))
         assert app.list.selected.name == "dov"
-        for keys, asked in (
-            (["j", "y"], [("message", uid_of("eve"))]),
-            (["enter"], [("user", uid_of("eve"))]),
-            (["G", "y", "enter"], [("message", None), ("user", None)]),
-        ):
-            if not isinstance(app.screen, PeopleScreen):
-                await opened(pilot, frame(crowd(NAMES, unseen=True)))
-            await pilot.press(*keys)
-            await pilot.pause()
-            assert app.asked[-len(asked) :] == asked
-            assert isinstance(app.screen, PeopleScreen) is (keys == ["j", "y"])
+        await pilot.press("j", "y")
+        assert app.asked == [("message", uid_of("eve"))]
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.asked[1:] == [("user", uid_of("eve"))]
+        assert not isinstance(app.screen, PeopleScreen)
+        await opened(pilot, frame(crowd(NAMES, unseen=True)))
+        await pilot.press("G", "y", "enter")
+        await pilot.pause()
+        assert app.asked[2:] == [("message", None), ("user", None)]
         await opened(pilot, frame(crowd(NAMES, unseen=True)))
         await pilot.click(PeopleList, offset=(20, 3), times=2)
         await pilot.pause()
-        assert app.asked[-1] == ("user", uid_of("cyn"))
+        assert app.asked[4:] == [("user", uid_of("cyn"))]
 
 
 async def test_idleness_and_use_are_told_once_they_were_watched() -> None:
-    shown = long_watched(crowd(["ada", "eve"]))
     async with Desk().run_test(size=(120, 36)) as pilot:
-        app = await opened(pilot, shown)
+        app = await opened(pilot, long_watched(crowd(["ada", "eve"])))
         await pilot.press("j")
         await pilot.pause()
         assert "of these idle" in text_of(app)
@@ -137,17 +135,10 @@ async def test_idleness_and_use_are_told_once_they_were_watched() -> None:
         assert "now idle for at least 6 min" in text_of(app)
         assert "≥6m" in app.list.text[2]
         assert "watched for 6 min 39 s" in text_of(app)
-
-
-async def test_with_little_room_what_the_list_does_not_say_goes_first() -> None:
-    shown = long_watched(crowd(["ada", "eve"]))
-    async with Desk().run_test(size=(60, 10)) as pilot:
-        app = await opened(pilot, shown)
-        await pilot.press("j")
-        await pilot.pause()
-        detail = text_of(app).splitlines()[-3:-1]
-        assert "now idle for at least" in "".join(detail)
-        assert "holds" not in "".join(detail)
+        await set_size(pilot, (60, 10))  # with little room what the list itself does not say goes first
+        detail = "".join(text_of(app).splitlines()[-3:-1])
+        assert "now idle for at least" in detail
+        assert "holds" not in detail
 
 
 # The list

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import combinations
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -139,15 +139,8 @@ def test_a_colour_stands_out_from_both_grounds(theme: str, colors: int, on_track
 def test_without_colours_there_are_none(theme: str) -> None:
     styles, uids = everybody(theme, 0)
     for uid in uids:
-        for style in (
-            styles.owner(uid),
-            styles.seam(uid),
-            styles.mark(uid),
-            styles.badge(uid, "base"),
-            styles.edge(uid),
-        ):
-            assert style.color is None
-            assert style.bgcolor is None
+        drawn = (styles.owner(uid), styles.seam(uid), styles.mark(uid), styles.badge(uid, "base"), styles.edge(uid))
+        assert {(style.color, style.bgcolor) for style in drawn} == {(None, None)}
 
 
 def test_the_colour_is_the_uids_and_not_the_order_of_arrival() -> None:
@@ -198,30 +191,23 @@ def test_an_initial_is_the_first_letter_that_is_free(people: dict[int, str], ini
     assert "".join(styles.initial(uid) for uid in people) == initials
 
 
-def test_an_initial_stays_whoever_comes_and_goes() -> None:
+@pytest.mark.parametrize(
+    ("seen", "initials"),
+    [
+        # An initial stays whoever comes and goes.
+        ([{5: "amy"}, {1: "ada", 5: "amy"}, {1: "ada", 2: "abe"}, {5: "amy"}], {5: "a", 1: "d", 2: "b"}),
+        # It waits for the name, and then stays too.
+        ([{1001: "1001"}], {1001: "1"}),
+        ([{1001: "1001"}, {1001: "ada"}, {1001: "other"}], {1001: "a"}),
+        # A user who is not visible, or was never seen, has none.
+        ([], {None: "?", 4711: "?"}),
+    ],
+)
+def test_an_initial_stays(seen: list[dict[int, str]], initials: dict[int | None, str]) -> None:
     styles = make_skin(THEMES[0]).styles
-    styles.add_people({5: "amy"})
-    styles.add_people({1: "ada", 5: "amy"})
-    assert (styles.initial(5), styles.initial(1)) == ("a", "d")
-    styles.add_people({1: "ada", 2: "abe"})
-    assert (styles.initial(1), styles.initial(2)) == ("d", "b")
-    styles.add_people({5: "amy"})
-    assert styles.initial(5) == "a"
-
-
-def test_an_initial_waits_for_the_name() -> None:
-    styles = make_skin(THEMES[0]).styles
-    styles.add_people({1001: "1001"})
-    assert styles.initial(1001) == "1"
-    styles.add_people({1001: "ada"})
-    assert styles.initial(1001) == "a"
-    styles.add_people({1001: "other"})
-    assert styles.initial(1001) == "a"
-
-
-def test_who_is_not_visible_is_a_question_mark() -> None:
-    styles = make_skin(THEMES[0]).styles
-    assert styles.initial(None) == styles.initial(4711) == "?"
+    for people in seen:
+        styles.add_people(people)
+    assert {uid: styles.initial(uid) for uid in initials} == initials
 
 
 def test_colours_and_initials_outlive_the_theme() -> None:
@@ -255,18 +241,13 @@ def test_letters_are_what_every_terminal_can_show(name: str) -> None:
 # In the bars
 
 
-def test_a_bar_has_the_initial_where_the_name_does_not_fit() -> None:
-    styles = make_skin(THEMES[0]).styles
-    styles.add_people({1: "ada", 2: "amy"})
+@pytest.mark.parametrize("skin", [{}, {"ascii_only": True}, {"colors": 0}])
+def test_a_bar_has_the_initial_where_the_name_does_not_fit(skin: dict[str, Any]) -> None:
+    drawn_with = make_skin(THEMES[0], **skin)
+    drawn_with.styles.add_people({1: "ada", 2: "amy"})
     held = [holding(11, 8), holding(12, 4)]
     owners = {11: process(11, "ada", uid=1), 12: process(12, "amy", uid=2)}
-    for glyphs in (
-        make_skin(THEMES[0]).glyphs,
-        make_skin(THEMES[0], ascii_only=True).glyphs,
-        make_skin(THEMES[0], colors=0).glyphs,
-    ):
-        card = gpu(0, holdings=held)
-        bar = memory_bar(card, parts(held, owners, card.uuid, styles.initial), 26, glyphs)
-        drawn = {piece.uid: piece.text for piece in bar if piece.kind == "fill"}
-        assert drawn[2].startswith("m")
-        assert parts(held, owners)[0].initial == ""
+    card = gpu(0, holdings=held)
+    bar = memory_bar(card, parts(held, owners, card.uuid, drawn_with.styles.initial), 26, drawn_with.glyphs)
+    assert {piece.uid: piece.text for piece in bar if piece.kind == "fill"}[2].startswith("m")
+    assert parts(held, owners)[0].initial == ""
