@@ -110,6 +110,18 @@ async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
         await pilot.pause(0.01)
 
 
+async def press(pilot: Pilot[Any], *keys: str) -> None:
+    """Press keys, and let the app do all that follows."""
+    await pilot.press(*keys)
+    await pilot.pause()
+
+
+async def click(pilot: Pilot[Any], widget: Widget | type[Widget] | str, x: int, y: int, times: int = 1) -> None:
+    """Click on a cell of a widget, and let the app do all that follows."""
+    await pilot.click(widget, offset=(x, y), times=times)
+    await pilot.pause()
+
+
 async def set_size(pilot: Pilot[Any], size: tuple[int, int]) -> None:
     """Set the size of the terminal, and wait until the app has it."""
     await pilot.resize_terminal(*size)

@@ -20,7 +20,7 @@ from gpuwatch.ui.app import GpuwatchApp, news
 from gpuwatch.ui.screens.acknowledge import AcknowledgeDialog, alerts_and_mutes
 from tests.support.builders import EPOCH
 from tests.support.dashboards import SIZES, Clockwork, alert, frame, hand, machine, resize, running, text
-from tests.support.screens import HOSTILE, Host, fits, set_size, text_of, until
+from tests.support.screens import HOSTILE, Host, fits, press, set_size, text_of, until
 
 HELD = "memory near limit"
 
@@ -28,11 +28,6 @@ HELD = "memory near limit"
 def asked(app: GpuwatchApp) -> list[object]:
     assert isinstance(app.watching, Clockwork)
     return app.watching.asked
-
-
-async def press(pilot: Pilot[Any], *keys: str) -> None:
-    await pilot.press(*keys)
-    await pilot.pause()
 
 
 async def test_a_acknowledges_the_worst_alert_that_nobody_has_seen() -> None:

@@ -17,7 +17,7 @@ from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.events import EventList, EventsScreen
 from tests.support.builders import EPOCH, gpu
 from tests.support.dashboards import alert, frame, hand, machine, resize, running, screen, text, top
-from tests.support.screens import text_of, until
+from tests.support.screens import click, press, text_of, until
 
 ABOUT_GPU = alert(1)
 ABOUT_PROCESS = alert(
@@ -33,21 +33,17 @@ Way = Callable[[GpuwatchApp, Pilot[int], Alert], Awaitable[None]]
 
 
 async def by_enter(app: GpuwatchApp, pilot: Pilot[int], about: Alert) -> None:
-    await pilot.press("e")
-    await pilot.pause()
+    await press(pilot, "e")
     events = app.screen.query_one(EventList)
     while events.selected is None or events.selected.id != about.id:
         await pilot.press("down")
-    await pilot.press("enter")
-    await pilot.pause()
+    await press(pilot, "enter")
 
 
 async def by_double_click(app: GpuwatchApp, pilot: Pilot[int], about: Alert) -> None:
-    await pilot.press("e")
-    await pilot.pause()
+    await press(pilot, "e")
     place = [one.id for one in app.screen.query_one(EventList).found].index(about.id)
-    await pilot.click(EventList, offset=(20, place), times=2)
-    await pilot.pause()
+    await click(pilot, EventList, 20, place, times=2)
 
 
 async def by_click(app: GpuwatchApp, pilot: Pilot[int], about: Alert) -> None:
@@ -61,8 +57,7 @@ async def by_dialog(app: GpuwatchApp, pilot: Pilot[int], about: Alert) -> None:
     await pilot.pause()
     options = app.screen.query_one(OptionList)
     options.highlighted = next(place for place, one in enumerate(options.options) if one.id == "show")
-    await pilot.press("enter")
-    await pilot.pause()
+    await press(pilot, "enter")
 
 
 WAYS: list[Way] = [by_enter, by_double_click, by_click, by_dialog]
@@ -77,8 +72,7 @@ async def test_a_process_is_shown_in_full() -> None:
             await until(pilot, lambda: isinstance(app.screen, DetailScreen))
             assert "1021" in text_of(app)
             assert app.dashboard.processes.filter.text == ""
-            await pilot.press("escape")
-            await pilot.pause()
+            await press(pilot, "escape")
             if way in (by_enter, by_double_click):  # back where one came from
                 assert isinstance(top(app), EventsScreen)
                 await pilot.press("escape")
@@ -103,8 +97,7 @@ async def test_of_a_gpu_the_dashboard_shows_its_processes() -> None:
 
 async def test_the_footer_says_what_enter_shows() -> None:
     async with running(frame(machine(4), ABOUT_PROCESS, ABOUT_GPU, ABOUT_NOTHING), (120, 36)) as (app, pilot):
-        await pilot.press("e")
-        await pilot.pause()
+        await press(pilot, "e")
         events, seen = app.screen.query_one(EventList), {}
         for _ in events.found:
             await pilot.pause()

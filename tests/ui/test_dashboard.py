@@ -14,6 +14,7 @@ from gpuwatch.model import Health, Holding, Memory, Presence, Process, Reason, S
 from tests.screenshots import last_frame
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
 from tests.support.dashboards import SIZES, alert, frame, hand, machine, resize, running, screen, table, text
+from tests.support.screens import press
 
 HOSTILE = ["[/x]", "[/", "[b", "[red]hi", "[@click=app.quit]x", "$x", "{0}", "日本語", "é́x", "\ufffd]2;PWN"]
 
@@ -70,11 +71,9 @@ async def test_no_processes_and_a_filter_that_matches_nothing() -> None:
     async with running(frame(snapshot([gpu(0)]))) as (app, pilot):
         assert "no process holds a GPU" in text(app)
         await hand(app, pilot, frame(machine(1)))
-        await pilot.press("slash", *"zzz")
-        await pilot.pause()
+        await press(pilot, "slash", *"zzz")
         assert "no process matches “zzz”" in text(app)
-        await pilot.press("escape")
-        await pilot.pause()
+        await press(pilot, "escape")
         assert "ada0.py" in text(app)
 
 

@@ -19,7 +19,7 @@ from gpuwatch.ui.screens.dialog import EndDialog
 from gpuwatch.ui.widgets.processes import ASCENDING
 from tests.support.builders import GIB, gpu, holding, snapshot
 from tests.support.dashboards import SIZES, Clockwork, alert, frame, hand, machine, resize, running, screen, table, text
-from tests.support.screens import until
+from tests.support.screens import click, press, until
 
 
 @pytest.fixture
@@ -58,8 +58,7 @@ async def test_after_a_change_of_sorting_the_list_is_at_its_top() -> None:
         for keys in (["greater_than_sign"], ["less_than_sign"], ["r"], ["greater_than_sign", "r"]):
             await pilot.press("end")
             assert panel.top > 0
-            await pilot.press(*keys)
-            await pilot.pause()
+            await press(pilot, *keys)
             assert (panel.top, panel.cursor, panel.selected) == (0, 0, panel.found[0])
             assert table(app)[0].startswith("›")
         before = panel.found[0]
@@ -111,13 +110,11 @@ async def test_sorting_by_keys_and_by_clicks() -> None:
         assert app.dashboard.processes.by == "user"
         assert pids(app)[0] == 1000
         title = app.dashboard.processes.text[0]
-        await pilot.click("#processes", offset=(title.index("PID") + 1, 0))
-        await pilot.pause()
+        await click(pilot, "#processes", title.index("PID") + 1, 0)
         assert app.dashboard.processes.by == "pid"
         assert pids(app) == sorted(pids(app))
         assert "▴PID" in app.dashboard.processes.text[0]
-        await pilot.click("#processes", offset=(title.index("command") + 1, 0))
-        await pilot.pause()
+        await click(pilot, "#processes", title.index("command") + 1, 0)
         assert app.dashboard.processes.by == "command"
 
 
@@ -135,8 +132,7 @@ async def test_the_mouse_selects_scrolls_and_opens() -> None:
         assert panel.top > 60
         await pilot.press("home", "pagedown")
         assert panel.cursor > 1
-        await pilot.click("#processes", offset=(10, 2), times=3)
-        await pilot.pause()
+        await click(pilot, "#processes", 10, 2, times=3)
         assert len(app.screen_stack) == 2, "three clicks open one detail"
 
 
@@ -147,16 +143,13 @@ class _Wheel:
 async def test_the_filter_is_live_and_a_wrong_one_leaves_the_last_good_one() -> None:
     async with running(frame(machine(4))) as (app, pilot):
         panel = app.dashboard.processes
-        await pilot.press("slash", *"user:ben")
-        await pilot.pause()
+        await press(pilot, "slash", *"user:ben")
         assert {row.owner for row in panel.found} == {"ben"}
         await pilot.press("space", *"gpu:")
-        await pilot.press("x")
-        await pilot.pause()
+        await press(pilot, "x")
         assert "is no number" in app.dashboard.prompt.note
         assert {row.owner for row in panel.found} == {"ben"}
-        await pilot.press("backspace", "2", "enter")
-        await pilot.pause()
+        await press(pilot, "backspace", "2", "enter")
         assert [row.gpu.index for row in panel.found] == [2]
         assert "filter: user:ben gpu:2" in text(app)
         assert not app.dashboard.prompt.display
@@ -264,8 +257,7 @@ async def test_the_end_of_the_source_ends_the_program_with_its_words(capsys: pyt
 async def test_it_can_be_left(key: str) -> None:
     async with running(frame(machine(1))) as (app, pilot):
         await pilot.press("slash") if key != "q" else None
-        await pilot.press(key)
-        await pilot.pause()
+        await press(pilot, key)
         assert app._exit
     assert app.return_code == 0
 
@@ -274,8 +266,7 @@ async def test_two_quick_clicks_on_a_key_open_one_screen(killing: Helpers) -> No
     async with running(frame(machine(1), alert(0)), (160, 36), helpers=killing) as (app, pilot):
         for hint in ("people", "tree", "strays", "events", "ack", "help", "detail", "end"):
             at = app.dashboard.footer.text[0].index(f" {hint} ")
-            await pilot.click("#footer", offset=(at, 0), times=2)
-            await pilot.pause()
+            await click(pilot, "#footer", at, 0, times=2)
             assert len(app.screen_stack) == 2, hint
             await pilot.press("escape")
             await until(pilot, lambda: app.screen is app.dashboard)
@@ -284,8 +275,7 @@ async def test_two_quick_clicks_on_a_key_open_one_screen(killing: Helpers) -> No
 async def test_quick_clicks_on_a_key_that_opens_nothing_all_count() -> None:
     async with running(frame(machine(1)), (160, 36)) as (app, pilot):
         at = app.dashboard.footer.text[0].index("pause")
-        await pilot.click("#footer", offset=(at, 0), times=3)
-        await pilot.pause()
+        await click(pilot, "#footer", at, 0, times=3)
         assert app.paused
 
 
@@ -305,19 +295,16 @@ async def test_the_prompt_is_on_screen_also_where_there_is_room_for_nothing_else
         for size in ((30, 5), (39, 1)):
             await resize(app, pilot, size)
             await until(pilot, lambda: "/ a" in screen(app)[-1])
-        await pilot.press("escape")
-        await pilot.pause()
+        await press(pilot, "escape")
         assert "gpuwatch needs" in text(app)
 
 
 async def test_a_process_of_ones_own_is_asked_about(killing: Helpers) -> None:
     async with running(frame(machine(1)), helpers=killing) as (app, pilot):
-        await pilot.press("K")
-        await pilot.pause()
+        await press(pilot, "K")
         assert [type(one) for one in app.screen_stack[1:]] == [EndDialog]
         await hand(app, pilot, frame(machine(1)))
-        await pilot.press("escape")
-        await pilot.pause()
+        await press(pilot, "escape")
         assert app.screen is app.dashboard
 
 
@@ -327,8 +314,7 @@ async def test_detail_help_and_palette_open_and_follow_the_frames() -> None:
             await pilot.press(key)
             await hand(app, pilot, frame(machine(2)))
             assert app.screen is not app.dashboard
-            await pilot.press("escape")
-            await pilot.pause()
+            await press(pilot, "escape")
             assert app.screen is app.dashboard
         await app.run_action("sort_by('age')")
         assert app.dashboard.processes.by == "age"

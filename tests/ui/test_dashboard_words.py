@@ -16,6 +16,7 @@ from tests.screenshots import last_frame
 from tests.support import builders
 from tests.support.builders import gpu, snapshot
 from tests.support.dashboards import SIZES, alert, frame, hand, machine, resize, running, screen, table, text
+from tests.support.screens import press
 
 UNKNOWN = Reason.UNSUPPORTED
 NO_MEMORY = Memory(total=UNKNOWN, used=UNKNOWN, free=UNKNOWN, reserved=UNKNOWN)
@@ -151,8 +152,7 @@ def test_the_palette_has_every_key_but_those_that_move_about() -> None:
 
 async def test_the_palette_has_no_glyph_that_terminals_lack() -> None:
     async with running(frame(machine(1))) as (app, pilot):
-        await pilot.press("colon")
-        await pilot.pause()
+        await press(pilot, "colon")
         assert "Search for commands" in text(app)
         assert "🔎" not in text(app)
 
@@ -176,19 +176,16 @@ async def test_the_counts_of_header_list_and_tree_say_what_they_count() -> None:
             await resize(app, pilot, size)
             assert f"{listed} proc" in app.dashboard.header.text[0]
             assert f"{held} rows" in app.dashboard.processes.text[0]
-            await pilot.press("t")
-            await pilot.pause()
+            await press(pilot, "t")
             assert f"{listed} processes, {len(seen.unlisted)} more unlisted" in text(app).splitlines()[0]
-            await pilot.press("escape", "u")
-            await pilot.pause()
+            await press(pilot, "escape", "u")
             assert f"{listed} processes" in text(app).splitlines()[0] or size[0] < 100
             await pilot.press("escape")
 
 
 async def test_without_anything_unlisted_the_tree_says_nothing_of_it() -> None:
     async with running(frame(machine(2)), (120, 36)) as (app, pilot):
-        await pilot.press("t")
-        await pilot.pause()
+        await press(pilot, "t")
         assert "10 processes  by memory" in text(app).splitlines()[0]
 
 

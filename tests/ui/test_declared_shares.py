@@ -22,7 +22,7 @@ from tests.support import builders
 from tests.support.builders import GIB, TOTAL, gpu, holding, process, snapshot
 from tests.support.dashboards import alert, frame, hand, resize, running, table, text
 from tests.support.declaring import declares
-from tests.support.screens import Host, frame_of, key_of, text_of
+from tests.support.screens import Host, frame_of, key_of, press, text_of
 
 WITH_SHARES = [(80, 24), (120, 36), (160, 50)]
 SIZES = [(80, 24), (100, 30), (120, 36), (160, 50)]
@@ -77,8 +77,7 @@ async def test_used_and_limit_stand_below_their_title() -> None:
 
 async def test_the_mark_has_the_colour_of_its_alert_too() -> None:
     async with running(frame(machine(ADA, EVERY_KIND[2]), overshoot(11)), (160, 50)) as (app, pilot):
-        await pilot.press("j")
-        await pilot.pause()
+        await press(pilot, "j")
         (span,) = [span for span in app.dashboard.processes.lines[1] if "62/40" in span.text]
         assert span.style == app.skin.styles("critical")
         (span,) = [span for span in app.dashboard.processes.lines[2] if "6/?" in span.text]
@@ -196,8 +195,7 @@ async def test_in_ascii_all_is_ascii() -> None:
             assert "]" in app.dashboard.gpus.text[-1]
             assert "62/40 !" in text(app)
             assert "11/30S" in text(app)
-            await pilot.press("question_mark")
-            await pilot.pause()
+            await press(pilot, "question_mark")
             assert text(app).isascii()
             await pilot.press("escape")
 
@@ -357,8 +355,7 @@ async def test_the_detail_judges_by_the_allowances_that_were_set() -> None:
     first = frame(machine(ADA))
     for allowances, verdict in ((None, True), (Allowances(framework=40 * GIB), False)):
         async with running(first, (160, 50), allowances=allowances) as (app, pilot):
-            await pilot.press("enter")
-            await pilot.pause()
+            await press(pilot, "enter")
             assert "GiB that were declared" in " ".join(text(app).split())
             assert ("overshoot," in text(app)) is verdict
 

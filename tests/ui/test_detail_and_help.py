@@ -20,7 +20,7 @@ from gpuwatch.ui.screens.dialog import ChoiceButton, EndDialog
 from gpuwatch.ui.screens.help import HelpScreen, cost, key_names
 from gpuwatch.ui.screens.sheet import Section
 from tests.support import builders
-from tests.support.screens import HOSTILE, PID, Host, a_snapshot, fits, frame_of, key_of, text_of, until
+from tests.support.screens import HOSTILE, PID, Host, a_snapshot, fits, frame_of, key_of, press, text_of, until
 
 Shown = tuple[Host, Pilot[None]]
 
@@ -52,14 +52,11 @@ async def test_help_opens_scrolls_and_closes(size: tuple[int, int], key: str) ->
     async with shown(HelpScreen(KEYS, frame_of(a_snapshot())), size) as (app, pilot):
         assert "All that is known of this process" in text_of(app)
         assert fits(app)
-        await pilot.press("G")
-        await pilot.pause()
+        await press(pilot, "G")
         assert "gpuwatch docs" in text_of(app)
-        await pilot.press("g", "j", "space", "b", "k")
-        await pilot.pause()
+        await press(pilot, "g", "j", "space", "b", "k")
         assert "Enter" in text_of(app)
-        await pilot.press(key)
-        await pilot.pause()
+        await press(pilot, key)
         assert not isinstance(app.screen, HelpScreen)
 
 
@@ -118,8 +115,7 @@ async def test_detail_shows_hostile_text_as_it_is(size: tuple[int, int]) -> None
             assert command[:8] in text_of(app)
             assert fits(app)
             await pilot.click("#left", offset=(20, 1))
-            await pilot.press("enter")
-            await pilot.pause()
+            await press(pilot, "enter")
             assert not isinstance(app.screen, DetailScreen)
 
 
@@ -164,8 +160,7 @@ async def test_detail_lives_and_tells_when_the_process_is_gone() -> None:
     async with shown(screen) as (app, pilot):
         grown = builders.at(builders.snapshot([builders.gpu(4, holdings=[builders.holding(PID, 13.5)])]), 1)
         screen.refresh_frame(frame_of(grown))
-        await pilot.press("pagedown")
-        await pilot.pause()
+        await press(pilot, "pagedown")
         assert "13.5 GiB" in text_of(app)
         silent = builders.snapshot([builders.gpu(4, health=Health.SILENT)])
         await refresh(screen, pilot, builders.at(silent, 12))
@@ -176,8 +171,7 @@ async def test_detail_lives_and_tells_when_the_process_is_gone() -> None:
         await pilot.press("K")
         assert app.asked == []
         screen.refresh_frame(frame_of(grown))
-        await pilot.press("K")
-        await pilot.pause()
+        await press(pilot, "K")
         assert app.asked == [("end", key_of(seen), False)]
 
 

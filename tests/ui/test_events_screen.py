@@ -22,7 +22,7 @@ from gpuwatch.ui.widgets.lines import plain
 from gpuwatch.units import GIB
 from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.dashboards import alert, frame, hand, machine, running
-from tests.support.screens import text_of, until
+from tests.support.screens import press, text_of, until
 
 NOW = time.time()
 SKIN = make_skin("gpuwatch-dark")
@@ -73,11 +73,9 @@ async def test_the_log_and_what_holds_now_are_one_list_the_newest_first() -> Non
         assert "5 in all · 2 ongoing" in text_of(app)
         assert "back within the limit" in shown(app)[2]
         assert "ongoing" in shown(app)[0]
-        await pilot.press("o")
-        await pilot.pause()
+        await press(pilot, "o")
         assert "event 5" not in text_of(app)
-        await pilot.press("o", "j", "a")
-        await pilot.pause()
+        await press(pilot, "o", "j", "a")
         assert "event 5" in text_of(app)
         assert isinstance(app.screen, AcknowledgeDialog)
         assert isinstance(app.screen.page, Alert)
@@ -103,8 +101,7 @@ async def test_without_a_log_what_ends_stays_in_the_list() -> None:
             app.publish(new)
         await pilot.pause()
         await hand(app, pilot, frame(machine(4), alert(2, id="new", raised=NOW, title="just raised")))
-        await pilot.press("e")
-        await pilot.pause()
+        await press(pilot, "e")
         assert ["just raised" in shown(app)[0], "it was short" in shown(app)[1]] == [True, True]
         await hand(app, pilot, replace(frame(machine(4)), cleared=(over,)))
         await pilot.pause()
@@ -117,20 +114,16 @@ async def test_the_filter_narrows_the_list_as_one_types() -> None:
     async with running(frame(machine(4)), (80, 24), helpers=helpers) as (app, pilot):
         await pilot.press("e")
         await until(pilot, lambda: "event 5" in text_of(app))
-        await pilot.press("slash", *"user:ben")
-        await pilot.pause()
+        await press(pilot, "slash", *"user:ben")
         assert "event 2" in shown(app)[0]
         assert "event 5" not in text_of(app)
         await pilot.press("enter")
         assert not app.screen.query_one(Input).display
-        await pilot.press("slash", *"x")
-        await pilot.pause()
+        await press(pilot, "slash", *"x")
         assert "no event matches" in text_of(app)
-        await pilot.press("escape")
-        await pilot.pause()
+        await press(pilot, "escape")
         assert "event 5" in text_of(app)
-        await pilot.press("escape")
-        await pilot.pause()
+        await press(pilot, "escape")
         assert app.screen is app.dashboard
 
 
@@ -279,15 +272,13 @@ async def test_what_a_list_does_not_understand_is_said_in_events_as_on_the_dashb
     if "events" not in wrong:
         return
     async with running(frame(machine(2), alert(1), alert(0)), (160, 50)) as (app, pilot):
-        await pilot.press("e", "slash", *"gpu:1")
-        await pilot.pause()
+        await press(pilot, "e", "slash", *"gpu:1")
         assert "1 of 2" in text_of(app)
         app.screen.query_one(Input).value = f"gpu:1 {text}"
         await pilot.pause()
         assert wrong["events"] in text_of(app).splitlines()[0]
         assert "filter: gpu:1" in text_of(app)  # the last one that was understood
-        await pilot.press("enter")
-        await pilot.pause()
+        await press(pilot, "enter")
         assert wrong["events"] not in text_of(app)
         assert "1 of 2" in text_of(app)
 
@@ -299,8 +290,7 @@ async def test_a_process_that_is_on_several_gpus_is_found_by_each_of_them() -> N
     async with running(frame(seen, about)) as (app, pilot):
         await pilot.press("e", "slash", *"gpu:")
         for index, found in enumerate((True, True, False, True)):
-            await pilot.press(str(index))
-            await pilot.pause()
+            await press(pilot, str(index))
             assert ("pid 7 (hal)" in text_of(app)) is found
             await pilot.press("backspace")
 

@@ -23,7 +23,7 @@ from tests.support import builders
 from tests.support.dashboards import alert, frame, hand, machine, running, text
 from tests.support.gpuholder import ME
 from tests.support.killing import a_killer
-from tests.support.screens import HOSTILE, fits, set_size, until
+from tests.support.screens import HOSTILE, click, fits, press, set_size, until
 from tests.support.straying import LEFT
 from tests.ui.test_strays_screen import framed, helpers
 
@@ -53,8 +53,7 @@ def listed(app: GpuwatchApp) -> ListScreen[Any]:
 
 
 async def opened(app: GpuwatchApp, pilot: Pilot[int], key: str) -> ListScreen[Any]:
-    await pilot.press(key)
-    await pilot.pause()
+    await press(pilot, key)
     return listed(app)
 
 
@@ -94,12 +93,10 @@ async def test_the_cursor_stays_on_its_row(key: str) -> None:
         assert top == 3
         await hand(app, pilot, fewer)
         assert rows.top == top
-        await pilot.press("end")
-        await pilot.pause()
+        await press(pilot, "end")
         many = len(rows.found)
         assert f"–{many} of {many}" in text(app).splitlines()[0]
-        await pilot.press("g")
-        await pilot.pause()
+        await press(pilot, "g")
         assert f"1–{rows.page_rows} of {many}" in text(app).splitlines()[0]
 
 
@@ -151,8 +148,7 @@ async def test_a_list_is_sorted_by_keys_and_by_clicks(key: str, reversible: bool
             assert (rows.cursor, rows.top) == (0, 0), "at its top after a change"
         assert tried == set(rows.sorts)
         title = rows.text[0]
-        await pilot.click(rows, offset=(title.index("user") + 1, 0))
-        await pilot.pause()
+        await click(pilot, rows, title.index("user") + 1, 0)
         assert rows.by == "user"
         assert "user▴" in rows.text[0]
         if reversible:
@@ -213,8 +209,7 @@ async def test_detail_from_a_screen_has_the_newest_while_the_dashboard_is_frozen
     async with running(frame(builders.snapshot([builders.gpu(0)], viewer=ME))) as (app, pilot):
         await pilot.press("p")
         await hand(app, pilot, full(["python left.py"]))
-        await pilot.press("S", "i")
-        await pilot.pause()
+        await press(pilot, "S", "i")
         assert isinstance(app.screen, DetailScreen)
         assert "python left.py" in text(app)
         assert "is on no GPU any more" not in text(app)
@@ -227,8 +222,7 @@ async def test_the_processes_of_one_user_are_shown_also_while_the_dashboard_is_f
     async with running(frame(machine(1))) as (app, pilot):
         await pilot.press("p")
         await hand(app, pilot, frame(of_zoe if newer else machine(2)))
-        await pilot.press("u", "enter")
-        await pilot.pause()
+        await press(pilot, "u", "enter")
         assert app.screen is app.dashboard
         assert [row.owner for row in app.dashboard.processes.found] == (["zoe"] if newer else ["you"])
         assert app.paused is not newer, "for processes that are newer than the frozen screen it goes on"
@@ -238,13 +232,9 @@ async def test_the_processes_of_one_user_are_shown_also_while_the_dashboard_is_f
 async def test_two_quick_clicks_on_a_key_of_a_list_mean_one(tmp_path: Path) -> None:
     async with running(full(["ada"]), (120, 36), helpers=helpers(a_killer(tmp_path))) as (app, pilot):
         await opened(app, pilot, "t")
-        await pilot.press("asterisk", "end")
-        await pilot.pause()
-        await pilot.click("#tree-keys", offset=(text(app).splitlines()[-1].index("detail"), 0), times=3)
-        await pilot.pause()
+        await press(pilot, "asterisk", "end")
+        await click(pilot, "#tree-keys", text(app).splitlines()[-1].index("detail"), 0, times=3)
         assert [len(app.screen_stack), type(app.screen)] == [3, DetailScreen]
-        await pilot.press("escape", "escape", "S", "space")
-        await pilot.pause()
-        await pilot.click("#strays-keys", offset=(text(app).splitlines()[-1].index("end selected"), 0), times=2)
-        await pilot.pause()
+        await press(pilot, "escape", "escape", "S", "space")
+        await click(pilot, "#strays-keys", text(app).splitlines()[-1].index("end selected"), 0, times=2)
         assert [len(app.screen_stack), type(app.screen)] == [3, ConfirmDialog]

@@ -17,7 +17,7 @@ from gpuwatch.ui.theme import Skin, make_skin
 from tests.analysis.test_people import a_person
 from tests.support.builders import GIB, at, gpu, holding, process, snapshot, uid
 from tests.support.dashboards import frame, frame_clock
-from tests.support.screens import Host, fits, set_size, text_of, until
+from tests.support.screens import Host, click, fits, press, set_size, text_of, until
 
 SIZES = [(160, 50), (120, 36), (80, 24), (60, 10), (45, 8)]
 NAMES = ["ada", "ben", "cyn", "dov", "eve", "fay", "gus", "hal", "you"]
@@ -103,33 +103,28 @@ async def test_an_order_that_no_column_shows_is_named() -> None:
 async def test_what_enter_y_and_two_clicks_ask_for() -> None:
     async with Desk().run_test(size=(120, 36)) as pilot:
         app = await opened(pilot, frame(crowd(NAMES, unseen=True)))
-        await pilot.click(PeopleList, offset=(20, 4))
-        await pilot.pause()
+        await click(pilot, PeopleList, 20, 4)
         assert app.list.selected is not None
         assert app.list.selected.name == "dov"
         await pilot.click(PeopleList, offset=(20, 30))
         assert app.list.selected.name == "dov"
         await pilot.press("j", "y")
         assert app.asked == [("message", uid_of("eve"))]
-        await pilot.press("enter")
-        await pilot.pause()
+        await press(pilot, "enter")
         assert app.asked[1:] == [("user", uid_of("eve"))]
         assert not isinstance(app.screen, PeopleScreen)
         await opened(pilot, frame(crowd(NAMES, unseen=True)))
-        await pilot.press("G", "y", "enter")
-        await pilot.pause()
+        await press(pilot, "G", "y", "enter")
         assert app.asked[2:] == [("message", None), ("user", None)]
         await opened(pilot, frame(crowd(NAMES, unseen=True)))
-        await pilot.click(PeopleList, offset=(20, 3), times=2)
-        await pilot.pause()
+        await click(pilot, PeopleList, 20, 3, times=2)
         assert app.asked[4:] == [("user", uid_of("cyn"))]
 
 
 async def test_idleness_and_use_are_told_once_they_were_watched() -> None:
     async with Desk().run_test(size=(120, 36)) as pilot:
         app = await opened(pilot, long_watched(crowd(["ada", "eve"])))
-        await pilot.press("j")
-        await pilot.pause()
+        await press(pilot, "j")
         assert "of these idle" in text_of(app)
         assert "never used; 100 % of" in text_of(app)
         assert "now idle for at least 6 min" in text_of(app)

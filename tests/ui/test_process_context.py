@@ -10,6 +10,7 @@ from gpuwatch.model import Container, Job, Notebook, Pane, Presence, Process, Su
 from gpuwatch.ui.screens.detail import place_section, stray_section
 from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.dashboards import frame, running, table, text
+from tests.support.screens import press
 
 TMUX = Pane(program="tmux", session="$1", window="%3", alive=True)
 
@@ -116,6 +117,5 @@ async def test_the_list_has_the_column_where_there_is_room_and_the_detail_has_it
     for width, shown in ((160, True), (80, False)):
         async with running(frame(seen), (width, 40)) as (app, pilot):
             assert ("tmux $1 %3" in table(app)[0]) is shown
-            await pilot.press("enter")
-            await pilot.pause()
+            await press(pilot, "enter")
             assert "tmux session $1, pane %3" in text(app)

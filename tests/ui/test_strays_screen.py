@@ -33,7 +33,7 @@ from tests.support import builders
 from tests.support.dashboards import hand, running, text, top
 from tests.support.gpuholder import ME, GpuHolder
 from tests.support.killing import POLICY, a_killer, on_record
-from tests.support.screens import until
+from tests.support.screens import press, until
 from tests.support.straying import LEFT, Told
 from tests.support.waiting import PATIENCE
 
@@ -85,8 +85,7 @@ async def fed(app: GpuwatchApp, pilot: Pilot[int], make: Callable[[], Frame], co
 
 
 async def opened(app: GpuwatchApp, pilot: Pilot[int]) -> StraysScreen:
-    await pilot.press("S")
-    await pilot.pause()
+    await press(pilot, "S")
     assert isinstance(app.screen, StraysScreen)
     return app.screen
 
@@ -108,8 +107,7 @@ async def confirm(pilot: Pilot[int]) -> None:
     """Choose SIGTERM in the question that is open."""
     await pilot.pause()
     assert isinstance(pilot.app.screen, ConfirmDialog)
-    await pilot.press("right", "right", "enter")
-    await pilot.pause()
+    await press(pilot, "right", "right", "enter")
 
 
 async def told_to_end(pilot: Pilot[int]) -> None:
@@ -129,8 +127,7 @@ async def test_two_of_three_are_selected_and_ended_and_the_third_lives(tmp_path:
             await pilot.press("space", "down", "space")
             assert text(app).count("[x]") == 2
             assert "2 selected" in text(app)
-            await pilot.press("enter")
-            await pilot.pause()
+            await press(pilot, "enter")
             assert "End 2 processes of yours?" in text(app)
             await confirm(pilot)
 
@@ -182,8 +179,7 @@ async def test_the_process_list_and_the_gpu_say_it_too() -> None:
     async with running(framed(seen), (160, 50)) as (app, pilot):
         assert "stray (leftover)" in text(app)
         assert "1 stray of yours" in text(app)
-        await pilot.press("enter")
-        await pilot.pause()
+        await press(pilot, "enter")
         assert "Stray: nobody attends to it" in text(app)
 
 
@@ -204,8 +200,7 @@ async def test_what_came_free_is_seen_behind_another_screen(tmp_path: Path) -> N
             first = screen.found()[0].process.pid
             await told_to_end(pilot)
             await until(pilot, lambda: not next(holder for holder in (one, two) if holder.pid == first).alive())
-            await pilot.press("down", "i")
-            await pilot.pause()
+            await press(pilot, "down", "i")
             assert isinstance(app.screen, DetailScreen)
             await hand(app, pilot, a_frame(one, two, gone=(first,)))
             endings = app.endings
@@ -213,8 +208,7 @@ async def test_what_came_free_is_seen_behind_another_screen(tmp_path: Path) -> N
 
             await fed(app, pilot, lambda: a_frame(one, two, gone=(first,)), lambda: not endings.busy)
             assert "4.0 GiB freed on GPU 0" in next(iter(endings.strays.values())).message
-            await pilot.press("escape")
-            await pilot.pause()
+            await press(pilot, "escape")
             assert "1 stray · 4.0 GiB" in text(app)
 
 
@@ -251,8 +245,7 @@ async def test_what_was_signalled_is_followed_up_after_the_screen_was_closed(tmp
             await fed(app, pilot, lambda: a_frame(one, two, gone=(first,)), lambda: "freed on GPU 0" in toasts(app))
             assert f"process {first}" in toasts(app)
             assert next(holder for holder in (one, two) if holder.pid == second).alive()
-            await pilot.press("S")
-            await pilot.pause()
+            await press(pilot, "S")
             assert "exited" not in "\n".join(text(app).splitlines()[:10])
     assert [(line["event"], line["pid"]) for line in on_record(killer)] == [("intent", first), ("outcome", first)]
 
@@ -309,8 +302,7 @@ async def test_one_that_was_left_and_computes_again_cannot_be_selected(tmp_path:
             assert "1 selected" in text(app), "while it is a stray, it may be tried again"
             await hand(app, pilot, computing(one, busy=one.pid))
             assert "selected" not in screen.query_one("#strays-title").render_line(0).text
-            await pilot.press("space", "enter")
-            await pilot.pause()
+            await press(pilot, "space", "enter")
             assert top(app) is screen
             assert "it is no longer a stray" in toasts(app)
 
@@ -320,12 +312,10 @@ async def test_it_is_said_that_fewer_are_ended_than_were_asked_about(remains: bo
     with GpuHolder() as one, GpuHolder() as two:
         holders = (one, two) if remains else (two,)
         async with listed(a_killer(tmp_path), a_frame(*holders)) as (app, pilot, _):
-            await pilot.press(*["space", "down"] * len(holders), "enter")
-            await pilot.pause()
+            await press(pilot, *["space", "down"] * len(holders), "enter")
             assert isinstance(top(app), ConfirmDialog)
             await hand(app, pilot, computing(*holders, busy=two.pid))
-            await pilot.press("right", "right", "enter")
-            await pilot.pause()
+            await press(pilot, "right", "right", "enter")
             assert f"PID {two.pid} is no longer a stray: left alone" in toasts(app)
             if remains:
                 await fed(app, pilot, lambda: computing(*holders, busy=two.pid), lambda: not one.alive())
@@ -339,14 +329,11 @@ async def test_k_on_one_that_was_left_asks_what_to_do_with_it(tmp_path: Path) ->
             left = screen.found()[0].process.pid
             await told_to_end(pilot)
             await until(pilot, lambda: "not ended: cannot record" in text(app))
-            await pilot.press("down", "space", "K")
-            await pilot.pause()
+            await press(pilot, "down", "space", "K")
             assert isinstance(top(app), ConfirmDialog), "this one was not left"
-            await pilot.press("escape", "up", "enter")
-            await pilot.pause()
+            await press(pilot, "escape", "up", "enter")
             assert isinstance(top(app), ConfirmDialog), "Enter is for those that are selected"
-            await pilot.press("escape", "K")
-            await pilot.pause()
+            await press(pilot, "escape", "K")
             assert isinstance(top(app), EndDialog)
             await until(pilot, lambda: "▲ cannot record actions" in text(app))
             assert f"End process {left}?" in text(app)
@@ -365,8 +352,7 @@ async def test_one_that_is_ended_as_a_stray_is_not_asked_about_a_second_time(tmp
         async with listed(killer, a_frame(one)) as (app, pilot, _):
             await told_to_end(pilot)
             await until(pilot, lambda: "asked to stop" in text(app))
-            await pilot.press("escape", "K")
-            await pilot.pause()
+            await press(pilot, "escape", "K")
             assert "it is being ended as a stray: S shows it" in toasts(app)
             assert not isinstance(top(app), EndDialog)
 
@@ -380,8 +366,7 @@ async def test_one_whose_dialog_was_hidden_is_not_ended_as_a_stray_as_well(tmp_p
             await until(pilot, lambda: "asked to stop" in text(app))
             await pilot.press("escape")
             await opened(app, pilot)
-            await pilot.press("space")
-            await pilot.pause()
+            await press(pilot, "space")
             assert "it is being ended already: K on the dashboard shows it" in toasts(app)
             assert "selected" not in text(app).splitlines()[0]
 
@@ -439,12 +424,10 @@ async def test_nothing_is_ended_without_a_selection_by_default_or_read_only(tmp_
     killer = a_killer(tmp_path)
     with GpuHolder() as one:
         async with listed(killer, a_frame(one), (100, 30), read_only=read_only) as (app, pilot, screen):
-            await pilot.press("enter")
-            await pilot.pause()
+            await press(pilot, "enter")
             assert top(app) is screen
             assert "select with Space" in toasts(app)
-            await pilot.press("space", "enter")
-            await pilot.pause()
+            await press(pilot, "space", "enter")
             assert (top(app) is screen) is read_only
             await pilot.press("enter")  # Cancel is the default
             await pilot.pause()
@@ -468,6 +451,5 @@ async def test_a_zombie_cannot_be_selected_and_what_has_no_figure_is_not_counted
         for _ in screen.found():
             await pilot.press("space", "down")
         assert {pid for pid, _ in screen.rows.chosen} == {11, 12}
-        await pilot.press("enter")
-        await pilot.pause()
+        await press(pilot, "enter")
         assert "together at least 3.0 GiB" in text(app)

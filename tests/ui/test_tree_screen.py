@@ -16,7 +16,7 @@ from gpuwatch.ui.screens.tree import TreeList, TreeScreen, columns
 from tests.analysis.test_tree import around, helper, job, ranks
 from tests.support.builders import GIB, gpu, holding, process, snapshot
 from tests.support.dashboards import frame, frame_clock
-from tests.support.screens import Host, set_size, text_of
+from tests.support.screens import Host, click, press, set_size, text_of
 
 SIZES = [(160, 50), (120, 36), (80, 24), (60, 10), (45, 8)]
 
@@ -58,11 +58,6 @@ def chosen(app: Around) -> str:
     node = tree(app).chosen
     assert node is not None
     return str(node.process.pid) if node.process else node.title
-
-
-async def press(app: Around, pilot: Pilot[None], *keys: str) -> None:
-    await pilot.press(*keys)
-    await pilot.pause()
 
 
 def box(**changes: Any) -> Snapshot:
@@ -111,20 +106,20 @@ async def test_runs_start_closed_but_few_of_ones_own_and_what_is_left_behind() -
 
 async def test_right_and_left_open_close_and_step() -> None:
     async with shown(box()) as (app, pilot):
-        await press(app, pilot, "right")
+        await press(pilot, "right")
         assert "├─  rank 0  python train.py" in text_of(app)
         assert chosen(app) == "train.py"
-        await press(app, pilot, "right")
+        await press(pilot, "right")
         assert chosen(app) == "1000"
-        await press(app, pilot, "j", "left")
+        await press(pilot, "j", "left")
         assert chosen(app) == "train.py"
-        await press(app, pilot, "left")
+        await press(pilot, "left")
         assert "rank 3" not in text_of(app)
-        await press(app, pilot, "enter")
+        await press(pilot, "enter")
         assert "rank 3" in text_of(app)
-        await press(app, pilot, "space")
+        await press(pilot, "space")
         assert "rank 3" not in text_of(app)
-        await press(app, pilot, "plus", "minus", "minus", "plus")
+        await press(pilot, "plus", "minus", "minus", "plus")
         assert "rank 3" in text_of(app)
         assert app.asked == []
         for seen in (box(), ranks(4)):  # what was opened stays open
@@ -134,10 +129,10 @@ async def test_right_and_left_open_close_and_step() -> None:
 
 async def test_all_are_opened_and_closed_together() -> None:
     async with shown(box()) as (app, pilot):
-        await press(app, pilot, "asterisk")
+        await press(pilot, "asterisk")
         assert "▸" not in text_of(app)
         assert "worker, holds device files" in text_of(app)
-        await press(app, pilot, "asterisk")
+        await press(pilot, "asterisk")
         assert "▾" not in "\n".join(lines(app))
         assert len(lines(app)) == 5
 
@@ -147,7 +142,7 @@ async def test_all_are_opened_and_closed_together() -> None:
 
 async def test_the_cursor_follows_its_node_not_its_line() -> None:
     async with shown(box()) as (app, pilot):
-        await press(app, pilot, "right", "j", "j")
+        await press(pilot, "right", "j", "j")
         assert chosen(app) == "1001"
         bigger = box()
         first = gpu(0, holdings=[*bigger.gpus[0].holdings, holding(50, 60.0)], used_gib=79)
@@ -158,7 +153,7 @@ async def test_the_cursor_follows_its_node_not_its_line() -> None:
 
 async def test_where_a_chosen_rank_ends_the_cursor_goes_to_its_run() -> None:
     async with shown(ranks(4)) as (app, pilot):
-        await press(app, pilot, "right", "j", "j", "j")
+        await press(pilot, "right", "j", "j", "j")
         assert chosen(app) == "1002"
         await refresh(app, pilot, ranks(4, 2))
         assert chosen(app) == "train.py"
@@ -176,7 +171,7 @@ async def test_a_run_of_which_one_is_left_keeps_the_cursor() -> None:
 
 async def test_the_cursor_of_a_run_that_ended_stays_in_its_place() -> None:
     async with shown(box()) as (app, pilot):
-        await press(app, pilot, "j")
+        await press(pilot, "j")
         assert chosen(app) == "50"
         gone = box()
         cards = [gpu(0, holdings=[one for one in gone.gpus[0].holdings if one.pid != 50]), *gone.gpus[1:]]
@@ -184,7 +179,7 @@ async def test_the_cursor_of_a_run_that_ended_stays_in_its_place() -> None:
         assert tree(app).cursor == 1
         await refresh(app, pilot, snapshot())
         assert tree(app).chosen is None
-        await press(app, pilot, "j", "right", "left", "enter", "K", "space", "asterisk", "end")
+        await press(pilot, "j", "right", "left", "enter", "K", "space", "asterisk", "end")
         assert app.asked == []
 
 
@@ -193,7 +188,7 @@ async def test_the_cursor_of_a_run_that_ended_stays_in_its_place() -> None:
 
 async def test_of_one_that_is_not_listed_the_line_below_tells_all_there_is() -> None:
     async with shown(box()) as (app, pilot):
-        await press(app, pilot, "end", "enter")
+        await press(pilot, "end", "enter")
         assert app.asked == []
         assert "Enter" not in text_of(app)
         assert "PID 90" in text_of(app)
@@ -212,55 +207,49 @@ async def test_enter_asks_for_a_process_and_k_to_end_it_or_on_the_line_of_a_run_
             (("right", "j", "j", "K"), ("end", (gpu(1).key, 1001, 1001), False)),
         ):
             app.asked.clear()
-            await press(app, pilot, "g", *keys)
+            await press(pilot, "g", *keys)
             assert app.asked == [asked]
 
 
 async def test_a_group_is_nothing_that_could_be_ended() -> None:
     async with shown(box()) as (app, pilot):
-        await press(app, pilot, "end", "left", "K")
+        await press(pilot, "end", "left", "K")
         assert chosen(app) == LEFTOVER_WORKERS
         assert app.asked == []
 
 
 async def test_mine_and_the_orders() -> None:
     async with shown(box()) as (app, pilot):
-        await press(app, pilot, "m")
+        await press(pilot, "m")
         assert "ada" not in text_of(app)
         assert "3 runs · 3 processes, 3 more unlisted · mine" in text_of(app)
-        await press(app, pilot, "m", "less_than_sign")
+        await press(pilot, "m", "less_than_sign")
         assert "by GPU" in text_of(app)
-        await press(app, pilot, "less_than_sign")
+        await press(pilot, "less_than_sign")
         assert "by user" in text_of(app)
         assert "ada" in lines(app)[0]
         assert "▴" in tree(app).text[0]
-        await press(app, pilot, *["greater_than_sign"] * 3)
+        await press(pilot, *["greater_than_sign"] * 3)
         assert "by SM %" in text_of(app)
-        await press(app, pilot, "greater_than_sign")
+        await press(pilot, "greater_than_sign")
         assert "by name" in text_of(app)
 
 
 async def test_the_mouse_chooses_opens_sorts_and_presses_keys() -> None:
     async with shown(box()) as (app, pilot):
-        await pilot.click(TreeList, offset=(20, 2))
-        await pilot.pause()
+        await click(pilot, TreeList, 20, 2)
         assert chosen(app) == "50"
-        await pilot.click(TreeList, offset=(20, 2), times=2)
-        await pilot.pause()
+        await click(pilot, TreeList, 20, 2, times=2)
         assert app.asked == [("detail", (gpu(0).key, 50, 50))]
-        await pilot.click(TreeList, offset=(2, 1))
-        await pilot.pause()
+        await click(pilot, TreeList, 2, 1)
         assert "rank 3" in text_of(app)
         title = tree(app).text[0]
-        await pilot.click(TreeList, offset=(title.index("user") + 1, 0))
-        await pilot.pause()
+        await click(pilot, TreeList, title.index("user") + 1, 0)
         assert "by user" in text_of(app)
-        await pilot.click(TreeList, offset=(4, 0))
-        await pilot.pause()
+        await click(pilot, TreeList, 4, 0)
         assert "by name" in text_of(app)
         await pilot.click(TreeList, offset=(4, 30))
-        await pilot.click("#tree-keys", offset=(text_of(app).splitlines()[-1].index("mine"), 0))
-        await pilot.pause()
+        await click(pilot, "#tree-keys", text_of(app).splitlines()[-1].index("mine"), 0)
         assert "· mine" in text_of(app)
 
 
@@ -278,7 +267,7 @@ async def test_who_and_how_much_is_there_at_any_size() -> None:
 
 async def test_it_says_why_there_is_nothing() -> None:
     async with shown(ranks(2)) as (app, pilot):
-        await press(app, pilot, "m")
+        await press(pilot, "m")
         assert "none of these processes is yours: m shows everybody's" in text_of(app)
         await refresh(app, pilot, snapshot([gpu(0, holdings_note="the list is hidden")]))
         assert "the list is hidden" in text_of(app)
@@ -300,7 +289,7 @@ async def test_what_is_missing_is_no_nought() -> None:
     people = [around(1, rank=0), around(2, rank=1)]
     seen = snapshot([gpu(0, holdings=held, used_gib=9)], people, unlisted=(helper(3, 1),))
     async with shown(seen) as (app, pilot):
-        await press(app, pilot, "asterisk")
+        await press(pilot, "asterisk")
         run, first, left, second = lines(app)
         assert "≥3.0" in run
         assert first.count("—") == 3  # memory, SM and idle
