@@ -21,7 +21,6 @@ from gpuwatch.ui import theme
 from gpuwatch.ui.endings import Endings
 from tests.support import builders
 
-SIZES = [(160, 50), (80, 24), (60, 10)]
 HOSTILE = [
     "[/x]",
     "[/",
@@ -48,7 +47,6 @@ class Host(App[None]):
         self.endings: Endings | None = None
         self.asked: list[Any] = []
         """Calls of the methods below, which the app of the program has."""
-        self.done: list[str] = []
 
     def compose(self) -> ComposeResult:
         yield Static("the dashboard")
@@ -72,9 +70,6 @@ class Host(App[None]):
     def write_to_owner(self, frame: Frame, is_meant: Callable[[Row], bool]) -> None:
         users = {row.process.uid for row in rows(frame.snapshot, frame.history) if is_meant(row)}
         self.asked.append(("message", *users))
-
-    def action_quit_by_link(self) -> None:
-        self.done.append("quit")
 
 
 def frame_of(snapshot: Snapshot) -> Frame:

@@ -79,7 +79,9 @@ async def test_no_processes_and_a_filter_that_matches_nothing() -> None:
 
 async def test_missing_readings_are_dashes_and_never_zero() -> None:
     nothing = Reason.UNSUPPORTED
-    figures = dict.fromkeys(("utilization", "temperature", "power", "power_limit", "unattributed"), nothing)
+    figures: dict[str, Any] = dict.fromkeys(
+        ("utilization", "temperature", "power", "power_limit", "unattributed"), nothing
+    )
     memory = Memory(total=nothing, used=nothing, free=nothing, reserved=nothing)
     card = gpu(0, holdings=[Holding(pid=1, start=1, memory=nothing, sm=nothing)], memory=memory, **figures)
     bare = process(1, cpu=nothing, rss=nothing, started=None)

@@ -160,7 +160,11 @@ async def test_the_filter_is_live_and_a_wrong_one_leaves_the_last_good_one() -> 
 
 
 async def test_pause_freezes_the_screen_and_the_watch_goes_on() -> None:
-    async with running(frame(machine(1))) as (app, pilot):
+    async with running() as (app, pilot):
+        await pilot.press("p")
+        assert "nothing to freeze yet" in [one.message for one in app._notifications]
+        await hand(app, pilot, frame(machine(1)))
+        assert "1 GPU ·" in text(app)
         await pilot.press("p")
         await hand(app, pilot, frame(machine(3)))
         assert "PAUSED" in text(app)
@@ -232,16 +236,6 @@ async def test_the_interval_steps_and_the_retry_reach_the_watch() -> None:
             app.interval = interval
             await pilot.press(key)
             assert app.interval == then
-
-
-async def test_there_is_nothing_to_freeze_before_the_first_frame() -> None:
-    async with running() as (app, pilot):
-        await pilot.press("p")
-        assert "nothing to freeze yet" in [one.message for one in app._notifications]
-        await hand(app, pilot, frame(machine(2)))
-        assert any(".py" in line for line in table(app))
-        await pilot.press("p")
-        assert "PAUSED" in text(app)
 
 
 async def test_the_end_of_the_source_ends_the_program_with_its_words(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from gpuwatch.analysis.rows import SORTS
 from gpuwatch.model import Gpu, Instance, Memory, Reason, SourceState
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.bindings import KEYS, commands
@@ -143,11 +144,13 @@ def test_the_palette_names_keys_and_orders() -> None:
     assert all(found[name].startswith(words) for name, words in beginnings.items())
 
 
-def test_the_palette_has_every_key_but_those_that_move_about() -> None:
+def test_the_palette_has_every_order_and_theme_and_every_key_but_those_that_move_about() -> None:
     moving = {"up", "down", "pageup", "pagedown", "first", "last", "sort.left", "sort.right"}
     offered = {one.action for one in commands()}
     lacking = {one.id for one in KEYS if one.action not in offered}
     assert lacking == {*moving, "palette", "suspend"}
+    assert {f"sort_by('{column}')" for column in SORTS} | {"theme('dark')", "theme('light')"} <= offered
+    assert len({one.name for one in commands()}) == len(commands())
 
 
 async def test_the_palette_has_no_glyph_that_terminals_lack() -> None:

@@ -299,17 +299,6 @@ async def test_what_is_missing_is_no_nought() -> None:
         assert run.count("—") == 2  # SM and idle
 
 
-async def test_it_takes_frames_before_it_is_shown() -> None:
-    screen = TreeScreen(frame(snapshot()), theme.make_skin("gpuwatch-dark"))
-    screen.refresh_frame(frame(ranks(2)))
-    screen.paint()
-    app = Around(frame(snapshot()), theme.make_skin("gpuwatch-dark"))
-    app.runs = screen
-    async with app.run_test(size=(80, 24)) as pilot:
-        await pilot.pause()
-        assert "train.py" in text_of(app)
-
-
 async def test_the_memory_of_a_process_and_its_workers() -> None:
     people = [around(1), around(2, worker_of=1)]
     seen = snapshot([gpu(0, holdings=[holding(1, memory=5 * GIB), holding(2, memory=GIB)])], people)
