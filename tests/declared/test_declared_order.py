@@ -53,6 +53,30 @@ def test_the_order_of_the_slots_is_no_guess(explain: Explainer) -> None:
     assert said(declared, "set_per_process_memory_fraction").confidence is Confidence.LIKELY
 
 
+ON_BOTH = HALF + HALF.replace("0)", "1)")
+
+
+@pytest.mark.parametrize(
+    ("source", "environ", "held", "expected"),
+    [
+        pytest.param("import jax", {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}, {}, {0: 1, 1: 12}, id="every GPU"),
+        pytest.param(
+            "import cupy", {"CUPY_GPU_MEMORY_LIMIT": str(10240 * MIB)}, {}, {0: 10, 1: 10}, id="more than one has"
+        ),
+        pytest.param(ON_BOTH, {}, {}, {0: 1, 1: 12}, id="one limit is on a card that it holds"),
+        pytest.param(
+            HALF, {"GPUWATCH_SHARE": "0.25"}, {0: 0.25}, {0: 0.5, 1: 6}, id="an agreement beside a wrong guess"
+        ),
+    ],
+)
+def test_limits_on_gpus_of_different_models(
+    explain: Explainer, source: str, environ: dict[str, str], held: dict[int, float], expected: dict[int, float]
+) -> None:
+    explain.write(train=source)
+    declared = explain.declared(environ=environ, held=held)
+    assert explain.limits(declared) == expected
+
+
 def test_a_variable_counts_the_fastest_first(explain: Explainer) -> None:
     text = explain.text("-c", "import torch", environ={"CUDA_VISIBLE_DEVICES": "0"}, held={1: 10})
     assert "cuda:0 → GPU 1" in text
@@ -127,29 +151,6 @@ def test_a_gpu_that_was_guessed_and_is_not_held_is_said_to_be_so(explain: Explai
     declared = explain.declared("-c", "import torch", environ={"CUDA_VISIBLE_DEVICES": "0"}, held={0: 1})
     assert declared.visible is not None
     assert "its memory is on another GPU" in declared.visible.note
-
-
-def test_a_fraction_for_every_gpu_is_no_guess(explain: Explainer) -> None:
-    environ = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}
-    declared = explain.declared("-c", "import jax", environ=environ)
-    assert explain.limits(declared) == {0: 1, 1: 12}
-
-
-def test_a_size_for_every_gpu_may_be_more_than_the_small_one_has(explain: Explainer) -> None:
-    environ = {"CUPY_GPU_MEMORY_LIMIT": str(10240 * MIB)}
-    declared = explain.declared("-c", "import cupy", environ=environ)
-    assert explain.limits(declared) == {0: 10, 1: 10}
-
-
-def test_one_of_several_limits_is_on_a_card_that_it_holds(explain: Explainer) -> None:
-    explain.write(train=HALF + HALF.replace("0)", "1)"))
-    assert explain.limits(explain.declared()) == {0: 1, 1: 12}
-
-
-def test_what_people_agreed_on_stands_where_the_guess_was_wrong(explain: Explainer) -> None:
-    explain.write(train=HALF)
-    declared = explain.declared(environ={"GPUWATCH_SHARE": "0.25"}, held={0: 0.25})
-    assert explain.limits(declared) == {0: 0.5, 1: 6}
 
 
 @pytest.mark.parametrize(("version", "hidden"), [("550.54.15", True), ("570.86.10", False)])

@@ -190,25 +190,45 @@ def ranks(tmp_path: Path) -> Explainer:
     return Explainer(tmp_path, [card(index) for index in range(EIGHT)])
 
 
+LOGICAL = """
+import tensorflow as tf
+gpus = tf.config.list_physical_devices("GPU")
+{}
+    tf.config.set_logical_device_configuration({}, [tf.config.LogicalDeviceConfiguration(memory_limit=24576)])
+"""
+ALL, THIRD = dict.fromkeys(range(EIGHT), 24), {"LOCAL_RANK": "3"}
+DEFAULT = "import os, torch\nos.environ.setdefault('LOCAL_RANK', '0')\n" + FRACTION
+LOOP = "import torch\nfor {} in {}:\n    torch.cuda.set_per_process_memory_fraction(0.3, {})\n"
+BY_MPI = "gpus[int(os.environ['OMPI_COMM_WORLD_LOCAL_RANK'])]"
+
+
 @pytest.mark.parametrize(
-    ("source", "environ"),
+    ("source", "environ", "expected"),
     [
-        (DDP, {"LOCAL_RANK": "3", "RANK": "11", "WORLD_SIZE": "16"}),
-        (CURRENT, {"LOCAL_RANK": "3"}),
-        (DEVICE, {"SLURM_LOCALID": "3"}),
-        (VISIBLE, {"LOCAL_RANK": "3"}),
-        (PARSED, {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "3"}),
+        (DDP, THIRD | {"RANK": "11", "WORLD_SIZE": "16"}, {3: 24}),
+        (DDP, {"LOCAL_RANK": "7"}, {7: 24}),
+        (CURRENT, THIRD, {3: 24}),
+        (CURRENT, {}, {0: 24}),
+        (DEVICE, {"SLURM_LOCALID": "3"}, {3: 24}),
+        (VISIBLE, THIRD, {3: 24}),
+        (PARSED, {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "3"}, {3: 24}),
+        (DEFAULT, THIRD, {3: 24}),
+        (LOOP.format("i", "range(torch.cuda.device_count())", "i"), {}, ALL),
+        (LOOP.format("i", "[1, 3]", "f'cuda:0'") + LOOP.format("gpu", "range(4, 6)", "gpu"), {}, {0: 24, 4: 24, 5: 24}),
+        (LOGICAL.format("for gpu in gpus:", "gpu"), {}, ALL),
+        (LOGICAL.format("for i, gpu in enumerate(gpus):", "gpu"), {}, ALL),
+        (LOGICAL.format("for i in range(len(gpus)):", "gpus[i]"), {}, ALL),
+        (LOGICAL.format("for i in range(2):", "gpus[i]"), {}, {0: 24, 1: 24}),
+        (LOGICAL.format("if True:", "gpus[int(__import__('os').environ['LOCAL_RANK'])]"), {}, {}),
+        (LOGICAL.format("for i in args.gpus:", "gpus[i]"), {}, {}),
+        ("import os\n" + LOGICAL.format("if gpus:", BY_MPI), {"OMPI_COMM_WORLD_LOCAL_RANK": "5"}, {5: 24}),
     ],
 )
-def test_the_limit_of_a_rank_is_on_its_gpu(ranks: Explainer, source: str, environ: dict[str, str]) -> None:
+def test_the_limits_of_a_rank_are_on_its_gpus(
+    ranks: Explainer, source: str, environ: dict[str, str], expected: dict[int, float]
+) -> None:
     ranks.write(train=source)
-    declared = ranks.declared(environ=environ)
-    assert ranks.limits(declared) == {3: 24}
-
-
-def test_without_the_variable_the_default_of_the_script_counts(ranks: Explainer) -> None:
-    ranks.write(train=CURRENT)
-    assert ranks.limits(ranks.declared()) == {0: 24}
+    assert ranks.limits(ranks.declared(environ=environ)) == expected
 
 
 @pytest.mark.parametrize(
@@ -244,11 +264,6 @@ def test_a_limit_on_an_unknown_gpu_leaves_it_open_whether_there_is_one(ranks: Ex
     assert "not known to be under a limit" in text
 
 
-def test_a_rank_that_has_a_default_is_the_one_of_the_launcher(ranks: Explainer) -> None:
-    ranks.write(train="import os, torch\nos.environ.setdefault('LOCAL_RANK', '0')\n" + FRACTION)
-    assert ranks.limits(ranks.declared(environ={"LOCAL_RANK": "3"})) == {3: 24}
-
-
 @pytest.mark.parametrize("rest", ["", "torch.cuda.set_per_process_memory_fraction(0.5, 1)\n"])
 def test_a_rank_that_a_module_sets_is_known_only_at_run_time(ranks: Explainer, rest: str) -> None:
     slurm = f"import os, torch\nos.environ['LOCAL_RANK'] = os.environ['SLURM_LOCALID']\n{rest}"
@@ -263,63 +278,10 @@ def test_a_rank_that_a_module_only_reads_is_known(ranks: Explainer) -> None:
     assert ranks.limits(ranks.declared(environ={"LOCAL_RANK": "3"})) == {3: 24}
 
 
-def test_the_ranks_of_one_script_are_told_apart(ranks: Explainer) -> None:
-    ranks.write(train=DDP)
-    for rank in (0, 7):
-        declared = ranks.declared(environ={"LOCAL_RANK": str(rank)})
-        assert ranks.limits(declared) == {rank: 24}
-
-
-def test_a_loop_over_all_gpus_limits_each(ranks: Explainer) -> None:
-    ranks.write(
-        train="import torch\nfor i in range(torch.cuda.device_count()):\n"
-        "    torch.cuda.set_per_process_memory_fraction(0.3, i)\n"
-    )
-    assert ranks.limits(ranks.declared()) == dict.fromkeys(range(EIGHT), 24)
-
-
-def test_a_loop_over_some_gpus_limits_those(ranks: Explainer) -> None:
-    ranks.write(
-        train="import torch\nfor i in [1, 3]:\n    torch.cuda.set_per_process_memory_fraction(0.3, f'cuda:0')\n"
-        "for device in range(4, 6):\n    torch.cuda.set_per_process_memory_fraction(0.3, device)\n"
-    )
-    assert ranks.limits(ranks.declared()) == dict.fromkeys((0, 4, 5), 24)
-
-
 def test_a_call_for_one_unknown_gpu_takes_the_place_of_the_environment_on_each(ranks: Explainer) -> None:
     ranks.write(train=PARSED.replace("0.3", "0.9"))
     environ = {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.1"}
     assert "overshoot" not in ranks.text(environ=environ, held={3: 60})
-
-
-LOGICAL = """
-import tensorflow as tf
-gpus = tf.config.list_physical_devices("GPU")
-{}
-    tf.config.set_logical_device_configuration({}, [tf.config.LogicalDeviceConfiguration(memory_limit=24576)])
-"""
-
-
-@pytest.mark.parametrize(
-    ("loop", "gpu", "limited"),
-    [
-        ("for gpu in gpus:", "gpu", range(EIGHT)),
-        ("for i, gpu in enumerate(gpus):", "gpu", range(EIGHT)),
-        ("for i in range(len(gpus)):", "gpus[i]", range(EIGHT)),
-        ("for i in range(2):", "gpus[i]", [0, 1]),
-        ("if True:", "gpus[int(__import__('os').environ['LOCAL_RANK'])]", []),
-        ("for i in args.gpus:", "gpus[i]", []),
-    ],
-)
-def test_each_gpu_of_a_loop_is_limited(ranks: Explainer, loop: str, gpu: str, limited: list[int]) -> None:
-    ranks.write(train=LOGICAL.format(loop, gpu))
-    assert ranks.limits(ranks.declared()) == dict.fromkeys(limited, 24)
-
-
-def test_tensorflow_picks_the_gpu_of_its_rank(ranks: Explainer) -> None:
-    ranks.write(train="import os\n" + LOGICAL.format("if gpus:", "gpus[int(os.environ['OMPI_COMM_WORLD_LOCAL_RANK'])]"))
-    declared = ranks.declared(environ={"OMPI_COMM_WORLD_LOCAL_RANK": "5"})
-    assert ranks.limits(declared) == {5: 24}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 
 from gpuwatch.declared.facts import Facts, File, GpuFacts, RelatedProcess, Unread
 from gpuwatch.declared.resolver import resolve
-from gpuwatch.model import Basis, Kind, Knowledge, Margin, Order
+from gpuwatch.model import Basis, Kind, Knowledge, Margin
 from tests.support.builders import MIB
 from tests.support.resolving import (
     DOCKER,
@@ -63,14 +63,6 @@ def test_10_a_misspelt_variable_is_said() -> None:
     declared = resolve(facts({"CUDA_VISIBLE_DIVICES": "2"}), A)
     assert [hint.rule for hint in declared.hints] == ["misspelt"]
     assert "CUDA_VISIBLE_DEVICES" in declared.hints[0].words
-
-
-def test_12_the_order_of_different_gpus_is_exact_only_by_bus_id() -> None:
-    exact = resolve(facts({"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}), B).visible
-    guessed = resolve(facts({"CUDA_VISIBLE_DEVICES": "0"}), B).visible
-    assert exact is not None
-    assert guessed is not None
-    assert (exact.order, guessed.order) == (Order.EXACT, Order.HEURISTIC)
 
 
 def test_16_a_container_that_hides_its_base_leaves_the_devices_unknown() -> None:
@@ -169,21 +161,11 @@ def test_19_and_20_the_default_of_jax_is_shown_as_a_default() -> None:
     assert said(resolve(facts({"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, libraries=JAX), A), Kind.GROWTH)
 
 
-def test_22_growth_is_a_label() -> None:
-    declared = resolve(facts({"TF_FORCE_GPU_ALLOW_GROWTH": "true"}, libraries=TENSORFLOW), A)
-    assert said(declared, Kind.GROWTH).channel == "TF_FORCE_GPU_ALLOW_GROWTH"
-
-
 def test_34_what_hami_grants_is_the_containers_and_its_sm_share_a_label() -> None:
     declared = resolve(LIMITED[34][1], A)
     assert declared.limits[0].scope == "container 3f9a1c000000"
     assert declared.limits[0].margin is Margin.EXACT
     assert said(declared, Kind.COMPUTE).value == 0.5
-
-
-def test_36_and_37_grants_have_a_scope() -> None:
-    assert resolve(LIMITED[36][1], A).limits[0].scope == "genv 12"
-    assert resolve(LIMITED[37][1], A).limits[0].scope == "container 3f9a1c000000"
 
 
 def test_38_and_39_theanos_start_sizes() -> None:

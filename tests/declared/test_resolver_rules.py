@@ -33,13 +33,6 @@ from tests.support.resolving import (
 )
 
 
-def test_a_variable_of_another_framework_is_found_and_not_in_effect() -> None:
-    declared = resolve(facts({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".3"}, libraries=TORCH), A)
-    assert declared.limits == ()
-    (jax,) = [one for one in declared.declarations if one.channel == "XLA_PYTHON_CLIENT_MEM_FRACTION"]
-    assert (jax.effective, jax.why) == (False, "it does not use JAX")
-
-
 def test_a_call_comes_before_the_environment_in_pytorch() -> None:
     declared = resolve(
         facts(

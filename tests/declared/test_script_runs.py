@@ -8,7 +8,7 @@ import pytest
 
 from gpuwatch.declared import script
 from gpuwatch.model import Confidence
-from tests.support.scanning import CERTAIN, LIKELY, LIMIT, TF, TORCH, read
+from tests.support.scanning import CERTAIN, LIKELY, LIMIT, TF, read
 
 
 def under(template: str) -> list[Confidence]:
@@ -137,25 +137,6 @@ def test_a_candidate_in_a_function_that_nothing_calls_is_told_apart() -> None:
 
 def test_a_choice_of_gpus_in_a_function_that_nothing_calls_is_none() -> None:
     assert read("def f():\n  tf.config.set_visible_devices([], 'GPU')", TF).selections == ()
-
-
-def test_all_values_of_different_branches_are_given_in_the_order_of_the_source() -> None:
-    found = read(
-        """
-        if args.gpu == 0:
-            torch.cuda.set_per_process_memory_fraction(0.2, 0)
-        elif args.gpu == 1:
-            torch.cuda.set_per_process_memory_fraction(0.4, 0)
-        else:
-            torch.cuda.set_per_process_memory_fraction(0.6, 0)
-        """,
-        TORCH,
-    )
-    assert [(candidate.value, candidate.confidence) for candidate in found.candidates] == [
-        (0.2, LIKELY),
-        (0.4, LIKELY),
-        (0.6, LIKELY),
-    ]
 
 
 def test_a_source_that_declares_thousands_of_things_is_cut_short_and_says_so() -> None:
