@@ -20,43 +20,31 @@ from tests.support.builders import EPOCH, GIB, USABLE_GIB, filled, gpu, holding,
 # Engine: memory over time
 
 
-def test_memory_is_raised_at_the_third_sample() -> None:
-    assert Bench().feed_free(4, 4, 4, 4) == [(), (), ("+critical",), ()]
+@pytest.mark.parametrize(
+    ("free", "changed"),
+    [
+        # It is raised at the third sample in a row.
+        ([4, 4, 4, 4], {2: "+critical"}),
+        ([8, 8, 20, 8, 8, 8], {5: "+warning"}),
+        # A sawtooth above the limit that raises and below the one that clears raises once, and it stays.
+        ([9, 9, 9, *[10.5, 11.5, 9.5] * 20], {2: "+warning"}),
+        # It is cleared at the third sample beyond the margin.
+        ([9, 9, 9, 13, 13, 13, 13], {2: "+warning", 5: "cleared"}),
+        # A step up is raised again, a step down is silent.
+        ([9, 9, 9, 4, 4, 4, *[6.5] * 4, 8, 8, 8, 13, 13, 13], {2: "+warning", 5: "+critical", 15: "cleared"}),
+    ],
+)
+def test_memory_near_its_limit_is_raised_and_cleared(free: list[float], changed: dict[int, str]) -> None:
+    found = Bench().feed_free(*free)
+    assert {sample: " ".join(changes) for sample, changes in enumerate(found) if changes} == changed
 
 
-def test_samples_must_be_in_a_row() -> None:
-    assert Bench().feed_free(8, 8, 20, 8, 8, 8) == [(), (), (), (), (), ("+warning",)]
-
-
-def test_a_sawtooth_at_the_limit_raises_once_and_stays() -> None:
+@pytest.mark.parametrize("fall", [[8, 8, 8], [20, 9, 20]])
+def test_a_fall_below_the_second_limit_or_to_both_steps_down(fall: list[float]) -> None:
     bench = Bench()
-    bench.feed_free(9, 9, 9)
-    # Above the limit that raises, below the one that clears.
-    assert bench.feed_free(*(10.5, 11.5, 9.5) * 20) == [()] * 60
-    assert len(bench.last.active) == 1
-
-
-def test_it_is_cleared_at_the_third_sample_beyond_the_margin() -> None:
-    bench = Bench()
-    bench.feed_free(9, 9, 9)
-    assert bench.feed_free(13, 13, 13, 13) == [(), (), ("cleared",), ()]
-    assert bench.last.active == ()
-
-
-def test_a_step_up_is_raised_again_and_a_step_down_is_silent() -> None:
-    bench = Bench()
-    assert bench.feed_free(9, 9, 9, 4, 4, 4) == [(), (), ("+warning",), (), (), ("+critical",)]
-    assert bench.feed_free(6.5, 6.5, 6.5, 6.5) == [()] * 4
+    bench.feed_free(4, 4, 4, 6.5, 6.5, 6.5)
     assert bench.severities() == [Severity.CRITICAL]
-    assert bench.feed_free(8, 8, 8) == [()] * 3
-    assert bench.severities() == [Severity.WARNING]
-    assert bench.feed_free(13, 13, 13) == [(), (), ("cleared",)]
-
-
-def test_a_fall_that_touches_both_limits_steps_down_and_does_not_clear() -> None:
-    bench = Bench()
-    bench.feed_free(4, 4, 4)
-    assert bench.feed_free(20, 9, 20) == [()] * 3
+    assert bench.feed_free(*fall) == [()] * 3
     assert bench.severities() == [Severity.WARNING]
 
 
@@ -254,24 +242,14 @@ def swinging(bench: Bench, times: int) -> list[str]:
     return list(chain(*bench.feed_free(*turns)))
 
 
-def test_it_is_raised_twice_and_then_goes_on() -> None:
+def test_what_swings_is_raised_twice_and_goes_on_until_it_is_better_for_long() -> None:
     bench = Bench()
     assert swinging(bench, 1) == ["+warning", "cleared"]
     assert swinging(bench, 10) == ["+warning"]
     assert only(bench, MEMORY).severity is Severity.WARNING
-
-
-def test_it_ends_once_it_is_better_for_as_long_as_that() -> None:
-    bench = Bench()
-    swinging(bench, 3)
-    calm = bench.feed_free(*repeat(ROOM, int(CALM)))
+    calm = bench.feed_free(*repeat(ROOM, int(3 * CALM)))
     assert [second for second, changes in enumerate(calm, QUICK + 1) if changes] == [CALM + 1]
-
-
-def test_after_a_while_it_ends_as_any() -> None:
-    bench = Bench()
-    swinging(bench, 3)
-    bench.feed_free(*repeat(ROOM, int(3 * CALM)))
+    # After a while it ends as any.
     assert bench.feed_free(FULL, FULL, FULL, ROOM, ROOM, ROOM) == [(), (), ("+warning",), (), (), ("cleared",)]
 
 

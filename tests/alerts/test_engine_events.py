@@ -12,7 +12,7 @@ from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rules.health import HEALTH, STALE
 from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.alerts.rules.shares import OVERSHOOT
-from gpuwatch.model import Declared, Health, SourceState
+from gpuwatch.model import Declared, Gpu, Health, SourceState
 from tests.support.alerting import Bench, cap, card, feed, only, overshooting, uuid, words
 from tests.support.builders import EPOCH, GIB, USABLE_GIB, filled, gpu, process
 
@@ -153,23 +153,22 @@ def test_data_that_is_back_says_so() -> None:
     assert cleared(bench).how == "data again after 1 min"
 
 
-def test_a_process_that_ended_is_named() -> None:
+OTHER = card((100, 50.0), index=1)
+
+
+@pytest.mark.parametrize(
+    ("cards", "declared", "how"),
+    [
+        ([gpu(0)], None, "process 100 has ended"),
+        ([gpu(0), OTHER], cap(10), "process 100 has left GPU 0"),
+        ([card((100, 50.0))], Declared(), "it is no longer so"),
+    ],
+)
+def test_an_overshoot_that_ends_says_how(cards: list[Gpu], declared: Declared | None, how: str) -> None:
     bench = overshooting(cap(10))
-    bench.feed(gpu(0))
-    assert cleared(bench).how == "process 100 has ended"
+    bench.feed(*cards, people=[process(100, declared=declared)] if declared else [])
+    assert cleared(bench).how == how
     assert cleared(bench).title == "ada holds 50.0 GiB of GPU 0, declared 10.0"
-
-
-def test_a_process_that_moved_to_another_gpu_has_left() -> None:
-    bench = overshooting(cap(10))
-    bench.feed(gpu(0), card((100, 50.0), index=1), people=[process(100, declared=cap(10))])
-    assert cleared(bench).how == "process 100 has left GPU 0"
-
-
-def test_a_process_that_no_longer_declares_is_no_longer_so() -> None:
-    bench = overshooting(cap(10))
-    feed(bench, Declared(), 50)
-    assert cleared(bench).how == "it is no longer so"
 
 
 def test_several_processes_end_together() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.alerts.alert import Alert, Unit
+from gpuwatch.alerts.alert import Unit
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rules.idle import DEAD, IDLE, RULES, UNATTRIBUTED
 from gpuwatch.model import Gpu, Health, Holding, Memory, Presence, Process, Reason
@@ -182,26 +182,22 @@ def test_in_a_container_others_are_never_unattributed() -> None:
     assert run(bench(), loose(40, holdings=[holding(5, 1)]), 200, foreign) == []
 
 
-# Orphaned holders
+# Dead holders
 
 
 GONE = Process(pid=1234, presence=Presence.GONE)
 ZOMBIE = process(1234, state="zombie", ppid=4711, parent="bash")
 
 
-def orphan(gib: float | Reason = 12.0, start: int = 0, **changes: Any) -> Gpu:
+def dead(gib: float | Reason = 12.0, start: int = 0, **changes: Any) -> Gpu:
     size: Any = {"memory": gib} if isinstance(gib, Reason) else {"gib": gib}
     return gpu(4, holdings=[holding(1234, start=start, **{"sm": 0, **size, **changes})])
 
 
-def raised(card: Gpu, person: Process, seconds: float = 25) -> Alert:
-    tested = bench()
-    assert run(tested, card, seconds, person) == ["+warning"]
-    return only(tested, DEAD)
-
-
 def test_a_process_that_has_ended_and_still_holds_is_told() -> None:
-    alert = raised(orphan(), GONE)
+    tested = bench()
+    assert run(tested, dead(), 25, GONE) == ["+warning"]
+    alert = only(tested, DEAD)
     assert alert.title == "pid 1234 has ended and still holds 12.0 GiB on GPU 4"
     assert (alert.subject, alert.pids, alert.owners) == (f"1234:0 {uuid(4)}", (1234,), ())
     assert (alert.unit, alert.last) == (Unit.BYTES, 12 * GIB)
@@ -209,37 +205,42 @@ def test_a_process_that_has_ended_and_still_holds_is_told() -> None:
 
 def test_an_idle_zombie_is_not_told_twice() -> None:
     tested = bench()
-    run(tested, orphan(start=1234), 2 * HOUR, ZOMBIE, step=10)
+    run(tested, dead(start=1234), 2 * HOUR, ZOMBIE, step=10)
     assert [alert.rule for alert in tested.last.active] == [DEAD]
 
 
 def test_it_ends_when_the_driver_lists_it_no_more_or_its_memory_is_freed() -> None:
     tested = bench()
-    run(tested, orphan(), 25, GONE)
+    run(tested, dead(), 25, GONE)
     assert [alert.how for alert in tested.feed(gpu(4)).cleared] == ["the driver no longer lists process 1234"]
     tested = bench()
-    run(tested, orphan(start=1234), 25, ZOMBIE)
-    assert run(tested, orphan(0.1, start=1234), 5, ZOMBIE) == ["cleared"]
+    run(tested, dead(start=1234), 25, ZOMBIE)
+    assert run(tested, dead(0.1, start=1234), 5, ZOMBIE) == ["cleared"]
 
 
-def test_little_memory_is_nothing() -> None:
-    assert run(bench(), orphan(200 * MIB / GIB), 100, GONE) == []
-
-
-def test_a_zombie_that_computes_is_a_program_whose_first_thread_has_ended() -> None:
-    assert run(bench(), orphan(start=1234, sm=80), 100, ZOMBIE) == []
+@pytest.mark.parametrize(
+    ("card", "person"),
+    [
+        (dead(200 * MIB / GIB), GONE),
+        (dead(Reason.UNSUPPORTED), GONE),
+        # A zombie that computes is a program whose first thread has ended.
+        (dead(start=1234, sm=80), ZOMBIE),
+    ],
+    ids=["little", "not known", "computes"],
+)
+def test_what_is_no_dead_holder(card: Gpu, person: Process) -> None:
+    assert run(bench(), card, 100, person) == []
 
 
 @pytest.mark.parametrize("presence", [one for one in Presence if one is not Presence.GONE])
-def test_one_that_may_be_there_is_no_orphan(presence: Presence) -> None:
+def test_one_that_may_be_there_is_not_dead(presence: Presence) -> None:
     tested = bench()
-    run(tested, orphan(), 100, Process(pid=1234, presence=presence))
+    run(tested, dead(), 100, Process(pid=1234, presence=presence))
     assert tested.of(DEAD) == []
 
 
-def test_memory_that_is_not_known_is_not_judged() -> None:
-    assert run(bench(), orphan(Reason.UNSUPPORTED), 100, GONE) == []
+def test_memory_that_is_no_longer_known_ends_nothing() -> None:
     tested = bench()
-    run(tested, orphan(), 25, GONE)
-    assert run(tested, orphan(Reason.NO_SAMPLE), 25, GONE) == []
+    run(tested, dead(), 25, GONE)
+    assert run(tested, dead(Reason.NO_SAMPLE), 25, GONE) == []
     assert len(tested.of(DEAD)) == 1
