@@ -1,9 +1,9 @@
 """Entry point, installed or as `python -m gpuwatch`: forks the sampler, then imports and runs the command line.
 
-The sampler takes as long to get ready as all imports of the dashboard together, so it is started first and waits for
-its options; no GPU is touched before it has them. A fork of this process saves 0.03 s and 2 MiB over an interpreter of
-its own. Whether a sampler is wanted is guessed from the command line: where that is wrong, one is started for nothing,
-or later by the command itself.
+The sampler's start takes as long as all imports of the dashboard together, so it is started first and waits for its
+options; before it has them it calls no GPU. A fork of this process saves 0.03 s and 2 MiB compared to a new
+interpreter. Whether a sampler is needed is guessed from the command line: a wrong guess starts one for nothing, or
+lets the command start it later.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from gpuwatch import model, procfs  # noqa: F401 - all processes need them: impo
 from gpuwatch.child import start_error
 
 SELDOM = 30_000
-"""Objects made between two looks for garbage: imports make many that stay."""
+"""New objects between two garbage collections: imports create many objects that stay."""
 
 _YOUNG = 6.0
-"""Seconds since its last change for which the status file looks fresh; most people sample every second or two."""
+"""Seconds since its last change for which the status file counts as fresh; most users sample every second or two."""
 
 _WITHOUT_DRIVER = frozenset({"--demo", "--help", "-h", "--version", "events", "report", "config", "docs"})
-"""Words that stand in command lines for which no driver is asked."""
+"""Words of command lines that need no driver."""
 
 
 def main() -> None:
-    """Run gpuwatch and end with its exit code: at once, for the interpreter's own end would wait for threads."""
+    """Run gpuwatch and end with its exit code: at once, since the interpreter's normal exit would wait for threads."""
     code = _run()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # whoever read it has gone
@@ -69,12 +69,12 @@ def _run_sampler() -> None:
 
 
 def _wants_sampler(words: Sequence[str]) -> bool:
-    """Return whether a command line looks as if a sampler was wanted."""
+    """Return whether a command line seems to need a sampler."""
     return _WITHOUT_DRIVER.isdisjoint(words) and not ("status" in words and _status_looks_fresh())
 
 
 def _status_looks_fresh() -> bool:
-    """Return whether another gpuwatch seems to write the file for `gpuwatch status`, without reading it."""
+    """Return whether another gpuwatch seems to write the status file, without reading the file."""
     from gpuwatch.files import runtime_folder  # 10 ms, before which a sampler that is wanted starts
 
     try:
@@ -85,7 +85,7 @@ def _status_looks_fresh() -> bool:
 
 
 def _open_closed() -> None:
-    """Put /dev/null where stdin, stdout or stderr was closed: else the sampler's pipes would take their numbers."""
+    """Open /dev/null where stdin, stdout or stderr is closed: else the sampler's pipes would get their numbers."""
     for number in range(3):
         try:
             os.fstat(number)

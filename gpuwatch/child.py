@@ -1,7 +1,7 @@
-"""Child processes: started, fed and read without waiting, and ended at once.
+"""Child processes: starts them, writes and reads without waiting, and kills them.
 
-A child that hangs in the kernel (over a sick GPU, over a file server that is down) cannot be ended by anybody, so none
-is ever waited for without a limit. Imports little: the sampler is started before all else.
+A child that hangs in the kernel (in a call to a sick GPU, or to a file server that is down) cannot be killed, so every
+wait for a child has a limit. Imports little: the sampler is started before all else.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from gpuwatch.errors import PROCESS_LIMIT
 
 _CHUNK = 1 << 20
 _STEP = 0.05
-"""Seconds until `run` sees that a program has ended whose pipe another process holds open."""
+"""Seconds until `run` notices the end of a program whose pipe another process holds open."""
 _GRACE = 2.0
 """Seconds that a killed program may take to end."""
 _PR_SET_PDEATHSIG = 1
 
 
 def python_command(path: str) -> tuple[str, ...]:
-    """Return the command that runs a file of ours. -P: nothing is imported from the current folder."""
+    """Return the command that runs a file of gpuwatch. -P: nothing is imported from the current folder."""
     return (sys.executable, "-P", path)  # by path: -m costs 3 ms more
 
 
@@ -37,7 +37,7 @@ def start_error(error: OSError) -> str:
 
 
 def describe_exit(code: int | None) -> str:
-    """Describe how a child ended; None is one that was killed and does not end."""
+    """Describe how a child ended; None means a child that was killed and does not end."""
     if code is None:
         return "it hangs in the kernel"
     return f"signal {-code}" if code < 0 else f"exit code {code}"
@@ -56,19 +56,19 @@ class Backoff:
         self._next = first
 
     def next(self) -> float:
-        """Return the seconds to wait now, and double them for the next time."""
+        """Return the seconds to wait now, and double them for the next call."""
         delay, self._next = self._next, min(2 * self._next, self._most)
         return delay
 
     def reset(self) -> None:
-        """Begin again with the first delay."""
+        """Start again with the first delay."""
         self._next = self._first
 
 
 class ChildProcess:
-    """Child process in a session of its own, with pipes that never block us.
+    """Child process in its own session, with pipes that never block this process.
 
-    Its stdin is a pipe, and stdout or stderr is another one; the third goes nowhere.
+    Its stdin is a pipe, and its stdout or stderr another; the third stream is /dev/null.
     """
 
     def __init__(
@@ -81,19 +81,19 @@ class ChildProcess:
     ) -> None:
         """Start a program, or fork and call a function; raises OSError.
 
-        `inherit` are descriptors that the child gets too. `output` is 1 to read its stdout and 2 to read its stderr.
+        `inherit` are descriptors that the child inherits. `output` is 1 to read its stdout and 2 to read its stderr.
         """
         self.started_at = time.monotonic()
         self.killed_at: float | None = None
         self.eof = False
-        """Whether the child has closed its output, or we have."""
+        """Whether the output is closed, by the child or by us."""
         self.overflowed = False
-        """Whether it has written a line that is longer than allowed; that line is dropped."""
+        """Whether the child has written a line longer than allowed; that line is dropped."""
         self._longest_line = longest_line
         self._code: int | None = None
         self._received = bytearray()
         self._searched = 0
-        """Bytes of those received in which there is no end of a line."""
+        """Number of received bytes that contain no end of a line."""
         self._unsent = bytearray()
         self._input_ends = False
         child_stdin, self._stdin = os.pipe()
@@ -118,15 +118,15 @@ class ChildProcess:
         return None if self.eof else self._stdout
 
     def write(self, data: bytes) -> None:
-        """Send bytes to the child's stdin; those that the pipe has no room for are sent later, by any other call.
+        """Send bytes to the child's stdin; bytes that do not fit into the pipe are sent later, by any other call.
 
-        A child that does not read is noticed by its output or by a deadline, not here.
+        A child that does not read is noticed by its missing output, not here.
         """
         self._unsent += data
         self._flush()
 
     def end_input(self) -> None:
-        """Close the child's stdin once all has been sent."""
+        """Close the child's stdin after everything has been sent."""
         self._input_ends = True
         self._flush()
 
@@ -142,7 +142,7 @@ class ChildProcess:
             self._close_stdin()
 
     def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for output, or for room to send the rest; return whether there is output."""
+        """Wait up to `timeout` seconds for output, or for space to send the rest; return whether there is output."""
         if self.eof:
             return False
         poller = select.poll()  # select(2) knows no descriptor above 1,023
@@ -158,7 +158,7 @@ class ChildProcess:
         return self._stdout in ready
 
     def read(self) -> bytes:
-        """Return output that is there now; empty for none, or for the end of it (`eof`)."""
+        """Return the available output; empty where there is none, or at its end (`eof`)."""
         try:
             chunk = os.read(self._stdout, _CHUNK)
         except BlockingIOError:
@@ -169,7 +169,7 @@ class ChildProcess:
         return chunk
 
     def read_lines(self, timeout: float = 0.0) -> list[bytes]:
-        """Wait up to `timeout` seconds for output and return all whole lines."""
+        """Wait up to `timeout` seconds for output, and return all complete lines."""
         if self.wait(timeout):
             while len(self._received) <= self._longest_line and (chunk := self.read()):
                 self._received += chunk
@@ -183,7 +183,7 @@ class ChildProcess:
         return lines
 
     def kill(self) -> None:
-        """Kill the child and all of its session's first group, and close the pipes. `exit_code` reaps it later."""
+        """Kill the child and its session's first process group, and close the pipes. `exit_code` reaps it later."""
         if self.exit_code() is None:  # until it is reaped nothing else can have its number
             for kill in (os.killpg, os.kill):
                 with contextlib.suppress(OSError):  # it became another user's by a set-uid bit, or has no group yet
@@ -193,7 +193,7 @@ class ChildProcess:
         self.close()
 
     def close(self) -> None:
-        """Close the pipes; most children end by that."""
+        """Close the pipes; most children then end."""
         self.eof = True
         self._close_stdin()
         descriptor, self._stdout = self._stdout, -1
@@ -206,7 +206,7 @@ class ChildProcess:
             os.close(descriptor)
 
     def exit_code(self, timeout: float = 0.0) -> int | None:
-        """Return the exit code (negative: the signal) of a child that has ended; None for one that has not.
+        """Return the exit code (negative: the signal) of a child that has ended; None for a running child.
 
         Waits up to `timeout` seconds for its end.
         """
@@ -275,8 +275,9 @@ def run(
 ) -> tuple[int | None, bytes]:
     """Run a program with `data` on its stdin; return its exit code and the last `most` bytes of its output.
 
-    The exit code is None where it was killed, with all of its group: after `timeout` seconds, or once `is_stopped`.
-    It is over when the program itself has ended, whoever still holds its pipe. Raises OSError.
+    The exit code is None where the program was killed with its process group: after `timeout` seconds, or when
+    `is_stopped` is true. The call returns when the program has ended, even if another process still holds its pipe.
+    Raises OSError.
     """
     child = ChildProcess(command, output=output)
     received = b""

@@ -1,4 +1,4 @@
-"""The command line: parses the arguments, imports the module of one command, and runs it."""
+"""Command line: parses the arguments, imports the module of one command, and runs it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _CODES: Final = (
 def main(argv: Sequence[str], sampler: SamplerProcess | None, *, reservations: Path | None = None) -> int:
     """Run gpuwatch and return its exit code.
 
-    `sampler` is a sampler process that was started early and waits for its arguments, if there is one.
+    `sampler` is a sampler process that was started early and waits for its options; None where there is none.
     `reservations` replaces the machine's folder of reservations that all users share.
     """
     try:
@@ -58,7 +58,7 @@ def main(argv: Sequence[str], sampler: SamplerProcess | None, *, reservations: P
 
 
 def _import(command: str) -> Any:
-    """Import the module of a command: its `add_arguments` and its `main`."""
+    """Import the module of a command, which has `add_arguments` and `main`."""
     return importlib.import_module(f"gpuwatch.commands.{command}")
 
 
@@ -80,10 +80,10 @@ def _without_command(args: argparse.Namespace) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Argument parser whose errors are one line."""
+    """Argument parser whose errors are one line each."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError; for an unknown command with the most similar one."""
+        """Raise UsageError; for an unknown command suggest the most similar one."""
         wrong = re.match(r"argument COMMAND: invalid choice: '(.*)' \(choose", message)
         if wrong:  # the word as repr gives it: with its controls escaped, but not what is beyond ASCII
             message = _unknown("command", wrong[1].encode("ascii", "backslashreplace").decode(), COMMANDS)
@@ -145,7 +145,7 @@ def parser() -> argparse.ArgumentParser:
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse a command line; raises UsageError.
 
-    The words behind `run ... --` are another program's: they are returned in `program`. A value such as `-1,0` after
+    The words after `run ... --` belong to another program: they are returned in `program`. A value such as `-1,0` after
     `visible` is no flag.
     """
     top, words, program = parser(), list(argv), []
@@ -165,7 +165,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _check_flags(top: argparse.ArgumentParser, args: argparse.Namespace, rest: Sequence[str]) -> None:
-    """Raise UsageError for a flag of the dashboard beside a command that does not have it, and for an unknown word."""
+    """Raise UsageError for an unknown word, and for a flag of the dashboard that the command does not have."""
     own = top._actions
     if args.command:
         (commands,) = (action.choices for action in own if isinstance(action.choices, dict))
@@ -191,7 +191,7 @@ def _unknown(what: str, word: str, known: Iterable[str]) -> str:
 
 
 def _without_dashes(argv: list[str], program: str) -> str:
-    """Return the error for a `run` whose program does not stand behind `--`, with the correct command line."""
+    """Return the error for a `run` whose program does not follow `--`, with the correct command line."""
     import shlex
 
     place = argv.index(program, argv.index("run"))

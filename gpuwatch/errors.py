@@ -10,7 +10,7 @@ Each message is one line for a person: what was found, what is allowed or what t
 
 
 class GpuwatchError(Exception):
-    """Base of every error that reaches the user; `exit_code` is what the program ends with."""
+    """Base of every error that reaches the user; `exit_code` is the exit code of the program."""
 
     exit_code = 1
 
@@ -28,11 +28,11 @@ class UnavailableError(GpuwatchError):
 
 
 class NoThreadError(UnavailableError):
-    """Error where the system has no more threads: running work goes on, and the caller may try again."""
+    """Error where the system starts no more threads: running work continues, and the caller may try again."""
 
 
 EXIT_CODES = "2 bad usage, 3 no driver or no GPU. Data on stdout, messages on stderr."
-"""Exit codes that all commands share, as their help has them."""
+"""Exit codes that all commands share, for their help texts."""
 
 PROCESS_LIMIT = "the limit of processes is reached (ulimit -u, or the cgroup's pids.max)"
 """Why the system starts no thread and no process (EAGAIN); both limits count threads."""

@@ -1,4 +1,4 @@
-"""Types of the values that people configure: plain types with the bounds that msgspec checks.
+"""Types of configurable values: plain types with bounds that msgspec checks.
 
 `form` in a type's extra names how its values are written in gpuwatch.toml; see `config.keys.Key`.
 """
@@ -12,14 +12,14 @@ from msgspec import Meta
 from gpuwatch.units import MAX_SIZE
 
 MOST: Final = 64
-"""Elements of a list."""
+"""Elements of a list, at most."""
 LONGEST: Final = 200
-"""Characters of a text. Each pattern is searched in the command line of every process."""
+"""Characters of a text, at most. Each pattern is searched in the command line of every process."""
 HIGHEST_XID: Final = 999
-"""NVIDIA has numbered errors up to 172 so far."""
+"""Largest XID that is accepted; NVIDIA has numbered errors up to 172 so far."""
 
 ANY: Final = 1e18
-"""Bound of numbers that may be any."""
+"""Bound for numbers without a narrower one."""
 HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR
 
@@ -28,17 +28,17 @@ _UUID: Final = r"^GPU-[0-9A-Fa-f][0-9A-Fa-f-]{0,35}\Z"
 Number: TypeAlias = Annotated[float, Meta(ge=-ANY, le=ANY)]
 """Any finite number."""
 Seconds: TypeAlias = Annotated[float, Meta(extra={"form": "seconds"})]
-"""Written as 2, "500ms" or "10min"; kept to the millisecond."""
+"""Seconds, written as 2, "500ms" or "10min"; rounded to milliseconds."""
 Bytes: TypeAlias = Annotated[int, Meta(le=MAX_SIZE, extra={"form": "bytes"})]
-"""Written as 20000000 or "20GiB". A number from 1 to 1048575 is refused: it was meant in another unit."""
+"""Bytes, written as 20000000 or "20GiB". A number from 1 to 1048575 is refused: probably another unit was meant."""
 Fraction: TypeAlias = Annotated[float, Meta(gt=0, le=1, extra={"form": "share"})]
 """Fraction of a GPU, written as 0.4 or "40%"."""
 Text: TypeAlias = Annotated[str, Meta(max_length=LONGEST, extra={"form": "text"})]
-"""Printable characters."""
+"""Text of printable characters."""
 Pattern: TypeAlias = Annotated[str, Meta(min_length=1, max_length=LONGEST, extra={"form": "pattern"})]
-"""A regular expression."""
+"""Regular expression."""
 RuleNames: TypeAlias = Annotated[frozenset[str], Meta(max_length=MOST, extra={"form": "rules"})]
-"""Names of rules that gpuwatch comes with."""
+"""Names of gpuwatch's built-in rules."""
 XidCodes: TypeAlias = Annotated[
     frozenset[Annotated[int, Meta(ge=1, le=HIGHEST_XID)]], Meta(max_length=MOST, extra={"form": "xids"})
 ]
@@ -47,4 +47,4 @@ Gpus: TypeAlias = Annotated[
     tuple[Annotated[int, Meta(ge=0, lt=10**6)] | Annotated[str, Meta(pattern=_UUID)], ...],
     Meta(min_length=1, max_length=MOST, extra={"form": "gpus"}),
 ]
-"""NVML indices, or (starts of) UUIDs; one alone is written without a list."""
+"""NVML indices, or UUIDs or their beginnings; a single one is written without a list."""

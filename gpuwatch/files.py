@@ -1,4 +1,4 @@
-"""Files: where they live, opened so that no planted link, pipe or other user comes between, replaced whole, locked."""
+"""Files: finds their folders, opens them safely against links, pipes and other users, replaces and locks them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from gpuwatch.text import clean
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-"""O_NONBLOCK, because a FIFO planted under that name would hold us for ever."""
+"""O_NONBLOCK, because opening a FIFO that somebody planted under that name would wait forever."""
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
-"""Errors of the disk as a whole: which file it was says nothing more."""
+"""Errors of the whole disk, for which the name of the file does not matter."""
 
 _OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 _MOST_LINKS: Final = 40
-"""As many as Linux follows."""
+"""Links that are followed, at most, as in Linux."""
 
 NO_HOME: Final = Path("/nonexistent")
-"""What stands for the home folder of somebody who has none, by a custom of Debian's: nothing can be made there."""
+"""Folder that replaces a missing home folder, by Debian's custom: nothing can be created there."""
 DRAFT_AGE: Final = 300.0
-"""Seconds after which a draft is no longer being written, even where its writer's PID is one of another container."""
+"""Seconds after which a draft counts as abandoned, even where its writer's PID may be in another container."""
 
 
 class UnsafePathError(OSError):
-    """A folder or a file is not one that we may trust."""
+    """Error: a folder or a file cannot be trusted."""
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -46,10 +46,10 @@ def config_folder() -> Path:
 
 
 def state_folder(euid: int | None = None, environ: Mapping[str, str] | None = None) -> Path:
-    """Return the user's folder for what is kept, `$XDG_STATE_HOME/gpuwatch`; root's own under sudo or su.
+    """Return the user's folder for permanent data, `$XDG_STATE_HOME/gpuwatch`; root's own under sudo or su.
 
-    Root never writes below another user's HOME: that would leave files there which their owner cannot remove,
-    or follow links that they planted.
+    Root never writes below another user's HOME: the user could not remove such files, and could have planted links
+    there.
     """
     euid = os.geteuid() if euid is None else euid
     environ = os.environ if environ is None else environ
@@ -62,10 +62,10 @@ def state_folder(euid: int | None = None, environ: Mapping[str, str] | None = No
 def runtime_folder(
     environ: Mapping[str, str] | None = None, uid: int | None = None, runtimes: str = "/run/user"
 ) -> Path:
-    """Return the folder for what need not outlive the boot, `$XDG_RUNTIME_DIR/gpuwatch`, or its stand-in.
+    """Return the folder for data of this boot, `$XDG_RUNTIME_DIR/gpuwatch`, or a replacement.
 
-    A runtime folder that is not ours (it stays set under `sudo -E`) is not used. Without any it is a folder of our own
-    below that for temporary files; whoever opens it must check who owns it.
+    A runtime folder of another user (the variable stays set under `sudo -E`) is not used. The replacement is our own
+    folder below the folder for temporary files; the caller must check its owner.
     """
     environ = os.environ if environ is None else environ
     uid = os.geteuid() if uid is None else uid
@@ -78,7 +78,7 @@ def runtime_folder(
 
 
 def host_name(host: str | None = None) -> str:
-    """Return a host's name, by default this one's, as part of a file name: a home may be shared by many hosts."""
+    """Return a host name, by default this machine's, as part of a file name: many hosts may share a home."""
     host = os.uname().nodename if host is None else host
     return re.sub("[^A-Za-z0-9._-]", "_", host)[:64].lstrip(".") or "host"
 
@@ -104,10 +104,10 @@ def _owner_of_nearest(folder: Path) -> int | None:
 
 
 def open_folder(path: Path, *, private: bool = True) -> int:
-    """Open a folder and give its descriptor; raises OSError.
+    """Open a folder and return its descriptor; raises OSError.
 
-    A `private` one is made where it is missing, must be ours, and loses what others may do with it; one that is shared
-    (sticky, as /tmp is) is never closed to others. Any other (one that the user named) is taken as it is.
+    A `private` folder is created where it is missing, must be ours, and loses all permissions of other users; a shared
+    folder (sticky, as /tmp is) keeps them. Any other folder (one that the user named) is opened unchanged.
     """
     if not private:
         return os.open(path, _FOLDER)
@@ -125,7 +125,7 @@ def open_folder(path: Path, *, private: bool = True) -> int:
 
 @contextlib.contextmanager
 def opened_folder(path: Path, *, private: bool = True) -> Iterator[int]:
-    """Open a folder as `open_folder` does, and close it in the end."""
+    """Context that opens a folder as `open_folder` does, and closes it at the end."""
     folder = open_folder(path, private=private)
     try:
         yield folder
@@ -134,7 +134,7 @@ def opened_folder(path: Path, *, private: bool = True) -> Iterator[int]:
 
 
 def _make_folders(path: Path) -> None:
-    """Make a folder and those above it that are missing, each closed to others whatever the umask; raises OSError."""
+    """Create a folder and its missing parents, all private whatever the umask; raises OSError."""
     try:
         path.mkdir(mode=0o700, exist_ok=True)
     except FileNotFoundError:
@@ -145,9 +145,9 @@ def _make_folders(path: Path) -> None:
 
 
 def open_ordinary(path: Path) -> int:
-    """Open a file of anybody's to read it, through links too; raises OSError, for a FIFO or a device as well.
+    """Open any user's file for reading, also through links; raises OSError, also for a FIFO or a device.
 
-    Opening a FIFO without O_NONBLOCK would wait for somebody to write to it.
+    Opening a FIFO without O_NONBLOCK would wait for a writer.
     """
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -157,7 +157,7 @@ def open_ordinary(path: Path) -> int:
 
 
 def open_file(folder: int, name: str, flags: int) -> int:
-    """Open a regular file of ours in an open folder, with mode 0600, and give its descriptor; raises OSError."""
+    """Open a regular file of ours in an open folder, with mode 0600, and return its descriptor; raises OSError."""
     file = os.open(name, flags | _FILE, 0o600, dir_fd=folder)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -170,9 +170,9 @@ def open_file(folder: int, name: str, flags: int) -> int:
 
 
 def replace_file(folder: int, name: str, content: bytes, *, durable: bool = True) -> None:
-    """Put a file in an open folder in one step: a reader sees the old one or the new one, whole; raises OSError.
+    """Replace a file in an open folder in one step: readers see the old or the new file, complete; raises OSError.
 
-    What need not outlive the machine is not `durable`, and costs no wait for a disk.
+    With `durable` False the file may be lost in a power failure, and the call does not wait for the disk.
     """
     draft = f".{name}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
@@ -195,7 +195,7 @@ def replace_file(folder: int, name: str, content: bytes, *, durable: bool = True
 def sweep_drafts(folder: int, name: str) -> None:
     """Remove the drafts of `replace_file` that killed writers left in an open folder.
 
-    A draft is removed where it is an ordinary file of ours, minutes old, and its writer's PID is nobody's any more.
+    A draft is removed where it is a regular file of ours, minutes old, and no process has its writer's PID.
     """
     drafts = re.compile(rf"\.{re.escape(name)}\.([1-9][0-9]{{0,9}})")
     try:
@@ -216,7 +216,7 @@ def sweep_drafts(folder: int, name: str) -> None:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file or folder without waiting, and return whether that worked; raises OSError where nobody can."""
+    """Lock an open file or folder without waiting; return whether it is locked; raises OSError where locking fails."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -225,9 +225,9 @@ def try_lock(descriptor: int) -> bool:
 
 
 class FileLock:
-    """Lock that elects one process of a user for a duty; the kernel releases it when its holder ends.
+    """Lock that lets only one process of a user do a task; the kernel releases it when its holder ends.
 
-    The lock is a file of its own. Its time of change says until when its holders did their duty.
+    The lock is a separate file. Its modification time shows until when a holder did the task.
     """
 
     def __init__(self, path: Path, *, private: bool = True) -> None:
@@ -236,7 +236,7 @@ class FileLock:
         self._private = private
         self._file: int | None = None
         self.touched: float | None = None
-        """Wall-clock time at which another holder touched the lock last; None where the lock was not there."""
+        """Wall-clock time of the last `touch` by another holder; None where the lock file did not exist."""
 
     @property
     def held(self) -> bool:
@@ -244,7 +244,7 @@ class FileLock:
         return self._file is not None
 
     def acquire(self) -> bool:
-        """Try to get the lock, without waiting; return whether it is held. Raises OSError where no lock can be had."""
+        """Try to get the lock, without waiting; return whether it is held. Raises OSError where locking fails."""
         if self._file is not None:
             if self._is_current(self._file):
                 return True
@@ -268,7 +268,7 @@ class FileLock:
         return locked
 
     def touch(self, now: float) -> None:
-        """Set the time of change to a wall-clock time; raises OSError."""
+        """Set the modification time to a wall-clock time; raises OSError."""
         if self._file is not None:
             os.utime(self._file, (now, now))
 
@@ -290,7 +290,7 @@ class FileLock:
 
 
 def is_same_file(facts: os.stat_result, path: Path) -> bool:
-    """Return whether the file that `facts` are of is still the one at a path."""
+    """Return whether the file with the stat `facts` is still the file at a path."""
     try:
         there = path.lstat()
     except OSError:
@@ -299,7 +299,7 @@ def is_same_file(facts: os.stat_result, path: Path) -> bool:
 
 
 def read_lock(path: Path) -> tuple[bool, float | None]:
-    """Return whether another process holds the lock at a path, and when it was last touched (None: never made)."""
+    """Return whether another process holds the lock at a path, and the time of its last touch (None: never created)."""
     try:
         file = os.open(path, os.O_RDONLY | _FILE)
     except OSError:  # none yet, or not ours to see
@@ -321,7 +321,7 @@ def read_lock(path: Path) -> tuple[bool, float | None]:
 
 
 def write_all(file: int, content: bytes) -> None:
-    """Write all of it, in as many writes as it takes; raises OSError."""
+    """Write all bytes, in as many writes as needed; raises OSError."""
     view = memoryview(content)
     while view:
         written = os.write(file, view)
@@ -331,12 +331,12 @@ def write_all(file: int, content: bytes) -> None:
 
 
 def reason(error: OSError) -> str:
-    """Say in a few words why a file could not be opened, read or written."""
+    """Return in a few words why a file could not be opened, read or written."""
     return "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror or str(error)
 
 
 def words(error: Exception, path: Path | None) -> str:
-    """Say in a few clean words, for a line that says whose trouble it is, what went wrong with a file."""
+    """Return in a few clean words what went wrong with a file, for a line that names the affected part."""
     if not isinstance(error, OSError):
         return clean(f"{type(error).__name__}: {error}", 200)
     why = reason(error)
@@ -345,7 +345,7 @@ def words(error: Exception, path: Path | None) -> str:
 
 
 def _make_private(descriptor: int, mode: int, what: str) -> None:
-    """Require our own, and take away what others may do with it."""
+    """Require that a file is ours, and remove the permissions of other users."""
     facts = os.fstat(descriptor)
     if facts.st_uid != os.geteuid():
         raise UnsafePathError(f"{what} belongs to uid {facts.st_uid}")
@@ -356,13 +356,13 @@ def _make_private(descriptor: int, mode: int, what: str) -> None:
 def check_source(
     path: Path, uid: int | None = None, *, read: os.stat_result | None = None, missing_ok: bool = False
 ) -> str:
-    """Return in one line why somebody else could have written a file; empty where only the user or root could.
+    """Return in one line why another user could have written a file; empty where only the user or root could.
 
-    `read` is the stat of the open file that was read: another one may have been put there since. With `missing_ok` the
-    file may be missing, in folders where only the user and root could put one.
-    Checked are the file, each link on the way to it, and each folder above: whoever can write one of these could have
-    put another file in its place. Each must be owned by `uid` (default: the effective one) or root, and be writable
-    for its owner alone. In a sticky folder, such as /tmp, others can write, but not replace the user's files.
+    `read` is the stat of the open file that was read: another file may be at its path now. With `missing_ok` the file
+    may be missing, in folders where only the user and root could create it.
+    The file, each link to it, and each folder above are checked: whoever can write any of these could have replaced the
+    file. Each must be owned by `uid` (default: the effective uid) or root, and be writable only for its owner. In a
+    sticky folder, such as /tmp, others can write, but not replace the user's files.
     """
     trusted = {os.geteuid() if uid is None else uid, 0}
     place, links = Path("/"), 0
@@ -400,7 +400,7 @@ def _owner(place: Path, state: os.stat_result, trusted: set[int]) -> str:
 
 
 def _mode(place: Path, state: os.stat_result) -> str:
-    """Return that others can write it. A link has no mode of its own, and a sticky folder protects its files."""
+    """Return the mode where others can write the place. A link has no mode, and a sticky folder protects its files."""
     sticky = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_ISVTX
     if stat.S_ISLNK(state.st_mode) or sticky or not state.st_mode & _OTHERS:
         return ""
@@ -413,6 +413,6 @@ def _named(place: Path) -> str:
 
 
 def shown_path(file: Path) -> str:
-    """Return the path of a file as it is shown: cleaned, and from `~` on below the home folder."""
+    """Return the path of a file for display: cleaned, and with `~` for the home folder."""
     home, where = os.environ.get("HOME", ""), str(file)
     return clean(f"~{where.removeprefix(home)}" if home and where.startswith(f"{home}/") else where)

@@ -1,9 +1,9 @@
 """History of what was sampled: fixed-size series per GPU and process, with growth, errors, idle time and usage.
 
-Each new sample of a GPU charges the time since its last one to whoever it lists. Where samples are missing nothing is
-made up: one charges two and a half intervals at most. `History` belongs to the monitor thread; it returns a
-`HistoryView`, which never changes, so that any thread may read it. All times are on the reader's monotonic clock, with
-the time that the machine was suspended added: seconds in which nothing was sampled are a gap.
+Each new sample of a GPU charges the time since the last sample to the users whose processes it lists, at most two and
+a half intervals: nothing is charged for missing samples. `History` belongs to the monitor thread; it returns a
+`HistoryView`, which never changes, so that any thread may read it. All times are on the reader's monotonic clock, plus
+the time that the machine was suspended: seconds without samples are a gap.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from gpuwatch.units import MIB
 K = TypeVar("K", bound=Hashable)
 
 SLOTS: Final = 60
-"""Points in a series, one a second."""
+"""Points in a series, one per second."""
 HOLDING_GONE: Final = 60.0
-"""Seconds of samples of its GPU after which a holding that none of them lists is forgotten."""
+"""Seconds of samples of its GPU without a holding, after which the holding is removed."""
 GPU_GONE: Final = 600.0
-"""Seconds after which a GPU that no snapshot lists is forgotten."""
+"""Seconds after which a GPU that no snapshot lists is removed."""
 MOST_PEOPLE: Final = 1000
-"""People whose use is kept; of more, those who were seen longest ago are forgotten."""
+"""Users whose use is stored, at most; beyond that the users who were seen longest ago are removed."""
 _UNJUDGED: Final = 60.0
-"""Seconds without an SM figure after which idleness is counted anew; at least `_PATIENCE` intervals."""
+"""Seconds without an SM value after which idle time is counted from 0; at least `_PATIENCE` intervals."""
 _SETTLED: Final = 60.0
-"""Seconds after which memory that a process takes is growth: until then it is loading."""
+"""Seconds after the start of a process from which more memory counts as growth: before that it is loading."""
 _PATIENCE: Final = 2.5
-"""Intervals without a sample that are not yet a gap, and that one sample charges at most."""
+"""Intervals without a sample that are not a gap yet, and that one sample charges, at most."""
 _LEAST_SLEEP: Final = 1.0
-"""Seconds from which on a suspend counts: it is the difference of two clocks that are read one after the other."""
+"""Seconds from which a suspend counts: it is the difference of two clocks that are not read at the same time."""
 
 Points: TypeAlias = tuple[float | None, ...]
 Owner: TypeAlias = tuple[int, int]
-"""A process: pid and start time."""
+"""A process: PID and start time."""
 XidCounts: TypeAlias = Mapping[int, tuple[int, float]]
-"""By code: how many came since gpuwatch started, and when the newest did."""
+"""By XID code: its number since gpuwatch started, and the time of the newest."""
 
 _GAP: Final[Points] = (None,) * SLOTS
 
@@ -50,18 +50,18 @@ _GAP: Final[Points] = (None,) * SLOTS
 
 
 class Series:
-    """One value a second for a minute; of several in a second their mean, or their peak."""
+    """Series of one value per second over one minute; several values in a second become their mean, or their peak."""
 
     def __init__(self, now: float, *, peak: bool) -> None:
         self._peak = peak
         self._slots: deque[float | None] = deque(_GAP, maxlen=SLOTS)
         self._head = floor(now)
-        """The second that the last slot stands for."""
+        """Second of the last slot."""
         self._value: float | None = None
         self._until = now
-        """When the value is too old to go on filling slots."""
+        """Time until which the last value fills slots."""
         self._second = self._head - SLOTS
-        """The second of the last sample, with the number of values in it and their mean or peak."""
+        """Second of the last sample, with the number of values in it and their mean or peak."""
         self._count = 0
         self._mixed = 0.0
 
@@ -89,12 +89,12 @@ class Series:
         self._value, self._until = value, until
 
     def stop(self, now: float) -> None:
-        """Make the series a gap from `now` on."""
+        """Make the series a gap after `now`."""
         self._advance(floor(now))
         self._value = None
 
     def points(self, now: float) -> Points:
-        """Return the slots, the last one being the second of `now`."""
+        """Return the slots; the last one is the second of `now`."""
         self._advance(floor(now))
         return tuple(self._slots)
 
@@ -108,15 +108,15 @@ class Series:
 
 
 class ErrorCounter:
-    """Counter of one GPU's errors that goes on where a sampler that was started anew begins at 0 again."""
+    """Counter of one GPU's errors that continues when a new sampler counts from 0 again."""
 
     def __init__(self) -> None:
         self.xids: XidCounts = {}
         self.ecc: tuple[int, float | None] | None = None
-        """Uncorrected errors now, and when they last increased; None while the count is not known."""
+        """Number of uncorrected errors, and the time of its last increase; None while the number is not known."""
         self._reported: tuple[Xid, ...] = ()
         self._looked = -inf
-        """When the sampler last reported XIDs, or that there are none."""
+        """Time at which the sampler last reported XIDs, or that there are none."""
         self._errors: int | None = None
         self._risen: float | None = None
 
@@ -158,29 +158,29 @@ class Idle(NamedTuple):
 
     seconds: float
     at_least: bool
-    """It was never seen busy since gpuwatch started: it may have been idle for longer."""
+    """Whether it was never seen busy since gpuwatch started: it may have been idle for longer."""
 
 
 IdleTimes: TypeAlias = Mapping[tuple[str, int, int], Idle]
-"""Idle times by GPU key, pid and start time."""
+"""Idle times by GPU key, PID and start time."""
 
 
 class HoldingRecord(NamedTuple):
     """History of one holding; replaced, never changed."""
 
     points: tuple[tuple[float, int], ...] = ()
-    """(time, bytes) whenever the bytes changed, oldest first; at most one a second, over one minute."""
+    """(time, bytes) at each change of the bytes, oldest first; at most one per second, over one minute."""
     seen: float = 0.0
     measured: float | None = None
-    """Time of the last sample that had bytes."""
+    """Time of the last sample with known bytes."""
     watched: float | None = None
-    """Time of the first sample with an SM figure, since the last gap."""
+    """Time of the first sample with an SM value since the last gap."""
     judged: float | None = None
-    """Time of the last sample with an SM figure."""
+    """Time of the last sample with an SM value."""
     busy: float | None = None
-    """Time of the last sample with SM over 0."""
+    """Time of the last sample with an SM value over 0."""
     silent: bool = False
-    """The device has no SM figure for this process, or keeps it from us."""
+    """Whether the device has no SM value for this process, or we may not read it."""
 
 
 _NEW: Final = HoldingRecord()
@@ -194,10 +194,10 @@ class HoldingHistory:
         self._trusted: float | None = None
         """Time of the last sample whose list of holdings was complete."""
         self._loading: dict[Owner, float] = {}
-        """Processes that were seen to start, and when, until they have settled."""
+        """Processes that were seen to start, with the time, until `_SETTLED` seconds have passed."""
 
     def add(self, holdings: tuple[Holding, ...], time: float, *, complete: bool, interval: float) -> int:
-        """Add a sample; return the bytes by which processes that have been there for a while grew since the last."""
+        """Add a sample; return the bytes by which settled processes have grown since the last sample."""
         records: dict[Owner, HoldingRecord] = {}  # a new dict: the old one belongs to views that were handed out
         before, loading, patience = self.records, self._loading, max(_UNJUDGED, _PATIENCE * interval)
         trusted = self._trusted if self._trusted is not None and time - self._trusted <= HOLDING_GONE else None
@@ -221,13 +221,13 @@ class HoldingHistory:
 
 
 def _find_ended(before: Mapping[Owner, HoldingRecord], owner: Owner) -> HoldingRecord | None:
-    """Return the record of a process that has ended and is listed by its PID alone."""
+    """Return the record of a process that has ended, and is now listed by its PID only."""
     pid, start = owner
     return next((record for (other, _), record in before.items() if other == pid), None) if not start else None
 
 
 def _merge(holdings: tuple[Holding, ...]) -> dict[Owner, tuple[Reading, Reading]]:
-    """Return bytes and SM by process: one that holds several MIG instances of a GPU is listed once for each."""
+    """Return bytes and SM by process: a process on several MIG instances of a GPU is listed once for each."""
     merged: dict[Owner, tuple[Reading, Reading]] = {}
     for one in holdings:
         owner, size, sm = (one.pid, one.start), one.memory, one.sm
@@ -242,9 +242,9 @@ def _merge(holdings: tuple[Holding, ...]) -> dict[Owner, tuple[Reading, Reading]
 def _extend(
     old: HoldingRecord | None, size: Reading, sm: Reading, time: float, trusted: float | None, patience: float
 ) -> HoldingRecord:
-    """Return the record after one more sample; `trusted` is when the list was complete without the holding.
+    """Return the record after one more sample; `trusted` is the last time of a complete list without the holding.
 
-    After more than `patience` seconds without an SM figure its idleness is counted anew.
+    After more than `patience` seconds without an SM value the idle time is counted from 0.
     """
     points, _, measured, watched, judged, busy, _ = _NEW if old is None else old
     measured = None
@@ -263,7 +263,7 @@ def _extend(
 
 
 def _add_point(points: tuple[tuple[float, int], ...], time: float, size: int) -> tuple[tuple[float, int], ...]:
-    """Add a point where the bytes changed, at most one a second, and drop those older than a minute."""
+    """Add a point where the bytes changed, at most one per second; drop points older than a minute."""
     if points and points[-1][1] == size:
         return points
     kept = points
@@ -278,19 +278,19 @@ def _add_point(points: tuple[tuple[float, int], ...], time: float, size: int) ->
 # -- growth -------------------------------------------------------------------------------------------------------
 
 SLOT: Final = 5.0
-"""Seconds for which one point stands."""
+"""Seconds that one point covers."""
 _SPAN: Final = 60
-"""Slots that are looked at: five minutes."""
+"""Slots that are examined: five minutes."""
 _LEAST: Final = 12
 """Slots that the points must span for a trend: a minute."""
 _BLOCK: Final = 4
-"""Slots (20 s) of which the peaks are compared, and that two points must be apart to make a slope."""
+"""Slots (20 s) in a block, whose peaks are compared; also the least distance of two points for a slope."""
 _SILENCE: Final = 20.0
-"""Seconds without a sample after which all starts anew; at least `_PATIENCE` intervals."""
+"""Seconds without a sample after which the estimate starts again; at least `_PATIENCE` intervals."""
 _GROWN: Final = 256 * MIB
-"""Bytes by which the memory must have grown over the points for a speed to be worked out."""
+"""Bytes by which the memory must have grown over the points before a speed is computed."""
 _QUANTILE: Final = 0.3
-"""Quantile of all slopes that is the speed. With a single step (a model that is loaded) at least half of them are 0."""
+"""Quantile of all slopes that gives the speed. After a single step (a model is loaded) at least half of them are 0."""
 
 _Point: TypeAlias = tuple[int, int]
 """A slot's number and bytes."""
@@ -300,9 +300,9 @@ class Trend(NamedTuple):
     """Growth of a GPU's memory."""
 
     speed: float = 0.0
-    """Bytes a second that it surely grew by over the last minutes; 0 where it does not grow, or no longer."""
+    """Bytes per second by which it certainly grew in the last minutes; 0 where it does not grow, or has stopped."""
     steady: bool = False
-    """It grew in each 20 s of the last minute without coming to rest, and is as high as it was in these minutes."""
+    """Whether it grew in each 20 s of the last minute, and is now at the highest level of these minutes."""
 
 
 _FLAT: Final = Trend()
@@ -326,7 +326,7 @@ class TrendEstimator:
         self._last = 0.0
 
     def add(self, grown: int, time: float, interval: float) -> None:
-        """Add a sample: bytes by which its processes grew since the last one."""
+        """Add a sample: the bytes by which the GPU's processes grew since the last sample."""
         slot = int(time // SLOT)
         if self._slot is None or not 0.0 <= time - self._last <= max(_SILENCE, _PATIENCE * interval):
             self._points, self._slot, self._level, self._peak, self.trend = [], slot, 0, 0, None
@@ -346,8 +346,8 @@ class TrendEstimator:
 def estimate_trend(points: list[_Point], block: int = _BLOCK) -> Trend | None:
     """Return the trend of (slot, bytes), oldest first; None where they span too little time.
 
-    The speed is a low quantile of the slopes between all pairs of points (Theil and Sen take the median), so that no
-    step, however high, is taken for a trend; and no more than that of the last minute.
+    The speed is a low quantile of the slopes between all pairs of points (Theil and Sen take the median), so that a
+    single step, however high, is no trend; it is never more than the speed of the last minute.
     """
     first, last = points[0], points[-1]
     if last[0] - first[0] < max(_LEAST, 3 * block):
@@ -378,7 +378,7 @@ def estimate_trend(points: list[_Point], block: int = _BLOCK) -> Trend | None:
 
 
 def _peaks(points: list[_Point], block: int) -> list[int]:
-    """Return the peaks of the last four blocks of slots, oldest first; a block without points has the one before."""
+    """Return the peaks of the last four blocks of slots, oldest first; an empty block has the peak before it."""
     newest = points[-1][0]
     peaks: list[int] = []
     for blocks in (3, 2, 1, 0):
@@ -392,23 +392,23 @@ def _peaks(points: list[_Point], block: int) -> list[int]:
 
 
 class Use(NamedTuple):
-    """Use by one person or one run over some time. It adds up over GPUs: two for an hour are 2 GPU-hours."""
+    """Use by one user or one run over some time. It adds up over GPUs: two GPUs for an hour are 2 GPU-hours."""
 
     held: float = 0.0
-    """GPU-seconds in which it had memory on a GPU."""
+    """GPU-seconds with memory on a GPU."""
     busy: float = 0.0
-    """GPU-seconds of these in which one of its processes there was seen to run a kernel (SM over 0)."""
+    """GPU-seconds of `held` in which one of its processes on the GPU was seen to run a kernel (SM over 0)."""
     unknown: float = 0.0
-    """GPU-seconds of these in which it is not known whether it ran one."""
+    """GPU-seconds of `held` in which it is not known whether a kernel ran."""
     memory: float = 0.0
-    """Byte-seconds."""
+    """Byte-seconds of memory."""
     idle: float = 0.0
-    """Byte-seconds of these held by processes that were seen to run nothing (SM 0)."""
+    """Byte-seconds of `memory` held by processes that were seen to run nothing (SM 0)."""
     unsized: float = 0.0
-    """GPU-seconds in which one of its processes had no figure of its memory: the byte-seconds are too few by that."""
+    """GPU-seconds in which the memory of one of its processes was not known, and is missing in `memory`."""
 
     def plus(self, other: Use) -> Use:
-        """Return both together."""
+        """Return the sum of both."""
         held, busy, unknown, memory, idle, unsized = other
         return Use(
             self.held + held,
@@ -430,7 +430,7 @@ class ChargeTimer:
         self._stamps: dict[str, float] = {}
 
     def seconds(self, gpu: Gpu, interval: float) -> float:
-        """Return the seconds since the last sample; 0 for the first, and for one that is given again."""
+        """Return the seconds since the last sample; 0 for the first sample, and for a repeated one."""
         if not gpu.sampled:
             return 0.0
         before = self._stamps.get(gpu.key)
@@ -439,10 +439,10 @@ class ChargeTimer:
 
 
 def charged(holdings: Iterable[Holding], seconds: float, owner_of: Callable[[Holding], K]) -> dict[K, Use]:
-    """Return the use of one GPU over some seconds by owner.
+    """Return the use of one GPU over some seconds, by owner.
 
-    Of several holdings of one owner the time counts once: it is busy where one of them is, and unknown where none is
-    and one of them has no figure. The memory adds up.
+    The time of several holdings of one owner counts once: as busy where any is busy, as unknown where none is busy and
+    any has no value. Their memory adds up.
     """
     sums: dict[K, tuple[int, float, float, bool]] = {}
     for one in holdings:
@@ -467,16 +467,16 @@ def charged(holdings: Iterable[Holding], seconds: float, owner_of: Callable[[Hol
 
 
 class Usage:
-    """Sum of each person's use; used from one thread."""
+    """Sum of each user's use; used from one thread."""
 
     def __init__(self, most: int = MOST_PEOPLE) -> None:
         self.totals: Mapping[int, Use] = {}
-        """By uid, since the first snapshot; replaced, never changed."""
+        """Use by uid since the first snapshot; replaced, never changed."""
         self._most = most
         self._timer = ChargeTimer()
 
     def add(self, snapshot: Snapshot) -> None:
-        """Add a snapshot. Processes without a visible owner are nobody's use."""
+        """Add a snapshot. Processes without a visible owner are ignored."""
         times = [(gpu, self._timer.seconds(gpu, snapshot.interval)) for gpu in snapshot.gpus]
         times = [(gpu, seconds) for gpu, seconds in times if seconds and gpu.holdings]
         if not times:
@@ -496,7 +496,7 @@ class Usage:
 
 
 class GpuView(NamedTuple):
-    """History of one GPU, as handed out."""
+    """History of one GPU, for readers."""
 
     utilization: Points = _GAP
     memory: Points = _GAP
@@ -526,25 +526,25 @@ class HistoryView:
         self._use: Mapping[int, Use] = use or {}
         self.now = now
         self.watched = watched
-        """Seconds since the first snapshot, without those in which the machine was suspended."""
+        """Seconds since the first snapshot, without the time that the machine was suspended."""
 
     def utilization(self, gpu_key: str) -> Points:
-        """Return the last minute of utilization: 60 values in percent, oldest first, one a second; None is a gap.
+        """Return the utilization of the last minute: 60 values in percent, oldest first, one per second; None is a gap.
 
-        Where several samples fell into one second it is their mean; where samples are further apart, each holds until
-        the next, for two intervals at most.
+        Several samples in one second become their mean; where samples are further apart, each value is repeated until
+        the next sample, for two intervals at most.
         """
         return self._gpus.get(gpu_key, _NO_GPU).utilization
 
     def memory(self, gpu_key: str) -> Points:
-        """Return the last minute of used memory in bytes, like `utilization`; of several in a second, the greatest."""
+        """Return the used memory of the last minute in bytes, like `utilization`, but with maxima in place of means."""
         return self._gpus.get(gpu_key, _NO_GPU).memory
 
     def idle(self, gpu_key: str, pid: int, start: int) -> Idle | None:
-        """Return how long a process has not run on a GPU, or None where that is not known.
+        """Return how long a process has not run on a GPU; None where that is not known.
 
-        It counts to the last sample that measured it, so that samples that are missing add nothing; after a minute
-        without one (a GPU that was lost) it starts anew.
+        The time ends at the last sample with an SM value, so that missing samples add nothing; after a minute without
+        one (a GPU that was lost) it starts from 0.
         """
         record = self._gpus.get(gpu_key, _NO_GPU).records.get((pid, start))
         if record is None or record.silent or record.judged is None or record.watched is None:
@@ -555,8 +555,8 @@ class HistoryView:
     def growth(self, gpu_key: str, pid: int, start: int) -> int | None:
         """Return the bytes by which a holding grew in the last minute; negative where it shrank.
 
-        A holding that was seen to appear grew from 0. One that was there before gpuwatch grew since the first look, and
-        has no growth (None) after a single look.
+        A holding that was seen to appear grew from 0. The growth of a holding older than gpuwatch starts at the first
+        sample, and is None after a single sample.
         """
         record = self._gpus.get(gpu_key, _NO_GPU).records.get((pid, start))
         if record is None or record.measured is None or record.points[0][0] == record.measured:
@@ -569,28 +569,29 @@ class HistoryView:
         return record.points[-1][1] - before
 
     def trend(self, gpu_key: str) -> Trend | None:
-        """Return how fast the processes that are on a GPU take more of its memory, or None where that is not known yet.
+        """Return how fast the running processes on a GPU take more memory; None where that is not known yet.
 
-        It takes a minute of samples without a gap of 20 s; it changes every five seconds.
+        This needs a minute of samples without a gap of 20 s; the result changes every five seconds.
         """
         return self._gpus.get(gpu_key, _NO_GPU).trend
 
     def last_listed(self, gpu_key: str) -> tuple[Gpu, Snapshot] | None:
-        """Return a GPU as it last was with a complete list of its processes, and that snapshot; None where never."""
+        """Return a GPU's last row with a complete list of processes, and the row's snapshot; None if none."""
         return self._gpus.get(gpu_key, _NO_GPU).listed
 
     def xids(self, gpu_key: str) -> XidCounts:
-        """Return the XIDs of a GPU: by code, how many there were, and the reader's monotonic time of the newest.
+        """Return the XIDs of a GPU by code: their number, and the reader's monotonic time of the newest.
 
-        Those that the sampler had counted before our first look are among them, with their time by the wall clock.
+        XIDs that the sampler counted before the first snapshot are included; their time is computed from the wall
+        clock.
         """
         return self._gpus.get(gpu_key, _NO_GPU).xids
 
     def ecc(self, gpu_key: str) -> tuple[int, float | None] | None:
-        """Return a GPU's uncorrected memory errors now, and the reader's time at which they last increased.
+        """Return a GPU's number of uncorrected memory errors, and the reader's time of its last increase.
 
-        That time is None where they have not increased since gpuwatch started; all is None while the count is not
-        known.
+        The time is None where the number has not increased since gpuwatch started; the result is None while the number
+        is not known.
         """
         return self._gpus.get(gpu_key, _NO_GPU).ecc
 
@@ -611,9 +612,9 @@ class History:
         """History up to the last `add`."""
 
     def add(self, snapshot: Snapshot, now: float, slept: float = 0.0) -> HistoryView:
-        """Add a snapshot that was received at `now`, forget what is gone, and return the new view.
+        """Add a snapshot that was received at `now`, remove what has disappeared, and return the new view.
 
-        `slept` is for how many seconds the machine has been suspended so far, which `now` does not count.
+        `slept` is the number of seconds that the machine has been suspended so far, which `now` does not include.
         """
         if self._began is None:
             self._began = now
@@ -638,7 +639,7 @@ class _GpuHistory:
 
     def __init__(self, now: float) -> None:
         self.listed = now
-        """When a snapshot last listed this GPU, whatever its health."""
+        """Time at which a snapshot last listed this GPU, whatever its health."""
         self._stamp = 0.0
         self._utilization = Series(now, peak=False)
         self._memory = Series(now, peak=True)
@@ -646,7 +647,7 @@ class _GpuHistory:
         self._growth = TrendEstimator()
         self._errors = ErrorCounter()
         self._complete: tuple[Gpu, Snapshot] | None = None
-        """The last sample whose list of processes was complete; snapshots never change, so a reference will do."""
+        """Last row with a complete list of processes, and its snapshot."""
 
     def add(self, gpu: Gpu, now: float, snapshot: Snapshot) -> None:
         self.listed = now

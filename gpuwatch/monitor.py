@@ -24,57 +24,58 @@ from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.sources.source import Source
 
 PATIENCE: Final = 0.25
-"""Seconds that one wait for a snapshot takes at most: the longest delay of a request (`poke`, `mute`)."""
+"""Seconds that one wait for a snapshot takes, at most: the longest delay of a request (`poke`, `mute`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Snapshot with its history and alerts: everything that a reader draws at one moment. It never changes."""
+    """Snapshot with its history and alerts: everything that a reader draws at one time. It never changes."""
 
     snapshot: Snapshot
     received: float
-    """Reader's monotonic clock when the snapshot came."""
+    """Reader's monotonic time at which the snapshot came."""
     history: HistoryView
     alerts: tuple[Alert, ...] = ()
-    """All that hold now, with their marks: the worst first, then the oldest. A sink's trouble is one of them."""
+    """All alerts that hold now, with their marks: the worst first, then the oldest. They include troubles of sinks."""
     raised: tuple[Alert, ...] = ()
     """Alerts that this snapshot raised, or made worse; never a sink's trouble.
 
-    Where only marks changed, a frame has the snapshot of the one before, and nothing here, in `cleared` and `eased`.
+    Where only marks changed, a frame has the snapshot of the frame before, and `raised`, `cleared` and `eased` are
+    empty.
     """
     cleared: tuple[Alert, ...] = ()
-    """Alerts that it ended, with when and how."""
+    """Alerts that this snapshot ended, with the time and the reason."""
     attention: Attention = NO_ATTENTION
-    """What the user has acknowledged and muted."""
+    """Alerts and rules that the user has acknowledged or muted."""
     number: int = 0
-    """Counts up by one a frame."""
+    """Number of the frame."""
     eased: tuple[Alert, ...] = ()
-    """Alerts that hold and that this snapshot let step down."""
+    """Alerts that hold, and whose severity this snapshot lowered."""
     attended: Attention = NO_ATTENTION
     """Argument of the last `attend`: where `attention` differs from it, the user of this gpuwatch changed it."""
     kept: IdleTimes | None = None
-    """Idle times that a `gpuwatch watch` has kept, for where the history is too short; None where none runs."""
+    """Idle times from a running `gpuwatch watch`, for where the history is too short; None where none runs."""
 
 
 class Sink(Protocol):
-    """Receiver of every frame: the events log, messages. It does its own work on threads of its own.
+    """Receiver of every frame, such as the events log. It works on its own threads.
 
-    Its trouble is shown as an alert of the rule `gpuwatch`. The monitor never closes it: its maker does, once the
-    monitor has been stopped.
+    Its trouble is shown as an alert of the rule `gpuwatch`. The monitor never closes a sink: its creator does, after
+    the monitor was stopped.
     """
 
     name: str
-    """Its name on screen: `events log`."""
+    """Name on screen: `events log`."""
 
     @property
     def trouble(self) -> str:
-        """What keeps it from its work, in one line; empty when all is well. Read from the monitor thread."""
+        """Why the sink cannot work, in one line; empty for no trouble. Read from the monitor thread."""
 
     def take(self, frame: Frame) -> None:
-        """Accept a frame from the monitor thread; it must not wait. What it raises is its trouble."""
+        """Accept a frame from the monitor thread, without waiting. An exception becomes the sink's trouble."""
 
     def close(self, seconds: float) -> None:
-        """Finish what is under way, and give up after so many seconds; from any thread."""
+        """Finish the running work, and give up after `seconds`; from any thread."""
 
 
 def seconds_suspended() -> float:
@@ -108,12 +109,12 @@ class Monitor(threading.Thread):
         slept: Callable[[], float] = seconds_suspended,
         patience: float = PATIENCE,
     ) -> None:
-        """`kept` returns `Frame.kept`; called from the thread for each snapshot, it must neither wait nor raise."""
+        """`kept` returns `Frame.kept`; the thread calls it for each snapshot: it must neither wait nor raise."""
         super().__init__(name="gpuwatch-watch", daemon=True)
         self.newest: Frame | None = None
         """The last frame; may be read from any thread."""
         self.failure: Exception | None = None
-        """What ended the thread, where something unexpected did."""
+        """Exception that ended the thread; None where there was none."""
         self._source = source
         self._publish = publish
         self._engine = engine or Engine()
@@ -122,10 +123,10 @@ class Monitor(threading.Thread):
         self._kept = kept
         self._attention = self._attended = NO_ATTENTION
         self._marks_changed = False
-        """Somebody waits to see what they acknowledged or muted."""
+        """Whether changed marks wait to be shown."""
         self._troubles: dict[str, Alert] = {}
         self._failed: dict[str, str] = {}
-        """By sink, what it raised when it was given the last frame."""
+        """By sink, the error that it raised for the last frame."""
         self._clock = clock
         self._wall = wall
         self._slept = slept
@@ -133,7 +134,7 @@ class Monitor(threading.Thread):
         self._stopping = threading.Event()
         self._requests: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._attending: SimpleQueue[Attention] = SimpleQueue()
-        """Arguments of `attend` that are in no frame yet."""
+        """Arguments of `attend` that no frame contains yet."""
 
     def run(self) -> None:
         """Run the thread; called by `start`."""
@@ -152,23 +153,23 @@ class Monitor(threading.Thread):
         self._source.close()
 
     def set_interval(self, seconds: float) -> None:
-        """Ask the source for a snapshot every so many seconds."""
+        """Request a snapshot every `seconds` from the source."""
         self._requests.put(lambda: self._source.set_interval(seconds))
 
     def poke(self) -> None:
-        """Ask the source for a sample at once."""
+        """Request a sample at once from the source."""
         self._requests.put(self._source.poke)
 
     def set_shares(self, shares: Sequence[Share]) -> None:
-        """Let the source read declarations by other agreed shares."""
+        """Make the source read declarations with other agreed shares."""
         self._requests.put(lambda: self._source.set_shares(shares))
 
     def add(self, *sinks: Sink) -> None:
-        """Pass every frame to these too, from the next on."""
+        """Pass every frame to these sinks too, from the next frame on."""
         self._requests.put(lambda: self._sinks.extend(sinks))
 
     def acknowledge(self, alert: Alert) -> None:
-        """Acknowledge an alert: quiet until it gets worse or ends."""
+        """Acknowledge an alert: no notices until it gets worse or ends."""
         self._mark(lambda: self._attention.acknowledged(alert, self._wall()))
 
     def unacknowledge(self, alert: Alert) -> None:
@@ -186,17 +187,17 @@ class Monitor(threading.Thread):
     def attend(self, attention: Attention) -> None:
         """Replace the acknowledgements and mutes by those of another gpuwatch, or of an earlier one.
 
-        The next frame shows them, with what the user of this one acknowledged or muted since the frame before.
+        The next frame shows them, together with the marks that this gpuwatch's user changed since the frame before.
         """
         self._attending.put(attention)
 
     def restore(self, alerts: Iterable[Alert]) -> None:
-        """Continue alerts that held when another gpuwatch stopped, as if they had been raised here."""
+        """Continue alerts that held when another gpuwatch stopped, as if this one had raised them."""
         held = tuple(alerts)
         self._requests.put(lambda: self._engine.restore(held, self._clock(), self._wall()))
 
     def set_limits(self, limits: Limits) -> None:
-        """Judge by other limits from the next snapshot on."""
+        """Use other limits from the next snapshot on."""
         self._requests.put(lambda: setattr(self._engine, "limits", limits))
 
     def _mark(self, change: Callable[[], Attention]) -> None:
@@ -206,7 +207,7 @@ class Monitor(threading.Thread):
         self._requests.put(apply)
 
     def _step(self) -> bool:
-        """Publish the frame of one snapshot, if one comes; return False where nobody listens any more."""
+        """Publish the frame of one snapshot, if one comes; return False where there is no receiver any more."""
         self._apply_requests()
         if self._marks_changed and not self._publish_marks():
             return False
@@ -230,7 +231,7 @@ class Monitor(threading.Thread):
                 self._requests.get_nowait()()
 
     def _publish_marks(self) -> bool:
-        """Publish the newest frame again with the marks as they are now; return False where nobody listens."""
+        """Publish the newest frame again with the present marks; return False where there is no receiver any more."""
         self._marks_changed = False
         if self.newest is None:
             return True
@@ -238,7 +239,7 @@ class Monitor(threading.Thread):
         return self._send(self._next(self.newest, alerts=alerts, raised=(), cleared=(), eased=()))
 
     def _next(self, frame: Frame, **changes: Any) -> Frame:
-        """Return a frame with the marks as they are now and the next number."""
+        """Return a frame with the present marks and the next number."""
         number = self.newest.number + 1 if self.newest else 0
         return replace(frame, attention=self._attention, attended=self._attended, number=number, **changes)
 
@@ -266,7 +267,7 @@ class Monitor(threading.Thread):
         return self._next(frame)
 
     def _check_sinks(self, snapshot: Snapshot, now: float, wall: float) -> tuple[list[Alert], list[Alert]]:
-        """Return the troubles of sinks as alerts about gpuwatch itself, and those that are over."""
+        """Return the troubles of sinks as alerts about gpuwatch itself, and the alerts of troubles that have ended."""
         before, self._troubles = self._troubles, {}
         for sink in self._sinks:
             try:
@@ -301,7 +302,7 @@ class Monitor(threading.Thread):
         return True
 
     def _fail(self, error: Exception) -> None:
-        """Publish a last frame that says what ended the thread."""
+        """Publish a last frame with the error that ended the thread."""
         self.failure = error
         last = self.newest
         words = text.clean(f"gpuwatch stopped watching: {type(error).__name__}: {error}", limit=400)

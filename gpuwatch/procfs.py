@@ -1,7 +1,7 @@
-"""Facts of one process in /proc, read within bounds.
+"""Reader of one process's facts in /proc, within bounds.
 
-Every function takes the root of the tree, so that a test can pass a fixture. A process that has ended raises
-`FileNotFoundError` or `ProcessLookupError` (`GONE`), whichever the kernel chose; malformed text raises `ValueError`.
+Every function takes the root of /proc, so that a test can pass a fixture. For a process that has ended the kernel gives
+`FileNotFoundError` or `ProcessLookupError` (`GONE`); malformed text raises `ValueError`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ PF_KTHREAD = 0x00200000
 """The flag of a kernel thread in field 9 of /proc/PID/stat (include/linux/sched.h)."""
 
 PF_EXITING = 0x00000004
-"""The flag of a thread that is on its way out (include/linux/sched.h)."""
+"""The flag of a thread that is ending (include/linux/sched.h)."""
 
 DEAD = frozenset("ZXx")
-"""States of a thread that runs no more: zombie, dead."""
+"""States of a thread that has ended: zombie, dead."""
 
 STOPPED = frozenset("Tt")
 """States of a thread that is stopped by job control or by a debugger."""
@@ -41,20 +41,20 @@ _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO, a constant of the kernel (include/linux/proc_ns.h)."""
 
 _CHUNK = 64 << 10
-"""Bytes read at once: most files of /proc have fewer."""
+"""Bytes per read: most files of /proc have fewer."""
 
 LONGEST = 64 << 10
-"""Bytes that are read of a file of a process by default. Its owner decides on the content: PR_SET_MM_MAP(2const), which
-takes no privileges, makes hundreds of MiB the command line or the environment (prctl_set_mm in kernel/sys.c)."""
+"""Bytes that are read of a process's file by default. Its owner controls the content: PR_SET_MM_MAP(2const), which
+needs no privileges, can set a command line or an environment of hundreds of MiB (prctl_set_mm in kernel/sys.c)."""
 
 _LONGEST_STATUS = 1 << 20
-"""Bytes of /proc/PID/status, which is read whole: 65,536 groups (NGROUPS_MAX, limits.h) of ten digits are 720 kB."""
+"""Bytes of /proc/PID/status, read completely: 65,536 groups (NGROUPS_MAX, limits.h) of ten digits are 720 kB."""
 
 _LONGEST_PATH = 4096
-"""Bytes of the command line that are read for the name of its program: PATH_MAX (limits.h)."""
+"""Bytes of the command line that are read to find the name of its program: PATH_MAX (limits.h)."""
 
 _COMM_MAX = 15
-"""Bytes that the kernel keeps of a name: TASK_COMM_LEN less the NUL (include/linux/sched.h)."""
+"""Bytes of a name that the kernel keeps: TASK_COMM_LEN less the NUL (include/linux/sched.h)."""
 
 _OWNER = re.compile(rb"^Uid:\s+(\d+).*\nGid:\s+(\d+).*(?:\n(?:(?!Groups:).*\n){0,8}Groups:([\d \t]*))?", re.MULTILINE)
 
@@ -64,20 +64,20 @@ _AT_ONCE = 10 * os.sysconf("SC_CLK_TCK")
 """Ticks within which the init of a container starts its program; other children were adopted."""
 
 THREADS_MAX = 64
-"""Threads of a process that are looked at."""
+"""Threads of a process that are examined, at most."""
 
 _STARTERS_MAX = 1024
-"""Threads of a process whose children are read; a training has some hundred threads."""
+"""Threads of a process whose children are read, at most; a training has some hundred threads."""
 
 _TOP = os.sysconf("SC_PAGESIZE") + 8192
 """Bytes from the end of the environment to the top of the memory without address randomization, at most: a guard page,
 and the path of the program (PATH_MAX). With it they are GiBs apart: one in a million is within these bytes."""
 
 _ANCESTORS_MAX = 256
-"""A bound for a tree that changes while it is read; real chains are some ten long."""
+"""Ancestors of a process, at most, since the tree may change while it is read; real chains have about ten."""
 
 _DESCENDANTS_MAX = 4096
-"""A bound against a fork bomb; a job with a loader for each of its cores has some hundred."""
+"""Descendants of a process, at most, as a protection from fork bombs; a job may have some hundred."""
 
 
 class Stat(NamedTuple):
@@ -87,28 +87,28 @@ class Stat(NamedTuple):
     state: str
     ppid: int
     group: int
-    """Number of its process group, which the kernel gives to nobody else while any member lives."""
+    """Number of the process group; the kernel does not reuse it while any member lives."""
     session: int
-    """PID of the leader of its session."""
+    """PID of the session's leader."""
     tty: int
     flags: int
     used: int
-    """Time on the CPU, in the program and in the kernel for it."""
+    """CPU time, in the program and in the kernel for it."""
     start_ticks: int
     rss: int
     environ_end: int
-    """End address of its environment; 0 where it has none (it has ended, is in the middle of execve(2), or is a thread
-    of the kernel), and where it is not readable."""
+    """End address of the environment; 0 where there is none (the process has ended, is in execve(2), or is a kernel
+    thread), and where it is not readable."""
     waited: int = 0
-    """Time on the CPU of its children that it has waited for, and of theirs."""
+    """CPU time of the children that the process has waited for, and of their children."""
     start_code: int = 0
-    """Address of its program; 1 where it is not readable, and 0 where it has none."""
+    """Address of the program; 1 where it is not readable, 0 where there is none."""
     start_stack: int = 0
-    """Address of the start of its stack; 0 as for `environ_end`."""
+    """Address of the start of the stack; 0 as for `environ_end`."""
 
     @property
     def program(self) -> str:
-        """Mark of the program that it runs: it changes with each execve(2), and not with the title.
+        """Mark of the running program: it changes with each execve(2), and not with the title.
 
         The kernel puts the stack of each program, and the code of most, at a random address; a title is written over
         the memory of the arguments, which moves nothing (seen with setproctitle 1.3.8). The mark is a sum of 32 bits,
@@ -125,7 +125,7 @@ class Stat(NamedTuple):
 
     @property
     def kernel_thread(self) -> bool:
-        """Whether it is a thread of the kernel, which no signal ends."""
+        """Whether it is a kernel thread, which no signal ends."""
         return bool(self.flags & PF_KTHREAD)
 
 
@@ -161,7 +161,7 @@ def parse_stat(raw: bytes) -> Stat:
 def is_leader_alive(pid: int, stat: Stat, proc: Path = PROC) -> bool | None:
     """Return whether the leader of a process's session still runs; None where that is not known.
 
-    The PID is that of no other process: the kernel gives it to nobody while the session exists (alloc_pid). With
+    No other process can have its PID: the kernel does not reuse it while the session exists (alloc_pid). With
     hidepid the leader may only be hidden: the caller has to check how /proc is mounted.
     """
     if stat.session <= 0:  # hidden, or in a PID namespace that is not below ours

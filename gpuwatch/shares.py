@@ -1,4 +1,4 @@
-"""Declared, reserved and promised memory of GPUs, beside the memory that processes hold. Pure functions."""
+"""Shares: computes the declared, reserved and promised memory of GPUs, and what processes hold of it."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from gpuwatch.model import Basis, Declaration, Declared, Gpu, Knowledge, Limit, 
 from gpuwatch.units import GIB, MIB, gib
 
 RESERVATION_GRACE: Final = 15 * 60.0
-"""Seconds for which a reservation counts though none of its processes holds the GPU: half of what the rule `idle but
+"""Seconds for which a reservation counts although none of its processes holds the GPU: half of what the rule `idle but
 held` lets pass, and long enough to import a framework from a slow disk and to read a data set first."""
 
 
 class LimitUsage(NamedTuple):
-    """Use of a limit on one GPU, by a process alone or by all processes in the scope of the limit."""
+    """Use of a limit on one GPU, by one process or by all processes in the scope of the limit."""
 
     gpu: str
-    """UUID."""
+    """UUID of the GPU."""
     scope: str
-    """Empty for a process alone."""
+    """Scope of the limit; empty for one process."""
     limit: Limit
     declaration: Declaration
     held: int
-    """Bytes of those whose holding is known."""
+    """Bytes of all its processes whose memory is known."""
     complete: bool
-    """Whether every one of them is."""
+    """Whether the memory of all its processes is known."""
     pids: tuple[int, ...]
-    """The largest holder first; one for a process alone."""
+    """PIDs, the largest holder first."""
 
 
 class DeclaredMemory(NamedTuple):
-    """Sums of the limits on one GPU, in bytes."""
+    """Sums of the limits and holdings on one GPU, in bytes."""
 
     declared: int
-    """Sum of the limits, each scope once."""
+    """Sum of the limits, each scope counted once."""
     held: int
-    """Sum of all holdings that are known."""
+    """Sum of all known holdings."""
     total: int | None
-    """All of the GPU's memory: what fractions are counted of."""
+    """Total memory of the GPU, to which fractions refer."""
     limits: int
-    """How many there are."""
+    """Number of limits."""
     unread: int
     """Processes whose declarations could not be read."""
     undeclared: int
-    """Processes that were read and declared no limit."""
+    """Processes whose declarations were read and contain no limit."""
 
     @property
     def overcommitted(self) -> bool:
-        """Return whether more is declared than the GPU has; two halves are not, however they were rounded."""
+        """Return whether more is declared than the GPU has; two halves are not more, however they are rounded."""
         return self.total is not None and self.declared > self.total + MIB
 
 
 def limits_on(declared: Declared | None, gpu: str) -> tuple[Limit, ...]:
-    """Return the limits of a process on a GPU, that of the process alone first."""
+    """Return the limits of a process on a GPU, the limit of the process alone first."""
     if declared is None or not declared.limits:
         return ()
     found = [limit for limit in declared.limits if limit.gpu == gpu]
@@ -64,19 +64,19 @@ def limits_on(declared: Declared | None, gpu: str) -> tuple[Limit, ...]:
 
 
 def limit_on(declared: Declared | None, gpu: str) -> Limit | None:
-    """Return the limit to show beside a holding: that of the process alone, else the smallest that it shares."""
+    """Return the limit to show beside a holding: of the process alone, else the lowest of its shared limits."""
     return next(iter(limits_on(declared, gpu)), None)
 
 
 def was_read(declared: Declared | None) -> bool:
-    """Return whether a process's declarations could be looked for."""
+    """Return whether a process's declarations could be read."""
     return declared is not None and declared.knowledge is Knowledge.READ
 
 
 def is_conclusive(declared: Declared | None) -> bool:
-    """Return whether the lack of a limit means that none was declared.
+    """Return whether a missing limit means that none was declared.
 
-    And not one that only the program itself knows, nor one whose GPU is a guess: it may be meant for this one.
+    False where a limit is known only at run time, or where its GPU is a guess: it may be this GPU.
     """
     if declared is None or not was_read(declared) or declared.incomplete:
         return False
@@ -84,7 +84,7 @@ def is_conclusive(declared: Declared | None) -> bool:
 
 
 def usable(gpu: Gpu) -> int | None:
-    """Return the bytes that a GPU can give to processes: total less reserved."""
+    """Return the bytes that a GPU can give to processes: total minus reserved."""
     memory = gpu.memory
     if not known(memory.total):
         return None
@@ -125,7 +125,7 @@ def _limit_usages(gpu: Gpu, processes: Mapping[int, Process]) -> Iterable[LimitU
 
 
 def additive_limits(found: Iterable[LimitUsage]) -> list[LimitUsage]:
-    """Return the limits of a GPU that add up: of a process that is also under a shared one, the shared one alone."""
+    """Return the limits of a GPU that can be added up: of a process with a shared limit too, only the shared one."""
     found = list(found)
     shared = {pid for one in found if one.scope for pid in one.pids}
     return [one for one in found if one.scope or one.pids[0] not in shared]
@@ -148,7 +148,7 @@ def declared_memory(gpu: Gpu, processes: Mapping[int, Process]) -> DeclaredMemor
 
 
 def format_promised(gpu: Gpu, declared: DeclaredMemory, *, least: str = "≥", missing: str = "—") -> str:
-    """Format `Gpu.promised` in GiB: with `least` before it where limits could not be read, `?` where none could."""
+    """Format `Gpu.promised` in GiB; where some limits are unread, with `least` before it, or `?` if almost 0."""
     if not known(gpu.promised):
         return missing
     if not declared.unread:
@@ -157,7 +157,7 @@ def format_promised(gpu: Gpu, declared: DeclaredMemory, *, least: str = "≥", m
 
 
 def has_promised(gpu: Gpu) -> bool:
-    """Return whether enough is promised to print as more than `<0.1`."""
+    """Return whether enough is promised to be shown as more than `<0.1`."""
     return known(gpu.promised) and gpu.promised >= 0.05 * GIB
 
 
@@ -165,17 +165,17 @@ def has_promised(gpu: Gpu) -> bool:
 
 
 class Reservation(NamedTuple):
-    """Memory that `gpuwatch run` reserved for a program: what it does not hold yet is kept for it."""
+    """Reservation by `gpuwatch run`: memory that is kept for a program until the program holds it."""
 
     pids: frozenset[int]
-    """The holders of a GPU that belong to it: the program, and all below it."""
+    """PIDs of the GPU holders that belong to it: the program and its descendants."""
     uid: int
     gpus: Mapping[str, int]
     """Bytes by the UUID of the GPU."""
     made: float
-    """Wall-clock time at which it was made; of those made within it, the newest."""
+    """Wall-clock time of its creation; of the newest one where reservations were made inside it."""
     user: str = ""
-    """Name, where somebody looked it up."""
+    """Name of the user; empty where it was not looked up."""
 
 
 class PromisedMemory(NamedTuple):
@@ -184,7 +184,7 @@ class PromisedMemory(NamedTuple):
     user: str
     bytes: int
     reserved: bool
-    """By `gpuwatch run`; else it is the rest of a declared limit."""
+    """Whether `gpuwatch run` reserved it; else it is the rest of a declared limit."""
 
 
 def add_promised(snapshot: Snapshot, reserved: Sequence[Reservation]) -> Snapshot:
@@ -201,11 +201,11 @@ def add_promised(snapshot: Snapshot, reserved: Sequence[Reservation]) -> Snapsho
 def find_promised(
     gpu: Gpu, processes: Mapping[int, Process], reserved: Sequence[Reservation], now: float
 ) -> list[PromisedMemory]:
-    """Return the memory that users who declared or reserved may still take; nothing where the size is not known.
+    """Return the memory that users who declared or reserved may still take; empty where the size is not known.
 
-    `processes` are those of the snapshot by PID, `now` is wall-clock time. Where the same processes are under several
-    limits, the least counts; where one holds for some of those that share another, the shared one does. Nothing counts
-    for more than the GPU can give, nor do all reservations of one user together.
+    `processes` are those of the snapshot by PID, `now` is wall-clock time. Where several
+    limits apply to the same processes, the lowest counts; where one applies to some of the processes of a shared limit,
+    only the shared limit counts. No promise, and no user's sum of reservations, exceeds what the GPU can give.
     """
     whole = usable(gpu)
     if whole is None:
@@ -243,7 +243,7 @@ def find_promised(
 def active_reservations(gpu: Gpu, reserved: Iterable[Reservation], now: float) -> list[Reservation]:
     """Return the reservations of a GPU that count: new ones, and those whose processes hold it.
 
-    A list of holders that cannot be trusted shows of none that nothing came of it.
+    Where the list of holders cannot be trusted, no reservation counts as unused.
     """
     on = [one for one in reserved if one.gpus.get(gpu.uuid, 0) > 0]
     holders = {holding.pid for holding in gpu.holdings} if on else set()
@@ -253,7 +253,7 @@ def active_reservations(gpu: Gpu, reserved: Iterable[Reservation], now: float) -
 
 
 def user_name(uid: int, processes: Mapping[int, Process]) -> str:
-    """Return the name of a user in the snapshot; the user database could take for ever."""
+    """Return the name of a user in the snapshot; asking the user database could take forever."""
     return next((one.user for one in processes.values() if one.uid == uid and one.user), f"uid {uid}")
 
 
@@ -266,8 +266,8 @@ def holder_name(pid: int, processes: Mapping[int, Process]) -> str:
 def _size(usage: LimitUsage, gpu: Gpu, whole: int) -> int:
     """Return a limit in bytes, at most what the GPU can give (`whole`).
 
-    A fraction is one of what CUDA has, which is less than NVML's total by what is reserved: by NVML's total two halves
-    of a GPU would be more than it can give.
+    A fraction refers to CUDA's total, which is NVML's total minus the reserved memory: two halves of NVML's total would
+    be more than the GPU can give.
     """
     size, total = usage.limit.bytes, gpu.memory.total
     if usage.declaration.basis is Basis.TOTAL and known(total) and total:

@@ -57,7 +57,7 @@ def clean(raw: str | bytes, limit: int = LIMIT) -> Clean:
 def shorten(text: str, limit: int) -> Clean:
     """Return a clean text; of a long one both ends, with "…" between them.
 
-    Secrets are to be masked before: one that is cut in two may no longer be recognised.
+    Mask secrets before: a secret that is cut may no longer be recognised.
     """
     room = max(limit, 1) - 1
     if len(text) > limit:
@@ -66,7 +66,7 @@ def shorten(text: str, limit: int) -> Clean:
 
 
 def _visible(text: str) -> Iterable[str]:
-    """Yield the visible form of each character of *text*."""
+    """Yield each character of *text* in a visible form."""
     base = ""
     marks = 0
     for char in text:
@@ -364,13 +364,13 @@ def _is_scheme(before: str, word: str) -> bool:
 
 
 def _takes_script(flag: str) -> bool:
-    """Return whether what follows *flag* is code: `sh -c`, `bash -lc`, `python -c`."""
+    """Return whether the word after *flag* is code: `sh -c`, `bash -lc`, `python -c`."""
     return flag.startswith("-") and flag.endswith("c") and not flag.startswith("--")
 
 
 @functools.lru_cache(maxsize=256)
 def _is_secret_name(name: str) -> bool:
-    """Return whether a flag, variable, header or key of this name has a secret as its value, by the words in it."""
+    """Return whether a flag, variable, header or key of this name contains a secret, by the words in the name."""
     words = _split_name(name)
     if not words or words[-1] in _ABOUT_WORDS:
         return False
@@ -400,7 +400,7 @@ def _is_switch(name: str) -> bool:
 
 
 def _is_trivial(value: str) -> bool:
-    """Return whether *value* says only on, off or how many."""
+    """Return whether *value* is only a switch or a number."""
     return bool(_compiled(_TRIVIAL).fullmatch(value))
 
 
@@ -447,7 +447,7 @@ def _redact_named(text: str, *, is_script: bool) -> str:
 
 
 def _has_secret(match: re.Match[str]) -> bool:
-    """Return whether the name in *match* is that of a secret, and its value follows."""
+    """Return whether *match* contains the name of a secret, and its value follows."""
     name, sep, text = match["name"], match["sep"].strip(), match.string
     if not _is_secret_name(name[-_NAME_LIMIT:]) and not (name == "key" and _is_in_login(match)):
         return False

@@ -1,4 +1,4 @@
-"""Threads: the one background worker, and the error where the system starts no more threads."""
+"""Threads: a background worker, and the error where the system starts no more threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuwatch.errors import PROCESS_LIMIT, NoThreadError
 
 
 def start_thread(thread: threading.Thread) -> None:
-    """Start a thread; raises NoThreadError where the system gives no more, and it may be tried again then."""
+    """Start a thread; raises NoThreadError where the system starts no more; the caller may try again."""
     try:
         thread.start()
     except RuntimeError as error:  # CPython's word for any failure of pthread_create(3)
@@ -28,10 +28,10 @@ def no_thread_error() -> NoThreadError:
 
 
 class Worker:
-    """Daemon thread that makes queued calls in order, and does its own task when it is woken or when time has come.
+    """Daemon thread that runs queued calls in order, and its task when it is woken or the task is due.
 
-    An executor's thread would be waited for when the program quits; this one is waited for until a deadline. The
-    thread starts when it is first needed.
+    When the program quits, Python waits for an executor's thread without a limit; for this thread `close` waits until a
+    deadline. The thread starts when it is first needed.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Worker:
         *,
         last: Callable[[], object] = lambda: None,
     ) -> None:
-        """`task` returns the seconds after which it is to be called again, None for when `wake` is called.
+        """`task` returns the seconds until its next call, or None to be called only after `wake`.
 
-        `last` is called once, in place of the task, when the worker is closed. Neither may raise.
+        `last` is called once, instead of the task, when the worker is closed. Neither may raise.
         """
         self._name = name
         self._task = task
@@ -60,13 +60,14 @@ class Worker:
 
     @property
     def is_closing(self) -> bool:
-        """Whether the worker was closed: a task that takes long should end."""
+        """Whether the worker was closed: a long task should end."""
         return self._closing
 
     def __call__(self, call: Callable[[], Any]) -> Future[Any]:
-        """Make a call once those before it have returned; its result or its exception is in the future.
+        """Run a call after all earlier calls; its result or its exception is in the future.
 
-        Where the thread cannot be started, that is a NoThreadError, and the call is not made; the next one tries again.
+        Where the thread cannot be started, the future has a NoThreadError, and the call is not run; the next call tries
+        again.
         """
         future: Future[Any] = Future()
         with self._changed:
@@ -80,7 +81,7 @@ class Worker:
         return future
 
     def wake(self) -> None:
-        """Have the task done at once; from any thread. Raises NoThreadError, and a later call tries again."""
+        """Run the task at once; from any thread. Raises NoThreadError; a later call tries again."""
         with self._changed:
             if not self._closing:
                 self._woken = True
@@ -88,7 +89,7 @@ class Worker:
                 self._changed.notify()
 
     def close(self, seconds: float) -> None:
-        """Let the thread finish, and stop waiting for it after so many seconds; from any thread."""
+        """Let the thread finish, and stop waiting for it after `seconds`; from any thread."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -126,7 +127,7 @@ class Worker:
 
 
 def _settle(call: Callable[[], Any], future: Future[Any], end: float | None) -> float | None:
-    """Make a call, put what comes of it into the future, and return the seconds that are left until `end`."""
+    """Run a call, put its result or exception into the future, and return the seconds left until `end`."""
     try:
         future.set_result(call())
     except BaseException as error:  # noqa: BLE001 - it is handed to the one who asked, as executors do

@@ -82,7 +82,7 @@ def percent(part: float, whole: float) -> str:
     """Return a part of a whole as a percentage without the sign, in at most 4 cells: "41".
 
     More than nothing is never shown as nothing ("<1"), and less than all never as all ("99"). Above 999 it is ">999".
-    Without a positive whole it is not known.
+    Without a positive whole the result is a dash.
     """
     if not (math.isfinite(part) and math.isfinite(whole)) or whole <= 0:
         return UNKNOWN
@@ -95,7 +95,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Return whole numbers in short: `0-3,5`."""
+    """Format whole numbers as ranges: `0-3,5`."""
     spans: list[list[int]] = []
     for number in sorted(set(numbers)):
         if spans and number == spans[-1][1] + 1:
