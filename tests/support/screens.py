@@ -27,9 +27,9 @@ HOSTILE = [
     "[b",
     "[@click=app.quit]x",
     "[$x]y",
-    "日本語のプロセス" * 40,
-    "x" * 4000,
-    "python " + "--flag=value " * 300,
+    "日本語のプロセス" * 20,
+    "x" * 1000,
+    "python " + "--flag=value " * 80,
 ]
 PID = 15260
 

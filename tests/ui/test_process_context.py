@@ -9,7 +9,7 @@ from gpuwatch.analysis.strays import Cause, Certainty, Stray
 from gpuwatch.model import Container, Job, Notebook, Pane, Presence, Process, Surroundings
 from gpuwatch.ui.screens.detail import place_section, stray_section
 from tests.support.builders import gpu, holding, process, snapshot
-from tests.support.dashboards import frame, running, table, text
+from tests.support.dashboards import frame, resize, running, table, text
 from tests.support.screens import press
 
 TMUX = Pane(program="tmux", session="$1", window="%3", alive=True)
@@ -114,8 +114,10 @@ def test_processes_sort_by_where_they_run_those_that_are_nowhere_last() -> None:
 
 async def test_the_list_has_the_column_where_there_is_room_and_the_detail_has_it_everywhere() -> None:
     seen = snapshot([gpu(0, holdings=[holding(10)])], [around(pane=TMUX)])
-    for width, shown in ((160, True), (80, False)):
-        async with running(frame(seen), (width, 40)) as (app, pilot):
+    async with running(frame(seen)) as (app, pilot):
+        for width, shown in ((160, True), (80, False)):
+            await resize(app, pilot, (width, 40))
             assert ("tmux $1 %3" in table(app)[0]) is shown
             await press(pilot, "enter")
             assert "tmux session $1, pane %3" in text(app)
+            await pilot.press("escape")
