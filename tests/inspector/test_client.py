@@ -18,10 +18,12 @@ from gpuwatch.inspector.client import InspectorClient
 from tests.support.inspecting import STAND_IN, stand_in, words
 from tests.support.sampling import PATIENCE
 
+Start = Callable[..., InspectorClient]
+
 pytestmark = pytest.mark.slow  # real processes
 
 
-def test_answers_come_for_all_questions(inspector: Callable[..., InspectorClient]) -> None:
+def test_answers_come_for_all_questions(inspector: Start) -> None:
     one = inspector()
     for pid in range(1, 51):
         one.ask(pid, 7, "ada")
@@ -44,16 +46,14 @@ def test_answers_come_for_all_questions(inspector: Callable[..., InspectorClient
         ("if pid == 3: os.close(1); time.sleep(600)", "reading it crashed gpuwatch's reader (it hangs in the kernel)"),
     ],
 )
-def test_a_reader_that_fails_costs_one_answer(
-    inspector: Callable[..., InspectorClient], odd: str, expected: str
-) -> None:
+def test_a_reader_that_fails_costs_one_answer(inspector: Start, odd: str, expected: str) -> None:
     one = inspector(odd, deadline=1.0)
     for pid in range(1, 6):
         one.ask(pid, 7, "ada")
     assert words(one, times=5) == {**dict.fromkeys(range(1, 6), "read"), 3: expected}
 
 
-def test_what_has_crashed_is_no_zombie(inspector: Callable[..., InspectorClient]) -> None:
+def test_what_has_crashed_is_no_zombie(inspector: Start) -> None:
     one = inspector("os._exit(7)")
     before = set(procfs.find_children(os.getpid()))
     one.ask(1, 7, "ada")
@@ -64,7 +64,7 @@ def test_what_has_crashed_is_no_zombie(inspector: Callable[..., InspectorClient]
         assert time.monotonic() < end
 
 
-def test_a_user_whose_processes_end_the_reader_waits_and_nobody_else(inspector: Callable[..., InspectorClient]) -> None:
+def test_a_user_whose_processes_end_the_reader_waits_and_nobody_else(inspector: Start) -> None:
     now = [0.0]
     one = inspector("if question['user'] == 'eve': os._exit(7)", clock=lambda: now[0])
     for pid in range(1, 11):
@@ -82,7 +82,7 @@ def test_a_user_whose_processes_end_the_reader_waits_and_nobody_else(inspector: 
     assert not one.busy
 
 
-def test_slow_answers_are_no_way_to_keep_others_waiting(inspector: Callable[..., InspectorClient]) -> None:
+def test_slow_answers_are_no_way_to_keep_others_waiting(inspector: Start) -> None:
     one = inspector("if question['user'] == 'eve': time.sleep(0.02); took = 1.5", deadline=60.0)
     for pid in range(1, 41):
         one.ask(pid, 7, "eve")
@@ -93,7 +93,7 @@ def test_slow_answers_are_no_way_to_keep_others_waiting(inspector: Callable[...,
     assert max(set(found) - {99}) <= 8
 
 
-def test_who_has_a_reader_hang_in_the_kernel_waits_and_nobody_else(inspector: Callable[..., InspectorClient]) -> None:
+def test_who_has_a_reader_hang_in_the_kernel_waits_and_nobody_else(inspector: Start) -> None:
     stuck = ChildProcess(["sleep", "600"])
     one = inspector()
     one._stuck[stuck] = "eve"
@@ -106,7 +106,7 @@ def test_who_has_a_reader_hang_in_the_kernel_waits_and_nobody_else(inspector: Ca
     assert words(one, times=1) == {1: "read"}
 
 
-def test_readers_that_do_not_go_are_not_joined_by_more(inspector: Callable[..., InspectorClient]) -> None:
+def test_readers_that_do_not_go_are_not_joined_by_more(inspector: Start) -> None:
     stuck = [ChildProcess(["sleep", "600"]) for _ in range(4)]
     one = inspector()
     one._stuck |= {process: f"user {process.pid}" for process in stuck}
@@ -120,9 +120,7 @@ def test_readers_that_do_not_go_are_not_joined_by_more(inspector: Callable[..., 
     assert words(one, times=1) == {1: "read"}
 
 
-def test_a_reader_is_not_blamed_for_the_time_in_which_nobody_ran(
-    inspector: Callable[..., InspectorClient], tmp_path: Path
-) -> None:
+def test_a_reader_is_not_blamed_for_the_time_in_which_nobody_ran(inspector: Start, tmp_path: Path) -> None:
     now, go = [0.0], tmp_path / "go"
     one = inspector(f"while not os.path.exists({str(go)!r}): time.sleep(0.01)", clock=lambda: now[0])
     one.ask(1, 7, "ada")
@@ -136,20 +134,20 @@ def test_a_reader_is_not_blamed_for_the_time_in_which_nobody_ran(
     assert words(one, times=1) == {1: "read"}
 
 
-def test_a_reader_may_take_its_time_to_start(inspector: Callable[..., InspectorClient]) -> None:
+def test_a_reader_may_take_its_time_to_start(inspector: Start) -> None:
     late = (sys.executable, "-c", "import time\ntime.sleep(0.6)\n" + stand_in("pass")[2])
     one = inspector(command=late, deadline=0.1)
     one.ask(1, 7, "ada")
     assert words(one, times=1) == {1: "read"}
 
 
-def test_a_reader_that_does_not_start_is_not_laid_to_a_process(inspector: Callable[..., InspectorClient]) -> None:
+def test_a_reader_that_does_not_start_is_not_laid_to_a_process(inspector: Start) -> None:
     one = inspector(command=("false",))
     one.ask(1, 7, "ada")
     assert words(one, times=1) == {1: "gpuwatch's reader does not start (exit code 1)"}
 
 
-def test_what_is_no_longer_wanted_is_not_asked(inspector: Callable[..., InspectorClient]) -> None:
+def test_what_is_no_longer_wanted_is_not_asked(inspector: Start) -> None:
     one = inspector(command=("/no/such/program",))
     for pid in range(1, 1001):
         one.ask(pid, 7, "ada")
@@ -159,9 +157,7 @@ def test_what_is_no_longer_wanted_is_not_asked(inspector: Callable[..., Inspecto
     assert not one._queue
 
 
-def test_a_reader_that_leaves_without_a_word_is_asked_again(
-    inspector: Callable[..., InspectorClient], tmp_path: Path
-) -> None:
+def test_a_reader_that_leaves_without_a_word_is_asked_again(inspector: Start, tmp_path: Path) -> None:
     mark = tmp_path / "left"
     one = inspector(f"if not os.path.exists({str(mark)!r}): open({str(mark)!r}, 'w').close(); os._exit(0)")
     one.ask(1, 7, "ada")
@@ -169,9 +165,7 @@ def test_a_reader_that_leaves_without_a_word_is_asked_again(
     assert one._queue.owed("ada", time.monotonic()) == 0.0
 
 
-def test_a_reader_that_cannot_be_started_is_tried_again(
-    inspector: Callable[..., InspectorClient], tmp_path: Path
-) -> None:
+def test_a_reader_that_cannot_be_started_is_tried_again(inspector: Start, tmp_path: Path) -> None:
     program = tmp_path / "reader"
     one = inspector(command=(str(program),))
     one.ask(1, 7, "ada")
@@ -182,7 +176,7 @@ def test_a_reader_that_cannot_be_started_is_tried_again(
     assert words(one, times=1) == {1: "read"}
 
 
-def test_the_machine_is_told_once_to_each_reader(inspector: Callable[..., InspectorClient], tmp_path: Path) -> None:
+def test_the_machine_is_told_once_to_each_reader(inspector: Start, tmp_path: Path) -> None:
     log = tmp_path / "log"
     odd = f"open({str(log)!r}, 'a').write(line)\n    if pid == 3: os._exit(7)"
     share = Share(user="ada", share=0.5)
@@ -204,7 +198,7 @@ def test_the_machine_is_told_once_to_each_reader(inspector: Callable[..., Inspec
     ]
 
 
-def test_a_reader_that_was_started_before_is_taken_over(inspector: Callable[..., InspectorClient]) -> None:
+def test_a_reader_that_was_started_before_is_taken_over(inspector: Start) -> None:
     one = inspector(command=("/no/such/program",), first=ChildProcess(stand_in("pass")))
     one.ask(1, 7, "ada")
     assert words(one, times=1) == {1: "read"}

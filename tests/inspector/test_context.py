@@ -330,18 +330,8 @@ WORDS = st.one_of(
     ODD,
     st.sampled_from(
         [
-            *(
-                "python",
-                "bash",
-                "torchrun",
-                "-m",
-                "-c",
-                "torch.distributed.run",
-                "mpirun",
-                "raylet",
-                "tmux",
-                "train.py",
-            ),
+            *("python", "bash", "torchrun", "-m", "-c", "torch.distributed.run", "mpirun", "raylet", "tmux"),
+            "train.py",
             *("from multiprocessing.spawn import spawn_main; spawn_main(parent_pid=1)", "ray::A", "jupyter-lab", "-f"),
             *("ipykernel_launcher", "kernel-3f9a1c22-aa.json", "VLLM::EngineCore", "busybox", "--"),
         ]

@@ -23,12 +23,19 @@ def test_code_on_the_command_line() -> None:
         assert script_of(reader.read(process.pid, scan=seen)) == ("-c", "import torch")
 
 
-@pytest.mark.parametrize("place", ["pkg/train.py", "pkg/train/__main__.py"])
-def test_a_module_under_the_working_directory(tmp_path: Path, place: str) -> None:
-    (tmp_path / place).parent.mkdir(parents=True)
+@pytest.mark.parametrize(
+    ("argv", "place", "shown"),
+    [
+        (["-m", "pkg.train"], "pkg/train.py", "pkg/train.py"),
+        (["-m", "pkg.train"], "pkg/train/__main__.py", "pkg/train/__main__.py"),
+        (["a\x1b[31m.py"], "a\x1b[31m.py", "a\N{REPLACEMENT CHARACTER}[31m.py"),
+    ],
+)
+def test_a_source_under_the_working_directory(tmp_path: Path, argv: list[str], place: str, shown: str) -> None:
+    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / place).write_text(SOURCE)
-    with sharing("-m", "pkg.train", cwd=tmp_path) as process:
-        assert script_of(reader.read(process.pid, scan=seen)) == (place, SOURCE)
+    with sharing(*argv, cwd=tmp_path) as process:
+        assert script_of(reader.read(process.pid, scan=seen)) == (shown, SOURCE)
 
 
 @pytest.mark.parametrize("name", ["vllm.entrypoints", "../pkg", "pkg..train", ""])
@@ -44,14 +51,6 @@ def test_an_absolute_path(tmp_path: Path) -> None:
     path.write_text(SOURCE)
     with sharing(str(path), cwd=Path("/")) as process:
         assert script_of(reader.read(process.pid, scan=seen)) == (str(path), SOURCE)
-
-
-def test_a_name_that_plays_tricks_is_cleaned(tmp_path: Path) -> None:
-    (tmp_path / "a\x1b[31m.py").write_text(SOURCE)
-    with sharing("a\x1b[31m.py", cwd=tmp_path) as process:
-        name, text = script_of(reader.read(process.pid, scan=seen))
-    assert name == "a\N{REPLACEMENT CHARACTER}[31m.py"
-    assert text == SOURCE
 
 
 def test_a_script_that_was_edited_after_the_start(tmp_path: Path) -> None:
