@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
@@ -229,10 +228,10 @@ class _Candidate:
 
     @property
     def idle_unknown(self) -> bool:
-        """Whether it may be idle, and that cannot be told yet."""
+        """Whether it may be idle, and that cannot be told yet; asked only of one that does not compute."""
         idle = self.idle
         unknown = idle is None or (idle.at_least and idle.seconds < self.limits.quiet_after)
-        return unknown and not self.blind and not self.computes
+        return unknown and not self.blind
 
     @cached_property
     def family(self) -> tuple[_Candidate, ...]:
@@ -607,8 +606,6 @@ RULES: Final = (
 )
 """All causes; of two that are as certain, the first is the stronger one."""
 
-_NO_IDLE_TIMES: Final[IdleTimes] = MappingProxyType({})
-
 
 def judge(
     snapshot: Snapshot,
@@ -622,20 +619,18 @@ def judge(
     `known` are idle times that another gpuwatch has kept, for where the history is too short. A young process is not
     judged, nor memory on a GPU in trouble, with old samples, or with an incomplete list of processes.
     """
-    machine = _Machine(snapshot, history, limits, _NO_IDLE_TIMES if known is None else known)
+    machine = _Machine(snapshot, history, limits, known or {})
     strays, possible = [], []
     for one in machine.candidates:
         if one.is_young or one.computes or (one.held is not None and one.held < limits.least):
             continue
         rules = RULES if one.process.surroundings is not None else RULES[:1]  # a zombie has no context any more
-        unknown = one.idle_unknown
         found, maybe = [], []
         for rule in rules:  # the idle time first: it is the cheapest to ask
             seconds = rule.idle_for(one)
-            if seconds is None or one.is_idle_for(seconds):
-                found += [rule] if rule.matches(one) else []
-            elif unknown and rule.may_be_possible:
-                maybe += [rule] if rule.matches(one) else []
+            is_idle = seconds is None or one.is_idle_for(seconds)
+            if (is_idle or (rule.may_be_possible and one.idle_unknown)) and rule.matches(one):
+                (found if is_idle else maybe).append(rule)
         if found:
             found.sort(key=lambda rule: not rule.is_certain(one))
             strays.append(_stray(one, found))

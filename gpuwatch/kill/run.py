@@ -77,7 +77,7 @@ class Run:
                 continue
             if _session_of(stat.ppid, proc) not in sessions:
                 found.add(pid)
-        return tuple(pid for pid in sorted(found - ours - out) if uids_of(pid, proc) == {uid})
+        return tuple(pid for pid in sorted(found - ours - out) if _find_uids(pid, proc) == {uid})
 
     def close(self, *, but: PinnedProcess | None = None) -> None:
         """Close all handles except `but`; the processes keep running."""
@@ -86,7 +86,7 @@ class Run:
                 member.pinned.close()
 
 
-def uids_of(pid: int, proc: Path) -> set[int]:
+def _find_uids(pid: int, proc: Path) -> set[int]:
     """Return the uids of a process; empty where they cannot be read."""
     try:
         return set(procfs.read_uids(pid, proc))
@@ -219,7 +219,7 @@ class _Search:
         above = self._open(pid)
         if above is None or self._ppid(below) != pid or below.exited() or above.exited():
             return None
-        return above if uids_of(pid, self._proc) == {self._uid} else None
+        return above if _find_uids(pid, self._proc) == {self._uid} else None
 
     def _ppid(self, pinned: Pinned) -> int:
         stat = procfs.find_stat(pinned.target.pid, self._proc)
@@ -317,7 +317,7 @@ class _Search:
         if _is_login_shell(pid, stat) or programs.is_session_keeper(name) or name in programs.USER_SWITCHES:
             self._left_out[pid] = f"{clean(stat.comm)}: it keeps a session of its own"
             return None
-        uids = uids_of(pid, self._proc)
+        uids = _find_uids(pid, self._proc)
         if child.exited() or not uids:
             return None
         ours = uids == {self._uid}
@@ -350,7 +350,7 @@ class _Search:
             if sibling is None or stat is None or stat.start_ticks != start or sibling.exited():
                 continue
             self._check(sibling)
-            if uids_of(pid, self._proc) != {self._uid}:
+            if _find_uids(pid, self._proc) != {self._uid}:
                 self._left_out[pid] = "it runs as another user now"
             elif not self._holds(pid):
                 self._left_out[pid] = "it holds no GPU device open, so nothing shows that it is of this run"

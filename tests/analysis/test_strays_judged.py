@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.analysis.strays import Cause, StrayLimits
-from gpuwatch.history import Idle
+from gpuwatch.analysis.strays import Cause, StrayLimits, judge
+from gpuwatch.history import HistoryView, Idle
 from gpuwatch.model import Health, Job, Notebook, Process, Reason, Snapshot, SourceState, Surroundings
 from tests.support import builders
 from tests.support.builders import GIB, gpu
@@ -255,3 +255,13 @@ def test_workers_of_one_daemon_of_rays_may_wait_for_each_other() -> None:
     both = machine(workers, [held(100)], [held(101)])
     assert len(find(both, told((0, 100, HOUR), (1, 101, HOUR)))) == 2
     assert not find(both, told((0, 100, HOUR), (1, 101, 60.0)))
+
+
+def test_a_process_that_computes_or_is_young_costs_no_look_into_the_history() -> None:
+    class Closed(HistoryView):
+        def idle(self, gpu_key: str, pid: int, start: int) -> Idle | None:
+            raise AssertionError(pid)
+
+    busy, young = mine(1), mine(2, started=started(10.0))
+    report = judge(machine([busy, young], [held(1, sm=30), held(2)]), Closed())
+    assert (report.strays, report.possible) == ([], [])
