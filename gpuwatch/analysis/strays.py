@@ -625,7 +625,8 @@ def judge(
         if one.is_young or one.computes or (one.held is not None and one.held < limits.least):
             continue
         rules = RULES if one.process.surroundings is not None else RULES[:1]  # a zombie has no context any more
-        found, maybe = [], []
+        found: list[_Rule] = []
+        maybe: list[_Rule] = []
         for rule in rules:  # the idle time first: it is the cheapest to ask
             seconds = rule.idle_for(one)
             is_idle = seconds is None or one.is_idle_for(seconds)
