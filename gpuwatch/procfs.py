@@ -175,9 +175,9 @@ def is_adopted(pid: int, stat: Stat, proc: Path = PROC) -> bool:
     """Return whether the process that started another has ended, so that its parent has only adopted it.
 
     Init, `systemd --user` and the first process of a container adopt. They also start services, which count as adopted
-    here: only their cgroup tells. Under any other parent the session decides: a process starts in the session of its
-    parent, and can leave it only for one of its own. So a process in a third session, whose leader has ended, was
-    started by another process. Source: setsid(2), PR_SET_CHILD_SUBREAPER(2const).
+    here: only the cgroup shows a service. Under any other parent the session decides: a process starts in the session
+    of its parent, and can leave it only for one of its own. So a process in a third session, whose leader has ended,
+    was started by another process. Source: setsid(2), PR_SET_CHILD_SUBREAPER(2const).
     """
     if stat.ppid <= 0:  # it was put into its PID namespace from outside
         return False
@@ -221,18 +221,18 @@ def read_chunks(pid: int, name: str, proc: Path = PROC, limit: int = LONGEST) ->
 
 
 class Arguments(NamedTuple):
-    """The command line of a process, as far as it was read."""
+    """Command line of a process, as far as it was read."""
 
     words: tuple[str, ...]
     """Its arguments without the empty ones at the end; undecodable bytes are surrogates. A title is one word."""
     cut: bool
-    """It may be longer: the rest was not read, and the last word may be cut."""
+    """Whether the command line may be longer: the rest was not read, and the last word may be incomplete."""
 
 
 def read_arguments(pid: int, proc: Path = PROC, limit: int = LONGEST) -> Arguments:
     """Read the first `limit` bytes of a command line; raises `OSError` (see `GONE`).
 
-    Empty for a thread of the kernel, a zombie, and in the middle of execve(2). Source: proc_pid_cmdline(5).
+    Empty for a kernel thread, a zombie, and during execve(2). Source: proc_pid_cmdline(5).
     """
     raw = read_file(pid, "cmdline", proc, limit)
     written = raw.rstrip(b"\0")

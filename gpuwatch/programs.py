@@ -1,4 +1,4 @@
-"""Known programs, and the program that a command line runs.
+"""Known programs, and the parser that finds the program of a command line.
 
 The tables are the only lists of program names in gpuwatch: shells, terminals, service managers, notebooks, launchers,
 schedulers, servers and monitors. A name is that of an executable, of a Python script (with its `.py`), or of a module.
@@ -24,12 +24,12 @@ def _names(text: str) -> frozenset[str]:
 SHELLS = _names("sh bash dash zsh fish ksh mksh ksh93 tcsh csh ash rbash nu elvish busybox pwsh xonsh")
 
 INITS = _names("systemd init runit openrc-init s6-svscan")
-"""PID 1 of a machine, and a user's service manager. They adopt the children of ended processes.
+"""PID 1 of a machine, and a user's service manager, which adopt the children of ended processes.
 
 WSL's is called `init(Ubuntu)`: see `is_init`."""
 
 CONTAINER_INITS = _names("tini tini-static dumb-init docker-init catatonit podman-init")
-"""First processes of containers that start exactly one other, at once."""
+"""First processes of containers that at once start exactly one other process."""
 
 IDLE_INITS = _names("pause sleep tail cat")
 """First processes of containers that only keep the container alive: they start no other."""
@@ -41,7 +41,7 @@ MANAGERS = _names("""
     gnome-shell plasmashell gnome-session-binary Xorg dbus-daemon nomad gitlab-runner
     Runner.Worker buildkite-agent pause gpuwatch airflow celery
 """)
-"""Programs that start services, batch jobs, containers and desktops that have nothing to do with each other."""
+"""Programs that start unrelated services, batch jobs, containers and desktops."""
 
 _MANAGER_PREFIXES = ("containerd-shim", "condor_")
 
@@ -62,7 +62,7 @@ TERMINALS = _names("""
 _TERMINAL_PREFIXES = ("gnome-terminal", "wezterm", "jetbrains", "emacs-", "zed-remote-server", "Relay(")
 
 EDITORS = _names("vi view nano hx kak micro mc ranger")
-"""Editors and file managers without a terminal of their own, from which people start programs."""
+"""Editors and file managers without their own terminal, from which people start programs."""
 
 WRAPPERS = _names("""
     timeout time nohup nice ionice numactl env stdbuf taskset chrt setsid script unbuffer expect strace ltrace gdb
@@ -76,7 +76,7 @@ WRAPPERS = _names("""
 _PYTHON_WRAPPERS = _names("""
     ipython IPython pdb ipdb debugpy cProfile profile coverage kernprof viztracer line_profiler streamlit
 """)
-"""Python programs that run another script, which stands behind their own options."""
+"""Python programs that run another script, which follows their own options."""
 
 _AGENTS = frozenset(
     {
@@ -84,10 +84,10 @@ _AGENTS = frozenset(
         *(("prefect", "worker"), ("prefect", "agent")),
     }
 )
-"""Programs with a command by which they run one job after the other."""
+"""Programs with a subcommand that runs one job after another."""
 
 MONITORS = _names("gpuwatch nvidia-smi nvitop nvtop gpustat nv-hostengine nvidia-persistenced Xorg all-smi")
-"""Programs that ask the driver, or keep it loaded, and compute nothing."""
+"""Programs that only call the driver, or keep it loaded, and compute nothing."""
 
 # -- notebooks -----------------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class Launcher(NamedTuple):
     label: str
     names: frozenset[str]
     forwards_signals: bool = True
-    """It passes SIGINT and SIGTERM on to its ranks, or ends by them at once.
+    """Whether it forwards SIGINT and SIGTERM to its ranks, or ends the ranks at once.
 
     torchrun: torch/distributed/elastic/multiprocessing (SignalException; SubprocessHandler.close does killpg on each
     rank, which is a session of its own). mpirun: "Forward all signals from mpirun to the child processes"
@@ -150,7 +150,7 @@ _LAUNCHERS = (
 LAUNCHERS: Mapping[str, Launcher] = {name: launcher for launcher in _LAUNCHERS for name in launcher.names}
 
 SIGNAL_FORWARDERS = frozenset(launcher.label for launcher in _LAUNCHERS if launcher.forwards_signals)
-"""Labels of the launchers that pass signals on."""
+"""Labels of the launchers that forward signals."""
 
 
 class Scheduler(NamedTuple):
@@ -158,9 +158,9 @@ class Scheduler(NamedTuple):
 
     label: str
     job: str
-    """Variable with the number of the job."""
+    """Variable with the job's number."""
     mark: str
-    """Variable that only a job has, or that is there only where the scheduler is installed."""
+    """Variable that only a job has, or that exists only where the scheduler is installed."""
 
 
 SLURM = Scheduler("slurm", "SLURM_JOB_ID", "SLURM_JOB_ID")
@@ -215,7 +215,7 @@ _MODEL_SERVERS = _commands(
     ("Ray Serve", "serve", "run"),
     ("Dynamo", "dynamo.vllm dynamo.sglang dynamo.trtllm", ""),
 )
-"""Servers of models. All processes below such a server belong to it, also those behind a shell."""
+"""Servers of models. All processes below such a server belong to it, also those started through a shell."""
 
 _MODEL_SERVER_MODULES = {
     "fastchat.serve.": "FastChat",
@@ -232,7 +232,7 @@ _MODEL_SERVER_FOLDERS = {
     "text-generation-webui": "text-generation-webui",
     "tabbyapi": "TabbyAPI",
 }
-"""Servers that are known by the folder of their script alone: `ComfyUI/main.py`."""
+"""Servers that are known only by the folder of their script: `ComfyUI/main.py`."""
 
 _SERVER_TITLES = (
     (re.compile(r".*::(?:APIServer|ApiServer)"), "vLLM"),  # vllm/utils, set_process_title; the prefix may be chosen
@@ -251,8 +251,8 @@ _WEB_SERVERS = _commands(
     ("", "panel bokeh", "serve"),
     ("", "celery dramatiq arq huey_consumer huey_consumer.py taskiq rqworker rq faktory_worker", ""),
 )
-"""Servers of anything, and workers of a queue. The processes that they fork belong to them; a process behind a shell
-may be a training that a web page started."""
+"""General web servers, and workers of a queue. The processes that they fork belong to them; a process started through a
+shell may be a training that a web page started."""
 
 _INTERNAL_LISTENERS = (
     NOTEBOOK_KERNELS
@@ -263,12 +263,12 @@ _INTERNAL_LISTENERS = (
     gcs_server ray default_worker.py
 """)
 )
-"""Programs whose ports are for themselves: kernels of notebooks, dashboards of curves, launchers of runs."""
+"""Programs whose ports serve only themselves: notebook kernels, dashboards of curves, launchers of runs."""
 
 # -- names ---------------------------------------------------------------------------------------------------------
 
 _COMM_MAX = 15
-"""Characters that the kernel keeps of a name: TASK_COMM_LEN less the NUL (include/linux/sched.h)."""
+"""Characters of a name that the kernel keeps: TASK_COMM_LEN less the NUL (include/linux/sched.h)."""
 
 _SESSION_KEEPERS = MULTIPLEXERS | LOGINS | CONTAINER_INITS | MANAGERS | NOTEBOOK_SERVERS
 
@@ -292,17 +292,17 @@ def is_terminal(name: str) -> bool:
 
 
 def is_session_keeper(name: str) -> bool:
-    """Return whether the children of a program outlive the run that it was started by: a login, a service manager."""
+    """Return whether a program's children outlive the run that started it: a login, a service manager."""
     return name in _SESSION_KEEPERS or is_init(name) or name.startswith(_MANAGER_PREFIXES)
 
 
 def is_boundary(name: str) -> bool:
-    """Return whether the children of a program may be unrelated, so that no run begins with the program."""
+    """Return whether a program's children may be unrelated, so that no run begins with the program."""
     return is_session_keeper(name) or is_terminal(name) or name in EDITORS
 
 
 def is_monitor(name: str) -> bool:
-    """Return whether a program only asks the driver: a monitor, an exporter, a display server."""
+    """Return whether a program only calls the driver: a monitor, an exporter, a display server."""
     return name in MONITORS or name.startswith("dcgm") or name.endswith("exporter")
 
 
@@ -316,7 +316,7 @@ class SourceKind(Enum):
     MODULE = "-m"
     CODE = "-c"
     WORKER = "worker"
-    """The source of the parent process, whose worker the process is."""
+    """Source of the parent process: the process is its worker."""
 
 
 class Source(NamedTuple):
@@ -339,7 +339,7 @@ class Command(NamedTuple):
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*[a-z]?")
 
 _SCRIPT_INTERPRETERS = _names("perl ruby tclsh")
-"""Interpreters beside Python of programs in the tables: GNU parallel is written in Perl."""
+"""Interpreters besides Python of known programs: GNU parallel is written in Perl."""
 
 _TITLE_END = re.compile(r"(?<!:):(?!:)| ")
 
@@ -349,7 +349,7 @@ _WORKER_CODE = ("from multiprocessing.", "import sys; from multiprocessing.")
 _WORKER_MODULE = "joblib.externals.loky."
 
 _KERNEL_CONNECTION = re.compile(r"(?:^|[/=])kernel-(?:v\d+-?)?([0-9A-Za-z][0-9A-Za-z-]{3,63})\.json$")
-"""The file of a kernel's ports: `kernel-<uuid>.json`, VS Code's `kernel-v2-2107….json`."""
+"""File with a kernel's ports: `kernel-<uuid>.json`, VS Code's `kernel-v2-2107….json`."""
 
 
 def is_python(path: str) -> bool:
@@ -387,7 +387,7 @@ def _executable_name(word: str) -> str:
 
 
 def _parse_python(arguments: tuple[str, ...]) -> tuple[Source | None, tuple[str, ...]]:
-    """Return the source that an interpreter runs, and the arguments of that. Source: python(1)."""
+    """Return the source that a Python interpreter runs, and its arguments. Source: python(1)."""
     place = 0
     while place < len(arguments):
         word, rest = arguments[place], arguments[place + 1 :]
@@ -412,7 +412,7 @@ def _parse_python(arguments: tuple[str, ...]) -> tuple[Source | None, tuple[str,
 
 @functools.lru_cache(maxsize=128)
 def find_source(argv: tuple[str, ...]) -> Source | None:
-    """Return the Python source that a command line runs: behind torchrun and its like, the user's own script.
+    """Return the Python source that a command line runs; for torchrun and similar programs the user's script.
 
     None for an interactive Python, a notebook kernel, and another program.
     """
@@ -428,7 +428,7 @@ def find_source(argv: tuple[str, ...]) -> Source | None:
 
 
 def _find_wrapped(arguments: Sequence[str]) -> Source | None:
-    """Return the script behind the options of a wrapper: the first `*.py`, or the module behind `-m`."""
+    """Return the script after the options of a wrapper: the first `*.py`, or the module after `-m`."""
     for place, word in enumerate(arguments):
         if word in ("-m", "--module"):
             return Source(SourceKind.MODULE, "".join(arguments[place + 1 : place + 2]))
@@ -438,7 +438,7 @@ def _find_wrapped(arguments: Sequence[str]) -> Source | None:
 
 
 def is_worker(argv: tuple[str, ...]) -> bool:
-    """Return whether a command line is that of a worker of multiprocessing or joblib."""
+    """Return whether a command line belongs to a worker of multiprocessing or joblib."""
     source = find_source(argv)
     return source is not None and source.kind is SourceKind.WORKER
 
@@ -447,7 +447,7 @@ def is_worker(argv: tuple[str, ...]) -> bool:
 
 
 def is_notebook_server(argv: tuple[str, ...]) -> bool:
-    """Return whether a command line is that of a server that starts notebook kernels."""
+    """Return whether a command line belongs to a server that starts notebook kernels."""
     name = parse_command(argv).name
     if name == "jupyter":
         return any(f"jupyter-{word}" in NOTEBOOK_SERVERS for word in argv[1:4])
@@ -455,7 +455,7 @@ def is_notebook_server(argv: tuple[str, ...]) -> bool:
 
 
 def is_kernel(argv: tuple[str, ...]) -> bool:
-    """Return whether a command line is that of a notebook kernel; of another language, by the file of its ports."""
+    """Return whether a command line belongs to a notebook kernel; of other languages by the file of its ports."""
     return parse_command(argv).name in NOTEBOOK_KERNELS or ("--existing" not in argv and bool(find_kernel_id(argv)))
 
 
@@ -467,7 +467,7 @@ def find_kernel_id(argv: tuple[str, ...]) -> str:
 
 @functools.lru_cache(maxsize=128)
 def find_model_server(argv: tuple[str, ...]) -> str:
-    """Return the label of the model server that a command line is; empty for none."""
+    """Return the label of a command line's model server; empty where it starts none."""
     title = argv[0] if argv else ""
     for pattern, label in _SERVER_TITLES:
         if pattern.match(title):
@@ -489,7 +489,7 @@ def find_model_server(argv: tuple[str, ...]) -> str:
 
 
 def find_web_server(argv: tuple[str, ...]) -> str:
-    """Return the name of the web server, or the worker of a queue, that a command line is; empty for none."""
+    """Return the name of a command line's web server or queue worker; empty where it starts none."""
     name, arguments, _ = parse_command(argv)
     return name if name in _WEB_SERVERS and _has_verb(_WEB_SERVERS[name][1], arguments) else ""
 
@@ -499,7 +499,7 @@ def _has_verb(verbs: frozenset[str], arguments: Sequence[str]) -> bool:
 
 
 def is_internal_listener(argv: tuple[str, ...]) -> bool:
-    """Return whether the ports of a command line's program are for itself, and not for requests."""
+    """Return whether the ports of a command line's program serve only itself, and no requests."""
     return parse_command(argv).name in _INTERNAL_LISTENERS
 
 
@@ -510,11 +510,11 @@ class Role(Enum):
     """Role of an ancestor in the run of a process."""
 
     MEMBER = "member"
-    """It does work of its own, or starts the processes that do: it belongs to the run."""
+    """Process that belongs to the run: it computes, or starts processes that do."""
     LAUNCHER = "launcher"
-    """It starts the ranks of one run."""
+    """Process that starts the ranks of one run."""
     WRAPPER = "wrapper"
-    """A shell with a script, or a wrapper (timeout, xargs, make): its children are runs of their own."""
+    """A shell with a script, or a wrapper (timeout, xargs, make): each of its children is a separate run."""
     BOUNDARY = "boundary"
     """An interactive shell, a login, a terminal, a service manager: the run begins below it."""
 
@@ -529,7 +529,7 @@ def find_executable(argv: tuple[str, ...], comm: str = "") -> str:
 
 
 def find_launcher(argv: tuple[str, ...], comm: str = "") -> str:
-    """Return the label of the launcher that a process is: `torchrun`; empty for none."""
+    """Return the label of the launcher that a process is: `torchrun`; empty for any other process."""
     launcher = LAUNCHERS.get(find_executable(argv, comm))
     return "" if launcher is None else launcher.label
 
@@ -548,7 +548,7 @@ def find_role(argv: tuple[str, ...], comm: str = "") -> Role:
 
 
 def _has_script(argv: tuple[str, ...]) -> bool:
-    """Return whether a shell was given something to run; else it waits for somebody to type."""
+    """Return whether a shell has a script or command to run; else it is interactive."""
     words = parse_command(argv).arguments
     place = int(bool(argv) and PurePosixPath(argv[0]).name == "busybox")
     while place < len(words):
@@ -562,6 +562,6 @@ def _has_script(argv: tuple[str, ...]) -> bool:
 
 
 def _is_debugger(argv: tuple[str, ...]) -> bool:
-    """Return whether it is VS Code's debugger, which starts a program: `python …/debugpy/launcher 4711 --`."""
+    """Return whether a command line is VS Code's debugger with a program: `python …/debugpy/launcher 4711 --`."""
     source = parse_command(argv).source
     return source is not None and source.kind is SourceKind.FILE and "/debugpy/" in f"{source.text}/"
