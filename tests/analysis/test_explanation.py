@@ -149,11 +149,15 @@ def test_many_gpus_are_said_in_short(places: Sequence[int], words: str) -> None:
         assert point.value.endswith(f"20.0 GiB on {words}")
 
 
-def test_a_mig_instance_is_told_beside_whole_gpus() -> None:
+def test_a_mig_instance_is_named_by_its_gpu() -> None:
     instance = Instance(uuid="MIG-1", name="1g.10gb", gpu_instance=7, compute_instance=0)
     shown = snapshot([gpu(2, mig=True, instances=(instance,)), gpu(0)])
-    declared = Declared(declarations=(cap(limits={"MIG-1": GIB, UUIDS[0]: GIB}),))
-    assert only(explain(declared, shown=shown), "declared").value.endswith("1.0 GiB on each of GPU 0, MIG 7/0 of GPU 2")
+    declared = Declared(
+        declarations=(cap(limits={"MIG-1": GIB, UUIDS[0]: GIB}),), visible=Visible(gpus=("MIG-1",), text="X=MIG-1")
+    )
+    found = explain(declared, shown=shown)
+    assert only(found, "declared").value.endswith("1.0 GiB on each of GPU 0, MIG 7/0 of GPU 2")
+    assert only(found, "sees").value == "cuda:0 → MIG 7/0 of GPU 2"
 
 
 @pytest.mark.parametrize(
@@ -198,13 +202,6 @@ def test_a_declaration_says_where_it_stands_and_why_it_holds(changes: dict[str, 
 )
 def test_the_gpus_that_it_sees_and_how_sure_that_is(visible: Visible | None, value: str, aside: str) -> None:
     assert only(explain(Declared(visible=visible)), "sees") == ("sees", value, aside)
-
-
-def test_a_mig_instance_is_named_by_its_gpu() -> None:
-    instance = Instance(uuid="MIG-1", name="1g.10gb", gpu_instance=7, compute_instance=0)
-    shown = snapshot([gpu(2, mig=True, instances=(instance,))])
-    declared = Declared(visible=Visible(gpus=("MIG-1",), text="X=MIG-1"))
-    assert only(explain(declared, shown=shown), "sees").value == "cuda:0 → MIG 7/0 of GPU 2"
 
 
 def test_what_could_not_be_read_is_not_called_undeclared() -> None:
@@ -280,8 +277,10 @@ def test_a_holding_is_set_against_its_limit(held: float | Reason, verdict: str) 
 
 def test_who_exchanges_data_between_gpus_is_allowed_buffers() -> None:
     declared = Declared(frameworks=("JAX",), declarations=(cap(),), limits=(limit(),), collective=True)
-    found = explain(declared, 33)
-    assert only(found, "holds").aside.endswith("within the allowance of 1.1 GiB")
+    found = explain(declared, 33, 2)
+    first, second = (point for point in found if point.label == "holds")
+    assert first.aside.endswith("within the allowance of 1.1 GiB")
+    assert second.value == "2.0 GiB on GPU 1"
     assert "buffers" in only(found, "uses").aside
 
 
@@ -309,11 +308,6 @@ def test_what_is_newer_than_the_snapshot_counts() -> None:
     shown = snapshot([gpu(0, holdings=[holding(7, 40)])], [process(7)])
     found = explain_process(process(7, declared=Declared(declarations=(cap(),), limits=(limit(),))), shown)
     assert only(found, "holds").aside.startswith("overshoot, ")
-
-
-def test_several_holdings_are_one_point_each() -> None:
-    found = [point for point in explain(Declared(), 1, 2) if point.label == "holds"]
-    assert [point.value for point in found] == ["1.0 GiB on GPU 0", "2.0 GiB on GPU 1"]
 
 
 @pytest.mark.parametrize(

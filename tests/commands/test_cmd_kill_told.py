@@ -7,20 +7,20 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from gpuwatch.commands.kill import DialogConsole, Interrupted, KillCommand, SignalGuard
-from gpuwatch.declared.facts import Share
 from gpuwatch.kill.target import Killer
 from gpuwatch.model import Snapshot, Surroundings, Unlisted
 from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.gpuholder import GpuHolder
 from tests.support.killing import a_killer, on_record
 from tests.support.running import RealRun
+from tests.support.watches import Script
 from tests.ui.test_end_dialog import held_by
 
 STEP = 0.25
@@ -32,11 +32,12 @@ PATIENCE = 60.0
 Said = pytest.CaptureFixture[str]
 
 
-class Shown:
+class Shown(Script):
     """Snapshots one after the other, the last again and again; until it `passes`, time goes at half its pace."""
 
     def __init__(self, *snapshots: Snapshot, passes: Callable[[], bool] = lambda: True, breaks_off: int = 0) -> None:
         """After so many steps at `breaks_off` the program is told to end; 0 for never."""
+        super().__init__()
         self._snapshots = list(snapshots)
         self._passes = passes
         self._breaks_off = breaks_off
@@ -60,18 +61,6 @@ class Shown:
         if 0 < self._breaks_off <= self._steps:
             raise Interrupted(signal.SIGTERM)
         return self._snapshots.pop(0) if len(self._snapshots) > 1 else self._snapshots[0]
-
-    def set_interval(self, seconds: float) -> None:
-        """Nothing to do."""
-
-    def poke(self) -> None:
-        """Nothing to do."""
-
-    def set_shares(self, shares: Sequence[Share]) -> None:
-        """Nothing to do."""
-
-    def close(self) -> None:
-        """Nothing to do."""
 
 
 class Done(NamedTuple):

@@ -63,36 +63,30 @@ def answered_after(driver: Driver, training: GpuHolder, change: Callable[[], Non
         return " ".join(screen.text.split()), ended
 
 
-def test_another_program_is_not_ended_by_the_command(driver: Driver, own_home: Path) -> None:
-    with mine() as training:
-        said, ended = answered_after(driver, training, training.exec)
-        assert OTHER in said
+@pytest.mark.parametrize(
+    ("what", "randomised", "words"),
+    [
+        ("exec", True, OTHER),
+        ("let_go", True, "it has no GPU device open any more; nothing was sent"),
+        # As under a debugger: nothing tells a new title from a new program, so neither is ended unasked.
+        ("exec", False, "it may run another program now: python important_new_run.py; nothing was sent"),
+        ("retitle", False, "it may run another program now: python"),
+    ],
+)
+def test_what_is_no_longer_what_was_shown_is_not_ended_by_the_command(
+    driver: Driver, own_home: Path, what: str, randomised: bool, words: str
+) -> None:
+    with mine(randomised=randomised) as training:
+        assert (procfs.read_stat(training.pid).program == "") is not randomised
+        said, ended = answered_after(driver, training, getattr(training, what))
+        assert words in said
+        assert "; nothing was sent" in said
         assert ended == 1
         assert training.alive()
     assert [(line["event"], line.get("result")) for line in recorded(own_home)] == [
         ("intent", None),
         ("outcome", "changed"),
     ]
-
-
-def test_one_that_has_left_the_gpu_is_not_ended_by_the_command(driver: Driver) -> None:
-    with mine() as training:
-        said, ended = answered_after(driver, training, training.let_go)
-        assert "it has no GPU device open any more; nothing was sent" in said
-        assert ended == 1
-        assert training.alive()
-
-
-@pytest.mark.parametrize("what", ["exec", "retitle"])
-def test_where_addresses_do_not_tell_another_command_line_is_another_program(driver: Driver, what: str) -> None:
-    """As under a debugger: nothing tells a new title from a new program, so neither is ended unasked."""
-    with mine(randomised=False) as training:
-        assert procfs.read_stat(training.pid).program == ""
-        said, ended = answered_after(driver, training, getattr(training, what))
-        assert "it may run another program now: python" in said
-        assert "; nothing was sent" in said
-        assert ended == 1
-        assert training.alive()
 
 
 # ---------------------------------------------------------------------------------------------------------------
