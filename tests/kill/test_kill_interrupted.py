@@ -79,7 +79,7 @@ class Slow(Shown):
 
     def next(self, timeout: float) -> Any:
         """Wait as long as it was told to, as a sampler does, and give nothing."""
-        self.asked = timeout
+        self.waited = timeout
         signal.raise_signal(signal.SIGINT)
         return None
 
@@ -92,6 +92,6 @@ def test_ctrl_c_is_heard_before_the_first_snapshot(tmp_path: Path, capsys: pytes
         )
         with guard.open(), pytest.raises(Interrupted):
             ends.run([training.pid])
-        assert shown.asked < 1.0, "a driver that does not answer would hold Ctrl-C up for so long"
+        assert shown.waited < 1.0, "a driver that does not answer would hold Ctrl-C up for so long"
         assert training.alive()
     assert capsys.readouterr().err == "gpuwatch: broken off: nothing more is sent\n"

@@ -35,7 +35,7 @@ def write_over(words, last):  # over its arguments, or over these and its enviro
 
 def live(spec):
     libc = ctypes.CDLL(None)
-    if not spec["forks"]:
+    if not spec["forks"] and not spec["runs"]:
         write_over(b"".join(word.encode() + b"\0" for word in spec["argv"]), 46)
     if spec["leads"]:
         os.setsid()
@@ -54,8 +54,11 @@ def live(spec):
         path = os.path.join(os.environ["PYTHONPATH"], child["name"] + ".json")
         with open(path, "w") as file:
             json.dump(child, file)
-        command = [sys.executable, "-c", "#" * len("".join(child["argv"])) + "####"]
+        command = child["argv"] if child["runs"] else [sys.executable, "-c", "#" * len("".join(child["argv"])) + "####"]
         subprocess.Popen(command, env={**environ, "FAMILY": path})
+    if spec["runs"]:
+        os.write(1, b"%s %d\n" % (spec["name"].encode(), os.getpid()))
+        return
     if spec["uid"] != os.getuid():
         os.setgroups([])
         os.setresgid(spec["uid"], spec["uid"], spec["uid"])
@@ -89,10 +92,12 @@ class Member:
     reaps: bool = False
     comm: str = ""
     title: str = ""
+    runs: bool = False
+    """It really runs its script."""
 
     def spec(self, uid: int) -> dict[str, Any]:
         """Return what it is to do."""
-        given = {name: getattr(self, name) for name in ("name", "forks", "leads", "reaps", "comm", "title")}
+        given = {name: getattr(self, name) for name in ("name", "forks", "leads", "reaps", "comm", "title", "runs")}
         children = [child.spec(uid) for child in self.children]
         return {**given, "argv": list(self.argv), "environ": dict(self.environ), "uid": uid, "children": children}
 
