@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -161,14 +160,11 @@ def test_a_file_that_cannot_be_read_is_said_to_be_named(explain: Explainer, kind
 
 
 @pytest.mark.skipif(not ROOT, reason="only root may become somebody else")
-def test_a_file_that_its_owner_may_not_read_is_closed() -> None:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        (folder / "serve.yaml").write_text(PLAIN)
-        (folder / "serve.yaml").chmod(0o600)
-        with sharing(*VLLM, cwd=folder, first=f"drop({ME})") as process:
-            declared = resolve(reader.read(process.pid), E)
+def test_a_file_that_its_owner_may_not_read_is_closed(public: Path) -> None:
+    (public / "serve.yaml").write_text(PLAIN)
+    (public / "serve.yaml").chmod(0o600)
+    with sharing(*VLLM, cwd=public, first=f"drop({ME})") as process:
+        declared = resolve(reader.read(process.pid), E)
     assert said(declared, "--config").why == "serve.yaml was named and not read: it is not ours to read"
     assert declared.limits == ()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -178,15 +177,12 @@ def test_a_module_that_is_no_ordinary_file_is_not_opened(explain: Explainer, kin
 
 
 @pytest.mark.skipif(not ROOT, reason="only root may become somebody else")
-def test_a_module_that_its_owner_may_not_read_is_closed() -> None:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        (folder / "train.py").write_text("import helpers\n")
-        (folder / "helpers.py").write_text(AT_IMPORT)
-        (folder / "helpers.py").chmod(0o600)
-        with sharing("train.py", cwd=folder, first=f"drop({ME})") as process:
-            declared = resolve(reader.read(process.pid), E)
+def test_a_module_that_its_owner_may_not_read_is_closed(public: Path) -> None:
+    (public / "train.py").write_text("import helpers\n")
+    (public / "helpers.py").write_text(AT_IMPORT)
+    (public / "helpers.py").chmod(0o600)
+    with sharing("train.py", cwd=public, first=f"drop({ME})") as process:
+        declared = resolve(reader.read(process.pid), E)
     assert declared.incomplete
     assert declared.words == "helpers.py is not ours to read"
     assert declared.limits == ()

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -86,14 +84,6 @@ EXAMPLES = {
 }
 
 
-@pytest.fixture
-def home() -> Iterator[Path]:
-    """A home that another user may look into; what is in it is still the script's business to hide."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
-
-
 def read_as(uid: int, pid: int) -> Declared:
     """Read a process with the rights of a user, and resolve it."""
     command = [sys.executable, "-c", READER, str(uid), str(pid)]
@@ -112,20 +102,20 @@ def check(example: Example, declared: Declared) -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
-def test_an_example_that_people_share_cards_with(example: Example, home: Path) -> None:
-    (home / "train.py").write_text(example.source)
+def test_an_example_that_people_share_cards_with(example: Example, public: Path) -> None:
+    (public / "train.py").write_text(example.source)
     if example.rc:
-        (home / ".theanorc").write_text(example.rc)
-    environ = {"HOME": str(home), "LANG": "C.UTF-8", **example.environ}
-    with sharing("train.py", "--epochs", "20", environ=environ, cwd=home, first=f"drop({ME})" if ROOT else "") as one:
+        (public / ".theanorc").write_text(example.rc)
+    environ = {"HOME": str(public), "LANG": "C.UTF-8", **example.environ}
+    with sharing("train.py", "--epochs", "20", environ=environ, cwd=public, first=f"drop({ME})" if ROOT else "") as one:
         check(example, resolve(reader.read(one.pid, user="somebody"), A))
 
 
 @pytest.mark.skipif(not ROOT, reason="a process of another user needs root")
-def test_its_user_can_read_it_and_another_user_says_that_he_cannot(home: Path) -> None:
+def test_its_user_can_read_it_and_another_user_says_that_he_cannot(public: Path) -> None:
     example = EXAMPLES["Keras"]
-    (home / "train.py").write_text(example.source)
-    with sharing("train.py", environ=example.environ, cwd=home, first=f"drop({ME})") as one:
+    (public / "train.py").write_text(example.source)
+    with sharing("train.py", environ=example.environ, cwd=public, first=f"drop({ME})") as one:
         check(example, read_as(ME, one.pid))
         declared = read_as(SOMEBODY_ELSE, one.pid)
     assert declared.knowledge is Knowledge.UNREADABLE

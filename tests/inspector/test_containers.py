@@ -13,7 +13,6 @@ import socket
 import socketserver
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,14 +34,6 @@ from tests.test_procfs import fixture_process, stat_line
 needs_root = pytest.mark.skipif(not ROOT, reason="files of two users need root")
 
 DOCKER, PODMAN = ContainerId("docker", ID), ContainerId("podman", ID)
-
-
-@pytest.fixture
-def public() -> Iterator[Path]:
-    """A short folder that everybody may enter: a socket's path has 107 bytes at most."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
 
 
 def roots(folder: Path) -> Roots:
