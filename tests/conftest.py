@@ -17,7 +17,7 @@ for _signal, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 settings.register_profile("gpuwatch", max_examples=50)
 settings.load_profile("gpuwatch")
 
-pytest_plugins = ["tests.driver.fixtures", "tests.support.nvml_child", "tests.support.inspecting", "tests.support.tmux"]
+pytest_plugins = ["tests.driver.fixtures", "tests.support.inspecting", "tests.support.tmux"]
 
 
 @pytest.fixture(autouse=True)

@@ -62,13 +62,6 @@ def crowded(driver: Driver, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_one_snapshot_is_printed(driver: Driver) -> None:
-    eight(driver)
-    done = crowded(driver, "--once")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "8 GPUs · 1 process" in done.stdout
-
-
 def test_a_process_is_ended(driver: Driver) -> None:
     with GpuHolder(uid=os.getuid()) as training:
         driver.put(gpus=[Gpu(0, memory_used=GIB)], procs=[Proc(0, training.pid, sm=0)])

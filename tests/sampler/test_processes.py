@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,19 +82,22 @@ def sms(window: UtilizationWindow, *pids: int) -> list[float | Reason]:
     return [window.of(pid)[0] for pid in pids]
 
 
-def test_one_figure_for_each_process_is_its_average_over_the_window_already() -> None:
-    """As NVML gives them, each with the time at which that process ran last (NVIDIA/go-nvml#51, Syllo/nvtop#110)."""
-    window = seen([sample(1, 900_000, 16), sample(2, 100_000, 70)], {1, 2, 3})
-    assert sms(window, 1, 2, 3) == [16, 70, 0]
-
-
-def test_several_samples_of_a_process_are_averaged_over_the_sample_periods_of_all() -> None:
-    window = seen([sample(1, 300_000, 90), sample(1, 100_000, 30), sample(2, 200_000, 9)], {1, 2, 3})
-    assert sms(window, 1, 2, 3) == [40, 3, 0]
-
-
-def test_processes_that_ran_one_after_the_other_shared_the_gpu() -> None:
-    assert sms(seen([sample(1, 600_000, 100), sample(2, 100_000, 100)], {1, 2}), 1, 2) == [50, 50]
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        # As NVML gives them, each with the time at which that process ran last (NVIDIA/go-nvml#51, Syllo/nvtop#110):
+        # one figure for each process is its average over the window already.
+        ([sample(1, 900_000, 16), sample(2, 100_000, 70)], [16, 70, 0]),
+        # Several are averaged over the sample periods of all; without a sample in one of them it used nothing in it.
+        ([sample(1, 300_000, 90), sample(1, 100_000, 30), sample(2, 200_000, 9)], [40, 3, 0]),
+        # Of two that ran one after the other each figure is of another period: together they had all of the GPU.
+        ([sample(1, 600_000, 100), sample(2, 100_000, 100)], [50, 50, 0]),
+        # Some drivers also give what is older than the window; the process ran nothing since.
+        ([sample(1, 1_300_000)], [0, 0, 0]),
+    ],
+)
+def test_what_each_process_used_of_the_sms(samples: list[Sample], expected: list[float]) -> None:
+    assert sms(seen(samples, {1, 2, 3}), 1, 2, 3) == expected
 
 
 def test_figures_of_two_windows_are_not_shown_together() -> None:
@@ -137,11 +141,6 @@ def test_what_cannot_be_true_is_no_sample() -> None:
     assert [window.of(pid) for pid in (1, 2, 3)] == [(Reason.NO_SAMPLE,) * 4] * 3
     assert window.of(4) == (0, 0, 0, 0)
     assert sms(seen([*garbled, sample(1, sm=60)], {1, 2}), 1, 2) == [60, Reason.NO_SAMPLE]
-
-
-def test_what_is_older_than_the_window_is_not_in_it() -> None:
-    """Some drivers give it all the same; the process ran nothing since."""
-    assert seen([sample(1, 1_300_000)], {1}).of(1) == (0, 0, 0, 0)
 
 
 def test_the_window_is_never_shorter_than_the_drivers_longest_period() -> None:

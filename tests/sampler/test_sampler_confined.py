@@ -9,21 +9,13 @@ import pytest
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rules.idle import DEAD, RULES
 from gpuwatch.model import Presence
+from gpuwatch.sampler import machine
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.alerting import Bench
 from tests.support.sampling import ME, eight, once
 from tests.test_procfs import fixture_process, stat_line
 
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64"
-
-
-@pytest.mark.parametrize(("inode", "confined"), [(4026531836, False), (4026532555, True)])
-def test_a_pid_namespace_of_its_own_is_told(driver: Driver, tmp_path: Path, inode: int, confined: bool) -> None:
-    own = tmp_path / "proc/self/ns"
-    own.mkdir(parents=True)
-    (own / "pid").symlink_to(f"pid:[{inode}]")
-    snapshot, _ = once(eight(driver).env(), proc=str(tmp_path / "proc"))
-    assert snapshot.confined is confined
 
 
 def confine(proc: Path, version: str = "", *, state: str = "S") -> None:
@@ -38,24 +30,23 @@ def confine(proc: Path, version: str = "", *, state: str = "S") -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "presence"),
+    ("version", "own"),
     [
-        ("", Presence.UNSURE),
-        ("nonsense", Presence.UNSURE),
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Thu May  1 02:00:00 UTC 2025", Presence.UNSURE),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  525.60.11  Release Build", Presence.UNSURE),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.35.03  Release Build", Presence.UNSURE),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  565.57.01  Release Build", Presence.SEEN),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95.05  Release Build", Presence.SEEN),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  1000.1  Release Build", Presence.SEEN),
+        ("", False),
+        ("nonsense", False),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Thu May  1 02:00:00 UTC 2025", False),
+        (f"{OPEN}  525.60.11  Release Build", False),
+        (f"{OPEN}  560.35.03  Release Build", False),
+        (f"{OPEN}  565.57.01  Release Build", True),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.95.05  Release Build", True),
+        (f"{OPEN}  1000.1  Release Build", True),
     ],
 )
 def test_whose_pids_the_driver_lists_is_told_by_its_kernel_module_alone(
-    driver: Driver, tmp_path: Path, version: str, presence: Presence
+    tmp_path: Path, version: str, *, own: bool
 ) -> None:
-    confine(tmp_path / "proc", version)
-    snapshot, _ = once(eight(driver).env(), proc=str(tmp_path / "proc"))
-    assert [one.presence for one in snapshot.processes] == [presence]
+    confine(tmp_path, version)
+    assert machine.lists_own_pids(tmp_path) is own
 
 
 def test_no_device_that_a_process_has_open_proves_whose_pids_the_driver_lists(driver: Driver, tmp_path: Path) -> None:
@@ -76,6 +67,7 @@ def test_a_zombie_that_has_the_number_by_chance_is_not_said_to_hold_memory(
     driver.gpus = [Gpu(0, memory_used=13 * GIB)]
     driver.procs = [Proc(0, ME, memory=12 * GIB, sm=0)]
     snapshot, _ = once(driver.write().env(), proc=str(tmp_path / "proc"))
+    assert snapshot.confined
     tested = Bench(Limits(quiet=0), rules=RULES)
     for _ in range(60):
         tested.feed(*snapshot.gpus, people=snapshot.processes, confined=snapshot.confined)

@@ -32,12 +32,6 @@ def test_one_gpu_without_a_handle_costs_no_other(driver: Driver, code: int, heal
     assert row.since > 0
 
 
-def test_a_gpu_on_which_every_call_fails(driver: Driver) -> None:
-    snapshot, _ = once(eight(driver, "*@3 ret=15").env())
-    assert well(snapshot) == ALL_BUT_3
-    assert gpu(snapshot, 3).health is Health.LOST
-
-
 def test_a_gpu_is_lost_while_some_of_its_calls_still_succeed(driver: Driver) -> None:
     eight(driver)
     with running(driver.env(), retry=0.5) as sampler:
@@ -116,24 +110,6 @@ def test_rows_appear_while_others_still_wake(driver: Driver) -> None:
         assert 0 in well(early)
         assert 7 not in well(early)
         assert sampler.until(all_are_well).state is SourceState.OK
-
-
-def test_a_gpu_that_vanishes_stays_as_a_row_and_shifts_no_other(driver: Driver) -> None:
-    """Those behind it move up an index: rows follow the UUID."""
-    eight(driver)
-    with running(driver.env(), retry=0.5) as sampler:
-        before = sampler.until(all_are_well)
-        gone = gpu(before, 3).uuid
-        del driver.gpus[3]
-        driver.write()
-        after = sampler.until(
-            lambda snapshot: (
-                any(row.health is Health.MISSING and row.uuid == gone for row in snapshot.gpus)
-                and [row.index for row in snapshot.gpus if row.health is Health.OK] == list(range(7))
-            )
-        )
-        assert {row.uuid for row in after.gpus} == {row.uuid for row in before.gpus}
-        assert [row.uuid for row in after.gpus if row.health is Health.OK] == [card.uuid for card in driver.gpus]
 
 
 def test_a_gpu_that_is_no_longer_listed_is_visible_to_nobody(driver: Driver) -> None:

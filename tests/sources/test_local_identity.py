@@ -32,6 +32,14 @@ def cards(driver: Driver, number: int, *faults: str) -> list[str]:
     return [str(card.uuid) for card in driver.gpus]
 
 
+def watch(driver: Driver, start: Start, number: int) -> tuple[LocalSource, list[str]]:
+    """Start on a machine with so many GPUs, which are all well; the source and their UUIDs."""
+    uuids = cards(driver, number)
+    source = start(timeouts=LATER)
+    until(source, lambda it: len(places(it)) == number)
+    return source, uuids
+
+
 def change(source: LocalSource, driver: Driver, *, restarted: bool) -> None:
     """Let the driver's new state be seen, by a sampler that is new to it or by the one that runs."""
     if not restarted:
@@ -68,14 +76,11 @@ def watched(source: LocalSource, holds: Callable[[Snapshot], bool], *healthy: st
     return until(source, check)
 
 
-@MOVES
-@pytest.mark.parametrize("fault", ["hang", "segv"])
+@pytest.mark.parametrize(("fault", "restarted"), [("hang", True), ("segv", False)])
 def test_a_gpu_that_was_given_up_is_told_from_the_one_that_takes_its_index(
     driver: Driver, start: Start, fault: str, restarted: bool
 ) -> None:
-    zero, dropped, sick, three = cards(driver, 4)
-    source = start(timeouts=LATER)
-    until(source, lambda it: len(places(it)) == 4)
+    source, (zero, dropped, sick, three) = watch(driver, start, 4)
     driver.put(faults=[f"*@2 {fault}"])
     given_up = Health.SILENT if fault == "hang" else Health.QUARANTINED
     until(source, lambda it: by_uuid(it)[sick].health is given_up and len(places(it)) == 3)
@@ -99,9 +104,7 @@ def test_a_gpu_that_was_given_up_is_told_from_the_one_that_takes_its_index(
 
 
 def test_a_gpu_that_was_given_up_and_is_dropped_itself_is_missing(driver: Driver, start: Start) -> None:
-    zero, sick, two = cards(driver, 3)
-    source = start(timeouts=LATER)
-    until(source, lambda it: len(places(it)) == 3)
+    source, (zero, sick, two) = watch(driver, start, 3)
     driver.put(faults=["*@1 hang"])
     until(source, lambda it: by_uuid(it)[sick].health is Health.SILENT and len(places(it)) == 2)
     del driver.gpus[1]
@@ -178,9 +181,7 @@ def test_a_gpu_that_never_said_which_it_is_is_looked_for_again_when_the_list_cha
 def test_a_hang_is_of_the_gpu_that_is_asked_and_not_of_the_missing_one_with_its_index(
     driver: Driver, start: Start, restarted: bool
 ) -> None:
-    zero, dropped, sick, three = cards(driver, 4)
-    source = start(timeouts=LATER)
-    until(source, lambda it: len(places(it)) == 4)
+    source, (zero, dropped, sick, three) = watch(driver, start, 4)
     del driver.gpus[1]
     change(source, driver, restarted=restarted)
     until(source, lambda it: places(it) == {zero: 0, sick: 1, three: 2})
@@ -191,9 +192,7 @@ def test_a_hang_is_of_the_gpu_that_is_asked_and_not_of_the_missing_one_with_its_
 
 
 def test_crashes_are_counted_by_gpu_and_not_by_index(driver: Driver, start: Start) -> None:
-    zero, dropped, two, three = cards(driver, 4)
-    source = start(timeouts=LATER)
-    until(source, lambda it: len(places(it)) == 4)
+    source, (zero, dropped, two, three) = watch(driver, start, 4)
     crash = "nvmlDeviceGetMemoryInfo_v2@2 segv after=4"  # not at once: it is taken away meanwhile
     for _ in range(QUICK.crashes - 1):
         (pid,) = source.pids
@@ -213,9 +212,7 @@ def test_crashes_are_counted_by_gpu_and_not_by_index(driver: Driver, start: Star
 
 
 def test_since_when_a_gpu_is_missing_outlives_the_sampler(driver: Driver, start: Start) -> None:
-    zero, dropped = cards(driver, 2)
-    source = start(timeouts=LATER)
-    until(source, lambda it: len(places(it)) == 2)
+    source, (zero, dropped) = watch(driver, start, 2)
     driver.gpus.pop()
     change(source, driver, restarted=True)
     first = until(source, lambda it: by_uuid(it)[dropped].health is Health.MISSING)
@@ -230,9 +227,7 @@ def test_since_when_a_gpu_is_missing_outlives_the_sampler(driver: Driver, start:
 
 def test_a_driver_without_addresses_is_asked_by_index(driver: Driver, start: Start, tmp_path: Path) -> None:
     driver.library = build(tmp_path / "old", absent=["nvmlDeviceGetHandleByPciBusId_v2"])
-    zero, dropped, two = cards(driver, 3)
-    source = start(timeouts=LATER)
-    until(source, lambda it: len(places(it)) == 3)
+    source, (zero, dropped, two) = watch(driver, start, 3)
     first = source.pids
     change(source, driver, restarted=True)
     until(source, lambda it: source.pids.isdisjoint(first) and places(it) == {zero: 0, dropped: 1, two: 2})
