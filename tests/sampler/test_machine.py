@@ -6,8 +6,7 @@ from pathlib import Path
 
 from gpuwatch.sampler import machine
 from gpuwatch.sampler.owners import UserNames
-
-PATIENCE = 30.0
+from tests.support.waiting import PATIENCE
 
 
 def test_an_unknown_uid_stays_a_number_and_a_hostile_name_is_cleaned() -> None:

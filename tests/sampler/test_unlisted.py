@@ -418,7 +418,7 @@ def test_where_a_list_cannot_be_trusted_nobody_is_said_not_to_be_on_it(trouble: 
     assert told([cuda(5)], [person(5)], gpus if "minor" not in trouble else gpus[:1]) == ()
 
 
-def test_a_gpu_that_we_do_not_ask_may_list_it() -> None:
+def test_a_gpu_that_is_not_asked_may_list_it() -> None:
     assert told([cuda(5, 0), cuda(6, 0, 1), cuda(7)], [person(5), person(6), person(7)], two()[:1]) == ()
     assert len(told([cuda(5, 1)], [person(5)], two()[:1])) == 1
 

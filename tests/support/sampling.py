@@ -103,7 +103,7 @@ class Running:
         return decode(line)
 
     def until(self, holds: Callable[[Snapshot], bool]) -> Snapshot:
-        """Take snapshots until one shows what is asked for."""
+        """Read snapshots until one satisfies a condition."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             snapshot = self.next()
