@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.alerts.limits import Allowances
-from gpuwatch.config import Config, load
+from gpuwatch.config import Config, Report, load
 from gpuwatch.config.reading import problems
 from gpuwatch.declared.facts import Share
 from gpuwatch.errors import UsageError
@@ -218,6 +218,10 @@ def test_a_bad_share_is_named_with_its_line_and_key(tmp_path: Path, content: str
         ("[notify]\nurls = ['T0K3N']", ':2: key notify.urls: found "…", which is none; allowed is a list'),
         ("[notify]\nurls = ['slack://T0 K3N']", ':2: key notify.urls: found "slack://…", which is none; allowed'),
         ("[notify]\nurl = 'slack://T0K3N'", ":2: unknown key notify.url; did you mean urls?"),
+        ("[report]\nkeep = '1h'", ':2: key report.keep: found "1h"; allowed is seconds, or a text such as'),
+        ("[report]\nkeep = '400d'", ':2: key report.keep: found "400d"; allowed is'),
+        ("[report]\nlargest = '1MiB'", ':2: key report.largest: found "1MiB"; allowed is a size of 4MiB or more'),
+        ("[report]\ndashboard = 'yes'", ':2: key report.dashboard: found "yes"; allowed is true or false'),
         ("a = 1\ninterval = \n", ":2: not TOML: Invalid value (column 12)"),
         ("a = 1\na = 2\n", ":2: not TOML: Cannot overwrite a value"),
         ("a = [", ": not TOML: Invalid value (at end of document)"),
@@ -277,7 +281,10 @@ def test_a_link_to_a_file_is_followed(tmp_path: Path) -> None:
     assert load(str(tmp_path / "gpuwatch.toml"), administrators=tmp_path / "none").interval == 7
 
 
-# Allowances
+def test_the_keys_of_the_report(tmp_path: Path) -> None:
+    content = "[report]\ndashboard = true\nkeep = '30d'\nlargest = '8MiB'\n"
+    assert loaded(tmp_path, content).report == Report(dashboard=True, keep=30 * 86400.0, largest=8 * MIB)
+    assert Report() == Report(dashboard=False, keep=90 * 86400.0, largest=64 * MIB)
 
 
 def test_allowances_reach_the_rules(tmp_path: Path) -> None:

@@ -206,14 +206,20 @@ def note(subject: str = "") -> Message:
     return raised(alert(subject), Kind.RAISED, Repeats())
 
 
-def test_the_oldest_are_dropped_where_too_many_wait() -> None:
+def filled_queue(**options: int) -> tuple[Outbox, threading.Event, DeliveryQueue]:
+    """Return a queue whose first message is being sent until the event is set, while six others wait."""
     gate = threading.Event()
     notifier = Outbox("slow", gate=gate)
-    queue = DeliveryQueue(notifier, together=1000, waiting=3, clock=Time())
+    queue = DeliveryQueue(notifier, clock=Time(), **options)
     queue.put(note("0"))
     wait_for(lambda: queue._worker.is_running and not queue._queue)
     for number in range(1, 7):
         queue.put(note(str(number)))
+    return notifier, gate, queue
+
+
+def test_the_oldest_are_dropped_where_too_many_wait() -> None:
+    notifier, gate, queue = filled_queue(together=1000, waiting=3)
     assert queue.trouble == "slow is too slow; 3 messages not delivered"
     gate.set()
     wait_for(lambda: [one.alerts[0].subject for one in notifier.sent] == ["0", "4", "5", "6"])
@@ -222,13 +228,7 @@ def test_the_oldest_are_dropped_where_too_many_wait() -> None:
 
 
 def test_what_has_come_to_wait_goes_out_as_one() -> None:
-    gate = threading.Event()
-    notifier = Outbox(gate=gate)
-    queue = DeliveryQueue(notifier, together=3, clock=Time())
-    queue.put(note("0"))
-    wait_for(lambda: queue._worker.is_running and not queue._queue)
-    for number in range(1, 7):
-        queue.put(note(str(number)))
+    notifier, gate, queue = filled_queue(together=3)
     gate.set()
     wait_for(lambda: [one.count for one in notifier.sent] == [1, 6])
     queue.close(100.0)

@@ -12,11 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch import config
 from gpuwatch.alerts.alert import TROUBLE
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.config import Config, Report
-from gpuwatch.errors import UsageError
 from gpuwatch.model import Job, Presence, Process, Snapshot, Surroundings
 from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.recorder import Sinks, UsageSettings
@@ -315,28 +313,3 @@ def test_watch_always_keeps_and_the_dashboard_if_told_so(
         sinks.close(PATIENCE)
     path = own_store()
     assert (path.exists() and read_usage(path, "user", 0.0).host != "") is kept
-
-
-def test_the_keys_of_the_report(tmp_path: Path) -> None:
-    file = tmp_path / "gpuwatch.toml"
-    file.write_text("[report]\ndashboard = true\nkeep = '30d'\nlargest = '8MiB'\n")
-    assert config.load(str(file)).report == Report(dashboard=True, keep=30 * 86400.0, largest=8 << 20)
-    assert Report() == Report(dashboard=False, keep=90 * 86400.0, largest=64 << 20)
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("keep = '1h'", 'key report.keep: found "1h"; allowed is seconds, or a text such as'),
-        ("keep = '400d'", 'key report.keep: found "400d"; allowed is'),
-        ("largest = '1MiB'", 'key report.largest: found "1MiB"; allowed is a size of 4MiB or more'),
-        ("dashboard = 'yes'", 'key report.dashboard: found "yes"; allowed is true or false'),
-        ("by = 'user'", "unknown key report.by"),
-    ],
-)
-def test_wrong_values_are_named(tmp_path: Path, line: str, words: str) -> None:
-    file = tmp_path / "gpuwatch.toml"
-    file.write_text(f"[report]\n{line}\n")
-    with pytest.raises(UsageError) as caught:
-        config.load(str(file))
-    assert words in str(caught.value)
