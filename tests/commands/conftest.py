@@ -11,7 +11,6 @@ import pytest
 from gpuwatch import cli
 from tests.driver import Driver
 from tests.support.launching import Call, Run
-from tests.support.uncovered import environment
 
 GPUWATCH = Path(sys.executable).parent / "gpuwatch"
 
@@ -25,7 +24,7 @@ def run(driver: Driver) -> Run:
     ) -> subprocess.CompletedProcess[str]:
         command = ["sh", "-c", shell.replace("gpuwatch", str(GPUWATCH))] if shell else [str(GPUWATCH), *arguments]
         stdin = None if shell else subprocess.DEVNULL
-        env = driver.write().env(environment()) | env
+        env = driver.write().env() | env
         return subprocess.run(
             command, env=env, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=90, check=False
         )

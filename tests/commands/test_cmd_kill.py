@@ -21,7 +21,6 @@ from tests.support.builders import gpu, holding, process, snapshot, uid
 from tests.support.gpuholder import ROOT, SOMEBODY_ELSE, GpuHolder
 from tests.support.launching import Run
 from tests.support.terminal import Terminal
-from tests.support.uncovered import environment
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -237,7 +236,7 @@ def test_nothing_is_sent_unasked_that_cannot_be_put_on_record(driver: Driver, ru
 
 def terminal(driver: Driver, *words: str) -> Terminal:
     """The command in a terminal."""
-    return Terminal([str(GPUWATCH), "kill", *ROOT_FLAG, *words], columns=120, rows=30, env=driver.env(environment()))
+    return Terminal([str(GPUWATCH), "kill", *ROOT_FLAG, *words], columns=120, rows=30, env=driver.env())
 
 
 def code(screen: Terminal) -> int:

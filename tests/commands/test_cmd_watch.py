@@ -26,7 +26,6 @@ from tests.driver import GIB as GIBIBYTE
 from tests.driver import Driver, Gpu, Proc
 from tests.support.recording import story
 from tests.support.terminal import Terminal
-from tests.support.uncovered import environment
 from tests.support.waiting import PATIENCE, wait_for
 
 
@@ -91,7 +90,7 @@ def watching(driver: Driver, *arguments: str, stdout: int = subprocess.PIPE, **e
     """Start `gpuwatch watch`; it is gone afterwards."""
     command = [str(GPUWATCH), "watch", *arguments]
     with subprocess.Popen(
-        command, env=driver.env(environment()) | env, stdout=stdout, stderr=subprocess.PIPE, text=True, bufsize=1
+        command, env=driver.env() | env, stdout=stdout, stderr=subprocess.PIPE, text=True, bufsize=1
     ) as process:
         try:
             yield Watching(process)
