@@ -76,7 +76,7 @@ def explain_process(process: Process, snapshot: Snapshot, allowances: Allowances
         found += (_declaration(one, names) for one in said)
         if declared.left_out:
             found.append(
-                Point("also said", _more(declared.left_out, "statement"), "weighed too, and left out of the list")
+                Point("also set", _more(declared.left_out, "statement"), "weighed too, and left out of the list")
             )
         if not said and declared.knowledge is Knowledge.READ:
             found.append(Point("declared", "nothing"))
@@ -131,7 +131,7 @@ def _sees(visible: Visible | None, names: Mapping[str, str]) -> Point:
 
 def _declaration(one: Declaration, names: Mapping[str, str]) -> Point:
     holds = one.effective and bool(one.limits)
-    label = "declared" if holds else "also said"
+    label = "declared" if holds else "also set"
     place = f"{one.where}:{one.line}" if one.line else one.where
     aside = _joined(one.text or one.channel, place, one.framework, one.confidence.value, _effect(one))
     amount, scope = _amount(one), f"counted together as {one.scope}" if one.scope else ""

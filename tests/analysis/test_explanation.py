@@ -82,7 +82,7 @@ def test_all_that_is_known_of_one_process() -> None:
             "cap 0.4 of the GPU, 32.0 GiB on GPU 0",
             f"{SAID} · train.py:12 · TensorFlow · certain · in effect",
         ),
-        ("also said", "growth", f"{SAID} · train.py:13 · TensorFlow · certain · no limit"),
+        ("also set", "growth", f"{SAID} · train.py:13 · TensorFlow · certain · no limit"),
         (
             "holds",
             "49.6 GiB on GPU 0",
@@ -113,19 +113,19 @@ def test_all_that_is_known_of_one_process() -> None:
             "declared",
             "cap 0.4 of the GPU, 1.0 GiB on each of GPU 0-1, GPU-elsewhere",
         ),
-        ({"effective": False}, "also said", "cap 0.4 of the GPU, 32.0 GiB on GPU 0"),
-        ({"value": None, "limits": {}}, "also said", "cap, no fixed number"),
+        ({"effective": False}, "also set", "cap 0.4 of the GPU, 32.0 GiB on GPU 0"),
+        ({"value": None, "limits": {}}, "also set", "cap, no fixed number"),
         (
             {"kind": Kind.CACHE, "limits": {}, "basis": Basis.FREE_AFTER_LOAD},
-            "also said",
+            "also set",
             "cache 0.4 of what is free after loading",
         ),
         (
             {"kind": Kind.CACHE, "limits": {}, "basis": Basis.FREE_AT_START},
-            "also said",
+            "also set",
             "cache 0.4 of what is free at start",
         ),
-        ({"kind": Kind.COMPUTE, "limits": {}, "basis": Basis.NONE}, "also said", "compute share 0.4 of the SMs"),
+        ({"kind": Kind.COMPUTE, "limits": {}, "basis": Basis.NONE}, "also set", "compute share 0.4 of the SMs"),
         ({"scope": "genv 4"}, "declared", "cap 0.4 of the GPU, 32.0 GiB on GPU 0, counted together as genv 4"),
     ],
 )
@@ -173,7 +173,7 @@ def test_a_mig_instance_is_named_by_its_gpu() -> None:
 )
 def test_a_declaration_says_where_it_stands_and_why_it_holds(changes: dict[str, Any], aside: str) -> None:
     (point,) = [
-        one for one in explain(Declared(declarations=(cap(**changes),))) if one.label in ("declared", "also said")
+        one for one in explain(Declared(declarations=(cap(**changes),))) if one.label in ("declared", "also set")
     ]
     assert point.aside == aside
 
@@ -249,7 +249,7 @@ def test_a_default_that_yields_to_what_was_said_is_not_told() -> None:
 
 def test_what_applies_and_limits_nothing_says_why_and_not_that_it_is_in_effect() -> None:
     start = cap(kind=Kind.START, limits={}, why="a start size is no limit: more may be taken")
-    (point,) = [one for one in explain(Declared(declarations=(start,))) if one.label == "also said"]
+    (point,) = [one for one in explain(Declared(declarations=(start,))) if one.label == "also set"]
     assert point.aside.endswith("certain · a start size is no limit: more may be taken")
 
 

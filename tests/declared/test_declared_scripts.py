@@ -260,7 +260,7 @@ def test_a_gpu_that_is_known_only_at_run_time_is_not_named(
 def test_a_limit_on_an_unknown_gpu_leaves_it_open_whether_there_is_one(ranks: Explainer) -> None:
     ranks.write(train=PARSED)
     text = ranks.text(environ={"LOCAL_RANK": "3"}, held={3: 40})
-    assert "also said  cap 0.3 of the GPU\n" in text
+    assert "also set  cap 0.3 of the GPU\n" in text
     assert "not known to be under a limit" in text
 
 
