@@ -1,6 +1,6 @@
-"""Causes of memory that no listed process holds, the likeliest first, and what settles each.
+"""Causes of memory that no listed process holds, the likeliest first, each with the step that confirms or mends it.
 
-Only evidence decides the order. What settles a cause is a command to type or a thing to do, never done by itself.
+Only evidence decides the order. The step is a command to type or a thing to do; gpuwatch never does it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, Unlisted, k
 from gpuwatch.text import fit
 
 OWN: Final = 512 * units.MIB
-"""Bytes that a driver may use for itself beyond what it calls reserved: page tables, channels, the display."""
+"""Bytes that a driver may use for itself besides the reserved memory: page tables, channels, the display."""
 OWN_EACH: Final = 32 * units.MIB
-"""The same for each process that holds the GPU."""
+"""Bytes that a driver may use for itself per process that holds the GPU, in addition to `OWN`."""
 SMALL: Final = 64 * units.MIB
-"""Bytes below which a gap means nothing: the list and the figure are read a moment apart, and pages are rounded."""
+"""Bytes below which a gap means nothing: process list and memory are read at different times, pages are rounded."""
 _SMALL_SHARE: Final = 0.01
 _SMALL_OF_LARGE: Final = 256 * units.MIB
 """Of a large GPU, a hundredth of its memory, and no more than this: what a driver needs grows with it."""
@@ -41,15 +41,15 @@ class CauseKind(StrEnum):
     """Processes that have the GPU open, that NVML does not list, and whose parent has ended."""
     MPS = "MPS server"
     DRIVER = "driver"
-    """What the driver takes for contexts and the display: no more than that is missing."""
+    """The gap is no larger than the memory that the driver takes for contexts and the display."""
     UNLISTED = "unlisted process"
-    """Others that have it open with CUDA and are not listed."""
+    """Other processes that have the GPU open with CUDA and are not listed."""
     ENDING = "ending"
     """A process that ended moments ago: its memory goes back piece by piece."""
     HIDDEN = "hidden"
     """Processes that gpuwatch may not read."""
     LEAK = "leak"
-    """Nobody: the driver has lost track of it, until it is reset."""
+    """No process: the driver has lost track of the memory until the GPU is reset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ class Cause:
 
     kind: CauseKind
     words: str
-    """Why it may be that, in one line."""
+    """Reason for this cause, in one line."""
     settle: str
-    """What would settle it, in one line."""
+    """Command or step that confirms or mends the cause, in one line."""
     pids: tuple[int, ...] = ()
     """Suspected processes."""
     proven: bool = True
-    """Whether something of this machine points to it; else nothing else remains."""
+    """Whether a fact of this machine points to this cause; False where it is left after all others were excluded."""
     harmless: bool = False
     """Whether nothing needs to be done about it."""
 
@@ -86,7 +86,7 @@ def causes(gpu: Gpu, snapshot: Snapshot) -> list[Cause]:
 
 
 def likeliest(gpu: Gpu, snapshot: Snapshot) -> Cause | None:
-    """Return the likeliest cause of a gap that has been there for a minute: by then what was ending has ended."""
+    """Return the likeliest cause of a gap that is a minute old: processes that were ending have ended by then."""
     gap = missing(gpu)
     found = _find(gpu, snapshot, gap) if gap is not None else ()
     return next((one for one in found if one.kind is not CauseKind.ENDING), None)
@@ -106,12 +106,12 @@ def missing(gpu: Gpu) -> int | None:
 
 
 def matters(gap: int, total: float | None) -> bool:
-    """Return whether a gap of so many bytes is worth a word, on a GPU of `total` bytes."""
+    """Return whether a gap of `gap` bytes is large enough to be shown, on a GPU of `total` bytes."""
     return gap >= SMALL and not (total is not None and gap < _SMALL_SHARE * total and gap < _SMALL_OF_LARGE)
 
 
 def of_driver(gpu: Gpu) -> int:
-    """Return the bytes that a driver may have taken for itself on a GPU: less than that is no process's."""
+    """Return the bytes that a driver may have taken for itself on a GPU: a smaller gap belongs to no process."""
     return OWN + OWN_EACH * len(gpu.holdings)
 
 
@@ -276,7 +276,7 @@ def _may_hold(one: Unlisted, gpu: Gpu) -> bool:
 
 
 def _is_under(pid: int, above: Mapping[int, int | None], listed: set[int]) -> bool:
-    """Return whether one of the processes above is listed, as far as those that have GPUs open tell."""
+    """Return whether an ancestor of a process is listed, as far as the processes that have GPUs open tell."""
     seen: set[int] = set()
     parent = above.get(pid)
     while parent is not None and parent not in seen:
@@ -310,7 +310,7 @@ def _pids(pids: Sequence[int]) -> str:
 
 
 def _ended_by(mine: Sequence[Process], left: Sequence[Process]) -> str:
-    """Return how leftover processes are ended: the user's own by a command, others' by their owners."""
+    """Return how to end leftover processes: the user's own by a command, those of others by their owners."""
     if mine:
         command = "gpuwatch kill " + " ".join(str(one.pid) for one in mine)
         whole = f"`{command}` ends {'it' if len(mine) == 1 else 'them'}, if you no longer want what was run"
@@ -320,7 +320,7 @@ def _ended_by(mine: Sequence[Process], left: Sequence[Process]) -> str:
 
 
 def _fit(words: str) -> str:
-    """Cut what is too long for its line: names may be of any length and width."""
+    """Cut words that are too long for a line: names may be of any length and width."""
     return words if len(words) <= _LINE and words.isascii() else fit(words, _LINE).rstrip()
 
 

@@ -57,11 +57,11 @@ class Console:
         self._write(self.out, map(self.format_line, lines))
 
     def print_json(self, *documents: str) -> None:
-        """Print JSON documents, a line each; in ASCII other characters are escaped, so that nothing is lost."""
+        """Print JSON documents, a line each; where data is ASCII, other characters are escaped."""
         self._write(self.out, map(escape_json, documents) if self.ascii else documents)
 
     def print_bytes(self, content: bytes) -> None:
-        """Write data as it is, whatever the locale."""
+        """Write bytes unchanged, whatever the locale."""
         self.out.flush()
         self.out.buffer.write(content)
         self.out.flush()
@@ -71,11 +71,11 @@ class Console:
         self._write(self.err, map(self.format_words, words))
 
     def format_line(self, line: str) -> str:
-        """Return a line of data as stdout takes it."""
+        """Return a line of data in the characters that stdout can print."""
         return in_ascii(line) if self.ascii else line
 
     def format_words(self, words: str, name: str = "gpuwatch: ") -> str:
-        """Return a message as stderr takes it: clean, behind the program's name."""
+        """Return a message in the characters that stderr can print: clean, after the program's name."""
         line = f"{name}{clean(words)}"
         return in_ascii(line) if self._ascii_words else line
 
@@ -85,13 +85,13 @@ class Console:
 
 
 def discard_output(stream: TextIO) -> None:
-    """Send what a stream still holds, and all that follows, to /dev/null: its reader has gone, or its disk is full."""
+    """Send the buffer of a stream, and all later output, to /dev/null: its reader has ended, or its disk is full."""
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def report_error(error: GpuwatchError | OSError) -> int:
-    """Print the error that ends a command, and return the exit code; raises an OSError that is not of printing."""
+    """Print the error that ends a command, and return its exit code; reraise an OSError of other work than printing."""
     if isinstance(error, GpuwatchError):
         Console().warn(str(error))
         return error.exit_code
@@ -119,7 +119,7 @@ _WIDER: Final = re.compile("( *)([≥→←°])")
 def in_ascii(line: str) -> str:
     """Return a line in ASCII; the columns of a table stay where they are.
 
-    The cells that a sign takes more are taken from the blanks that pad its column, and the other way round.
+    Where a sign is longer in ASCII, as many blanks before it are removed; where it is shorter, blanks are added.
     """
     return spell_signs(_WIDER.sub(_pad_sign, line)).encode("ascii", "replace").decode()
 
@@ -153,9 +153,9 @@ class Column(NamedTuple, Generic[T]):
     header: str
     cell: Callable[[T], str]
     right: bool = True
-    """Whether its text stands at the right."""
+    """Whether the cells are aligned to the right."""
     gap: str = _GAP
-    """What stands between it and the column before."""
+    """Text between this column and the one before."""
     color: Callable[[T], str] | None = None
     """The colour of a cell, as parameters of SGR."""
 

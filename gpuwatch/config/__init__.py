@@ -121,8 +121,8 @@ def path() -> Path:
 def load(given: str | None, *, administrators: Path = ADMINISTRATORS) -> Config:
     """Read `given`, or the user's own file if there is one, over the administrator's.
 
-    UsageError names file, line, key, what was found and what is allowed; of several mistakes the first, and
-    how many more there are.
+    The UsageError for a mistake names the file, line, key, wrong value and allowed values. Of several mistakes the
+    first is described, and the others are counted.
     """
     if given is None and _is_missing(path()) and _is_missing(administrators):
         return Config()

@@ -1,6 +1,6 @@
 """Facts about a process and the machine's GPUs, and the candidates for limits that are read from them.
 
-The types are msgspec Structs because the scan of a script crosses a pipe: another process reads the file.
+The types are msgspec Structs because a separate process scans scripts and sends the result through a pipe.
 """
 
 from __future__ import annotations

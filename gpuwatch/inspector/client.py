@@ -78,7 +78,7 @@ class FairQueue:
         return max(0.0, seconds - FORGIVEN * (now - then))
 
     def ready_users(self, now: float, barred: Collection[str]) -> list[str]:
-        """Return the users with waiting questions who are not `barred` and owe less than `ALLOWED`."""
+        """Return the users with waiting questions who are not `barred` and whose debt is below `ALLOWED` seconds."""
         return [user for user in self._waiting if user not in barred and self.owed(user, now) < ALLOWED]
 
     def pop(self, now: float, sent: Iterable[Question], barred: Collection[str]) -> Question | None:

@@ -138,8 +138,8 @@ class ContainerNames:
     def _answers(self, container: ContainerId, pid: int, uid: int | None, proc: Path) -> Iterator[ContainerName | None]:
         """Ask one source after the other, the cheapest first.
 
-        A connection to a socket may start the daemon behind it (socket activation). Docker's runs where it has
-        containers; Podman needs none, so its socket comes last.
+        A connection to a socket may start the daemon behind it (socket activation). Where Docker has
+        containers its daemon runs already; Podman works without a daemon, so its socket comes last.
         """
         owners = [(owner, self._roots.of_user(owner.uid)) for owner in [_find_owner(uid)] if owner is not None]
         owners.append((_ROOT, self._roots))

@@ -109,15 +109,15 @@ def passed_through(sequence: str) -> str:
 def clipboard(words: str, *, tmux: bool = False) -> str:
     """Return the control sequence that puts words on the terminal's clipboard: OSC 52, in base64.
 
-    tmux accepts it with `set-clipboard on`, and passes it to the terminal outside with `allow-passthrough on`: both are
-    asked for. Source: xterm's ctlseqs, Operating System Commands; tmux(1), set-clipboard.
+    With `tmux` there are two sequences: one for tmux, which needs `set-clipboard on`, and one for the terminal around
+    tmux, which needs `allow-passthrough on`. Source: xterm's ctlseqs, Operating System Commands; tmux(1).
     """
     sequence = f"{_ESC}]52;c;{b64encode(words.encode()).decode()}{_BEL}"
     return sequence + passed_through(sequence) if tmux else sequence
 
 
 def bell() -> str:
-    """Return what rings; tmux flags the window by it (`monitor-bell` is on by default)."""
+    """Return the bell character; tmux marks the window that rang (`monitor-bell` is on by default)."""
     return _BEL
 
 

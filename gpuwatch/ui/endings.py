@@ -35,20 +35,20 @@ OLD: Final = 90.0
 
 @dataclass(slots=True)
 class QueuedStray:
-    """Stray in the queue of those that are ended one after the other."""
+    """Stray process in a queue of strays that are ended one by one."""
 
     stray: Stray
     choice: Choice
     """The signal that the user confirmed."""
     session: Session | None = None
-    """None until it is its turn."""
+    """Session that ends the stray; None until it is the stray's turn."""
     message: str = "waits for its turn"
     open: bool = True
-    """Whether it is still to be ended."""
+    """Whether the stray is still to be ended."""
 
     @property
     def waiting(self) -> bool:
-        """Whether it is not its turn yet."""
+        """Whether it is not the stray's turn yet."""
         return self.open and self.session is None
 
     @property

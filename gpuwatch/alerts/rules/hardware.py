@@ -32,7 +32,7 @@ _FREE_FOR: Final = 10.0
 _BELOW_FOR: Final = 60.0
 """Seconds below the power limit that end it."""
 _FLICKER: Final = 3
-"""Samples without it that break neither throttling nor power at its limit: a GPU swings around both."""
+"""Fine samples that end neither throttling nor power at its limit: a GPU changes between both states often."""
 _COLDEST: Final = 50.0
 """Degrees Celsius. No GPU slows down below that: such a figure of a driver is wrong."""
 _BY: Final = {"hw thermal": "heat", "power brake": "its power brake", "hw slowdown": "its hardware"}
@@ -125,7 +125,7 @@ def find_throttled(context: RuleContext) -> Iterator[Observation]:
 
 
 def find_power_limited(context: RuleContext) -> Iterator[Observation]:
-    """Note GPUs that have been at their power limit for long: that is allowed, and explains why they are no faster."""
+    """Find GPUs at their power limit for minutes: a note, since that is allowed and explains why they are no faster."""
     for gpu in context.gpus:
         if isinstance(gpu.throttle, Reason):
             continue
@@ -153,7 +153,7 @@ def find_power_limited(context: RuleContext) -> Iterator[Observation]:
 def find_uncorrected(context: RuleContext) -> Iterator[Observation]:
     """Judge the uncorrected memory errors since the driver was loaded: critical while there are new ones.
 
-    Until gpuwatch has run for as long as new ones count, it cannot be said that there were none.
+    Until gpuwatch has run for `RECENT` seconds, it is not known that there were no new ones.
     """
     history = context.history
     for gpu in context.gpus:
@@ -182,7 +182,7 @@ def find_uncorrected(context: RuleContext) -> Iterator[Observation]:
 
 
 def find_remapped(context: RuleContext) -> Iterator[Observation]:
-    """Judge whether broken rows of memory wait to be replaced, or could not be."""
+    """Judge whether broken rows of memory wait to be replaced, or could not be replaced."""
     for gpu in context.gpus:
         failed, pending = gpu.remap_failed, gpu.remap_pending
         if failed is True:
@@ -214,10 +214,10 @@ def find_remapped(context: RuleContext) -> Iterator[Observation]:
 
 
 def find_xids(context: RuleContext) -> Iterator[Observation]:
-    """Judge the XIDs of each GPU, whatever its health: each code alone, for `xid_for` after the newest.
+    """Judge the XIDs of each GPU, whatever its health: each code has its own alert, for `xid_for` after the newest.
 
-    A code that gpuwatch has not seen may have come before it started: until it has run for as long as the code counts,
-    an alert of it that was raised before goes on.
+    A code that gpuwatch has not seen may have come before gpuwatch started: an alert about this code that an earlier
+    gpuwatch raised holds until this gpuwatch has run for `xid_for`.
     """
     limits, watched = context.limits, context.history.watched
     judged = limits.xid_critical | limits.xid_warning
@@ -241,7 +241,7 @@ def find_xids(context: RuleContext) -> Iterator[Observation]:
 
 
 def _xid(gpu: Gpu, code: int, seen: tuple[int, float], context: RuleContext) -> Observation:
-    """Judge one code; `seen` is how often it came, and when the newest did, by the reader's clock."""
+    """Judge one code; `seen` is the number of these XIDs, and the time of the newest on the reader's clock."""
     limits, count, age = context.limits, seen[0], max(0.0, context.history.now - seen[1])
     level, evidence = None, ""
     if age < limits.xid_for:
@@ -295,7 +295,7 @@ def _fan(gpu: Gpu) -> str:
 
 
 def _computing(gpu: Gpu, context: RuleContext) -> str:
-    """Return who is known to compute there, the busiest first."""
+    """Return the users who are known to compute on a GPU, the busiest first."""
     busy = {one.pid: one.sm for one in gpu.holdings if known(one.sm) and one.sm > 0}
     return _users("computing:", sorted(busy, key=lambda pid: -busy[pid]), context)
 

@@ -27,16 +27,16 @@ _CURSOR: Final = Column("cursor", "", 2, right=False)
 class RowList(LinePanel, Generic[T]):
     """List widget with a cursor that follows its row when the rows move.
 
-    Keys move the cursor and bring it on screen; the wheel moves what is on screen, and the cursor stays on its row.
+    Keys move the cursor and scroll to it; the mouse wheel scrolls the list and leaves the cursor on its row.
     """
 
     sorts: ClassVar[Collection[str]] = ()
-    """Orders that the user can choose: ids of columns, and others that have no column at every width."""
+    """Orders that the user can choose: ids of columns, also of columns that are hidden at some widths."""
     ascending: ClassVar[Collection[str]] = ()
-    """Those that begin with the smallest."""
+    """Orders of `sorts` that begin with the smallest value."""
     reversible: ClassVar[bool] = True
     titled: ClassVar[bool] = True
-    """Whether the columns have titles where there are two lines or more."""
+    """Whether the list shows column titles, where it has two lines or more."""
 
     class Moved(Message):
         """Message: cursor, scroll or order changed; the panel has to be drawn again."""
