@@ -43,7 +43,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Alert of one rule, from raised to ended; the same object on screen, in the log and in a message."""
 
     id: str = ""
-    """Ten hexadecimal digits, made when it was raised; the same for as long as it lasts, whoever watches."""
+    """Ten hexadecimal digits, made when the alert is raised; the same in every gpuwatch until the alert ends."""
     rule: str
     """Name of its rule in `alerts.rules`, or of a `[[rule]]` that the user wrote."""
     host: str = ""
@@ -54,7 +54,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     subject: str = ""
     """Process or scope that it is about, where one rule may raise several alerts on a GPU; empty for the GPU itself."""
     severity: Severity
-    """Severity now; of an alert that has ended, its last."""
+    """Present severity; after the end of the alert, its last severity."""
     most: Severity = Severity.NOTE
     """Highest severity that it had."""
     title: str
@@ -75,9 +75,9 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How it ended: `back within the limit`, `process 123 has ended`; empty while it holds."""
     unit: Unit = Unit.NONE
     peak: float | None = None
-    """The worst value seen since, in `unit`; of bytes free the least."""
+    """The worst value since the alert was raised, in `unit`; for free bytes the smallest."""
     mean: float | None = None
-    """Over the samples that were not fine."""
+    """Mean value of the samples that were not fine."""
     last: float | None = None
     owners: tuple[str, ...] = ()
     """Users who cause it, the largest holder first."""
@@ -90,7 +90,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """Identity of the condition, whoever watches it: rule, host, and the subject or the GPU."""
+        """Identity of the condition, the same in every gpuwatch: rule, host, and the subject or the GPU."""
         return f"{self.rule}|{self.host}|{self.subject or self.gpu}"
 
     @property
@@ -107,7 +107,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 HOUR: Final = 3600.0
 KEPT: Final = 30 * 24 * HOUR
-"""Seconds for which an acknowledgement is kept where nobody sees its alert end."""
+"""Seconds for which an acknowledgement is kept where no gpuwatch sees the end of its alert."""
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +116,7 @@ class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     """`Alert.key`."""
     at: float
-    """Wall-clock time; it counts for an alert that was raised before."""
+    """Wall-clock time of the acknowledgement; it applies to alerts that were raised before."""
     severity: Severity = Severity.CRITICAL
 
     def covers(self, alert: Alert) -> bool:
@@ -166,7 +166,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def mark(self, alert: Alert, now: float) -> Alert:
-        """Return an alert with its marks."""
+        """Return an alert with `acknowledged` and `muted` set."""
         seen = any(one.covers(alert) for one in self.acks)
         muted = self.is_muted(alert, now)
         if (seen, muted) == (alert.acknowledged, alert.muted):

@@ -24,7 +24,7 @@ An allocator that frees 14 GiB every 12 s and takes them again, on a nearly full
 two. It is the same with a GPU that is lost and found, and with a sampler that ends as soon as it is started.
 """
 UNSEEN: Final = 60.0
-"""Seconds without a sample after which samples that raise are counted anew: nobody knows what was in between."""
+"""Seconds without a sample after which the samples that raise are counted from 0 again."""
 UNSEEN_INTERVALS: Final = 2.5
 """The same in intervals, where that is more."""
 
@@ -57,9 +57,9 @@ class _Streak(NamedTuple):
 
     samples: int
     since: float
-    """When the first of them was taken."""
+    """Time of the first of these samples."""
     missed: int = 0
-    """Fine samples since the last of them: as many as the rule forgives."""
+    """Fine samples since the last of these samples: at most as many as the rule forgives."""
 
 
 @dataclass(slots=True)
@@ -77,31 +77,31 @@ class Condition:
     """Its alert was restored, and no sample has judged it since."""
     _stamp: float | None = None
     _judged: float = -inf
-    """When the last sample was taken."""
+    """Time of the last sample."""
     _rising: dict[Severity, _Streak] = field(default_factory=dict)
     _falling: int = 0
     """Samples in a row that keep less than the alert's severity."""
     _fell: float = 0.0
-    """When the first of those was taken."""
+    """Time of the first sample that `_falling` counts."""
     _kept: Severity | None = None
-    """Highest severity that one of those kept."""
+    """Highest severity that a sample counted by `_falling` kept."""
     _eased: float = -inf
-    """When its alert last stepped down or ended."""
+    """Time at which the alert last stepped down or ended."""
     _swings: bool = False
-    """It was raised, or got worse, soon after that."""
+    """Whether the alert was raised, or got worse, soon after `_eased`."""
     _sum: float = 0.0
-    """Of the values since it was raised."""
+    """Sum of the values since the alert was raised."""
     _count: int = 0
-    """Number of these values."""
+    """Number of values in `_sum`."""
     _words: tuple[str, str] = ("", "")
     """Title and evidence of the last sample that was not fine: the alert has them until it has ended."""
     _worst_words: tuple[str, str] = ("", "")
-    """Those of the worst sample: the alert has them once it has ended."""
+    """Title and evidence of the worst sample: the alert has them once it has ended."""
     _least: bool = False
     """Whether the smallest value is the worst."""
 
     def is_idle(self, now: float) -> bool:
-        """Return whether the engine may forget it: no alert, nothing counted, and no recent end."""
+        """Return whether the engine may remove the condition: no alert, no counted samples, and no recent end."""
         return self.alert is None and not self._rising and now - self._eased >= CALM
 
     def rename(self, gpu: str, host: str) -> None:
@@ -113,7 +113,7 @@ class Condition:
     def restore(self, alert: Alert, now: float, raised: float) -> None:
         """Continue an alert that another gpuwatch raised at `raised`, by our monotonic clock.
 
-        Where one is raised here already, they are the same event: it began when the older of them did.
+        Where this condition has an alert already, both are the same event, which began when the older alert did.
         """
         self.seen = max(self.seen, now)
         if self.alert is None:
@@ -156,7 +156,7 @@ class Condition:
         return (transition, self.alert) if transition is not None else None
 
     def end(self, how: str, tick: Tick) -> Alert | None:
-        """End the alert, and return it as it last was; None where there is none."""
+        """End the alert and return its last state; None where there is no alert."""
         alert, self.alert = self.alert, None
         if alert is None:
             return None

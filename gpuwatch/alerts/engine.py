@@ -43,7 +43,7 @@ class Changes(NamedTuple):
     raised: tuple[Alert, ...] = ()
     """Alerts that are new, or got worse."""
     cleared: tuple[Alert, ...] = ()
-    """Alerts that have ended, as they last were, with when and how they ended."""
+    """Alerts that have ended: their last state, with the time and the reason of the end."""
     eased: tuple[Alert, ...] = ()
     """Alerts that hold and stepped down."""
 
@@ -53,22 +53,22 @@ class Engine:
 
     def __init__(self, limits: Limits | None = None, *, rules: Sequence[Rule] = RULES) -> None:
         self.limits = limits or Limits()
-        """May be replaced between two updates: alerts of a rule that is off now end at the next."""
+        """Limits of the rules; may be replaced between two updates: the next one ends alerts of rules that are off."""
         self._built_in = tuple(rules)
         self._rules = self._built_in
-        """With the user's own, and without those that are off."""
+        """Rules that are on: the built-in rules and the user's own."""
         self._conditions: dict[_Key, Condition] = {}
         self._host = ""
-        """The last one known."""
+        """Last known name of the host."""
         self._began: float | None = None
         self._restoring: list[tuple[Alert, float, float]] = []
-        """Alerts to go on with once the host is known; our monotonic clock then, and when they were raised by it."""
+        """Alerts to continue once the host is known, each with the monotonic times of `restore` and of its start."""
         self._applied: Limits | None = None
         """Limits by which conditions were last checked for rules that are off."""
         self._failing: frozenset[str] = frozenset()
         """Rules that failed at this snapshot."""
         self._uuids: frozenset[str] = frozenset()
-        """Of the GPUs of the last snapshot."""
+        """UUIDs of the GPUs in the last snapshot."""
 
     def update(self, snapshot: Snapshot, history: HistoryView, now_monotonic: float, now_wall: float) -> Changes:
         """Add a snapshot that was received at `now_monotonic` (reader's clock) and `now_wall`."""
@@ -106,8 +106,8 @@ class Engine:
     def restore(self, alerts: Iterable[Alert], now_monotonic: float, now_wall: float) -> None:
         """Continue alerts that another gpuwatch raised: each holds until a sample shows that it is over.
 
-        They hold from the next update on, and are never in its `raised`. Those that have ended, those of another host
-        and those about gpuwatch itself are left out. Where a condition is raised here already, the two are one.
+        The alerts hold from the next update on, and are never in `Changes.raised`. Alerts that have ended, of another
+        host, or about gpuwatch itself are left out. An alert that this engine has raised already is merged.
         """
         for alert in alerts:
             if alert.ended is None and alert.rule != TROUBLE:
@@ -115,7 +115,7 @@ class Engine:
                 self._restoring.append((alert, now_monotonic, now_monotonic - age))
 
     def _set_host(self, host: str) -> None:
-        """Set the host's name, also of conditions that were found before it was known."""
+        """Set the host's name, also in conditions that were found before the name was known."""
         if not host or host == self._host:
             return
         unnamed = [key for key in self._conditions if not key[1]]
@@ -126,7 +126,7 @@ class Engine:
             self._conditions.setdefault((rule, host, subject), condition)
 
     def _continue_restored(self) -> None:
-        """Continue the alerts that `restore` was given, once this host's name is known."""
+        """Continue the alerts passed to `restore`, once this host's name is known."""
         if not self._restoring or not self._host:
             return
         for alert, now, raised in self._restoring:
@@ -138,7 +138,7 @@ class Engine:
         self._applied = None
 
     def _apply_limits(self, tick: Tick) -> list[Alert]:
-        """End alerts of rules that are off, or no longer exist, or judge something else by now."""
+        """End alerts of rules that are off, no longer exist, or now judge another metric."""
         if self._applied is self.limits:
             return []
         before = {one.name: one for one in self._applied.custom} if self._applied is not None else {}
@@ -182,7 +182,7 @@ class Engine:
         return self._end(over, tick)
 
     def _observe(self, context: RuleContext) -> Iterator[tuple[str, Observation]]:
-        """Apply the rules; yield each rule's name with what it found."""
+        """Apply the rules; yield each observation with the name of its rule."""
         failing = set()
         for rule in self._rules:
             try:
@@ -199,7 +199,7 @@ class Engine:
         self._failing = frozenset(failing)
 
     def _forget(self, snapshot: Snapshot, tick: Tick) -> list[Alert]:
-        """End conditions that are over, or that no rule has observed for long."""
+        """End conditions that are over, or that no rule has observed for `FORGOTTEN` seconds."""
         gpus = {gpu.key: gpu for gpu in snapshot.gpus}
         over: list[tuple[_Key, str]] = []
         for key, condition in self._conditions.items():
@@ -216,7 +216,7 @@ class Engine:
         return self._end(over, tick)
 
     def _end(self, over: Iterable[tuple[_Key, str]], tick: Tick) -> list[Alert]:
-        """Drop conditions, each with how it ended; return the alerts of those that were raised."""
+        """Remove conditions, each with the reason of its end; return the alerts that ended with them."""
         ended = [self._conditions.pop(key).end(how, tick) for key, how in over]
         return [alert for alert in ended if alert is not None]
 
@@ -249,14 +249,14 @@ def _is_trusted(gpu: Gpu) -> bool:
 
 
 def _has_left(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> bool:
-    """Return whether none of the processes of a restored alert is listed; where it names none, that is not known."""
+    """Return whether no process of a restored alert is listed any more; False for an alert that names no process."""
     pids = _pids_of(condition)
     shown = (gpu,) if gpu is not None else snapshot.gpus
     return bool(pids) and not any(_is_one_of(pids, one.pid, one.start) for each in shown for one in each.holdings)
 
 
 def _describe_end(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> str:
-    """Return how a condition ended that no rule observes any more: `process 123 has ended`."""
+    """Return the reason why no rule observes a condition any more: `process 123 has ended`."""
     pids = _pids_of(condition)
     who = f"process {next(iter(pids))} has" if len(pids) == 1 else "its processes have"
     there = [one for one in snapshot.processes if _is_one_of(pids, *one.key)]
@@ -270,7 +270,7 @@ def _describe_end(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> 
 
 
 def _pids_of(condition: Condition) -> Mapping[int, int]:
-    """Return the processes that a condition is about, with their start times; 0 where that is not known."""
+    """Return the processes that a condition is about, with their start times; 0 for an unknown start time."""
     first, _, start = condition.subject.partition(" ")[0].partition(":")
     if first.isdecimal() and start.isdecimal():
         return {int(first): int(start)}

@@ -15,13 +15,13 @@ from gpuwatch.fields import DAY, HOUR, Bytes, Gpus, Number, RuleNames, Seconds, 
 from gpuwatch.units import GIB, MIB
 
 MOST_FREE: Final = 95
-"""Percent. An alert clears 2 points above its limit, so one near 100 would never end."""
+"""Percent. An alert clears 2 points above its limit, so an alert with a limit near 100 would never end."""
 
 
 class Allowances(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes and seconds by which a process may exceed its limit before an alert: `[allowance]`.
 
-    What comes on top of an allocator's limit is nearly constant, and no share of it: TensorFlow Serving held 234 MiB
+    Memory beyond an allocator's limit is nearly constant, not proportional to it: TensorFlow Serving held 234 MiB
     over at half a T4 and at a quarter (tensorflow/serving#1668), PyTorch 1.8 with CUDA 10.1 held 1014 MiB over at 5.4
     GiB (pytorch/pytorch#58466).
     """
@@ -48,7 +48,7 @@ Scope: TypeAlias = Literal["gpu", "process", "user"]
 class CustomRule(msgspec.Struct, frozen=True, kw_only=True):
     """Rule that the user wrote, one `[[rule]]`: alert while a metric is above (or below) a value.
 
-    The file is also checked for what no single field can say: the metric exists and has this scope, exactly one of
+    The file is also checked for rules about several fields: the metric exists and has this scope, exactly one of
     `above` and `below` is set, and `clear` is on the right side of it.
     """
 
@@ -89,14 +89,14 @@ class CustomRule(msgspec.Struct, frozen=True, kw_only=True):
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of all rules: `[alerts]`. Percentages are of the memory that programs can have: total less reserved.
 
-    `at_most` names the field that a value must not be above: critical would be reached before the warning.
+    `at_most` names the field that a value must not exceed: otherwise critical would be reached before the warning.
     """
 
     off: Annotated[RuleNames, Meta(description='rules that are not applied: ["power at limit"]')] = frozenset()
     quiet: Annotated[
         Seconds, Meta(ge=0, le=HOUR / 6, description="time after the start in which nothing is raised")
     ] = 5.0
-    """Nor ended: drivers wake up with odd figures."""
+    """Alerts do not end in this time either: after a start, drivers report wrong values."""
     memory_warning: Annotated[float, Meta(ge=0, le=MOST_FREE, description="percent of a GPU's memory still free")] = (
         10.0
     )
@@ -107,7 +107,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     memory_for: Annotated[
         Seconds, Meta(ge=0, le=HOUR, description="time for which it holds, in 3 samples at least")
     ] = 2.0
-    """To raise, and to clear."""
+    """Applies both to raising and to clearing."""
     full_warning: Annotated[
         Seconds, Meta(ge=10, le=DAY, description="time until it is full, at the speed of the last minutes")
     ] = 600.0

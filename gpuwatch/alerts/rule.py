@@ -37,25 +37,25 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     The alert of a subject ends once its GPU answers and the rule no longer observes it.
     """
     rests_on: tuple[tuple[int, int], ...] = ()
-    """(pid, start) of the processes whose declarations it rests on: while they cannot be read, it is not over."""
+    """(PID, start) of processes whose declarations are judged: while these cannot be read, the alert does not end."""
     level: Severity | None = None
     """Severity by the limits that raise; None is fine."""
     keeps: Severity | None = None
     """Highest severity that an alert already raised keeps, by the limits that clear."""
     partial: bool = False
-    """The level is a minimum, for something could not be read: it may raise, and never clears."""
+    """The level is a minimum, since a value could not be read: the observation may raise, and never clears."""
     raise_after: int = SAMPLES
     """Samples in a row that raise it."""
     raise_for: float = 0.0
     """Seconds that these samples must span, too."""
     forgives: int = 0
-    """Fine samples in a row that do not break those which raise it: a value at its limit flickers."""
+    """Fine samples in a row that do not interrupt the samples that raise: a value at its limit varies."""
     clear_after: int = SAMPLES
     """Samples in a row that step it down or clear it."""
     clear_for: float = 0.0
     """Seconds that these samples must span, too."""
     stamp: float | None = None
-    """Time of the sample, which tells a new sample from one given again; None where each observation counts."""
+    """Time of the sample, to recognize a repeated sample; None where each observation counts."""
     title: str
     evidence: str = ""
     detail: str = ""
@@ -68,7 +68,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     owners: tuple[str, ...] = ()
     """Users who cause it, the largest holder first."""
     how: str = ""
-    """How it ended, where it is fine, with `{lasted}` for how long it held; empty for the title."""
+    """Reason of the end, for a fine observation, with `{lasted}` for the duration; empty for the title."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ class Rule:
     find: Callable[[RuleContext], Iterable[Observation]]
     summary: str = ""
     severity: str = ""
-    """`warning`; `warning, critical` where it steps up; with what it depends on."""
+    """Possible severities and what they depend on: `warning`, or `warning, critical`."""
     raised: str = ""
-    """When it is raised, with the default limits."""
+    """Condition in words that raises the alert, with the default limits."""
     cleared: str = ""
     keys: tuple[str, ...] = ()
     """Fields of `Limits` that are its keys in `[alerts]`."""
@@ -94,7 +94,7 @@ class GpuProcess:
     process: Process
     gpu: Gpu
     start: int
-    """As in the holdings, for the history."""
+    """Start time as the holdings have it, to look up the history."""
     memory: int = 0
     """Bytes that are known."""
     complete: bool = True
@@ -115,7 +115,7 @@ class RuleContext:
         self.history = history
         self.limits = limits
         self.watched = watched
-        """(rule, subject) of the conditions that the engine keeps: a fine observation of another has no effect."""
+        """(rule, subject) of the engine's conditions: fine observations of other subjects have no effect."""
 
     @cached_property
     def processes(self) -> Mapping[int, Process]:
@@ -129,12 +129,12 @@ class RuleContext:
 
     @cached_property
     def listed(self) -> Sequence[Gpu]:
-        """Those of `gpus` whose list of processes is complete and makes sense."""
+        """GPUs of `gpus` whose list of processes is complete and plausible."""
         return [gpu for gpu in self.gpus if is_listed(gpu)]
 
     @cached_property
     def on(self) -> Mapping[str, Sequence[GpuProcess]]:
-        """Known processes on each of `gpus`, by the GPU's key; none where its list makes no sense."""
+        """Known processes on each of `gpus`, by the GPU's key; none where its list is not plausible."""
         return {gpu.key: self._on(gpu) for gpu in self.gpus if not gpu.unreliable}
 
     def _on(self, gpu: Gpu) -> list[GpuProcess]:
@@ -155,7 +155,7 @@ class RuleContext:
 
     @cached_property
     def placements(self) -> Sequence[Sequence[GpuProcess]]:
-        """Each process with all GPUs on which it computes or could, by index."""
+        """Each process's entries on all GPUs where it computes or could compute, by index."""
         found: defaultdict[tuple[int, int], list[GpuProcess]] = defaultdict(list)
         for on in self.on.values():
             for one in on:
@@ -165,7 +165,7 @@ class RuleContext:
 
     @cached_property
     def limit_usages(self) -> Mapping[str, Sequence[LimitUsage]]:
-        """Declared limits and what is held under them, by the UUID of the GPU, as far as they can be judged."""
+        """Declared limits and the memory held under each, by the UUID of the GPU, as far as they can be judged."""
         found: dict[str, list[LimitUsage]] = {gpu.uuid: [] for gpu in self.gpus if gpu.uuid and not gpu.unreliable}
         for one in limit_usages(self.snapshot):
             if one.gpu in found:
@@ -174,7 +174,7 @@ class RuleContext:
 
 
 def is_listed(gpu: Gpu) -> bool:
-    """Return whether a GPU's list of processes is complete and makes sense."""
+    """Return whether a GPU's list of processes is complete and plausible."""
     return gpu.health is Health.OK and not gpu.holdings_note and not gpu.unreliable
 
 
@@ -214,7 +214,7 @@ def holder_name(pid: int, process: Process | None) -> str:
 
 
 def owners_of(pids: Iterable[int], processes: Mapping[int, Process]) -> tuple[str, ...]:
-    """Return the users of processes, in their order; who is not visible is left out."""
+    """Return the users of processes, in the order of the processes, without users who are not visible."""
     names = (processes[pid].user for pid in pids if pid in processes)
     return tuple(dict.fromkeys(name for name in names if name))
 

@@ -1,7 +1,7 @@
 """Configuration from gpuwatch.toml: its settings as typed structs, its path, and how it is loaded.
 
-A flag beats the file, and the user's own file beats the administrator's, whose keys are defaults and whose `[[share]]`
-tables are ceilings that no other file can raise. `[alerts]`, `[allowance]`, `[[rule]]` and `[[share]]` are structs of
+A flag overrides the user's file, which overrides the administrator's file; only the administrator's `[[share]]`
+tables are upper bounds that no other file can raise. `[alerts]`, `[allowance]`, `[[rule]]` and `[[share]]` belong to
 the parts that use them. A field with a description is a key.
 """
 
@@ -28,12 +28,12 @@ ADMINISTRATORS: Final = Path("/etc/gpuwatch") / FILE
 Command: TypeAlias = Annotated[
     tuple[Annotated[str, Meta(pattern=r"^[^\0]*\Z")], ...], Meta(max_length=MOST, extra={"form": "command"})
 ]
-"""A program and its arguments, never a line for a shell. A relative name would depend on the working folder."""
+"""A program and its arguments; no shell runs them. A relative name would depend on the working folder."""
 _URL: Final = r"^[A-Za-z][A-Za-z0-9.+-]{0,30}://[^\s\x00-\x1f\x7f]{1,4000}\Z"
 Urls: TypeAlias = Annotated[
     tuple[Annotated[str, Meta(pattern=_URL)], ...], Meta(max_length=MOST, extra={"form": "urls"})
 ]
-"""Addresses that apprise knows. Each holds a secret, so none is ever quoted."""
+"""Addresses that apprise knows. Each contains a secret, so no message quotes an address."""
 
 
 class Notify(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,9 +44,9 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
         Literal["off", "auto", "osc9", "osc777"], Meta(description='by the terminal: "auto", "osc9", "osc777"')
     ] = "off"
     command: Annotated[Command, Meta(description='a program of yours: ["/home/ada/bin/tell"]; JSON on stdin')] = ()
-    """The first is an absolute path, or begins with `~/`. Only from a file that nobody else can write."""
+    """The program is an absolute path, or begins with `~/`. Read only from a file that no other user can write."""
     urls: Annotated[Urls, Meta(description='of apprise: ["slack://..."]; needs `pip install apprise`')] = ()
-    """Secret: for no screen, log, argument list or environment."""
+    """Secret: never on a screen or in a log, an argument list or the environment."""
     least: Annotated[Severity, Meta(description='what is worth a message: "note", "warning", "critical"')] = (
         Severity.WARNING
     )
@@ -143,15 +143,15 @@ class Reloaded(msgspec.Struct, frozen=True):
     """Result of reading the files again."""
 
     config: Config
-    """The new one; the old one where something is wrong."""
+    """The new configuration; the old one where a file has a mistake."""
     changed: tuple[str, ...] = ()
     """Whole names of the keys that changed, `share` and `rule` for tables."""
     error: str = ""
-    """What is wrong, in one line; empty where nothing is."""
+    """Mistake in one line; empty for none."""
 
 
 def reload(old: Config, read_again: Callable[[], Config]) -> Reloaded:
-    """Read the files again; where one is wrong the old configuration stays."""
+    """Read the files again; where a file has a mistake the old configuration stays."""
     try:
         new = read_again()
     except GpuwatchError as error:

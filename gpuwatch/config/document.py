@@ -35,7 +35,7 @@ _UNITS: Final = {
     Unit.COUNT: "number",
     Unit.MHZ: "MHz",
 }
-"""What stands in the file for a metric's unit."""
+"""Name of a metric's unit in the file."""
 
 HEAD: Final = """\
 # gpuwatch.toml: every key with its default. Remove the # before what you change.
@@ -58,7 +58,7 @@ def default_text() -> str:
 def effective_text(config: Config, origins: Mapping[str, Origin]) -> str:
     """Return every key with its value as TOML, with its origin in a comment.
 
-    Read again it gives the same configuration, but for what is secret: that is masked, and commented out.
+    The text can be read as the same configuration, except for secrets, which are masked and commented out.
     """
     blocks = [*_tables(config, lambda name, _: str(origins.get(name, Origin())))]
     for rule in config.rules:

@@ -48,9 +48,9 @@ class Key(NamedTuple):
     field: str
     """The name of the field, which differs where the key is a keyword of Python."""
     type: Any
-    """Without None, which TOML does not have."""
+    """Type of the values, without None, which TOML does not have."""
     bounds: Mapping[str, Any]
-    """What the annotations of the type say, by the names of `msgspec.Meta` and the keys of its `extra`."""
+    """Bounds in the annotations of the type, by the names of `msgspec.Meta` and the keys of its `extra`."""
 
     @property
     def description(self) -> str:
@@ -59,12 +59,12 @@ class Key(NamedTuple):
 
     @property
     def form(self) -> str:
-        """Form in which its values are written, where TOML and msgspec do not know it: `bytes`, `seconds`."""
+        """Format of its values that TOML and msgspec do not know: `bytes`, `seconds`."""
         return str(self.bounds.get("form", ""))
 
     @property
     def allowed(self) -> str:
-        """Allowed values, to stand after `allowed is`."""
+        """Allowed values, in words that follow `allowed is`."""
         words = get_args(self.type)[0] if self.bounds else self.type
         if get_origin(words) is Literal:
             return " or ".join(", ".join(map(toml_string, get_args(words))).rsplit(", ", 1))
@@ -106,7 +106,7 @@ class Key(NamedTuple):
         return repr(value) if self.form == "share" else _write(value)
 
     def _prepare(self, raw: object) -> object:
-        """Return a raw value in the form that msgspec converts; raises ValueError."""
+        """Return a raw value in the format that msgspec converts; raises ValueError."""
         if self.type is Severity or Severity in get_args(self.type):
             return {level.name.lower(): level for level in Severity}.get(str(raw))
         if self.form == "gpus":
@@ -161,7 +161,7 @@ _ALLOWED: Final = {
     "command": 'a list such as ["/home/ada/bin/tell", "--loud"], whose first is an absolute path or begins with ~/',
     "urls": 'a list of apprise\'s URLs, such as ["slack://..."]',
 }
-"""By the form, or the name of a plain type."""
+"""Allowed values in words, by the format of a key or the name of a plain type."""
 
 
 def make_key(name: str, field: str, type_: Any) -> Key:
@@ -219,7 +219,7 @@ def value_of(config: Config, name: str) -> Any:
 
 
 def misordered(limits: Limits) -> Iterator[tuple[str, str]]:
-    """Yield pairs of limits that are the wrong way round: the first must not be above the second."""
+    """Yield pairs of limits in the wrong order: the first must not be above the second."""
     for name, key in keys_of(Limits).items():
         other = key.bounds.get("at_most")
         if other and getattr(limits, name) > getattr(limits, other):
@@ -227,7 +227,7 @@ def misordered(limits: Limits) -> Iterator[tuple[str, str]]:
 
 
 def check_limits(limits: Limits) -> None:
-    """Raise UsageError where the limits that a flag sets are too large, or the wrong way round."""
+    """Raise UsageError where the limits that a flag sets are too large, or in the wrong order."""
     if limits.memory_warning > MOST_FREE:
         raise UsageError(f"--memory-warning: {limits.memory_warning:g} % is too much; 0 to {MOST_FREE} is allowed")
     for low, high in misordered(limits):

@@ -39,7 +39,7 @@ from gpuwatch.errors import UsageError
 from gpuwatch.files import check_source, shown_path
 
 _MOST_BYTES: Final = 1 << 20
-"""A file is read before anything is drawn; one of a thousand rules has 100 KiB."""
+"""Largest size of a file, which is read before the first screen; a file of a thousand rules has 100 KiB."""
 _MOST_PARTS: Final = 32
 """Parts of a dotted key, of which ours have 2: `tomllib` needs the square of them in memory and time."""
 _LONG_KEY: Final = rf"""(?x)(?<![A-Za-z0-9_\-])
@@ -49,7 +49,7 @@ _LONG_KEY: Final = rf"""(?x)(?<![A-Za-z0-9_\-])
 class ConfigFile:
     """Configuration file: its values by the full names of their keys, and its mistakes.
 
-    That of the administrator must be an ordinary file that only its owner can write, and its shares are ceilings.
+    The administrator's file must be an ordinary file that only its owner can write; its shares are upper bounds.
     """
 
     def __init__(self, path: Path, *, administrators: bool = False) -> None:
@@ -57,13 +57,13 @@ class ConfigFile:
         self.values: dict[str, Any] = {}
         self.shares: list[Share] = []
         self.rules: dict[str, CustomRule] = {}
-        """By their names."""
+        """Custom rules by their names."""
         self._stat: os.stat_result | None = None
-        """Of the file that was read, which need not be the one that has its name by now."""
+        """Status of the file that was read; by now another file may have its name."""
         self._content = ""
         self._document: dict[str, Any] = {}
         self._problems: list[tuple[int, str]] = []
-        """(line, or 0; the whole words), as they were found."""
+        """(line number, or 0; message) of each mistake, in the order in which they were found."""
         content = self._open(administrators=administrators)
         self.exists = content is not None
         if content:
@@ -75,7 +75,7 @@ class ConfigFile:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Mistakes, a line each, from the top of the file down; with one the values are not to be used."""
+        """Mistakes in the order of their lines, one line each; the values of a file with a mistake must not be used."""
         return tuple(words for _, words in sorted(self._problems, key=lambda one: one[0]))
 
     def origins(self) -> Iterator[tuple[str, Origin]]:
@@ -194,7 +194,7 @@ class ConfigFile:
         self._add(self._lines.find(*place), f"unknown key {text.clean(_name(place), 80)}; {hint}")
 
     def _refuse_untrusted(self) -> None:
-        """Refuse a command or addresses that somebody else could have written."""
+        """Add a mistake for a command or addresses that another user could have written."""
         for key in ("command", "urls"):
             words = check_source(self.path, read=self._stat) if self.values.get(f"notify.{key}") else ""
             if words:
@@ -273,7 +273,7 @@ class ConfigFile:
             )
 
     def _check_clear(self, rule: CustomRule, key: Key, *place: str | int) -> None:
-        """Check that the value that clears is not beyond the one that raises."""
+        """Check that the value that clears is on the right side of the value that raises."""
         clear = rule.clear
         if clear is not None and rule.above is not None and clear > rule.above:
             allowed = f"at most {key.write(rule.above)}, the value of above"
@@ -290,7 +290,7 @@ def _name(place: Iterable[str | int]) -> str:
 
 
 def _check_program(word: str) -> str:
-    """Return why a program must not be run; empty where it may, or does not exist yet."""
+    """Return why a program must not be run; empty where it may be run, or does not exist yet."""
     try:
         words = check_source(Path(word).expanduser(), missing_ok=True)
     except RuntimeError:
@@ -316,7 +316,7 @@ _INNER: Final = re.compile(r"[{,][ \t]*([A-Za-z0-9_-]+)[ \t]*=")
 class Lines:
     """Lines of the keys of a TOML text, found by searching it: tomllib does not keep them.
 
-    A key has a line where it is found once in its table, written plainly; one in quotes has none.
+    A line is found for a key that occurs once in its table, without quotes.
     """
 
     def __init__(self, content: str, document: Mapping[str, Any]) -> None:
@@ -351,7 +351,7 @@ class Lines:
 
 
 def _blank(found: re.Match[str]) -> str:
-    """Return nothing for a comment, and quotes on as many lines for a string."""
+    """Return an empty text for a comment, and one quote for each line of a string."""
     return "" if found[0].startswith("#") else re.sub(r"[^\n]+", '"', found[0])
 
 
@@ -406,7 +406,7 @@ def _read_both(given: str | None, administrators: Path) -> list[ConfigFile]:
 
 
 def _check_order(one: ConfigFile, under: list[ConfigFile]) -> None:
-    """Add a mistake where two limits are the wrong way round, of the one that this file sets."""
+    """Add a mistake about the limit that this file sets, where two limits are in the wrong order."""
     config = _merge([*under, one])
     for low, high in misordered(config.alerts):
         if f"alerts.{low}" in one.values:

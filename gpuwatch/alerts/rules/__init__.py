@@ -15,7 +15,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *hardware.RULES,
     *health.RULES,
 )
-"""In the order in which people look for them: memory, shares, holders, hardware, gpuwatch itself."""
+"""Rules in the order of the documents: memory, shares, holders, hardware, gpuwatch itself."""
 
 RULE_NAMES: Final = frozenset(rule.name for rule in RULES)
 

@@ -39,9 +39,9 @@ class Value(NamedTuple):
     """Value of a metric."""
 
     amount: float | None
-    """In the metric's unit; None where it cannot be told."""
+    """Amount in the metric's unit; None where it is not known."""
     at_least: bool = False
-    """It may be more: a part of it is not known."""
+    """The true amount may be greater: a part of it is not known."""
 
 
 UNKNOWN: Final = Value(None)
@@ -56,17 +56,17 @@ class UserHoldings:
     complete: bool
     """Whether the list of processes of each of these GPUs could be read."""
     whole: int | None
-    """Bytes that these GPUs can give to programs; None where that is not known of each."""
+    """Bytes that these GPUs can give to programs; None unless this is known for each GPU."""
     memory: Counter[int] = field(default_factory=Counter)
     """Bytes by the GPU's index, as far as they are known."""
     pids: Counter[int] = field(default_factory=Counter)
     """Bytes by process, as far as they are known."""
     unknown: bool = False
-    """The memory of one of their processes is not known."""
+    """The memory of one of the user's processes is not known."""
 
     @property
     def partial(self) -> bool:
-        """Whether they may hold more."""
+        """Whether the user may hold more."""
         return self.unknown or not self.complete
 
 
@@ -75,9 +75,9 @@ class Metric(NamedTuple):
 
     unit: Unit
     words: str
-    """As in `GPU 3 temperature 83 °C`."""
+    """Name of the metric in a title, as in `GPU 3 temperature 83 °C`."""
     gpu: Callable[[Gpu], Value] | None = None
-    """Readers of a GPU, a process, a user; None where they have no such metric."""
+    """Functions that read the metric of a GPU, a process and a user; None where they have no such metric."""
     process: Callable[[GpuProcess, RuleContext], Value] | None = None
     user: Callable[[UserHoldings], Value] | None = None
     everywhere: bool = False
@@ -159,18 +159,18 @@ METRICS: Final[Mapping[str, Metric]] = {
     "gpus": Metric(Unit.COUNT, "GPUs held", user=lambda user: Value(len(user.memory), not user.complete)),
     "share": Metric(Unit.PERCENT, "share of all GPU memory", user=_share),
 }
-"""By name. Percentages of memory are of what programs can have: total less reserved."""
+"""Metrics by name. Percentages of memory refer to the memory that programs can have: total less reserved."""
 
 
 class Comparison(NamedTuple):
     """Severity of a value by the limits of a rule."""
 
     level: Severity | None = None
-    """By the limit that raises."""
+    """Severity by the limit that raises."""
     keeps: Severity | None = None
-    """By the limit that clears."""
+    """Severity by the limit that clears."""
     partial: bool = False
-    """It may be higher."""
+    """The severity may be higher."""
 
 
 _UNDECIDED: Final = Comparison(partial=True)
@@ -200,7 +200,7 @@ def custom_rules(limits: Limits) -> tuple[Rule, ...]:
 
 
 def find_custom(rule: CustomRule, context: RuleContext) -> Iterator[Observation]:
-    """Apply a rule to all GPUs, processes or users that it is about."""
+    """Apply a rule to all GPUs, processes or users that it selects."""
     metric = METRICS[rule.metric]
     if rule.scope == "gpu" and metric.gpu is not None:
         yield from _judge_gpus(rule, metric.gpu, context)
@@ -211,7 +211,7 @@ def find_custom(rule: CustomRule, context: RuleContext) -> Iterator[Observation]
 
 
 def judges(rule: CustomRule, alert: Alert) -> bool:
-    """Return whether a rule still judges a restored alert of its name: it may have been rewritten since."""
+    """Return whether a rule still judges a restored alert of its name: the user may have rewritten the rule since."""
     return (rule.scope == "gpu") == (not alert.subject) and METRICS[rule.metric].unit is alert.unit
 
 
@@ -256,14 +256,14 @@ def _is_of(user: str, process: Process) -> bool:
 
 
 def _chosen(rule: CustomRule, context: RuleContext) -> Iterator[GpuProcess]:
-    """Yield the processes that a rule is about, on each of its GPUs."""
+    """Yield the processes that a rule selects, on each of its GPUs."""
     for gpu in context.gpus:
         if _is_about(rule, gpu):
             yield from (held for held in context.on.get(gpu.key, ()) if _is_of(rule.user, held.process))
 
 
 def _judge_gpus(rule: CustomRule, read: Callable[[Gpu], Value], context: RuleContext) -> Iterator[Observation]:
-    """Judge every GPU that the rule is about; a rule with a user judges the GPUs on which that user is."""
+    """Judge every GPU that the rule selects; a rule with a user judges the GPUs where that user has processes."""
     for gpu in context.gpus:
         about = _Subject(f"GPU {gpu.index}", gpu.sampled, gpu)
         if not _is_about(rule, gpu):  # it may have been, before the configuration was read again
@@ -322,7 +322,7 @@ def _judge_users(
 
 
 def _observation(rule: CustomRule, value: Value, about: _Subject, details: Callable[[], _Details]) -> Observation:
-    """Return the observation of a value; `details` are asked for only where somebody may read them."""
+    """Return the observation of a value; `details` is called only for a value that is not fine."""
     level, keeps, at_least = compare(rule, value)
     fine = keeps is None  # most are
     evidence, owners, pids = _Details() if fine else details()

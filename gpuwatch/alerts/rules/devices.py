@@ -22,11 +22,11 @@ MISSPELT: Final = "misspelt variable"
 IDLE_AFTER: Final = 60.0
 """Seconds without a kernel on a GPU after which a process counts as not computing there."""
 _CONTEXT: Final = range(50 * units.MIB, units.GIB + 1)
-"""Bytes of a context without work: 320 MiB without libraries, up to 1 GiB with them (pytorch/pytorch#28394)."""
+"""Bytes of a context that does nothing: 320 MiB without libraries, up to 1 GiB with them (pytorch/pytorch#28394)."""
 _FULL: Final = 0.5
-"""Part of a GPU, or of what the process holds where it computes, from which on another GPU is filled."""
+"""Part of a GPU, or of the memory on the GPU where it computes, from which on a process fills another GPU."""
 _QUOTED: Final = 48
-"""Characters of somebody's variable in a title."""
+"""Most characters of an environment variable in a title."""
 
 
 def _observation(process: Process, gpu: Gpu, title: str, level: Severity | None, **fields: Any) -> Observation:
@@ -50,8 +50,8 @@ def _observation(process: Process, gpu: Gpu, title: str, level: Severity | None,
 def find_outside_visible(context: RuleContext) -> Iterator[Observation]:
     """Find processes on a GPU that is not among their visible devices; a MIG instance counts as its GPU.
 
-    Where CUDA's order of different models can only be guessed, only their number is compared; a choice that may never
-    have been made is not compared at all.
+    Where CUDA's order of different models can only be guessed, only the number of GPUs is compared; a choice that may
+    never have been made is not compared.
     """
     for places in context.placements:
         process = places[0].process
@@ -100,10 +100,10 @@ def _shown(shown: Mapping[str, None], indices: Mapping[str, int]) -> str:
 
 
 def find_unused(context: RuleContext) -> Iterator[Observation]:
-    """Find processes that are on several GPUs and have run kernels on one alone for a minute or more.
+    """Find processes on several GPUs that have run kernels on only one of them for a minute or more.
 
-    Filled GPUs are a warning: nobody else can use them. Contexts are a note. Without the SM figure of each GPU nothing
-    is judged.
+    A filled GPU is a warning: nobody else can use it. A mere context is a note. A process is judged only where the SM
+    value on each GPU is known.
     """
     for places in context.placements:
         if len(places) == 1:

@@ -18,11 +18,11 @@ STALE: Final = "data stale"
 STALE_INTERVALS: Final = 5.0
 """Age of the newest data, in intervals, from which on it is stale."""
 _LATE: Final = 5.0
-"""Seconds that data may be old at any interval: 3 go by where a call hangs and another sampler is started."""
+"""Seconds that data may be old at any interval: a hanging call and the start of another sampler take 3 s."""
 _STARTING: Final = 10.0
 """Seconds that a source may take to start."""
 _WORDS: Final = {Health.LOST: f"{Health.LOST.value}: it needs a reset or a reboot"}
-"""Words for a health whose name alone does not say what to do."""
+"""Words for states of health whose name alone does not say what to do."""
 _CRITICAL: Final = frozenset({Health.LOST, Health.SILENT, Health.QUARANTINED, Health.RESET, Health.MISSING})
 
 
@@ -45,7 +45,7 @@ def find_unhealthy(context: RuleContext) -> Iterator[Observation]:
 
 
 def _last_on(gpu: Gpu, history: HistoryView) -> str:
-    """Name who was on a GPU when its processes were last listed; empty where they never were."""
+    """Name the users on a GPU when its processes were last listed; empty where they never were listed."""
     last = history.last_listed(gpu.key)
     if last is None:
         return ""

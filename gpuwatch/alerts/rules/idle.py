@@ -1,4 +1,4 @@
-"""Rules about memory that is held and not used: by idle, by dead and by unknown processes.
+"""Rules about memory that idle, dead or unknown processes hold without using it.
 
 GPUs in trouble, and those whose list of processes cannot be trusted, are not judged.
 """
@@ -40,11 +40,11 @@ _ZOMBIE: Final = "zombie"
 
 
 def find_idle(context: RuleContext) -> Iterator[Observation]:
-    """Find users who hold memory on a GPU and have not run anything on it for long.
+    """Find users who hold memory on a GPU and have run nothing on it for longer than the limit.
 
-    All of a user's processes there count together, and only where none of them runs; one that only draws a screen does
-    not count. While the idle time is known as a minimum below the limit (gpuwatch has not watched for longer), an alert
-    is neither raised nor cleared.
+    All of a user's processes on the GPU must be idle; a process that only draws a screen does not count. While only a
+    minimum of the idle time is known and it is below the limit (gpuwatch started later), an alert is neither raised nor
+    cleared.
     """
     for gpu in context.listed:
         by_uid: defaultdict[int, list[GpuProcess]] = defaultdict(list)
@@ -98,7 +98,7 @@ def _idle(context: RuleContext, gpu: Gpu, uid: int, held: Sequence[GpuProcess]) 
 
 
 def _idle_time(context: RuleContext, held: Sequence[GpuProcess]) -> Idle | int | None:
-    """Return how long all processes have been idle together, the pid of one that ran lately, or None if unknown."""
+    """Return the time for which all processes have been idle, the PID of one that ran lately, or None if unknown."""
     times: list[Idle | None] = []
     for one in held:
         idle = context.history.idle(one.gpu.key, one.process.pid, one.start)
@@ -109,7 +109,7 @@ def _idle_time(context: RuleContext, held: Sequence[GpuProcess]) -> Idle | int |
 
 
 def _whole_minutes(seconds: float) -> float:
-    """Return whole minutes from a minute on, so that a title does not change each second."""
+    """Round seconds down to whole minutes from one minute on, so that a title does not change each second."""
     return seconds - seconds % 60 if seconds >= 60 else seconds
 
 
@@ -149,8 +149,8 @@ def find_unattributed(context: RuleContext) -> Iterator[Observation]:
 def find_dead(context: RuleContext) -> Iterator[Observation]:
     """Find processes that have ended, or are zombies, and still hold memory.
 
-    A process that gpuwatch may not see, or that is in another namespace, has not ended for all that is known. Nor has
-    one that runs on the GPU: the kernel calls a program whose first thread has ended a zombie, too (proc(5)).
+    A process that gpuwatch may not see, or in another namespace, does not count as ended. Nor does a zombie that runs
+    on the GPU: the kernel also calls a program a zombie whose first thread alone has ended (proc(5)).
     """
     for gpu in context.listed:
         for one in context.on[gpu.key]:

@@ -33,7 +33,7 @@ FULL: Final = "time to full"
 CLEAR_MARGIN: Final = 2.0
 """Percentage points that must be free beyond a limit before an alert steps down or is cleared."""
 GROWN: Final = 64 * units.MIB
-"""Bytes in a minute below which nobody is said to have grown: about what a new stream or a cuBLAS workspace takes."""
+"""Growth in bytes per minute below which no user is named: about the size of a new stream or cuBLAS workspace."""
 
 _FULL: Final = 1.0
 """Percent free below which a GPU is called full."""
@@ -43,7 +43,7 @@ _UNKNOWN: Final = "unknown processes"
 
 
 def room_of(memory: Memory) -> tuple[float, float] | None:
-    """Return (bytes free, bytes that programs can have), or None where it cannot be judged.
+    """Return (bytes free, bytes that programs can have), or None where they cannot be judged.
 
     Where the driver does not say what is reserved, programs can have the total.
     """
@@ -107,9 +107,9 @@ class Holder(NamedTuple):
     name: str
     memory: int
     growth: int
-    """In the last minute, as far as it is known."""
+    """Growth in the last minute, as far as it is known."""
     partial: bool = False
-    """The memory of one of their processes is not known, and not in `memory`."""
+    """The memory of one of the user's processes is not known, and missing in `memory`."""
 
 
 def holders(gpu: Gpu, processes: Mapping[int, Process], history: HistoryView) -> list[Holder]:
@@ -148,8 +148,8 @@ def _memory_evidence(gpu: Gpu, found: Sequence[Holder]) -> str:
 def find_time_to_full(context: RuleContext) -> Iterator[Observation]:
     """Predict in how many seconds each GPU's memory is full, where it grows steadily (`history.Trend`).
 
-    Nothing is raised where memory is near its limit already. Not judged are GPUs that share the machine's memory
-    (unified) or are divided (MIG), and those of which there is no minute of samples yet.
+    Nothing is raised where memory is near its limit already. GPUs with unified memory, with MIG, or with less than a
+    minute of samples are not judged.
     """
     for gpu in context.gpus:
         room, trend = room_of(gpu.memory), context.history.trend(gpu.key)
@@ -205,7 +205,7 @@ def format_prediction(seconds: float) -> str:
 
 
 def _growers(gpu: Gpu, history: HistoryView) -> dict[int, int]:
-    """Return how many bytes each process grew in the last minute, the most first, without new processes."""
+    """Return the bytes by which each process grew in the last minute, largest first, without new processes."""
     found: dict[int, int] = {}
     for one in gpu.holdings:
         grown = history.growth(gpu.key, one.pid, one.start)
@@ -215,7 +215,7 @@ def _growers(gpu: Gpu, history: HistoryView) -> dict[int, int]:
 
 
 def _growth_evidence(by_name: Counter[str], speed: float, room: tuple[float, float]) -> str:
-    """Return who grew by how much in the last minute; where nobody stands out, how fast the whole grows."""
+    """Return the users whose memory grew most in the last minute; where none stands out, the speed of all growth."""
     parts = [f"{name} grew {units.gib(grown)} GiB/min" for name, grown in by_name.most_common(NAMED)]
     parts = parts or [f"grows {units.gib(60 * speed)} GiB/min"]
     free, usable = room

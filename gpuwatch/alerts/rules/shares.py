@@ -53,7 +53,7 @@ def allowance(
 ) -> int:
     """Return how many bytes may be held over a limit, on a GPU of `total` bytes, before that is an overshoot.
 
-    What is enforced, or agreed in bytes, has none for a `collective` process: its buffers are inside.
+    A limit that is enforced, or agreed in bytes, has no allowance for `collective`: those buffers are within the limit.
     """
     by = allowances or Allowances()
     if limit.margin is Margin.EXACT:
@@ -68,7 +68,7 @@ def allowance(
 def find_overshoots(context: RuleContext) -> Iterator[Observation]:
     """Compare the memory under each limit with limit and allowance; critical a second step above them.
 
-    A sum of which a part is not known is a minimum: it may raise, and never clears.
+    Where a part of a sum is not known, the sum is a minimum: it may raise, and never clears.
     """
     gpus = {gpu.uuid: gpu for gpu in context.gpus}
     for usage in (one for found in context.limit_usages.values() for one in found):
@@ -124,7 +124,7 @@ def _overshoot_levels(
 
 
 def _overshoot_title(usage: LimitUsage, gpu: Gpu, members: Sequence[Process]) -> str:
-    """Return who holds how much: in percent of the GPU where that is how it was declared, else in GiB."""
+    """Return a title with holder and memory: in percent of the GPU where the limit was declared so, else in GiB."""
     names = list(dict.fromkeys(holder_name(one.pid, one) for one in members))
     who = ", ".join(names[:NAMED]) + (" and others" if len(names) > NAMED else "")
     least = "" if usage.complete else "at least "
@@ -138,7 +138,7 @@ def _overshoot_title(usage: LimitUsage, gpu: Gpu, members: Sequence[Process]) ->
 
 
 def _is_fraction(usage: LimitUsage, total: float) -> bool:
-    """Return whether a fraction of the whole GPU was declared; one of a MIG instance is none."""
+    """Return whether a fraction of the whole GPU was declared; a fraction of a MIG instance does not count."""
     declaration = usage.declaration
     if declaration.basis is not Basis.TOTAL or declaration.value is None:
         return False
@@ -162,9 +162,9 @@ def _overshoot_detail(usage: LimitUsage, gpu: Gpu, members: Sequence[Process], h
 
 
 def find_overbooked(context: RuleContext) -> Iterator[Observation]:
-    """Judge whether more is declared on a GPU than it has, reserved memory included: two halves are not too much.
+    """Judge whether the declared limits exceed a GPU's total memory, reserved memory included: two halves do not.
 
-    A note, for it need not come to that; a warning once so little is free that memory is near its limit, too.
+    A note, since processes may hold less than they declare; a warning once the free memory is near its limit too.
     """
     for gpu in context.gpus:
         room, total = room_of(gpu.memory), number(gpu.memory.total)
@@ -211,7 +211,7 @@ def _declared_by(usages: Iterable[LimitUsage], processes: Mapping[int, Process])
 
 
 def _format_sizes(sizes: Counter[str]) -> str:
-    """Return who declared how much, the most first."""
+    """Return each user with the declared bytes in words, largest first."""
     (first, largest), *others = sizes.most_common(NAMED)
     named = joined(
         f"{first} declared {units.gib(largest)} GiB", *(f"{name} {units.gib(size)}" for name, size in others)
@@ -224,7 +224,7 @@ def _format_sizes(sizes: Counter[str]) -> str:
 
 
 def find_outgrown(context: RuleContext) -> Iterator[Observation]:
-    """Find processes that hold more than the start size they declared. That is allowed, and never a warning."""
+    """Find processes that hold more than their declared start size: allowed, and never a warning."""
     for one in (each for found in context.on.values() for each in found):
         process, gpu = one.process, one.gpu
         declarations = process.declared.declarations if process.declared is not None else ()
