@@ -50,23 +50,23 @@ if TYPE_CHECKING:
 
 
 class NewFrame(Message):
-    """A new frame from the watch thread; a slow painter skips to the newest, but never past one that ended an alert."""
+    """Message: a new frame from the watch thread. A slow dashboard skips frames, but none in which an alert ended."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
         super().__init__()
 
     def can_replace(self, message: Message) -> bool:
-        """Return whether a newer frame may take the place of this one, which waits.
+        """Return whether a newer frame may replace this waiting frame.
 
-        History and alerts that hold are in the newer one too. What a frame ended is in that frame alone, and without a
-        log (the demo) nobody else remembers it.
+        The newer frame has the history and the alerts that hold, too. Alerts that ended are only in the frame in which
+        they ended, and in the demo no log has them.
         """
         return isinstance(message, NewFrame) and not self.frame.cleared
 
 
 def reload(app: GpuwatchApp) -> None:
-    """Read it, then let the app take it over in its own loop; called on a thread."""
+    """Read the configuration on this thread, then apply it in the app's event loop."""
     assert app.helpers.reload is not None
     try:
         came = app.helpers.reload()
@@ -83,7 +83,7 @@ def _take(app: GpuwatchApp, came: Reloading) -> None:
 
 
 MOST_TOASTS: Final = 3
-"""Toasts that one frame may raise; more are told in one."""
+"""Largest number of toasts for one frame; one toast counts further alerts."""
 _KINDS: Final[dict[Severity, Literal["information", "warning", "error"]]] = {
     Severity.NOTE: "information",
     Severity.WARNING: "warning",
@@ -92,9 +92,9 @@ _KINDS: Final[dict[Severity, Literal["information", "warning", "error"]]] = {
 
 
 def news(before: Frame, frame: Frame) -> list[Alert]:
-    """Return the alerts that were raised, or got worse, between two frames, and that somebody is to be told of.
+    """Return the alerts that were raised, or got worse, between two frames, and that need a notification.
 
-    One that was taken over from an earlier gpuwatch was raised before both, and is no news.
+    An alert restored from an earlier gpuwatch was raised before both frames and is left out.
     """
     known = {alert.key: alert.severity for alert in before.alerts}
     return [
@@ -109,7 +109,7 @@ def _is_new(alert: Alert, known: dict[str, Severity], before: Frame) -> bool:
 
 
 def announce(app: GpuwatchApp, before: Frame, frame: Frame) -> None:
-    """Tell once of each alert that was raised, or got worse, since the frame before."""
+    """Notify the user once of each alert that was raised, or got worse, since the frame before."""
     raised = news(before, frame)
     loud = [alert for alert in raised if alert.severity > Severity.NOTE and alert.rule != TROUBLE]
     if loud and app.options.bell:
@@ -132,7 +132,7 @@ def _toast(app: GpuwatchApp, raised: Sequence[Alert]) -> None:
 
 
 def _notify_desktop(app: GpuwatchApp, raised: Sequence[Alert], frame: Frame) -> None:
-    """Ask the terminal for one notification, of the worst alert and how many more there are."""
+    """Ask the terminal for one desktop notification: the worst alert, and the number of further alerts."""
     if app.options.desktop == "off":
         return
     more = f" (+{len(raised) - 1} more)" if len(raised) > 1 else ""
@@ -144,13 +144,13 @@ def _notify_desktop(app: GpuwatchApp, raised: Sequence[Alert], frame: Frame) -> 
 
 
 SETTLED: Final = 5.0
-"""Seconds after which all is there that stays: looking through it for garbage would hold up keys for 60 ms."""
+"""Seconds after which all lasting objects exist: a garbage collection of them would delay keys by 60 ms."""
 
 CLOSING_SECONDS: Final = 0.3
-"""What the record of all that is being ended is given when the program quits."""
+"""Seconds in which the audit of processes that are being ended must be written when the program quits."""
 
 ENDED: Final = 500
-"""Alerts that have ended which the dashboard itself remembers."""
+"""Largest number of ended alerts that the dashboard keeps."""
 
 INTERVALS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds between two samples that `+` and `-` step through."""
@@ -163,14 +163,14 @@ def _commands() -> type[Provider]:
 
 
 def _enable_collector() -> None:
-    """Collect garbage from now on, as often as Python does by default; what there is by now stays and is left out."""
+    """Turn Python's garbage collector on with its default thresholds; objects that exist now are never examined."""
     gc.freeze()
     gc.set_threshold(700, 10, 10)
     gc.enable()
 
 
 class GpuwatchApp(App[int]):
-    """The dashboard. Frames come as `NewFrame` messages, from the watch thread or from a test."""
+    """Textual application of the dashboard. Frames are `NewFrame` messages, from the watch thread or from a test."""
 
     TITLE = "gpuwatch"
     CSS_PATH = "gpuwatch.tcss"
@@ -186,7 +186,7 @@ class GpuwatchApp(App[int]):
         helpers: Helpers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without a watch it draws only the frames that it is handed."""
+        """Without `watch` the app draws only the frames passed to `publish`."""
         super().__init__(driver_class=TolerantDriver)
         self.watching = watch
         self.helpers = helpers or Helpers()
@@ -194,10 +194,10 @@ class GpuwatchApp(App[int]):
         self.endings: Endings | None = None
         self.options = options or Options()
         self.frame: Frame | None = None
-        """What is on screen; older than `newest` while paused."""
+        """Frame on screen; older than `newest` while paused."""
         self.newest: Frame | None = None
         self.ended: deque[Alert] = deque(maxlen=ENDED)
-        """What this run saw end: the demo keeps no log, and one may be out of order."""
+        """Alerts that ended in this run: the demo has no events log, and the log may be unreadable."""
         self.interval = self.options.interval
         self.dashboard = Dashboard()
         self._watchdog: ExitWatchdog | None = None
@@ -209,7 +209,7 @@ class GpuwatchApp(App[int]):
         self._hues: dict[int, int] = {}
         self._initials: dict[int, str] = {}
         self._judged: tuple[Frame, StrayReport] | None = None
-        """The frame that was judged last, and what came of it."""
+        """Last frame searched for strays, and the result."""
         for theme in themes():
             self.register_theme(theme)
         self.theme = f"gpuwatch-{self.options.theme}"
@@ -233,7 +233,7 @@ class GpuwatchApp(App[int]):
         return self.dashboard
 
     def run_to_exit_code(self) -> int:
-        """Run until the user leaves; gives the exit code. Raises NoThreadError where the terminal cannot be had."""
+        """Run until the user quits; return the exit code. Raises NoThreadError where a terminal thread cannot start."""
         self._watchdog = ExitWatchdog(
             lambda code: self.exit(return_code=code), sys.stdin.fileno(), hang_up=self.action_reload
         )
@@ -249,27 +249,27 @@ class GpuwatchApp(App[int]):
         return self.return_code or 0
 
     def exit(self, result: int | None = None, return_code: int = 0, message: Any = None) -> None:
-        """Leave; in good order if that takes no longer than a moment."""
+        """Quit the program; the watchdog ends the process where this takes too long."""
         if self._watchdog is not None:
             self._watchdog.arm(return_code)
         self._close_endings()
         super().exit(result, return_code, message)
 
     def _close_endings(self) -> None:
-        """Give up what is being ended, and wait a moment until that is on record."""
+        """Abandon the sessions that end processes, and wait up to `CLOSING_SECONDS` for their audit records."""
         if self.endings is not None:
             self.endings.abandon()
             self.endings.close(time.monotonic() + CLOSING_SECONDS)
 
     def publish(self, frame: Frame) -> None:
-        """Hand over a frame; from any thread. Raises RuntimeError once the dashboard has closed."""
+        """Post a frame to the app; from any thread. Raises RuntimeError once the dashboard has closed."""
         self.post_message(NewFrame(frame))
 
     # -----------------------------------------------------------------------------------------------------------
     # Life
 
     def on_mount(self) -> None:
-        """Take the options, the signals and the frame that may be there already."""
+        """Apply the options, install the signal handlers, and draw a frame that has already come."""
         panel = self.dashboard.processes
         panel.mine = self.options.mine
         try:
@@ -293,18 +293,18 @@ class GpuwatchApp(App[int]):
             self.paint()
 
     async def on_event(self, event: events.Event) -> None:
-        """Clean what is pasted: it may come from anywhere, and is drawn."""
+        """Remove control characters from pasted text before it is drawn."""
         if isinstance(event, events.Paste):
             event.text = clean(next(iter(event.text.splitlines()), ""))
         await super().on_event(event)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Draw all anew at the size that was: the terminal was smaller for a moment, and has lost what stood there."""
+        """Redraw everything even at the same size: the terminal was smaller for a moment and has lost its content."""
         if event.size == self.size:
             self.screen.refresh()
 
     def _beat(self) -> None:
-        """Once a second, where no frame comes: let ages grow."""
+        """Redraw the ages once a second while no frame comes."""
         since = self.clock() - self.newest.received if self.newest else math.inf
         if self._paused_at is not None or since > max(2.0, 2 * self.interval):
             self.paint()
@@ -317,7 +317,7 @@ class GpuwatchApp(App[int]):
         self.paint()
 
     def set_options(self, options: Options) -> None:
-        """Go on as the configuration now wants it; a theme that was chosen by hand stays unless that names another."""
+        """Apply new options; a theme that the user chose stays unless the configuration changes the theme."""
         before, self.options = self.options, options
         self._judged = None
         for screen in self.screen_stack:
@@ -328,7 +328,7 @@ class GpuwatchApp(App[int]):
         self.paint()
 
     def on_new_frame(self, message: NewFrame) -> None:
-        """Take in a frame: the only place where data enters."""
+        """Receive a frame: the only entry point for data."""
         before, self.newest = self.newest, message.frame
         self.ended.extend(message.frame.cleared)
         if message.frame.snapshot.state is SourceState.ENDED:
@@ -367,17 +367,17 @@ class GpuwatchApp(App[int]):
         return View(frame, now, self.skin, self.interval, paused, self.options.read_only, strays)
 
     def judged(self, frame: Frame) -> StrayReport:
-        """Judge which of the viewer's processes in a frame are strays: once a frame, and not with every key."""
+        """Find the strays among the viewer's processes in a frame, once per frame."""
         if self._judged is None or self._judged[0] is not frame:
             self._judged = frame, judged(frame, self.options)
         return self._judged[1]
 
     def background(self, name: str) -> Worker:
-        """Return the worker of this name, for calls that may take their time."""
+        """Return the background worker with this name, for slow calls."""
         return self._backgrounds.setdefault(name, Worker(name))
 
     def action_pause(self) -> None:
-        """Freeze the screen, or let it go on."""
+        """Freeze the screen, or unfreeze it."""
         if self.frame is None:
             self.notify("nothing to freeze yet", markup=False, timeout=3)
             return
@@ -392,7 +392,7 @@ class GpuwatchApp(App[int]):
         return self._paused_at is not None
 
     def write_to_terminal(self, words: str) -> None:
-        """Write what is no part of the screen: a control that the terminal acts on."""
+        """Write a control sequence to the terminal, past the screen's content."""
         if self._driver is not None and not self.is_headless:
             self._driver.write(words)
 
@@ -440,7 +440,7 @@ class GpuwatchApp(App[int]):
         self.paint()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave `/` to an open prompt, and to the screens above the dashboard."""
+        """Disable `/` while the prompt or another screen is open, which then receive the key."""
         return action != "filter" or (self.screen is self.dashboard and not self.dashboard.prompt.display)
 
     def action_filter(self) -> None:
@@ -472,7 +472,7 @@ class GpuwatchApp(App[int]):
             self.notify("asking every GPU again", markup=False, timeout=3)
 
     def open_once(self, screen: Screen[Any]) -> None:
-        """Open a screen, unless one of its class is open already, as after the second of two quick clicks."""
+        """Open a screen, unless a screen of its class is open already (a double click would open two)."""
         if not any(type(one) is type(screen) for one in self.screen_stack):
             self.push_screen(screen)
 
@@ -484,7 +484,7 @@ class GpuwatchApp(App[int]):
             self.show_detail(row.key)
 
     def show_detail(self, key: RowKey) -> None:
-        """Show all that is known of a process."""
+        """Open the detail screen of a process."""
         from gpuwatch.ui.screens.detail import DetailScreen
 
         # Other screens show the newest frame, also while the dashboard is frozen.
@@ -579,7 +579,7 @@ class GpuwatchApp(App[int]):
         self.open_once(OwnerMessageDialog(held[0].owner, words, self.skin.glyphs, tmux=tmux))
 
     def action_acknowledge(self, alert: Alert | None = None) -> None:
-        """Ask what to do about one alert, or about all of now, the unacknowledged ones first."""
+        """Open the dialog about one alert, or about all that hold now, unacknowledged alerts first."""
         from gpuwatch.ui.screens.acknowledge import AcknowledgeDialog, alerts_and_mutes
 
         alerts, mutes = alerts_and_mutes(self.newest, alert)
@@ -598,7 +598,7 @@ class GpuwatchApp(App[int]):
         self.show_subject(message.alert)
 
     def show_subject(self, alert: Alert) -> None:
-        """Show all that is known of the process that an alert is about, or else the processes of its GPU."""
+        """Open the detail screen of an alert's process, or else show the processes of its GPU."""
         subject = subject_of(alert, self.frame if self.screen is self.dashboard else self.newest)
         if isinstance(subject, Row):
             self.show_detail(subject.key)
@@ -615,7 +615,7 @@ class GpuwatchApp(App[int]):
         self.show_only(filter_for(uid))
 
     def show_only(self, words: str) -> None:
-        """Show only the processes that a filter matches; unfreeze the dashboard where all of them are newer."""
+        """Show only the processes that a filter matches; unfreeze the screen if the frozen frame has none of them."""
         panel = self.dashboard.processes
         panel.mine = False
         panel.filter = Filter.parse(words)
@@ -626,7 +626,7 @@ class GpuwatchApp(App[int]):
         self.paint()
 
     def action_reload(self) -> None:
-        """Read the configuration again, away from the event loop."""
+        """Read the configuration again on a background thread."""
         if self.helpers.reload is None:
             self.notify("there is no configuration to read again", markup=False, timeout=3)
             return
@@ -635,7 +635,7 @@ class GpuwatchApp(App[int]):
             self.notify(f"configuration not changed: {error}", severity="error", markup=False, timeout=8)
 
     def action_theme(self, name: str) -> None:
-        """Draw for a dark or a light terminal."""
+        """Change the theme, for a dark or a light terminal."""
         self.theme = f"gpuwatch-{name}"
 
     def action_sort_by(self, column: str) -> None:

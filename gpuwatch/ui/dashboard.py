@@ -1,4 +1,4 @@
-"""Main screen: the panels, and the lines that each of them has."""
+"""Main screen: the panels, and the number of lines of each panel."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Dashboard(Screen[None]):
         self.footer.draw(shown if seen.gpus else _BARE_HINTS, skin, width)
 
     def draw_starting(self, seconds: float, skin: Skin) -> None:
-        """Draw the screen that stands before the first frame."""
+        """Draw the screen shown before the first frame."""
         width, height = self.app.size
         if width < 40 or height < 6:
             self._only_notice(tiny_words(None, width, height), skin)
@@ -144,7 +144,7 @@ class Dashboard(Screen[None]):
         self.notice.draw(tiny_lines(words, skin, width, room))
 
     def _arrange(self, heights: dict[Any, int], gap: int = 0) -> None:
-        """Set the height of each panel and hide the others. Only a change costs a new layout."""
+        """Set the height of each panel and hide the others. Textual computes a new layout only after a change."""
         for panel in (self.header, self.gpus, self.alerts, self.processes, self.notice, self.footer):
             height = heights.get(panel, 0)
             if panel.display != (height > 0):

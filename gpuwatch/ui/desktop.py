@@ -13,7 +13,7 @@
 | Windows Terminal | progress | 2026 | microsoft/terminal#20012; OSC 9 is ConEmu's there |
 | tmux | passed on | passed on | tmux/tmux#5136; `allow-passthrough` is off since 3.3 |
 
-A terminal that does not know a sequence swallows it.
+A terminal ignores a sequence that it does not know.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpuwatch import text
 Osc: TypeAlias = Literal["osc9", "osc777"]
 
 MOST: Final = 200
-"""Characters of a notification at most, its title counted: desktops show three lines or so."""
+"""Largest number of characters of a notification with its title: desktops show about three lines."""
 
 _TITLE: Final = 60
 _ESC: Final = "\x1b"
@@ -41,14 +41,14 @@ _PROGRAMS: Final[dict[str, Osc]] = {
     "wezterm": "osc777",
     "rxvt": "osc777",
 }
-"""By TERM_PROGRAM, or by LC_TERMINAL, which ssh may pass on."""
+"""Sequence by the value of TERM_PROGRAM, or of LC_TERMINAL, which ssh may pass on."""
 _MARKS: Final[dict[str, Osc]] = {
     "KITTY_WINDOW_ID": "osc9",
     "GHOSTTY_RESOURCES_DIR": "osc9",
     "ITERM_SESSION_ID": "osc9",
     "WEZTERM_PANE": "osc777",
 }
-"""By a variable that only this terminal sets."""
+"""Sequence by a variable that only one terminal sets."""
 _TERMS: Final[tuple[tuple[str, Osc], ...]] = (
     ("xterm-kitty", "osc9"),
     ("xterm-ghostty", "osc9"),
@@ -56,16 +56,16 @@ _TERMS: Final[tuple[tuple[str, Osc], ...]] = (
     ("foot", "osc777"),
     ("rxvt-unicode", "osc777"),
 )
-"""By how TERM begins, the one thing that ssh always passes on."""
+"""Sequence by the beginning of TERM, the only variable that ssh always passes on."""
 _VTE: Final = 4600
-"""VTE_VERSION from which the sequence is swallowed where it is not shown; before, it was printed."""
+"""First VTE_VERSION that ignores an unknown sequence; older versions print it."""
 
 
 def which_osc(environ: Mapping[str, str]) -> Osc | None:
-    """Return the sequence that this terminal shows as a notification, None where that cannot be told.
+    """Return the sequence that this terminal shows as a notification; None where it is not known.
 
-    Inside tmux it is the terminal in which tmux was started, as far as its variables are still there; inside screen,
-    which passes nothing on in this way, and on the console it is None.
+    Inside tmux the terminal is the one in which tmux was started, if its variables are still set. Inside GNU screen,
+    which passes no such sequence on, and on the Linux console the result is None.
     """
     if environ.get("STY") or environ.get("TERM") in ("linux", "dumb"):
         return None
@@ -84,10 +84,10 @@ def which_osc(environ: Mapping[str, str]) -> Osc | None:
 
 
 def notification(kind: Osc, title: str, body: str = "", *, tmux: bool = False, ascii_only: bool = False) -> str:
-    """Return what makes the terminal show a notification; `title` and `body` may be anything, and cannot break out.
+    """Return the control sequence for a notification; control characters in `title` and `body` are removed.
 
-    `tmux` wraps it for the terminal outside, which tmux passes on only with `set -g allow-passthrough on`. `ascii_only`
-    is for a terminal that is not in UTF-8, where a byte of a longer character could end the sequence.
+    `tmux` wraps the sequence for the terminal around tmux, which gets it only with `set -g allow-passthrough on`.
+    `ascii_only` is for a terminal without UTF-8, where a byte of a multibyte character could end the sequence.
     """
     title = _plain(title, _TITLE, ascii_only=ascii_only)
     body = _plain(body, MOST - len(title) - 2, ascii_only=ascii_only)
@@ -102,7 +102,7 @@ def notification(kind: Osc, title: str, body: str = "", *, tmux: bool = False, a
 
 
 def passed_through(sequence: str) -> str:
-    """Wrap a sequence so that tmux gives it to the terminal outside, if `allow-passthrough` is on."""
+    """Wrap a sequence so that tmux passes it to the terminal around tmux, if `allow-passthrough` is on."""
     return f"{_ESC}Ptmux;{sequence.replace(_ESC, _ESC * 2)}{_ESC}\\"
 
 
@@ -122,7 +122,7 @@ def bell() -> str:
 
 
 def _plain(words: str, limit: int, *, ascii_only: bool) -> str:
-    """Take out what a terminal acts on; `;` parts the fields."""
+    """Remove control characters, and replace `;`, which separates the fields."""
     if not ascii_only:
         return text.clean(words, limit).replace(";", ",")
     # Spelled before it is cut, for some signs take more in ASCII; the cut adds a sign of its own.

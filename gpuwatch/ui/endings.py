@@ -1,6 +1,6 @@
 """Sessions that end processes behind the dashboard: those of dialogs, and a queue of strays.
 
-They go on whether their screen is open or not. A notification asks, or reports, where a dialog was closed.
+Sessions go on after their screen was closed. A notification replaces the questions and reports of a closed dialog.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Key = tuple[int, int]
 LEFT_ALONE: Final = "left alone"
 
 OLD: Final = 90.0
-"""Seconds after which the search for open device files is too old to act on what it found."""
+"""Seconds after which the result of a search for open device files is too old to end a process by."""
 
 
 @dataclass(slots=True)
@@ -53,22 +53,22 @@ class QueuedStray:
 
     @property
     def left(self) -> bool:
-        """Whether it was refused, called off, or still runs."""
+        """Whether the stray was refused or called off, or its process still runs."""
         return not self.open and not (self.session is not None and self.session.ended)
 
     def leave(self, message: str) -> None:
-        """Do nothing more about it, for this reason."""
+        """Leave the stray alone from now on; `message` is the reason."""
         self.open, self.message = False, message
 
     def call_off(self, message: str) -> None:
-        """Leave it alone, unless it was signalled already; then it is followed to its end."""
+        """Leave the stray alone; where it was signalled already, its session goes on to its end."""
         if self.waiting:
             self.leave(message)
         elif self.open and self.session is not None and self.session.phase in (Phase.CHECKING, Phase.ASKING):
             self.session.abandon()
 
     def tick(self) -> None:
-        """Drive its session without a question: the user was asked, for all of them at once."""
+        """Advance the session without a question: the user has confirmed all strays together."""
         session = self.session
         assert session is not None
         session.tick()
@@ -119,9 +119,9 @@ class Endings:
         self._dialogs: list[EndDialog] = []
         """Dialogs whose sessions are under way, on screen or hidden."""
         self.strays: dict[Key, QueuedStray] = {}
-        """The queue of strays, those that are over included: the next begins when the one before is over or left."""
+        """Queue of strays, with the finished ones: the next stray begins when the one before is finished or left."""
         self._paint_strays: Callable[[], None] | None = None
-        """Draws the screen of strays, while it is open."""
+        """Function that draws the strays screen, while that is open."""
         self._frame: Frame | None = None
         self._timer = app.set_interval(LOOK_EVERY, self._tick, pause=True)
 
@@ -131,7 +131,7 @@ class Endings:
         """Ask about the process of a row; False where the frame has no such row, or a dialog is open already.
 
         `key` may also name a process that the driver does not list. With `whole_run` its run is chosen from the start.
-        Where a signal is under way to it already, the dialog that was hidden is shown again.
+        Where a hidden dialog has already sent the process a signal, that dialog is shown again.
         """
         if any(not dialog.closed for dialog in self._dialogs):
             return False
@@ -177,7 +177,7 @@ class Endings:
         return next((dialog for dialog in self._dialogs if dialog.session.follows(process)), None)
 
     def _follow_hidden(self, dialog: EndDialog) -> None:
-        """Follow a session whose dialog was closed to its end: notify the user in place of asking."""
+        """Notify the user about a session whose dialog was closed, in place of asking in the dialog."""
         session = dialog.session
         if session.phase is Phase.STILL_THERE and not session.abandoned:
             words = f"{session.view.message}; press K on it to decide what to do"
@@ -216,7 +216,7 @@ class Endings:
         self._timer.resume()
 
     def leave_strays(self) -> None:
-        """Begin with no more strays, since their screen was closed; the one that was signalled is followed up."""
+        """Remove waiting strays, since their screen was closed; the session of a signalled stray goes on."""
         self._paint_strays = None
         waiting = sum(one.waiting for one in self.strays.values())
         self._call_off_strays()
@@ -253,7 +253,7 @@ class Endings:
         return replace(target_of_unlisted(stray.process, stray.gpus), stale=stale)
 
     def _without_signalled(self, frame: Frame) -> Frame:
-        """Leave out strays that were signalled: how they end says nothing about the rest of their run."""
+        """Return a frame without signalled strays: their end says nothing about the rest of their run."""
         signalled = {key for key, one in self.strays.items() if one.session and one.session.signalled}
         seen = frame.snapshot
         processes = tuple(one for one in seen.processes if one.key not in signalled)
@@ -276,14 +276,14 @@ class Endings:
                 self._call_off_strays(f"{LEFT_ALONE}: no longer a stray", but={one.key for one in found.strays})
 
     def abandon(self) -> None:
-        """Give up what is under way, since the program ends; what was signalled is left as it is, and recorded so."""
+        """Abandon all sessions, since the program ends; the audit records for signalled processes say so."""
         self._timer.stop()
         self._call_off_strays()
         for session in self._sessions():
             session.abandon()
 
     def close(self, deadline: float) -> None:
-        """Wait until abandoned sessions are on record, until `deadline` on the monotonic clock."""
+        """Wait until the audit records of abandoned sessions are written, or until `deadline` (monotonic clock)."""
         for session in self._sessions():
             while not session.over and time.monotonic() < deadline:
                 time.sleep(0.005)  # the call under way takes milliseconds, unless a file system hangs

@@ -1,10 +1,10 @@
 """Layout of the dashboard for a terminal size: a pure function, in stated steps.
 
-By width: 150 and more columns show every column (full), from 100 on some go (medium), from 70 on a GPU's row is
-compact, from 40 on GPUs are cells of a strip. By height, one after the other until the processes have the rows that
-they need (8, or 3 where even that is too many): the blank lines go, MIG instances lose their rows, alerts shrink to two
-lines and to one, and last the GPUs become a strip. A GPU or the worst alert is never dropped for a process. Below 40×6
-nothing is drawn but one line that names the size that is needed, and the worst alert.
+By width: 150 or more terminal columns show every table column (full), 100 or more show some (medium), 70 or more show
+compact GPU rows, 40 or more show GPUs as cells of a strip. By height, these steps follow until the processes have 8
+rows, or 3 where 8 are impossible: remove blank lines, remove the rows of MIG instances, reduce alerts to two lines and
+to one, draw the GPUs as a strip. A GPU or the worst alert is never removed for a process. Below 40×6 only the needed
+size and the worst alert are drawn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LEAST_ROWS: Final = 3
 
 
 class Form(Enum):
-    """Width class of what is drawn."""
+    """Width class of the drawing."""
 
     FULL = "full"
     MEDIUM = "medium"
@@ -37,12 +37,12 @@ class Layout:
     form: Form
     """How the processes, alerts and header are drawn, by the width."""
     gpu_form: Form
-    """How the GPUs are drawn; a strip also where there is too little height for a row each."""
+    """How the GPUs are drawn; a strip also where the height does not suffice for a row per GPU."""
     header: int
     gpu_title: int
     gpus: int
     children: bool
-    """MIG instances have rows of their own."""
+    """Whether each MIG instance has a row."""
     gap: int
     """Blank lines before the alerts and before the processes, each."""
     alerts: int
@@ -52,7 +52,7 @@ class Layout:
 
     @property
     def height(self) -> int:
-        """All lines together."""
+        """Sum of all lines."""
         gaps = self.gap * (2 if self.alerts else 1)
         body = self.gpu_title + self.gpus + self.alerts + self.table_title + self.rows
         return self.header + gaps + body + self.footer
@@ -68,7 +68,7 @@ def form_of(width: int) -> Form:
 
 
 def room_for_toasts(width: int, height: int) -> bool:
-    """Return whether a toast covers no more than the end of the last processes' commands."""
+    """Return whether a toast would cover only the end of the commands of the last processes."""
     return width >= 120 and height > 30
 
 

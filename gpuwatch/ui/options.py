@@ -40,7 +40,7 @@ class MonitorControl(AlertControl, Protocol):
         """The last frame."""
 
     def set_interval(self, seconds: float) -> None:
-        """Ask for a snapshot every so many seconds."""
+        """Request a snapshot every `seconds`."""
 
     def poke(self) -> None:
         """Ask for a sample at once."""
@@ -54,7 +54,7 @@ class Options:
     """Settings of the dashboard, from the configuration and the flags."""
 
     user: str = ""
-    """Show the processes of one user at first."""
+    """User whose processes are shown at first; empty for all users."""
     mine: bool = False
     filter: str = ""
     read_only: bool = False
@@ -67,7 +67,7 @@ class Options:
     interval: float = 1.0
     allowances: Allowances | None = None
     stray_limits: StrayLimits = DEFAULT_LIMITS
-    """When a process of one's own counts as a stray."""
+    """Limits from which on an own process counts as a stray."""
     caller: int | None = None
     """Uid whose processes are searched for strays; None for the viewer of the snapshot."""
 
@@ -90,6 +90,6 @@ class Helpers:
     killer: Callable[[], ProcessEnder] | None = None
     """Without it no process can be ended."""
     events: Callable[[], Events] | None = None
-    """Reads the recorded events; may take its time, and may raise StoreError."""
+    """Reads the recorded events; may be slow, and may raise StoreError."""
     reload: Callable[[], Reloading] | None = None
     """Reads the configuration again; may be slow."""

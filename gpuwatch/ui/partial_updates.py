@@ -1,8 +1,8 @@
-"""Partial updates of the screen, in as few bytes and as little time as they take.
+"""Partial updates of the screen in few bytes and little CPU time.
 
 Textual 8.2 renders every widget anew for a partial update, resends a changed run of cells from its widget's left edge,
-and sets the whole style for every segment. Here each changed run is sent alone, and a colour only where it differs
-from the one before: 3.4 kB/s against 32 where all figures of 8 GPUs and 35 processes change each second (160×50, 256
+and sets the whole style for every segment. This module sends each changed run alone, and a colour only where the
+colour changes: 3.4 kB/s against 32 where all figures of 8 GPUs and 35 processes change each second (160×50, 256
 colours). While nothing but panels is on screen, the runs are taken from their lines, without Textual's rendering.
 """
 
@@ -68,7 +68,7 @@ class PartialUpdate(CompositorUpdate):
 
 
 class PartialUpdateCompositor(Compositor):
-    """Compositor of the dashboard, with partial updates of its own."""
+    """Textual compositor of the dashboard that makes `PartialUpdate`s."""
 
     def render_partial_update(self) -> CompositorUpdate | None:  # type: ignore[override]
         """Return an update of the cells that changed since the last one; None where none did."""
@@ -82,7 +82,7 @@ class PartialUpdateCompositor(Compositor):
         return None if update is None else PartialUpdate(_runs_of_chops(update))
 
     def _panel_rows(self) -> dict[int, Line] | None:
-        """Return the line of each row of the screen; None while a widget that is no panel is in sight."""
+        """Return the line of each row of the screen; None while a widget that is no panel is visible."""
         rows: dict[int, Line] = {}
         for widget, (region, _clip) in self.visible_widgets.items():
             if isinstance(widget, LinePanel):

@@ -1,4 +1,4 @@
-"""The dashboard's terminal: no colours, ASCII, odd input, signals, and a terminal that is gone."""
+"""The dashboard's terminal: no colours, ASCII, invalid input, signals, and the loss of the terminal."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class TolerantDriver(LinuxDriver):
 
     Textual 8.2 ends the program on the first such byte (Alt with a key, a torn paste).
 
-    Where one of its two threads cannot be started, at the start or after Ctrl-Z, it gives the terminal back and raises
-    SystemExit from a NoThreadError: of an Exception, Textual shows the traceback.
+    Where one of its two threads cannot be started, at the start or after Ctrl-Z, the driver restores the terminal and
+    raises SystemExit from a NoThreadError: for other exceptions Textual prints a traceback.
     """
 
     _given_back = False
@@ -126,7 +126,7 @@ class TolerantDriver(LinuxDriver):
         return self._writer_thread is not None and self._writer_thread.ident is not None
 
     def run_input_thread(self) -> None:
-        """Read keys; input that is not UTF-8 is dropped, with all that was read at once.
+        """Read keys; input that is not UTF-8 is dropped, with all bytes of the same read.
 
         Textual's own loop wakes up ten times a second, which takes a twentieth of the dashboard's CPU time.
         """
@@ -169,7 +169,7 @@ def is_utf8_terminal() -> bool:
 EXIT_SIGNALS: Final = {signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGINT: 130}
 """Signals that end the program in good order, and the exit code that says so."""
 GONE: Final = 129
-"""Exit code after the loss of the terminal: that of the signal that should have come."""
+"""Exit code after the loss of the terminal, the same as after SIGHUP."""
 PATIENCE: Final = 0.7
 """Seconds that a regular end may take."""
 RESTORE: Final = (
@@ -196,7 +196,7 @@ class ExitWatchdog:
     ) -> None:
         """`ask` is called in the event loop with the exit code; `descriptor` is the terminal.
 
-        `hang_up` is called there at a SIGHUP that did not come from the terminal's end, which by then it has had.
+        `hang_up` is called in the event loop after a SIGHUP that does not come from the loss of the terminal.
         """
         self._ask = ask
         self._hang_up = hang_up

@@ -1,6 +1,6 @@
 """Themes: colours for each kind of terminal, styles of the widgets, and glyphs in Unicode and ASCII.
 
-A colour is never the only carrier of a meaning: marks, words and attributes say the same.
+No information is shown by colour alone: marks, words or attributes show the same.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class Palette:
     note: str
     base: str
     band: str
-    """Behind column titles and the keys."""
+    """Background of column titles and of the keys."""
     track: str
-    """Behind a memory bar: its length is the GPU's capacity."""
+    """Background of a memory bar, whose length is the GPU's capacity."""
     cursor: str
     fills: tuple[str, ...]
     """Behind an owner's part of a bar, one for each of `SLOTS`, and a grey for whoever is not visible."""
     owner_text: str
-    """What is written on them; black or white by each fill where there are 16 colours."""
+    """Colour of text on `fills`; with 16 colours black or white, depending on the fill."""
     swatches: tuple[str, ...]
-    """The same hues as thin marks on any ground."""
+    """Colours of the owners' thin marks, in the same hues, for any background."""
 
 
 # Ten hues in an order in which neighbours lie far apart: people's uids often follow one another. Within a table any two
@@ -169,12 +169,12 @@ class Glyphs:
     seam: str = "▏"
     """Starts an owner's part of a bar."""
     fill: str = " "
-    """Fills it; its background is the owner's colour."""
+    """Fills an owner's part; its background is the owner's colour."""
     eighths: str = "▏▎▍▌▋▊▉"
     """A cell that is filled in part; empty where only whole cells can be drawn."""
     hatch: str = "░"
     declared: str = "┃"
-    """Where what an owner declared ends."""
+    """Mark where an owner's declared memory ends."""
     dot: str = "·"
     missing: str = "—"
     ellipsis: str = "…"
@@ -191,7 +191,7 @@ class Glyphs:
 
 UNICODE: Final = Glyphs()
 PLAIN: Final = Glyphs(seam="▐", fill="━", eighths="", swatch=" ")
-"""Where colours are few or none, a bar is drawn with lines."""
+"""Glyphs for few or no colours: a bar is drawn with lines."""
 ASCII: Final = Glyphs(
     critical="!",
     warning="*",
@@ -224,7 +224,7 @@ _SPARE: Final = "1234567890abcdefghijklmnopqrstuvwxyz"
 def letters(name: str) -> str:
     """Return the initials that suit a name, best first: its letters and digits in ASCII, each once.
 
-    Every terminal can show them, and in one cell. Of a name that is a number the last digit tells most.
+    Every terminal can show ASCII, in one cell each. The best initial of a number is its last digit.
     """
     plain = [char for char in unicodedata.normalize("NFKD", name).casefold() if char.isascii() and char.isalnum()]
     return "".join(dict.fromkeys(reversed(plain) if name.isdigit() else plain))
@@ -251,14 +251,14 @@ class StyleSet:
     initials: dict[int, str] = field(default_factory=dict)
     """Initial by uid."""
     _unnamed: set[int] = field(default_factory=set)
-    """People whose name is not known yet: their initial is of their uid."""
+    """People whose name is not known yet: their initial is a digit of their uid."""
 
     def add_people(self, people: Mapping[int, str]) -> None:
         """Assign a colour and an initial to each person (names by uid) for as long as gpuwatch runs.
 
-        The first letter is for whoever of the new ones has the smallest uid; of the others each takes the next letter
-        of their name that nobody has, a digit where there is none, and shares one with somebody of another colour
-        where all 36 are taken. Those who left keep theirs for as long as others are free.
+        New people are handled by uid, the smallest first. Each gets the first letter of the name that nobody has, else
+        a free letter or digit, else, where all 36 are taken, the initial of somebody with another colour. People
+        who left keep their initials while others are free.
         """
         self.assign_colors(people)
         for uid in [uid for uid in self._unnamed if not people.get(uid, "0").isdigit()]:
@@ -298,8 +298,8 @@ class StyleSet:
     def assign_colors(self, uids: Iterable[int]) -> None:
         """Assign a colour to each new uid for as long as gpuwatch runs.
 
-        By its last digit, so that it is the same in every run, unless somebody has that colour and another is free:
-        first of those that nobody here has, then of those that fewest ever had.
+        The last digit of the uid gives the colour, the same in every run. Where somebody has that colour and another is
+        free: first a colour that nobody present has, then the colour that fewest people have had.
         """
         present = set(uids)
         new = sorted(present - self.slots.keys())
@@ -347,7 +347,7 @@ class StyleSet:
         return self._owner(uid).seam
 
     def edge(self, uid: int | None) -> Style:
-        """Return the style of the last cell of an owner's part, which the part fills by some eighths."""
+        """Return the style of the last cell of an owner's part, of which the part fills some eighths."""
         return self._owner(uid).edge
 
     def mark(self, uid: int | None) -> Style:
@@ -355,7 +355,7 @@ class StyleSet:
         return self._owner(uid).mark
 
     def swatch(self, uid: int | None, ground: Ground) -> Style:
-        """Return the style of the mark that goes with an owner's name in the process list."""
+        """Return the style of the mark before an owner's name in the process list."""
         return self._owner(uid).swatches[ground]
 
     def badge(self, uid: int | None, ground: Ground) -> Style:

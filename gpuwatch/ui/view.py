@@ -26,7 +26,7 @@ STALE: float = 5
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Frame with all that is needed to draw it."""
+    """Frame with the time, options and strays needed to draw it."""
 
     frame: Frame
     now: float

@@ -1,4 +1,4 @@
-"""Dialog about alerts: acknowledge one or undo that, mute it or its rule, unmute it, show what it is about."""
+"""Dialog about alerts: acknowledge one or undo that, mute it or its rule, unmute it, show its process or GPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 def alerts_and_mutes(
     frame: Frame | None, chosen: Alert | None, wall: float | None = None
 ) -> tuple[list[Alert], list[Mute]]:
-    """Return the chosen alert, or all that hold, and the mutes that none of them is under.
+    """Return the chosen alert, or all that hold, and the mutes that apply to none of them.
 
     gpuwatch's own problems are left out: a user who mutes them would not learn that the log cannot be written.
     """
@@ -62,7 +62,7 @@ def _choice(words: str, about: T | None, call: Callable[[T], object], toast: str
 
 
 class AcknowledgeDialog(Dialog[None]):
-    """Dialog on one alert, or one mute, of several; left and right go to the next."""
+    """Dialog that shows one of several alerts or mutes at a time; the left and right keys show the others."""
 
     app: GpuwatchApp
 
@@ -216,7 +216,7 @@ class AcknowledgeDialog(Dialog[None]):
         return f"{mark} {state}{': ' * bool(state)}{alert.title}", alert.evidence
 
     def _choices(self) -> dict[str, Choice]:
-        """Return every choice by its name, in one order whatever the page is."""
+        """Return every choice by its name, in the same order on every page."""
         page, watch = self.page, self._watch
         alert = page if isinstance(page, Alert) and page.id not in self._over else None
         muted = page if isinstance(page, Mute) or (alert is not None and alert.muted) else None
@@ -290,7 +290,7 @@ class AcknowledgeDialog(Dialog[None]):
 
 
 def _mute_words(mute: Mute) -> tuple[str, str]:
-    """Return what is muted although no alert of it holds now, and until when."""
+    """Return in words what a mute without a present alert is about, and until when it lasts."""
     until = "until you unmute it"
     if mute.until is not None:
         until = time.strftime("until %H:%M:%S", time.localtime(mute.until))

@@ -105,7 +105,7 @@ class ChoiceRow(Horizontal):
         self.fit()
 
     def fit(self) -> None:
-        """Leave out first the blanks, then the names of the signals, where not all of it fits."""
+        """Shorten the buttons until the row fits: first remove the blanks, then the names of the signals."""
         buttons = list(self.query(ChoiceButton))
         for short, tight in ((False, False), (False, True), (True, False), (True, True)):
             if sum(button.shorten(short=short, tight=tight) for button in buttons) <= self.size.width:
@@ -198,7 +198,7 @@ class Dialog(ModalScreen[Answer]):
         return plain(text) if self.glyphs.ascii else text
 
     def action_close(self) -> None:
-        """Close it, without an answer."""
+        """Close the dialog without an answer."""
         self.dismiss(None)
 
     def action_move(self, by: int) -> None:
@@ -317,7 +317,7 @@ class EndDialog(Dialog[None]):
     ]
 
     def __init__(self, session: Session, facts: Sequence[str], glyphs: Glyphs = UNICODE) -> None:
-        """`facts` are the command of the process, and then lines with what else is known of it."""
+        """`facts` are lines about the process; the first is its command."""
         super().__init__(glyphs=glyphs)
         self.session = session
         self.facts = facts
@@ -354,8 +354,8 @@ class EndDialog(Dialog[None]):
     async def refresh_view(self) -> None:
         """Draw the state of the session, if it has changed.
 
-        To be called in the screen's own message loop, by `call_later`: another that waits for new buttons here would
-        wait for ever where the dialog is closed meanwhile.
+        To be called in the screen's own message loop, by `call_later`: a wait for new buttons in another message loop
+        would never end where the dialog is closed meanwhile.
         """
         if not self._ready or self.closed:
             return
@@ -415,12 +415,12 @@ class EndDialog(Dialog[None]):
             self.dismiss(None)
 
     def action_close(self) -> None:
-        """Cancel it, leave the process alone, or let the session go on behind the dashboard."""
+        """Answer with the harmless choice: cancel, leave the process alone, or go on with the dialog closed."""
         choices = self.session.view.choices
         self._choose(Choice.LEAVE if Choice.LEAVE in choices else choices[0])
 
     def action_scope(self) -> None:
-        """Choose its whole run, or this process alone again; the harmless button is marked then."""
+        """Switch between the process and its whole run; the focus goes to the harmless button."""
         self.session.toggle()
         self.call_later(self.refresh_view)
 

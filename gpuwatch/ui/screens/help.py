@@ -1,4 +1,4 @@
-"""Help screen: keys, marks and words, and what gpuwatch itself costs."""
+"""Help screen: keys, marks and words, and gpuwatch's own use of CPU and memory."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class HelpScreen(Sheet):
         self.refresh_frame(self._frame)
 
     def refresh_frame(self, frame: Frame | None) -> None:
-        """Update what gpuwatch itself costs; the rest of the help stays."""
+        """Update gpuwatch's own resource use; the rest of the help stays."""
         self._frame = frame
         if self.ready:
             calls = frame.snapshot.nvml_calls if frame else 0
@@ -85,7 +85,7 @@ def key_sections(keys: Sequence[Binding]) -> list[Section]:
 
 
 def key_names(binding: Binding) -> str:
-    """Format all keys of a binding as people call them: `K F9`."""
+    """Format all keys of a binding as printed on a keyboard: `K F9`."""
     return " ".join(_key_name(key.strip()) for key in binding.key.split(","))
 
 
@@ -171,7 +171,7 @@ _MORE = Section(
 
 
 def cost(nvml_calls: int, proc: Path = Path("/proc/self")) -> tuple[Fact, ...]:
-    """Return what the dashboard's process uses of the machine."""
+    """Return the CPU time, memory and NVML calls that gpuwatch uses."""
     found = []
     try:
         status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines() if ":" in line)

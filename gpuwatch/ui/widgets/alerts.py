@@ -21,7 +21,7 @@ from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel
 def alerts_of(frame: Frame) -> tuple[Alert, ...]:
     """Return the alerts to list: muted ones are left out, acknowledged ones are last.
 
-    A stream that is not well counts as one even before a rule says so.
+    A stream in trouble counts as an alert even before a rule raises one.
     """
     seen = frame.snapshot
     heard = [alert for alert in frame.alerts if not alert.muted]
@@ -49,7 +49,7 @@ def silent_mutes(frame: Frame) -> list[Mute]:
 
 
 def alert_lines(alerts: Sequence[Alert], skin: Skin, width: int, lines: int) -> list[Line]:
-    """Return so many lines of alerts, and the number of further alerts."""
+    """Return `lines` lines of alerts; the last counts the alerts that do not fit."""
     if lines <= 0:
         return []
     wide = width >= 100
@@ -100,6 +100,6 @@ class Alerts(LinePanel):
         self.show(alert_lines(alerts, view.skin, width, layout.alerts))
 
     def on_click(self, event: events.Click) -> None:
-        """Choose the alert that was clicked."""
+        """Post `Chosen` for the alert that was clicked."""
         if event.y < len(self._drawn):
             self.post_message(self.Chosen(self._drawn[event.y]))

@@ -18,7 +18,7 @@ _FIRST_TO_GO = (
     *("pause", "mine", "sort(1)", "tree", "strays", "filter", "people", "events", "detail"),
     *("end_process", "acknowledge", "help", "quit"),
 )
-"""Order in which hints are left out: keys for trouble, and the way out, are the last."""
+"""Order in which hints are left out; keys to end a process, acknowledge, get help and quit are the last."""
 
 
 def hints(bindings: Sequence[Binding]) -> list[Hint]:

@@ -26,9 +26,9 @@ from gpuwatch.ui.widgets.table import Cell, Column, Row, Table, title_line
 from gpuwatch.units import duration, gib, long_duration, percent
 
 Bars: TypeAlias = dict[Hashable, Cell]
-"""Memory bars by what they are made of."""
+"""Memory bars by the values that they are drawn from."""
 MOST_BARS: Final = 256
-"""Bars that are kept; a GPU whose memory moves has a new one each second."""
+"""Largest number of cached bars; a GPU whose memory changes needs a new bar each second."""
 LEAST_NAME = 4
 """Cells from which on the beginning of a long name says more than its initial."""
 
@@ -52,7 +52,7 @@ class Part(NamedTuple):
     declared: int | None = None
     """Where the part would end if each of their processes held what it declared; None where none declared a limit."""
     initial: str = ""
-    """What stands for them in one cell; empty for the first letter of the name."""
+    """Initial that stands for the owner in one cell; empty for the first letter of the name."""
 
 
 def parts(
@@ -86,8 +86,8 @@ def parts(
 def _extent(held: Mapping[int, int], owners: Mapping[int, Process], gpu: str) -> int | None:
     """Return the bytes of an owner's part if each process held its limit; None if no process has one.
 
-    A process without a limit counts with what it holds, so that the difference to the part is what the declared ones
-    are over or under. A limit that several share counts once, and for no more than their own limits come to.
+    A process without a limit counts with the bytes that it holds, so that the difference from the part shows how far
+    the other processes are from their limits. A shared limit counts once, at most with the sum of the own limits.
     """
     extent = 0
     shared: dict[str, tuple[int, int]] = {}
@@ -158,7 +158,7 @@ class _Place(NamedTuple):
     start: int
     until: int
     begin: float
-    """The same before they were rounded."""
+    """Begin and end in cells before they were rounded."""
     end: float
 
 
@@ -247,8 +247,8 @@ def _label(part: Part, rooms: Sequence[tuple[int, int]], glyphs: Glyphs) -> tupl
 def sparkline(points: Sequence[float | None], cells: int, second: int, glyphs: Glyphs) -> str:
     """Return a graph of one value a second (percent, oldest first) in `cells` cells, on a scale from 0 to 100.
 
-    A cell is the mean of so many seconds, counted from the clock (`second` is that of the newest point) and not from
-    now: a cell once drawn only moves, every few seconds, and does not change. A gap is blank; zero is the lowest block.
+    Each cell is the mean of some seconds. The cells start at fixed seconds of the clock (`second` is the newest
+    point's), so that a drawn cell moves and does not change. A gap is blank; zero is the lowest block.
     """
     per = max(1, len(points) // cells) if cells > 0 else 1
     newest = second % per + 1
@@ -270,11 +270,11 @@ def level(percent: float, glyphs: Glyphs) -> str:
 
 _HOT: Final = ("hw thermal", "sw thermal")
 _ALARMING: Final = (*_HOT, "power brake")
-"""Throttle reasons that are a fault or an emergency; running into the power cap is a full GPU's normal state."""
+"""Throttle reasons that are a fault or an emergency; a busy GPU normally reaches its power cap."""
 _ON_TRACK: Final[dict[str, Role]] = {"hatch": "muted", "free": "faint", "bare mark": "strong"}
 """Role of the parts of a bar that belong to no owner."""
 _BUSY: Final = 5
-"""Percent of utilization from which on a GPU is in use, whatever the list of its processes says."""
+"""Percent of utilization from which on a GPU counts as in use, even without listed processes."""
 
 _COLUMNS: Final = {
     column.id: column
@@ -305,7 +305,7 @@ _COMPACT: Final[dict[str, dict[str, Any]]] = {
     "temperature": {"cells": 5, "role": "muted"},
     "state": {"gap": 2},
 }
-"""Differences of the columns where they have units in place of titles."""
+"""Changes to the columns in the compact form, where units replace the titles."""
 
 
 def gpu_columns(form: Form, width: int, gpus: Sequence[Gpu], glyphs: Glyphs) -> list[Column]:
@@ -533,7 +533,7 @@ def _held_back(gpu: Gpu) -> list[str]:
 
 
 def _fitted(words: Sequence[str], between: str, room: int) -> str:
-    """Join as many words as fit whole and count the rest: `ada over limit, 1 more`; the first may have to be cut."""
+    """Join as many whole words as fit, and count the others: `ada over limit, 1 more`; the first may have to be cut."""
     for shown in range(len(words), 0, -1):
         text = between.join(words[:shown])
         hidden = len(words) - shown
@@ -577,7 +577,7 @@ _BRIEF = {
 def short_title(alert: Alert) -> str:
     """Return an alert's title without the facts that its row shows: the GPU, and its free memory.
 
-    Of an alert about a process only who it is about, or the rule: the process list has the rest.
+    For an alert about a process the words name only its user, or the rule: the process list has the rest.
     """
     if alert.rule == "memory near limit":
         return "full" if f"GPU {alert.index} full" in alert.title else "near limit"

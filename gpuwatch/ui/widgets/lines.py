@@ -1,7 +1,7 @@
 """Lines of styled text, of which only the changed cells are drawn again.
 
-A line is a tuple of spans of known width. Panels hand in all their lines whenever there is something new; what differs
-from the lines on screen is found span by span, and only that is drawn and sent.
+A line is a tuple of spans of known width. Panels pass all their lines after each change; the lines are compared with
+those on screen span by span, and only the changed cells are drawn and sent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpuwatch.text import fit, spell_signs
 from gpuwatch.ui.theme import Ground, Role, Skin
 
 NEAR = 6
-"""Changed runs that are no further apart than this many cells are sent as one: a cursor move costs about as much."""
+"""Most cells between two changed runs that are sent as one: a cursor move takes about as many bytes."""
 
 
 class Span(NamedTuple):
@@ -40,7 +40,7 @@ class LineBuilder:
     def __init__(self, skin: Skin, ground: Ground = "base") -> None:
         self._styles, self._glyphs = skin.styles, skin.glyphs
         self.spans: list[Span] = []
-        """What was written so far."""
+        """Spans written so far."""
         self.ground = ground
         self.cells = 0
         """Cells written so far."""
@@ -109,7 +109,7 @@ def centred(skin: Skin, text: str, width: int, role: Role = "muted") -> Line:
 
 
 def centred_lines(words: str, skin: Skin, width: int, lines: int) -> list[Line]:
-    """Return words in the middle of so many lines."""
+    """Return words in the middle of `lines` lines."""
     return [*[blank(skin, width)] * max(0, min(lines // 2, lines - 1)), centred(skin, words, width)]
 
 
@@ -157,7 +157,7 @@ def changed(old: Line, new: Line) -> list[tuple[int, int]]:
 
 
 def _middle(old: Line, new: Line) -> list[tuple[int, int]]:
-    """Return the cells between the spans that both lines begin and end with."""
+    """Return the cells between the equal spans at the beginning and at the end of both lines."""
     same = min(len(old), len(new))
     head = next((at for at in range(same) if old[at] != new[at]), same)
     tail = next((at for at in range(same - head) if old[-1 - at] != new[-1 - at]), same - head)
@@ -226,7 +226,7 @@ class LinePanel(Widget):
         return strips[: crop.height]
 
     def set_height(self, height: int, above: int = 0) -> None:
-        """Set the lines that the panel has, and the blank ones above it; only a change costs a new layout."""
+        """Set the number of lines, and of blank lines above; Textual computes a new layout only after a change."""
         if self._room != (height, above):
             self._room = (height, above)
             self.styles.height = height

@@ -1,4 +1,4 @@
-"""Notices that stand in place of the panels: the state, its reason, and what to do next."""
+"""Notices shown in place of the panels: the state, its reason, and what to do next."""
 
 from __future__ import annotations
 

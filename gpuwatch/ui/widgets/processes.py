@@ -24,7 +24,7 @@ from gpuwatch.ui.widgets.table import Cell, Column
 from gpuwatch.units import duration, gib
 
 QUIET_S: Final = 60
-"""Seconds of idleness that are not worth showing."""
+"""Idle times shorter than this many seconds are not shown."""
 _COLUMNS: Final = {
     column.id: column
     for column in (
@@ -53,7 +53,7 @@ _USER_CELLS: Final = {Form.FULL: 16, Form.MEDIUM: 14, Form.COMPACT: 10, Form.STR
 """Most cells for the names of users."""
 _ODD_STATES: Final = ("zombie", "stopped", "disk sleep", "dead")
 ASCENDING: Final = ("gpu", "pid", "swatch", "user", "in", "command")
-"""Columns that `rows.SORTS` begins with the smallest."""
+"""Columns that `rows.SORTS` sorts in ascending order."""
 
 
 def columns(form: Form, rows: Sequence[Row], glyphs: Glyphs) -> list[Column]:
@@ -219,7 +219,7 @@ class Processes(RowList[Row]):
     def _summary(self, skin: Skin, room: int, arrow: str) -> str:
         """Return which rows are shown and in what order, in at most `room` cells; empty if nothing fits.
 
-        `arrow` is given where no column on screen shows the order: it is then named before all else.
+        `arrow` is given where no column on screen shows the order: the order is then the first word.
         """
         dot = f" {skin.glyphs.dot} "
         noun = f" row{'s' * (len(self.every) != 1)}"  # a process has one for each of its GPUs

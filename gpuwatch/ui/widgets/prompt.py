@@ -19,7 +19,7 @@ HINTS = (
 )
 """How a filter looks; the longest that fits is shown."""
 NOTE = 0.6
-"""Of the width, for what is said beside the filter."""
+"""Part of the width for the note beside the filter."""
 
 
 class Prompt(Horizontal):
@@ -49,7 +49,7 @@ class Prompt(Horizontal):
         yield self._Note(id="note")
 
     def on_mount(self) -> None:
-        """Keep the cursor still: a blink is a write a second."""
+        """Turn the blinking of the cursor off: each blink is a write to the terminal."""
         self.query_one(Input).cursor_blink = False
 
     def open(self, text: str, skin: Skin) -> None:

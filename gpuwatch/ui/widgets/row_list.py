@@ -52,11 +52,11 @@ class RowList(LinePanel, Generic[T]):
         """Order of the rows, one of `sorts`."""
         self.reverse = False
         self.cursor = 0
-        """Its place among all rows."""
+        """Index of the cursor's row among all rows."""
         self.top = 0
         """First row on screen."""
         self.page_rows = 1
-        """Rows that there is room for."""
+        """Number of rows that fit on screen."""
         self._columns: list[Column] = []
         self._title_lines = 0
         self._keys: Sequence[Hashable] = ()
@@ -129,7 +129,7 @@ class RowList(LinePanel, Generic[T]):
         self.post_message(self.Moved())
 
     def page(self, by: int) -> None:
-        """Move the cursor by so many screenfuls."""
+        """Move the cursor by `by` screens."""
         self.move(by * max(1, self.page_rows - 1))
 
     def point(self, place: int) -> None:
@@ -142,7 +142,7 @@ class RowList(LinePanel, Generic[T]):
         self._key = None
 
     def part(self, dash: str = "-") -> str:
-        """Return which rows are on screen, `1-20 of 47`; empty if all are."""
+        """Return the numbers of the rows on screen, `1-20 of 47`; empty if all rows are on screen."""
         every = len(self._keys)
         until = min(self.top + self.page_rows, every)
         return f"{self.top + 1}{dash}{until} of {every}" if every > self.page_rows else ""
