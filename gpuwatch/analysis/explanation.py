@@ -44,7 +44,7 @@ _UNITS = {
     Basis.NONE: "of the SMs",
 }
 _GPU = "GPU "
-"""How a whole GPU is called, before its index."""
+"""Words before the index of a whole GPU."""
 
 
 class Point(NamedTuple):
@@ -53,13 +53,13 @@ class Point(NamedTuple):
     label: str
     value: str
     aside: str = ""
-    """What it rests on: the words as they were written, where they stand, how sure it is."""
+    """Evidence of the line: the words as they were written, their place, and how certain the line is."""
 
 
 def explain_process(process: Process, snapshot: Snapshot, allowances: Allowances | None = None) -> list[Point]:
-    """Return what is known of a process, what is in effect first; `snapshot` has the GPUs and the holdings.
+    """Return all that is known of a process, declarations in effect first; `snapshot` has the GPUs and the holdings.
 
-    The allowances are the defaults where none are given.
+    Without `allowances` the defaults apply.
     """
     names = _names(snapshot.gpus)
     declared = process.declared
@@ -195,7 +195,7 @@ def _holdings(process: Process, snapshot: Snapshot, allowances: Allowances | Non
 
 
 def _verdict(standing: LimitUsage, gpu: Gpu, people: Mapping[int, Process], allowances: Allowances | None) -> str:
-    """Return how a limit is kept: under it, within the allowance, or exceeded."""
+    """Return how the memory stands to a limit: below, within the allowance, or above."""
     limit = standing.limit
     collective = any((declared := people[pid].declared) is not None and declared.collective for pid in standing.pids)
     room = allowance(limit, number(gpu.memory.total), collective=collective, allowances=allowances)
@@ -222,7 +222,7 @@ def _joined(*parts: str, between: str = " · ") -> str:
 
 
 def context_points(process: Process) -> list[Point]:
-    """Return what a process runs in and belongs to; empty where that was not read."""
+    """Return lines about the container, job, terminal and run of a process; empty where they were not read."""
     around = process.surroundings
     if around is None:
         return []

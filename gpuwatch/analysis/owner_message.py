@@ -19,7 +19,7 @@ WORTH: Final = 300.0
 def message(held: Sequence[Row], snapshot: Snapshot) -> str:
     """Return a message of several lines to the owner of these rows: at least one row, all of one person.
 
-    Only what was measured is said: a holding without a figure has none here, and idleness only where it is known.
+    The message contains only measured values: memory and idle time are left out where they are not known.
     """
     whom, host = held[0].owner, snapshot.host or "our GPU machine"
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(snapshot.taken))

@@ -15,13 +15,13 @@ from gpuwatch.model import Gpu, Holding, Process, Snapshot, known
 from gpuwatch.units import GIB, MIB, gib, long_duration, percent, ranges
 
 NOT_VISIBLE: Final = "?"
-"""The name of whoever is not visible: one row for all of them."""
+"""Name of all people who are not visible: they share one row."""
 LEAST: Final = 256 * MIB
-"""Bytes from which on a holding counts for the longest idle one: a bare CUDA context takes some hundred MiB."""
+"""Least bytes of a holding to be the longest idle holding: a CUDA context alone takes some hundred MiB."""
 QUIET: Final = 60.0
 """Seconds without a kernel after which memory counts as idle: shorter pauses belong to work."""
 DOUBT: Final = 0.05
-"""Part of the time without an SM figure from which on the idle part is a lower bound: one sample is always missing."""
+"""Part of the time without SM values above which the idle part is a lower bound: one sample is always missing."""
 
 
 class Longest(NamedTuple):
@@ -40,30 +40,30 @@ class Person:
     """Sums of what one person holds and uses on all GPUs."""
 
     uid: int | None
-    """None for all those together whose owner is not visible."""
+    """None for all people together who are not visible."""
     name: str
-    """In full; the uid in digits while it has no name."""
+    """Full name; the uid in digits while the name is not known."""
     viewer: bool
     gpus: tuple[int, ...]
     """Indices, in order."""
     memory: int
-    """Bytes of those holdings that have a figure."""
+    """Bytes of all holdings whose size is known."""
     at_least: bool
-    """A holding has none: there is more."""
+    """Whether the size of a holding is not known, so that there is more memory."""
     share: float | None
-    """Percent of all the memory that programs can have, on GPUs that say how much that is; None where none does."""
+    """Percent of all the memory that programs can have, on GPUs that report it; None where no GPU does."""
     declared: int | None
     """Bytes: the sum of the limits by GPU and process, a shared one counted once. None where there is none."""
     unread: bool
-    """Some of their processes could not be looked at: more may be declared."""
+    """Whether some of the person's processes could not be read: more may be declared."""
     sm: float | None
     """Percent, added up over GPUs: 250 is two and a half GPUs busy. None where no process has a figure."""
     sm_at_least: bool
-    """Some of them have none."""
+    """Whether the SM value of some processes is not known."""
     use: Use
-    """Since gpuwatch began."""
+    """Use since gpuwatch started."""
     longest: Longest | None
-    """None where nothing says that a holding of `LEAST` or more is idle."""
+    """Longest idle holding of `LEAST` bytes or more; None where no such holding is known to be idle."""
     idle: int
     """Bytes of holdings that ran nothing for `QUIET` or longer."""
     processes: int
@@ -87,9 +87,9 @@ class Totals:
     """Sums over all people."""
 
     people: int
-    """Those that are visible."""
+    """Number of visible people."""
     unseen: bool
-    """There are processes whose owner is not."""
+    """Whether there are processes whose owner is not visible."""
     processes: int
     held: int
     """Bytes."""
@@ -97,7 +97,7 @@ class Totals:
     idle: int
     """Bytes of these that ran nothing for `QUIET` or longer."""
     total: int | None
-    """Bytes that programs can have on all GPUs that say so; None where none does."""
+    """Bytes that programs can have on all GPUs that report it; None where no GPU does."""
 
 
 def people(snapshot: Snapshot, view: HistoryView | None = None) -> list[Person]:
@@ -144,7 +144,7 @@ def filter_for(uid: int | None) -> str:
 
 
 def _better(before: str, name: str, uid: int) -> str:
-    """Return the better of two names: one in digits was not looked up yet."""
+    """Return the better of two names: digits are a uid whose name was not looked up yet."""
     if not name:
         return before or str(uid)
     return name if before in ("", str(uid)) else before
@@ -266,8 +266,8 @@ def totals(box: Totals) -> tuple[str, ...]:
 def story(one: Person, taken: float, watched: float) -> list[str]:
     """Return up to three sentences, without full stops, about what one person holds, used and left idle.
 
-    `taken` is the snapshot's wall-clock time, `watched` the seconds since gpuwatch began: of what was before, nothing
-    is said but the age of the processes.
+    `taken` is the snapshot's wall-clock time, `watched` the seconds since gpuwatch started: about the time before, the
+    sentences give only the age of the processes.
     """
     return [sentence for sentence in (_holds(one, taken), _used(one, watched), _idles(one)) if sentence]
 

@@ -58,7 +58,7 @@ class Row:
 
     @property
     def where(self) -> str:
-        """Place that it runs in: `tmux train`, `docker vllm`; empty if none is known."""
+        """Container, job or terminal of the process: `tmux train`, `docker vllm`; empty if none is known."""
         around = self.process.surroundings
         return around.where if around else ""
 
@@ -69,7 +69,7 @@ class Row:
 
     @property
     def limit(self) -> Limit | None:
-        """Declared limit on this GPU; of several limits the one to show."""
+        """Declared limit to show on this GPU."""
         return limit_on(self.process.declared, self.gpu.uuid)
 
     @property
@@ -87,8 +87,8 @@ class Row:
 def share_words(row: Row) -> tuple[str, str]:
     """Return both parts of `41/30`: the holding and its limit in percent of the GPU's memory.
 
-    Behind it: `30Σ` where the limit is on the sum of several processes, `—` where nothing was declared, and `?` where
-    that is not known, for it could not be read, or not yet.
+    The second part is `30Σ` where several processes share the limit, `—` where nothing was declared, and `?` where
+    declarations could not be read, or were not read yet.
     """
     share, limit = row.share, row.limit
     held = UNKNOWN if share is None else percent(share, 100)
@@ -178,8 +178,8 @@ def ordered(
 class StableOrder(Generic[T]):
     """Order of a list that is sorted every second: small changes of a figure move no item.
 
-    Each stays where the value it was last sorted by puts it, until its figure has moved by more than a twentieth; a
-    list that is sorted anew each second cannot be read.
+    An item moves only after its value has changed by more than a twentieth: nobody can read a list whose rows move
+    each second.
     """
 
     TOLERANCE = 0.05
@@ -225,7 +225,7 @@ class FilterError(ValueError):
 
 _KEYS: Final = ("user", "uid", "gpu", "pid", "rule")
 _FLAGS: Final = ("mine",)
-"""Every `key:value` and every keyword of any list; one that a list does not know is told to it, and is no text."""
+"""Keywords of all lists, as `_KEYS` has the keys; a list without one of them refuses it, and never reads it as text."""
 
 
 def parse_terms(
@@ -235,10 +235,10 @@ def parse_terms(
     flags: Mapping[str, Callable[[T], bool]] | None = None,
     anywhere: Callable[[str], Callable[[T], bool]],
 ) -> tuple[Callable[[T], bool], ...]:
-    """Parse a filter into its terms, all of which must match; the grammar of all lists.
+    """Parse a filter into its terms, all of which must match; all lists share this grammar.
 
     A term is `key:value` for one of `keys`, a keyword of `flags`, or any text, for `anywhere`; a leading `-` or `!`
-    turns it round. Case does not matter. A term that is only begun (`gpu:`, `-`) is left out. Raises FilterError, with
+    negates it. Case does not matter. An unfinished term (`gpu:`, `-`) is left out. Raises FilterError, with
     a sentence for the prompt.
     """
     found = []

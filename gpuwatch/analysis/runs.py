@@ -56,12 +56,12 @@ class PartialSum(NamedTuple):
     """Sum of figures of which some may be missing."""
 
     value: float | None = None
-    """None where there is no figure at all."""
+    """Sum of the known figures; None where no figure is known."""
     missing: bool = False
 
     @property
     def at_least(self) -> bool:
-        """Whether the true sum may be greater."""
+        """Whether the true sum may be greater, since a figure is missing."""
         return self.missing and self.value is not None
 
 
@@ -90,11 +90,11 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     holders: int = 0
     """How many of the processes NVML does not list."""
     ranks: tuple[int, ...] = ()
-    """Ranks that are here."""
+    """Ranks of the run on this machine."""
     flags: tuple[tuple[Flag, int], ...] = ()
     """Troubles with the number of processes, the worst first."""
     idle: Idle | None = None
-    """The shortest idle time; None where one may be busy and that is not known."""
+    """Shortest idle time; None where a process may be busy and its idle time is not known."""
     started: float | None = None
     """Wall-clock start of the oldest process."""
 
@@ -105,11 +105,11 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     key: NodeKey
     kind: Kind
     title: str = ""
-    """Of a run or a group; empty where it has a process."""
+    """Title of a run or a group; empty for a process."""
     totals: Totals
     """Sums of the node and all below it."""
     own: Totals | None = None
-    """Sums of its process alone; None where it has none."""
+    """Sums of the node's own process alone; None for a node without a process."""
     children: tuple[Node, ...] = ()
     process: Process | None = None
     rows: tuple[Row, ...] = ()
@@ -117,12 +117,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     unlisted: Unlisted | None = None
     uid: int | None = None
     user: str = ""
-    """Empty where several people have processes below it, `?` where the owner is hidden."""
+    """User name; empty where several people have processes below the node, `?` where the owner is not visible."""
     mine: bool = False
     job: Job | None = None
-    """Of its process, or of the first rank."""
+    """Job of the node's process, or of the first rank."""
     absent: tuple[int, ...] = ()
-    """Ranks that belong to this host, by the local ranks of the others, and are not here."""
+    """Missing ranks of this host, computed from the local ranks of the others."""
 
     @property
     def name(self) -> str:
@@ -133,12 +133,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def where(self) -> str:
-        """What it runs in; empty where that is not known, or differs below it."""
+        """Container, job or terminal; empty where that is not known, or differs among the processes below."""
         return self._common(lambda context: context.where)
 
     @property
     def server(self) -> str:
-        """Why it is taken for a server; empty for none, or where that differs below it."""
+        """Reason why the process counts as a server; empty for none, or where it differs among the processes below."""
         return self._common(lambda context: context.server)
 
     def _common(self, words: Callable[[Surroundings], str]) -> str:
@@ -195,7 +195,7 @@ def add(sums: Iterable[PartialSum]) -> PartialSum:
 
 
 def shortest(idles: Sequence[Idle | None]) -> Idle | None:
-    """Return the idle time of several together: 0 where one is busy, None where one may be and that is not known."""
+    """Return the shortest of several idle times: 0 if a process is busy, None if a process may be busy."""
     found = [idle for idle in idles if idle is not None]
     if not found or (len(found) < len(idles) and all(idle.seconds > 0 for idle in found)):
         return None
@@ -237,10 +237,10 @@ def total(parts: Sequence[Totals]) -> Totals:
 # Building the tree
 
 DEEPEST: Final = 8
-"""Levels below a run; workers of workers beyond it stand side by side on the last one."""
+"""Levels below a run; deeper workers of workers are all placed on the last level."""
 
 _MOST_RANKS: Final = 4096
-"""Local rank beyond which the environment of a process is not believed."""
+"""Largest local rank that is accepted from the environment of a process."""
 
 
 @dataclass(slots=True, eq=False)
@@ -300,7 +300,7 @@ class _Member:
 
     @property
     def ancestors(self) -> list[_Member]:
-        """Members that it works for, the nearest first; in a ring each once."""
+        """Members that it works for, the nearest first; each once, even in a cycle."""
         found: dict[int, _Member] = {}
         above = self.parent
         while above is not None and id(above) not in found:
@@ -378,7 +378,7 @@ def _may_have_started(one: _Member, other: _Member) -> bool:
 
 
 def _attach_workers(together: Sequence[_Member]) -> None:
-    """Attach the workers of a run to the processes that they work for; one whose employer is not known stays on top."""
+    """Attach the workers of a run to the processes that they work for; others stay at the top of the run."""
     by_pid = {member.pid: member for member in together}
     for member in together:
         if member.is_helper:
@@ -467,10 +467,10 @@ def _is_complete(gpus: Sequence[Gpu]) -> bool:
 
 
 def _absent_ranks(tops: Iterable[_Member]) -> tuple[int, ...]:
-    """Return the ranks between those that are here; only where ranks on this host follow one another.
+    """Return the missing ranks between the present ranks; only where this host has consecutive ranks.
 
-    Launchers count local ranks from 0 without a gap (torchrun: rank = node rank × ranks a node + local rank). None
-    tells how many there are to be on this host, so ranks after the last one are not missed.
+    Launchers count local ranks from 0 without a gap (torchrun: rank = node rank × ranks a node + local rank). No
+    launcher gives the number of ranks on this host, so ranks after the last present rank are not found.
     """
     jobs = [one.job for one in tops if one.job and not one.is_helper]
     here = {(one.rank, one.local_rank) for one in jobs if one.rank is not None and one.local_rank is not None}
@@ -526,7 +526,7 @@ class RunOrder(StableOrder[Node]):
 # Words
 
 _MANY: Final = {Flag.ZOMBIE: "zombies", Flag.LEFTOVER_WORKER: "leftover workers", Flag.LEFTOVER: "leftovers"}
-"""Plurals that differ; `2 stopped` does not."""
+"""Plurals of flags that differ from the singular; `2 stopped` does not."""
 
 _GROUPS: Final = {
     LEFTOVER_WORKERS: (

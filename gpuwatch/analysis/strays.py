@@ -59,7 +59,7 @@ class Certainty(StrEnum):
     CERTAIN = "certain"
     LIKELY = "likely"
     POSSIBLE = "possible"
-    """It is a stray if it is idle, and that is not known yet, or not for long enough."""
+    """The process is a stray if it is idle, and its idle time is not known yet, or not for long enough."""
 
 
 CERTAIN, LIKELY, POSSIBLE = Certainty
@@ -125,14 +125,14 @@ class StrayReport(NamedTuple):
     possible: list[Stray]
     """Processes that are strays if they are idle, which is not known yet."""
     unjudged: list[Gpu]
-    """GPUs of which nothing can be said now."""
+    """GPUs whose processes cannot be judged now."""
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Facts
 
 _LATE: Final = 5.0
-"""Intervals, and at least seconds, that a sample may be old: 3 s pass where another sampler is started after a hang."""
+"""Largest age of a sample in intervals, and at least in seconds: a new sampler after a hang takes 3 s."""
 _MPS_CLIENT: Final = "M"
 """Kind of a client of the MPS server: its work may be counted for the server."""
 _GRAPHICS: Final = "G"
@@ -147,7 +147,7 @@ class _OnGpu(NamedTuple):
     """Bytes; None where that is not known."""
     sm: float | None
     silent: bool
-    """NVML has no SM figure for it there, as on MIG and on a vGPU: its idle time can never be known."""
+    """Whether NVML has no SM value for the process, as on MIG and vGPUs: its idle time can never be known."""
     kinds: frozenset[str]
     idle: Idle | None
 
@@ -159,13 +159,13 @@ class _Candidate:
     process: Process
     machine: _Machine = field(repr=False)
     holdings: list[tuple[Gpu, Holding]] = field(default_factory=list)
-    """What it holds on GPUs that can be judged; with MIG it has a holding for each instance."""
+    """The process's holdings on GPUs that can be judged; with MIG there is one for each instance."""
     open: tuple[Gpu, ...] = ()
     """GPUs whose device files it has open, where NVML does not list it."""
 
     @property
     def context(self) -> Surroundings:
-        """What it runs in; nothing where that was not read."""
+        """Context of the process; empty where it was not read."""
         return self.process.surroundings or _NO_CONTEXT
 
     @property
@@ -217,7 +217,7 @@ class _Candidate:
 
     @cached_property
     def idle(self) -> Idle | None:
-        """How long it has run nothing on any of its GPUs; None where that is not known of one of them."""
+        """Time for which it has run nothing on any of its GPUs; None where that is not known for one GPU."""
         times = [one.idle for one in self.on if one.idle is not None]
         if self.blind or not times or len(times) < len(self.on):
             return None
@@ -228,7 +228,7 @@ class _Candidate:
 
     @property
     def idle_unknown(self) -> bool:
-        """Whether it may be idle, and that cannot be told yet; asked only of one that does not compute."""
+        """Whether its idle time is not known yet or too short; read only for a process that does not compute."""
         idle = self.idle
         unknown = idle is None or (idle.at_least and idle.seconds < self.limits.quiet_after)
         return unknown and not self.blind
@@ -254,7 +254,7 @@ class _Candidate:
 
     @property
     def serves(self) -> bool:
-        """Whether it or one of its family is a server: of a served model one rank listens and the others wait."""
+        """Whether it or one of its family is a server: one rank of a served model listens, and the others wait."""
         return any(one.context.server for one in (self, *self.family))
 
     @property
@@ -265,7 +265,7 @@ class _Candidate:
     def is_attended(self) -> bool:
         """Whether a runtime, a scheduler, a service manager or an open window attends to it.
 
-        A window counts as open where that cannot be told.
+        A window of unknown state counts as open.
         """
         context = self.context
         window = context.pane is not None and context.pane.alive is not False
@@ -274,7 +274,7 @@ class _Candidate:
 
     @property
     def draws(self) -> bool:
-        """Whether it draws on a screen, as far as that can be told: a desktop waits for people."""
+        """Whether it draws on a screen, as far as is known: a desktop waits for people."""
         return any(
             one.kinds == {_GRAPHICS} or (_GRAPHICS in one.kinds and one.gpu.display_active is True) for one in self.on
         )
@@ -340,7 +340,7 @@ class _Machine:
     def find_family(self, one: _Candidate) -> tuple[_Candidate, ...]:
         """Find the others of a process's run, its parent and its children.
 
-        Which of Ray's workers belong to one run cannot be told: all of one daemon may wait for each other.
+        The run of a Ray worker is not known: all workers of one daemon may wait for each other.
         """
         pid, ppid, job = one.process.pid, one.process.ppid, one.job
         related = [*self._groups.get(pid, ())]
@@ -400,7 +400,7 @@ def _can_be_judged(gpu: Gpu, snapshot: Snapshot, unsure: Set[int]) -> bool:
 
 
 def _unsure_pids(snapshot: Snapshot) -> Set[int]:
-    """Return the PIDs of which the driver may mean other processes than those that have them here."""
+    """Return the PIDs under which the driver may list other processes than those with these PIDs here."""
     return {one.pid for one in snapshot.processes if one.presence is Presence.UNSURE}
 
 
@@ -419,8 +419,8 @@ _PARENT_ENDED: Final = "its parent has ended"
 def _is_zombie(one: _Candidate) -> bool:
     """Return whether a process has ended and still holds memory.
 
-    The kernel also calls a program a zombie whose first thread has ended (proc(5)): so it must be seen to run nothing,
-    on the GPU and on the CPU.
+    The kernel also calls a program a zombie whose first thread alone has ended (proc(5)), so the process must also run
+    nothing on the GPU and on the CPU.
     """
     works = (number(one.process.cpu) or 0) > 0
     rests = bool(one.on) and not one.blind and all(each.sm == 0 for each in one.on)
@@ -436,7 +436,7 @@ def _zombie_words(one: _Candidate) -> list[str]:
 
 
 def _is_stopped(one: _Candidate) -> bool:
-    """Return whether a process was stopped, not by a debugger nor a scheduler, which continues it by itself.
+    """Return whether a process was stopped, but not by a debugger or a scheduler, which will continue it.
 
     Sources: Slurm suspends and resumes jobs by turns (slurm.schedmd.com/gang_scheduling.html); PBS suspends by SIGSTOP
     (qsig(1B)).
@@ -445,10 +445,10 @@ def _is_stopped(one: _Candidate) -> bool:
 
 
 def _is_left_worker(one: _Candidate) -> bool:
-    """Return whether the run of a worker has ended, and none of it is at work: it may have been left on purpose.
+    """Return whether the run of a worker has ended and no process of the run works (it may be left on purpose).
 
-    From outside of a container the parent of a process cannot always be told, so there the kernel must say that it has
-    ended.
+    From outside a container the parent of a process is not always known: there the kernel must report that the parent
+    has ended.
     """
     if one.process.state in _NOT_RUNNING or (_in_container(one) and not one.process.adopted):
         return False
@@ -460,8 +460,8 @@ def _is_left_worker(one: _Candidate) -> bool:
 def _is_left_without_listing(one: _Candidate) -> bool:
     """Return whether a process that NVML does not list and that has CUDA's files open is a leftover.
 
-    A program that only asked how many GPUs there are has them open, too, and so has one that lets others compute. So
-    its run must have ended, or there must be memory that no listed process holds.
+    A program that only counted the GPUs, or whose children compute, also has them open. So its run must have ended, or
+    there must be memory that no listed process holds.
     """
     if not one.open or not one.process.adopted or one.process.ppid in one.machine.listed or one.works:
         return False
@@ -502,7 +502,7 @@ def _worker_words(one: _Candidate) -> list[str]:
 
 
 def _is_left_kernel(one: _Candidate) -> bool:
-    """Return whether the server of a notebook kernel has ended: nobody can send it anything any more."""
+    """Return whether the server of a notebook kernel has ended: nobody can send code to the kernel any more."""
     notebook = one.context.notebook
     if notebook is None or not notebook.left or _in_container(one) or one.process.state in _NOT_RUNNING:
         return False
@@ -520,7 +520,7 @@ def _is_leftover(one: _Candidate) -> bool:
 
 
 def _is_certain_leftover(one: _Candidate) -> bool:
-    """Return whether nothing that a leftover may wait for is left, and nothing of its context is unread."""
+    """Return whether a leftover has nothing left to wait for, and its whole context was read."""
     waits = one.context.words or one.context.peer or one.absent_ranks
     return one.is_idle_for(one.limits.sure_after) and not waits
 
@@ -573,9 +573,9 @@ class _Rule(NamedTuple):
 
     cause: Cause
     matches: Callable[[_Candidate], bool]
-    """Whether it matches, but for the idle time."""
+    """Whether a process matches, apart from its idle time."""
     idle_for: Callable[[_Candidate], float | None]
-    """Returns the seconds of idle time that it takes; None for none."""
+    """Returns the idle time in seconds that a match requires; None where none is required."""
     is_certain: Callable[[_Candidate], bool]
     words: Callable[[_Candidate], list[str]]
     may_be_possible: bool = True
@@ -604,7 +604,7 @@ RULES: Final = (
     _Rule(Cause.LEFTOVER, _is_leftover, lambda one: one.limits.quiet_after, _is_certain_leftover, _leftover_words),
     _Rule(Cause.IDLE, _is_idle, lambda one: one.limits.idle_after, lambda one: False, _idle_words, False),
 )
-"""All causes; of two that are as certain, the first is the stronger one."""
+"""Rules of all causes; of two equally certain causes the first is the stronger."""
 
 
 def judge(
@@ -616,8 +616,8 @@ def judge(
 ) -> StrayReport:
     """Judge each of the viewer's own processes once.
 
-    `known` are idle times that another gpuwatch has kept, for where the history is too short. A young process is not
-    judged, nor memory on a GPU in trouble, with old samples, or with an incomplete list of processes.
+    `known` are idle times that another gpuwatch has kept, for where the history is too short. Not judged are young
+    processes, and memory on a GPU in trouble, with old samples, or with an incomplete list of processes.
     """
     machine = _Machine(snapshot, history, limits, known or {})
     strays, possible = [], []
@@ -671,7 +671,7 @@ def _stray(one: _Candidate, rules: Sequence[_Rule], certainty: Certainty | None 
 
 
 def format_idle(idle: Idle) -> str:
-    """Return an idle time in words, in whole minutes from one on, so that a line does not change each second."""
+    """Return an idle time in words, from one minute on in whole minutes, so that a line does not change each second."""
     seconds = idle.seconds - idle.seconds % 60 if idle.seconds >= 60 else idle.seconds
     return f"no SM use for {'at least ' if idle.at_least else ''}{long_duration(seconds)}"
 
@@ -686,7 +686,7 @@ _WATCHING = "by `gpuwatch watch` or in the dashboard"
 def notes(
     report: StrayReport, snapshot: Snapshot, watched: float | None, limits: StrayLimits = DEFAULT_LIMITS
 ) -> list[str]:
-    """Return sentences about a report, the same wherever the list is shown.
+    """Return sentences about a report, for the command and the screen.
 
     `watched` is for how many seconds idle times have been counted, None where a `gpuwatch watch` counts them.
     """
@@ -709,7 +709,7 @@ def notes(
 
 
 def _obstacle(gpu: Gpu, snapshot: Snapshot) -> str:
-    """Return why nothing can be said about the processes of a GPU."""
+    """Return why the processes of a GPU cannot be judged."""
     if gpu.health is not Health.OK:
         return ", ".join(filter(None, (gpu.health.value, gpu.words)))
     if gpu.unreliable:

@@ -25,7 +25,7 @@ from gpuwatch.recorder import delivery
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 CheckUrls = Callable[[Sequence[str]], Sequence[str]]
-"""Gives for each URL why apprise does not understand it, to stand behind its scheme; empty where it does."""
+"""Returns for each URL why apprise does not accept it, in words that follow the scheme; empty for a good URL."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def main(
     out: TextIO | None = None,
     check_urls: CheckUrls = delivery.check_urls,
 ) -> int:
-    """Run the command and return its exit code; UsageError where a file is wrong, or `--init` would write over one."""
+    """Run the command and return its exit code; UsageError for a wrong file, or if `--init` would overwrite a file."""
     console = Console(ascii_only=bool(args.ascii), out=out)
     if args.init:
         lines, code = [init(Path(args.config) if args.config is not None else path())], 0
@@ -66,7 +66,7 @@ def show(given: str | None, *, ascii_flag: bool, administrators: Path) -> list[s
 
 
 def init(file: Path) -> str:
-    """Write the documented file, for its owner's eyes alone, as it may come to hold secrets; never over another."""
+    """Write the documented file, readable by its owner only, as secrets may be added; never overwrite a file."""
     content = default_text().encode()
     try:
         for folder in reversed(file.absolute().parents):
@@ -91,7 +91,7 @@ def init(file: Path) -> str:
 
 
 def check(given: str | None, administrators: Path, check_urls: CheckUrls) -> tuple[list[str], int]:
-    """Return a line for each file that is well, one for each mistake, warnings, and the exit code."""
+    """Return a line for each correct file, a line for each mistake, warnings, and the exit code."""
     found = problems(given, administrators=administrators)
     lines = [line for file, wrong in found for line in (wrong or [f"{shown_path(file)}: ok"])]
     if any(wrong for _, wrong in found):

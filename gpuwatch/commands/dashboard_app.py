@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SETTLED_S = 1.5
 """Seconds for which the dashboard holds back its first screen in case there is no driver at all."""
 SEEN_S = 0.3
-"""Seconds after the first screen at which the sinks are made: by then all of it is drawn."""
+"""Seconds from the first screen until the sinks are made: by then the screen is fully drawn."""
 M_ARENA_MAX = -8
 """Number of that setting in malloc.h."""
 CLOSING_S = 0.3
@@ -88,7 +88,7 @@ def _check_first(watch: Monitor, *, wait: bool) -> None:
 
 
 class _LateSinks:
-    """Sinks of the dashboard, made once there is something to see: what they import would delay the first paint."""
+    """Sinks of the dashboard, made after the first screen is drawn, since their imports are slow."""
 
     def __init__(self, watch: Monitor, config: Config, *, demo: bool, only: Sequence[int]) -> None:
         self._watch, self._config, self._demo, self._only = watch, config, demo, only
@@ -104,14 +104,14 @@ class _LateSinks:
         self._worker.wake()
 
     def configure(self, old: Config, new: Config) -> None:
-        """Go by another configuration from now on."""
+        """Apply a new configuration to the sinks."""
         with self._guard:
             self._config = new
             if self._sinks is not None:
                 self._sinks.configure(old, new)
 
     def close(self, seconds: float) -> None:
-        """Let the sinks finish; give up after so many seconds."""
+        """Let the sinks finish; give up after `seconds`."""
         self._leaving.set()
         self._worker.close(seconds / 2)
         if self._sinks is not None:

@@ -1,4 +1,4 @@
-"""`gpuwatch events`: what was raised and how it ended, as they were recorded; no GPU is asked anything."""
+"""`gpuwatch events`: the recorded alerts and how they ended; no GPU is read."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ COLORS: Final = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.NOTE
 _WIDEST: Final = 24
 """Cells of a column that holds names."""
 _POLL: Final = 1.0
-"""Seconds between two looks at a store that is followed."""
+"""Seconds between two checks of a store with `--follow`."""
 _NARROWEST: Final = 24
-"""Cells that are left for the title, whatever stands before it."""
+"""Least cells for the title, whatever the width of the columns before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class EventFilter:
     """Filter of events."""
 
     gpus: frozenset[int] = frozenset()
-    """Indices; empty for all, and for what is about no GPU."""
+    """GPU indices; empty for all events, also those about no GPU."""
     user: str = ""
     rules: frozenset[str] | None = None
 
     def __call__(self, alert: Alert) -> bool:
-        """Return whether an event is one of them."""
+        """Return whether an event matches."""
         return (
             (not self.gpus or alert.index in self.gpus)
             and (not self.user or self.user in alert.owners)
@@ -147,7 +147,7 @@ def _read(path: Path, since: float, *, given: bool) -> Events:
 
 
 def _rules(text: str | None, found: Events) -> frozenset[str] | None:
-    """Return the rules that a name or its beginning means: those that gpuwatch has, and those that the log knows."""
+    """Return the rules whose name is `text` or begins with it, among gpuwatch's rules and those in the log."""
     if text is None:
         return None
     known = RULE_NAMES | {alert.rule for alert in found.alerts}
@@ -188,21 +188,21 @@ def _words(path: Path, found: Events, chosen: Collection[Alert], since: str, now
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """One event, or a time that the log does not tell of, as text for each column."""
+    """One event, or a gap in the log, as text for each column."""
 
     start: str
     """`22:14:03`; with the date when that is not today's."""
     lasted: str
-    """For how long: `6m`, `ongoing`, or `≥6m` of what nobody saw end."""
+    """Duration: `6m`, `ongoing`, or `≥6m` where no gpuwatch saw the end."""
     mark: str
     """The severity's shape; empty in a gap."""
     severity: str
-    """The worst that it was, in a word; empty in a gap."""
+    """Highest severity that the event had, in a word; empty in a gap."""
     gpu: str
     owners: str
     title: str
     worst: str
-    """The worst value and the mean: `peak 91 °C, mean 88`; empty where that says nothing."""
+    """Worst value and mean: `peak 91 °C, mean 88`; empty without a value."""
     how: str
     """How it ended; empty while it holds."""
     alert: Alert | None = None
@@ -218,7 +218,7 @@ def events_rows(
 ) -> list[EventRow]:
     """Return the rows of alerts and gaps, by when they began; `now` is the wall-clock time.
 
-    Without `watched` what has no end was open when somebody watched last, which was at `until`.
+    Without `watched`, an event without an end was ongoing at `until`, when a gpuwatch last ran.
     """
     found = Events(watched=watched, watched_until=until)
     rows = [(alert.raised, _row(alert, found, now)) for alert in alerts]
@@ -229,7 +229,7 @@ def events_rows(
 def table(rows: Sequence[EventRow], *, width: int | None = None, color: bool = False) -> list[str]:
     """Return a line for each row, after one of headers; `width` (cells) is where lines are cut, None for nowhere.
 
-    What does not fit is cut off the title, and off what follows it; never off the columns before it.
+    Where a line is too long, the title and the columns after it are cut, never the columns before it.
     """
     return format_table(_COLUMNS, rows, width=width, least=_NARROWEST, color=color)
 

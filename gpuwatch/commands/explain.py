@@ -25,7 +25,7 @@ Look: TypeAlias = Callable[[Process, Snapshot, Config], Process]
 """Returns a process with its declarations."""
 
 PATIENCE = 3.0
-"""Seconds that a process which holds no GPU is waited for; the child that reads it gives up after 2."""
+"""Seconds to wait for a process that holds no GPU; the child process that reads it gives up after 2."""
 
 _MOST_DIGITS = 10
 
@@ -38,7 +38,7 @@ _UNSEEN = {
 
 
 def look(process: Process, snapshot: Snapshot, config: Config) -> Process:
-    """Read the declarations of a process in a child, as the sampler does: a read can hang, a script crash a parser."""
+    """Read a process's declarations in a child process, as the sampler does: a read can hang, or a parser crash."""
     inspector = InspectorClient(shares=config.shares)
     asking = Declarations(inspector)
     try:

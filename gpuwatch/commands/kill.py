@@ -41,8 +41,8 @@ class Interrupted(BaseException):
 class SignalGuard:
     """Handler that stores Ctrl-C, SIGTERM and SIGHUP until `check` is called, between two steps of the command.
 
-    No handler raises: an exception between a signal to a process and the line that tells of it would lose the line.
-    So nothing that the command waits for may take long by itself; it waits in short pieces and checks between them.
+    No handler raises: an exception between a signal to a process and its line of output would lose the line. So the
+    command waits in short steps, and calls `check` between them.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class DialogConsole(Console):
         super().__init__(ascii_only=ascii_only)
         self._asking = False
         self.unread = False
-        """Whether nobody reads what is printed: the other end of the pipe is closed."""
+        """Whether nobody reads the output: the other end of the pipe is closed."""
 
     def question(self, words: str) -> None:
         """Print a question, and discard what was typed before."""
@@ -154,13 +154,13 @@ SIGNALS: Final = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.S
 _HARDER: Final = {signal.SIGINT: signal.SIGTERM, signal.SIGTERM: signal.SIGKILL}
 
 _LOOK: Final = 0.05
-"""Seconds for which one wait for a snapshot, or for an answer, holds up the other, and Ctrl-C."""
+"""Seconds of one wait for a snapshot or for an answer; so long Ctrl-C and the other one wait."""
 
 _SEARCHED: Final = 6.0
-"""Seconds that a process which the driver does not list is looked for by its open device files."""
+"""Seconds to search for a process that the driver does not list, by its open device files."""
 
 _AROUND: Final = 3.0
-"""Seconds that it is waited for what a process belongs to, where its whole run is meant."""
+"""Seconds to wait for the run of a process, where the whole run is to be ended."""
 
 _LARGEST_PID: Final = 2**22
 """PID_MAX_LIMIT of the kernel (include/linux/threads.h)."""
@@ -275,7 +275,7 @@ class KillCommand:
             self._pump()
 
     def _missing(self, pid: int) -> float:
-        """Return the seconds after the first snapshot in which a fact about a PID may still come."""
+        """Return the seconds after the first snapshot for which to wait for missing facts about a PID."""
         try:
             if self._killer.policy.may_end not in procfs.read_uids(pid):
                 return 0.0  # whatever it is, it is refused
@@ -290,7 +290,7 @@ class KillCommand:
         return 0.0
 
     def _is_placed(self, pid: int) -> bool | None:
-        """Return whether the context of a process is known; None where the process is not."""
+        """Return whether the context of a process is known; None for an unknown process."""
         snapshot = self._snapshot
         processes = [*snapshot.processes, *(one.process for one in snapshot.unlisted)]
         return next((one.surroundings is not None for one in processes if one.pid == pid), None)
@@ -351,7 +351,7 @@ class KillCommand:
         return self._answered(f"End {what} with {self._signal.name}?") is True
 
     def _answered(self, question: str, *, about: Session | None = None) -> bool | None:
-        """Ask, while samples come in; None where the session `about` has moved on by itself."""
+        """Ask a question while snapshots are read; None where the session `about` went on without an answer."""
         self._console.question(question)
         phase = about.phase if about is not None else None
         while True:
@@ -412,7 +412,7 @@ class KillCommand:
         return f"next: gpuwatch kill {pid}{again} --signal {harder.name.removeprefix('SIG')}{root}"
 
     def _break_off(self) -> None:
-        """Send nothing more, and print what was done."""
+        """Send no more signals, and print the outcomes."""
         for session in self._sessions:
             session.tick()
             session.abandon()
@@ -433,7 +433,7 @@ class KillCommand:
         return f"PID {session.target.pid}"
 
     def _pump(self, seconds: float = _LOOK) -> None:
-        """Wait for a snapshot, and move all sessions on."""
+        """Wait for a snapshot, and advance all sessions."""
         self._guard.check()
         snapshot = self._source.next(seconds)
         if snapshot is not None:

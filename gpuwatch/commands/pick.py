@@ -24,7 +24,7 @@ from gpuwatch.text import clean
 from gpuwatch.units import gib, parse_percent, parse_share, parse_size
 
 PATIENCE = 1.0
-"""Seconds that users' names are waited for; without its name a user is known by the uid."""
+"""Seconds to wait for users' names; a user without a name is shown by uid."""
 
 _MOST = 1024
 _SHOWN = 80
@@ -51,7 +51,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Print GPUs with room and return the exit code: 1 where there are not enough.
 
-    What others reserved is only read: nothing is locked and nothing reserved.
+    The command reads the reservations of others, and neither locks nor reserves a GPU.
     """
     config = configured(args)
     wanted, only, number = (

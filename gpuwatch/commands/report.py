@@ -1,4 +1,4 @@
-"""`gpuwatch report`: who held and used how much, from the usage store; no GPU is asked anything."""
+"""`gpuwatch report`: memory held and used by each user, from the usage store; no GPU is read."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _HOUR: Final = 3600.0
 _WIDEST: Final = 32
 """Cells of a name."""
 _DOUBT: Final = 0.01
-"""Part of the time that may be without a figure before a sum says so."""
+"""Part of the time without values above which a sum is marked `≥`."""
 
 
 def report_lines(kept: UsageReport, now: float, most: int = MOST) -> list[str]:
-    """Return a line that says of what time it is, a table with a line for each user, GPU or run, and their sum.
+    """Return a line with the time span, a table with a line for each user, GPU or run, and the sum.
 
-    After so many lines at `most` it says how many more there are; the sum is that of all.
+    The table has at most `most` lines, and counts the others; the sum includes all.
     """
     if not kept.lines:
         return [_title(kept, now)]
@@ -74,7 +74,7 @@ def _fitted(text: str) -> str:
 
 
 def _hours(seconds: float) -> str:
-    """Print hours: with a decimal below 100, and never nothing where there was something."""
+    """Format hours: with a decimal below 100, and never 0 for a time above 0."""
     hours = seconds / _HOUR
     if 0 < hours < 0.05:
         return "<0.1"
@@ -82,14 +82,14 @@ def _hours(seconds: float) -> str:
 
 
 def _gib_hours(use: Use, amount: float) -> str:
-    """Print byte-seconds as GiB·h; the dash where no memory had a figure, `≥` where some had none."""
+    """Format byte-seconds as GiB·h; a dash where no size was known, `≥` where some were not."""
     if use.unsized >= use.held > 0 and not amount:
         return UNKNOWN
     return ("≥" if use.unsized > _DOUBT * use.held else "") + _hours(amount / GIB)
 
 
 def _idle(use: Use) -> str:
-    """Print what was held and not used: the dash where nothing says, `≥` where that is not known of all."""
+    """Format the memory held without use; a dash where that is not known, `≥` where it is known in part."""
     if use.unknown >= use.held > 0 and not use.idle:
         return UNKNOWN
     return ("≥" if use.unknown + use.unsized > _DOUBT * use.held else "") + _hours(use.idle / GIB)
@@ -167,9 +167,9 @@ def report_json(kept: UsageReport, now: float) -> str:
 
 
 def report_csv(kept: UsageReport, *, ascii_only: bool = False) -> str:
-    """Return a line of headers and one for each row, the same as in JSON; a cell that a sheet would compute is quoted.
+    """Return a line of headers and one for each row, the same as in JSON; formulas for spreadsheets are quoted.
 
-    With `ascii_only` names lose what is not ASCII.
+    With `ascii_only` other characters in names are replaced.
     """
     rows = [_fields(kept, line) for line in kept.lines]
     head: Sequence[str] = list(_fields(kept, UsageLine("")))
@@ -181,17 +181,17 @@ def report_csv(kept: UsageReport, *, ascii_only: bool = False) -> str:
 
 
 _FORMULA: Final = r"""(?:^|(?<=[;\t\r\n]))(?=[\s"']*+[=+\-@＝＋－＠﹦﹢﹣﹫]|[\t\r\n])"""
-"""Where a formula may begin: at the start, or behind what parts the cells where a spreadsheet does not take the comma.
+"""Where a formula may begin: at the start, or after the separator of a spreadsheet that does not use the comma.
 
-Full-width and small forms are read as the plain ones with East Asian settings.
+With East Asian settings, spreadsheets read full-width and small forms as the plain signs.
 """
 
 
 def _cell(value: Any, *, ascii_only: bool) -> Any:
     """Return a value as a cell; text that a spreadsheet takes for a formula gets a `'`.
 
-    Source: owasp.org/www-community/attacks/CSV_Injection, which has the separators and the quotes too: in a sheet that
-    parts cells at `;`, the quotes around one that holds a `;` are in the middle of a cell, and do not count.
+    Source: owasp.org/www-community/attacks/CSV_Injection, also for separators and quotes: where a
+    spreadsheet separates cells at `;`, quotes around a text with a `;` are inside a cell and have no effect.
     """
     if isinstance(value, list):
         return " ".join(map(str, value))
@@ -265,7 +265,7 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
 
 
 def _read(file: str | None, by: By, since: float, most: int | None) -> UsageReport:
-    """Read the store; what is wrong with one that was named is a mistake in that flag."""
+    """Read the store; an error in a store that a flag names is reported as a mistake in that flag."""
     try:
         report = read_usage(Path(file) if file else own_store(), by, since, named=bool(file), most=most)
     except FileNotFoundError:

@@ -30,7 +30,7 @@ from gpuwatch.units import gib
 
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
-"""What shells give back for a command that cannot be started."""
+"""Exit code of shells for a command that cannot be started."""
 
 
 class NotStartedError(GpuwatchError):
@@ -42,7 +42,7 @@ class NotStartedError(GpuwatchError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments; the program behind `--` was taken away before."""
+    """Add the arguments; the program after `--` was removed before."""
     parser.usage = "gpuwatch run (--share F | --memory SIZE) [flags] -- COMMAND ..."
     add_flags(parser)
     pick.add_choice(parser)

@@ -26,7 +26,7 @@ _PERCENTS: Final = ("memory_warning", "memory_critical")
 """Flags that stand for keys of `[alerts]`."""
 
 PATIENCE: Final = 30.0
-"""Seconds: longer than the sampler is given to start, so that the words are about the driver and not about us."""
+"""Seconds to wait for a snapshot: longer than the sampler may take to start, so that an error names the driver."""
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def first_snapshot(
 
 
 def snapshot_error(snapshot: Snapshot) -> GpuwatchError | None:
-    """Return the error that a snapshot without any GPU stands for; None where all is well."""
+    """Return the error of a snapshot without any GPU; None for a snapshot with GPUs."""
     if snapshot.state is SourceState.OK:
         return None
     return (UsageError if snapshot.state is SourceState.ENDED else UnavailableError)(snapshot.words)
@@ -172,12 +172,12 @@ def check_snapshot(snapshot: Snapshot) -> None:
 
 
 class Reloader:
-    """Reads the configuration again, the same flags over it, and has it applied; from one thread at a time."""
+    """Function that reads the configuration again under the same flags, and applies it; from one thread at a time."""
 
     def __init__(self, args: argparse.Namespace, config: Config, apply: Callable[[Config, Config], None]) -> None:
-        """`apply` is handed the old and the new one, where the new one is good."""
+        """`apply` is called with the old and the new configuration, if the new one has no mistake."""
         self.config = config
-        """What holds now."""
+        """Configuration in effect."""
         self._args, self._apply = args, apply
 
     def __call__(self) -> Reloaded:
@@ -190,7 +190,7 @@ class Reloader:
 
 
 def apply_config(monitor: Monitor, old: Config, new: Config) -> None:
-    """Let the monitor and its source go by a new configuration."""
+    """Apply a new configuration to the monitor and its source."""
     if new.limits() != old.limits():
         monitor.set_limits(new.limits())
     if new.shares != old.shares:
@@ -198,7 +198,7 @@ def apply_config(monitor: Monitor, old: Config, new: Config) -> None:
 
 
 def format_reload(came: Reloaded, later: Collection[str] = ()) -> str:
-    """Format what came of reading the configuration again; `later` are keys that count from the next start."""
+    """Format the result of reading the configuration again; `later` are keys that apply from the next start."""
     if came.error:
         return f"configuration not changed: {came.error}"
     if not came.changed:

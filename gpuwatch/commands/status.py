@@ -25,7 +25,7 @@ from gpuwatch.text import clean, fit
 from gpuwatch.units import long_duration
 
 CELLS: Final = 60
-"""What the line is kept to: a status bar has more to show than us."""
+"""Largest width of the line: a status bar has other contents too."""
 STALE: Final = 5.0
 """Age of the newest values, in intervals, from which on the line shows it."""
 
@@ -47,9 +47,9 @@ class Part(NamedTuple):
 
 
 def status_line(found: Status, now: float, *, tmux: bool = False) -> str:
-    """Return the line at `now` (the machine's monotonic clock); what is least is left out where it would get too long.
+    """Return the line at `now` (the machine's monotonic clock); the least important parts are left out of a long line.
 
-    In tmux's own language with `tmux`: colours, and every `#` of somebody else's doubled, which is how tmux writes one.
+    With `tmux` the line has tmux's colour codes, and each `#` in a name is doubled, which tmux shows as one `#`.
     """
     kept: list[Part] = []
     cut = False
@@ -64,12 +64,12 @@ def status_line(found: Status, now: float, *, tmux: bool = False) -> str:
 
 
 def exit_code(found: Status) -> int:
-    """Return 3 where there is nothing to see for want of a driver or a GPU, else 0."""
+    """Return 3 where there is no driver or no GPU, else 0."""
     return 3 if found.state in _NO_DRIVER else 0
 
 
 def parts(found: Status, now: float) -> Iterator[Part]:
-    """Return what the line is made of: the head, then the worst first."""
+    """Return the parts of the line: the head, then the troubles, worst first."""
     if not found.gpus:
         yield Part(_NO_DRIVER.get(found.state, "") or clean(found.words or found.state.value, CELLS))
         return
@@ -109,7 +109,7 @@ def _in_tmux(part: Part) -> str:
 
 
 _PATIENCE: Final = 3.0
-"""Seconds that a sample is waited for: a driver that hangs must not hang the status bar too."""
+"""Seconds to wait for a sample: a driver that hangs must not stop the status bar."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -151,7 +151,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
 
 
 def _sampled(args: argparse.Namespace, config: Config, sampler: SamplerProcess | None) -> Status:
-    """Take one sample and judge it as if it had held for long; what processes declared is not read for it."""
+    """Take one sample and judge it as if its values had lasted; the declarations of processes are not read."""
     # These take longer to import than all else here, and mostly there are make_status figures to read.
     from gpuwatch.alerts.engine import Engine
     from gpuwatch.alerts.rule import SAMPLES

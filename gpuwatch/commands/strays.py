@@ -171,7 +171,7 @@ def measure_cpu(
 ) -> Snapshot:
     """Return a snapshot with the CPU use of these processes over `LOOK` seconds, in percent of one core.
 
-    Those that have ended meanwhile are left out. It waits only where there is one.
+    Processes that have ended meanwhile are left out. Without processes the function does not wait.
     """
     if not processes:
         return snapshot
@@ -202,7 +202,7 @@ def _used(process: Process, proc: Path) -> tuple[int, int] | None:
 
 
 def seen_by_caller(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) -> Snapshot:
-    """Return a snapshot as the user sees it whose processes `gpuwatch kill` would end."""
+    """Return a snapshot whose viewer is the user whose processes `gpuwatch kill` would end."""
     return replace(snapshot, viewer=caller(environ))
 
 
@@ -223,8 +223,8 @@ def idle_times(
 ) -> IdleTimes | None:
     """Return the idle times that a `gpuwatch watch` has stored; None where none runs.
 
-    In the demo they are those of a watch that began 40 minutes before it. `warn` is told, in one line, of a file that
-    is damaged.
+    In the demo they are those of a watch that began 40 minutes earlier. `warn` is called with one line about a damaged
+    file.
     """
     if snapshot.demo:
         return _demo_idle_times(snapshot)

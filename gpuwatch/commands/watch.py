@@ -1,6 +1,6 @@
 """`gpuwatch watch`: the monitor without a screen, one line an event.
 
-A file on a full disk may have room again: lines are dropped and counted until then. A reader that went stays away.
+While the disk of an output file is full, lines are dropped and counted. After a pipe is closed nothing is printed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from gpuwatch.threads import Worker, start_thread
 from gpuwatch.units import long_duration
 
 WAITING: Final = 1000
-"""Lines that wait to be written, at most; of more the oldest are dropped and counted."""
+"""Largest number of lines that wait to be written; beyond that the oldest are dropped and counted."""
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -54,7 +54,7 @@ class Printer:
     def __init__(self, descriptor: int | None, *, waiting: int = WAITING) -> None:
         """`descriptor` is None where there is nothing to print to. Raises NoThreadError."""
         self.broken = descriptor is None
-        """Whether what is printed goes nowhere: the reader of the pipe or the terminal has ended."""
+        """Whether nobody reads the output: the reader of the pipe or the terminal has ended."""
         self._descriptor = descriptor
         self._lines: deque[str] = deque(maxlen=waiting)
         self._lost = 0
@@ -75,7 +75,7 @@ class Printer:
         self._worker.wake()
 
     def close(self, seconds: float) -> None:
-        """Print what waits, and give up after so many seconds."""
+        """Print the waiting lines, and give up after `seconds`."""
         self._worker.close(seconds)
 
     def _print_all(self) -> None:
@@ -88,7 +88,7 @@ class Printer:
                     self._lines.clear()
 
     def _next(self) -> tuple[int, str] | None:
-        """Return the next line, and how many were lost before it; None where none waits."""
+        """Return the next line, and the number of lines dropped before it; None where no line waits."""
         with self._guard:
             if not self._lines:
                 return None
@@ -141,13 +141,13 @@ class Change(NamedTuple):
 
 
 class ChangeFinder:
-    """Finder of what changed from frame to frame; remembers no more than what holds."""
+    """Finder of changed alerts between frames; it stores only alerts that hold."""
 
     def __init__(self) -> None:
         self._holding: frozenset[str] = frozenset()
 
     def find(self, frame: Frame) -> list[Change]:
-        """Return what a frame brought, in the order in which it is best read: what ended, then what began."""
+        """Return the changes of a frame: alerts that ended, then alerts that began."""
         now = frame.snapshot.taken
         found = [Change(one.ended or now, "ended", one) for one in frame.cleared]
         found += [Change(now, "eased", one) for one in frame.eased]
@@ -190,7 +190,7 @@ class LineFormatter:
 
 
 class TroubleFinder:
-    """Finder of what is wrong with gpuwatch itself: each trouble is printed once, and once more when it is over."""
+    """Finder of troubles of gpuwatch itself: each is reported once when it begins, and once when it is over."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
@@ -198,7 +198,7 @@ class TroubleFinder:
         self._state = SourceState.OK
 
     def find(self, frame: Frame) -> Iterator[str]:
-        """Return what is new in a frame."""
+        """Yield lines about new and ended troubles in a frame."""
         yield from self._source(frame)
         troubles = [one for one in frame.alerts if one.rule == TROUBLE]
         now = {one.subject: _gist(one.title) for one in troubles}
@@ -220,13 +220,13 @@ class TroubleFinder:
 
 
 def _gist(words: str) -> str:
-    """Return what a trouble is, less how many wait because of it and for how long it has been so: those only grow."""
+    """Return a trouble's words without its counts and durations, which change all the time."""
     parts = [re.sub(r" for [0-9].*", "", part) for part in words.split("; ")]
     return "; ".join(part for part in parts if not part[:1].isdigit())
 
 
 def greeting(frame: Frame, log: str) -> str:
-    """Return the first line: what is watched, and where events are recorded."""
+    """Return the first line: the host, the GPUs, and where events are recorded."""
     host = f" on {frame.snapshot.host}" if frame.snapshot.host else ""
     return f"watching {_several(frame.snapshot.gpus)}{host}" + (f"; events go to {log}" if log else "")
 
@@ -240,9 +240,9 @@ CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130, signal.SIGHUP: 129}
 """Exit codes by signal: a service that is stopped has not failed."""
 
 _CLOSING: Final = 0.9
-"""Seconds that the sinks have to finish; with what else there is to do it is gone within 2 s."""
+"""Seconds for the sinks to finish; with all other work the program ends within 2 s."""
 _LOOK: Final = 5.0
-"""Seconds between two looks whether the watch is still there, where nothing has been heard."""
+"""Seconds between two checks that the watch thread still runs, without a signal."""
 _LAST_WORDS: Final = 0.2
 """Seconds that the watch, and each of stdout and stderr, has to finish."""
 
@@ -257,7 +257,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
-    """Watch until a signal says otherwise, and return the exit code."""
+    """Watch until a signal ends the program, and return the exit code."""
     if args.quiet and args.json:
         raise UsageError("--quiet and --json exclude each other")
     config = configured(args)
@@ -296,8 +296,8 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
 def _signals() -> Iterator[SimpleQueue[signal.Signals | None]]:
     """Yield a queue of the signals that come; one that was ignored at the start (nohup) stays ignored.
 
-    After a good end none is heard any more: a second SIGTERM on the way out would change the exit code, or come in the
-    middle of whatever else runs at exit.
+    After a regular end all signals are ignored: a second SIGTERM during the exit would change the exit code, or
+    interrupt other exit handlers.
     """
     signals: SimpleQueue[signal.Signals | None] = SimpleQueue()
 
@@ -316,7 +316,7 @@ def _signals() -> Iterator[SimpleQueue[signal.Signals | None]]:
 
 
 class _Output:
-    """Printers of what the watch thread brings; the main thread waits for signals in it."""
+    """Output of the watch thread's frames; the main thread waits for signals in `serve`."""
 
     def __init__(self, args: argparse.Namespace, config: Config, signals: SimpleQueue[signal.Signals | None]) -> None:
         self.store = ""
@@ -333,7 +333,7 @@ class _Output:
         self._terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
 
     def publish(self, frame: Frame) -> None:
-        """Print what a frame brought; from the watch thread."""
+        """Print the changes and troubles of a frame; from the watch thread."""
         for words in self._troubles.find(frame):
             self.warn(words)
         state = frame.snapshot.state
@@ -385,11 +385,11 @@ class _Output:
         self.warn(words)
 
     def _terminal_is_there(self) -> bool:
-        """Return whether a SIGHUP is a request, and not the end of the terminal that we were started on."""
+        """Return whether a SIGHUP is a request to reload, not the loss of gpuwatch's terminal."""
         return all(os.isatty(fd) for fd in self._terminals)
 
     def close(self) -> None:
-        """Write what waits to be printed."""
+        """Print the waiting lines."""
         for printer in (self._out, self._err):
             printer.close(_LAST_WORDS)
 
