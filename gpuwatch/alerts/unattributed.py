@@ -95,8 +95,8 @@ def likeliest(gpu: Gpu, snapshot: Snapshot) -> Cause | None:
 def missing(gpu: Gpu) -> int | None:
     """Return the bytes in use that no listed process holds, as far as they are known; None where they are not.
 
-    Where the driver or the list leave it open (`Gpu.unattributed` is a reason) it is at most what is used less what
-    the list has.
+    Where the driver does not say (`Gpu.unattributed` is a reason) the result is an upper bound: the used bytes less
+    the listed ones.
     """
     if known(gpu.unattributed):
         return int(gpu.unattributed)
@@ -199,7 +199,7 @@ def _leftover(gpu: Gpu, snapshot: Snapshot) -> Cause | None:
 
 
 def _mps(gpu: Gpu, snapshot: Snapshot, *, elsewhere: bool) -> Cause | None:
-    """Return MPS servers as the cause: those that the list has on other GPUs alone (`elsewhere`), or the others."""
+    """Return MPS servers as the cause: servers listed only on other GPUs (`elsewhere`), or all other servers."""
     processes = (*snapshot.processes, *(one.process for one in snapshot.unlisted if _may_hold(one, gpu)))
     servers = {one.pid for one in processes if one.name == "nvidia-cuda-mps-server"} | {*snapshot.mps}
     servers -= {one.pid for one in gpu.holdings if known(one.memory)}  # what it holds there is known

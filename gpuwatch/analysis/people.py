@@ -53,7 +53,7 @@ class Person:
     share: float | None
     """Percent of all the memory that programs can have, on GPUs that report it; None where no GPU does."""
     declared: int | None
-    """Bytes: the sum of the limits by GPU and process, a shared one counted once. None where there is none."""
+    """Bytes: the sum of the limits by GPU and process, a shared limit counted once. None without a limit."""
     unread: bool
     """Whether some of the person's processes could not be read: more may be declared."""
     sm: float | None

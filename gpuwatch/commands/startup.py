@@ -66,7 +66,7 @@ def interval_of(args: argparse.Namespace, config: Config) -> float:
 def configured_sampler(
     child: SamplerProcess | None, options: Mapping[str, object], *, command: Sequence[str] = SAMPLER
 ) -> SamplerProcess:
-    """Send a sampler its options: one that waits for them, or else a new one; raises UnavailableError."""
+    """Send the options to a sampler: to `child` if it waits for them, else to a new one; raises UnavailableError."""
     if child is None or child.is_configured:
         try:
             child = SamplerProcess(command=command)
@@ -89,7 +89,7 @@ def open_source(
 ) -> Source:
     """Open the snapshots of this machine, or of the demo; raises UsageError and UnavailableError.
 
-    With `once` there is a single one; a `patient` one waits for the search of processes that are not listed.
+    With `once` there is a single snapshot; with `patient` it includes the search for processes that are not listed.
     """
     if args.demo:
         from gpuwatch.sources.demo import GPUS, DemoSource

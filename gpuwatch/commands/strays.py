@@ -46,7 +46,7 @@ def table(
 ) -> list[str]:
     """Return a table of strays with their reasons, and below it their memory and how to end them.
 
-    `possible` are those that may be strays; they come last, and nothing is said of ending them. `now` is the wall-clock
+    `possible` are processes that may be strays; they come last, without a command to end them. `now` is the wall-clock
     time of the snapshot. `width` (cells) is where rows are cut, None for nowhere; the reasons are never cut. `root` is
     whether root would end them.
     """
@@ -127,7 +127,7 @@ _COLUMNS: Final[tuple[Column[Stray], ...]] = (
 
 
 LOOK: Final = 0.5
-"""Seconds between the two looks at those that may be strays: 50 ticks of the kernel's clock."""
+"""Seconds between the two readings of possible strays: 50 ticks of the kernel's clock."""
 
 _DEMO_SECONDS: Final = 2400.0
 

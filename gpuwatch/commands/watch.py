@@ -294,7 +294,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
 
 @contextmanager
 def _signals() -> Iterator[SimpleQueue[signal.Signals | None]]:
-    """Yield a queue of the signals that come; one that was ignored at the start (nohup) stays ignored.
+    """Yield a queue of received signals; a signal that was ignored at the start (nohup) stays ignored.
 
     After a regular end all signals are ignored: a second SIGTERM during the exit would change the exit code, or
     interrupt other exit handlers.

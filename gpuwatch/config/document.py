@@ -99,7 +99,7 @@ def _pair(key: Key, value: Any) -> str:
 
 
 def _align(pairs: list[tuple[str, str]], width: int = 0) -> list[str]:
-    """Put each comment behind its pair, in one column."""
+    """Put each comment after its key and value, in one column."""
     width = width or max((len(pair) for pair, _ in pairs if len(pair) <= _WIDEST), default=0)
     return [f"{pair:<{width}}  # {comment}" for pair, comment in pairs]
 

@@ -1,7 +1,7 @@
 """Keys of gpuwatch.toml, made from the fields of the structs: how their values are read, checked and written.
 
 msgspec converts and checks by the types. This module adds what TOML and msgspec do not know (sizes and durations with
-units, names of rules, programs, addresses), and puts what is allowed into words.
+units, names of rules, programs, addresses), and describes the allowed values.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ AMOUNTS: Final = ("above", "below", "clear")
 
 
 class NotAllowedError(ValueError):
-    """Error about a value that a key may not have: what was found, and what is allowed."""
+    """Error about a value that a key may not have: the value found, and the allowed values."""
 
     def __init__(self, allowed: str, found: str) -> None:
         super().__init__(f"found {found}; allowed is {allowed}")

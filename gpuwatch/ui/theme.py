@@ -35,7 +35,7 @@ class Palette:
     """Background of a memory bar, whose length is the GPU's capacity."""
     cursor: str
     fills: tuple[str, ...]
-    """Behind an owner's part of a bar, one for each of `SLOTS`, and a grey for whoever is not visible."""
+    """Backgrounds of the owners' parts of a bar, one for each of `SLOTS`, and grey for owners who are not visible."""
     owner_text: str
     """Colour of text on `fills`; with 16 colours black or white, depending on the fill."""
     swatches: tuple[str, ...]
@@ -123,7 +123,7 @@ PALETTES_16: Final = {
     for (name, one), grey in zip(PALETTES.items(), ("#555555", "#aaaaaa"), strict=True)
 }
 ON_SIXTEEN: Final = dict.fromkeys(("#0000aa", "#aa00aa", "#5555ff", "#555555"), "#ffffff")
-"""What is written in white there; black stands better on the others, whatever a terminal makes of them."""
+"""Fills with white text on 16 colours; black text is more readable on the others in every terminal."""
 
 SLOTS: Final = 10
 """Number of colours for people."""

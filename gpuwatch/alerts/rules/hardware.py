@@ -36,7 +36,7 @@ _FLICKER: Final = 3
 _COLDEST: Final = 50.0
 """Degrees Celsius. No GPU slows down below that: such a figure of a driver is wrong."""
 _BY: Final = {"hw thermal": "heat", "power brake": "its power brake", "hw slowdown": "its hardware"}
-"""Words for what slows a GPU down by itself, not by its driver's choice."""
+"""Words for throttle reasons of the hardware, which the driver does not choose."""
 
 MEANINGS: Final[Mapping[int, str]] = {
     13: "a program's kernel failed",
@@ -96,7 +96,7 @@ def _heat(degrees: float, slowdown: float, margin: float) -> Severity | None:
 def find_throttled(context: RuleContext) -> Iterator[Observation]:
     """Judge whether a GPU's clocks are held down by heat or by the power brake; the lowest SM clock is the worst.
 
-    A warning where the hardware does it, a note where the driver does for the heat, and has for long.
+    A warning where the hardware throttles; a note where the driver has throttled for its heat for minutes.
     """
     for gpu in context.gpus:
         if isinstance(gpu.throttle, Reason):

@@ -103,7 +103,7 @@ def process_section(process: Process, now: float) -> Section:
 
 
 def parent_words(process: Process) -> str:
-    """Name the parent; the parent is PID 1 where the one that started the process has ended."""
+    """Name the parent; it is PID 1 where the process that started this process has ended."""
     if process.ppid is None:
         return ""
     if process.ppid == 1:
@@ -259,7 +259,7 @@ def _memory_facts(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
 
 
 def _declared_facts(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
-    """Describe what is declared on a GPU beside what is held, and of how many processes nothing is known."""
+    """Describe the declared and the held memory of a GPU, and count the processes without known declarations."""
     sums = shares.declared_memory(gpu, {process.pid: process for process in snapshot.processes})
     facts = []
     if sums.limits:

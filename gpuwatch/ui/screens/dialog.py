@@ -88,7 +88,7 @@ class ChoiceButton(Widget, can_focus=True):
 
 
 class ChoiceRow(Horizontal):
-    """Row of buttons on the last line of a dialog; the one that has the focus is always in sight."""
+    """Row of buttons on the last line of a dialog; the button with the focus is always visible."""
 
     DEFAULT_CSS = """
     ChoiceRow {

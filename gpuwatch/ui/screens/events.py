@@ -50,7 +50,7 @@ def when(moment: float, now: float, width: int) -> str:
 
 
 def detail_lines(alert: Alert | None, skin: Skin, width: int, lines: int, now: float) -> list[Line]:
-    """Draw all facts of one event in so many lines; long evidence uses the lines that are left."""
+    """Draw all facts of one event in `lines` lines; long evidence uses the lines that are left."""
     return fact_lines(_facts(alert, now) if alert is not None else [], skin, width, lines, wrapped="evidence")
 
 
@@ -286,7 +286,7 @@ class EventsScreen(ListScreen[EventList]):
         self.paint()
 
     def read_rows(self) -> None:
-        """Add the alerts of the newest frame, and those that have just ended."""
+        """Add the alerts of the newest frame, also alerts that have just ended."""
         frame = self._frame
         if frame is not None:
             now = {alert.id: alert for alert in frame.alerts if alert.id}
@@ -318,7 +318,7 @@ class EventsScreen(ListScreen[EventList]):
         return sorted(chosen, key=lambda alert: (alert.ended is None, alert.raised), reverse=True)
 
     def _gpus_of(self, alert: Alert) -> set[int]:
-        """Return the GPU of an event; for one that is ongoing, all GPUs of its process."""
+        """Return the GPU of an event; for an ongoing event, all GPUs of its process."""
         found = set() if alert.index is None else {alert.index}
         if alert.subject and alert.ended is None and self._frame is not None:
             held = ((gpu.index, one.pid) for gpu in self._frame.snapshot.gpus for one in gpu.holdings)

@@ -45,7 +45,7 @@ SORT_KEYS: Final = (
 def fact_lines(
     facts: Iterable[tuple[str, str]], skin: Skin, width: int, lines: int, *, wrapped: str | None = None
 ) -> list[Line]:
-    """Draw labelled facts in so many lines, below a coloured line; the fact `wrapped` uses the lines that are left."""
+    """Draw labelled facts in `lines` lines, below a coloured line; the fact `wrapped` uses the lines that are left."""
     if lines <= 0:
         return []
     drawn = [LineBuilder(skin, "band").build(width)]
@@ -113,11 +113,11 @@ class ListScreen(ModalScreen[None], Generic[L]):
 
     @abstractmethod
     def summary(self, room: int) -> list[tuple[str, Role]]:
-        """Return the parts of the title behind the name of the screen, for so many cells."""
+        """Return the parts of the title after the name of the screen, for `room` cells."""
 
     @abstractmethod
     def detail(self, width: int, lines: int) -> list[Line]:
-        """Draw the facts of the row under the cursor, in exactly so many lines."""
+        """Draw the facts of the row under the cursor, in exactly `lines` lines."""
 
     @abstractmethod
     def why_empty(self) -> Sequence[str]:

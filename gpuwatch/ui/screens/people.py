@@ -78,10 +78,10 @@ def name_of(one: Person) -> str:
 
 
 def apart(found: Sequence[Person], cells: int, glyphs: Glyphs) -> list[str]:
-    """Return everybody's name in so many cells, each of them different.
+    """Return everybody's name in `cells` cells, all names different.
 
-    A name that is cut ends in an ellipsis; where two would look the same their ends are kept as well, and where even
-    these are alike, the uid.
+    A cut name ends in an ellipsis. Where two cut names are equal, each keeps its beginning and its end; where these are
+    equal too, the uid is added.
     """
     names = [_spelled(name_of(one), glyphs) for one in found]
     shown = [fit(name, cells, ellipsis=glyphs.ellipsis) for name in names]
@@ -145,7 +145,7 @@ def figures(one: Person, glyphs: Glyphs) -> dict[str, str]:
 
 
 def bar(share: float | None, uid: int | None, cells: int, skin: Skin) -> Cell:
-    """Return a bar of exactly so many cells for a share of all GPU memory, in percent."""
+    """Return a bar of exactly `cells` cells for a share of all GPU memory, in percent."""
     filled = min(100.0, share or 0.0) / 100 * cells
     whole = int(filled) if skin.glyphs.eighths else round(filled)
     if share and filled < 1 and not skin.glyphs.eighths:
@@ -260,7 +260,7 @@ class PeopleScreen(ListScreen[PeopleList]):
 
     @staticmethod
     def _story(chosen: Person, frame: Frame, width: int, lines: int) -> list[str]:
-        """Return sentences that fit into so many lines; the first is left out first, as the list shows the same."""
+        """Return sentences that fit into `lines` lines; the first is left out first, as the list shows the same."""
         sentences = story(chosen, frame.snapshot.taken, frame.history.watched)
         for kept in (sentences, sentences[1:], sentences[-1:]):
             told = [part for sentence in kept for part in wrap(sentence, max(1, width))]

@@ -178,7 +178,7 @@ class StraysScreen(ListScreen[StrayList]):
         return [*strays.values(), *past, *(one for one in self._report.possible if one.key not in queued)]
 
     def read_rows(self) -> None:
-        """Update the strays, the states of those that are being ended, and the selection."""
+        """Update the strays, the states of strays that are being ended, and the selection."""
         queued = self._queued
         self.rows.now, self.rows.queued = self._frame.snapshot.taken, queued
         self.rows.update_rows(self.found())
@@ -273,7 +273,7 @@ class StraysScreen(ListScreen[StrayList]):
             self.paint()
 
     def _confirmed(self, asked: list[Stray], choice: Choice | None) -> None:
-        """End the strays of the question, as they were shown, but those that are no strays any more."""
+        """End the strays that the question showed, except processes that are no strays any more."""
         if choice is None or choice is Choice.CANCEL or self.app.helpers.killer is None:
             return
         past = [str(one.process.pid) for one in asked if one.key not in self.rows.chosen]

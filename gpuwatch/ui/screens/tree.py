@@ -106,12 +106,12 @@ def _room(width: int, shown: Sequence[Column]) -> int:
 
 
 def levels(room: int) -> int:
-    """Return how many guides of the tree fit beside a name, in a column of so many cells."""
+    """Return how many levels of tree lines fit beside a name, in a column of `room` cells."""
     return max(0, (room - 9) // 2)
 
 
 class _Runs:
-    """Runs of text that are written one after the other into so many cells."""
+    """Runs of text that are written one after the other into a fixed number of cells."""
 
     def __init__(self, cells: int, glyphs: Glyphs) -> None:
         self.left = cells
@@ -129,7 +129,7 @@ class _Runs:
 
 
 def name_cell(branch: Branch, glyphs: Glyphs, room: int, *, is_open: bool) -> Cell:
-    """Return guides, mark, what is wrong, label and name of a node; the last of the `room` cells stays blank."""
+    """Return tree lines, mark, troubles, label and name of a node; the last of the `room` cells stays blank."""
     node, runs = branch.node, _Runs(room - 1, glyphs)
     tee, corner, bar, gap = _GUIDES_ASCII if glyphs.ascii else _GUIDES
     guides = branch.last[max(0, len(branch.last) - levels(room)) :]
@@ -450,9 +450,9 @@ class TreeScreen(ListScreen[TreeList]):
     # -- actions ---------------------------------------------------------------------------------------------------
 
     def action_choose(self) -> None:
-        """Show the detail of a process; open or close what is none.
+        """Show the detail of a process; open or close any other node.
 
-        Of a process that NVML does not list, the line below tells all that is known.
+        For a process that NVML does not list, the lines below the list show all that is known.
         """
         tree = self.rows
         node = tree.chosen

@@ -63,7 +63,7 @@ def parts(
 ) -> list[Part]:
     """Return the sums of the known holdings by owner, largest first; owners that are not visible are one, `?`.
 
-    `gpu` is the UUID of the GPU that limits are looked up for, `initial` gives what stands for a person in one cell.
+    `gpu` is the UUID of the GPU that limits are looked up for, `initial` returns a person's initial.
     """
     names: dict[int | None, str] = {}
     held: dict[int | None, dict[int, int]] = {}

@@ -195,7 +195,7 @@ class RowList(LinePanel, Generic[T]):
     def order_at(self, x: int) -> str:
         """Return the order of the column at a cell of the titles; empty for none.
 
-        A column without a title belongs to the one behind it.
+        A column without a title has the order of the column to its right.
         """
         end = 0
         for column in self._table_columns:
@@ -223,7 +223,7 @@ class RowList(LinePanel, Generic[T]):
     def draw(
         self, skin: Skin, width: int, lines: int, empty: Sequence[Line] = (), *, below: Sequence[Line] = ()
     ) -> None:
-        """Draw titles and rows in so many lines: `empty` where there are no rows, `below` after a blank behind them."""
+        """Draw titles and rows in `lines` lines: `empty` where there are no rows, and `below` after a blank line."""
         self._title_lines = int(self.titled and lines > 1)
         shown = self._shown(lines - self._title_lines)
         self._columns = self.columns(skin, width)
