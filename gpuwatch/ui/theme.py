@@ -256,9 +256,9 @@ class StyleSet:
     def add_people(self, people: Mapping[int, str]) -> None:
         """Assign a colour and an initial to each person (names by uid) for as long as gpuwatch runs.
 
-        New people are handled by uid, the smallest first. Each gets the first letter of the name that nobody has, else
-        a free letter or digit, else, where all 36 are taken, the initial of somebody with another colour. People
-        who left keep their initials while others are free.
+        New people get the first letter of their names if it is free, the smallest uid first. After that, each of the
+        others gets the next free letter of the name, else any free letter or digit, else, where all 36 are taken, the
+        initial of somebody with another colour. People who left keep their initials while others are free.
         """
         self.assign_colors(people)
         for uid in [uid for uid in self._unnamed if not people.get(uid, "0").isdigit()]:

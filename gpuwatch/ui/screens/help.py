@@ -1,4 +1,4 @@
-"""Help screen: keys, marks and words, and gpuwatch's own use of CPU and memory."""
+"""Help screen: keys, marks and words, and gpuwatch's own resource use."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ _MORE = Section(
 
 
 def cost(nvml_calls: int, proc: Path = Path("/proc/self")) -> tuple[Fact, ...]:
-    """Return the CPU time, memory and NVML calls that gpuwatch uses."""
+    """Return the memory, threads and open files of the dashboard's process, and the sampler's NVML calls."""
     found = []
     try:
         status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines() if ":" in line)
