@@ -251,11 +251,14 @@ def _spawn(command: Sequence[str], stdin: int, stdout: int, output: int, inherit
 
 def _fork(main: Callable[[], None], stdin: int, stdout: int, output: int, inherit: Sequence[int]) -> int:
     """Fork and call a function in the child; return the child's PID. Only before there are threads. Raises OSError."""
+    parent = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     try:
         die_with_parent()
+        if os.getppid() != parent:  # it died before the kernel was asked
+            os._exit(1)
         os.setsid()
         os.dup2(stdin, 0)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 3 - output)

@@ -550,7 +550,7 @@ class GpuwatchApp(App[int]):
     def action_events(self) -> None:
         from gpuwatch.ui.screens.events import EventsScreen
 
-        self.open_once(EventsScreen(self.helpers.events, self.newest, self.skin, ended=self.ended))
+        self.open_once(EventsScreen(self.helpers.events, self.newest, self.skin, ended=self.ended, clock=self.clock))
 
     def action_help(self) -> None:
         from gpuwatch.ui.screens.help import HelpScreen

@@ -79,7 +79,7 @@ def test_the_dashboard_says_so_and_goes_on(driver: Driver, home: Path, training:
             terminal.wait_for(lambda one: f"gpuwatch failed at it: {NO_MORE}" in unwrapped(one))
             terminal.wait_for("▌ Close ▐")
             terminal.send("\r")
-            terminal.wait_for(lambda one: "End process" not in one.text)
+            terminal.wait_for(lambda one: "End process" not in one.text and "Close" not in one.text)
         terminal.send("e")
         terminal.wait_for(lambda one: f"the events cannot be read: {NO_MORE}" in unwrapped(one))
         terminal.send("e")

@@ -22,7 +22,7 @@ from gpuwatch.ui.widgets.lines import plain
 from gpuwatch.units import GIB
 from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.dashboards import alert, frame, hand, machine, running
-from tests.support.screens import press, set_size, text_of, until
+from tests.support.screens import press, text_of, until
 
 NOW = time.time()
 SKIN = make_skin("gpuwatch-dark")
@@ -127,15 +127,13 @@ async def test_the_filter_narrows_the_list_as_one_types() -> None:
         assert app.screen is app.dashboard
 
 
-async def test_what_is_wrong_with_a_filter_is_read_in_full_at_any_size() -> None:
-    async with running(frame(machine(4), alert(0, id="live")), helpers=log(past(5))) as (app, pilot):
-        await pilot.press("e")
-        for size in [(160, 50), (80, 24), (60, 10)]:
-            await set_size(pilot, size)
-            await pilot.press("slash", *"gpu:x")
-            await until(pilot, lambda: "gpu:x is no number; try gpu:3 or gpu:0,2" in text_of(app))
-            await pilot.press("enter")
-            await until(pilot, lambda: "is no number" not in text_of(app))
+@pytest.mark.parametrize("size", [(160, 50), (80, 24), (60, 10)])
+async def test_what_is_wrong_with_a_filter_is_read_in_full_at_any_size(size: tuple[int, int]) -> None:
+    async with running(frame(machine(4), alert(0, id="live")), size, helpers=log(past(5))) as (app, pilot):
+        await pilot.press("e", "slash", *"gpu:x")
+        await until(pilot, lambda: "gpu:x is no number; try gpu:3 or gpu:0,2" in text_of(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "is no number" not in text_of(app))
 
 
 async def test_what_is_typed_in_one_moment_with_the_slash_goes_to_the_filter() -> None:

@@ -233,9 +233,10 @@ class EventsScreen(ListScreen[EventList]):
         wall: Callable[[], float] = time.time,
         *,
         ended: Iterable[Alert] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`read` reads the events log, on a thread; without it, only events since gpuwatch started are shown."""
-        super().__init__(EventList(), frame, skin)
+        super().__init__(EventList(), frame, skin, clock=clock)
         self._read = read
         self._wall = wall
         self._reading: Future[Events] | None = None
