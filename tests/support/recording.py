@@ -89,7 +89,12 @@ def change(path: Path, *statements: str) -> None:
 
 
 def damage(path: Path, content: bytes) -> None:
-    """Put a damaged file in the place of a store, in one step."""
+    """Put a damaged file in the place of a store, in one step, and not within a transaction.
+
+    SQLite would roll the journal of that one back into the damaged file.
+    """
+    journal = path.with_name(f"{path.name}-journal")
+    wait_for(lambda: not journal.exists())
     draft = path.with_name("draft")
     draft.write_bytes(content)
     draft.chmod(0o600)
