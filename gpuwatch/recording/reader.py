@@ -1,0 +1,338 @@
+"""Reader of recordings: finds the blocks of all files and parts, and reads snapshots and minutes, within bounds.
+
+Foreign, torn and hostile files end in one UsageError, or in a block that is shorter: memory and time are bounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from math import inf
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from gpuwatch import files
+from gpuwatch.errors import UsageError
+from gpuwatch.model import SCHEMA, Snapshot
+from gpuwatch.recording.format import (
+    HEAD,
+    LARGEST_BLOCK,
+    LONGEST_LINE,
+    MOST_LINES,
+    Codec,
+    Commands,
+    Header,
+    Minute,
+    codec_of,
+    merged,
+)
+from gpuwatch.text import clean
+
+MOST_BLOCKS: Final = 1_000_000
+"""Blocks of all files: two years of minutes."""
+_CHUNK: Final = 2**16
+"""Bytes that are read or decompressed at a time."""
+_SCAN: Final = 2**22
+"""Bytes that are searched for blocks at a time."""
+_LATEST: Final = 4102444800.0
+"""Latest wall-clock time that is believed: the year 2100."""
+_GREATEST: Final = 2.0**63
+_TIMES: Final = frozenset({"at", "taken", "since", "searched", "started", "last", "raised", "seen", "ended"})
+"""Fields with wall-clock times."""
+
+
+class Block(NamedTuple):
+    """Place of one block."""
+
+    at: float
+    """Wall-clock time of its first snapshot."""
+    file: int
+    """Index of its file in `Recording.paths`."""
+    offset: int
+    end: int
+    """Offset of the next block, or of the end of the file."""
+
+
+class DamagedError(Exception):
+    """Error in the contents of a block: what follows in it is not read."""
+
+
+class _Start(msgspec.Struct, frozen=True):
+    """Header without its minute, which is large."""
+
+    schema: int
+    at: float
+    version: str = ""
+    host: str = ""
+    interval: float = 1.0
+    commands: str = Commands.NAMES.value
+
+
+class _First(msgspec.Struct, frozen=True):
+    block: _Start
+
+
+_decode_start: Final = msgspec.json.Decoder(_First).decode
+_decode_line: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Recording:
+    """One recording: all blocks of its files and their parts, in the order of time; used from one thread at a time."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Open the files with their parts, and find their blocks; raises UsageError where one is no recording.
+
+        The parts of `day.gz` are `day.1.gz`, `day.2.gz` and so on, beside it; the greatest number is the oldest part.
+        """
+        self.paths: list[Path] = []
+        """Files and parts."""
+        self.blocks: list[Block] = []
+        """All blocks, oldest first; never empty."""
+        self.notes: list[str] = []
+        """What could not be read, in one line each."""
+        self._files: list[tuple[int, Codec]] = []
+        try:
+            for path in paths:
+                self._add(path)
+            self.blocks.sort()
+            start = self._start(self.blocks[-1])
+            self.host, self.version, self.interval = start.host, start.version, start.interval
+            self.commands = start.commands
+            self.first: float = self.blocks[0].at
+            """Wall-clock time of the first snapshot."""
+            self.last: float = max((one.taken for one in self.snapshots(inf)), default=self.blocks[-1].at)
+            """Wall-clock time of the last snapshot that can be read."""
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        while self._files:
+            os.close(self._files.pop()[0])
+
+    def minutes(self, since: float = 0.0, until: float = inf) -> Iterator[Minute]:
+        """Yield the minutes that begin in a span of wall-clock time, oldest first; those that are damaged are left out.
+
+        The header of a block has the minute before the block.
+        """
+        first = max(0, self._index(since) - 1)
+        for block in self.blocks[first:]:
+            if block.at > until + 3600.0:
+                return
+            with contextlib.suppress(DamagedError):
+                minute = self._minute(block)
+                if minute is not None and since <= minute.at < until:
+                    yield minute
+
+    def snapshots(self, at: float = 0.0) -> Iterator[Snapshot]:
+        """Yield the snapshots from the block that has the time `at` on, oldest first.
+
+        A snapshot that is no later than the one before is left out. Where a block is damaged, `notes` gets a line, and
+        the next block follows.
+        """
+        newest = -inf
+        for block in self.blocks[max(0, self._index(at)) :]:
+            try:
+                for snapshot in self._read(block):
+                    if snapshot.taken > newest:
+                        newest = snapshot.taken
+                        yield snapshot
+            except DamagedError as error:
+                note = f"{clean(str(self.paths[block.file]))}: {error}"
+                if note not in self.notes:
+                    self.notes.append(note)
+
+    def _index(self, at: float) -> int:
+        """Return the index of the last block that begins at a time or before; -1 where there is none."""
+        return bisect_right(self.blocks, at, key=lambda block: block.at) - 1
+
+    # -- files and blocks ----------------------------------------------------------------------------------------
+
+    def _add(self, path: Path) -> None:
+        codec = codec_of(path)
+        for part in (path, *parts_of(path)):
+            file = _open(part)
+            if any(os.path.sameopenfile(file, other) for other, _ in self._files):
+                os.close(file)
+                continue
+            self._files.append((file, codec))
+            self.paths.append(part)
+            self._find_blocks(len(self._files) - 1, os.fstat(file).st_size)
+
+    def _find_blocks(self, index: int, size: int) -> None:
+        """Add the blocks of a file; raises UsageError where the file is no recording."""
+        path = clean(str(self.paths[index]))
+        file, codec = self._files[index]
+        if not size:
+            raise UsageError(f"{path}: the file is empty")
+        found: list[tuple[float, int]] = []
+        for offset in _find_all(file, codec.magic, size):
+            try:
+                start = self._start(Block(0.0, index, offset, size))
+            except DamagedError:
+                if not offset:
+                    break  # another file, whatever its length
+                continue  # by chance, or damaged
+            if start.schema > SCHEMA:
+                raise UsageError(
+                    f"{path}: recorded by gpuwatch {start.version[:20]} with schema {start.schema}, and this gpuwatch "
+                    f"reads up to schema {SCHEMA}; install a newer gpuwatch"
+                )
+            found.append((start.at, offset))
+            if len(self.blocks) + len(found) > MOST_BLOCKS:
+                raise UsageError(f"{path}: more than {MOST_BLOCKS:,} blocks")
+        if not found:
+            raise UsageError(f"{path}: not a recording of gpuwatch")
+        ends = [offset for _, offset in found[1:]] + [size]
+        self.blocks += [Block(at, index, offset, end) for (at, offset), end in zip(found, ends, strict=True)]
+
+    # -- lines ---------------------------------------------------------------------------------------------------
+
+    def _start(self, block: Block) -> _Start:
+        """Read the header of a block, without its minute; raises DamagedError."""
+        line = next(self._lines(block), b"")
+        if not line.startswith(HEAD):
+            raise DamagedError("no header")
+        try:
+            start = _decode_start(line).block
+        except (msgspec.MsgspecError, RecursionError):
+            raise DamagedError("damaged header") from None
+        if not (0.0 <= start.at < _LATEST and 0.0 < start.interval <= 86400.0):
+            raise DamagedError("damaged header")
+        return msgspec.structs.replace(start, host=clean(start.host, 255), version=clean(start.version, 40))
+
+    def _minute(self, block: Block) -> Minute | None:
+        """Read the minute in the header of a block; raises DamagedError."""
+        line = _decoded(next(self._lines(block), b""))
+        header: Header = _converted(line.get("block"), Header)
+        return header.minute
+
+    def _read(self, block: Block) -> Iterator[Snapshot]:
+        """Yield the snapshots of a block; raises DamagedError, and what follows in the block is not read."""
+        whole: dict[str, Any] = {}
+        lines = self._lines(block)
+        next(lines, b"")
+        for number, line in enumerate(lines):
+            if number == MOST_LINES:
+                raise DamagedError(f"a block with more than {MOST_LINES:,} snapshots")
+            whole = merged(whole, _decoded(line))
+            snapshot = _converted(whole, Snapshot)
+            if snapshot.taken <= 0.0 or not 0.0 < snapshot.interval <= 86400.0:
+                raise DamagedError("a damaged snapshot")
+            yield snapshot
+
+    def _lines(self, block: Block) -> Iterator[bytes]:
+        """Yield the complete lines of a block; a torn end is left out. Raises DamagedError."""
+        rest = b""
+        total = 0
+        for data in self._inflate(block):
+            total += len(data)
+            if total > LARGEST_BLOCK:
+                raise DamagedError(f"a block of more than {LARGEST_BLOCK >> 20} MiB")
+            *lines, rest = (rest + data).split(b"\n") if b"\n" in data else (rest + data,)
+            yield from lines
+            if len(rest) > LONGEST_LINE:
+                raise DamagedError(f"a line of more than {LONGEST_LINE >> 20} MiB")
+
+    def _inflate(self, block: Block) -> Iterator[bytes]:
+        """Yield the decompressed bytes of a block, up to its end or to where it is torn or damaged."""
+        file, codec = self._files[block.file]
+        decompressor = codec.decompressor()
+        offset = block.offset
+        while offset < block.end:
+            try:
+                data = os.pread(file, min(_CHUNK, block.end - offset), offset)
+            except OSError as error:
+                raise DamagedError(files.reason(error)) from None
+            if not data:  # it was cut while it was read
+                return
+            offset += len(data)
+            while True:
+                try:
+                    out = decompressor.decompress(data, _CHUNK)
+                except codec.errors:
+                    return
+                if out:
+                    yield out
+                if decompressor.eof:
+                    return
+                data = getattr(decompressor, "unconsumed_tail", b"")
+                if not data and len(out) < _CHUNK:
+                    break
+
+
+def parts_of(path: Path) -> Iterator[Path]:
+    """Yield the older parts of a recording that exist, newest first: `day.1.gz`, `day.2.gz` of `day.gz`."""
+    number = 1
+    while (part := part_of(path, number)).exists():
+        yield part
+        number += 1
+
+
+def part_of(path: Path, number: int) -> Path:
+    """Return the path of an older part of a recording; 1 is the newest."""
+    return path.with_name(f"{path.name.removesuffix(path.suffix)}.{number}{path.suffix}")
+
+
+def _open(path: Path) -> int:
+    try:
+        return files.open_ordinary(path)
+    except OSError as error:
+        raise UsageError(f"{clean(str(path))}: {files.reason(error)}") from None
+
+
+def _find_all(file: int, magic: bytes, size: int) -> Iterator[int]:
+    """Yield each offset in a file at which some bytes stand; the first must be 0, else none is yielded."""
+    pattern = re.compile(re.escape(magic))
+    offset = 0
+    while offset < size:
+        data = os.pread(file, _SCAN, offset)
+        if not data or (not offset and not data.startswith(magic)):
+            return
+        for found in pattern.finditer(data):
+            yield offset + found.start()
+        if len(data) < len(magic) or offset + len(data) >= size:
+            return
+        offset += len(data) - len(magic) + 1
+
+
+def _decoded(line: bytes) -> dict[str, Any]:
+    """Decode one line, with clean strings and believable numbers; raises DamagedError."""
+    try:
+        found: dict[str, Any] = _checked(_decode_line(line))
+    except (msgspec.MsgspecError, RecursionError):
+        raise DamagedError("a damaged line") from None
+    return found
+
+
+def _checked(value: Any, name: str = "") -> Any:
+    kind = type(value)
+    if kind is str:
+        return clean(value)
+    if kind is dict:
+        return {clean(key): _checked(one, key) for key, one in value.items()}
+    if kind is list:
+        return [_checked(one) for one in value]
+    if kind in (int, float) and not (0 <= value < _LATEST if name in _TIMES else -_GREATEST < value < _GREATEST):
+        raise DamagedError("a number out of range")
+    return value
+
+
+def _converted(value: Any, kind: type[Any]) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        raise DamagedError("a damaged line") from None

@@ -1,0 +1,1 @@
+"""Tests of recordings: writing, reading, and what must not be in them."""

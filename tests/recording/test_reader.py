@@ -1,0 +1,64 @@
+"""The reader gives back what was recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.errors import UsageError
+from gpuwatch.model import Snapshot
+from gpuwatch.recording.reader import Recording
+from gpuwatch.recording.writer import RecordingWriter
+from gpuwatch.sources.demo import DemoSource
+from tests.support.recording import frame
+
+SUFFIXES = ("gz", "zst")
+
+
+def demo(seconds: int, first: int = 0) -> list[Snapshot]:
+    """Return a snapshot of the demo for each second; the wall clock begins at a full minute."""
+    source = DemoSource(wall=lambda: 1795269780.0)
+    return [source.at(float(second)) for second in range(first, first + seconds)]
+
+
+def record(path: Path, snapshots: Iterable[Snapshot]) -> Path:
+    """Write a recording, complete, and return its path."""
+    writer = RecordingWriter(path)
+    for one in snapshots:
+        writer.take(frame(shown=one))
+    writer.close(30.0)
+    assert not writer.trouble
+    return path
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_recording_gives_back_every_snapshot(tmp_path: Path, suffix: str) -> None:
+    snapshots = demo(150)
+    with Recording([record(tmp_path / f"day.{suffix}", snapshots)]) as recording:
+        assert list(recording.snapshots()) == snapshots
+        assert [block.at for block in recording.blocks] == [snapshots[index].taken for index in (0, 60, 120)]
+        assert (recording.first, recording.last) == (snapshots[0].taken, snapshots[-1].taken)
+        assert recording.host == "lab-gpu-03"
+
+
+@pytest.mark.parametrize(("at", "first"), [(0, 0), (59, 0), (60, 60), (75, 60), (149, 120), (9999, 120)])
+def test_snapshots_are_read_from_the_block_that_has_a_time(tmp_path: Path, at: int, first: int) -> None:
+    snapshots = demo(150)
+    with Recording([record(tmp_path / "day.gz", snapshots)]) as recording:
+        assert next(recording.snapshots(snapshots[0].taken + at)) == snapshots[first]
+
+
+def test_several_files_play_as_one(tmp_path: Path) -> None:
+    snapshots = demo(150)
+    late, early = record(tmp_path / "b.gz", snapshots[70:]), record(tmp_path / "a.zst", snapshots[:70])
+    with Recording([late, early]) as recording:
+        assert list(recording.snapshots()) == snapshots
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\x1f\x8b\x08\0\0\0\0\0" + bytes(100)])
+def test_another_file_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "day.gz").write_bytes(content)
+    with pytest.raises(UsageError, match=r"day\.gz: .*(empty|not a recording)"):
+        Recording([tmp_path / "day.gz"])
