@@ -273,7 +273,6 @@ class FileLock:
             os.utime(self._file, (now, now))
 
     def release(self) -> None:
-        """Release the lock."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -19,7 +19,7 @@ from gpuwatch import programs
 
 
 class Kind(StrEnum):
-    """Kind of a declaration. A cap, a hard limit and a grant are limits; the others are labels."""
+    """Kind of a declaration. A cap, a hard limit and a grant are limits; the others limit nothing."""
 
     CAP = "cap"
     """The framework's own allocator refuses to exceed it."""
@@ -72,11 +72,11 @@ class Order(StrEnum):
     """Confidence about which GPU a framework's ordinal (`cuda:0`) means."""
 
     EXACT = "exact"
-    """By UUID, by a single GPU, or by PCI_BUS_ID."""
+    """There is one GPU, the GPUs are named by UUID, or CUDA_DEVICE_ORDER is PCI_BUS_ID."""
     IDENTICAL = "identical GPUs"
     """All GPUs are of one model; CUDA then numbers them as NVML does."""
     HEURISTIC = "heuristic"
-    """The GPUs are of different models. CUDA puts the fastest first; which one that is, is a guess."""
+    """The order is a guess: the GPUs are of different models (CUDA puts the fastest first), or MIG instances."""
 
 
 class Margin(StrEnum):
@@ -117,20 +117,20 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     kind: Kind
     basis: Basis = Basis.NONE
     value: float | None = None
-    """A fraction (0.4) or bytes, by the basis; None if there is none, or if it is known only at run time."""
+    """Fraction (0.4), of the SMs where `basis` is empty, or bytes; None if there is none, or only a run shows it."""
     limits: dict[str, int] = {}
-    """Bytes by GPU UUID, for the GPUs that it concerns; empty if it is no limit."""
+    """Its limit in bytes on each GPU that it concerns, by the GPU's UUID; empty if it is no limit."""
     scope: str = ""
-    """Empty for the process alone; else its group: `genv 12`, `container 3f9a1c`, `share of ada on GPU 2`."""
+    """Processes that it limits together: `container 3f9a1c`, `share of ada on GPU 2`; empty for the process alone."""
     confidence: Confidence = Confidence.CERTAIN
     effective: bool = False
     """Whether it is in effect."""
     why: str = ""
     """Why it is in effect, or why not."""
     guessed: bool = False
-    """Which GPU it concerns is a guess, as is CUDA's order of different models."""
+    """Whether its GPU is a guess, because CUDA's order of the GPUs is one (`heuristic`)."""
     undecided: bool = False
-    """It may limit the process; whether it does, to which number, or on which GPU is known only at run time."""
+    """It may limit the process; but whether it does, to what, or on which GPU is known only at run time."""
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -142,7 +142,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     declaration: int
     """Index of its declaration in the list `declarations`."""
     scope: str = ""
-    """As in the declaration. With a scope, the holdings of all processes of that scope count together."""
+    """As in the declaration: if it is not empty, the holdings of all processes of this group count together."""
     margin: Margin = Margin.FRAMEWORK
 
 
@@ -175,23 +175,24 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     knowledge: Knowledge = Knowledge.READ
     words: str = ""
-    """Parts that could not be read, and why."""
+    """Parts that could not be read, and why; empty if everything was read."""
     incomplete: bool = False
     """Some modules of its script were not read; they may declare more."""
     frameworks: tuple[str, ...] = ()
+    """Names of the frameworks that it uses: `JAX`; empty if none is known."""
     visible: Visible | None = None
     """None if it is not known."""
     declarations: tuple[Declaration, ...] = ()
     """Declarations that were found, those in effect first. If there are many, only some; see `left_out`."""
     left_out: int = 0
-    """Number of further declarations that were found and are not in the list."""
+    """Number of declarations that were found and are not in the list."""
     limits: tuple[Limit, ...] = ()
     """Limits in effect, at most one for each GPU and scope; that of the process alone first."""
     collective: bool = False
     """It is one of several processes that exchange data between GPUs (NCCL), for which it needs buffers."""
     hints: tuple[Hint, ...] = ()
     hints_left_out: int = 0
-    """Number of further hints."""
+    """Number of hints that are not in the list."""
 
 
 def is_service(unit: str) -> bool:
@@ -252,10 +253,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     head: int = 0
     """PID of the first process of the run that still exists: the launcher, or the only one; 0 if it is not visible."""
     head_start: int = 0
+    """Start time of that process in clock ticks since boot; 0 if it is not visible."""
     rank: int | None = None
+    """Number of this process among all ranks of the run, from 0; None if it is no rank."""
     local_rank: int | None = None
+    """The same among the ranks on this host."""
     world: int | None = None
-    """Number of ranks on all hosts."""
+    """Number of ranks on all hosts; None if it is not known."""
     worker_of: int | None = None
     """PID of the rank (or only process) that started this worker; None if this process is a rank itself."""
     orphaned: bool = False
@@ -281,7 +285,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     ssh: str = ""
     """Address from which the SSH login came; empty if it was no SSH login, or is not known."""
     login: str = ""
-    """User who logged in, by the kernel's login uid, if it is not the owner: the person behind root in a container."""
+    """Name of the user who logged in, if the owner is another, such as root in a container; else empty."""
     login_uid: int | None = None
     job: Job | None = None
     server: str = ""
@@ -290,7 +294,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Other end of a TCP connection that it may wait for: `10.0.0.3:6379`; only of the viewer's own processes whose
     parent has ended."""
     words: str = ""
-    """Parts that could not be read, and why; empty if everything was."""
+    """Parts that could not be read, and why; empty if everything was read."""
 
     @property
     def service(self) -> bool:
@@ -415,7 +419,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """One process's memory and use of one GPU."""
+    """Memory of one GPU that one process holds, and its use of that GPU in percent."""
 
     pid: int
     start: int = 0
@@ -425,12 +429,14 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     memory: Reading = Reason.NO_SAMPLE
     """Bytes. Unsupported on WSL and on some MIG and vGPU set-ups."""
     sm: Reading = Reason.NO_SAMPLE
-    """Percent of the time in which its kernels ran since the last sample, and at least in the last 1.25 s; 0 is
-    measured. All processes of a GPU together have at most 100."""
+    """Percent of the time since the last sample, but at least of the last 1.25 s, in which its kernels ran; 0 is a
+    measured value. All processes of a GPU together have at most 100."""
     memory_utilization: Reading = Reason.NO_SAMPLE
+    """Percent of the same time in which it read or wrote memory."""
     encoder: Reading = Reason.NO_SAMPLE
     decoder: Reading = Reason.NO_SAMPLE
     gpu_instance: int | None = None
+    """NVML's ids of its MIG instance, here and in the next field; None if it is on none."""
     compute_instance: int | None = None
 
 
@@ -458,7 +464,7 @@ class Xid(msgspec.Struct, frozen=True, kw_only=True):
     code: int
     count: int = 1
     last: float = 0.0
-    """Wall-clock time of the newest."""
+    """Wall-clock time of the newest one."""
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -467,16 +473,18 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     """NVML's index at this moment; the identity is the `uuid`."""
     uuid: str = ""
-    """Empty until the driver has given a handle."""
+    """Empty while it is not known."""
     name: str = ""
     bus_id: str = ""
+    """PCI address: `00000000:9D:00.0`; empty while it is not known."""
     minor: Reading = Reason.NO_SAMPLE
     """The N of its device file /dev/nvidiaN."""
     compute_capability: Reading = Reason.NO_SAMPLE
     """CUDA's compute capability: 8.6."""
     cores: Reading = Reason.NO_SAMPLE
-    """CUDA cores."""
+    """Number of CUDA cores."""
     sm_clock_max: Reading = Reason.NO_SAMPLE
+    """Highest clock of the SMs in MHz."""
     health: Health = Health.OK
     words: str = ""
     """Its fault, with the NVML code and call; empty if it has none."""
@@ -496,10 +504,11 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     decoder: Reading = Reason.NO_SAMPLE
     temperature: Reading = Reason.NO_SAMPLE
     slowdown_temperature: Reading = Reason.NO_SAMPLE
+    """Temperature at which the GPU slows itself down."""
     power: Reading = Reason.NO_SAMPLE
     power_limit: Reading = Reason.NO_SAMPLE
     fan: Reading = Reason.NO_SAMPLE
-    """Percent of the fan's top speed, as asked for."""
+    """Intended speed of the fan, in percent of its top speed."""
     sm_clock: Reading = Reason.NO_SAMPLE
     memory_clock: Reading = Reason.NO_SAMPLE
     pstate: Reading = Reason.NO_SAMPLE
@@ -509,28 +518,31 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     ecc_uncorrected: Reading = Reason.NO_SAMPLE
     """Uncorrected memory errors since the driver was loaded."""
     remap_pending: bool | Reason = Reason.NO_SAMPLE
-    """Whether rows of memory wait for a reset to be replaced."""
+    """Whether broken rows of memory will be replaced at the next reset."""
     remap_failed: bool | Reason = Reason.NO_SAMPLE
     """Whether the replacement of a row ever failed: then the GPU has to be exchanged."""
     xids: tuple[Xid, ...] | Reason = Reason.NO_SAMPLE
     """XIDs since this sampler started, by code; a reason where the driver does not report them."""
     persistence: bool | Reason = Reason.NO_SAMPLE
+    """Whether the driver stays loaded while no program uses the GPU (persistence mode)."""
     compute_mode: str = Reason.NO_SAMPLE.value
     """`default`, `exclusive process`, `prohibited`, or the reason why it is not known."""
     display_active: bool | Reason = Reason.NO_SAMPLE
+    """Whether a display is set up on it, with or without a monitor."""
     mig: bool | Reason = Reason.NO_SAMPLE
+    """Whether it is in MIG mode, in which programs run on its instances alone."""
     instances: tuple[Instance, ...] = ()
 
     holdings: tuple[Holding, ...] = ()
     holdings_note: str = ""
-    """Reason why the list of holdings is missing, incomplete or unreliable; empty if it is neither."""
+    """Reason why the list of holdings is missing, incomplete or unreliable; empty if nothing is wrong with it."""
     unreliable: bool = False
     """The list is wrong (a PID over pid_max, more memory than the GPU has): no process on it may be signalled."""
     unattributed: Reading = Reason.NO_SAMPLE
     """Bytes: used (without reserved) minus the holdings, never below 0; a reason where a holding has no value."""
     promised: Reading = Reason.NO_SAMPLE
-    """Bytes that were declared or reserved (`gpuwatch run`) and are not taken yet. They may be more than what is free.
-    Limits that could not be read are not in it."""
+    """Bytes that were declared or reserved (`gpuwatch run`) and are not taken yet, without limits that could not be
+    read. They may be more than what is free."""
     opened_by: tuple[int, ...] = ()
     """PIDs of at most 16 processes that have its device file open and are not listed on it, as of the snapshot's
     `searched`: workers, and programs that are listed on another GPU; not monitors."""
@@ -567,11 +579,12 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """Start time in clock ticks since boot (field 22 of /proc/PID/stat); 0 where it cannot be read."""
     presence: Presence = Presence.SEEN
     uid: int | None = None
+    """Uid of the owner; None if the owner is not visible."""
     user: str = ""
-    """Name, or the uid while the name is not known; empty if the owner is not visible."""
+    """Name of the owner, or the uid while the name is not known; empty if the owner is not visible."""
     name: str = ""
     command: str = ""
-    """Command line, cleaned, secrets masked."""
+    """Command line, cleaned, with secrets masked; empty if there is none."""
     program: str = ""
     """Mark that changes when the process starts another program (execve), and not when it only changes its title; empty
     if that is not known."""
@@ -591,11 +604,11 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     cpu: Reading = Reason.NO_SAMPLE
     """Percent of one core since the last sample."""
     below: Reading = Reason.NO_SAMPLE
-    """The same of all processes that it started, over the last 10 s; only of the viewer's own processes."""
+    """The same for all its descendants, over the last 10 s; measured only for the viewer's own processes."""
     rss: Reading = Reason.NO_SAMPLE
     """Resident host memory in bytes."""
     started: float | None = None
-    """Wall-clock start time."""
+    """Wall-clock start time; None if it is not known."""
     declared: Declared | None = None
     """Its declarations; None if they were not looked for."""
     surroundings: Surroundings | None = None
@@ -615,7 +628,7 @@ class Unlisted(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs whose device files it has open; a CUDA program opens those of all GPUs that it can see."""
     context: bool = False
-    """It has /dev/nvidia-uvm open too, as CUDA programs have, and monitors have not."""
+    """It has /dev/nvidia-uvm open, too: CUDA programs do, monitors do not."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -623,25 +636,27 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: int = SCHEMA
     sequence: int = 0
-    """Number of samples since the sampler started."""
+    """Number of snapshots that the sampler wrote before this one."""
     host: str = ""
     taken: float = 0.0
-    """Wall-clock time."""
+    """Wall-clock time at which the snapshot was complete."""
     monotonic: float = 0.0
-    """The sampler's monotonic clock when the snapshot was complete; ages are differences to it."""
+    """The sampler's monotonic clock at the same moment; ages are differences to it."""
     interval: float = 1.0
     """Seconds between two samples, as configured."""
     viewer: int = -1
     """The uid whose processes are `mine`."""
     driver: str = ""
+    """Version of the driver; empty if it is not known."""
     cuda: str = ""
-    """Highest CUDA version the driver supports, `13.0`."""
+    """Highest CUDA version that the driver supports: `13.0`; empty if it is not known."""
     state: SourceState = SourceState.OK
     words: str = ""
     """The fault, and what to do next; empty if there is none."""
     since: float = 0.0
     """Wall-clock time of the last change of `state`."""
     demo: bool = False
+    """The snapshot is the demo's: its GPUs and processes are invented."""
     confined: bool = False
     """The sampler runs in a PID namespace of its own (a container): processes outside may not be listed."""
     nvml_calls: int = 0
@@ -651,12 +666,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[Gpu, ...] = ()
     processes: tuple[Process, ...] = ()
     unlisted: tuple[Unlisted, ...] = ()
-    """Processes that have a GPU open and that NVML does not list; those of other people only for root."""
+    """Processes that have a GPU open and that NVML does not list; other people's are found only by root."""
     searched: float = 0.0
-    """Wall-clock time at which the last search for them ended; 0 for not yet."""
+    """Wall-clock time at which the last search for them ended; 0 if none has ended yet."""
     blind: int = 0
-    """Number of processes that the search could not look into: other people's, if gpuwatch is not root, or because no
-    file descriptor or no memory was left."""
+    """Number of processes that the search could not look into: other people's, unless root searches, and others while
+    no file descriptor or no memory is left."""
     hides: bool = False
     """/proc hides other people's processes (hidepid)."""
     mps: tuple[int, ...] = ()

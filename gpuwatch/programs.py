@@ -455,13 +455,13 @@ def is_notebook_server(argv: tuple[str, ...]) -> bool:
 
 
 def is_kernel(argv: tuple[str, ...]) -> bool:
-    """Return whether a command line belongs to a notebook kernel; of other languages by the file of its ports."""
+    """Return whether a command line belongs to a notebook kernel: by its program, or by a file of a kernel's ports."""
     return parse_command(argv).name in NOTEBOOK_KERNELS or ("--existing" not in argv and bool(find_kernel_id(argv)))
 
 
 @functools.lru_cache(maxsize=128)
 def find_kernel_id(argv: tuple[str, ...]) -> str:
-    """Return the id of a notebook kernel by the file of its ports; empty where there is none."""
+    """Return the id in the name of the file with a notebook kernel's ports; empty where no argument names one."""
     return next((found[1] for word in argv[1:] if (found := _KERNEL_CONNECTION.search(word))), "")
 
 

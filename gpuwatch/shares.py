@@ -125,7 +125,7 @@ def _limit_usages(gpu: Gpu, processes: Mapping[int, Process]) -> Iterable[LimitU
 
 
 def additive_limits(found: Iterable[LimitUsage]) -> list[LimitUsage]:
-    """Return the limits of a GPU that can be added up: of a process with a shared limit too, only the shared one."""
+    """Return the limits of a GPU that can be added up: where a process also has a shared limit, only the shared one."""
     found = list(found)
     shared = {pid for one in found if one.scope for pid in one.pids}
     return [one for one in found if one.scope or one.pids[0] not in shared]

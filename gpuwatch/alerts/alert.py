@@ -22,7 +22,7 @@ class Severity(IntEnum):
 
 
 MARKS: Final[Mapping[Severity, str]] = {Severity.NOTE: "·", Severity.WARNING: "▲", Severity.CRITICAL: "●"}
-"""How a severity is marked in a line of text; the dashboard has signs for terminals without these, too."""
+"""Mark of each severity in a line of text; the dashboard replaces marks that its terminal cannot show."""
 
 
 class Unit(StrEnum):
@@ -174,7 +174,7 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return msgspec.structs.replace(alert, acknowledged=seen, muted=muted)
 
     def pruned(self, ended: Iterable[Alert], now: float) -> Attention:
-        """Return a copy without marks that expired or whose alert has ended; the object itself where there are none."""
+        """Return a copy without marks that expired or whose alert has ended; the same object if nothing changes."""
         over = {alert.key for alert in ended}
         acks = tuple(one for one in self.acks if one.key not in over and now - one.at <= KEPT)
         mutes = tuple(one for one in self.mutes if one.until is None or now < one.until)

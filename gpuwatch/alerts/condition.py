@@ -17,11 +17,11 @@ from gpuwatch.alerts.rule import Observation
 LASTED: Final = "{lasted}"
 """Placeholder in `Observation.how` for how long the alert held."""
 CALM: Final = 20.0
-"""Seconds within which a condition that got better and gets worse again swings: from then on it must be better for as
-long before it eases or ends.
+"""A condition that gets worse again within these seconds swings: before it steps down or ends, it must then be better
+for as long.
 
-An allocator that frees 14 GiB every 12 s and takes them again, on a nearly full GPU, was 39 events in 8 min; so it is
-two. It is the same with a GPU that is lost and found, and with a sampler that ends as soon as it is started.
+Without this, an allocator that frees 14 GiB every 12 s and takes them again made 39 events in 8 min; with it, two. A
+GPU that comes and goes swings, too, and so does a sampler that ends as soon as it is started.
 """
 UNSEEN: Final = 60.0
 """Seconds without a sample after which the samples that raise are counted from 0 again."""
@@ -80,11 +80,11 @@ class Condition:
     """Time of the last sample."""
     _rising: dict[Severity, _Streak] = field(default_factory=dict)
     _falling: int = 0
-    """Samples in a row that keep less than the alert's severity."""
+    """Samples in a row whose `keeps` was below the alert's severity."""
     _fell: float = 0.0
     """Time of the first sample that `_falling` counts."""
     _kept: Severity | None = None
-    """Highest severity that a sample counted by `_falling` kept."""
+    """Highest `keeps` of these samples."""
     _eased: float = -inf
     """Time at which the alert last stepped down or ended."""
     _swings: bool = False

@@ -32,7 +32,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     gpu: Gpu | None = None
     """None for the whole stream, and for a user on any GPU."""
     subject: str = ""
-    """Process or scope that it is about, where the GPU does not tell it from the rule's other observations.
+    """Process or scope that it is about, where the rule may observe several on one GPU.
 
     The alert of a subject ends once its GPU answers and the rule no longer observes it.
     """
@@ -68,7 +68,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     owners: tuple[str, ...] = ()
     """Users who cause it, the largest holder first."""
     how: str = ""
-    """Reason of the end, for a fine observation, with `{lasted}` for the duration; empty for the title."""
+    """Why the alert ends, in a fine observation; `{lasted}` is the duration. Where it is empty, `title` says why."""
 
 
 @dataclass(frozen=True, slots=True)

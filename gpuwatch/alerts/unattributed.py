@@ -23,7 +23,7 @@ SMALL: Final = 64 * units.MIB
 """Bytes below which a gap means nothing: process list and memory are read at different times, pages are rounded."""
 _SMALL_SHARE: Final = 0.01
 _SMALL_OF_LARGE: Final = 256 * units.MIB
-"""Of a large GPU, a hundredth of its memory, and no more than this: what a driver needs grows with it."""
+"""On a large GPU a gap below a hundredth of its memory, and below this, means nothing: a driver needs more there."""
 _LINE: Final = 110
 """Cells of a line."""
 
@@ -276,7 +276,7 @@ def _may_hold(one: Unlisted, gpu: Gpu) -> bool:
 
 
 def _is_under(pid: int, above: Mapping[int, int | None], listed: set[int]) -> bool:
-    """Return whether an ancestor of a process is listed, as far as the processes that have GPUs open tell."""
+    """Return whether an ancestor of a process is listed; `above` has the parents of processes that have GPUs open."""
     seen: set[int] = set()
     parent = above.get(pid)
     while parent is not None and parent not in seen:

@@ -154,7 +154,7 @@ def _default(one: Declaration) -> Point:
 
 
 def _amount(one: Declaration) -> str:
-    """Return the number of a declaration behind its kind: `cap 0.4 of the GPU`."""
+    """Return the kind and the number of a declaration: `cap 0.4 of the GPU`."""
     if one.value is None:
         return one.kind.value if one.kind is Kind.GROWTH else f"{one.kind.value}, no fixed number"
     if one.basis is Basis.BYTES:

@@ -17,7 +17,7 @@ from gpuwatch.units import GIB, MIB, gib, long_duration, percent, ranges
 NOT_VISIBLE: Final = "?"
 """Name of all people who are not visible: they share one row."""
 LEAST: Final = 256 * MIB
-"""Least bytes of a holding to be the longest idle holding: a CUDA context alone takes some hundred MiB."""
+"""Smaller holdings (bytes) are never the longest idle one: a CUDA context alone takes some hundred MiB."""
 QUIET: Final = 60.0
 """Seconds without a kernel after which memory counts as idle: shorter pauses belong to work."""
 DOUBT: Final = 0.05

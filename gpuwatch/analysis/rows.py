@@ -225,7 +225,7 @@ class FilterError(ValueError):
 
 _KEYS: Final = ("user", "uid", "gpu", "pid", "rule")
 _FLAGS: Final = ("mine",)
-"""Keywords of all lists, as `_KEYS` has the keys; a list without one of them refuses it, and never reads it as text."""
+"""Keys and keywords of all lists. A list that lacks one of them refuses it, instead of reading it as text."""
 
 
 def parse_terms(

@@ -88,7 +88,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """Indices of GPUs whose device files are open by processes that NVML does not list."""
     processes: int = 1
     holders: int = 0
-    """How many of the processes NVML does not list."""
+    """Number of processes that NVML does not list."""
     ranks: tuple[int, ...] = ()
     """Ranks of the run on this machine."""
     flags: tuple[tuple[Flag, int], ...] = ()
@@ -162,7 +162,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def row_key(self) -> RowKey | None:
-        """Identity of its process in the process list; of an unlisted one with the first GPU it has open."""
+        """Key of the row of the node's process; an unlisted process has the first GPU that it has open as its GPU."""
         if self.rows:
             return self.rows[0].key
         if self.process is None:

@@ -79,7 +79,7 @@ class StrayLimits(msgspec.Struct, frozen=True, kw_only=True):
     sure_after: float = 86400.0
     """Idle time from which on a process without its login is certainly a stray: people use nohup on purpose."""
     settled_after: float = 60.0
-    """Age of a process, and idle time of a zombie or a stopped one, before it is judged."""
+    """Age from which on a process is judged, and idle time from which on a zombie or a stopped process is a stray."""
     at_work: float = 50.0
     """Percent of one core. A process that uses more prepares data, compiles or writes results."""
 
@@ -228,7 +228,7 @@ class _Candidate:
 
     @property
     def idle_unknown(self) -> bool:
-        """Whether its idle time is not known yet or too short; read only for a process that does not compute."""
+        """Whether it may be idle for long enough, although that is not known; asked only while it runs nothing."""
         idle = self.idle
         unknown = idle is None or (idle.at_least and idle.seconds < self.limits.quiet_after)
         return unknown and not self.blind
@@ -338,7 +338,7 @@ class _Machine:
         return groups
 
     def find_family(self, one: _Candidate) -> tuple[_Candidate, ...]:
-        """Find the others of a process's run, its parent and its children.
+        """Find the other processes of a process's run, and its parent and its children.
 
         The run of a Ray worker is not known: all workers of one daemon may wait for each other.
         """
@@ -445,10 +445,9 @@ def _is_stopped(one: _Candidate) -> bool:
 
 
 def _is_left_worker(one: _Candidate) -> bool:
-    """Return whether the run of a worker has ended and no process of the run works (it may be left on purpose).
+    """Return whether a worker's run has ended, and it and its family are not in use: else it may be left on purpose.
 
-    From outside a container the parent of a process is not always known: there the kernel must report that the parent
-    has ended.
+    In a container the launcher is not always visible: there the process must also have been adopted.
     """
     if one.process.state in _NOT_RUNNING or (_in_container(one) and not one.process.adopted):
         return False
@@ -458,10 +457,11 @@ def _is_left_worker(one: _Candidate) -> bool:
 
 
 def _is_left_without_listing(one: _Candidate) -> bool:
-    """Return whether a process that NVML does not list and that has CUDA's files open is a leftover.
+    """Return whether a process that NVML does not list, and that has CUDA's files open, is a leftover.
 
-    A program that only counted the GPUs, or whose children compute, also has them open. So its run must have ended, or
-    there must be memory that no listed process holds.
+    The process that started it must have ended, and it and its family must do nothing. A program that only counted the
+    GPUs has such files open, too. So its run must have ended; else nothing may attend to it, and there must be memory
+    that no listed process holds.
     """
     if not one.open or not one.process.adopted or one.process.ppid in one.machine.listed or one.works:
         return False
@@ -475,7 +475,7 @@ def _has_lost_run(one: _Candidate) -> bool:
 
 
 def _ended_employer(one: _Candidate) -> int | None:
-    """Return the PID of the process that a worker worked for, where that one has ended."""
+    """Return the PID of the process that a worker worked for, if that has ended; else None."""
     employer = one.job.worker_of if one.job is not None and one.process.adopted else None
     return None if employer in one.machine.listed or employer == one.process.ppid else employer
 
@@ -502,7 +502,7 @@ def _worker_words(one: _Candidate) -> list[str]:
 
 
 def _is_left_kernel(one: _Candidate) -> bool:
-    """Return whether the server of a notebook kernel has ended: nobody can send code to the kernel any more."""
+    """Return whether a notebook kernel is not in use, and its server has ended: nobody can send it code."""
     notebook = one.context.notebook
     if notebook is None or not notebook.left or _in_container(one) or one.process.state in _NOT_RUNNING:
         return False
@@ -510,7 +510,7 @@ def _is_left_kernel(one: _Candidate) -> bool:
 
 
 def _is_leftover(one: _Candidate) -> bool:
-    """Return whether the parent and the login of a process have ended, and nothing else attends to it."""
+    """Return whether a process is not in use, its parent and login have ended, and nothing else attends to it."""
     process = one.process
     if not one.on or not process.adopted or process.led is not False or process.state in _NOT_RUNNING:
         return False
@@ -688,7 +688,7 @@ def notes(
 ) -> list[str]:
     """Return sentences about a report, for the command and the screen.
 
-    `watched` is for how many seconds idle times have been counted, None where a `gpuwatch watch` counts them.
+    `watched` is the number of seconds in which idle times were counted; None where a `gpuwatch watch` counts them.
     """
     strays, possible, blind = report
     lines = [] if strays else ["none found" if possible or blind else NONE]

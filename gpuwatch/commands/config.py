@@ -25,11 +25,10 @@ from gpuwatch.recorder import delivery
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 CheckUrls = Callable[[Sequence[str]], Sequence[str]]
-"""Returns for each URL why apprise does not accept it, in words that follow the scheme; empty for a good URL."""
+"""Function that returns for each URL why apprise refuses it, in words to follow the scheme; empty for a good one."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_flags(parser)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--show", action="store_true", help="every key, its value, and where it comes from")

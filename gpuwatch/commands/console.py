@@ -30,7 +30,7 @@ _GAP: Final = "  "
 
 
 class Console:
-    """Writer of a command's output: data goes to stdout, messages go to stderr behind the program's name.
+    """Writer of a command's output: data goes to stdout; messages go to stderr, after the program's name.
 
     Where a stream is not in Unicode, or `ascii_only` asks for it, each line is spelled in ASCII.
     """
@@ -171,8 +171,7 @@ def format_table(
 ) -> list[str]:
     """Return a line of headers, where there are any, a line for each row, and one of the cells of `total`.
 
-    `width` (cells) is where lines are cut, None for nowhere; of the last column `least` cells are kept even so, where
-    that is not 0.
+    Lines are cut to `width` cells (None: not cut), but the last column keeps at least `least` cells (0: no such bound).
     """
     headers = [column.header for column in columns]
     table = [headers, *([column.cell(row) for column in columns] for row in rows)]

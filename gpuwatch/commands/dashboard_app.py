@@ -138,7 +138,6 @@ class _LateSinks:
 
 
 def _options(config: Config, seconds: float) -> Options:
-    """Return the options of the dashboard."""
     desktop: str = config.notify.desktop
     if desktop == "auto":
         desktop = which_osc(os.environ) or "off"

@@ -35,7 +35,6 @@ _LESS: Final = "-FRX"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_flags(parser)
     parser.add_argument("page", metavar="PAGE", nargs="?", help="such as guide or alerts (default: list the pages)")
 

@@ -50,7 +50,6 @@ class EventFilter:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_flags(parser, "json")
     add_refused_demo(parser)
     parser.add_argument("--since", metavar="8h", default="24h", help="how far back: 8h, 7d (default 24h)")

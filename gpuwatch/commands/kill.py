@@ -31,7 +31,7 @@ from gpuwatch.units import UNKNOWN, gib
 
 
 class Interrupted(BaseException):
-    """Request to end the program, by a signal."""
+    """Raised where the signal `number` asks the program to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -85,7 +85,7 @@ class DialogConsole(Console):
         self._asking = True
 
     def answer(self, seconds: float) -> str | None:
-        """Wait some seconds for a line from the terminal; return None where none comes, empty at its end."""
+        """Return the line that is typed within some seconds, empty at the end of the input; None where none is."""
         poller = select.poll()
         poller.register(sys.stdin.fileno(), select.POLLIN)
         if not poller.poll(seconds * 1000):
@@ -154,7 +154,7 @@ SIGNALS: Final = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.S
 _HARDER: Final = {signal.SIGINT: signal.SIGTERM, signal.SIGTERM: signal.SIGKILL}
 
 _LOOK: Final = 0.05
-"""Seconds of one wait for a snapshot or for an answer; so long Ctrl-C and the other one wait."""
+"""Seconds of one wait for a snapshot, or for an answer; only then Ctrl-C and the other are looked at."""
 
 _SEARCHED: Final = 6.0
 """Seconds to search for a process that the driver does not list, by its open device files."""
@@ -179,7 +179,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
-    """Run the command and return its exit code; 130 after Ctrl-C."""
+    """Run the command and return its exit code: 128 and its number after a signal."""
     sig, pids = parse_signal(args.signal), parse_pids(args.pids)
     config = configured(args)
     if not args.yes and not (sys.stdin is not None and sys.stdin.isatty()):
@@ -267,7 +267,7 @@ class KillCommand:
     # -- what they are ---------------------------------------------------------------------------------------------
 
     def _find(self, pids: Sequence[int]) -> None:
-        """Wait until the sampler has seen the processes, or has searched everywhere."""
+        """Read snapshots until they have all facts about the processes, or the time for that has passed."""
         self._snapshot = first_snapshot(self._source, look=_LOOK, check=self._guard.check)
         check_snapshot(self._snapshot)
         began = self._clock()
@@ -275,7 +275,7 @@ class KillCommand:
             self._pump()
 
     def _missing(self, pid: int) -> float:
-        """Return the seconds after the first snapshot for which to wait for missing facts about a PID."""
+        """Return the seconds, from the first snapshot, to wait for facts about a PID that are missing; 0 for none."""
         try:
             if self._killer.policy.may_end not in procfs.read_uids(pid):
                 return 0.0  # whatever it is, it is refused
@@ -401,7 +401,7 @@ class KillCommand:
         self._reported.append(session)
 
     def _next(self, session: Session, harder: signal.Signals) -> str:
-        """Return the command that ends the rest with a harder signal."""
+        """Return the command that ends the rest with a harder signal, or why there is none."""
         pid, again = session.target.pid, ""
         if session.run is not None:
             on_gpu = session.run.on_gpu()

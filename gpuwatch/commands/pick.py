@@ -117,7 +117,7 @@ def check_gpus_exist(flag: str, wanted: Iterable[int], snapshot: Snapshot) -> No
 
 
 def find_hidden(snapshot: Snapshot, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the GPUs (key → reason) that the caller's environment hides, and a scheduler did not assign."""
+    """Return the GPUs (key → reason) that CUDA_VISIBLE_DEVICES hides in the caller's environment."""
     value = environ.get(CVD)
     if value is None:
         return {}
@@ -127,7 +127,6 @@ def find_hidden(snapshot: Snapshot, environ: Mapping[str, str]) -> dict[str, str
 
 
 def holding_pids(snapshot: Snapshot) -> frozenset[int]:
-    """Return the PIDs that hold a GPU."""
     return frozenset(holding.pid for gpu in snapshot.gpus for holding in gpu.holdings)
 
 

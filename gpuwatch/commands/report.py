@@ -234,7 +234,6 @@ _WAYS: Final[tuple[By, ...]] = get_args(By)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_flags(parser, "json")
     add_refused_demo(parser)
     parser.add_argument("--since", metavar="7d", default="7d", help="how far back: 8h, 7d (default 7d)")

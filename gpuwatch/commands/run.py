@@ -104,7 +104,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
 
 
 def parse_gpus(text: str) -> tuple[int, ...]:
-    """Parse `auto` or GPU indices in their order; raises UsageError."""
+    """Parse --gpu: the indices in the given order, none for `auto`; raises UsageError."""
     if text == "auto":
         return ()
     found = parse_list(text, "--gpu", "auto, 3 or 0,2")

@@ -140,7 +140,7 @@ def first_snapshot(
     look: float = PATIENCE,
     check: Callable[[], None] = lambda: None,
 ) -> Snapshot:
-    """Wait for the first snapshot that says something; raises UnavailableError where none comes.
+    """Wait for the first snapshot after the start of the source; raises UnavailableError where none comes.
 
     Every `look` seconds `check` is called, which may raise to end the wait.
     """

@@ -170,7 +170,6 @@ class LineFormatter:
         self._day = ""
 
     def format(self, event: Change) -> str:
-        """Return one event's line."""
         moment = time.localtime(event.at)
         day = time.strftime("%Y-%m-%d ", moment)
         date, self._day = ("" if day == self._day else day), day
@@ -248,7 +247,6 @@ _LAST_WORDS: Final = 0.2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     add_flags(parser, "json", "demo")
     parser.add_argument("--events", metavar="FILE", help="record the events in FILE instead of your own store")
     parser.add_argument("--quiet", action="store_true", help="print nothing but what goes wrong")

@@ -76,7 +76,7 @@ def _default_tables() -> Iterator[str]:
 
 
 def _tables(config: Config, comment: Callable[[str, Key], str]) -> Iterator[str]:
-    """Yield the text of each single table, with a comment behind every key."""
+    """Yield the text of each single table, with a comment after every key."""
     for table, keys in sections().items():
         header = [f"[{table}]  # {keys_of(Config)[table].description}"] if table else []
         pairs = [(_pair(key, value_of(config, name)), comment(name, key)) for name, key in keys.items()]

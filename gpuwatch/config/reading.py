@@ -41,7 +41,7 @@ from gpuwatch.files import check_source, shown_path
 _MOST_BYTES: Final = 1 << 20
 """Largest size of a file, which is read before the first screen; a file of a thousand rules has 100 KiB."""
 _MOST_PARTS: Final = 32
-"""Parts of a dotted key, of which ours have 2: `tomllib` needs the square of them in memory and time."""
+"""Parts of a dotted key, at most (ours have 2): the memory and time of `tomllib` grow with the square of them."""
 _LONG_KEY: Final = rf"""(?x)(?<![A-Za-z0-9_\-])
     (?:(?:[A-Za-z0-9_\-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{_MOST_PARTS}}}"""
 
@@ -130,7 +130,6 @@ class ConfigFile:
         return content
 
     def _parse(self, content: bytes) -> None:
-        """Parse the content as TOML."""
         content = content.removeprefix(codecs.BOM_UTF8)  # some editors begin with it
         try:
             # The parser counts lines so, and the keys' lines are to be the same.

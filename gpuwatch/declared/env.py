@@ -71,7 +71,7 @@ def merge_environment(facts: Facts) -> Environment:
 
 
 def _merge_setting(before: Setting | None, setting: Setting) -> Setting:
-    """Return a script's setting; without its value where its line may not have run and another value was set before."""
+    """Return a script's setting; where its line may not have run, without a value that differs from the one before."""
     if before is None or setting.confidence is Confidence.CERTAIN:
         return setting
     return before if before.value == setting.value else replace(setting, value=None)
@@ -137,7 +137,7 @@ class Variable(NamedTuple):
     values: frozenset[str] = _ANY
     """Values that declare something; empty for any value."""
     unless: str = ""
-    """Variable that, if set, makes this variable count for nothing."""
+    """Variable that, where it is set, makes this one have no effect."""
 
 
 CONTAINER = "container"

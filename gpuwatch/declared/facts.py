@@ -1,4 +1,4 @@
-"""Facts about a process and the machine's GPUs, and the candidates for limits that are read from them.
+"""Facts about a process and the machine's GPUs, and the declarations that are found in them (candidates).
 
 The types are msgspec Structs because a separate process scans scripts and sends the result through a pipe.
 """

@@ -84,7 +84,7 @@ class Program(NamedTuple):
     names: tuple[str, ...] = ()
     """File names of a binary or of a Python script, without `.py`."""
     modules: tuple[str, ...] = ()
-    """Modules behind `python -m`; their submodules count too."""
+    """Modules that follow `python -m`; their submodules count too."""
     title: str = ""
     """Regular expression for the beginning of the titles that its processes set; empty for none."""
 

@@ -34,9 +34,9 @@ _KEPT = 10 * MOST
 """Statements after which the search stops: it finds them out of order, and returns the first by line."""
 _CALLS_DEEP = 16
 _MEANT = 8
-"""Functions of one name that a call may mean, at most; the last ones."""
+"""Of several functions of one name, a call may mean any of this many last ones."""
 _MODULES_DEEP = 8
-"""Parts of a dotted name in an import that are followed, at most: `a.b.c`."""
+"""Parts of an imported name (`a.b.c`) that are followed, at most."""
 _ERROR_WIDTH = 120
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -662,7 +662,7 @@ _CALL_WORDS = re.compile(
     rb"gpu_options|GPUOptions|memory_growth|device_configuration|visible_device|memory_fraction|set_limit|pool_size"
     rb"|reinitialize|distributed\.initialize|gpu_mem|kv_cache_memory|mem_fraction|cache_max_entry|local_device_ids"
 )
-"""Words of which every source contains one that declares anything by a call or an attribute."""
+"""Words: a source without any of them declares nothing by a call or an attribute."""
 _ENVIRON_WORDS = re.compile(rb"environ|putenv|unsetenv|set_flags")
 _VARIABLE_WORDS = re.compile(_OF_INTEREST.pattern.encode())
 

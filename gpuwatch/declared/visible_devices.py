@@ -185,7 +185,7 @@ def _ending(entry: str, why: str, *, last: bool) -> list[str]:
 
 
 def _kind(entry: str) -> str:
-    """Return the kind of an entry; blanks before a UUID make it invalid: the driver compares from the first byte."""
+    """Return `GPU-` or `MIG-`, with which a UUID must begin (even a blank before it is wrong), else an empty text."""
     return entry[:4] if entry.startswith(("GPU-", "MIG-")) else ""
 
 
@@ -395,9 +395,9 @@ def _where(said: Setting | Selection) -> str:
 
 
 def container(cgroup: str) -> str:
-    """Return the identifier of the container in a cgroup path; empty where there is none, or it has no name.
+    """Return the id (64 digits) of the innermost container in a cgroup path; empty where there is none.
 
-    It is the 64 digits of its id, of the innermost container; else the uid of a Kubernetes pod, or LXC's name.
+    Where the path has no such id, return the uid of a Kubernetes pod, or LXC's name.
     """
     ids = _CONTAINER_ID.findall(cgroup)
     if ids:

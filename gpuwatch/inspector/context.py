@@ -82,7 +82,7 @@ def find_pod(facts: Facts, *, proc: Path, names: ContainerNames) -> str:
 
 
 def _runtime_owner(facts: Facts) -> int | None:
-    """Return the uid whose rootless runtime a container may belong to: the login's uid, else the process's."""
+    """Return the uid of the user whose rootless runtime may have made the container: by the cgroup, else the owner."""
     found = cgroups.parse_user(facts.cgroup)
     return facts.uid if found is None else found
 
@@ -156,8 +156,8 @@ _NO_LOGIN = 0xFFFFFFFF
 def find_slurm_job(facts: Facts) -> str:
     """Return Slurm's job and step: `4711.0`, `4711_3.batch` for a task of an array, or the job alone; empty for none.
 
-    The cgroup decides. Where the node tracks jobs without cgroups, the environment decides, if slurmstepd has made it
-    for a task: the shells of salloc and sbatch have SLURM_JOB_ID, too.
+    The cgroup decides. Without one, the environment decides, if it has a variable that only slurmstepd sets:
+    SLURM_JOB_ID alone proves nothing, since salloc's shell on the login node has it, too.
     """
     found = cgroups.parse_slurm(facts.cgroup)
     job = _variable(facts, "SLURM_JOB_ID")

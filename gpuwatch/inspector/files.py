@@ -55,7 +55,7 @@ _SYS_OPENAT2 = 437
 """System call of Linux 5.6, without a function in Python; the number is the same on every architecture."""
 
 _RESOLVE = 0x10 | 0x02
-"""RESOLVE_IN_ROOT, and RESOLVE_NO_MAGICLINKS: root may follow /proc/PID/cwd into folders that are closed to others."""
+"""RESOLVE_IN_ROOT and RESOLVE_NO_MAGICLINKS: else root could follow /proc/PID/cwd into folders closed to others."""
 
 _NO_OPENAT2 = frozenset({errno.ENOSYS, errno.EPERM})
 """Errors of an older kernel, or of a container's seccomp filter that does not know the call."""

@@ -194,7 +194,7 @@ def _scope(address: str, cgroup: str) -> str:
 
 
 def _mpi_namespace(environ: Mapping[str, str]) -> str:
-    """Return MPI's name of a run."""
+    """Return the name that MPI's launcher gave the run; empty outside of MPI."""
     names = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid")
     return next((environ[name] for name in names if environ.get(name)), "")
 
@@ -210,7 +210,7 @@ def _is_single_task(environ: Mapping[str, str]) -> bool:
 
 
 def _has_launcher_variables(environ: Mapping[str, str]) -> bool:
-    """Return whether only a launcher can have set these variables: where it has ended, the process is adopted."""
+    """Return whether only a launcher can have set these variables."""
     if "TORCHELASTIC_RUN_ID" in environ or "OMPI_COMM_WORLD_RANK" in environ:  # of one rank, too: srun sets neither
         return True
     return ("PMIX_RANK" in environ or "PMI_RANK" in environ) and not _is_single_task(environ)
@@ -345,7 +345,7 @@ def _has_lost_starter(member: _Member, stat: procfs.Stat, proc: Path) -> bool:
 
 
 def _has_lost_spawner(process: RelatedProcess, stat: procfs.Stat, proc: Path) -> bool:
-    """Return whether a spawned worker's spawner is no longer its parent. A fork of a worker has its arguments, too."""
+    """Return whether a worker's spawner is above it no more; forks of the worker between the two are skipped."""
     match = _PARENT.search(" ".join(process.argv)) if programs.is_worker(process.argv) else None
     if match is None:
         return False

@@ -254,7 +254,7 @@ class PaneNames:
         return _run(self._find_program(), ("-S", str(socket), "list-panes", "-a", "-F", _FORMAT), self._patience)
 
     def _find_program(self) -> str:
-        """Return the first tmux on PATH that only the user or root can have installed; raises OSError for none."""
+        """Return the path of the first tmux on PATH that nobody but the user and root can replace; raises OSError."""
         refused = "there is no tmux on PATH"
         for folder in self._path.split(":"):
             program = Path(os.path.realpath(f"{folder}/tmux"))

@@ -44,7 +44,7 @@ took is not freed, and would be missing for the next source."""
 
 
 class Inspector:
-    """Answerer of questions, with the settings that came with earlier questions."""
+    """Reader of processes that answers questions; it keeps the settings that came with earlier questions."""
 
     def __init__(self) -> None:
         self._proc = procfs.PROC

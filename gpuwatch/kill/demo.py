@@ -101,7 +101,7 @@ class DemoEnder:
         self.policy = Policy(uid=cast.VIEWER_UID, euid=cast.VIEWER_UID, pid=0, read_only=read_only)
 
     def problem(self) -> None:
-        """Return no problem: nothing is recorded."""
+        """Return None: the demo writes no audit file, so that cannot fail."""
 
     def pin(self, target: Target) -> DemoProcess | Refused:
         """Return the process, or the refusal that a real machine would return."""

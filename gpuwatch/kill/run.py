@@ -31,7 +31,7 @@ class Member:
     above: int = 0
     """PID of its nearest ancestor in the run; 0 where there is none."""
     waits: bool = False
-    """Whether it gets no signal before the process above it has ended, which forwards signals or needs it to save."""
+    """Whether it is signalled only after the process above it has ended: that forwards signals, or needs it to save."""
     session: int = 0
 
 
@@ -412,7 +412,6 @@ class _Search:
 
 
 def job_of(process: Process | None) -> Job | None:
-    """Return the job of a process; None where it is not known."""
     return process.surroundings.job if process and process.surroundings else None
 
 

@@ -295,7 +295,6 @@ class Session:
 
     @property
     def over(self) -> bool:
-        """Whether the session has ended."""
         return self.phase in (Phase.REFUSED, Phase.OVER)
 
     @property
@@ -698,7 +697,6 @@ class Session:
         return [state for state in self._states if state.outcome is None]
 
     def _measure(self) -> _Progress:
-        """Return the progress of all processes."""
         outcome, phase = self._unanswered, Phase.STOPPING
         if not self._open():
             phase = Phase.FREEING

@@ -301,7 +301,7 @@ class _Result(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What the child says, in the order of the URLs."""
+    """Answer of the child, in the order of the URLs."""
 
     installed: bool
     results: tuple[_Result, ...] = ()
@@ -360,7 +360,7 @@ def _words(why: str) -> str:
 
 
 def _scheme(url: str) -> str:
-    """Return what stands before `://`, or empty where nothing does that could be a service."""
+    """Return the scheme of a URL in lower case; empty where it is too short, too long or missing."""
     found = re.match(r"([a-zA-Z][a-zA-Z0-9]{1,30})://.", url)
     return found[1].lower() if found else ""
 

@@ -69,8 +69,8 @@ class Deduplicator:
     def update(self, raised: Iterable[Alert], cleared: Iterable[Alert], active: Iterable[Alert], now: float) -> None:
         """Add the alerts of a frame; `active` are all that hold.
 
-        What is active without having been raised was raised under another gpuwatch, and counts as sent. What holds no
-        longer without having been cleared, because frames were lost, is over.
+        An active alert that was never in `raised` was raised by another gpuwatch, and counts as sent. One that is
+        missing in `active`, and was never in `cleared` (frames were lost), has ended.
         """
         current = {alert.key: alert for alert in active}
         self._rename(current)

@@ -2,7 +2,7 @@
 
 Events: of all gpuwatches of a user and host the one that holds the lock writes; another one takes over when it ends.
 Two that run side by side see the same conditions a moment apart, and each gives them an id of its own. So an alert is
-compared with the store: it is the event that the store has open under its id, or else under its key.
+looked up in the store, by its id and else by its key: an open event that is found there is the same event.
 
     start ──► lock held ──► read the store, hand over its open events ──► two snapshots later: compare ──► write news
               └─► somebody else has it: hand over what is open, write nothing, ask again

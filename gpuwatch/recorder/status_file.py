@@ -56,7 +56,7 @@ class StatusGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Overuse(msgspec.Struct, frozen=True, kw_only=True):
-    """User who holds more than declared, by an alert that holds."""
+    """User who holds more than they declared, as a present alert says."""
 
     user: str
     gib: float

@@ -466,7 +466,6 @@ class _Reader:
         self._events = {_integer(who): EventCounts(*map(_integer, numbers)) for who, *numbers in counts}
 
     def report(self, most: int | None) -> UsageReport:
-        """Return the whole report."""
         lines = self._by_job(most) if self._by == "job" else self._by_gpu() if self._by == "gpu" else self._by_user()
         total = Use(*map(sum, zip(*(line.use for line in lines), strict=True))) if lines else NO_USE
         more = 0

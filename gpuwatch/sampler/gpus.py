@@ -90,7 +90,6 @@ class Gpus:
 
     @property
     def _active(self) -> list[Device]:
-        """The GPUs that are not skipped."""
         return [device for device in self._devices if not device.left_alone]
 
     @property

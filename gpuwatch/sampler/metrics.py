@@ -51,7 +51,7 @@ class FallbackCalls:
 
 
 def _call(function: str, *more: Any) -> Ask:
-    """Return a function that makes one call and returns its answer."""
+    """Return a function that makes one NVML call with the arguments `more`, and returns its answer."""
 
     def ask(calls: Calls, handle: Handle) -> tuple[Any, ...]:
         return (calls.ask(function, handle, *more),)
@@ -60,7 +60,7 @@ def _call(function: str, *more: Any) -> Ask:
 
 
 def _through(function: str, make: Callable[[Any], Any], *more: Any) -> Ask:
-    """Return a function that makes one call and returns its converted answer."""
+    """Return a function that makes one NVML call, and converts its answer by `make`."""
 
     def ask(calls: Calls, handle: Handle) -> tuple[Any, ...]:
         return (make(calls.ask(function, handle, *more)),)

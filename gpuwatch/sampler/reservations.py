@@ -221,7 +221,6 @@ class _Reading:
         self._late = False
 
     def add(self, folder: int, *, sweep: bool) -> None:
-        """Read the files of a folder."""
         names = self._names(folder)
         for pid in self._everybody() if names is None else sorted(names):
             if self._clock() >= self._end:
@@ -346,7 +345,6 @@ class _Reading:
         )
 
     def words(self, patience: float) -> list[str]:
-        """Return the warnings."""
         lines = [
             f"uid {uid} has {count} reservations; {self._each} of them count"
             for uid, count in sorted(self._count.items())

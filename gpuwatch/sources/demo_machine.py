@@ -85,7 +85,6 @@ EMBEDDER_PIDS: Final = range(14002, 14050, 6)
 
 
 def uuid(gpu: int) -> str:
-    """Return the UUID of a GPU by its index."""
     return f"GPU-{crc32(b'demo%d' % gpu):08x}-5a1d-4c0e-9f3b-{gpu:012x}"
 
 

@@ -135,7 +135,6 @@ class Quarantine:
 
     @property
     def probes(self) -> list[SamplerProcess]:
-        """The running probes."""
         return [gpu.probe for gpu in self.gpus.values() if gpu.probe is not None]
 
     def poll(self, now: float, awake_since: float) -> bool:
@@ -171,7 +170,6 @@ class Quarantine:
             gpu.probe = None
 
     def close(self) -> None:
-        """End every probe."""
         for gpu in self.gpus.values():
             self._end_probe(gpu)
 

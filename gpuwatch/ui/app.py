@@ -57,10 +57,9 @@ class NewFrame(Message):
         super().__init__()
 
     def can_replace(self, message: Message) -> bool:
-        """Return whether a newer frame may replace this waiting frame.
+        """Return whether a newer frame may replace this one, which waits: not if alerts ended in it.
 
-        The newer frame has the history and the alerts that hold, too. Alerts that ended are only in the frame in which
-        they ended, and in the demo no log has them.
+        No other frame has these alerts, and the demo has no log. All else is in the newer frame, too.
         """
         return isinstance(message, NewFrame) and not self.frame.cleared
 
@@ -144,10 +143,11 @@ def _notify_desktop(app: GpuwatchApp, raised: Sequence[Alert], frame: Frame) -> 
 
 
 SETTLED: Final = 5.0
-"""Seconds after which all lasting objects exist: a garbage collection of them would delay keys by 60 ms."""
+"""Seconds after which all lasting objects exist. Garbage is collected only from then on, and without these:
+a collection of them would delay keys by 60 ms."""
 
 CLOSING_SECONDS: Final = 0.3
-"""Seconds in which the audit of processes that are being ended must be written when the program quits."""
+"""Seconds to wait, when the program quits, for the audit records of processes that are being ended."""
 
 ENDED: Final = 500
 """Largest number of ended alerts that the dashboard keeps."""
@@ -229,7 +229,6 @@ class GpuwatchApp(App[int]):
         return {"standard": 16, "256": 256}.get(system or "", 1 << 24)
 
     def get_default_screen(self) -> Dashboard:
-        """Start with the dashboard."""
         return self.dashboard
 
     def run_to_exit_code(self) -> int:
@@ -304,7 +303,7 @@ class GpuwatchApp(App[int]):
             self.screen.refresh()
 
     def _beat(self) -> None:
-        """Redraw the ages once a second while no frame comes."""
+        """Redraw the ages once a second while the screen is paused, or no frame comes."""
         since = self.clock() - self.newest.received if self.newest else math.inf
         if self._paused_at is not None or since > max(2.0, 2 * self.interval):
             self.paint()
@@ -351,7 +350,7 @@ class GpuwatchApp(App[int]):
         self.exit(return_code=2, message=Text(f"gpuwatch: {words}"))
 
     def paint(self) -> None:
-        """Draw the newest frame; no other method draws."""
+        """Draw the dashboard: the frame on screen, or the words before the first frame. No other method draws it."""
         if not self.dashboard.is_mounted or not self._running:
             return
         now = self.clock()
@@ -367,7 +366,7 @@ class GpuwatchApp(App[int]):
         return View(frame, now, self.skin, self.interval, paused, self.options.read_only, strays)
 
     def judged(self, frame: Frame) -> StrayReport:
-        """Find the strays among the viewer's processes in a frame, once per frame."""
+        """Return the strays among the viewer's processes in a frame; the last frame is searched once."""
         if self._judged is None or self._judged[0] is not frame:
             self._judged = frame, judged(frame, self.options)
         return self._judged[1]
@@ -406,7 +405,6 @@ class GpuwatchApp(App[int]):
         self.action_detail()
 
     def on_footer_pressed(self, message: Footer.Pressed) -> None:
-        """Run the action of the key that was clicked."""
         self.call_later(self.run_action, message.action)
 
     def on_prompt_changed(self, message: Prompt.Changed) -> None:
@@ -440,11 +438,10 @@ class GpuwatchApp(App[int]):
         self.paint()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable `/` while the prompt or another screen is open, which then receive the key."""
+        """Disable the action of `/` while the prompt or another screen is open: the key is for that."""
         return action != "filter" or (self.screen is self.dashboard and not self.dashboard.prompt.display)
 
     def action_filter(self) -> None:
-        """Open the prompt of the filter."""
         self.dashboard.prompt.open(self.dashboard.processes.filter.text, self.skin)
         self.paint()
 
@@ -484,7 +481,6 @@ class GpuwatchApp(App[int]):
             self.show_detail(row.key)
 
     def show_detail(self, key: RowKey) -> None:
-        """Open the detail screen of a process."""
         from gpuwatch.ui.screens.detail import DetailScreen
 
         # Other screens show the newest frame, also while the dashboard is frozen.
@@ -508,14 +504,14 @@ class GpuwatchApp(App[int]):
         return not refusal
 
     def ask_to_end(self, key: RowKey, *, whole_run: bool = False) -> None:
-        """Ask whether to end a process, or its run; refuse where nothing may be signalled."""
+        """Ask whether to end a process, or its run; where that is not possible, notify the user why."""
         if self.endings is not None and self.endings.has_stray(key[1:]):
             self.notify("it is being ended as a stray: S shows it", markup=False, timeout=4)
         elif self.may_end() and self.newest is not None:
             self.need_endings().open(key, self.newest, whole_run=whole_run)
 
     def need_endings(self) -> Endings:
-        """Return the sessions that end processes; requires `may_end`."""
+        """Return the sessions that end processes, made at the first call; requires `may_end`."""
         if self.endings is None:
             from gpuwatch.ui.endings import Endings
 

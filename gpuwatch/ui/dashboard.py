@@ -69,7 +69,6 @@ class Dashboard(Screen[None]):
         self.app.paint()
 
     def draw(self, view: View) -> None:
-        """Draw a frame."""
         width, height = self.app.size
         frame, skin = view.frame, view.skin
         seen = frame.snapshot

@@ -57,11 +57,11 @@ class QueuedStray:
         return not self.open and not (self.session is not None and self.session.ended)
 
     def leave(self, message: str) -> None:
-        """Leave the stray alone from now on; `message` is the reason."""
+        """Do nothing more about the stray: `message` says how it ended, or why it is left alone."""
         self.open, self.message = False, message
 
     def call_off(self, message: str) -> None:
-        """Leave the stray alone; where it was signalled already, its session goes on to its end."""
+        """Leave the stray alone, unless it was signalled: then its session goes on to its end."""
         if self.waiting:
             self.leave(message)
         elif self.open and self.session is not None and self.session.phase in (Phase.CHECKING, Phase.ASKING):
@@ -201,7 +201,7 @@ class Endings:
         return stray is not None and stray.open
 
     def show_strays(self, paint: Callable[[], None]) -> None:
-        """Draw the screen of strays from now on; strays that were over when it was opened are dropped."""
+        """Call `paint` at each step from now on; where no stray is still to be ended, drop the finished ones."""
         if not self.busy:
             self.strays.clear()
         self._paint_strays = paint
@@ -253,7 +253,7 @@ class Endings:
         return replace(target_of_unlisted(stray.process, stray.gpus), stale=stale)
 
     def _without_signalled(self, frame: Frame) -> Frame:
-        """Return a frame without signalled strays: their end says nothing about the rest of their run."""
+        """Return a frame without signalled strays: their end must not change how others of the run are judged."""
         signalled = {key for key, one in self.strays.items() if one.session and one.session.signalled}
         seen = frame.snapshot
         processes = tuple(one for one in seen.processes if one.key not in signalled)
@@ -265,7 +265,7 @@ class Endings:
     def observe(self, frame: Frame) -> None:
         """Add a new frame, also behind other screens and while paused, since freed memory is judged by it.
 
-        A process that is no longer a stray, and was not signalled yet, is left alone.
+        While all GPUs can be judged, a process that is no longer a stray, and was not signalled yet, is left alone.
         """
         self._frame = frame
         for session in self._sessions():

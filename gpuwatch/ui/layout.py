@@ -59,7 +59,6 @@ class Layout:
 
 
 def form_of(width: int) -> Form:
-    """Return the form for a width."""
     if width >= 150:
         return Form.FULL
     if width >= 100:

@@ -29,7 +29,7 @@ _ATTRIBUTES = (
     ("reverse", "7", "27"),
     ("strike", "9", "29"),
 )
-"""Name in Rich, and the SGR codes that turn it on and off."""
+"""Attributes of text: the name in Rich, and the SGR codes that turn the attribute on and off."""
 
 
 class Run(NamedTuple):

@@ -34,7 +34,6 @@ class NoColors(LineFilter):
     """Filter that drops colours and keeps bold, dim, reverse and underline (https://no-color.org)."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Return segments without colours."""
         return [Segment(text, _colorless(style), control) for text, style, control in segments]
 
 
@@ -64,7 +63,6 @@ class AsciiOnly(LineFilter):
     """Filter that replaces other characters by ASCII of the same width: Textual's borders, people's names."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """Return segments in ASCII."""
         return [one if one.text.isascii() else Segment(_ascii(one.text), one.style, one.control) for one in segments]
 
 

@@ -405,8 +405,8 @@ def make_skin(
 ) -> Skin:
     """Return the skin of a theme by its Textual name; an unknown name means the dark theme.
 
-    `colors` is how many the terminal has; 0 for none. `slots` and `initials` are what people have already, of the skin
-    before.
+    `colors` is the terminal's number of colours; 0 for none. `slots` and `initials` are people's colours and initials
+    in the skin before.
     """
     palettes = PALETTES_256 if colors == 256 else PALETTES_16 if 0 < colors <= 16 else PALETTES
     glyphs = ASCII if ascii_only else PLAIN if colors <= 16 else UNICODE

@@ -119,7 +119,6 @@ def clock(seconds: float) -> str:
 
 
 def mark_of(severity: Severity, glyphs: Glyphs) -> tuple[str, Role]:
-    """Return the mark and the role of a severity."""
     if severity is Severity.CRITICAL:
         return glyphs.critical, "critical"
     return (glyphs.warning, "warning") if severity is Severity.WARNING else (glyphs.note, "note")

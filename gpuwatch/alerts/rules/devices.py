@@ -24,7 +24,7 @@ IDLE_AFTER: Final = 60.0
 _CONTEXT: Final = range(50 * units.MIB, units.GIB + 1)
 """Bytes of a context that does nothing: 320 MiB without libraries, up to 1 GiB with them (pytorch/pytorch#28394)."""
 _FULL: Final = 0.5
-"""Part of a GPU, or of the memory on the GPU where it computes, from which on a process fills another GPU."""
+"""Part of a GPU, or of what the process holds where it computes, from which on it fills a GPU that it does not use."""
 _QUOTED: Final = 48
 """Most characters of an environment variable in a title."""
 
@@ -50,8 +50,8 @@ def _observation(process: Process, gpu: Gpu, title: str, level: Severity | None,
 def find_outside_visible(context: RuleContext) -> Iterator[Observation]:
     """Find processes on a GPU that is not among their visible devices; a MIG instance counts as its GPU.
 
-    Where CUDA's order of different models can only be guessed, only the number of GPUs is compared; a choice that may
-    never have been made is not compared.
+    Where CUDA's order of different models can only be guessed, only the number of GPUs is compared. Nothing is
+    compared where the choice itself is doubtful.
     """
     for places in context.placements:
         process = places[0].process

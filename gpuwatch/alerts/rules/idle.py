@@ -42,9 +42,8 @@ _ZOMBIE: Final = "zombie"
 def find_idle(context: RuleContext) -> Iterator[Observation]:
     """Find users who hold memory on a GPU and have run nothing on it for longer than the limit.
 
-    All of a user's processes on the GPU must be idle; a process that only draws a screen does not count. While only a
-    minimum of the idle time is known and it is below the limit (gpuwatch started later), an alert is neither raised nor
-    cleared.
+    All of a user's processes on the GPU must be idle; a process that only draws a screen does not count. If they
+    have been idle since gpuwatch started, an alert is neither raised nor cleared before that is as long as the limit.
     """
     for gpu in context.listed:
         by_uid: defaultdict[int, list[GpuProcess]] = defaultdict(list)

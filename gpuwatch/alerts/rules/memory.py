@@ -38,7 +38,7 @@ GROWN: Final = 64 * units.MIB
 _FULL: Final = 1.0
 """Percent free below which a GPU is called full."""
 _LATER: Final = 1.5
-"""Factor on a limit that the time to full must exceed before an alert steps down or is cleared."""
+"""An alert steps down or is cleared once the time to full is longer than the limit times this."""
 _UNKNOWN: Final = "unknown processes"
 
 

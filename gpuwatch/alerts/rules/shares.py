@@ -34,11 +34,11 @@ OVERCOMMITTED: Final = "overbooked"
 OUTGROWN: Final = "past start size"
 
 _BUDGET_PERCENT: Final = 2.0
-"""Percent of the GPU that the allowance `budget` is at least."""
+"""Least allowance `budget`, in percent of the GPU."""
 _SECOND_STEP_PERCENT: Final = 10.0
-"""Percent of the limit that the allowance `second_step` is at least."""
+"""Least allowance `second_step`, in percent of the limit."""
 _CLEAR_BYTES: Final = 128 * units.MIB
-"""Bytes below limit and allowance at which an alert is cleared, though never below the limit itself."""
+"""Bytes by which memory must fall below limit plus allowance to clear an alert; at most the allowance."""
 
 _SURE: Final = {Confidence.GUESS: Severity.NOTE, Confidence.STALE: Severity.WARNING}
 """Highest severity of an overshoot by how sure its limit is."""
@@ -51,9 +51,10 @@ _DOUBT: Final = {Confidence.GUESS: "a guess", Confidence.STALE: "the file was ed
 def allowance(
     limit: Limit, total: float | None, *, collective: bool = False, allowances: Allowances | None = None
 ) -> int:
-    """Return how many bytes may be held over a limit, on a GPU of `total` bytes, before that is an overshoot.
+    """Return the bytes by which processes may exceed a limit before that is an overshoot.
 
-    A limit that is enforced, or agreed in bytes, has no allowance for `collective`: those buffers are within the limit.
+    `total` is the GPU's memory in bytes. `collective` adds room for buffers to exchange data between GPUs, except for
+    a limit that is enforced or agreed in bytes: it includes them.
     """
     by = allowances or Allowances()
     if limit.margin is Margin.EXACT:
@@ -162,9 +163,9 @@ def _overshoot_detail(usage: LimitUsage, gpu: Gpu, members: Sequence[Process], h
 
 
 def find_overbooked(context: RuleContext) -> Iterator[Observation]:
-    """Judge whether the declared limits exceed a GPU's total memory, reserved memory included: two halves do not.
+    """Judge whether the declared limits add up to more than a GPU's total memory; two halves are not more.
 
-    A note, since processes may hold less than they declare; a warning once the free memory is near its limit too.
+    It is a note, since processes may hold less than they declare, and a warning where little memory is free.
     """
     for gpu in context.gpus:
         room, total = room_of(gpu.memory), number(gpu.memory.total)

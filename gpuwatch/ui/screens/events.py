@@ -75,7 +75,7 @@ def _pids(alert: Alert) -> str:
 
 
 class EventList(RowList[Alert]):
-    """List of events; the cursor follows its event, or stays on the newest one."""
+    """List of events; when others come, the cursor stays on its event, or on the newest where it was there."""
 
     titled = False
 
@@ -143,7 +143,7 @@ SAME: Final = 30.0
 
 
 def _as_known(alert: Alert, log: Events) -> Alert:
-    """Return an event of the log, ended where the log has no end of it and no gpuwatch records any more."""
+    """Return an event of the log; one without an end counts as ended where no gpuwatch records any more."""
     if alert.ended is not None or log.watched:
         return alert
     until = log.watched_until or alert.seen
@@ -197,7 +197,7 @@ class EventsScreen(ListScreen[EventList]):
     """
 
     class Read(Message):
-        """The log was read."""
+        """Message: the log was read."""
 
     NAME = TITLE = "events"
     KEYS = (

@@ -23,7 +23,7 @@ TWO_COLUMNS = 110
 """Least width at which the two halves stand side by side."""
 
 _SHORT = 30
-"""Largest number of cells of an aside that stands behind its value; a longer one has a line of its own."""
+"""Largest number of cells of an aside that stands after its value; a longer one has a line of its own."""
 
 _LABEL = 15
 """Largest number of cells of the labels."""
@@ -194,7 +194,7 @@ def label_cells(sections: Sequence[Section]) -> int:
 def draw(sections: Sequence[Section], spell: Callable[[str], str] = str, least: int = 0) -> Group:
     """Draw sections as tables of labels and values; the values wrap, and may be any text.
 
-    `least` is how many cells the labels take at least.
+    `least` is the least width of the labels, in cells.
     """
     parts: list[Text | Table] = []
     width = max(label_cells(sections), least)

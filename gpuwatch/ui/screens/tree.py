@@ -119,7 +119,7 @@ class _Runs:
         self._ellipsis = glyphs.ellipsis
 
     def write(self, words: str, role: Role, gap: int = 0, keep: int = 0) -> None:
-        """Write words, cut so that `keep` cells stay free, and `gap` blanks behind them."""
+        """Write words, cut so that `keep` cells stay free, and then `gap` blanks."""
         room = self.left - keep
         if words and room > 0:
             words = words if cell_len(words) <= room else fit(words, room, ellipsis=self._ellipsis)

@@ -94,7 +94,6 @@ class Alerts(LinePanel):
     _drawn: Sequence[Alert] = ()
 
     def draw(self, view: View, layout: Layout, width: int) -> None:
-        """Draw a frame."""
         alerts = alerts_of(view.frame)
         self._drawn = alerts[: layout.alerts]
         self.show(alert_lines(alerts, view.skin, width, layout.alerts))

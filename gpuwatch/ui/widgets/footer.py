@@ -62,12 +62,10 @@ class Footer(LinePanel):
     _buttons: list[tuple[int, int, str]]
 
     def draw(self, found: Sequence[Hint], skin: Skin, width: int) -> None:
-        """Draw the keys."""
         line, self._buttons = footer_line(found, skin, width)
         self.show([line])
 
     def on_click(self, event: events.Click) -> None:
-        """Press the key that was clicked."""
         for start, end, action in self._buttons:
             if start <= event.x < end:
                 self.post_message(self.Pressed(action))

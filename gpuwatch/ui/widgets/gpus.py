@@ -639,7 +639,6 @@ class Gpus(LinePanel):
         self._skin: Skin | None = None
 
     def draw(self, view: View, layout: Layout, width: int) -> None:
-        """Draw a frame."""
         if view.skin is not self._skin or len(self._bars) > MOST_BARS:
             self._skin, self._bars = view.skin, {}
         alerts: defaultdict[str, list[Alert]] = defaultdict(list)

@@ -83,5 +83,4 @@ class Header(LinePanel):
     """The first line."""
 
     def draw(self, view: View, width: int) -> None:
-        """Draw a frame."""
         self.show([header_line(view, width)])

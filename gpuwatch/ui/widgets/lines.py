@@ -66,7 +66,6 @@ class LineBuilder:
         return self
 
     def gap(self, cells: int = 1) -> LineBuilder:
-        """Write blanks."""
         if cells > 0:
             self.spans.append(Span(" " * cells, self._styles("text", self.ground), cells))
             self.cells += cells
@@ -98,12 +97,10 @@ class LineBuilder:
 
 
 def blank(skin: Skin, width: int) -> Line:
-    """Return an empty line."""
     return LineBuilder(skin).build(width)
 
 
 def centred(skin: Skin, text: str, width: int, role: Role = "muted") -> Line:
-    """Return a line with text in its middle."""
     shown = fit(text, width, ellipsis=skin.glyphs.ellipsis) if cell_len(text) > width else text
     return LineBuilder(skin).gap(max(0, (width - cell_len(shown)) // 2)).write(shown, role).build(width)
 
@@ -234,5 +231,4 @@ class LinePanel(Widget):
 
     @property
     def text(self) -> list[str]:
-        """The lines as plain text."""
         return [plain(line) for line in self.lines]

@@ -92,5 +92,4 @@ class Notice(LinePanel):
     """Words in place of the panels."""
 
     def draw(self, lines: list[Line]) -> None:
-        """Show lines."""
         self.show(lines)

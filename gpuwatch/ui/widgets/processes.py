@@ -157,11 +157,9 @@ class Processes(RowList[Row]):
         return self._order.sort(rows, self.by, reverse=self.reverse)
 
     def columns(self, skin: Skin, width: int) -> list[Column]:
-        """Return the columns of the layout."""
         return columns(self._form, self.every, skin.glyphs)
 
     def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
-        """Return the cells of a row."""
         row, view = self.found[place], self._view
         glyphs, taken = skin.glyphs, view.frame.snapshot.taken
         old = view.dimmed(row.gpu)
@@ -182,7 +180,7 @@ class Processes(RowList[Row]):
         return tuple(cells)
 
     def _share(self, row: Row, column: Column, role: Role, glyphs: Glyphs) -> tuple[str, Role]:
-        """Return the holding and the declared share, `62/40 ▲` with the mark of an overshoot, slash below slash."""
+        """Return the holding and the declared share, and the mark of an overshoot: `62/40 ▲`. Slashes are aligned."""
         over = self._over.get((row.gpu.key, row.holding.pid))
         mark, role = mark_of(over, glyphs) if over else ("", role)
         held, declared = share_words(row)

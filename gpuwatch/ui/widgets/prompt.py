@@ -81,7 +81,6 @@ class Prompt(Horizontal):
         self.close()
 
     def close(self) -> None:
-        """Hide the prompt."""
         self.display = False
         self.screen.set_focus(None)
         self.post_message(self.Left())
@@ -97,5 +96,4 @@ class Prompt(Horizontal):
 
     @property
     def note(self) -> str:
-        """Text of the note."""
         return self.query_one(self._Note).text[0].strip()

@@ -236,7 +236,6 @@ class RowList(LinePanel, Generic[T]):
         self.show((drawn + [blank(skin, width)] * (lines - len(drawn)))[:lines])
 
     def title_line(self, skin: Skin, width: int) -> Line:
-        """Draw the titles."""
         builder = LineBuilder(skin, "band")
         for column in self._table_columns:
             self._write_title(builder, column, skin)

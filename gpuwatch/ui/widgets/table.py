@@ -58,7 +58,6 @@ class Table:
         self._drawn: dict[Hashable, _Drawn] = {}
 
     def lines(self, skin: Skin, width: int, columns: Sequence[Column], rows: Iterable[Row]) -> list[Line]:
-        """Draw rows."""
         same = skin is self._skin and self._form == (width, columns)
         before = self._drawn if same else {}
         self._skin, self._form = skin, (width, columns)
@@ -96,7 +95,6 @@ class Table:
 
 
 def title_line(columns: Sequence[Column], skin: Skin, width: int) -> Line:
-    """Draw the titles of columns."""
     builder = LineBuilder(skin, "band")
     for column in columns:
         write_title(builder, column)
