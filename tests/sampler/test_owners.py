@@ -119,8 +119,8 @@ def test_a_process_whose_threads_cannot_be_read_is_not_said_to_be_a_zombie(tmp_p
     assert read(Owners(proc=tmp_path), 7).state == ""
 
 
-BURN = 'while [ -d "/proc/$PPID" ]; do :; done'
-"""Ends with whoever started it."""
+BURN = 'ulimit -t 60; while [ -d "/proc/$PPID" ]; do :; done'
+"""Ends with whoever started it, or after a minute of CPU where that one stays a zombie."""
 
 
 def test_the_cpu_of_what_a_process_has_started_is_known_to_the_viewer_alone(child: Start) -> None:
