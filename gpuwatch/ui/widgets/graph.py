@@ -1,0 +1,497 @@
+"""Graphs over time, drawn as lines of cells: braille lines and stacked areas, with limits, marks and a cursor.
+
+A graph is drawn by pure functions from its values; nothing is read here. The first line has the title and the legend
+with the values of now or of the cursor's time, the last line is the time axis. A value that is not known is a gap: its
+cells stay empty, and no line leads across it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from math import ceil, floor, isfinite
+from typing import Final, NamedTuple, TypeAlias
+
+from rich.cells import cell_len
+from rich.style import Style
+
+from gpuwatch.ui.theme import Glyphs, Skin
+from gpuwatch.ui.widgets.lines import Line, LineBuilder, Span
+
+STEPS: Final = {60.0: 10.0, 600.0: 60.0, 3600.0: 300.0, 21600.0: 1800.0, 86400.0: 7200.0}
+"""Spans of time in seconds, each with the step by which its time axis moves: a move draws and sends all cells anew."""
+SPANS: Final = {60.0: "1 min", 600.0: "10 min", 3600.0: "1 h", 21600.0: "6 h", 86400.0: "24 h"}
+
+AXIS: Final = 6
+"""Cells of the value axis at the left."""
+_LEAST_CELLS: Final = 12
+"""Cells of a plot from which on it is drawn; below that there is the legend alone."""
+_LETTERS: Final = 12
+"""Cells from one initial to the next in an area."""
+
+_LEFT: Final = (0x01, 0x02, 0x04, 0x40)
+_RIGHT: Final = (0x08, 0x10, 0x20, 0x80)
+"""Bits of the dots of a braille character, from top to bottom."""
+_BRAILLE: Final = {mask: chr(0x2800 + mask) if mask else " " for mask in range(256)}
+
+Values: TypeAlias = Sequence[float | None]
+"""Values of equal parts of the span, oldest first; None is a gap."""
+
+
+class Curve(NamedTuple):
+    """Values of one thing over time."""
+
+    label: str
+    values: Values
+    style: Style
+    """Colour of its line, or text and background of its area."""
+    mark: str = "*"
+    """Character that stands for it: in the legend, in areas, and where there is no braille or no colour."""
+    now: float | None = None
+    """Newest value, for the legend."""
+    hatched: bool = False
+    """Whether its area is hatched, and has no background."""
+
+
+class Limit(NamedTuple):
+    """Line that a curve should stay below: one number, or values over time like those of a curve."""
+
+    label: str
+    value: float | Values
+    style: Style
+
+
+class Mark(NamedTuple):
+    """Event on the time axis."""
+
+    at: float
+    text: str
+    """One cell."""
+    style: Style
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Graph of some curves: as lines, or stacked as areas."""
+
+    title: str
+    until: float
+    """Wall-clock time of the right end of the time axis."""
+    span: float
+    """Seconds of the time axis."""
+    curves: Sequence[Curve]
+    top: float
+    """Value of the upper end."""
+    unit: str = ""
+    low: float = 0.0
+    stacked: bool = False
+    limits: Sequence[Limit] = ()
+    marks: Sequence[Mark] = ()
+    show: Callable[[float], str] = "{:.0f}".format
+    """Formats a value without its unit."""
+
+
+class _Piece(NamedTuple):
+    """Cell of a plot."""
+
+    char: str
+    style: Style
+
+
+def axis_end(now: float, span: float) -> float:
+    """Return the wall-clock time at which a time axis ends: a round time of the local clock, after `now`."""
+    step = STEPS[span]
+    offset = time.localtime(now).tm_gmtoff
+    return (floor((now + offset) / step) + 1) * step - offset
+
+
+def plot_cells(width: int) -> int:
+    """Return the cells of a plot in a graph of `width` cells."""
+    return max(0, width - AXIS)
+
+
+def points(width: int, span: float, *, stacked: bool = False) -> int:
+    """Return how many values a graph of `width` cells can show; not more than one a second."""
+    return max(1, min(plot_cells(width) * (1 if stacked else 2), int(span)))
+
+
+def time_at(graph: Graph, x: int, width: int) -> float | None:
+    """Return the time in the middle of a column; None left of the plot and right of it."""
+    cells = plot_cells(width)
+    place = x - AXIS
+    return graph.until - graph.span + (place + 0.5) * graph.span / cells if 0 <= place < cells else None
+
+
+def column_of(graph: Graph, at: float, width: int) -> int | None:
+    """Return the column (of the plot) that has a time; None where it has none."""
+    cells = plot_cells(width)
+    if not isfinite(at) or cells <= 0:
+        return None
+    place = floor((at - graph.until + graph.span) / graph.span * cells)
+    return place if 0 <= place < cells else None
+
+
+def draw_graph(
+    graph: Graph, skin: Skin, width: int, height: int, *, cursor: float | None = None, axis: bool = True
+) -> list[Line]:
+    """Draw a graph in exactly `height` lines of `width` cells; `cursor` is the time whose values the legend shows.
+
+    Where there is no room for a plot, there is the legend alone.
+    """
+    if height <= 0 or width <= 0:
+        return []
+    cells, rows = plot_cells(width), height - 1 - axis
+    column = column_of(graph, cursor, width) if cursor is not None else None
+    lines = [_legend(graph, skin, width, column, cells)]
+    if rows < 1 or cells < _LEAST_CELLS:
+        return (lines + [LineBuilder(skin).build(width)] * height)[:height]
+    plot = _areas(graph, skin, cells, rows) if graph.stacked else _lines(graph, skin, cells, rows)
+    labels = _value_labels(graph, rows)
+    for row, spans in enumerate(plot):
+        builder = LineBuilder(skin).write(labels.get(row, ""), "muted", AXIS - 1, right=True)
+        builder.write("|" if skin.glyphs.ascii else "┤" if row in labels else "│", "faint")
+        builder.write_spans(spans if column is None else _with_cursor(spans, column, skin))
+        lines.append(builder.build(width))
+    if axis:
+        lines.append(_time_axis(graph, skin, width, cells, column))
+    return lines
+
+
+def at_column(values: Values, column: int, cells: int) -> float | None:
+    """Return the mean of the values that a column shows; None for a gap."""
+    number = len(values)
+    first = column * number // cells
+    some = values[first : max(first + 1, (column + 1) * number // cells)]
+    inside = [one for one in some if one is not None and isfinite(one)]
+    return sum(inside) / len(inside) if inside else None
+
+
+def _columns(values: Values, columns: int) -> list[float | None]:
+    """Return a value for each of some columns."""
+    number = len(values)
+    if not number:
+        return [None] * columns
+    if number <= columns:
+        spread = [values[column * number // columns] for column in range(columns)]
+        return [one if one is not None and isfinite(one) else None for one in spread]
+    return [at_column(values, column, columns) for column in range(columns)]
+
+
+# -- the legend and the axes ---------------------------------------------------------------------------------------
+
+
+def _legend(graph: Graph, skin: Skin, width: int, column: int | None, cells: int) -> Line:
+    """Draw title and legend; entries for which there is no room are counted, `+2`."""
+    builder = LineBuilder(skin).write(graph.title, "strong", min(cell_len(graph.title), width))
+    if graph.unit:
+        builder.gap().write(graph.unit, "muted")
+    if column is not None and cells:
+        builder.gap().write(_clock(graph.until - graph.span + (column + 0.5) * graph.span / cells), "note")
+    entries: list[list[tuple[str, Style | None]]] = []
+    for curve in graph.curves:
+        value = curve.now if column is None else at_column(curve.values, column, cells)
+        shown = graph.show(value) if value is not None and isfinite(value) else skin.glyphs.missing
+        several = len(graph.curves) > 1 or graph.stacked
+        entries.append([(curve.mark, curve.style), (f" {curve.label}", None)] if several else [])
+        entries[-1].append((f" {shown}", skin.styles("strong")))
+    for limit in graph.limits:
+        value = _limit_at(limit, column, cells)
+        shown = graph.show(value) if value is not None and isfinite(value) else skin.glyphs.missing
+        entries.append([(_limit_sign(skin.glyphs), limit.style), (f" {limit.label} {shown}", None)])
+    for place, entry in enumerate(entries):
+        left = len(entries) - place
+        needed = sum(cell_len(text) for text, _ in entry) + 2
+        if builder.cells + needed + (len(f"  +{left - 1}") if left > 1 else 0) > width:
+            builder.gap(2).write(f"+{left}", "muted")
+            break
+        builder.gap(2)
+        for text, style in entry:
+            builder.write(text, style or "muted")
+    return builder.build(width)
+
+
+def _limit_at(limit: Limit, column: int | None, cells: int) -> float | None:
+    if isinstance(limit.value, (int, float)):
+        return limit.value
+    if column is not None and cells:
+        return at_column(limit.value, column, cells)
+    return next((one for one in reversed(limit.value) if one is not None), None)
+
+
+def _limit_sign(glyphs: Glyphs) -> str:
+    return "-" if glyphs.ascii else "╌"
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def _value_labels(graph: Graph, rows: int) -> dict[int, str]:
+    """Return the labels of the value axis by row: both ends, and what lies between where there is room."""
+    parts = 4 if rows >= 9 else 2 if rows >= 4 else 1
+    if rows == 1:
+        return {0: graph.show(graph.top)}
+    places = [(round((rows - 1) * (parts - part) / parts), part / parts) for part in range(parts + 1)]
+    return {row: graph.show(graph.low + (graph.top - graph.low) * part)[: AXIS - 1] for row, part in places}
+
+
+def _time_axis(graph: Graph, skin: Skin, width: int, cells: int, cursor: int | None) -> Line:
+    """Draw the time axis: clock times at round times, and the marks in place of the line."""
+    ascii_only = skin.glyphs.ascii
+    bar, tick, corner = ("-", "+", "+") if ascii_only else ("─", "┴", "└")
+    form = "%H:%M:%S" if graph.span <= 60 else "%H:%M"
+    label_cells = len(time.strftime(form, time.localtime(graph.until))) + 3
+    step = STEPS.get(graph.span, graph.span / 12)
+    interval = next(
+        (step * many for many in (1, 2, 3, 4, 6, 12) if cells * step * many / graph.span >= label_cells), graph.span
+    )
+    styles = skin.styles
+    pieces = [_Piece(bar, styles("faint"))] * cells
+    start = graph.until - graph.span
+    offset = time.localtime(graph.until).tm_gmtoff
+    at = ceil((start + offset) / interval) * interval - offset
+    while at < graph.until:
+        place = floor((at - start) / graph.span * cells)
+        words = tick + time.strftime(form, time.localtime(at))
+        if 0 <= place <= cells - len(words):
+            pieces[place : place + len(words)] = [_Piece(words[0], styles("faint"))] + [
+                _Piece(char, styles("muted")) for char in words[1:]
+            ]
+        at += interval
+    for mark in graph.marks:
+        column = column_of(graph, mark.at, width)
+        if column is not None:
+            pieces[column] = _Piece(mark.text, mark.style)
+    if cursor is not None:
+        pieces[cursor] = _Piece(skin.glyphs.up, styles("note"))
+    builder = LineBuilder(skin).gap(AXIS - 1).write(corner, "faint")
+    return builder.write_spans(_joined(pieces)).build(width)
+
+
+def _joined(pieces: Iterable[_Piece]) -> list[Span]:
+    """Join neighbours of one style into spans."""
+    spans = []
+    for style, run in groupby(pieces, key=lambda one: one.style):
+        text = "".join(one.char for one in run)
+        spans.append(Span(text, style, len(text)))
+    return spans
+
+
+def _with_cursor(spans: Sequence[Span], column: int, skin: Skin) -> list[Span]:
+    """Draw the column of the cursor: a line where there is nothing, and another background where there is something."""
+    styles = skin.styles
+    found: list[Span] = []
+    x = 0
+    for span in spans:
+        end = x + span.cells
+        if not x <= column < end:
+            found.append(span)
+        else:
+            place = column - x
+            before, char, after = span.text[:place], span.text[place], span.text[place + 1 :]
+            if char == " " and span.style.bgcolor == styles("text").bgcolor:
+                inner = Span("|" if skin.glyphs.ascii else "│", styles("note"), 1)
+            elif styles.color:
+                inner = Span(char, span.style + Style(bgcolor=styles.palette.cursor), 1)
+            else:
+                inner = Span(char, span.style + Style(reverse=True), 1)
+            found += [Span(before, span.style, place)] * bool(before)
+            found.append(inner)
+            found += [Span(after, span.style, len(after))] * bool(after)
+        x = end
+    return found
+
+
+# -- lines ---------------------------------------------------------------------------------------------------------
+
+
+def _levels(values: Values, columns: int, levels: int, low: float, top: float) -> list[int | None]:
+    """Return the level of each column, 0 to `levels` - 1; a value beyond the axis has the outermost level."""
+    highest = levels - 1
+    scale = highest / (top - low) if top > low else 0.0
+    found = _columns(values, columns)
+    if not scale:
+        return [None if one is None else 0 for one in found]
+    return [None if one is None else round(min(highest, max(0.0, (one - low) * scale))) for one in found]
+
+
+def _lines(graph: Graph, skin: Skin, cells: int, rows: int) -> list[list[Span]]:
+    """Draw curves as lines: in braille, or with a character for each where they would else look alike."""
+    braille = not skin.glyphs.ascii and (skin.styles.color or len(graph.curves) == 1)
+    across, down = (2, 4) if braille else (1, 1)
+    masks = [[bytearray(cells) for _ in range(rows)] for _ in graph.curves]
+    for curve, grid in zip(graph.curves, masks, strict=True):
+        _trace(_levels(curve.values, cells * across, rows * down, graph.low, graph.top), grid, across, down)
+    dashes = [
+        _limit_places(limit, cells, rows * down, graph, skin, braille=braille, down=down) for limit in graph.limits
+    ]
+    base = skin.styles("text")
+    if len(masks) == 1 and not dashes and braille:
+        style = graph.curves[0].style
+        return [[Span(bytes(row).decode("latin-1").translate(_BRAILLE), style, cells)] for row in masks[0]]
+    drawn = []
+    for row in range(rows):
+        pieces = [_Piece(" ", base)] * cells
+        for dashed in dashes:
+            for column, piece in dashed.get(row, ()):
+                pieces[column] = piece
+        for curve, grid in zip(graph.curves, masks, strict=True):
+            mask = grid[row]
+            if any(mask):
+                for column, bits in enumerate(mask):
+                    if bits:
+                        pieces[column] = _Piece(_BRAILLE[bits] if braille else curve.mark, curve.style)
+        drawn.append(_joined(pieces))
+    return drawn
+
+
+def _trace(levels: Sequence[int | None], grid: list[bytearray], across: int, down: int) -> None:
+    """Set the dots of a curve: its level at each column, joined with the column before where that has one."""
+    last = len(grid) * down - 1
+    before: int | None = None
+    for column, level in enumerate(levels):
+        if level is not None:
+            first, until = (level, level) if before is None else (min(level, before), max(level, before))
+            if before is not None and until > first:  # the end that the column before has drawn already
+                first, until = (first + 1, until) if before == first else (first, until - 1)
+            place, bits = column // across, _RIGHT if column % across else _LEFT
+            for dot in range(last - until, last - first + 1):
+                grid[dot // down][place] |= bits[dot % down]
+        before = level
+
+
+def _limit_places(
+    limit: Limit, cells: int, levels: int, graph: Graph, skin: Skin, *, braille: bool, down: int
+) -> dict[int, list[tuple[int, _Piece]]]:
+    """Return the cells of a limit's line by row: dotted, one dot a cell."""
+    values = [limit.value] * cells if isinstance(limit.value, (int, float)) else _columns(limit.value, cells)
+    places: dict[int, list[tuple[int, _Piece]]] = {}
+    found = [one if one is not None and graph.low <= one <= graph.top else None for one in values]
+    for column, level in enumerate(_levels(found, cells, levels, graph.low, graph.top)):
+        if level is not None:
+            dot = levels - 1 - level
+            char = _BRAILLE[_LEFT[dot % down]] if braille else _limit_sign(skin.glyphs)
+            places.setdefault(dot // down, []).append((column, _Piece(char, limit.style)))
+    return places
+
+
+# -- areas ---------------------------------------------------------------------------------------------------------
+
+
+def _areas(graph: Graph, skin: Skin, cells: int, rows: int) -> list[list[Span]]:
+    """Draw curves stacked: each area has its colour, and its initial every few cells; without colours in every cell."""
+    whole = skin.glyphs.ascii or not skin.styles.color
+    per = 1 if whole else 8
+    extent = graph.top - graph.low
+    scale = rows * per / extent if extent > 0 else 0.0
+    values = [_columns(curve.values, cells) for curve in graph.curves]
+    limits = [
+        _columns([limit.value] if isinstance(limit.value, (int, float)) else limit.value, cells)
+        for limit in graph.limits
+    ]
+    painter = _AreaPainter(graph, skin, rows, per)
+    columns = []
+    for column in range(cells):
+        ends: list[int] = []
+        total = 0.0
+        some = False
+        for one in values:
+            value = one[column]
+            if value is not None:
+                some = True
+                total += max(0.0, value)
+            ends.append(round(min(rows * per, (total - graph.low) * scale)) if total > graph.low else 0)
+        lines = tuple(_row_of(one[column], graph, scale, rows, per) for one in limits)
+        letter = column % _LETTERS == _LETTERS // 2
+        columns.append(painter.column(tuple(ends) if some else None, lines, letter))
+    return [_joined(pieces) for pieces in zip(*columns, strict=True)]
+
+
+def _row_of(value: float | None, graph: Graph, scale: float, rows: int, per: int) -> int | None:
+    """Return the row, from the top, in which a limit's line is drawn; None outside of the plot."""
+    if value is None or not graph.low <= value <= graph.top:
+        return None
+    return max(0, rows - max(1, ceil((value - graph.low) * scale / per)))
+
+
+class _AreaPainter:
+    """Painter of the columns of stacked areas; alike columns are painted once."""
+
+    def __init__(self, graph: Graph, skin: Skin, rows: int, per: int) -> None:
+        self._curves, self._limits = graph.curves, graph.limits
+        self._skin, self._rows, self._per = skin, rows, per
+        self._base = skin.styles("text")
+        self._painted: dict[tuple[tuple[int, ...] | None, tuple[int | None, ...], bool], list[_Piece]] = {}
+
+    def column(self, ends: tuple[int, ...] | None, lines: tuple[int | None, ...], letter: bool) -> list[_Piece]:
+        """Return the cells of a column, from the top; `ends` are the upper ends of the areas, None for a gap."""
+        key = (ends, lines, letter)
+        found = self._painted.get(key)
+        if found is None:
+            found = self._painted[key] = self._paint(ends, lines, letter)
+        return found
+
+    def _paint(self, ends: tuple[int, ...] | None, lines: tuple[int | None, ...], letter: bool) -> list[_Piece]:
+        pieces: list[_Piece] = []
+        for row in range(self._rows):
+            low = (self._rows - 1 - row) * self._per
+            owner, piece = (None, _Piece(" ", self._base)) if ends is None else self._cell(ends, low, letter)
+            for limit, at in zip(self._limits, lines, strict=True):
+                if at == row and ends is not None:
+                    piece = _Piece(_limit_sign(self._skin.glyphs), self._on(limit.style, owner))
+            pieces.append(piece)
+        return pieces
+
+    def _on(self, style: Style, owner: int | None) -> Style:
+        """Return the style of a limit's line on an area: as bright as text there, or in its own colour beside them."""
+        ground = None if owner is None else self._curves[owner].style.bgcolor
+        if ground is None or not self._skin.styles.color:
+            return style
+        return _style(self._curves[owner].style.color if owner is not None else style.color, ground)
+
+    def _cell(self, ends: tuple[int, ...], low: int, letter: bool) -> tuple[int | None, _Piece]:
+        """Return the owner of most of a cell (None for nothing), and the cell; `low` is the level of its lower edge."""
+        per = self._per
+        high = low + per
+        parts: list[tuple[int, int | None, int, int]] = []
+        start = 0
+        for owner, end in enumerate(ends):
+            if end > start:
+                inside = min(end, high) - max(start, low)
+                if inside > 0:
+                    parts.append((inside, owner, max(start, low), min(end, high)))
+                start = end
+        if start < high:
+            parts.append((high - max(start, low), None, max(start, low), high))
+        place = max(range(len(parts)), key=lambda one: parts[one][0])
+        inside, most, begin, until = parts[place]
+        if inside == per or (begin > low and until < high):
+            return most, self._full(most, letter)
+        if begin == low:
+            return most, self._split(most, parts[place + 1][1], until - low)
+        return most, self._split(parts[place - 1][1], most, begin - low)
+
+    def _full(self, owner: int | None, letter: bool) -> _Piece:
+        if owner is None:
+            return _Piece(" ", self._base)
+        curve = self._curves[owner]
+        if curve.hatched:
+            return _Piece(self._skin.glyphs.hatch, curve.style)
+        return _Piece(curve.mark if letter or not self._skin.styles.color else " ", curve.style)
+
+    def _split(self, lower: int | None, upper: int | None, eighths: int) -> _Piece:
+        """Return a cell with two owners, the lower one in some eighths of it."""
+        below = None if lower is None else self._curves[lower]
+        above = None if upper is None else self._curves[upper]
+        if below is None or below.hatched:
+            return self._full(lower if eighths >= 4 else upper, letter=False)
+        ground = self._base.bgcolor if above is None or above.hatched else above.style.bgcolor
+        return _Piece(self._skin.glyphs.levels[eighths - 1], _style(below.style.bgcolor, ground))
+
+
+@lru_cache(1024)
+def _style(color: object, ground: object) -> Style:
+    return Style(color=color, bgcolor=ground)  # type: ignore[arg-type]

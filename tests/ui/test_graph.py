@@ -1,0 +1,308 @@
+"""Graphs: their size, gaps, legend, cursor and axes, with colours, without, and in ASCII."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.style import Style
+
+from gpuwatch.ui.theme import Skin, make_skin
+from gpuwatch.ui.widgets.graph import (
+    AXIS,
+    SPANS,
+    STEPS,
+    Curve,
+    Graph,
+    Limit,
+    Mark,
+    Values,
+    axis_end,
+    column_of,
+    draw_graph,
+    plot_cells,
+    points,
+    time_at,
+)
+from gpuwatch.ui.widgets.lines import Line, plain
+
+END = 1_795_269_840.0
+"""Saturday 21 November 2026, 14:04 UTC."""
+SKINS = {
+    "colours": make_skin("gpuwatch-dark"),
+    "light": make_skin("gpuwatch-light"),
+    "256": make_skin("gpuwatch-dark", colors=256),
+    "16": make_skin("gpuwatch-dark", colors=16),
+    "none": make_skin("gpuwatch-dark", colors=0),
+    "ascii": make_skin("gpuwatch-dark", ascii_only=True),
+    "plain ascii": make_skin("gpuwatch-dark", ascii_only=True, colors=0),
+}
+skins = pytest.mark.parametrize("skin", SKINS.values(), ids=SKINS)
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the clock times of the axis in UTC."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    os.environ.pop("TZ", None)
+    time.tzset()
+
+
+def of(
+    *values: Values,
+    stacked: bool = False,
+    skin: Skin = SKINS["colours"],
+    top: float = 100.0,
+    limits: tuple[Limit, ...] = (),
+    marks: tuple[Mark, ...] = (),
+) -> Graph:
+    """A graph of some curves, called a, b and so on."""
+    skin.styles.add_people({place: chr(97 + place) for place in range(len(values))})
+    line = skin.styles("note")
+    curves = [
+        Curve(f"{chr(97 + place)}da", one, skin.styles.owner(place) if stacked else line, chr(97 + place), 7.0)
+        for place, one in enumerate(values)
+    ]
+    return Graph("Memory", END, 600.0, curves, top, "GiB", stacked=stacked, limits=limits, marks=marks)
+
+
+def text(lines: list[Line]) -> str:
+    return "\n".join(plain(line) for line in lines)
+
+
+def plot(lines: list[Line]) -> list[str]:
+    """The lines between the legend and the time axis, without the value axis."""
+    return [plain(line)[AXIS:] for line in lines[1:-1]]
+
+
+def grounds(line: Line) -> list[str | None]:
+    """The background of each cell."""
+    return [span.style.bgcolor.name if span.style.bgcolor else None for span in line for _ in range(span.cells)]
+
+
+# -- whatever the values and the size ------------------------------------------------------------------------------
+
+numbers = st.none() | st.floats() | st.floats(0, 120)
+series = st.lists(numbers, max_size=150)
+
+
+@given(
+    st.lists(series, min_size=1, max_size=5),
+    st.booleans(),
+    st.integers(10, 400),
+    st.integers(3, 60),
+    st.sampled_from(list(SKINS)),
+    st.floats(-1e9, 1e9) | st.just(100.0),
+    st.floats(allow_nan=False) | st.just(END - 200),
+    st.booleans(),
+    series,
+)
+def test_every_graph_is_as_large_as_asked(
+    values: list[list[float | None]],
+    stacked: bool,
+    width: int,
+    height: int,
+    name: str,
+    top: float,
+    cursor: float,
+    axis: bool,
+    limit: list[float | None],
+) -> None:
+    skin = SKINS[name]
+    limits = (Limit("limit", limit, skin.styles("strong")), Limit("max", 30.0, skin.styles("muted")))
+    marks = (Mark(cursor, "!", Style()), Mark(END - 10, "!", Style()))
+    graph = of(*values, stacked=stacked, skin=skin, top=top, limits=limits, marks=marks)
+    lines = draw_graph(graph, skin, width, height, cursor=cursor, axis=axis)
+    assert len(lines) == height
+    assert [sum(span.cells for span in line) for line in lines] == [width] * height
+    assert [len(plain(line)) for line in lines] == [width] * height
+    assert text(lines).isascii() or not skin.glyphs.ascii
+
+
+@given(st.lists(st.none() | st.floats(0, 100), min_size=1, max_size=60), st.booleans(), st.sampled_from(list(SKINS)))
+def test_gaps_stay_empty(values: list[float | None], stacked: bool, name: str) -> None:
+    skin = SKINS[name]
+    cells = 4 * len(values)
+    lines = draw_graph(of(values, stacked=stacked, skin=skin), skin, cells + AXIS, 10)
+    ground = skin.styles("text").bgcolor
+    for line in lines[1:-1]:
+        drawn, back = plain(line)[AXIS:], grounds(line)[AXIS:]
+        for place, value in enumerate(values):
+            if value is None:
+                assert drawn[4 * place : 4 * place + 4].isspace()
+                assert set(back[4 * place : 4 * place + 4]) == {ground.name if ground else None} or not stacked
+
+
+@skins
+@pytest.mark.parametrize("stacked", [False, True])
+def test_every_value_is_drawn(skin: Skin, stacked: bool) -> None:
+    """A value in each fourth column, and nothing between."""
+    values = [50.0 if place % 4 == 0 else None for place in range(48)]
+    rows = plot(draw_graph(of(values, stacked=stacked, skin=skin), skin, 48 + AXIS, 10))
+    lines = draw_graph(of(values, stacked=stacked, skin=skin), skin, 48 + AXIS, 10)
+    base = skin.styles("text").bgcolor
+    filled = [
+        any(row[place] != " " for row in rows)
+        or any(grounds(line)[AXIS + place] != (base.name if base else None) for line in lines[1:-1])
+        for place in range(48)
+    ]
+    assert filled == [place % 4 == 0 for place in range(48)]
+
+
+# -- lines ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_joins_its_values_and_stays_on_its_level() -> None:
+    rows = plot(draw_graph(of([0.0] * 12 + [100.0] * 12), SKINS["colours"], 12 + AXIS, 6))
+    assert rows == ["      ⡏⠉⠉⠉⠉⠉", "      ⡇     ", "      ⡇     ", "⣀⣀⣀⣀⣀⣀⠇     "]
+
+
+def test_a_single_value_is_a_single_dot() -> None:
+    values = [None] * 24
+    rows = plot(draw_graph(of([*values[:11], 100.0, *values[12:]]), SKINS["colours"], 12 + AXIS, 6))
+    assert "".join(rows).strip() == "⠈"
+
+
+def test_several_lines_without_colours_have_characters() -> None:
+    rows = plot(draw_graph(of([0.0] * 12, [100.0] * 12, skin=SKINS["none"]), SKINS["none"], 12 + AXIS, 6))
+    assert rows == ["b" * 12, " " * 12, " " * 12, "a" * 12]
+
+
+@skins
+def test_a_limit_is_a_line_of_its_own(skin: Skin) -> None:
+    limit = Limit("limit", 100.0, skin.styles("strong"))
+    lines = draw_graph(of([0.0] * 48, skin=skin, limits=(limit,)), skin, 48 + AXIS, 6)
+    assert len(set(plot(lines)[0])) == 1
+    assert not plot(lines)[0].isspace()
+    assert "limit 100" in plain(lines[0])
+
+
+def test_a_limit_beyond_the_axis_is_not_drawn_and_stands_in_the_legend() -> None:
+    limit = Limit("limit", 300.0, Style())
+    lines = draw_graph(of([0.0] * 48, limits=(limit,)), SKINS["colours"], 48 + AXIS, 6)
+    assert plot(lines)[0].isspace()
+    assert "limit 300" in plain(lines[0])
+
+
+# -- areas ---------------------------------------------------------------------------------------------------------
+
+
+def test_areas_are_stacked_in_the_owners_colours() -> None:
+    skin = SKINS["colours"]
+    lines = draw_graph(of([25.0] * 24, [50.0] * 24, stacked=True), skin, 24 + AXIS, 6)
+    fills = skin.styles.palette.fills
+    column = [grounds(line)[AXIS + 3] for line in lines[1:-1]]
+    assert column == [skin.styles.palette.base, *[skin.styles.owner(1).bgcolor.name] * 2, fills[0]]  # type: ignore[union-attr]
+
+
+def test_areas_without_colours_are_made_of_initials() -> None:
+    skin = SKINS["none"]
+    rows = plot(draw_graph(of([25.0] * 24, [50.0] * 24, stacked=True, skin=skin), skin, 24 + AXIS, 6))
+    assert rows == [" " * 24, "b" * 24, "b" * 24, "a" * 24]
+
+
+def test_areas_have_their_initials_here_and_there() -> None:
+    rows = plot(draw_graph(of([100.0] * 24, stacked=True), SKINS["colours"], 24 + AXIS, 6))
+    assert {row.replace(" ", "") for row in rows} == {"aa"}
+
+
+def test_an_owner_without_memory_beside_one_with_memory_is_no_gap() -> None:
+    skin = SKINS["none"]
+    rows = plot(draw_graph(of([None] * 24, [100.0] * 24, stacked=True, skin=skin), skin, 24 + AXIS, 3))
+    assert rows == ["b" * 24]
+
+
+def test_a_part_of_a_cell_has_eighths() -> None:
+    rows = plot(draw_graph(of([31.25] * 24, stacked=True), SKINS["colours"], 24 + AXIS, 6))
+    assert rows[2] == "▂" * 24
+
+
+# -- legend, cursor and axes ---------------------------------------------------------------------------------------
+
+
+def test_the_legend_has_the_newest_values_and_those_of_the_cursor() -> None:
+    graph = of([1.0] * 30 + [2.0] * 30, [5.0] * 60, stacked=True)
+    assert "Memory GiB  a ada 7  b bda 7" in plain(draw_graph(graph, SKINS["colours"], 66, 9)[0])
+    early, late = (plain(draw_graph(graph, SKINS["colours"], 66, 9, cursor=END - back)[0]) for back in (500.0, 100.0))
+    assert "13:55:45  a ada 1  b bda 5" in early
+    assert "a ada 2  b bda 5" in late
+
+
+def test_the_cursor_in_a_gap_has_no_value() -> None:
+    graph = of([1.0] * 30 + [None] * 30)
+    assert plain(draw_graph(graph, SKINS["colours"], 66, 9, cursor=END - 100)[0]).rstrip().endswith("—")
+
+
+@skins
+def test_the_cursor_is_a_column(skin: Skin) -> None:
+    lines = draw_graph(of([None] * 60, skin=skin), skin, 60 + AXIS, 8, cursor=END - 300)
+    place = AXIS + 30
+    assert {plain(line)[place] for line in lines[1:-1]} == {"|" if skin.glyphs.ascii else "│"}
+    assert plain(lines[-1])[place] == skin.glyphs.up
+
+
+def test_entries_without_room_are_counted() -> None:
+    graph = of(*[[1.0] * 30] * 6, stacked=True)
+    legend = plain(draw_graph(graph, SKINS["colours"], 40, 9)[0])
+    assert legend.rstrip().endswith("+4")
+    assert len(legend) == 40
+
+
+def test_the_axes_have_round_values_and_clock_times() -> None:
+    lines = [plain(line) for line in draw_graph(of([1.0] * 60), SKINS["colours"], 100 + AXIS, 12)]
+    assert [line[:AXIS].strip(" ┤│└") for line in lines[1:]] == ["100", "", "75", "", "50", "", "", "25", "", "0", ""]
+    assert "┴13:55" in lines[-1]
+    assert "┴14:03" in lines[-1]
+
+
+def test_marks_stand_on_the_time_axis() -> None:
+    graph = of([1.0] * 60, marks=(Mark(END - 300, "▲", Style()), Mark(END - 900, "●", Style())))
+    axis = plain(draw_graph(graph, SKINS["colours"], 100 + AXIS, 12)[-1])
+    assert axis[AXIS + 50] == "▲"
+    assert "●" not in axis
+
+
+def test_without_room_there_is_the_legend_alone() -> None:
+    for size in ((15, 6), (60, 2), (60, 1)):
+        lines = [plain(line) for line in draw_graph(of([50.0] * 60), SKINS["colours"], *size)]
+        assert lines[0].startswith("Memory GiB")
+        assert all(line.isspace() for line in lines[1:])
+
+
+@pytest.mark.parametrize("span", SPANS)
+@pytest.mark.parametrize("now", [END - 1, END, END + 0.5, END + 3599])
+def test_the_time_axis_ends_at_a_round_time_after_now(span: float, now: float) -> None:
+    end = axis_end(now, span)
+    assert now < end <= now + STEPS[span]
+    assert end % STEPS[span] == 0
+
+
+def test_the_time_axis_is_round_in_the_local_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    assert time.strftime("%M", time.localtime(axis_end(END, 86400.0))) == "00"
+
+
+@given(st.integers(AXIS + 1, 300), st.integers(0, 300))
+def test_a_column_has_its_own_time(width: int, x: int) -> None:
+    graph = of([1.0])
+    at = time_at(graph, x, width)
+    assert (at is None) == (not AXIS <= x < width)
+    if at is not None:
+        assert column_of(graph, at, width) == x - AXIS
+
+
+def test_no_more_points_than_seconds_or_dots() -> None:
+    assert points(106, 60.0) == 60
+    assert points(106, 600.0) == 200
+    assert points(106, 600.0, stacked=True) == 100
+    assert points(3, 600.0) == 1
+    assert plot_cells(3) == 0
+    assert column_of(of([1.0]), math.inf, 80) is None
