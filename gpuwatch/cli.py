@@ -102,7 +102,6 @@ class _CommandParser(_Parser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of gpuwatch's command line."""
     top = _Parser(
         prog="gpuwatch",
         description="A live, truthful monitor for GPUs that several people share.",

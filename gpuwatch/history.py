@@ -66,7 +66,7 @@ class Series:
         self._mixed = 0.0
 
     def put(self, value: float | None, time: float, until: float) -> None:
-        """Add a sample; it fills the slots after its own until `until`."""
+        """Add a sample; its value also fills the later slots, up to the time `until`."""
         second = floor(time)
         self._advance(second)
         if second != self._second:

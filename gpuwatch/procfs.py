@@ -332,8 +332,8 @@ def read_thread(pid: int, thread: int, proc: Path = PROC) -> Stat:
 def find_living_thread(pid: int, proc: Path = PROC) -> int | None:
     """Return the number of a thread of a process that has not ended; None where all have, reaped or not.
 
-    The kernel keeps ended threads only for a debugger, and the first one (exit_notify in kernel/exit.c). So of more
-    than `THREADS_MAX` ended threads the next counts as living. Raises as `read_threads` does.
+    At most `THREADS_MAX` ended threads are looked at, and the next thread counts as living: the kernel keeps ended
+    ones only for a debugger, and the first one (exit_notify in kernel/exit.c). Raises as `read_threads` does.
     """
     for count, (thread, stat) in enumerate(read_threads(pid, proc)):
         if stat.state not in DEAD or count == THREADS_MAX:

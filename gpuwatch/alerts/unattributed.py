@@ -118,8 +118,7 @@ def of_driver(gpu: Gpu) -> int:
 def find_leftovers(gpu: Gpu, snapshot: Snapshot) -> list[Unlisted]:
     """Return the processes that have this GPU open with CUDA, are not listed, and whose parent has ended.
 
-    Left out are services, servers, processes of containers, launchers of processes that are listed, and those of which
-    that is not known.
+    Left out are services, servers, processes of pods, parents of listed processes, and processes of unknown context.
     """
     parents = {one.ppid for one in snapshot.processes}
     return [

@@ -248,7 +248,7 @@ def stable_order() -> StableOrder[Person]:
 
 
 def totals(box: Totals) -> tuple[str, ...]:
-    """Return the totals in words, longest first: `9 people · 44 processes · 402 of 632 GiB held, 96 of these idle`."""
+    """Return wordings of the totals, the longest first: `9 people · 44 processes · 402 of 632 GiB held, 96 idle`."""
     persons = [_count(box.people, "person", "people")] * bool(box.people or not box.unseen)
     persons += ["some not visible"] * box.unseen
     held = f"{'at least ' * box.at_least}{_whole_gib(box.held)}"

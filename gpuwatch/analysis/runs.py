@@ -162,7 +162,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def row_key(self) -> RowKey | None:
-        """Key of the row of the node's process; an unlisted process has the first GPU that it has open as its GPU."""
+        """Key of its process in the process list; for an unlisted process, with the first GPU that it has open."""
         if self.rows:
             return self.rows[0].key
         if self.process is None:
@@ -188,7 +188,6 @@ def sum_of(readings: Sequence[Reading]) -> PartialSum:
 
 
 def add(sums: Iterable[PartialSum]) -> PartialSum:
-    """Add up sums."""
     several = list(sums)
     values = [one.value for one in several if one.value is not None]
     return PartialSum(sum(values) if values else None, any(one.missing for one in several))
@@ -203,7 +202,7 @@ def shortest(idles: Sequence[Idle | None]) -> Idle | None:
 
 
 def _by_gpu(parts: Iterable[OnGpu]) -> tuple[OnGpu, ...]:
-    """Return the memory on each GPU once, by index."""
+    """Add up the memory on each GPU; sorted by index."""
     found: dict[str, OnGpu] = {}
     for one in parts:
         before = found.get(one.key)
@@ -429,7 +428,7 @@ def _process_node(member: _Member, history: HistoryView | None, indices: dict[st
 
 
 def _run_node(key: NodeKey, tops: Sequence[Node]) -> Node:
-    """Return the node of a run: that of its only process, where no other stands beside it."""
+    """Return the node of a run; where all of a run stands below one process, that process's own node."""
     first = tops[0]
     if len(tops) == 1:
         return msgspec.structs.replace(first, key=key)

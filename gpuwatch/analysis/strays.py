@@ -1,7 +1,7 @@
 """Strays: the viewer's own processes that nobody attends to and that still hold memory. Pure functions.
 
 Each cause is a rule over the facts of one process. Where a fact is missing or could not be read, a rule that needs it
-does not match. Only the viewer's own processes are judged: root's, where the viewer is root.
+does not match. Only the viewer's own processes are judged; for root, these are root's.
 """
 
 from __future__ import annotations

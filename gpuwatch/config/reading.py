@@ -315,7 +315,7 @@ _INNER: Final = re.compile(r"[{,][ \t]*([A-Za-z0-9_-]+)[ \t]*=")
 class Lines:
     """Lines of the keys of a TOML text, found by searching it: tomllib does not keep them.
 
-    A line is found for a key that occurs once in its table, without quotes.
+    Only a key that is written without quotes, and once in its table, is found.
     """
 
     def __init__(self, content: str, document: Mapping[str, Any]) -> None:
@@ -338,7 +338,7 @@ class Lines:
                     self._found[*place, name].append(number)
 
     def find(self, *place: str | int) -> int:
-        """Return the line of a key, a table, a key of a table, or one of several tables by its number; or 0."""
+        """Return the line of a key, a table, a key of a table, or one of several tables by its number; 0 if unknown."""
         if len(place) > 1 and isinstance(place[1], int):
             name = str(place[0])
             if (name, 0) not in self._found:

@@ -122,7 +122,7 @@ _ANY = frozenset[str]()
 
 
 class Variable(NamedTuple):
-    """Environment variable that declares something without other variables."""
+    """Environment variable whose meaning depends on no other variable."""
 
     name: str
     framework: str

@@ -59,7 +59,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     some_gpu: bool = False
     """Whether it concerns one GPU that is only known at run time (`args.local_rank`); `device` is None then."""
     rank: int = 0
-    """Of several limits of one framework, GPU and scope the highest rank is in effect; of equal ranks the last."""
+    """Among limits of one framework, GPU and scope the highest rank is in effect, among equal ranks the last one."""
     adds: str = ""
     """Candidates with the same text here form a sum: the memory_limits of one GPU's logical devices."""
     dynamic: bool = False

@@ -275,7 +275,7 @@ def _read_config_text(config: Config) -> dict[str, tuple[int, str]]:
 
 
 def _find_flags(arguments: Sequence[str], table: Mapping[str, Flag]) -> Iterator[tuple[str, str | None, str]]:
-    """Find flags among arguments; return of each the name, the value (None where it is missing), and the text.
+    """Find flags among arguments; return for each its name, its value (None where it is missing) and its text.
 
     `_` counts as `-`, because users write both.
     """

@@ -233,7 +233,7 @@ def _order(limit: _GpuLimit) -> tuple[int, int, int]:
 
 
 def _winner(several: Sequence[Evaluation], gpu: str) -> Evaluation:
-    """Return the candidate of the highest rank (of equals the last); the largest where several may not have run.
+    """Return the candidate of the highest rank (the last of equal ones), or the largest of those that may be in effect.
 
     The limit is never lower than one that may be in effect: the branch `if args.small:` may not have run.
     """
@@ -334,7 +334,7 @@ def _prominence(one: Evaluation) -> tuple[bool, ...]:
 
 
 def _candidates(facts: Facts, gpus: Sequence[GpuFacts], environment: Environment) -> Iterable[Candidate]:
-    """Return all candidates, those closer to the process later, because of equal ones the last counts."""
+    """Return all candidates; those closer to the process come later, because the last of equal ones counts."""
     for file in facts.rc:
         yield from env.theanorc(file.text, file.path)
     for relative in reversed(facts.ancestors):

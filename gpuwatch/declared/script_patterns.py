@@ -328,7 +328,7 @@ def _entries(site: Site, entries: Mapping[str, ast.expr]) -> Iterator[tuple[str,
 
 
 def _setting(site: Site, name: Value, node: ast.expr | None, *, default: bool = False) -> Iterator[tuple[str, Setting]]:
-    """Return the variable `name` as it is set here; nothing where its name is not of interest, or is a secret's."""
+    """Return the variable `name` as it is set here; nothing for a name that declares nothing, or may be a secret's."""
     if not isinstance(name, str) or len(name) > _NAME_LIMIT or not _OF_INTEREST.search(name) or _SECRET.search(name):
         return
     match node:  # os.environ["X"] = os.environ.get("X", "0")
@@ -542,8 +542,7 @@ def _torch_fraction(site: Site, call: ast.Call) -> Items:
 def _cupy_limit(site: Site, call: ast.Call) -> Items:
     """Read `cupy.get_default_memory_pool().set_limit(size=…, fraction=…)`; an asynchronous pool may exceed it.
 
-    The value of an argument or an attribute is not followed: in a source that uses CuPy it counts as a pool, which is a
-    guess.
+    In a source that imports CuPy, `set_limit` of an unknown object (an argument, an attribute) counts as a guess.
     """
     path = site.path(call.func)
     guessed = path.startswith(LOCAL) and "cupy" in site.symbols.imports

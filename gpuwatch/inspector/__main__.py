@@ -10,7 +10,6 @@ import os
 
 
 def main() -> None:
-    """Run the inspector."""
     gc.disable()  # what is imported stays, and looking through it takes 10 ms
     from gpuwatch.inspector import worker
 

@@ -180,5 +180,5 @@ def parse_user(path: str) -> int | None:
 
 
 def _unescape(name: str) -> str:
-    r"""Undo systemd-escape(1): `\x2d` is `-`; escapes of other characters than printable ASCII stay."""
+    r"""Undo systemd-escape(1): `\x2d` becomes `-`; only escapes of printable ASCII are undone."""
     return _ESCAPE.sub(lambda found: chr(code) if 0x20 <= (code := int(found[1], 16)) < 0x7F else found[0], name)

@@ -271,7 +271,7 @@ class InspectorClient:
         return self._fail_first(f"{words} ({describe_exit(code)})")
 
     def _fail_first(self, words: str) -> list[Answer]:
-        """Kill the inspector; return an answer to its first question, which says why it could not be read."""
+        """Kill the inspector; answer its first question with the reason why the process could not be read."""
         question = self._sent.popleft() if self._sent else None
         self._drop("" if question is None else question.user)
         if question is None:

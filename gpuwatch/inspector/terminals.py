@@ -78,8 +78,8 @@ def find_ssh(line: Sequence[RelatedProcess]) -> str:
 def find_pane(line: Sequence[RelatedProcess], *, proc: Path = procfs.PROC) -> Place | None:
     """Return the pane in which a process (the first of `line`) was started; None where there is no such pane.
 
-    The nearest ancestor that owns a terminal decides. Where all of these have ended, the environment names the pane
-    and the server, which may still run.
+    The nearest ancestor that owns a terminal decides. Where none is left, the environment names the pane and its
+    server, which may still run.
     """
     visible = _sees_our_pids(line[0].pid, proc)
     names = (programs.parse_command(one.argv).name or programs.name_from_comm(one.comm) for one in line[1:])

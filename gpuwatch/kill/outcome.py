@@ -310,7 +310,7 @@ class MemoryComparison:
 
     @property
     def must_fall(self) -> bool:
-        """Whether the driver's value must fall: not where CPU and GPU share memory."""
+        """Whether freed memory must show in the driver's values: not where CPU and GPU share memory."""
         gpus = [gpu for gpu, _ in self._before.values()]
         return not any(gpu.memory.unified or any(name in gpu.name for name in _SHARED_MEMORY) for gpu in gpus)
 

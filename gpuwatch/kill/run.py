@@ -1,7 +1,7 @@
 """Run to be ended: finds its launcher, ranks and workers, and pins each before the first signal.
 
-A process belongs to the run because it descends from the run's head. That is proven during the search: the parent's
-handle shows that the parent lives, and the process's handle that the facts read are its own. A PID that was reused
+A process belongs to the run because it descends from the run's head. The search proves that: the handle of the parent
+shows that it lives, and the handle of the process shows that the facts read are this process's. A PID that was reused
 meanwhile has another parent. A process that is no descendant, but has the run's key, must have a GPU device open.
 """
 

@@ -576,7 +576,7 @@ class Session:
         return refused
 
     def _signal(self, sig: signal.Signals, warned: Collection[str]) -> _Progress | str:
-        """Send a signal to all running processes; return why it cannot be recorded, unless `warned` has that."""
+        """Send a signal to all running processes, unless recording it fails by an error that is not in `warned`."""
         if self._last_signal is None:
             self._first = self._clock()
             self._first_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
@@ -612,7 +612,7 @@ class Session:
         return self._measure()
 
     def _record_intent(self, sig: signal.Signals, warned: Collection[str]) -> str | None:
-        """Record the signal for all processes before it is sent to any; return why that failed, unless in `warned`."""
+        """Record the signal for all processes before it is sent to any; return an error that is not in `warned`."""
         done: list[_ProcessState] = []
         for state in self._open():
             if state.ended is not None:

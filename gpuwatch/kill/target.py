@@ -504,7 +504,7 @@ class Pinned:
         return Outcome(End.STOPPED if main in procfs.STOPPED and not killed else End.RUNNING, seconds, killed)
 
     def find_family(self) -> None:
-        """Add the child processes to its family; after its end they can no longer be found."""
+        """Add the process's present descendants to its family; after it has ended they can no longer be found."""
         self._family |= procfs.find_descendants(self.target.pid, self._proc)
 
     def family(self) -> tuple[int, ...]:
@@ -512,7 +512,7 @@ class Pinned:
         return tuple(pid for pid, start_ticks in sorted(self._family.items()) if self._runs(pid, start_ticks))
 
     def leftovers(self, listed: Collection[int] = ()) -> tuple[int, ...]:
-        """Return the PIDs of its family that hold a GPU open, or that the driver lists: leftover workers."""
+        """Return the PIDs of its family that have a GPU open, or that the driver lists: leftover workers."""
         left = []
         for pid in self.family():
             try:

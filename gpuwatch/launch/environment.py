@@ -139,7 +139,7 @@ class Allocation(NamedTuple):
 
     @property
     def fraction(self) -> float:
-        """Share of each GPU; where bytes were requested, the fraction that fits on all GPUs."""
+        """The requested share; where bytes were requested, the smallest fraction that they are of any of the GPUs."""
         if self.share is not None:
             return self.share
         least = min(amount / whole for amount, whole in zip(self.amounts, self.wholes, strict=True))

@@ -278,7 +278,7 @@ def make_notifiers(command: Sequence[str], urls: Sequence[str]) -> list[Notifier
 
 
 def check_urls(urls: Sequence[str], command: Sequence[str] = SENDER) -> tuple[str, ...]:
-    """Ask apprise whether it understands each URL; return for each why not, or empty. Nothing is sent."""
+    """Ask apprise whether it understands each URL; return for each why not, empty for a good one. Nothing is sent."""
     if not urls:
         return ()
     return _ask(_Order(urls=tuple(urls), check=True), command, APPRISE_LIMIT, threading.Event())

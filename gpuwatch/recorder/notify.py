@@ -329,9 +329,9 @@ class Lock(Protocol):
 class Messenger:
     """Sink that sends messages; of one user's gpuwatches on a host that have a notifier, only one sends.
 
-    The others follow all the same, and one of them goes on where the sender stops. A failure is `trouble` until that
-    notifier delivers again. The lock is not the recorder's, whose holder may have no notifier: it may have been started
-    before `[notify]` was written.
+    The others keep track of the alerts, so that one of them can go on when the sender stops. A failure is `trouble`
+    until that notifier delivers again. The lock is not the recorder's: a gpuwatch that was started before `[notify]`
+    was written may hold that one, and it sends nothing.
     """
 
     name = "messages"

@@ -129,7 +129,7 @@ def read_status(
     boot_id: Callable[[], str] = boot,
     warn: Callable[[str], None] = lambda words: None,
 ) -> Status | None:
-    """Return the last status that another gpuwatch of ours, or of `uid`'s, wrote; None where no valid one exists.
+    """Return the last status that a user's gpuwatch wrote (default: ours); None where no valid one exists.
 
     `warn` is called with one line where the file is damaged.
     """
@@ -150,7 +150,7 @@ def read_idle(
     boot_id: Callable[[], str] = boot,
     warn: Callable[[str], None] = lambda words: None,
 ) -> Mapping[tuple[str, int, int], Idle] | None:
-    """Return how long our holdings, or `uid`'s, had been idle a moment ago, by GPU key, PID and start time.
+    """Return the idle times of a user's holdings a moment ago (default: ours), by GPU key, PID and start time.
 
     None where no gpuwatch writes the file; empty where its last snapshot is too old. A process that has just begun to
     compute may still be called idle: for one interval and `LATE`, and about a minute at most.

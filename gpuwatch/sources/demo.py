@@ -5,8 +5,8 @@ The script, in seconds of every two minutes:
     always    ada has the most memory, on four GPUs, and on GPU 0 more than the 0.4 that she declared; 3 × 0.4 is
               declared on GPU 4; hal's kernel misspelt CUDA_VISIBLE_DEVICES and has contexts on four GPUs; eve's holds
               40 GiB on GPU 3 and does nothing; a forgotten run of the viewer's own sits on GPU 4; 6 GiB on GPU 2
-              belong to nobody who is listed, a worker that another run of the viewer's left has them; GPU 6 is power
-              capped
+              belong to no listed process: a worker that is left of another run of the viewer holds them; GPU 6 is at
+              its power limit
        0-80   a notebook fills GPU 1 until 0.1 GiB is free; at 80 it lets go of memory, from 100 on it takes it back
       20-60   GPU 5 is lost
       96      hal's trials on GPU 4 last this long each; one ends every 12 s
@@ -15,7 +15,7 @@ and of every 15 minutes, all of it after the moment at which the pictures of the
 
       48      GPU 2 reports a contained memory error, XID 94
       50-250  dov's server on GPU 2 leaks 5 GiB a minute and would fill it in under five; then it lets go
-      70-130  GPU 6 gets nearly as hot as where it slows itself down
+      70-130  GPU 6 gets nearly as hot as the temperature at which it slows itself down
 
 A snapshot depends only on the seed, the time, and the processes that the viewer has ended (`DemoSource.end`), so that a
 screenshot of the demo can be repeated.

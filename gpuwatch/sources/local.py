@@ -90,7 +90,7 @@ class Quarantine:
         return [gpu.row.uuid or gpu.row.index for gpu in self.gpus.values()]
 
     def add(self, row: Gpu, health: Health, words: str, *, listed: int, now: float, wall: float) -> None:
-        """Add a GPU: a hanging GPU is probed after a while, a GPU that crashes samplers only when the user asks."""
+        """Add a GPU. One that hangs is probed after a while, one that crashes samplers only at the user's request."""
         backoff = Backoff(self._timeouts.probe, self._timeouts.probe_most)
         delay = backoff.next()
         self.gpus[row.key] = QuarantinedGpu(

@@ -124,7 +124,6 @@ class GpuwatchCommands(Provider):
             yield DiscoveryHit(one.name, partial(self.app.run_action, one.action), help=one.help)
 
     async def search(self, query: str) -> Hits:
-        """Yield the commands that match."""
         matcher = self.matcher(query)
         for one in commands():
             score = matcher.match(one.name)

@@ -61,11 +61,9 @@ class Dashboard(Screen[None]):
         yield from (self.header, self.gpus, self.alerts, self.processes, self.notice, self.prompt, self.footer)
 
     def on_mount(self) -> None:
-        """Hide the prompt."""
         self.prompt.display = False
 
     def on_resize(self, _event: events.Resize) -> None:
-        """Draw in the new size."""
         self.app.paint()
 
     def draw(self, view: View) -> None:

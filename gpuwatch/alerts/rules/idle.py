@@ -43,7 +43,7 @@ def find_idle(context: RuleContext) -> Iterator[Observation]:
     """Find users who hold memory on a GPU and have run nothing on it for longer than the limit.
 
     All of a user's processes on the GPU must be idle; a process that only draws a screen does not count. If they
-    have been idle since gpuwatch started, an alert is neither raised nor cleared before that is as long as the limit.
+    were idle when gpuwatch started, an alert is neither raised nor cleared until the limit has passed since then.
     """
     for gpu in context.listed:
         by_uid: defaultdict[int, list[GpuProcess]] = defaultdict(list)

@@ -397,7 +397,6 @@ class EventsScreen(ListScreen[EventList]):
         return action != "filter" or not self._entry.display
 
     def action_filter(self) -> None:
-        """Open the line of the filter."""
         entry = self._entry
         entry.display = True
         self.set_focus(entry)

@@ -237,7 +237,6 @@ class ListScreen(ModalScreen[None], Generic[L]):
         self.action_choose()
 
     def on_footer_pressed(self, message: Footer.Pressed) -> None:
-        """Run the action of the key that was clicked."""
         message.stop()
         self.call_later(self._press, message.action)
 

@@ -217,7 +217,6 @@ class StraysScreen(ListScreen[StrayList]):
     # -- actions ---------------------------------------------------------------------------------------------------
 
     def on_stray_list_box_clicked(self, _message: StrayList.BoxClicked) -> None:
-        """Select the stray that was clicked."""
         self.action_select()
 
     def action_select(self) -> None:

@@ -99,6 +99,5 @@ class Alerts(LinePanel):
         self.show(alert_lines(alerts, view.skin, width, layout.alerts))
 
     def on_click(self, event: events.Click) -> None:
-        """Post `Chosen` for the alert that was clicked."""
         if event.y < len(self._drawn):
             self.post_message(self.Chosen(self._drawn[event.y]))

@@ -15,7 +15,7 @@ from gpuwatch.units import long_duration
 
 
 def header_line(view: View, width: int) -> Line:
-    """Return the header; facts that do not fit are left out in steps, the state and the host last."""
+    """Return the header; what does not fit is left out in steps, and the host and the state stay longest."""
     right = _right(view, width)
     taken = sum(cell_len(text) + 2 for text, _ in right)
     dot = f" {view.skin.glyphs.dot} "

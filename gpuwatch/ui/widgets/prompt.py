@@ -43,7 +43,6 @@ class Prompt(Horizontal):
         self._skin: Skin | None = None
 
     def compose(self) -> ComposeResult:
-        """Make the input and the note."""
         yield LinePanel(id="slash")
         yield Input(compact=True, select_on_focus=False, id="filter")
         yield self._Note(id="note")
