@@ -267,7 +267,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Context of a process: container, batch job, unit, terminal, notebook, login and run."""
+    """Context of a process. A part is empty or None if the process has none, or if it is not known."""
 
     container: Container | None = None
     pod: str = ""
@@ -287,6 +287,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     login: str = ""
     """Name of the user who logged in, if the owner is another, such as root in a container; else empty."""
     login_uid: int | None = None
+    """Uid of that user."""
     job: Job | None = None
     server: str = ""
     """Reason to take it for a server that waits for requests: `vLLM`, `listens on port 8000`; empty for none."""
@@ -501,12 +502,15 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     memory_utilization: Reading = Reason.NO_SAMPLE
     """Percent of the same period in which memory was read or written."""
     encoder: Reading = Reason.NO_SAMPLE
+    """Utilization of the video encoder, in percent."""
     decoder: Reading = Reason.NO_SAMPLE
+    """Utilization of the video decoder, in percent."""
     temperature: Reading = Reason.NO_SAMPLE
     slowdown_temperature: Reading = Reason.NO_SAMPLE
     """Temperature at which the GPU slows itself down."""
     power: Reading = Reason.NO_SAMPLE
     power_limit: Reading = Reason.NO_SAMPLE
+    """Power limit in effect."""
     fan: Reading = Reason.NO_SAMPLE
     """Intended speed of the fan, in percent of its top speed."""
     sm_clock: Reading = Reason.NO_SAMPLE
@@ -591,6 +595,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
     """`running`, `sleeping`, `disk sleep`, `stopped`, `zombie`…; empty where it cannot be read."""
     ppid: int | None = None
+    """PID of the parent process; None if it is not known."""
     parent: str = ""
     """Name of the parent process."""
     terminal: str = ""

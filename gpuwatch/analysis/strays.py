@@ -616,8 +616,8 @@ def judge(
 ) -> StrayReport:
     """Judge each of the viewer's own processes once.
 
-    `known` are idle times that another gpuwatch has kept, for where the history is too short. Not judged are young
-    processes, and memory on a GPU in trouble, with old samples, or with an incomplete list of processes.
+        `known` are idle times that another gpuwatch has counted for longer. Young processes are not judged, nor is
+    memory on a GPU in trouble, with old samples, or with an incomplete list of processes.
     """
     machine = _Machine(snapshot, history, limits, known or {})
     strays, possible = [], []

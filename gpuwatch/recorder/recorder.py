@@ -505,7 +505,7 @@ class EventsPart(_Part):
         self._changed |= {alert.id: alert for alert in alerts}
 
     def _write(self) -> None:
-        """Write the changed events; raises StoreError, and keeps them then."""
+        """Write the changed events; where that fails, keep them and raise StoreError."""
         if not self._changed and not self._gaps:
             return
         identity = self._write_events(self._changed.values())
@@ -714,7 +714,7 @@ class UsagePart(_Part):
         return True
 
     def _write(self) -> None:
-        """Write the sums; raises StoreError, and keeps them then."""
+        """Write the sums; where that fails, keep them and raise StoreError."""
         with self._guard:
             batch = joined([self._batch, self._tally.pop()])
         if batch:

@@ -114,7 +114,7 @@ def places(
 
 
 def _belongs(folder: Path, uid: int) -> bool:
-    """Return whether a folder belongs to a user; under `sudo -E` it belongs to the caller, not to root."""
+    """Return whether a folder belongs to a user: under `sudo -E`, XDG_RUNTIME_DIR is the caller's folder."""
     try:
         facts = folder.stat()
     except OSError:

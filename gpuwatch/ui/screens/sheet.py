@@ -148,7 +148,7 @@ class Sheet(ModalScreen[None]):
         """Draw the sections of the left and the right half."""
         self.query_one("#title", Static).update(Content(self._plain(title)), layout=False)
         # The layout is asked for anew: a reading that turns into a reason takes more lines in a narrow terminal.
-        # One above the other, both halves have their values behind the same margin.
+        # One above the other, both halves have their values after the same margin.
         other = (label_cells(right), label_cells(left)) if self.app.size.width < TWO_COLUMNS else (0, 0)
         self.query_one("#left", Static).update(draw(left, self._plain, other[0]))
         self.query_one("#right", Static).update(draw(right, self._plain, other[1]))
