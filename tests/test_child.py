@@ -101,14 +101,12 @@ def test_a_child_ends_with_its_parent() -> None:
         "import os, time\nfrom gpuwatch.child import ChildProcess\n"
         "child = ChildProcess(lambda: time.sleep(600))\nprint(child.pid, flush=True)\ntime.sleep(600)"
     )
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=CHECKOUT)
-    assert parent.stdout is not None
-    handle = os.pidfd_open(int(parent.stdout.readline()))
-    parent.kill()
-    parent.wait()
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=CHECKOUT) as parent:
+        assert parent.stdout is not None
+        handle = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
     assert select.select([handle], [], [], PATIENCE)[0]
     os.close(handle)
-    parent.stdout.close()
 
 
 @pytest.mark.parametrize(

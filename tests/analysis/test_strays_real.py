@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,7 @@ from gpuwatch.model import Process, Snapshot
 from tests.driver import GIB, Driver, Proc
 from tests.sources.test_local import Start, start, until
 from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE, GpuHolder, need_the_machines_own_pids
-from tests.support.sampling import once, running
+from tests.support.sampling import running
 from tests.support.straying import find, suspects
 from tests.support.waiting import wait_for
 
@@ -70,43 +70,39 @@ def is_gone(pid: int) -> bool:
 @contextmanager
 def two(*command: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """Start a program in a session of its own; give it and the PID that it prints. Both are ended."""
-    parent = subprocess.Popen(
-        [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-    )
-    assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    handle = os.pidfd_open(child)
-    try:
+    with ExitStack() as ended:
+        parent = ended.enter_context(
+            subprocess.Popen(
+                [sys.executable, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
+        )
+        ended.callback(parent.kill)
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        handle = os.pidfd_open(child)
+        ended.callback(os.close, handle)
+        ended.callback(signal.pidfd_send_signal, handle, signal.SIGKILL)
         yield parent, child
-    finally:
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
-        os.close(handle)
-        parent.kill()
-        parent.wait()
-        for pipe in (parent.stdin, parent.stdout):
-            assert pipe is not None
-            pipe.close()
 
 
 @contextmanager
 def alone(uid: int) -> Iterator[subprocess.Popen[bytes]]:
     """Start a process that does nothing, as some uid."""
     options = {"user": uid, "group": uid, "extra_groups": []} if uid != os.getuid() else {}
-    process = subprocess.Popen(["sleep", "600"], **options)  # type: ignore[call-overload]
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+    with subprocess.Popen(["sleep", "600"], **options) as process:  # type: ignore[call-overload]
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def sampled(driver: Driver, *pids: int) -> Snapshot:
-    """Take one look at a machine on whose GPU these hold 2 GiB each and run nothing."""
+    """Sample a machine on whose GPU these hold 2 GiB each and run nothing, until what they run in was read."""
     driver.gpus[0].memory_used = 3 * GIB * len(pids)
     driver.procs = [Proc(0, pid, memory=2 * GIB) for pid in pids]
     driver.write()
-    snapshot, code = once(driver.env())
-    assert code == 0
+    with running(driver.env()) as sampler:
+        snapshot = sampler.until(lambda it: len(it.processes) == len(pids) and is_read(it))
     return msgspec.structs.replace(snapshot, unlisted=())  # those of other tests, on this machine at the same time
 
 
@@ -120,8 +116,8 @@ def process(base: Snapshot, pid: int) -> Process:
 
 
 def is_read(base: Snapshot) -> bool:
-    """Whether what the processes run in was read."""
-    return all(one.surroundings is not None for one in base.processes)
+    """Whether what the processes run in was read; of a zombie nothing can be."""
+    return all(one.surroundings is not None or one.state == "zombie" for one in base.processes)
 
 
 def judged(base: Snapshot, viewer: int = ME, idle: float | None = None) -> list[Stray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -248,17 +249,16 @@ def on_terminal(*arguments: str, columns: int = 80) -> str:
     env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     env |= {"TERM": "xterm", "COLUMNS": str(columns), "LINES": "24", "PYTHONIOENCODING": "utf-8"}
     command = [sys.executable, "-m", "gpuwatch", "events", *arguments]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.DEVNULL, env=env)
-    os.close(slave)
     raw = b""
-    try:
-        while part := os.read(master, 65536):
-            raw += part
-    except OSError:  # the other end is closed
-        pass
-    finally:
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.DEVNULL, env=env
+    ) as process:
+        os.close(slave)
+        with contextlib.suppress(OSError):  # the other end is closed
+            while part := os.read(master, 65536):
+                raw += part
         os.close(master)
-    assert process.wait(60) == 0
+    assert process.returncode == 0
     return raw.decode()
 
 

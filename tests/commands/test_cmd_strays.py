@@ -40,12 +40,11 @@ NOW = machine([], [])
 
 @contextmanager
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(["sleep", "600"])
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+    with subprocess.Popen(["sleep", "600"]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def found() -> list[Stray]:
@@ -331,11 +330,18 @@ def test_a_process_that_is_stopped_is_found_on_a_real_machine(
         start = procfs.read_stat(process.pid).start_ticks
         kept: IdleTimes = {(str(driver.gpus[0].uuid), process.pid, start): Idle(90.0, at_least=True)}
         monkeypatch.setattr(command, "idle_times", lambda snapshot, warn: kept)
-        child = SamplerProcess()
-        try:
-            code = command.main(parse(["strays", "--json"]), child, StrayLimits(settled_after=0.0))
-        finally:
-            child.kill()
-        (row,) = json.loads(capsys.readouterr().out)
-    assert code == 0
+        found: list[dict[str, Any]] = []
+
+        def search() -> bool:
+            child = SamplerProcess()
+            try:
+                assert command.main(parse(["strays", "--json"]), child, StrayLimits(settled_after=0.0)) == 0
+            finally:
+                child.kill()
+            found.extend(json.loads(capsys.readouterr().out))
+            return bool(found)
+
+        # One snapshot waits 2 s for what processes run in; a loaded machine takes longer.
+        wait_for(search)
+        (row,) = found
     assert (row["pid"], row["cause"], row["held"]) == (process.pid, "stopped", 2 * GIB)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -46,21 +46,20 @@ def start(code: str = "", *, env: Mapping[str, str] | None = None) -> Reader:
 @pytest.fixture
 def starting() -> Iterator[Callable[..., Reader]]:
     """Return `start`; what it starts is ended after the test."""
-    children: list[Reader] = []
+    with ExitStack() as children:
 
-    def begin(code: str = "") -> Reader:
-        children.append(start(code))
-        return children[-1]
+        def begin(code: str = "") -> Reader:
+            child = start(code)
+            children.callback(end, child)
+            return child
 
-    yield begin
-    for child in children:
-        end(child)
+        yield begin
 
 
 @pytest.fixture(scope="module")
 def reader() -> Iterator[Reader]:
-    """One reader for all tests that leave it alive."""
-    child = start(env=uncovered.environment())
+    """Start one reader for all tests that leave it alive, however large their sources make it."""
+    child = start("worker.LARGE = 1 << 40", env=uncovered.environment())
     yield child
     end(child)
 
@@ -214,11 +213,9 @@ def test_it_dies_with_its_parent() -> None:
         "import time\nfrom gpuwatch.child import ChildProcess\nfrom gpuwatch.inspector import INSPECTOR\n"
         "print(ChildProcess(INSPECTOR).pid, flush=True)\ntime.sleep(600)"
     )
-    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=CHECKOUT)
-    assert parent.stdout is not None
-    handle = os.pidfd_open(int(parent.stdout.readline()))
-    parent.send_signal(signal.SIGKILL)
-    parent.wait()
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=CHECKOUT) as parent:
+        assert parent.stdout is not None
+        handle = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
     assert select.select([handle], [], [], PATIENCE)[0]
     os.close(handle)
-    parent.stdout.close()

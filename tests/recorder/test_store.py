@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -293,8 +294,9 @@ def writer(path: Path, rounds: int) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_several_writers_lose_nothing(path: Path) -> None:
-    writers = [writer(path, 30) for _ in range(4)]
-    ends = [one.communicate(timeout=10 * PATIENCE) for one in writers]
+    with ExitStack() as all_of_them:
+        writers = [all_of_them.enter_context(writer(path, 30)) for _ in range(4)]
+        ends = [one.communicate(timeout=10 * PATIENCE) for one in writers]
     assert [(one.returncode, words) for one, (_, words) in zip(writers, ends, strict=True)] == [(0, "")] * 4
     assert held(path) == {(120.0,)}
     assert is_sound(path)

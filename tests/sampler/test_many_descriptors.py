@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -72,14 +73,12 @@ def test_a_process_is_ended(driver: Driver) -> None:
 
 def test_the_sampler_goes_on(driver: Driver) -> None:
     words = [sys.executable, "-P", "-m", "gpuwatch.sampler", '{"interval": 0.1}']
-    sampler = Running.script(f"import sys; sys.argv = {['', *words]!r}\n{CROWDED}", eight(driver).env(environment()))
-    try:
+    script = f"import sys; sys.argv = {['', *words]!r}\n{CROWDED}"
+    with closing(Running.script(script, eight(driver).env(environment()))) as sampler:
         # What is declared is read by a child of its own, whose pipe the sampler waits for beside its commands.
         seen = sampler.until(lambda snapshot: any(one.surroundings for one in snapshot.processes))
         assert len(well(seen)) == 8
         sampler.next()
-    finally:
-        sampler.close()
 
 
 def test_tmux_is_asked_for_its_names(many: None, tmux: Tmux) -> None:

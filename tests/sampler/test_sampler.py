@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -160,9 +161,9 @@ time.sleep(600)
 
 def test_it_dies_with_its_parent(driver: Driver) -> None:
     """Even inside a call that hangs, where no end of stdin is seen."""
-    parent = Running.script(STARTS_A_SAMPLER, eight(driver, "nvmlDeviceGetPowerUsage@0 hang").env(environment()))
-    pid = int(parent.line() or b"")
-    wait_for(lambda: driver.calls(0)["nvmlDeviceGetPowerUsage"] > 0)
-    parent.process.kill()
-    wait_for(lambda: procfs.has_ended(pid))
-    parent.close()
+    env = eight(driver, "nvmlDeviceGetPowerUsage@0 hang").env(environment())
+    with closing(Running.script(STARTS_A_SAMPLER, env)) as parent:
+        pid = int(parent.line() or b"")
+        wait_for(lambda: driver.calls(0)["nvmlDeviceGetPowerUsage"] > 0)
+        parent.process.kill()
+        wait_for(lambda: procfs.has_ended(pid))

@@ -37,23 +37,19 @@ sys.exit(code)
 @contextmanager
 def starting() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Return a function that starts a process which does nothing, as a `user` or in an `env`; all are ended."""
-    started: list[subprocess.Popen[bytes]] = []
+    with contextlib.ExitStack() as started:
 
-    def start(**options: Any) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, **options)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(b".")
-        assert process.stdout.read(1) == b"."  # it is no longer us
-        started.append(process)
-        return process
+        def start(**options: Any) -> subprocess.Popen[bytes]:
+            pipe = subprocess.PIPE
+            process = started.enter_context(subprocess.Popen(["cat"], stdin=pipe, stdout=pipe, bufsize=0, **options))
+            started.callback(process.kill)
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(b".")
+            assert process.stdout.read(1) == b"."  # it is no longer us
+            return process
 
-    try:
         yield start
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
 
 
 def call(arguments: Sequence[str], env: dict[str, str], shared: Path) -> subprocess.CompletedProcess[str]:

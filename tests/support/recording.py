@@ -250,7 +250,9 @@ def start_program(folder: Path, count: int = 1) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tests.support.recording", str(folder), str(count)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=CHECKOUT)
     assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
+    if process.stdout.readline() != b"ready\n":
+        kill(process)
+        raise AssertionError("the other gpuwatch does not record")
     return process
 
 

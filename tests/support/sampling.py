@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from gpuwatch.model import Gpu, Health, Snapshot, decode
@@ -129,25 +129,19 @@ class Running:
     def close(self) -> None:
         """End it: by the end of its stdin, so that its coverage is written; where it hangs, by force."""
         assert self.process.stdin is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(PATIENCE)
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if pipe is not None:
-                pipe.close()
+        with self.process:  # it closes the pipes
+            self.process.stdin.close()
+            try:
+                self.process.wait(1.0)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
 
 
 @contextmanager
 def running(env: Mapping[str, str], **options: Any) -> Iterator[Running]:
     """Run a sampler for as long as a test needs it; ten samples a second, unless the options say otherwise."""
-    sampler = Running(env, **{"interval": 0.1, **options})
-    try:
+    with closing(Running(env, **{"interval": 0.1, **options})) as sampler:
         yield sampler
-    finally:
-        sampler.close()
 
 
 def once(env: Mapping[str, str], **options: Any) -> tuple[Snapshot, int]:

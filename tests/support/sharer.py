@@ -128,13 +128,12 @@ def sleeping(*environ: bytes) -> Iterator[int]:
         "strings = ctypes.c_char_p * len(entries)\n"
         "ctypes.CDLL(None).execve(b'/bin/sleep', (ctypes.c_char_p * 3)(b'sleep', b'600', None), strings(*entries))"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, *(entry.hex() for entry in environ)])
-    until_asleep(process.pid)
-    try:
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
+    with subprocess.Popen([sys.executable, "-c", code, *(entry.hex() for entry in environ)]) as process:
+        try:
+            until_asleep(process.pid)
+            yield process.pid
+        finally:
+            process.kill()
 
 
 def _bytes(text: str | bytes) -> bytes:
@@ -142,8 +141,5 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    os.killpg(process.pid, signal.SIGKILL)  # with its workers
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        assert pipe is not None
-        pipe.close()
+    with process:  # it closes the pipes, and waits
+        os.killpg(process.pid, signal.SIGKILL)  # with its workers
