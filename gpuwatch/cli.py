@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from gpuwatch import __version__
+from gpuwatch.commands.flags import add_recording_flags
 from gpuwatch.errors import EXIT_CODES, GpuwatchError, UsageError
 
 if TYPE_CHECKING:
@@ -70,6 +71,10 @@ def _without_command(args: argparse.Namespace) -> str:
         raise UsageError("--once and --stream exclude each other")
     if args.wait and (args.once or args.stream):
         raise UsageError("--wait is for the dashboard; --once and --stream report at once that there is no driver")
+    recording = ("record", "record_size", "record_keep", "record_commands", "anonymise")
+    given = [f"--{name.replace('_', '-')}" for name in recording if getattr(args, name) is not None]
+    if given and (args.once or args.stream):
+        raise UsageError(f"{given[0]} is for the dashboard and for `gpuwatch watch`; --once and --stream print instead")
     if (args.user or args.mine) and (args.stream or args.json):
         raise UsageError("--user and --mine choose what is drawn; JSON always has the processes of all users")
     return "once" if args.once else "stream" if args.stream else "dashboard"
@@ -133,6 +138,7 @@ def parser() -> argparse.ArgumentParser:
     how.add_argument("--theme", metavar="NAME", help="dark or light (default dark)")
     how.add_argument("--ascii", action="store_true", default=None, help="print only ASCII characters")
     how.add_argument("--config", metavar="FILE", help="read FILE instead of your gpuwatch.toml")
+    add_recording_flags(top.add_argument_group("recording (of the dashboard and of `gpuwatch watch`)"))
     group = top.add_subparsers(title="commands", dest="command", metavar="COMMAND", parser_class=_CommandParser)
     for name, words in COMMANDS.items():
         description = f"{words[0].upper()}{words[1:]}."

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuwatch.alerts.engine import Engine
+from gpuwatch.commands.recording import make_recording
 from gpuwatch.commands.startup import Reloader, apply_config, format_reload
 from gpuwatch.commands.strays import caller, idle_times, stray_limits
 from gpuwatch.config import Config
@@ -53,7 +54,14 @@ def show(source: Source, args: argparse.Namespace, config: Config, seconds: floa
         if app is not None and app.is_running:
             app.publish(frame)
 
-    watch = Monitor(source, publish, engine=Engine(config.limits()), kept=idle_times)
+    recording = make_recording(args)
+    watch = Monitor(
+        source,
+        publish,
+        engine=Engine(config.limits()),
+        sinks=() if recording is None else (recording,),
+        kept=idle_times,
+    )
     sinks = _LateSinks(watch, config, demo=args.demo, only=only)
     with contextlib.suppress(AttributeError):  # glibc alone has it
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)  # a heap for each thread takes 2 MiB more
@@ -72,6 +80,8 @@ def show(source: Source, args: argparse.Namespace, config: Config, seconds: floa
         return app.run_to_exit_code()
     finally:
         watch.stop()
+        if recording is not None:
+            recording.close(CLOSING_S)
         sinks.close(CLOSING_S)
 
 

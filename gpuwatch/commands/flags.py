@@ -23,6 +23,35 @@ def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
         parser.add_argument(f"--{name}", default=argparse.SUPPRESS, **_SHARED[name])
 
 
+def add_recording_flags(parser: argparse.ArgumentParser | argparse._ArgumentGroup, **defaults: Any) -> None:
+    """Add the flags of a recording; `defaults` replaces their default None, for a command whose flags may stand before.
+
+    `gpuwatch.commands.recording` reads them.
+    """
+    parser.add_argument("--record", metavar="FILE", help="record to FILE.gz or FILE.zst", **defaults)
+    parser.add_argument(
+        "--record-size",
+        metavar="SIZE",
+        help="size at which FILE becomes an older part (default 256MiB; 0: never)",
+        **defaults,
+    )
+    parser.add_argument(
+        "--record-keep", metavar="N", help="number of older parts that are kept (default 8)", **defaults
+    )
+    parser.add_argument(
+        "--record-commands",
+        action="store_true",
+        help="record whole command lines (default: the names of programs)",
+        **(defaults or {"default": None}),
+    )
+    parser.add_argument(
+        "--anonymise",
+        action="store_true",
+        help="record stand-ins for users, hosts, programs, paths and names",
+        **(defaults or {"default": None}),
+    )
+
+
 def add_refused_demo(parser: argparse.ArgumentParser) -> None:
     """Add a hidden --demo to a command that refuses it with a reason."""
     parser.add_argument("--demo", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)

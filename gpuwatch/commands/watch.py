@@ -30,7 +30,8 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.analysis.events import value_words
 from gpuwatch.commands.console import GREEN, Console
 from gpuwatch.commands.events import COLORS
-from gpuwatch.commands.flags import add_flags, parse_indices
+from gpuwatch.commands.flags import add_flags, add_recording_flags, parse_indices
+from gpuwatch.commands.recording import make_recording
 from gpuwatch.commands.startup import Reloader, apply_config, configured, format_reload, interval_of, open_source
 from gpuwatch.config import Config
 from gpuwatch.errors import GpuwatchError, NoThreadError, UsageError
@@ -252,6 +253,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print nothing but what goes wrong")
     parser.add_argument("--interval", metavar="S", default=argparse.SUPPRESS, help="time between two samples")
     parser.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="these GPUs alone")
+    add_recording_flags(parser, default=argparse.SUPPRESS)
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
@@ -260,11 +262,17 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         raise UsageError("--quiet and --json exclude each other")
     config = configured(args)
     interval, only = interval_of(args, config), parse_indices(args.only)
+    recording = make_recording(args)
     with _signals() as signals:
         source = open_source(args, config, sampler, interval=interval, only=only, tmux=config.tmux)
         try:
             output = _Output(args, config, signals)
-            watch = Monitor(source, output.publish, engine=Engine(config.limits()))
+            watch = Monitor(
+                source,
+                output.publish,
+                engine=Engine(config.limits()),
+                sinks=() if recording is None else (recording,),
+            )
             named = Path(args.events) if args.events else None
             sinks: Sinks | None = None
             try:
@@ -283,6 +291,8 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
                 watch.stop()
                 if watch.ident is not None:
                     watch.join(_LAST_WORDS)
+                if recording is not None:
+                    recording.close(_LAST_WORDS)
                 if sinks is not None:
                     sinks.close(_CLOSING)
                 output.close()

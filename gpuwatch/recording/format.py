@@ -1,8 +1,9 @@
 """Format of a recording: compressed JSON lines, in blocks that can be read one by one.
 
     file    = block …                 a gzip member (`.gz`) or a Zstandard frame (`.zst`) each, one a minute at most
-    block   = header line, then one line for each snapshot
-    header  = {"block": {"schema": 1, "version": "0.2", "host": "box3", "at": 1795269780.0, …, "minute": {…}}}
+    block   = header, minute (not in the first block after a start), then one line for each snapshot
+    header  = {"block": {"schema": 1, "version": "0.2", "host": "box3", "at": 1795269780.0, …}}
+    minute  = {"minute": {…}}         the summary of the minute before the block
 
 The first snapshot of a block is whole. In each later one a field that has not changed is left out: a field of the
 snapshot, and of each row of `gpus`, `processes` and `unlisted`, and of each row of a GPU's `holdings`. A row is
@@ -28,6 +29,8 @@ from gpuwatch.text import clean
 
 BLOCK_S: Final = 60.0
 """Seconds of snapshots in one block."""
+LONGEST_HEADER: Final = 4096
+"""Bytes of a header, decompressed."""
 LONGEST_LINE: Final = 8 * 2**20
 """Bytes of a line, decompressed. A whole snapshot of 5,000 processes takes less."""
 LARGEST_BLOCK: Final = 512 * 2**20
@@ -68,8 +71,6 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """Wall-clock time of the first snapshot."""
     interval: float = 1.0
     commands: Commands = Commands.NAMES
-    minute: Minute | None = None
-    """Summary of the minute before this block; None in the first block after a start."""
 
 
 class First(msgspec.Struct, frozen=True):
@@ -78,8 +79,16 @@ class First(msgspec.Struct, frozen=True):
     block: Header
 
 
+class LastMinute(msgspec.Struct, frozen=True):
+    """Second line of a block, as JSON has it."""
+
+    minute: Minute
+
+
 HEAD: Final = b'{"block":'
-"""First bytes of each block, decompressed."""
+"""First bytes of a header."""
+MINUTE: Final = b'{"minute":'
+"""First bytes of the line of a minute."""
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -23,16 +23,20 @@ from gpuwatch.model import SCHEMA, Snapshot
 from gpuwatch.recording.format import (
     HEAD,
     LARGEST_BLOCK,
+    LONGEST_HEADER,
     LONGEST_LINE,
+    MINUTE,
     MOST_LINES,
     Codec,
-    Commands,
+    First,
     Header,
+    LastMinute,
     Minute,
     codec_of,
     merged,
 )
 from gpuwatch.text import clean
+from gpuwatch.units import MAX_INTERVAL_S
 
 MOST_BLOCKS: Final = 1_000_000
 """Blocks of all files: two years of minutes."""
@@ -43,7 +47,7 @@ _SCAN: Final = 2**22
 _LATEST: Final = 4102444800.0
 """Latest wall-clock time that is believed: the year 2100."""
 _GREATEST: Final = 2.0**63
-_TIMES: Final = frozenset({"at", "taken", "since", "searched", "started", "last", "raised", "seen", "ended"})
+_TIMES: Final = frozenset({"at", "taken", "since", "searched", "started", "raised", "seen", "ended"})
 """Fields with wall-clock times."""
 
 
@@ -63,22 +67,7 @@ class DamagedError(Exception):
     """Error in the contents of a block: what follows in it is not read."""
 
 
-class _Start(msgspec.Struct, frozen=True):
-    """Header without its minute, which is large."""
-
-    schema: int
-    at: float
-    version: str = ""
-    host: str = ""
-    interval: float = 1.0
-    commands: str = Commands.NAMES.value
-
-
-class _First(msgspec.Struct, frozen=True):
-    block: _Start
-
-
-_decode_start: Final = msgspec.json.Decoder(_First).decode
+_decode_first: Final = msgspec.json.Decoder(First).decode
 _decode_line: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -101,9 +90,10 @@ class Recording:
             for path in paths:
                 self._add(path)
             self.blocks.sort()
-            start = self._start(self.blocks[-1])
-            self.host, self.version, self.interval = start.host, start.version, start.interval
-            self.commands = start.commands
+            newest = self.blocks[-1]
+            self.header: Header = read_header(*self._files[newest.file], newest.offset, newest.end)
+            """Header of the last block."""
+            self.host = self.header.host
             self.first: float = self.blocks[0].at
             """Wall-clock time of the first snapshot."""
             self.last: float = max((one.taken for one in self.snapshots(inf)), default=self.blocks[-1].at)
@@ -126,7 +116,7 @@ class Recording:
     def minutes(self, since: float = 0.0, until: float = inf) -> Iterator[Minute]:
         """Yield the minutes that begin in a span of wall-clock time, oldest first; those that are damaged are left out.
 
-        The header of a block has the minute before the block.
+        A block has the minute before it.
         """
         first = max(0, self._index(since) - 1)
         for block in self.blocks[first:]:
@@ -181,17 +171,14 @@ class Recording:
         found: list[tuple[float, int]] = []
         for offset in _find_all(file, codec.magic, size):
             try:
-                start = self._start(Block(0.0, index, offset, size))
+                header = read_header(file, codec, offset, size)
             except DamagedError:
                 if not offset:
                     break  # another file, whatever its length
                 continue  # by chance, or damaged
-            if start.schema > SCHEMA:
-                raise UsageError(
-                    f"{path}: recorded by gpuwatch {start.version[:20]} with schema {start.schema}, and this gpuwatch "
-                    f"reads up to schema {SCHEMA}; install a newer gpuwatch"
-                )
-            found.append((start.at, offset))
+            if header.schema > SCHEMA:
+                raise UsageError(f"{path}: {newer(header)}")
+            found.append((header.at, offset))
             if len(self.blocks) + len(found) > MOST_BLOCKS:
                 raise UsageError(f"{path}: more than {MOST_BLOCKS:,} blocks")
         if not found:
@@ -201,77 +188,98 @@ class Recording:
 
     # -- lines ---------------------------------------------------------------------------------------------------
 
-    def _start(self, block: Block) -> _Start:
-        """Read the header of a block, without its minute; raises DamagedError."""
-        line = next(self._lines(block), b"")
-        if not line.startswith(HEAD):
-            raise DamagedError("no header")
-        try:
-            start = _decode_start(line).block
-        except (msgspec.MsgspecError, RecursionError):
-            raise DamagedError("damaged header") from None
-        if not (0.0 <= start.at < _LATEST and 0.0 < start.interval <= 86400.0):
-            raise DamagedError("damaged header")
-        return msgspec.structs.replace(start, host=clean(start.host, 255), version=clean(start.version, 40))
+    def _lines(self, block: Block) -> Iterator[bytearray]:
+        """Yield the lines of a block without its header."""
+        file, codec = self._files[block.file]
+        lines = read_lines(file, codec, block.offset, block.end)
+        next(lines, None)
+        return lines
 
     def _minute(self, block: Block) -> Minute | None:
-        """Read the minute in the header of a block; raises DamagedError."""
-        line = _decoded(next(self._lines(block), b""))
-        header: Header = _converted(line.get("block"), Header)
-        return header.minute
+        """Read the minute of a block; None where it has none. Raises DamagedError."""
+        line = next(self._lines(block), bytearray())
+        if not line.startswith(MINUTE):
+            return None
+        last: LastMinute = _converted(_decoded(line), LastMinute)
+        return last.minute
 
     def _read(self, block: Block) -> Iterator[Snapshot]:
         """Yield the snapshots of a block; raises DamagedError, and what follows in the block is not read."""
         whole: dict[str, Any] = {}
-        lines = self._lines(block)
-        next(lines, b"")
-        for number, line in enumerate(lines):
+        for number, line in enumerate(self._lines(block)):
             if number == MOST_LINES:
                 raise DamagedError(f"a block with more than {MOST_LINES:,} snapshots")
+            if not number and line.startswith(MINUTE):
+                continue
             whole = merged(whole, _decoded(line))
             snapshot = _converted(whole, Snapshot)
-            if snapshot.taken <= 0.0 or not 0.0 < snapshot.interval <= 86400.0:
+            if snapshot.taken <= 0.0 or not 0.0 < snapshot.interval <= MAX_INTERVAL_S:
                 raise DamagedError("a damaged snapshot")
             yield snapshot
 
-    def _lines(self, block: Block) -> Iterator[bytes]:
-        """Yield the complete lines of a block; a torn end is left out. Raises DamagedError."""
-        rest = b""
-        total = 0
-        for data in self._inflate(block):
-            total += len(data)
-            if total > LARGEST_BLOCK:
-                raise DamagedError(f"a block of more than {LARGEST_BLOCK >> 20} MiB")
-            *lines, rest = (rest + data).split(b"\n") if b"\n" in data else (rest + data,)
-            yield from lines
-            if len(rest) > LONGEST_LINE:
-                raise DamagedError(f"a line of more than {LONGEST_LINE >> 20} MiB")
 
-    def _inflate(self, block: Block) -> Iterator[bytes]:
-        """Yield the decompressed bytes of a block, up to its end or to where it is torn or damaged."""
-        file, codec = self._files[block.file]
-        decompressor = codec.decompressor()
-        offset = block.offset
-        while offset < block.end:
+def read_lines(file: int, codec: Codec, offset: int, end: int, longest: int = LONGEST_LINE) -> Iterator[bytearray]:
+    """Yield the complete lines of the block at an offset of a file; a torn end is left out.
+
+    Raises DamagedError for a line or a block that is too long.
+    """
+    rest = bytearray()
+    total = 0
+    for data in _inflate(file, codec, offset, end, min(longest, _CHUNK)):
+        total += len(data)
+        rest += data
+        if b"\n" in data:
+            *lines, rest = rest.split(b"\n")
+            yield from lines
+        if len(rest) > longest:
+            raise DamagedError(f"a line of more than {longest >> 10:,} KiB")
+        if total > LARGEST_BLOCK:
+            raise DamagedError(f"a block of more than {LARGEST_BLOCK >> 20} MiB")
+
+
+def _inflate(file: int, codec: Codec, offset: int, end: int, size: int) -> Iterator[bytes]:
+    """Yield the decompressed bytes of a block, at most `size` at a time, up to its end or where it is damaged."""
+    decompressor = codec.decompressor()
+    while offset < end:
+        try:
+            data = os.pread(file, min(size, end - offset), offset)
+        except OSError as error:
+            raise DamagedError(files.reason(error)) from None
+        if not data:  # it was cut while it was read
+            return
+        offset += len(data)
+        while True:
             try:
-                data = os.pread(file, min(_CHUNK, block.end - offset), offset)
-            except OSError as error:
-                raise DamagedError(files.reason(error)) from None
-            if not data:  # it was cut while it was read
+                out = decompressor.decompress(data, size)
+            except codec.errors:
                 return
-            offset += len(data)
-            while True:
-                try:
-                    out = decompressor.decompress(data, _CHUNK)
-                except codec.errors:
-                    return
-                if out:
-                    yield out
-                if decompressor.eof:
-                    return
-                data = getattr(decompressor, "unconsumed_tail", b"")
-                if not data and len(out) < _CHUNK:
-                    break
+            if out:
+                yield out
+            if decompressor.eof:
+                return
+            data = getattr(decompressor, "unconsumed_tail", b"")
+            if not data and len(out) < size:
+                break
+
+
+def read_header(file: int, codec: Codec, offset: int, end: int) -> Header:
+    """Read the header of the block at an offset of a file; raises DamagedError."""
+    line = next(read_lines(file, codec, offset, end, LONGEST_HEADER), bytearray())
+    if not line.startswith(HEAD):
+        raise DamagedError("no header")
+    try:
+        header = _decode_first(line).block
+    except (msgspec.MsgspecError, RecursionError):
+        raise DamagedError("a damaged header") from None
+    if not (0.0 <= header.at < _LATEST and 0.0 < header.interval <= MAX_INTERVAL_S):
+        raise DamagedError("a damaged header")
+    return msgspec.structs.replace(header, host=clean(header.host, 255), version=clean(header.version, 40))
+
+
+def newer(header: Header) -> str:
+    """Return in one line that a recording was written by a newer gpuwatch."""
+    by = f"recorded by gpuwatch {header.version[:20]} with schema {header.schema}"
+    return f"{by}, and this gpuwatch knows schema {SCHEMA}; install the newer one"
 
 
 def parts_of(path: Path) -> Iterator[Path]:
@@ -309,7 +317,7 @@ def _find_all(file: int, magic: bytes, size: int) -> Iterator[int]:
         offset += len(data) - len(magic) + 1
 
 
-def _decoded(line: bytes) -> dict[str, Any]:
+def _decoded(line: bytearray) -> dict[str, Any]:
     """Decode one line, with clean strings and believable numbers; raises DamagedError."""
     try:
         found: dict[str, Any] = _checked(_decode_line(line))

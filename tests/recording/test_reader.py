@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuwatch.errors import UsageError
 from gpuwatch.model import Snapshot
+from gpuwatch.recording.format import Commands
 from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.writer import RecordingWriter
+from gpuwatch.recording.writer import MOST_WAITING, RecordingWriter
 from gpuwatch.sources.demo import DemoSource
 from tests.support.recording import frame
+from tests.support.waiting import wait_for
 
 SUFFIXES = ("gz", "zst")
 
@@ -23,11 +26,12 @@ def demo(seconds: int, first: int = 0) -> list[Snapshot]:
     return [source.at(float(second)) for second in range(first, first + seconds)]
 
 
-def record(path: Path, snapshots: Iterable[Snapshot]) -> Path:
-    """Write a recording, complete, and return its path."""
-    writer = RecordingWriter(path)
+def record(path: Path, snapshots: Iterable[Snapshot], **options: Any) -> Path:
+    """Write a recording, complete, and return its path; with whole command lines where nothing else is said."""
+    writer = RecordingWriter(path, **{"commands": Commands.ALL, **options})
     for one in snapshots:
         writer.take(frame(shown=one))
+        wait_for(lambda: len(writer._waiting) < MOST_WAITING)
     writer.close(30.0)
     assert not writer.trouble
     return path
