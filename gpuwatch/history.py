@@ -8,14 +8,14 @@ the time that the machine was suspended: seconds without samples are a gap.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from itertools import pairwise
-from math import ceil, floor, inf
+from math import ceil, inf
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from gpuwatch.model import Gpu, Health, Holding, Reading, Reason, Snapshot, Xid, known, number
+from gpuwatch.model import Gpu, Health, Holding, Reading, Reason, Snapshot, Xid, known
+from gpuwatch.timeline import Key, Metric, Owner, Timeline, merge_holdings
 from gpuwatch.units import MIB
 
 K = TypeVar("K", bound=Hashable)
@@ -38,70 +38,10 @@ _LEAST_SLEEP: Final = 1.0
 """Seconds from which a suspend counts: it is the difference of two clocks that are not read at the same time."""
 
 Points: TypeAlias = tuple[float | None, ...]
-Owner: TypeAlias = tuple[int, int]
-"""A process: PID and start time."""
 XidCounts: TypeAlias = Mapping[int, tuple[int, float]]
 """By XID code: its number since gpuwatch started, and the time of the newest."""
 
 _GAP: Final[Points] = (None,) * SLOTS
-
-
-# -- series -------------------------------------------------------------------------------------------------------
-
-
-class Series:
-    """Series of one value per second over one minute; several values in a second become their mean, or their peak."""
-
-    def __init__(self, now: float, *, peak: bool) -> None:
-        self._peak = peak
-        self._slots: deque[float | None] = deque(_GAP, maxlen=SLOTS)
-        self._head = floor(now)
-        """Second of the last slot."""
-        self._value: float | None = None
-        self._until = now
-        """Time until which the last value fills slots."""
-        self._second = self._head - SLOTS
-        """Second of the last sample, with the number of values in it and their mean or peak."""
-        self._count = 0
-        self._mixed = 0.0
-
-    def put(self, value: float | None, time: float, until: float) -> None:
-        """Add a sample; its value also fills the later slots, up to the time `until`."""
-        second = floor(time)
-        self._advance(second)
-        if second != self._second:
-            self._second, self._count = second, 0
-        if value is not None:
-            self._count += 1
-            if self._count == 1:
-                self._mixed = value
-            elif self._peak:
-                self._mixed = max(self._mixed, value)
-            else:
-                self._mixed += (value - self._mixed) / self._count
-        first = SLOTS - 1 - (self._head - second)
-        if self._count and first >= 0:
-            self._slots[first] = self._mixed
-            first += 1
-        oldest = self._head - SLOTS + 1
-        for slot in range(max(first, 0), SLOTS):
-            self._slots[slot] = value if oldest + slot < until else None
-        self._value, self._until = value, until
-
-    def stop(self, now: float) -> None:
-        """Make the series a gap after `now`."""
-        self._advance(floor(now))
-        self._value = None
-
-    def points(self, now: float) -> Points:
-        """Return the slots; the last one is the second of `now`."""
-        self._advance(floor(now))
-        return tuple(self._slots)
-
-    def _advance(self, second: int) -> None:
-        for each in range(max(self._head, second - SLOTS) + 1, second + 1):
-            self._slots.append(self._value if each < self._until else None)
-        self._head = max(self._head, second)
 
 
 # -- errors -------------------------------------------------------------------------------------------------------
@@ -202,7 +142,7 @@ class HoldingHistory:
         before, loading, patience = self.records, self._loading, max(_UNJUDGED, _PATIENCE * interval)
         trusted = self._trusted if self._trusted is not None and time - self._trusted <= HOLDING_GONE else None
         grown = 0
-        for owner, (size, sm) in _merge(holdings).items():
+        for owner, (size, sm) in merge_holdings(holdings).items():
             old = before.get(owner) or _find_ended(before, owner)
             record = records[owner] = _extend(old, size, sm, time, trusted, patience)
             if old is None:
@@ -224,19 +164,6 @@ def _find_ended(before: Mapping[Owner, HoldingRecord], owner: Owner) -> HoldingR
     """Return the record of a process that has ended, and is now listed by its PID only."""
     pid, start = owner
     return next((record for (other, _), record in before.items() if other == pid), None) if not start else None
-
-
-def _merge(holdings: tuple[Holding, ...]) -> dict[Owner, tuple[Reading, Reading]]:
-    """Return bytes and SM by process: a process on several MIG instances of a GPU is listed once for each."""
-    merged: dict[Owner, tuple[Reading, Reading]] = {}
-    for one in holdings:
-        owner, size, sm = (one.pid, one.start), one.memory, one.sm
-        other = merged.get(owner)
-        if other is not None:
-            size = size + other[0] if known(size) and known(other[0]) else Reason.NO_SAMPLE
-            sm = max(sm, other[1]) if known(sm) and known(other[1]) else Reason.NO_SAMPLE
-        merged[owner] = (size, sm)
-    return merged
 
 
 def _extend(
@@ -511,9 +438,9 @@ _NO_GPU: Final = GpuView()
 
 
 class HistoryView:
-    """History up to one moment; it never changes."""
+    """History up to one moment; it never changes, but for its timeline."""
 
-    __slots__ = ("_gpus", "_use", "now", "watched")
+    __slots__ = ("_gpus", "_use", "now", "timeline", "watched")
 
     def __init__(
         self,
@@ -521,12 +448,15 @@ class HistoryView:
         now: float = 0.0,
         watched: float = 0.0,
         use: Mapping[int, Use] | None = None,
+        timeline: Timeline | None = None,
     ) -> None:
         self._gpus: Mapping[str, GpuView] = gpus or {}
         self._use: Mapping[int, Use] = use or {}
         self.now = now
         self.watched = watched
         """Seconds since the first snapshot, without the time that the machine was suspended."""
+        self.timeline = timeline if timeline is not None else Timeline()
+        """Values over the last 24 hours; it goes on with the next snapshot."""
 
     def utilization(self, gpu_key: str) -> Points:
         """Return the utilization of the last minute: 60 values in percent, oldest first, one per second; None is a gap.
@@ -608,7 +538,8 @@ class History:
         self._began: float | None = None
         self._slept = 0.0
         self._usage = Usage()
-        self.view = HistoryView()
+        self._timeline = Timeline()
+        self.view = HistoryView(timeline=self._timeline)
         """History up to the last `add`."""
 
     def add(self, snapshot: Snapshot, now: float, slept: float = 0.0) -> HistoryView:
@@ -629,8 +560,9 @@ class History:
             one.add(gpu, now, snapshot)
         self._gpus = {key: one for key, one in self._gpus.items() if now - one.listed <= GPU_GONE}
         self._usage.add(snapshot)
-        gpus = {key: one.view(now) for key, one in self._gpus.items()}
-        self.view = HistoryView(gpus, now, watched, self._usage.totals)
+        self._timeline.add(snapshot, now)
+        gpus = {key: one.view(key, self._timeline) for key, one in self._gpus.items()}
+        self.view = HistoryView(gpus, now, watched, self._usage.totals, self._timeline)
         return self.view
 
 
@@ -641,8 +573,6 @@ class _GpuHistory:
         self.listed = now
         """Time at which a snapshot last listed this GPU, whatever its health."""
         self._stamp = 0.0
-        self._utilization = Series(now, peak=False)
-        self._memory = Series(now, peak=True)
         self._holdings = HoldingHistory()
         self._growth = TrendEstimator()
         self._errors = ErrorCounter()
@@ -652,27 +582,20 @@ class _GpuHistory:
     def add(self, gpu: Gpu, now: float, snapshot: Snapshot) -> None:
         self.listed = now
         self._errors.add(gpu, now, snapshot.taken)
-        utilization, used = number(gpu.utilization), number(gpu.memory.used)
-        if gpu.sampled in (0.0, self._stamp):
-            # The same sample given again, so that its age shows; but a figure that was taken back is a gap from now on.
-            if utilization is None:
-                self._utilization.stop(now)
-            if used is None:
-                self._memory.stop(now)
+        if gpu.sampled in (0.0, self._stamp):  # the same sample given again, so that its age shows
             return
         self._stamp = gpu.sampled
         interval, complete = snapshot.interval, not gpu.holdings_note
         time = now - max(0.0, snapshot.monotonic - gpu.sampled)
-        until = time + max(2 * interval, 1.0)
-        self._utilization.put(utilization, time, until)
-        self._memory.put(used, time, until)
         grown = self._holdings.add(gpu.holdings, time, complete=complete, interval=interval)
         if complete:
             self._growth.add(grown, time, interval)
             if gpu.health is Health.OK:
                 self._complete = (gpu, snapshot)
 
-    def view(self, now: float) -> GpuView:
-        series = (self._utilization.points(now), self._memory.points(now))
+    def view(self, key: str, timeline: Timeline) -> GpuView:
+        utilization, used = (timeline.last_minute(Key(key, "", one)) for one in (Metric.UTILIZATION, Metric.USED))
         errors = self._errors
-        return GpuView(*series, self._holdings.records, self._growth.trend, errors.xids, errors.ecc, self._complete)
+        return GpuView(
+            utilization, used, self._holdings.records, self._growth.trend, errors.xids, errors.ecc, self._complete
+        )

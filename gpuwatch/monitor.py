@@ -20,6 +20,7 @@ from gpuwatch.alerts.limits import Limits
 from gpuwatch.declared.facts import Share
 from gpuwatch.errors import GpuwatchError
 from gpuwatch.history import History, HistoryView, IdleTimes
+from gpuwatch.minute import Minute, MinuteMaker
 from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.sources.source import Source
 
@@ -55,6 +56,8 @@ class Frame:
     """Argument of the last `attend`: where `attention` differs from it, the user of this gpuwatch changed it."""
     kept: IdleTimes | None = None
     """Idle times from a running `gpuwatch watch`, for where the history is too short; None where none runs."""
+    minute: Minute | None = None
+    """Summary of the minute before, in the first frame of each minute; None in all other frames."""
 
 
 class Sink(Protocol):
@@ -119,6 +122,7 @@ class Monitor(threading.Thread):
         self._publish = publish
         self._engine = engine or Engine()
         self._history = history or History()
+        self._minutes = MinuteMaker()
         self._sinks = list(sinks)
         self._kept = kept
         self._attention = self._attended = NO_ATTENTION
@@ -236,7 +240,7 @@ class Monitor(threading.Thread):
         if self.newest is None:
             return True
         alerts = self._marked(self.newest.alerts, self._wall())
-        return self._send(self._next(self.newest, alerts=alerts, raised=(), cleared=(), eased=()))
+        return self._send(self._next(self.newest, alerts=alerts, raised=(), cleared=(), eased=(), minute=None))
 
     def _next(self, frame: Frame, **changes: Any) -> Frame:
         """Return a frame with the present marks and the next number."""
@@ -252,15 +256,17 @@ class Monitor(threading.Thread):
         changes = self._engine.update(snapshot, view, now, wall)
         troubles, over = self._check_sinks(snapshot, now, wall)
         active = sorted((*troubles, *changes.active), key=lambda alert: alert.weight) if troubles else changes.active
+        alerts, cleared, kept = self._marked(active, wall), self._marked(changes.cleared, wall), self._kept(snapshot)
         frame = Frame(
             snapshot,
             now,
             view,
-            alerts=self._marked(active, wall),
+            alerts=alerts,
             raised=self._marked(changes.raised, wall),
-            cleared=self._marked(changes.cleared, wall),
+            cleared=cleared,
             eased=self._marked(changes.eased, wall),
-            kept=self._kept(snapshot),
+            kept=kept,
+            minute=self._minutes.add(snapshot, view, alerts, cleared, kept),
         )
         self._attention = self._attention.pruned((*changes.cleared, *over), wall)
         self._marks_changed = False
