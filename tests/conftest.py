@@ -1,4 +1,7 @@
-"""What every test stands on: the fake driver, and a home of its own."""
+"""What every test stands on: the fake driver, and a home of its own.
+
+`@pytest.mark.no_cover` stands at long tests whose lines other tests run too: counting them takes twice as long.
+"""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ def named(name: str) -> recording.Recording:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize("name", recording.names())
+@pytest.mark.no_cover
 def test_exactly_the_expected_events_come_of_a_recording(name: str) -> None:
     story = named(name)
     happened = player.play(story)

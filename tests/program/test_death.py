@@ -1,4 +1,4 @@
-"""Two hundred processes come and go while gpuwatch ends forty of them: no signal ever reaches another one.
+"""A crowd of processes comes and goes while gpuwatch ends thirty of them: no signal ever reaches another one.
 
 All of it runs in a program of its own; where that is allowed, in a PID namespace whose next PID is chosen again and
 again among few hundred, so that a PID is another process's within milliseconds. Every process writes down each signal
@@ -79,7 +79,7 @@ def be(serial, uid, dice):
     os._exit(0)
 
 def nurse():
-    # Keep 200 alive until the pipe closes; tell of whoever did not end by itself.
+    # Keep a crowd alive until the pipe closes; tell of whoever did not end by itself.
     libc.prctl(SUBREAPER, 1, 0, 0, 0)
     signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
     serial, alive, stop = 0, 0, False
@@ -194,15 +194,15 @@ def folder() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    ("seed", "again"),
-    [(1, True), (3, False)],
+    ("seed", "again", "alive"),
+    [(1, True, 150), (3, False, 50)],  # of the 400 PIDs that are used again, many are alive
     ids=["PIDs used again", "PIDs as they come"],
 )
-def test_no_signal_reaches_anybody_but_the_chosen(seed: int, again: bool, folder: str) -> None:
+def test_no_signal_reaches_anybody_but_the_chosen(seed: int, again: bool, alive: int, folder: str) -> None:
     if again and not may_reuse_pids():
         pytest.skip("no PID namespace can be made here, or its next PID not chosen")
     uids = [ME, ME, SOMEBODY_ELSE] if ROOT else [0 if again else ME]
-    spec: dict[str, Any] = {"folder": folder, "seed": seed, "alive": 200, "end": 40, "again": again}
+    spec: dict[str, Any] = {"folder": folder, "seed": seed, "alive": alive, "end": 30, "again": again}
     me = uids[0]
     command = [sys.executable, "-c", PROGRAM, json.dumps({**spec, "me": me, "uids": uids})]
     done = subprocess.run(
@@ -217,13 +217,13 @@ def test_no_signal_reaches_anybody_but_the_chosen(seed: int, again: bool, folder
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     chosen = set(answer["chosen"])
-    assert len(answer["chosen"]) >= 40, answer
+    assert len(answer["chosen"]) >= 30, answer
     assert len(chosen) == len(answer["chosen"]), "none was chosen twice"
     assert answer["killed"] == []
     assert set(answer["signals"]) <= chosen, answer
     assert all(len(signals) == 1 for signals in answer["signals"].values()), answer
     # Whoever was chosen has heard it, or had just ended by itself.
     assert answer["unheard"] == [], answer
-    assert len(answer["signals"]) >= 30, answer
+    assert len(answer["signals"]) >= 20, answer
     if ROOT:
         assert answer["refused"].get("not yours", 0) > 0, answer

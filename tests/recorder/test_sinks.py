@@ -1,0 +1,186 @@
+"""Contract of all sinks: a frame is taken without waiting, a failure is one line, and closing has a deadline."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpuwatch import files
+from gpuwatch.config import Notify
+from gpuwatch.history import History
+from gpuwatch.monitor import Frame, Sink
+from gpuwatch.recorder.delivery import Message
+from gpuwatch.recorder.notify import Messenger
+from gpuwatch.recorder.recorder import Recorder, UsageSettings
+from gpuwatch.recorder.status_writer import StatusFile
+from tests.support.builders import EPOCH, gpu, snapshot
+from tests.support.recording import QUICK, FailingStore, alert
+from tests.support.waiting import PATIENCE, wait_for
+
+
+@dataclass
+class Work:
+    """Work of a sink, which waits or fails as a test says."""
+
+    gate: threading.Event = field(default_factory=threading.Event)
+    """While it is not set, the work hangs."""
+    began: threading.Event = field(default_factory=threading.Event)
+    error: str = ""
+    """What the work fails with; empty where it succeeds."""
+    done: int = 0
+
+    def __call__(self) -> None:
+        """Hang, fail, or succeed."""
+        self.began.set()
+        assert self.gate.wait(PATIENCE)
+        if self.error:
+            raise OSError(self.error)
+        self.done += 1
+
+
+class Outbox:
+    """Notifier that delivers nothing but to the test."""
+
+    name = "outbox"
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def send(self, message: Message) -> str:
+        try:
+            self._work()
+        except OSError as error:
+            return str(error)
+        return ""
+
+    def close(self) -> None:
+        """A delivery that hangs cannot be stopped."""
+
+
+class HangingStatusFile(StatusFile):
+    def __init__(self, folder: Path, work: Work) -> None:
+        super().__init__(folder, pace=0.01)
+        self._work = work
+
+    def _write(self, content: bytes) -> None:
+        self._work()
+        super()._write(content)
+
+
+def recorder(folder: Path, work: Work) -> Sink:
+    def make_store(path: Path, **options: bool) -> FailingStore:
+        store = FailingStore(path, **options)
+        store.before_write = work
+        return store
+
+    return Recorder(
+        folder=folder, usage=UsageSettings(is_kept=False), pace=QUICK, wall=lambda: EPOCH, make_store=make_store
+    )
+
+
+def messenger(folder: Path, work: Work) -> Sink:
+    lock = files.FileLock(folder / "messages.lock")
+    return Messenger(Notify(gather=0.02), [Outbox(work)], lock, retry=0.01)
+
+
+SINKS: dict[str, Callable[[Path, Work], Sink]] = {
+    "recorder": recorder,
+    "messages": messenger,
+    "status": HangingStatusFile,
+}
+
+
+@pytest.fixture
+def work() -> Iterator[Work]:
+    """Return the work of the sink under test; it goes on after the test, whatever the test did."""
+    work = Work()
+    yield work
+    work.error = ""
+    work.gate.set()
+
+
+@pytest.fixture(params=SINKS)
+def sink(request: pytest.FixtureRequest, tmp_path: Path, work: Work) -> Iterator[Sink]:
+    """Return each sink in turn."""
+    made = SINKS[request.param](tmp_path, work)
+    assert made.name == request.param
+    yield made
+    work.error = ""
+    work.gate.set()
+    made.close(PATIENCE)
+
+
+def frames() -> Iterator[Frame]:
+    """Yield frames without end, each with an alert that is new."""
+    for number in range(1 << 30):
+        new = (alert(str(number), raised=EPOCH + number, seen=EPOCH + number),)
+        seen = msgspec.structs.replace(snapshot([gpu(0)]), taken=EPOCH + number)
+        yield Frame(seen, time.monotonic(), History().view, alerts=new, raised=new, number=number)
+
+
+def begin(sink: Sink, work: Work, coming: Iterator[Frame]) -> None:
+    """Hand over frames until the sink works on one."""
+
+    def has_begun() -> bool:
+        sink.take(next(coming))
+        return work.began.wait(0.01)
+
+    wait_for(has_begun)
+
+
+def returns(call: Callable[[], object]) -> bool:
+    """Return whether a call comes back, in a thread of its own: one that does not would hold up the test."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    return not thread.is_alive()
+
+
+def test_frames_are_taken_while_its_work_hangs(sink: Sink, work: Work) -> None:
+    coming = frames()
+    begin(sink, work, coming)
+
+    def take_many() -> None:
+        for frame in islice(coming, 200):
+            sink.take(frame)
+
+    assert returns(take_many)
+    assert not work.done
+    work.gate.set()
+    wait_for(lambda: work.done)
+
+
+def test_an_error_in_its_work_is_one_line_until_the_work_succeeds_again(sink: Sink, work: Work) -> None:
+    work.error = "no space\nleft \x1b[31mon it"
+    work.gate.set()
+    coming = frames()
+
+    def fails() -> bool:
+        sink.take(next(coming))
+        return bool(sink.trouble)
+
+    wait_for(fails)
+    assert "no space" in sink.trouble
+    assert sink.trouble.isprintable(), "one line, without escapes"
+    assert len(sink.trouble) <= 500
+    work.error = ""
+
+    def works() -> bool:
+        sink.take(next(coming))
+        return not sink.trouble and work.done > 0
+
+    wait_for(works)
+
+
+def test_closing_gives_up_at_its_deadline(sink: Sink, work: Work) -> None:
+    begin(sink, work, frames())
+    assert returns(lambda: sink.close(0.01))
+    assert not work.done
+    assert returns(lambda: sink.close(0.0)), "closing twice changes nothing"
