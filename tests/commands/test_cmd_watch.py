@@ -118,6 +118,14 @@ def test_it_says_what_happens_and_writes_it_down(busy: Driver, eager: Path, own_
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_in_ascii_it_prints_nothing_else(busy: Driver, eager: Path) -> None:
+    with watching(busy, "--ascii") as watch:
+        raised = watch.out()
+        assert re.match(r"\S+ \S+ . raised  GPU 1 full: ", raised)
+        assert watch.end() == 0
+        assert (watch.err() + raised).isascii()
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=str)
 def test_a_signal_ends_it(busy: Driver, number: signal.Signals, code: int) -> None:
     with watching(busy) as watch:

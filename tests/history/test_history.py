@@ -362,6 +362,14 @@ def test_xids_at_the_first_look_have_their_age() -> None:
     assert watched(History(), xids((79, 2, -300), (43, 1, 500)), 10).xids(KEY) == {79: (2, 4700.0), 43: (1, 5010.0)}
 
 
+def test_xids_of_a_view_never_change() -> None:
+    history = History()
+    before = watched(history, xids((94, 1, 0)), 0)
+    after = watched(history, xids((94, 2, 5), (13, 1, 5)), 5)
+    assert before.xids(KEY) == {94: (1, 5000.0)}
+    assert after.xids(KEY) == {94: (2, 5005.0), 13: (1, 5005.0)}
+
+
 def test_xids_are_counted_as_they_come() -> None:
     history = History()
     watched(history, xids(), 0)

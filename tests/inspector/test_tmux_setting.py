@@ -19,11 +19,12 @@ from gpuwatch.model import Pane, Snapshot, Surroundings, decode
 from tests.commands.conftest import GPUWATCH
 from tests.commands.test_cmd_watch import watching
 from tests.driver import Driver, Gpu, Proc
+from tests.sources.test_local import Start, start, until
 from tests.support.panes import PANE, fake, session
 from tests.support.tmux import Tmux, tmux
 from tests.support.waiting import wait_for
 
-__all__ = ["tmux"]  # a fixture
+__all__ = ["start", "tmux"]  # fixtures
 
 pytestmark = pytest.mark.slow  # a real tmux
 
@@ -115,6 +116,17 @@ def test_the_key_in_the_file_is_what_counts(driver: Driver, tmux: Tmux, key: Cal
         done = subprocess.run([GPUWATCH, "--once", "--json"], env=env, capture_output=True, check=True)
         found += windows(decode(done.stdout))
     assert found == ["%0", "0:main"]
+
+
+def test_a_restarted_sampler_asks_again(driver: Driver, tmux: Tmux, start: Start) -> None:
+    on_a_gpu(driver, session(tmux))
+    source = start(tmux=True)
+    until(source, lambda it: windows(it) == ["0:main"])
+    tmux.run("rename-window", "evaluation")
+    (sampler,) = source.pids
+    os.kill(sampler, signal.SIGKILL)
+    until(source, lambda it: windows(it) == ["0:evaluation"])
+    assert sampler not in source.pids
 
 
 def test_the_watch_asks_from_its_start_on(driver: Driver, tmux: Tmux, key: Callable[..., None], tmp_path: Path) -> None:
