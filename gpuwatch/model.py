@@ -517,6 +517,20 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     memory_clock: Reading = Reason.NO_SAMPLE
     pstate: Reading = Reason.NO_SAMPLE
     """0 is the fastest, 15 the slowest."""
+    pcie_rx: Reading = Reason.NO_SAMPLE
+    """Bytes per second that the GPU received over PCIe, measured over 20 ms. This value and the next five are read only
+    for the GPU whose details are on screen, since the call takes 20 ms; for the others they are `no sample`."""
+    pcie_tx: Reading = Reason.NO_SAMPLE
+    """Bytes per second that the GPU sent over PCIe, measured over 20 ms."""
+    pcie_link: str = Reason.NO_SAMPLE.value
+    """Present generation and width of its PCIe link: `gen4 x16`, or the reason why it is not known. An idle GPU lowers
+    the generation to save power."""
+    nvlinks: Reading = Reason.NO_SAMPLE
+    """Number of active NVLinks."""
+    nvlink_rx: Reading = Reason.NO_SAMPLE
+    """Bytes per second that the GPU received over all NVLinks since the reading before, without protocol overhead."""
+    nvlink_tx: Reading = Reason.NO_SAMPLE
+    """Bytes per second that the GPU sent over all NVLinks, in the same way."""
     throttle: tuple[str, ...] | Reason = Reason.NO_SAMPLE
     """Reasons that limit the clocks, worst first: `hw thermal`, `power brake`, `sw thermal`, `power cap`…"""
     ecc_uncorrected: Reading = Reason.NO_SAMPLE

@@ -168,6 +168,10 @@ class Monitor(threading.Thread):
         """Make the source read declarations with other agreed shares."""
         self._requests.put(lambda: self._source.set_shares(shares))
 
+    def set_focus(self, gpu: str | None) -> None:
+        """Make the source read PCIe and NVLink of this GPU (`Gpu.key`) alone; None for no GPU."""
+        self._requests.put(lambda: self._source.set_focus(gpu))
+
     def add(self, *sinks: Sink) -> None:
         """Pass every frame to these sinks too, from the next frame on."""
         self._requests.put(lambda: self._sinks.extend(sinks))

@@ -91,10 +91,11 @@ def test_requests_reach_the_source_in_its_own_thread() -> None:
     source = Script()
     watch = watching(source, Reader())
     watch.set_interval(2.5)
+    watch.set_focus("GPU-1")
     watch.poke()
     assert source.poked.wait(LONG)
     watch.stop()
-    assert source.intervals == [2.5]
+    assert (source.intervals, source.focus) == ([2.5], "GPU-1")
     assert source.threads == {watch.ident}
 
 

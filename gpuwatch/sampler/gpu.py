@@ -15,7 +15,10 @@ from gpuwatch.model import INDEX_UNKNOWN, Gpu, Health, Memory, Place, Reading, R
 from gpuwatch.sampler import machine, nvml
 from gpuwatch.sampler.metrics import (
     FAST,
+    LINK_STATES,
+    LINKS,
     MIG,
+    NVLINK_BYTES,
     RARE,
     SLOW,
     STATIC,
@@ -83,6 +86,12 @@ _REST = 4
 
 _TASKS: dict[float, tuple[Figure | str, ...]] = {SLOW_PERIOD: (*SLOW, GRAPHICS, MPS), RARE_PERIOD: (MIG, *RARE)}
 
+_LINK_PERIOD = 0.5
+"""Seconds between two readings of PCIe and NVLink, at least: they take 40 ms."""
+
+_LINK_FIGURES = (*LINKS, NVLINK_BYTES, *LINK_STATES)
+_LINK_TASKS = {_LINK_PERIOD: (*LINKS, NVLINK_BYTES), SLOW_PERIOD: LINK_STATES}
+
 
 class Shared:
     """State that all GPUs of a sampler share."""
@@ -94,14 +103,19 @@ class Shared:
         driver: str = "",
         interval: float = 1.0,
         listens: bool = True,
+        focus: str = "",
         proc: Path = procfs.PROC,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`listens` is whether to receive the driver's events."""
+        """`listens` is whether to receive the driver's events.
+
+        `focus` is the key of the GPU whose PCIe and NVLink are read; empty for none.
+        """
         self.calls = calls
         self.driver = driver
         self.interval = interval
+        self.focus = focus
         self.proc = proc
         self.clock = clock
         self.wall = wall
@@ -152,6 +166,9 @@ class Device:
         self._instances = MigInstances(shared.fallback, shared.lists)
         self._processes = GpuProcesses(shared.lists, self._instances, self._excuse, shared.pid_max)
         self._schedule: Schedule[Figure | str] = Schedule(_TASKS)
+        self._link_schedule: Schedule[Figure] = Schedule(_LINK_TASKS)
+        self._nvlink_read: tuple[float, int, int] | None = None
+        """Time of the last reading of NVLink's counters, and the bytes sent and received until then."""
         self._asked.clear()
 
     # -- one sample ------------------------------------------------------------------------------------------------
@@ -258,6 +275,7 @@ class Device:
         if hurry:
             self._schedule.hasten(GRAPHICS)
         self._processes.read_utilization(self._handle, round(self._shared.wall() * 1e6), mig=bool(self._mig))
+        self._read_links(now)
         self._asked |= dict.fromkeys(due, now)
         if self._errors and not self._answers:
             raise self._errors[0]
@@ -290,6 +308,40 @@ class Device:
                 if failed.code in nvml.UNSUPPORTED:
                     self._unsupported.add(figure.fields)
         self._figures.update(zip(figure.fields, values, strict=True))
+
+    def _read_links(self, now: float) -> None:
+        """Read PCIe and NVLink where this GPU is in focus, else forget them."""
+        if self._shared.focus != self.row.key:
+            for figure in _LINK_FIGURES:
+                if figure.fields not in self._unsupported:
+                    for field in figure.fields:
+                        self._figures.pop(field, None)
+            self._link_schedule.restart()
+            self._nvlink_read = None
+            return
+        for figure in self._link_schedule.due(now, most=len(_LINK_FIGURES)):
+            try:
+                self._figure(figure)
+            except Failed as failed:
+                if failed.code != Code.TIMEOUT:
+                    raise
+                self._figures.update(dict.fromkeys(figure.fields, Reason.ERROR))
+            if figure is NVLINK_BYTES:
+                self._make_nvlink_rates()
+
+    def _make_nvlink_rates(self) -> None:
+        """Replace the counters of NVLink by bytes per second since the reading before."""
+        sent, received = self._figures["nvlink_tx"], self._figures["nvlink_rx"]
+        if not known(sent) or not known(received):
+            return
+        now = self._shared.clock()
+        before, self._nvlink_read = self._nvlink_read, (now, int(sent), int(received))
+        rates: tuple[Reading, Reading] = (Reason.NO_SAMPLE, Reason.NO_SAMPLE)
+        # A counter goes back when the driver is loaded again.
+        if before and now > before[0] and sent >= before[1] and received >= before[2]:
+            seconds = now - before[0]
+            rates = (sent - before[1]) / seconds, (received - before[2]) / seconds
+        self._figures["nvlink_tx"], self._figures["nvlink_rx"] = rates
 
     def _read_mig(self) -> None:
         """Read whether the GPU is divided into MIG instances, and look up the instances."""

@@ -270,7 +270,9 @@ class Sampler:
             nvml.initialise(pynvml, self._page, self._proc)
             machine.limit_memory(_MEMORY)
             calls = Calls(pynvml, self._page)
-            shared = Shared(calls, interval=self._interval, proc=self._proc, listens=options.events)
+            shared = Shared(
+                calls, interval=self._interval, proc=self._proc, listens=options.events, focus=options.focus
+            )
             gpus = self._gpus = Gpus(shared, options.only, options.skip, options.known, again=options.again)
         except Unusable as unusable:
             self._publish(unusable.state, unusable.words)
@@ -323,6 +325,8 @@ class Sampler:
             self._interval = shared.interval = max(SHORTEST, command.interval)
         if command.skip is not None:
             gpus.skip(command.skip)
+        if command.focus is not None:
+            shared.focus = command.focus
         if command.events:
             gpus.resume()
         return command.poke or command.interval is not None

@@ -1,6 +1,7 @@
 """Table of a GPU's figures: the NVML calls of each, how often they are made, units, and older calls.
 
-A figure is read every tick (`FAST`), every 10 s (`SLOW`) or every 60 s (`RARE`), and costs one NVML call.
+A figure is read every tick (`FAST`), every 10 s (`SLOW`) or every 60 s (`RARE`), and costs one NVML call. Those of
+PCIe and NVLink (`LINKS`) cost more, and are read for one GPU only.
 """
 
 from __future__ import annotations
@@ -136,6 +137,60 @@ def throttle(reasons: int) -> tuple[str, ...]:
     return tuple(named)
 
 
+def _bytes_per_second(kilobytes: int) -> int:
+    """Return a PCIe throughput in bytes per second.
+
+    nvml.h says "KB/s" and not which; KB is taken as 1,000 bytes. Where 1,024 are meant, the result is 2.4 % too low.
+    """
+    return kilobytes * 1000
+
+
+def _pcie_link(calls: Calls, handle: Handle) -> tuple[str]:
+    """Return generation and width of the PCIe link as they are now: `gen4 x16`."""
+    generation = calls.ask("nvmlDeviceGetCurrPcieLinkGeneration", handle)
+    width = calls.ask("nvmlDeviceGetCurrPcieLinkWidth", handle)
+    return (f"gen{generation} x{width}",)
+
+
+def _nvlinks(calls: Calls, handle: Handle) -> tuple[int]:
+    """Return the number of active NVLinks.
+
+    A link that the GPU does not have is "not supported", and one that no GPU of its kind has an "invalid argument"
+    [nvml.h, nvmlDeviceGetNvLinkState].
+    """
+    states = []
+    missing: Failed | None = None
+    for link in range(calls.pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            states.append(calls.ask("nvmlDeviceGetNvLinkState", handle, link))
+        except Failed as failed:
+            if failed.code == Code.INVALID_ARGUMENT and link > 0:
+                break
+            if failed.code != Code.NOT_SUPPORTED:
+                raise
+            missing = failed
+    if missing and not states:
+        raise missing
+    return (states.count(1),)
+
+
+_TRANSMITTED, _RECEIVED = 138, 139  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ..._RX
+_ALL_LINKS = 0xFFFFFFFF
+
+
+def _nvlink_bytes(calls: Calls, handle: Handle) -> tuple[int, int]:
+    """Return the bytes that were ever sent and received over all NVLinks, without protocol overhead.
+
+    Source: nvml.h, "NVLink TX Data throughput in KiB": a counter, and with the scope UINT_MAX the sum of all links. The
+    scope that the binding takes by default is link 0 alone.
+    """
+    values = calls.ask("nvmlDeviceGetFieldValues", handle, [(_TRANSMITTED, _ALL_LINKS), (_RECEIVED, _ALL_LINKS)])
+    for value in values:
+        if value.nvmlReturn != Code.SUCCESS:
+            raise Failed("nvmlDeviceGetFieldValues", value.nvmlReturn)
+    return values[0].value.ullVal * 1024, values[1].value.ullVal * 1024
+
+
 _GPU_SENSOR = 0  # NVML_TEMPERATURE_GPU
 _SM, _MEMORY = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
 _UNCORRECTED, _VOLATILE = 1, 0  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC
@@ -185,6 +240,19 @@ STATIC = (
     Figure(("cores",), (_call("nvmlDeviceGetNumGpuCores"),)),
     Figure(("sm_clock_max",), (_call("nvmlDeviceGetMaxClockInfo", _SM),)),
 )
+
+# For the GPU in focus alone: each call for PCIe throughput counts for 20 ms, and returns after that [nvml.h].
+_SENT, _RECEIVED_PCIE = 0, 1  # NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES
+
+LINKS = (
+    Figure(("pcie_tx",), (_through("nvmlDeviceGetPcieThroughput", _bytes_per_second, _SENT),)),
+    Figure(("pcie_rx",), (_through("nvmlDeviceGetPcieThroughput", _bytes_per_second, _RECEIVED_PCIE),)),
+)
+
+LINK_STATES = (Figure(("pcie_link",), (_pcie_link,)), Figure(("nvlinks",), (_nvlinks,)))
+
+NVLINK_BYTES = Figure(("nvlink_tx", "nvlink_rx"), (_nvlink_bytes,))
+"""Counters; the GPU makes rates of two readings."""
 
 
 # -- memory --------------------------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     """Let a single snapshot wait longer for the search for processes that have GPUs open without being listed."""
     events: bool = True
     """Receive the driver's events (XIDs); a single snapshot never does."""
+    focus: str = ""
+    """Key of the GPU whose PCIe and NVLink are read; empty for none."""
     shares: tuple[Share, ...] = ()
     """The shares that people agreed on."""
     tmux: bool = False
@@ -52,6 +54,8 @@ class Command(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     interval: float | None = None
     skip: tuple[int | str, ...] | None = None
     """All GPUs that must not be called; replaces the list before."""
+    focus: str | None = None
+    """Key of the GPU whose PCIe and NVLink are read from now on; empty for none."""
     events: bool = False
     """Receive the driver's events, in spite of `Options.events`."""
     poke: bool = False

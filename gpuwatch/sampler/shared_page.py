@@ -25,6 +25,18 @@ EVENT_CALLS = frozenset(
 )
 """Calls that listen for events. A hang or a crash in one of them disables the events, but no GPU."""
 
+LINK_CALLS = frozenset(
+    {
+        "nvmlDeviceGetCurrPcieLinkGeneration",
+        "nvmlDeviceGetCurrPcieLinkWidth",
+        "nvmlDeviceGetFieldValues",
+        "nvmlDeviceGetNvLinkState",
+        "nvmlDeviceGetPcieThroughput",
+    }
+)
+"""Calls that read PCIe and NVLink of the GPU in focus. After a hang or a crash in one of them they are no longer made
+for that GPU."""
+
 _STARTED = struct.Struct("d")  # native, so that it is one aligned 8-byte store: never half a number
 _CALL = struct.Struct("ii48s288s96s")
 _STARTED_AT, _CALL_AT = 0, 8

@@ -17,8 +17,8 @@ and of every 15 minutes, all of it after the moment at which the pictures of the
       50-250  dov's server on GPU 2 leaks 5 GiB a minute and would fill it in under five; then it lets go
       70-130  GPU 6 gets nearly as hot as the temperature at which it slows itself down
 
-A snapshot depends only on the seed, the time, and the processes that the viewer has ended (`DemoSource.end`), so that a
-screenshot of the demo can be repeated.
+A snapshot depends only on the seed, the time, the GPU in focus, and the processes that the viewer has ended
+(`DemoSource.end`), so that a screenshot of the demo can be repeated.
 """
 
 from __future__ import annotations
@@ -70,6 +70,11 @@ _LEAK: Final = 5 / 60
 """GiB per second."""
 _HOT: Final = 84.0
 """Temperature in °C that GPU 6 reaches, within 20 s; at 87 it slows down."""
+_PCIE_BYTES: Final = 9e9
+"""Bytes per second over PCIe of a GPU that is busy; the link could carry seven times as much."""
+_NVLINKS: Final = 18
+_NVLINK_BYTES: Final = 180e9
+"""Bytes per second over all NVLinks, in one direction, of a GPU that works with others; they could carry 450 GB/s."""
 _CALLS: Final = 5
 """NVML calls per GPU and second of a real sampler."""
 
@@ -95,6 +100,7 @@ class DemoSource:
         self._zero = self._due - begin
         self._wall_zero = wall() - begin
         self._sequence = 0
+        self._focus = ""
         self._ends: Mapping[int, float] = {}
         """End of the viewer's processes on the clock, by PID. Replaced as a whole: several threads read it."""
         self._closed = threading.Event()
@@ -125,6 +131,10 @@ class DemoSource:
     def set_shares(self, _shares: Sequence[Share]) -> None:
         """Do nothing: the agreed shares of the demo are in its script."""
 
+    def set_focus(self, gpu: str | None) -> None:
+        """Give values of PCIe and NVLink for this GPU alone."""
+        self._focus = gpu or ""
+
     def end(self, pid: int, after: float) -> None:
         """End a process of the viewer, with its workers, `after` this many seconds; from any thread."""
         at = self._clock() + after
@@ -145,7 +155,7 @@ class DemoSource:
     def at(self, t: float) -> Snapshot:
         """Return the snapshot at `t` seconds of the script; negative is before the demo began."""
         ended = frozenset(pid for pid, at in self._ends.items() if self._zero + t >= at)
-        scene = _Scene(self._seed, t, zero=self._zero, wall_zero=self._wall_zero, ended=ended)
+        scene = _Scene(self._seed, t, zero=self._zero, wall_zero=self._wall_zero, ended=ended, focus=self._focus)
         gpus = tuple(scene.gpu(index) for index in self._only)
         listed = {one.pid for gpu in gpus for one in gpu.holdings}
         processes = [scene.process(actor, age) for actor, age in scene.actors if actor.pid in listed]
@@ -175,15 +185,23 @@ class _Scene:
     """State of the machine at one time of the script."""
 
     def __init__(
-        self, seed: int, t: float, *, zero: float, wall_zero: float, ended: frozenset[int] = frozenset()
+        self,
+        seed: int,
+        t: float,
+        *,
+        zero: float,
+        wall_zero: float,
+        ended: frozenset[int] = frozenset(),
+        focus: str = "",
     ) -> None:
-        """`ended` are PIDs of processes that have ended."""
+        """`ended` are PIDs of processes that have ended, `focus` is the key of a GPU."""
         self._seed = seed
         self._t = t
         self._zero = zero
         self._wall_zero = wall_zero
         self._lost = LOST_FROM <= t % CYCLE < LOST_UNTIL
         self._ended = ended
+        self._focus = focus
         self.actors = [(actor, actor.age + t) for actor in cast.ACTORS if actor.pid not in ended]
         self.actors += [cast.trial(slot, t) for slot in range(cast.TRIALS)]
         """Running processes, each with its age in seconds."""
@@ -231,7 +249,7 @@ class _Scene:
         heat = sum(self._utilization(index, t - back) for back in (0, 4, 8, 12)) / 4
         power = self._power(index, heat)
         temperature = self._temperature(index, heat)
-        return msgspec.structs.replace(
+        live = msgspec.structs.replace(
             plain,
             sampled=self._zero + t,
             slow_sampled=self._zero + floor(t / _SLOW) * _SLOW,
@@ -254,6 +272,23 @@ class _Scene:
             xids=self._xids(index),
             holdings=holdings,
             unattributed=unattributed,
+        )
+        return self._with_links(live, utilization) if live.key == self._focus else live
+
+    def _with_links(self, gpu: Gpu, utilization: int) -> Gpu:
+        """Return the GPU in focus with values of PCIe and NVLink; only the processes on several GPUs use NVLink."""
+        loads = self._loads(gpu.index, self._t)
+        shared = {actor.pid for actor, _ in self.actors if len(actor.holds) > 1 or actor.parent == "mpirun"}
+        together = sum(load for pid, load in loads.items() if pid in shared)
+        wave = {what: 1 + 0.4 * self._noise(what, gpu.index, self._t / 2) for what in ("rx", "tx", "nvrx", "nvtx")}
+        return msgspec.structs.replace(
+            gpu,
+            pcie_rx=round(_PCIE_BYTES * utilization / 100 * wave["rx"], -6),
+            pcie_tx=round(_PCIE_BYTES / 3 * utilization / 100 * wave["tx"], -6),
+            pcie_link="gen5 x16" if utilization else "gen1 x16",
+            nvlinks=_NVLINKS,
+            nvlink_rx=round(_NVLINK_BYTES * together / 100 * wave["nvrx"]),
+            nvlink_tx=round(_NVLINK_BYTES * together / 100 * wave["nvtx"]),
         )
 
     def process(self, actor: cast.Actor, age: float) -> Process:

@@ -3,7 +3,8 @@
 NVML hangs for minutes on a sick GPU and sometimes crashes; only a process can be abandoned safely. The sampler notes on
 a shared page its present call and GPU. When a call exceeds its time limit, the sampler is killed, never waited for, and
 started again without that GPU, which a separate sampler probes from time to time. A hang or a crash while the sampler
-listens for the driver's events costs no GPU: the next sampler does not listen for a while.
+listens for the driver's events costs no GPU: the next sampler does not listen for a while. After a hang or a crash in a
+call about PCIe or NVLink these are no longer read of that GPU, until the user asks (`poke`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from msgspec.structs import replace
 
 from gpuwatch.child import Backoff, describe_exit, start_error
 from gpuwatch.declared.facts import Share
-from gpuwatch.model import INDEX_UNKNOWN, SCHEMA, Gpu, Health, Place, Snapshot, SourceState, decode
+from gpuwatch.model import INDEX_UNKNOWN, SCHEMA, Gpu, Health, Place, Reason, Snapshot, SourceState, decode
 from gpuwatch.sampler.protocol import Exit, Options
-from gpuwatch.sampler.shared_page import EVENT_CALLS, CallInFlight
+from gpuwatch.sampler.shared_page import EVENT_CALLS, LINK_CALLS, CallInFlight
 from gpuwatch.sources.sampler_process import SAMPLER, SamplerProcess
 from gpuwatch.text import clean
 
@@ -234,6 +235,8 @@ _EXIT_TIME = 1.0
 _REPEAT = 1.0
 """Seconds between two snapshots, at most, while no data comes: they show how long that has lasted."""
 
+_LINK_FIELDS = ("pcie_rx", "pcie_tx", "pcie_link", "nvlinks", "nvlink_rx", "nvlink_tx")
+
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals that a crash of a library does not raise; the kernel sends SIGKILL when memory runs out."""
 
@@ -266,6 +269,10 @@ class LocalSource:
         self._crashes: dict[str, list[float]] = {}
         """Times at which the sampler crashed in a GPU's calls, by the GPU's key."""
         self._events = EventSwitch(self._timeouts)
+        self._focus = ""
+        """Key of the GPU whose PCIe and NVLink are requested; empty for none."""
+        self._without_links: set[str] = set()
+        """Keys of the GPUs on which a call about PCIe or NVLink hung or crashed."""
         self._ending: tuple[SamplerProcess, CallInFlight | None, float] | None = None
         """A sampler that has closed its output, its call at that time, and the time."""
         self._restart_at: float | None = None
@@ -326,8 +333,9 @@ class LocalSource:
         self._quarantine.retry_all(now)
         self._crashes.clear()
         self._events.retry(now)
+        self._without_links.clear()
         if self._child is not None:
-            self._child.send(poke=True)
+            self._child.send(poke=True, focus=self._focus)
         elif self._last.state is not SourceState.ENDED:
             self._restart_at = now
             self._backoff.reset()
@@ -341,6 +349,17 @@ class LocalSource:
             if self._child is not None and not self._closed:
                 self._abandon(self._child)
                 self._restart_at = self._clock()
+
+    def set_focus(self, gpu: str | None) -> None:
+        """Read PCIe and NVLink of this GPU alone from now on."""
+        self._focus = gpu or ""
+        if self._child is not None:
+            self._child.send(focus=self._allowed_focus)
+
+    @property
+    def _allowed_focus(self) -> str:
+        """Key of the GPU in focus; empty for a GPU on which such a call hung or crashed."""
+        return "" if self._focus in self._without_links else self._focus
 
     def close(self) -> None:
         """Kill every sampler and return at once; do not wait for a process that hangs in the kernel."""
@@ -413,7 +432,7 @@ class LocalSource:
         if newest is None:
             return None
         self._sign_at = now
-        newest = replace(newest, gpus=tuple(map(self._with_times, newest.gpus)))
+        newest = replace(newest, gpus=tuple(self._with_link_errors(self._with_times(row)) for row in newest.gpus))
         if newest.state is SourceState.OK:
             if now - self._started_at >= self._timeouts.restart_most:  # one that ends soon ends again
                 self._backoff.reset()
@@ -431,6 +450,7 @@ class LocalSource:
         if call.call in EVENT_CALLS:
             self._events.fail(now)
         elif call.gpu >= 0:
+            self._note_link_failure(call)
             self._isolate(call, Health.SILENT, f"no answer from {call.call}", now)
             self._last_at = float("-inf")  # the row says so at the next look
         else:
@@ -465,6 +485,7 @@ class LocalSource:
             self._restart_at = now
             return
         if crashed and call is not None and call.gpu >= 0:
+            self._note_link_failure(call)
             key = self._row(call).key
             crashes = [then for then in self._crashes.get(key, []) if now - then < self._timeouts.crash_window]
             self._crashes[key] = [*crashes, now]
@@ -484,6 +505,11 @@ class LocalSource:
         row = self._row(call)
         self._remember([row])
         self._quarantine.add(row, health, words, listed=call.listed, now=now, wall=self._wall())
+
+    def _note_link_failure(self, call: CallInFlight) -> None:
+        """Stop reading PCIe and NVLink of the GPU of a call that hung or crashed, where the call was about these."""
+        if call.call in LINK_CALLS:
+            self._without_links.add(self._row(call).key)
 
     def _stuck(self) -> int:
         """Return the number of killed samplers that do not end."""
@@ -506,6 +532,7 @@ class LocalSource:
                 known=tuple(self._places()),
                 again=bool(self._known),
                 events=self._events.is_on,
+                focus=self._allowed_focus,
             )
             try:
                 self._child = SamplerProcess(msgspec.to_builtins(options), command=self._command)
@@ -586,6 +613,12 @@ class LocalSource:
             return row
         since = before.since if before.health is row.health else row.since
         return replace(row, since=since, sampled=before.sampled, slow_sampled=before.slow_sampled)
+
+    def _with_link_errors(self, row: Gpu) -> Gpu:
+        """Say of the GPU in focus that its PCIe and NVLink are not read because such a call failed."""
+        if row.key != self._focus or row.key not in self._without_links:
+            return row
+        return replace(row, **dict.fromkeys(_LINK_FIELDS, Reason.ERROR))
 
     def _remember(self, rows: Sequence[Gpu]) -> None:
         """Remember GPUs by UUID; where they were requested by index, request them by UUID from now on."""

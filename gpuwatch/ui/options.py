@@ -45,6 +45,9 @@ class MonitorControl(AlertControl, Protocol):
     def poke(self) -> None:
         """Ask for a sample at once."""
 
+    def set_focus(self, gpu: str | None) -> None:
+        """Request PCIe and NVLink of this GPU (`Gpu.key`) alone; None for no GPU."""
+
     def stop(self) -> None:
         """Stop the monitor without waiting for it."""
 

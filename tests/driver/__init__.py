@@ -129,6 +129,8 @@ class Gpu:
     pcie_width: int | None = 16
     pcie_gen_max: int | None = 5
     pcie_width_max: int | None = 16
+    nvlinks: int | None = None
+    nvlinks_active: int | None = 0
     ecc_mode: int | None = 1
     ecc_pending: int | None = 1
     ecc_corrected_volatile: int | None = 0

@@ -259,6 +259,19 @@ UINT(nvmlDeviceGetCurrPcieLinkWidth, "pcie_width")
 UINT(nvmlDeviceGetMaxPcieLinkGeneration, "pcie_gen_max")
 UINT(nvmlDeviceGetMaxPcieLinkWidth, "pcie_width_max")
 
+/* `nvlinks` links, of which the first `nvlinks_active` are active; beyond 18 there is none on any GPU. */
+API int nvmlDeviceGetNvLinkState(struct handle *handle, unsigned link, unsigned *out) {
+    ENTER_DEVICE(nvmlDeviceGetNvLinkState, handle);
+    unsigned links = 0, active = 0;
+    if (link >= 18)
+        return INVALID_ARGUMENT;
+    code = get_uint(device, "nvlinks", &links);
+    if (code == SUCCESS)
+        code = get_uint(device, "nvlinks_active", &active);
+    *out = link < active;
+    return code != SUCCESS ? code : link < links ? SUCCESS : NOT_SUPPORTED;
+}
+
 PAIR(nvmlDeviceGetEccMode, "ecc_mode", "ecc_pending")
 UINT(nvmlDeviceGetPersistenceMode, "persistence")
 UINT(nvmlDeviceGetComputeMode, "compute_mode")

@@ -24,9 +24,11 @@ from gpuwatch.sampler.gpus import Gpus
 board, now = SharedPage(), 1000.0
 pynvml = nvml.load()
 nvml.initialise(pynvml, board)
-gpus = Gpus(Shared(Calls(pynvml, board), clock=lambda: now))
+shared = Shared(Calls(pynvml, board), clock=lambda: now)
+gpus = Gpus(shared)
 for line in sys.stdin:
-    now += float(line)
+    seconds, shared.focus = line.rstrip("\\n").split(" ")
+    now += float(seconds)
     before = gpus.count
     gpus.sample(lambda: None)
     gpus.listen()
@@ -44,20 +46,20 @@ class Look(msgspec.Struct):
     gpus: list[Gpu]
 
 
-Later = Callable[[float], Look]
+Later = Callable[..., Look]
 
 
 @pytest.fixture
 def later(driver: Driver) -> Iterator[Later]:
-    """Return a function that lets so many seconds go by and samples."""
+    """Return a function that lets so many seconds go by and samples, with a GPU in focus or none."""
     started: list[Running] = []
 
-    def look(seconds: float) -> Look:
+    def look(seconds: float, focus: str = "") -> Look:
         if not started:
             started.append(Running.script(SCRIPT, driver.env()))
         pipe = started[0].process.stdin
         assert pipe is not None
-        pipe.write(f"{seconds}\n".encode())
+        pipe.write(f"{seconds} {focus}\n".encode())
         line = started[0].line()
         assert line is not None, started[0].errors()
         return msgspec.json.decode(line, type=Look)

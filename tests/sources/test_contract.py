@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpuwatch.declared.facts import Share
-from gpuwatch.model import Snapshot, SourceState, decode, encode
+from gpuwatch.model import Reason, Snapshot, SourceState, decode, encode, known
 from gpuwatch.sampler.protocol import Options
 from gpuwatch.sources.demo import DemoSource
 from gpuwatch.sources.local import LocalSource
@@ -69,6 +69,19 @@ def test_a_poke_brings_a_sample_at_once(source: Source) -> None:
 def test_new_shares_interrupt_nothing(source: Source) -> None:
     source.set_shares((Share(user="ada", share=0.5),))
     assert following(source).gpus
+
+
+def test_the_gpu_in_focus_alone_has_values_of_its_links(source: Source) -> None:
+    first = following(source)
+    source.set_focus(first.gpus[1].key)
+    while (seen := following(source)).gpus[1].pcie_tx is Reason.NO_SAMPLE:
+        pass
+    assert known(seen.gpus[1].pcie_tx)
+    assert seen.gpus[1].pcie_link.startswith("gen")
+    assert seen.gpus[0].pcie_tx is Reason.NO_SAMPLE
+    source.set_focus(None)
+    while known(following(source).gpus[1].pcie_tx):
+        pass
 
 
 def test_a_closed_source_gives_nothing_and_waits_for_nothing(source: Source) -> None:

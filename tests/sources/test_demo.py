@@ -73,6 +73,19 @@ class Clock:
         return self.now + 1_700_000_000.0
 
 
+def test_the_links_of_the_gpu_in_focus_follow_its_use() -> None:
+    made = source()
+    made.set_focus(made.at(0.0).gpus[0].key)
+    busy = made.at(10.0).gpus[0]
+    assert busy == made.at(10.0).gpus[0]
+    assert (busy.pcie_link, busy.nvlinks) == ("gen5 x16", 18)
+    assert 0 < (number(busy.pcie_tx) or 0) < (number(busy.pcie_rx) or 0) < 64e9
+    assert 0 < (number(busy.nvlink_tx) or 0) < 450e9
+    made.set_focus(made.at(0.0).gpus[FREE_GPU].key)
+    idle = made.at(10.0).gpus[FREE_GPU]
+    assert (idle.pcie_rx, idle.nvlink_rx, idle.pcie_link) == (0, 0, "gen1 x16")
+
+
 def source(seed: int = 1, begin: float = 0.0) -> DemoSource:
     clock = Clock()
     return DemoSource(seed, clock=clock, wall=clock.wall, begin=begin)

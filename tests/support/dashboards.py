@@ -37,6 +37,9 @@ class Clockwork:
     def poke(self) -> None:
         self.asked.append("poke")
 
+    def set_focus(self, gpu: str | None) -> None:
+        self.asked.append(("focus", gpu))
+
     def acknowledge(self, alert: Alert) -> None:
         self.asked.append(("acknowledge", alert.key))
 

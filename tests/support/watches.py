@@ -27,6 +27,7 @@ class Script:
             self.steps.put(step)
         self.intervals: list[float] = []
         self.shares: Sequence[Share] = ()
+        self.focus: str | None = None
         self.asked = threading.Event()
         self.poked = threading.Event()
         self.closed = threading.Event()
@@ -58,6 +59,10 @@ class Script:
         self.threads.add(threading.get_ident())
         self.shares = shares
         self.poked.set()
+
+    def set_focus(self, gpu: str | None) -> None:
+        self.threads.add(threading.get_ident())
+        self.focus = gpu
 
     def close(self) -> None:
         self.closed.set()

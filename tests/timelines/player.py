@@ -98,6 +98,9 @@ class Film:
     def set_shares(self, shares: Sequence[Share]) -> None:
         """Nobody asks."""
 
+    def set_focus(self, gpu: str | None) -> None:
+        """Nobody asks."""
+
     def close(self) -> None:
         """There is nothing to let go of."""
 
