@@ -621,7 +621,7 @@ class MarksPart(_Part):
         identity = write(self._change)
         if self._identity not in ("", identity):
             write(marks_of(self._known) | self._change)
-        self._state = file_state(self.store.path)
+        self._state = None  # another gpuwatch may have written since our transaction: it is read again
         self._known, self._identity, self._change = wanted, identity, {}
         if changed_marks(self._seen, wanted):
             self._hand_over(wanted)

@@ -105,6 +105,21 @@ def test_nobody_goes_round_in_circles(record: Record) -> None:
     assert before[1:] == (0, 1)
 
 
+def test_what_another_saves_right_after_us_is_seen(record: Record) -> None:
+    one = record()
+
+    def write_theirs(connection: Connection) -> None:
+        write_marks(connection, marks_of(NO_ATTENTION.muted(Mute(rule="theirs"))), NOW)
+
+    def mute_too() -> None:
+        if saved_marks(one.path) == {"ours"}:
+            Store(one.path).write(write_theirs)
+
+    one.stores[0].after_write = mute_too
+    mute(one, "ours")
+    wait_for_marks({"ours", "theirs"}, one)
+
+
 @pytest.mark.parametrize("user_first", [True, False])
 def test_a_mark_made_while_another_gpuwatchs_is_taken_over_is_kept(
     record: Record, folder: Path, user_first: bool

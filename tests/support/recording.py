@@ -131,6 +131,7 @@ class FailingStore(Store):
 
     failure: Exception | None = None
     before_write: Callable[[], object] | None = None
+    after_write: Callable[[], object] | None = None
 
     def write(self, change: Callable[[sqlite3.Connection], None]) -> str:
         """Write, or fail."""
@@ -138,7 +139,10 @@ class FailingStore(Store):
             self.before_write()
         if self.failure is not None:
             raise self.failure
-        return super().write(change)
+        done = super().write(change)
+        if self.after_write is not None:
+            self.after_write()
+        return done
 
 
 class Recording:
