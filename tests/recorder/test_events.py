@@ -495,12 +495,6 @@ def test_a_named_file_is_gone_on_with_and_takes_the_events_alone(tmp_path: Path)
     assert ask(own_store(tmp_path / "state"), "SELECT count(*) FROM events") == [(0,)]
 
 
-def test_it_costs_nothing_to_close_what_was_never_started(folder: Path) -> None:
-    one = Recorder(folder=folder)
-    one.close(1.0)
-    assert (one.trouble, one.events.is_leader, folder.exists()) == ("", False, False)
-
-
 def test_sqlite_is_loaded_only_where_something_is_recorded_or_read() -> None:
     program = "import sys, gpuwatch.commands.dashboard_app; sys.exit('sqlite3' in sys.modules)"
     command = [sys.executable, "-c", program]

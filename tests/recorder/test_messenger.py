@@ -176,13 +176,6 @@ def test_closing_gives_up_on_what_takes_too_long(made: Callable[..., Messenger])
     assert notifier.closed.is_set()
 
 
-def test_closing_without_a_frame_starts_nothing(made: Callable[..., Messenger]) -> None:
-    before = threading.active_count()
-    messenger = made([Outbox()])
-    messenger.close(1)
-    assert threading.active_count() == before
-
-
 def test_a_reload_changes_the_ways_out_and_keeps_what_is_known(made: Callable[..., Messenger]) -> None:
     old, new = Outbox("old"), Outbox("new")
     messenger = made([old])

@@ -20,6 +20,7 @@ from gpuwatch.recorder.delivery import Message
 from gpuwatch.recorder.notify import Messenger
 from gpuwatch.recorder.recorder import Recorder, UsageSettings
 from gpuwatch.recorder.status_writer import StatusFile
+from gpuwatch.recording.writer import RecordingWriter
 from tests.support.builders import EPOCH, gpu, snapshot
 from tests.support.recording import QUICK, FailingStore, alert
 from tests.support.waiting import PATIENCE, wait_for
@@ -74,6 +75,16 @@ class HangingStatusFile(StatusFile):
         super()._write(content)
 
 
+class HangingRecording(RecordingWriter):
+    def __init__(self, folder: Path, work: Work) -> None:
+        super().__init__(folder / "box.gz", pace=0.01)
+        self._work = work
+
+    def _flush(self, mode: int) -> None:
+        self._work()
+        super()._flush(mode)
+
+
 def recorder(folder: Path, work: Work) -> Sink:
     def make_store(path: Path, **options: bool) -> FailingStore:
         store = FailingStore(path, **options)
@@ -94,6 +105,7 @@ SINKS: dict[str, Callable[[Path, Work], Sink]] = {
     "recorder": recorder,
     "messages": messenger,
     "status": HangingStatusFile,
+    "recording": HangingRecording,
 }
 
 
@@ -177,6 +189,12 @@ def test_an_error_in_its_work_is_one_line_until_the_work_succeeds_again(sink: Si
         return not sink.trouble and work.done > 0
 
     wait_for(works)
+
+
+def test_closing_without_a_frame_starts_nothing(sink: Sink, tmp_path: Path) -> None:
+    before, found = threading.active_count(), list(tmp_path.iterdir())
+    sink.close(PATIENCE)
+    assert (threading.active_count(), list(tmp_path.iterdir()), sink.trouble) == (before, found, "")
 
 
 def test_closing_gives_up_at_its_deadline(sink: Sink, work: Work) -> None:
