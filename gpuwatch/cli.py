@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "kill": "end your own processes, or a whole run, and report what became of them",
     "report": "how much each user held and used, from what gpuwatch has recorded",
     "events": "alerts that were raised and how they ended, from what gpuwatch has recorded",
+    "replay": "show a recording in the dashboard: play it, and move to any time of it",
     "watch": "monitor without a terminal: one line per event, messages",
     "status": "one short line for the status bar of tmux",
     "config": "show, check or create a gpuwatch.toml",

@@ -58,6 +58,8 @@ class Frame:
     """Idle times from a running `gpuwatch watch`, for where the history is too short; None where none runs."""
     minute: Minute | None = None
     """Summary of the minute before, in the first frame of each minute; None in all other frames."""
+    restarts: int = 0
+    """How often the monitor was restarted before this frame; greater than 0 in every frame of a replay."""
 
 
 class Sink(Protocol):
@@ -125,6 +127,7 @@ class Monitor(threading.Thread):
         self._minutes = MinuteMaker()
         self._sinks = list(sinks)
         self._kept = kept
+        self._restarts = 0
         self._attention = self._attended = NO_ATTENTION
         self._marks_changed = False
         """Whether changed marks wait to be shown."""
@@ -204,6 +207,15 @@ class Monitor(threading.Thread):
         held = tuple(alerts)
         self._requests.put(lambda: self._engine.restore(held, self._clock(), self._wall()))
 
+    def restart(self, history: History, engine: Engine) -> None:
+        """Use another history and engine from the next snapshot on: a replay shows another time of its recording."""
+
+        def apply() -> None:
+            self._history, self._engine, self._minutes = history, engine, MinuteMaker()
+            self._restarts += 1
+
+        self._requests.put(apply)
+
     def set_limits(self, limits: Limits) -> None:
         """Use other limits from the next snapshot on."""
         self._requests.put(lambda: setattr(self._engine, "limits", limits))
@@ -249,7 +261,8 @@ class Monitor(threading.Thread):
     def _next(self, frame: Frame, **changes: Any) -> Frame:
         """Return a frame with the present marks and the next number."""
         number = self.newest.number + 1 if self.newest else 0
-        return replace(frame, attention=self._attention, attended=self._attended, number=number, **changes)
+        changes |= {"attention": self._attention, "attended": self._attended}
+        return replace(frame, number=number, restarts=self._restarts, **changes)
 
     def _marked(self, alerts: Iterable[Alert], wall: float) -> tuple[Alert, ...]:
         return tuple([self._attention.mark(alert, wall) for alert in alerts])

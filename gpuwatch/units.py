@@ -1,4 +1,4 @@
-"""Bytes, shares and durations: formatted for tables and sentences, and parsed from people's input.
+"""Bytes, shares, durations and clock times: formatted for tables and sentences, and parsed from people's input.
 
 Formatting never raises: a negative number (a clock that stepped back) is shown as zero, and a number that is not finite
 as a dash. Parsing raises ValueError with one line that has the input and the allowed values.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
 KIB = 1024
@@ -214,6 +215,38 @@ def parse_share(text: str) -> float:
     if not 0 < fraction <= 1:
         raise ValueError(hint)
     return fraction
+
+
+def parse_moment(text: str, first: float, last: float, near: float) -> float:
+    """Return the wall-clock time of a text such as "2026-11-21 03:10", "03:10" or "03:10:22", in the local time zone.
+
+    A time without its date is on the day that puts it into the span from `first` to `last`: if several do, the nearest
+    to `near`. The second, or without one the minute, in which the span begins is its first moment. Raises ValueError
+    for anything else. The result may be outside the span.
+    """
+    hint = f"time {_quote(text)} is not understood; write 03:10, 03:10:22 or '2026-11-21 03:10'"
+    match = re.fullmatch(r"(?:(\d{4}-\d\d-\d\d)[ T]+)?(\d?\d:\d\d)(?::(\d\d))?", text.strip(), re.ASCII)
+    if match is None:
+        raise ValueError(hint)
+    date, minute, second = match.groups()
+    days = [date] if date else [time.strftime("%Y-%m-%d", time.localtime(day)) for day in _days(first, last)]
+    try:
+        read = [time.strptime(f"{day} {minute}:{second or '00'}", "%Y-%m-%d %H:%M:%S") for day in days]
+        found = [time.mktime(one) for one in read]
+    except (ValueError, OverflowError):
+        raise ValueError(hint) from None
+    found = [first if at < first < at + (1 if second else 60) else at for at in found]
+    return min(found, key=lambda at: (max(first - at, at - last, 0.0), abs(at - near)))
+
+
+def _days(first: float, last: float) -> Iterator[float]:
+    """Yield a time on each day of a span, and on the days before and after it."""
+    return (first + number * _DAY for number in range(-1, int((last - first) // _DAY) + 3))
+
+
+def format_moment(at: float) -> str:
+    """Format a wall-clock time with its date in the local time zone, as `parse_moment` reads it."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def write_duration(seconds: float) -> str:

@@ -73,7 +73,7 @@ def show(source: Source, args: argparse.Namespace, config: Config, seconds: floa
         _check_first(watch, wait=args.wait)
         app = GpuwatchApp(
             watch=watch,
-            options=_options(config, seconds),
+            options=dashboard_options(config, seconds),
             helpers=_helpers(args, config, seconds, watch, sinks, source),
         )
         sinks.open(app)
@@ -147,7 +147,8 @@ class _LateSinks:
                 app.call_from_thread(app.notify, words, severity="error", markup=False, timeout=30)
 
 
-def _options(config: Config, seconds: float) -> Options:
+def dashboard_options(config: Config, seconds: float) -> Options:
+    """Return the options of the dashboard."""
     desktop: str = config.notify.desktop
     if desktop == "auto":
         desktop = which_osc(os.environ) or "off"
@@ -200,6 +201,6 @@ def _helpers(
     def reload() -> Reloading:
         came = reloader()
         words = format_reload(came, later=("interval", "user", "mine", "ascii", "tmux"))
-        return Reloading(words, failed=bool(came.error), options=_options(reloader.config, seconds))
+        return Reloading(words, failed=bool(came.error), options=dashboard_options(reloader.config, seconds))
 
     return Helpers(killer=killer, events=None if args.demo else events, reload=reload)

@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from gpuwatch.alerts.alert import Alert
 from gpuwatch.errors import UsageError
+from gpuwatch.minute import Minute as Minute
 from gpuwatch.model import SCHEMA as SCHEMA
 from gpuwatch.model import Gpu, Snapshot
 from gpuwatch.text import clean
@@ -47,16 +47,6 @@ class Commands(StrEnum):
     ALL = "all"
     ANONYMISED = "anonymised"
     """Stand-ins, as for users, hosts, paths, containers and sessions."""
-
-
-class Minute(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Summary of one minute."""
-
-    at: float
-    seconds: float = 0.0
-    values: dict[str, float] = {}
-    alerts: tuple[Alert, ...] = ()
-    ended: tuple[Alert, ...] = ()
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 from rich.text import Text
 from textual import events
 from textual.app import App
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.filter import Monochrome
 from textual.message import Message
 from textual.screen import Screen
@@ -174,6 +174,8 @@ class GpuwatchApp(App[int]):
 
     TITLE = "gpuwatch"
     CSS_PATH = "gpuwatch.tcss"
+    KEYS: ClassVar[Sequence[Binding]] = KEYS
+    """Keys for the footer, the help and the palette."""
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
     COMMANDS: ClassVar[set[Any]] = {_commands}
     NOTIFICATION_TIMEOUT = 6
@@ -199,7 +201,7 @@ class GpuwatchApp(App[int]):
         self.ended: deque[Alert] = deque(maxlen=ENDED)
         """Alerts that ended in this run: the demo has no events log, and the log may be unreadable."""
         self.interval = self.options.interval
-        self.dashboard = Dashboard()
+        self.dashboard = Dashboard(self.KEYS)
         self._watchdog: ExitWatchdog | None = None
         self.clock = clock
         self._began = clock()
@@ -551,7 +553,7 @@ class GpuwatchApp(App[int]):
     def action_help(self) -> None:
         from gpuwatch.ui.screens.help import HelpScreen
 
-        self.open_once(HelpScreen(KEYS, self.newest, self.skin.glyphs))
+        self.open_once(HelpScreen(self.KEYS, self.newest, self.skin.glyphs))
 
     def action_message(self) -> None:
         """Copy a message to the owner of the process under the cursor."""

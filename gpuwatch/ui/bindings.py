@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
@@ -62,6 +63,53 @@ KEYS: list[Binding] = [
 ]
 
 
+_LIVE = frozenset({"end", "acknowledge", "message", "pause", "slower", "faster", "retry", "reload"})
+"""Ids of keys that only the present has."""
+
+REPLAY_KEYS: list[Binding] = [
+    Binding("space,p", "play", "play", id="replay.play", key_display="Space", tooltip="Play, or pause"),
+    Binding("left", "seek(-10)", "10 s", id="replay.back", key_display="←", tooltip="10 s back"),
+    Binding("right", "seek(10)", "10 s", id="replay.forward", key_display="→", tooltip="10 s forward"),
+    Binding(
+        "left_square_bracket", "seek(-60)", "1 min", id="replay.minute.back", key_display="[", tooltip="A minute back"
+    ),
+    Binding(
+        "right_square_bracket",
+        "seek(60)",
+        "1 min",
+        id="replay.minute.forward",
+        key_display="]",
+        tooltip="A minute forward",
+    ),
+    Binding(
+        "left_curly_bracket",
+        "event(-1)",
+        "event",
+        id="replay.event.last",
+        key_display="{",
+        tooltip="To where the event before began",
+    ),
+    Binding(
+        "right_curly_bracket",
+        "event(1)",
+        "event",
+        id="replay.event.next",
+        key_display="}",
+        tooltip="To where the next event begins",
+    ),
+    Binding("t", "time", "time", id="replay.time", tooltip="To a clock time"),
+    Binding("minus", "speed(-1)", "speed", id="replay.slower", key_display="-", tooltip="Play more slowly"),
+    Binding("plus,equals_sign", "speed(1)", "speed", id="replay.faster", key_display="+", tooltip="Play faster"),
+    Binding("comma", "step(-1)", "step", id="replay.step.back", key_display=",", tooltip="Pause, one snapshot back"),
+    Binding(
+        "full_stop", "step(1)", "step", id="replay.step.forward", key_display=".", tooltip="Pause, one snapshot forward"
+    ),
+    # The keys of the dashboard that change nothing. The tree has another key.
+    *(replace(one, key="T") if one.id == "tree" else one for one in KEYS if one.id not in _LIVE),
+]
+"""Keys of a replay: those that move through the recording come first."""
+
+
 _NAMES = {
     "detail": "Show the detail of the selected process",
     "filter": "Filter the processes",
@@ -82,6 +130,10 @@ _NAMES = {
     "faster": "Shorter interval",
     "retry": "Sample now, and try failed GPUs again",
     "clear": "Clear the filter",
+    "replay.play": "Play the recording, or pause",
+    "replay.event.last": "To where the event before began",
+    "replay.event.next": "To where the next event begins",
+    "replay.time": "To a clock time",
 }
 """Name by binding id; commands that move the cursor or open the palette are left out."""
 
@@ -118,15 +170,23 @@ def commands(keys: Sequence[Binding] = KEYS) -> list[Command]:
 class GpuwatchCommands(Provider):
     """Provider of the palette's commands; each runs the same action as its key."""
 
+    KEYS: ClassVar[Sequence[Binding]] = KEYS
+
     async def discover(self) -> Hits:
         """Yield all commands while nothing is typed."""
-        for one in commands():
+        for one in commands(self.KEYS):
             yield DiscoveryHit(one.name, partial(self.app.run_action, one.action), help=one.help)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for one in commands():
+        for one in commands(self.KEYS):
             score = matcher.match(one.name)
             if score > 0:
                 run = partial(self.app.run_action, one.action)
                 yield Hit(score, matcher.highlight(one.name), run, help=one.help)
+
+
+class ReplayCommands(GpuwatchCommands):
+    """Provider of the commands of a replay."""
+
+    KEYS = REPLAY_KEYS

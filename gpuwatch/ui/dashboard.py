@@ -11,7 +11,6 @@ from textual.widget import Widget
 
 from gpuwatch.analysis.people import names
 from gpuwatch.model import SourceState
-from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.layout import Form, Layout, fit_layout
 from gpuwatch.ui.partial_updates import PartialUpdateCompositor
 from gpuwatch.ui.theme import Role, Skin
@@ -28,13 +27,11 @@ from gpuwatch.ui.widgets.prompt import Prompt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from textual.binding import Binding
+
     from gpuwatch.alerts.alert import Alert
     from gpuwatch.monitor import Frame
     from gpuwatch.ui.app import GpuwatchApp
-
-_HINTS = hints(KEYS)
-_BARE_HINTS = [hint for hint in _HINTS if hint[2] in ("help", "quit")]
-"""Keys shown while there is no GPU."""
 
 
 class Dashboard(Screen[None]):
@@ -43,8 +40,12 @@ class Dashboard(Screen[None]):
     AUTO_FOCUS = ""
     app: GpuwatchApp
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, keys: Sequence[Binding], **options: Any) -> None:
+        """Show `keys` in the footer."""
         super().__init__(**options)
+        self._hints = hints(keys)
+        self._bare_hints = [hint for hint in self._hints if hint[2] in ("help", "quit")]
+        """Keys shown while there is no GPU."""
         self._compositor = PartialUpdateCompositor()
         self.layout_now: Layout | None = None
         """Layout of the last drawing."""
@@ -97,8 +98,8 @@ class Dashboard(Screen[None]):
             self.alerts.draw(view, layout, width)
             self.processes.draw_rows(layout, width)
         self.header.draw(view, width)
-        shown = [hint for hint in _HINTS if hint[2] != "end_process" or not view.read_only]
-        self.footer.draw(shown if seen.gpus else _BARE_HINTS, skin, width)
+        shown = [hint for hint in self._hints if hint[2] != "end_process" or not view.read_only]
+        self.footer.draw(shown if seen.gpus or view.playback is not None else self._bare_hints, skin, width)
 
     def draw_starting(self, seconds: float, skin: Skin) -> None:
         """Draw the screen shown before the first frame."""
@@ -109,7 +110,7 @@ class Dashboard(Screen[None]):
         self._arrange({self.header: 1, self.notice: height - 2, self._bottom: 1})
         self.header.show([LineBuilder(skin, "band").gap().write("gpuwatch", "strong").build(width)])
         self.notice.draw(notice_lines(starting_words(seconds), skin, width, height - 2))
-        self.footer.draw(_BARE_HINTS, skin, width)
+        self.footer.draw(self._bare_hints, skin, width)
 
     @property
     def _bottom(self) -> Widget:

@@ -186,6 +186,7 @@ class Glyphs:
     dash: str = "–"
     degree: str = "°"
     branch: str = "└"
+    times: str = "×"
     ascii: bool = False
 
 
@@ -213,6 +214,7 @@ ASCII: Final = Glyphs(
     dash="-",
     degree="C",
     branch="+",
+    times="x",
     ascii=True,
 )
 

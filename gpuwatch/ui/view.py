@@ -15,6 +15,7 @@ from gpuwatch.analysis.rows import Row, rows
 from gpuwatch.analysis.strays import Stray, StrayReport, judge
 from gpuwatch.model import Gpu, Health
 from gpuwatch.monitor import Frame
+from gpuwatch.recording.replay import Playback
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.theme import Glyphs, Role, Skin
 
@@ -39,6 +40,8 @@ class View:
     read_only: bool = False
     strays: Mapping[tuple[int, int], Stray] = field(default_factory=dict)
     """The viewer's own, by process (pid, start)."""
+    playback: Playback | None = None
+    """State of the replay; None where the present is shown."""
 
     @property
     def since_received(self) -> float:

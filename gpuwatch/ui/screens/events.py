@@ -243,6 +243,7 @@ class EventsScreen(ListScreen[EventList]):
         self._logged: dict[str, Alert] = {}
         self._live: dict[str, Alert] = {alert.id: alert for alert in ended if alert.id}
         """Alerts of all frames so far, also ended ones."""
+        self._restarts = frame.restarts if frame is not None else 0
         self._note = ""
         self._ongoing_only = False
         self._words = ""
@@ -290,6 +291,9 @@ class EventsScreen(ListScreen[EventList]):
         """Add the alerts of the newest frame, also alerts that have just ended."""
         frame = self._frame
         if frame is not None:
+            if frame.restarts != self._restarts:  # a replay shows another time
+                self._restarts = frame.restarts
+                self._live.clear()
             now = {alert.id: alert for alert in frame.alerts if alert.id}
             self._live.update(now)
             self._live.update({alert.id: alert for alert in frame.cleared})

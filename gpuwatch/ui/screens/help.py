@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
 
 _GROUPS = {
+    "Replay": (
+        *("replay.play", "replay.back", "replay.forward", "replay.minute.back", "replay.minute.forward"),
+        *("replay.event.last", "replay.event.next", "replay.time", "replay.slower", "replay.faster"),
+        *("replay.step.back", "replay.step.forward"),
+    ),
     "Processes": ("detail", "filter", "clear", "mine", "sort.left", "sort.right", "reverse", "end", "message"),
     "Who and what": ("people", "tree", "strays"),
     "Alerts": ("events", "acknowledge"),
@@ -44,6 +49,12 @@ _KEY_NAMES = {
     "plus": "+",
     "minus": "-",
     "equals_sign": "=",
+    "comma": ",",
+    "full_stop": ".",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "left_curly_bracket": "{",
+    "right_curly_bracket": "}",
 }
 
 

@@ -15,6 +15,7 @@ Hint = tuple[str, str, str]
 """Keys as shown, word, action."""
 
 _FIRST_TO_GO = (
+    *("step(1)", "seek(60)", "speed(1)"),
     *("pause", "mine", "sort(1)", "tree", "strays", "filter", "people", "events", "detail"),
     *("end_process", "acknowledge", "help", "quit"),
 )

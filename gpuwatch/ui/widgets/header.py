@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from rich.cells import cell_len
 
 from gpuwatch.model import SourceState
+from gpuwatch.recording.replay import Playback
 from gpuwatch.ui.theme import Role
 from gpuwatch.ui.view import View, clock
 from gpuwatch.ui.widgets.alerts import silent_mutes
@@ -56,6 +58,8 @@ def _facts(view: View, fits: Callable[[str], bool], dot: str) -> str:
 
 
 def _right(view: View, width: int) -> list[tuple[str, Role]]:
+    if view.playback is not None:
+        return _replay_words(view, view.playback, width)
     seen = view.frame.snapshot
     words: list[tuple[str, Role]] = []
     if seen.demo:
@@ -74,8 +78,24 @@ def _right(view: View, width: int) -> list[tuple[str, Role]]:
     if width >= 120 and seen.gpus and view.paused is None and not view.behind:
         age = view.newest_age  # in whole seconds: a figure that flickers draws the eye for nothing
         words.append(("<1 s old" if age < 1 else f"{age:.0f} s old", "muted"))
-    time = clock(seen.taken)
-    words.append((time if width >= 80 else time[:5], "text"))
+    taken = clock(seen.taken)
+    words.append((taken if width >= 80 else taken[:5], "text"))
+    return words
+
+
+def _replay_words(view: View, playback: Playback, width: int) -> list[tuple[str, Role]]:
+    seen = view.frame.snapshot
+    words: list[tuple[str, Role]] = [("REPLAY", "warning")]
+    if seen.demo and width >= 80:
+        words.insert(0, ("DEMO", "note"))
+    if seen.taken >= playback.last:
+        words.append(("END OF THE RECORDING" if width >= 100 else "END", "note"))
+    elif not playback.playing:
+        words.append(("PAUSED", "note"))
+    if width >= 60 or playback.playing:
+        words.append((f"{playback.speed:g}{view.skin.glyphs.times}", "muted"))
+    form = "%a %d %b %Y %H:%M:%S" if width >= 120 else "%d %b %H:%M:%S" if width >= 70 else "%H:%M:%S"
+    words.append((time.strftime(form, time.localtime(seen.taken)), "text"))
     return words
 
 

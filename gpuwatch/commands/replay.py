@@ -1,0 +1,52 @@
+"""`gpuwatch replay FILE…`: a recording in the dashboard, with keys that move through it."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+
+from gpuwatch.commands.dashboard import check_terminal
+from gpuwatch.commands.dashboard_app import dashboard_options
+from gpuwatch.commands.flags import add_flags, add_refused_demo
+from gpuwatch.commands.recorded import open_recording, parse_at
+from gpuwatch.commands.startup import configured
+from gpuwatch.errors import UsageError
+from gpuwatch.monitor import Frame, Monitor
+from gpuwatch.recording.replay import Replay
+from gpuwatch.threads import start_thread
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    add_flags(parser)
+    add_refused_demo(parser)
+    parser.add_argument("files", metavar="FILE", nargs="+", help="recordings, played as one; older parts are found")
+    parser.add_argument("--at", metavar="TIME", help="begin at this time: 03:10, 03:10:22, '2026-11-21 03:10'")
+    parser.add_argument("--theme", metavar="NAME", default=argparse.SUPPRESS, help="dark or light (default dark)")
+
+
+def main(args: argparse.Namespace, _sampler: object = None) -> int:
+    """Show the recording until the user leaves it, and return the exit code; raises UsageError."""
+    if args.demo:
+        raise UsageError("--demo does not go with `gpuwatch replay`: record the demo, and replay that")
+    config = configured(args)
+    recording = open_recording(args.files)
+    replay = Replay(recording, limits=config.limits(), at=parse_at(args.at, recording) if args.at else None)
+    check_terminal()
+    app: ReplayApp | None = None
+
+    def publish(frame: Frame) -> None:
+        if app is not None and app.is_running:
+            app.publish(frame)
+
+    watch = Monitor(replay, publish, kept=replay.kept, clock=replay.now, wall=replay.now, slept=lambda: 0.0)
+    replay.restart = watch.restart
+    start_thread(watch)
+    gc.disable()  # until the dashboard has settled: what is imported stays
+    try:
+        from gpuwatch.ui.replay import ReplayApp  # 230 ms, in which the first snapshot is read
+
+        app = ReplayApp(replay, watch=watch, options=dashboard_options(config, config.interval))
+        return app.run_to_exit_code()
+    finally:
+        watch.stop()

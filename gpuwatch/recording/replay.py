@@ -1,0 +1,341 @@
+"""Replay: a source that plays the snapshots of a recording, from any time and at any speed.
+
+Where the replay moves to another time, the monitor is restarted with a history and an engine that know what came
+before: the minutes up to then, the alerts that held, and each snapshot of at least one minute before.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from gpuwatch.alerts.alert import Alert
+from gpuwatch.alerts.engine import Engine
+from gpuwatch.alerts.limits import Limits
+from gpuwatch.declared.facts import Share
+from gpuwatch.history import History, Idle, IdleTimes
+from gpuwatch.minute import MINUTE, Minute
+from gpuwatch.model import Snapshot
+from gpuwatch.threads import Worker
+
+SPEEDS: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0)
+LEAD: Final = 60.0
+"""Seconds before a time whose snapshots are added to the history before that time is shown: the sparklines show as
+much, and rules about memory that grows need them."""
+NEAR: Final = 60.0
+"""Seconds ahead up to which a move goes on with the same history."""
+GAP: Final = 30.0
+"""Seconds without a snapshot from which on they count as a gap; at least `_GAP_INTERVALS` intervals."""
+_GAP_INTERVALS: Final = 5
+_SHORTEST: Final = 0.1
+"""Seconds between two frames, at least: at a high speed the snapshots between them are not shown."""
+_LONGEST: Final = 0.25
+"""Seconds for snapshots that are not shown, at most: on a slow machine the replay is slower than asked for."""
+_PAUSE: Final = 1.0
+"""Seconds for which the snapshot before a gap is shown."""
+_OLD: Final = 300.0
+"""Seconds after which the alerts of a minute no longer hold: nothing was recorded meanwhile."""
+
+
+class RecordingReader(Protocol):
+    """Methods of `recording.reader.Recording` that a replay calls, some of them on two threads at a time."""
+
+    first: float
+    last: float
+
+    def minutes(self) -> Iterator[Minute]:
+        """Yield all minutes, oldest first."""
+
+    def snapshots(self, at: float = 0.0) -> Iterator[Snapshot]:
+        """Yield the snapshots from about a minute before `at` on, or earlier, oldest first."""
+
+
+class Playback(NamedTuple):
+    """State of a replay at one moment."""
+
+    at: float
+    """Wall-clock time of the snapshot that is shown, or that the replay is moving to."""
+    playing: bool
+    speed: float
+    first: float
+    """Wall-clock time of the first snapshot of the recording."""
+    last: float
+    gap: tuple[float, float] | None = None
+    """Last gap that was reached: the time of the snapshot before it, and of the one after it."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last snapshot is shown."""
+        return self.at >= self.last
+
+
+class Replay:
+    """Source that plays a recording. `next` belongs to the monitor thread; the other methods may be called from any."""
+
+    def __init__(
+        self,
+        recording: RecordingReader,
+        *,
+        limits: Limits | None = None,
+        at: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin at the wall-clock time `at`, or at the start of the recording."""
+        self.restart: Callable[[History, Engine], None] = lambda history, engine: None
+        """Called on the monitor thread where another time is shown: `Monitor.restart`."""
+        self._recording = recording
+        self._limits = limits
+        self._clock = clock
+        self._changed = threading.Condition()
+        # Guarded by `_changed`:
+        self._target: float | None = recording.first if at is None else at
+        self._steps = 0
+        self._playing = True
+        self._speed = 1.0
+        self._anchor = (0.0, 0.0)
+        """Time on the clock, and the recorded time that was played then."""
+        self._closed = False
+        # Of the monitor thread:
+        self._history = History()
+        self._engine = Engine(limits)
+        self._snapshots: Iterator[Snapshot] = iter(())
+        self._ahead: Snapshot | None = None
+        """Snapshot after the newest; None at the end of the recording."""
+        self._newest: Snapshot | None = None
+        self._added: Snapshot | None = None
+        """Snapshot that the monitor adds to the history: the one that `next` returned last."""
+        self._past: deque[float] = deque(maxlen=1000)
+        """Times of the snapshots up to the newest."""
+        self._shown = recording.first if at is None else at
+        """Time of the snapshot that `next` returned last."""
+        self._drawn = 0.0
+        """Time on the clock at which that was."""
+        self._gap: tuple[float, float] | None = None
+        self._kept: tuple[Minute | None, IdleTimes] = (None, {})
+        """Minute whose idle times were asked for last, and these."""
+        self._worker = Worker("gpuwatch-minutes")
+        self._minutes = self._worker(lambda: [*recording.minutes()])
+
+    # -- what the user does ----------------------------------------------------------------------------------------
+
+    @property
+    def playback(self) -> Playback:
+        """State of the replay now."""
+        with self._changed:
+            at = self._shown if self._target is None else self._target
+            first, last = self._recording.first, self._recording.last
+            return Playback(at, self._playing, self._speed, first, last, self._gap)
+
+    def play(self, playing: bool) -> None:
+        """Play from here on, or pause."""
+        with self._changed:
+            self._playing = playing
+            self._anchor = (self._clock(), self._shown)
+            self._changed.notify()
+
+    def set_speed(self, speed: float) -> None:
+        """Play `speed` seconds of the recording in a second."""
+        with self._changed:
+            self._speed = speed
+            self._anchor = (self._clock(), self._shown)
+            self._changed.notify()
+
+    def step(self, by: int) -> None:
+        """Pause, and show the snapshot after (1) or before (-1) this one."""
+        with self._changed:
+            self._playing = False
+            self._steps += by
+            self._changed.notify()
+
+    def seek(self, at: float) -> None:
+        """Show the last snapshot up to a wall-clock time, or the first of all; a later call replaces this one."""
+        with self._changed:
+            self._target, self._steps = min(max(at, self._recording.first), self._recording.last), 0
+            self._changed.notify()
+
+    def events(self) -> tuple[Alert, ...]:
+        """Return all events of the recording as they were last seen, in the order of their start; may take a second."""
+        return events_of(self._minutes.result())
+
+    @property
+    def has_read_events(self) -> bool:
+        """Whether `events` answers at once."""
+        return self._minutes.done()
+
+    # -- the source ------------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Return the wall-clock time of the snapshot that `next` returned last: clock and wall clock of the monitor."""
+        return self._shown
+
+    def kept(self, snapshot: Snapshot) -> IdleTimes | None:
+        """Return the idle times as of the minute before a snapshot; they are in `Frame.kept`."""
+        minutes = self._minutes_before(snapshot.taken) if self._minutes.done() else []
+        if not minutes or snapshot.taken - minutes[-1].at > _OLD:
+            return {}
+        if self._kept[0] is not minutes[-1]:
+            idle = {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in minutes[-1].idle}
+            self._kept = (minutes[-1], idle)
+        return self._kept[1]
+
+    def next(self, timeout: float) -> Snapshot | None:
+        """Wait up to `timeout` seconds for the next snapshot that is due; None where none is."""
+        end = self._clock() + timeout
+        with self._changed:
+            while (left := self._seconds_left()) is None or left > 0:
+                wait = end - self._clock()
+                if self._closed or wait <= 0:
+                    return None
+                self._changed.wait(wait if left is None else min(left, wait))
+            if self._closed:
+                return None
+            target, steps, self._target, self._steps = self._target, self._steps, None, 0
+        if target is not None:
+            self._move(target)
+        if steps < 0 and self._past:
+            self._move(self._past[max(0, len(self._past) - 1 + steps)])
+        elif steps > 0:
+            for _ in range(steps):
+                self._take()
+        elif target is None:
+            self._play_on()
+        return self._show()
+
+    def set_interval(self, seconds: float) -> None:
+        """Do nothing: the interval is that of the recording."""
+
+    def poke(self) -> None:
+        """Do nothing: the past cannot be sampled again."""
+
+    def set_shares(self, _shares: Sequence[Share]) -> None:
+        """Do nothing: the declarations are in the recording."""
+
+    def close(self) -> None:
+        """Close the source; a waiting `next` returns."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    # -- on the monitor thread ---------------------------------------------------------------------------------------
+
+    def _seconds_left(self) -> float | None:
+        """Return the seconds until `next` has something to return; None where it waits for the user."""
+        if self._closed or self._target is not None or self._steps:
+            return 0.0
+        if not self._playing or self._ahead is None:
+            return None
+        began, played = self._anchor
+        due = began + (self._ahead.taken - played) / self._speed
+        return max(due, self._drawn + _SHORTEST) - self._clock()
+
+    def _show(self) -> Snapshot | None:
+        """Return the newest snapshot, which the monitor adds to the history; None where none can be read."""
+        newest = self._added = self._newest
+        with self._changed:
+            self._drawn = self._clock()
+            if newest is not None:
+                self._shown = newest.taken
+            if self._ahead is None:
+                self._playing = False
+        return newest
+
+    def _play_on(self) -> None:
+        """Go on to the newest snapshot that is due, or to one on either side of a gap."""
+        began, played = self._anchor
+        now = self._clock()
+        until, give_up = played + (now - began) * self._speed, now + _LONGEST
+        while self._take() and self._ahead is not None:
+            gap = self._gap_ahead()
+            if gap is not None:
+                self._set_anchor(gap[1] - _PAUSE * self._speed)
+                break
+            if self._ahead.taken > until:
+                break
+            if self._clock() > give_up:
+                self._set_anchor(self._ahead.taken)
+                break
+
+    def _move(self, target: float) -> None:
+        """Go to the last snapshot up to a time, or to the first one of the recording."""
+        newest = self._newest
+        if newest is None or not newest.taken <= target <= newest.taken + NEAR:
+            self._begin(target - LEAD)
+            self._take()
+        while self._ahead is not None and self._ahead.taken <= target:
+            self._take()
+        gap = self._gap_ahead()
+        if gap is not None and gap[0] + self._least_gap() <= target:
+            self._gap = gap
+        if self._newest is not None:
+            self._set_anchor(self._newest.taken)
+
+    def _begin(self, at: float) -> None:
+        """Begin anew at a time or up to a minute before it, with what was known then."""
+        self._history, self._engine = History(), Engine(self._limits)
+        self._snapshots = self._recording.snapshots(at)
+        self._ahead, self._newest, self._gap = next(self._snapshots, None), None, None
+        self._past.clear()
+        first = at if self._ahead is None else self._ahead.taken
+        minutes = self._minutes_before(first)
+        self._history.view.timeline.load(minutes)
+        if minutes and first - minutes[-1].at < _OLD:
+            self._engine.restore(minutes[-1].alerts, first, first)
+        self.restart(self._history, self._engine)
+
+    def _take(self) -> bool:
+        """Go on by one snapshot; return False at the end. The one before is in the history by then."""
+        before, ahead = self._newest, self._ahead
+        if ahead is None:
+            return False
+        if before is not None and before is not self._added:
+            view = self._history.add(before, before.taken)
+            self._engine.update(before, view, before.taken, before.taken)
+        self._gap = self._gap_ahead() or self._gap
+        self._newest, self._ahead = ahead, next(self._snapshots, None)
+        self._past.append(ahead.taken)
+        return True
+
+    def _set_anchor(self, played: float) -> None:
+        """Play from a recorded time on."""
+        with self._changed:
+            self._anchor = (self._clock(), played)
+
+    def _gap_ahead(self) -> tuple[float, float] | None:
+        """Return the gap between the newest snapshot and the one after it; None for none."""
+        newest, ahead = self._newest, self._ahead
+        if newest is None or ahead is None or ahead.taken - newest.taken < self._least_gap():
+            return None
+        return newest.taken, ahead.taken
+
+    def _least_gap(self) -> float:
+        return max(GAP, _GAP_INTERVALS * (self._newest.interval if self._newest is not None else 0.0))
+
+    def _minutes_before(self, at: float) -> list[Minute]:
+        """Return the minutes that had ended at a wall-clock time."""
+        if at < self._recording.first + MINUTE:  # then there are none, and none must be waited for
+            return []
+        minutes: list[Minute] = self._minutes.result()
+        return minutes[: bisect_right(minutes, at - MINUTE, key=lambda minute: minute.at)]
+
+
+def events_of(minutes: Iterable[Minute]) -> tuple[Alert, ...]:
+    """Return the events of minutes, each as it was last seen, in the order of their start."""
+    found = {alert.id: alert for minute in minutes for alert in (*minute.alerts, *minute.ended)}
+    return tuple(sorted(found.values(), key=lambda alert: alert.raised))
+
+
+def events_until(events: Iterable[Alert], at: float) -> tuple[Alert, ...]:
+    """Return the events that had begun at a wall-clock time; those that ended later are ongoing."""
+    return tuple(
+        alert
+        if alert.ended is None or alert.ended <= at
+        else msgspec.structs.replace(alert, ended=None, how="", lasted=at - alert.raised)
+        for alert in events
+        if alert.raised <= at
+    )

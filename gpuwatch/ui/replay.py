@@ -1,0 +1,202 @@
+"""Replay: the dashboard with keys that move through a recording, and without keys that change anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.content import Content
+from textual.widgets import Input, Static
+
+from gpuwatch.alerts.alert import Alert
+from gpuwatch.recorder.store import Events
+from gpuwatch.recording.replay import SPEEDS, Playback, Replay, events_until
+from gpuwatch.ui.app import GpuwatchApp, NewFrame
+from gpuwatch.ui.bindings import REPLAY_KEYS, ReplayCommands
+from gpuwatch.ui.options import Helpers, MonitorControl, Options
+from gpuwatch.ui.screens.dialog import Dialog
+from gpuwatch.ui.theme import Glyphs
+from gpuwatch.ui.view import View
+from gpuwatch.units import format_moment, long_duration, parse_moment
+
+if TYPE_CHECKING:
+    from gpuwatch.analysis.rows import Row
+    from gpuwatch.monitor import Frame
+
+_SAME: Final = 1.0
+"""Seconds after the start of an event in which `{` goes to the event before it."""
+
+
+class ReplayApp(GpuwatchApp, inherit_bindings=False):
+    """Dashboard of a recording. Nothing can be ended, acknowledged, muted, recorded or sent."""
+
+    KEYS = REPLAY_KEYS
+    BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
+    COMMANDS: ClassVar[set[Any]] = {ReplayCommands}
+
+    def __init__(self, replay: Replay, *, watch: MonitorControl, options: Options) -> None:
+        quiet = dataclasses.replace(options, read_only=True, caller=None, bell=False, toast=False, desktop="off")
+        super().__init__(watch=watch, options=quiet, helpers=Helpers(events=self._read_events), clock=self._frame_time)
+        self.replay = replay
+        self._gap: tuple[float, float] | None = None
+        """Last gap that the user was told of."""
+
+    def _frame_time(self) -> float:
+        """Return the time of the newest frame: nothing that is recorded grows old while it is shown."""
+        return self.newest.received if self.newest is not None else 0.0
+
+    def _read_events(self) -> Events:
+        """Return the events up to the time that is shown."""
+        return Events(events_until(self.replay.events(), self.replay.now()), watched=True, exists=True)
+
+    def _beat(self) -> None:
+        """Redraw the state of the replay once a second."""
+        self.paint()
+
+    def _view(self, frame: Frame, now: float) -> View:
+        return dataclasses.replace(super()._view(frame, now), playback=self.replay.playback)
+
+    def on_new_frame(self, message: NewFrame) -> None:
+        """Receive a frame, and tell the user of a gap in the recording before it."""
+        super().on_new_frame(message)
+        gap = self.replay.playback.gap
+        if gap is not None and gap != self._gap:
+            since, until = map(format_moment, gap)
+            words = f"nothing was recorded for {long_duration(gap[1] - gap[0])}: {since} to {until}"
+            self.notify(words, severity="warning", markup=False, timeout=6)
+        self._gap = gap
+
+    # -- keys ------------------------------------------------------------------------------------------------------
+
+    def action_play(self) -> None:
+        """Play, or pause."""
+        now = self.replay.playback
+        if now.is_over and not now.playing:
+            self._go(math.inf)
+        self.replay.play(not now.playing)
+        self.paint()
+
+    def action_step(self, by: int) -> None:
+        """Pause, and show the snapshot before or after this one."""
+        now = self.replay.playback
+        if now.at >= now.last if by > 0 else now.at <= now.first:
+            self._go(math.copysign(math.inf, by))
+        self.replay.step(by)
+        self.paint()
+
+    def action_seek(self, by: float) -> None:
+        """Move by so many seconds of the recording."""
+        self._go(self.replay.playback.at + by)
+
+    def action_speed(self, by: int) -> None:
+        """Play at the next higher or lower of `SPEEDS`."""
+        speed = self.replay.playback.speed
+        place = SPEEDS.index(speed) + by
+        self.replay.set_speed(SPEEDS[min(max(place, 0), len(SPEEDS) - 1)])
+        self.paint()
+
+    def action_event(self, by: int) -> None:
+        """Move to where the next event begins, or the one before began."""
+        if not self.replay.has_read_events:
+            self.notify("the events of the recording are still being read", markup=False, timeout=3)
+            return
+        now = self.replay.playback
+        starts = [alert.raised for alert in self.replay.events()]
+        place = bisect_right(starts, now.at) if by > 0 else bisect_left(starts, now.at - _SAME) - 1
+        if 0 <= place < len(starts):
+            self._go(min(starts[place], now.last))
+        else:
+            words = f"no event begins {'after' if by > 0 else 'before'} {format_moment(now.at)}"
+            self.notify(words, markup=False, timeout=4)
+
+    def action_time(self) -> None:
+        """Ask for a clock time, and move to it."""
+        self.push_screen(TimeDialog(self.replay.playback, self.skin.glyphs), self._go)
+
+    def _go(self, at: float | None) -> None:
+        """Move to a time of the recording, or to its start or end, which is said in words; None is no time."""
+        if at is None:
+            return
+        now = self.replay.playback
+        if not now.first <= at <= now.last:
+            words = f"end of the recording: {format_moment(now.last)}"
+            if at < now.first:
+                words = f"start of the recording: {format_moment(now.first)}"
+            self.notify(words, markup=False, timeout=4)
+        self.replay.seek(min(max(at, now.first), now.last))
+
+    # -- what the past does not allow ------------------------------------------------------------------------------
+
+    def may_end(self) -> bool:
+        """Return False, and say why."""
+        return self._refuse("no process can be ended")
+
+    def action_acknowledge(self, alert: Alert | None = None) -> None:
+        """Say why no alert is acknowledged or muted."""
+        self._refuse("no alert can be acknowledged or muted")
+
+    def write_to_owner(self, frame: Frame | None, is_meant: Callable[[Row], bool]) -> None:
+        """Say why no message is copied."""
+        self._refuse("no message to an owner")
+
+    def _refuse(self, words: str) -> bool:
+        self.notify(f"this is a replay: {words}", severity="warning", markup=False, timeout=4)
+        return False
+
+
+class TimeDialog(Dialog[float]):
+    """Question for a clock time; its answer is a wall-clock time of the recording, None where it was closed."""
+
+    DEFAULT_CSS = """
+    TimeDialog #dialog {
+        width: 62;
+    }
+    TimeDialog Input {
+        height: 1;
+        border: none;
+        padding: 0;
+        background: $panel;
+        color: $foreground;
+    }
+    TimeDialog #wrong {
+        height: auto;
+        color: $text-warning;
+    }
+    """
+
+    AUTO_FOCUS = "Input"
+
+    def __init__(self, now: Playback, glyphs: Glyphs) -> None:
+        super().__init__("go to", glyphs=glyphs)
+        self._now = now
+
+    def compose(self) -> ComposeResult:
+        first, last = map(format_moment, (self._now.first, self._now.last))
+        with self.box("go to a clock time"):
+            yield Static(Content(self.spell(f"recorded: {first} to {last}")), id="covers")
+            yield Input(compact=True, select_on_focus=False, placeholder="03:10   03:10:22   2026-11-21 03:10")
+            yield Static(Content(""), id="wrong", classes="-empty")
+
+    def on_mount(self) -> None:
+        """Turn the blinking of the cursor off: each blink is a write to the terminal."""
+        self.query_one(Input).cursor_blink = False
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Answer with the time, or say what is wrong with it."""
+        event.stop()
+        first, last = self._now.first, self._now.last
+        try:
+            at = parse_moment(event.value, first, last, self._now.at)
+            if not first <= at <= last:
+                raise ValueError(f"{format_moment(at)} is not in the recording")
+        except ValueError as error:
+            wrong = self.query_one("#wrong", Static)
+            wrong.update(Content(self.spell(str(error))))
+            wrong.remove_class("-empty")
+        else:
+            self.dismiss(at)

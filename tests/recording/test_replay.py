@@ -1,0 +1,197 @@
+"""The replay of a recording: play, pause, step, speed and seek, and what the monitor knows after a move."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuwatch.alerts.alert import Alert
+from gpuwatch.history import History
+from gpuwatch.monitor import Frame, Monitor
+from gpuwatch.recording.replay import SPEEDS, Playback, events_of, events_until
+from tests.support.builders import EPOCH, GIB, gpu
+from tests.support.recording import alert, ended
+from tests.support.replaying import MemoryRecording, Player, machine, minute, seconds
+from tests.support.watches import Reader, full
+from tests.support.watches import ended as has_ended
+
+
+def test_it_begins_at_the_start_and_plays_in_real_time() -> None:
+    player = Player(seconds((0, 300)))
+    assert [player.next(), player.next(), player.next(1.0), player.next(0.5), player.next(0.5)] == [0, None, 1, None, 2]
+
+
+def test_it_begins_at_a_time() -> None:
+    assert Player(seconds((0, 300)), at=200.4).next() == 200
+
+
+def test_paused_it_stands_still_and_then_plays_on_from_there() -> None:
+    player = Player(seconds((0, 300)))
+    player.next()
+    player.replay.play(False)
+    assert player.next(100.0) is None
+    player.replay.play(True)
+    assert [player.next(0.5), player.next(0.5)] == [None, 1]
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+def test_it_plays_at_each_speed(speed: float) -> None:
+    player = Player(seconds((0, 1300)))
+    player.next()
+    player.replay.set_speed(speed)
+    shown = [second for _ in range(100) if (second := player.next(0.1)) is not None]
+    assert shown[-1] == int(speed * 10)
+    assert len(shown) <= 100
+
+
+def test_what_a_fast_replay_does_not_show_is_in_the_history_all_the_same() -> None:
+    player = Player(seconds((0, 300)))
+    history = History()
+    for second in range(101):
+        expected = history.add(machine(second), EPOCH + second)
+    player.next()
+    player.replay.set_speed(120.0)
+    assert player.next(100 / 120) == 100
+    player.replay._history.add(machine(100), EPOCH + 100)  # as the monitor does
+    assert player.replay._history.view.memory(gpu(0).key) == expected.memory(gpu(0).key)
+
+
+def test_steps_pause_and_go_to_the_snapshot_before_or_after() -> None:
+    player = Player(seconds((0, 300)), at=200.0)
+    player.next()
+    player.replay.step(-1)
+    assert player.next() == 199
+    player.replay.step(1)
+    player.replay.step(1)
+    assert player.next() == 201
+    assert player.next(60.0) is None
+    assert not player.replay.playback.playing
+
+
+@pytest.mark.parametrize(
+    ("second", "shown"), [(200.0, 200), (200.9, 200), (-50.0, 0), (0.0, 0), (299.0, 299), (5000.0, 299)]
+)
+def test_a_seek_shows_the_last_snapshot_up_to_a_time(second: float, shown: int) -> None:
+    player = Player(seconds((0, 300)), at=100.0)
+    player.next()
+    assert player.seek(second) == shown
+
+
+def test_a_new_target_replaces_one_that_was_not_reached() -> None:
+    player = Player(seconds((0, 300)))
+    player.next()
+    for second in (200.0, 100.0, 250.0):
+        player.replay.seek(EPOCH + second)
+    assert player.replay.playback.at == EPOCH + 250.0
+    assert [player.next(), player.next()] == [250, None]
+
+
+def test_a_seek_reads_at_least_a_minute_before_it_and_a_short_one_forward_reads_on() -> None:
+    recording = seconds((0, 600))
+    player = Player(recording)
+    player.next()
+    player.seek(300.0)
+    assert recording.begun == [EPOCH - 60, EPOCH + 240]
+    player.seek(330.0)
+    assert len(recording.begun) == player.restarts == 2
+    player.seek(329.0)
+    assert len(recording.begun) == player.restarts == 3
+
+
+def test_at_the_end_it_stops_and_plays_on_after_a_seek_back() -> None:
+    player = Player(seconds((0, 10)))
+    assert player.seek(9.0) == 9
+    assert player.replay.playback == Playback(EPOCH + 9, False, 1.0, EPOCH, EPOCH + 9)
+    assert player.replay.playback.is_over
+    assert player.next(100.0) is None
+    assert player.seek(5.0) == 5
+    player.replay.play(True)
+    assert player.next(1.0) == 6
+
+
+def test_a_gap_is_passed_in_a_second_and_named() -> None:
+    player = Player(seconds((0, 10), (5000, 5010)))
+    player.seek(8.0)
+    assert player.next(1.0) == 9
+    assert player.replay.playback.gap is None
+    assert [player.next(0.5), player.next(0.5), player.next(1.0)] == [None, 5000, 5001]
+    assert player.replay.playback.gap == (EPOCH + 9, EPOCH + 5000)
+
+
+def test_a_time_in_a_gap_shows_the_snapshot_before_it_and_names_the_gap() -> None:
+    player = Player(seconds((0, 10), (5000, 5010)))
+    player.next()
+    assert player.seek(3000.0) == 9
+    assert player.replay.playback.gap == (EPOCH + 9, EPOCH + 5000)
+
+
+def test_a_closed_replay_waits_for_nothing() -> None:
+    player = Player(seconds((0, 300)))
+    player.replay.close()
+    assert player.replay.next(3600.0) is None
+
+
+# -- what the monitor knows ------------------------------------------------------------------------------------------
+
+
+def frames(recording: MemoryRecording, *times: float) -> list[Frame]:
+    """Return the frame at each of some times, in a replay that is paused."""
+    player, reader, found = Player(recording, at=times[0]), Reader(), []
+    replay = player.replay
+    replay.play(False)
+    watch = Monitor(
+        replay, reader, kept=replay.kept, clock=replay.now, wall=replay.now, slept=lambda: 0.0, patience=0.01
+    )
+    replay.restart = watch.restart
+    watch.start()
+    found += reader.take(1)
+    for time in times[1:]:
+        replay.seek(EPOCH + time)
+        found += reader.take(1)
+    watch.stop()
+    assert has_ended(watch)
+    assert watch.failure is None
+    return found
+
+
+def test_after_a_move_the_last_minute_is_in_the_history_and_times_are_those_of_the_recording() -> None:
+    first, second = frames(seconds((0, 600)), 30.0, 500.0)
+    assert (first.received, second.received) == (EPOCH + 30, EPOCH + 500)
+    assert second.restarts == first.restarts + 1 > 1
+    assert second.history.utilization(gpu(0).key) == (50,) * 60
+    assert first.history.memory(gpu(0).key)[-31:] == tuple(second * GIB for second in range(31))
+
+
+def test_an_alert_that_held_before_holds_after_a_move_and_ends_by_the_samples() -> None:
+    held = alert("x", gpu=gpu(0).key, host="box3", raised=EPOCH + 100.0)
+    minutes = [minute(60.0 * number, alerts=(held,) if number >= 2 else ()) for number in range(10)]
+    snapshots = [full(second) if second < 500 else machine(second) for second in map(float, range(600))]
+    before, after, over = frames(MemoryRecording(snapshots, minutes), 90.0, 420.0, 595.0)
+    assert [one.id for one in before.alerts] != ["id-x"]
+    assert [(one.id, one.raised) for one in after.alerts] == [("id-x", EPOCH + 100.0)]
+    assert over.alerts == ()
+
+
+def test_events_of_minutes_are_each_as_it_was_last_seen() -> None:
+    first, second = alert("b", raised=EPOCH + 50.0), alert("a", raised=EPOCH + 10.0)
+    over = ended(first, after=100.0)
+    events = events_of([minute(0.0, alerts=(first, second)), minute(60.0, alerts=(second,), ended=(over,))])
+    assert events == (second, over)
+
+
+@pytest.mark.parametrize(
+    ("second", "known"),
+    [
+        (0.0, []),
+        (50.0, [("id-b", None)]),
+        (149.0, [("id-b", None)]),
+        (150.0, [("id-b", 150.0)]),
+        (900.0, [("id-b", 150.0)]),
+    ],
+)
+def test_events_until_a_time_know_nothing_of_what_came_later(
+    second: float, known: list[tuple[str, float | None]]
+) -> None:
+    over: Alert = ended(alert("b", raised=EPOCH + 50.0), after=100.0)
+    found = events_until([over], EPOCH + second)
+    assert [(one.id, one.ended and one.ended - EPOCH) for one in found] == known
+    assert all(one.how == "" and one.lasted == EPOCH + second - one.raised for one in found if one.ended is None)

@@ -1,0 +1,222 @@
+"""The dashboard of a replay: its keys, its header, and what it refuses, by Pilot with a replay of a recording."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from textual.pilot import Pilot
+
+from gpuwatch.alerts.alert import Severity
+from gpuwatch.monitor import Monitor
+from gpuwatch.recording.replay import Replay
+from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.bindings import KEYS, REPLAY_KEYS, commands
+from gpuwatch.ui.options import Options
+from gpuwatch.ui.replay import ReplayApp
+from gpuwatch.units import format_moment
+from tests.support.builders import EPOCH, gpu
+from tests.support.dashboards import SIZES, resize, screen, text, top
+from tests.support.recording import alert, ended
+from tests.support.replaying import MemoryRecording, machine, minute, seconds
+from tests.support.screens import fits, press, until
+from tests.support.watches import full
+
+
+def recording() -> MemoryRecording:
+    """Return ten minutes with an event from 100 s to 160 s, and one that begins at 300 s."""
+    first = ended(alert("a", raised=EPOCH + 100.0, gpu=gpu(0).key, title="GPU 0 near limit"))
+    second = alert("b", raised=EPOCH + 300.0, gpu=gpu(0).key, title="GPU 0 hot", severity=Severity.CRITICAL)
+    minutes = [minute(60.0 * number) for number in range(10)]
+    minutes[2] = minute(120.0, ended=(first,))
+    minutes[9] = minute(540.0, alerts=(second,))
+    return MemoryRecording((machine(float(second)) for second in range(600)), minutes)
+
+
+@asynccontextmanager
+async def replaying(
+    of: MemoryRecording, second: float = 0.0, size: tuple[int, int] = (160, 50)
+) -> AsyncIterator[tuple[ReplayApp, Pilot[int]]]:
+    """Show a replay that is paused at a second."""
+    replay = Replay(of, at=EPOCH + second)
+    replay.play(False)
+    app: ReplayApp
+    watch = Monitor(
+        replay,
+        lambda frame: app.publish(frame),
+        kept=replay.kept,
+        clock=replay.now,
+        wall=replay.now,
+        slept=lambda: 0.0,
+        patience=0.05,
+    )
+    replay.restart = watch.restart
+    app = ReplayApp(replay, watch=watch, options=Options())
+    async with app.run_test(size=size, notifications=True) as pilot:
+        watch.start()
+        await shows(app, pilot, second)
+        yield app, pilot
+        watch.stop()
+        watch.join()
+
+
+async def shows(app: GpuwatchApp, pilot: Pilot[int], second: float) -> None:
+    """Wait until the snapshot of a second is on the dashboard."""
+    await until(pilot, lambda: app.frame is not None and app.frame.snapshot.taken == EPOCH + second)
+    await pilot.pause()
+
+
+@pytest.mark.parametrize(
+    ("keys", "second"),
+    [
+        (["left"], 190),
+        (["right", "right"], 220),
+        (["left_square_bracket"], 140),
+        (["right_square_bracket"], 260),
+        (["comma", "comma"], 198),
+        (["full_stop"], 201),
+        (["right_curly_bracket"], 300),
+        (["left_curly_bracket"], 100),
+        (["left_curly_bracket", "right_curly_bracket"], 300),
+    ],
+)
+async def test_keys_move_through_the_recording(keys: list[str], second: float) -> None:
+    async with replaying(recording(), 200) as (app, pilot):
+        await until(pilot, lambda: app.replay.has_read_events)
+        for key in keys:
+            await press(pilot, key)
+        await shows(app, pilot, second)
+
+
+async def test_space_plays_and_pauses_and_plus_and_minus_change_the_speed() -> None:
+    async with replaying(recording(), 200) as (app, pilot):
+        assert "REPLAY  PAUSED  1×" in screen(app)[0]
+        await press(pilot, *["plus"] * 20, "space")
+        assert app.replay.playback.speed == 120.0
+        await until(pilot, lambda: app.replay.playback.at > EPOCH + 200)
+        await press(pilot, "space", *["minus"] * 20)
+        assert "PAUSED  0.25×" in screen(app)[0]
+
+
+@pytest.mark.parametrize(
+    ("typed", "second"), [("{at:%H:%M:%S}", 410.0), ("{at:%Y-%m-%d %H:%M:%S}", 410.0), ("", None), ("25:99", None)]
+)
+async def test_t_goes_to_a_clock_time(typed: str, second: float | None) -> None:
+    from datetime import datetime
+
+    async with replaying(recording(), 200) as (app, pilot):
+        await press(pilot, "t")
+        await pilot.press(*typed.format(at=datetime.fromtimestamp(EPOCH + 410.0)))
+        await press(pilot, "enter")
+        if second is None:
+            assert "is not understood" in text(app)
+            await press(pilot, "escape")
+            assert top(app) is app.dashboard
+            second = 200.0
+        await shows(app, pilot, second)
+
+
+async def test_a_time_outside_the_recording_is_refused_in_words() -> None:
+    async with replaying(recording(), 200) as (app, pilot):
+        await press(pilot, "t", *"2020-01-01 03:10", "enter")
+        assert "2020-01-01 03:10:00 is not in the recording" in text(app)
+
+
+@pytest.mark.parametrize(
+    ("at", "key", "words"),
+    [
+        (0, "left", f"start of the recording: {format_moment(EPOCH)}"),
+        (0, "comma", f"start of the recording: {format_moment(EPOCH)}"),
+        (599, "right", f"end of the recording: {format_moment(EPOCH + 599)}"),
+        (599, "space", f"end of the recording: {format_moment(EPOCH + 599)}"),
+        (599, "full_stop", f"end of the recording: {format_moment(EPOCH + 599)}"),
+        (400, "right_curly_bracket", f"no event begins after {format_moment(EPOCH + 400)}"),
+        (50, "left_curly_bracket", f"no event begins before {format_moment(EPOCH + 50)}"),
+    ],
+)
+async def test_start_end_and_no_more_events_are_said_in_words(at: int, key: str, words: str) -> None:
+    async with replaying(recording(), at) as (app, pilot):
+        await until(pilot, lambda: app.replay.has_read_events)
+        await press(pilot, key)
+        assert words in " ".join(text(app).split())
+        assert ("END OF THE RECORDING" in screen(app)[0]) == (at == 599)
+
+
+async def test_a_gap_is_said_in_words() -> None:
+    async with replaying(seconds((0, 10), (5000, 5010)), 9) as (app, pilot):
+        await press(pilot, "full_stop")
+        await shows(app, pilot, 5000)
+        assert "nothing was recorded for 1 h 23 min" in " ".join(text(app).split())
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_each_size_says_replay_and_the_time_and_shows_the_keys(size: tuple[int, int]) -> None:
+    async with replaying(recording(), 200, size) as (app, pilot):
+        await resize(app, pilot, size)
+        head, foot = screen(app)[0], screen(app)[-1]
+        assert "REPLAY" in head
+        assert format_moment(EPOCH + 200)[-8:] in head
+        assert "Space play" in foot
+        assert "? help" in foot
+        assert fits(app)
+
+
+async def test_nothing_can_be_ended_acknowledged_or_sent() -> None:
+    async with replaying(recording(), 400) as (app, pilot):
+        await press(pilot, "K", "f9", "a", "y", "L", "R")
+        assert top(app) is app.dashboard
+        assert not app.may_end()
+        app.action_acknowledge()
+        app.write_to_owner(app.frame, lambda row: True)
+        await until(pilot, lambda: len(app._notifications) == 3)
+        said = [one.message for one in app._notifications]
+        things = ("no process can be ended", "no alert can be acknowledged or muted", "no message to an owner")
+        assert said == [f"this is a replay: {words}" for words in things]
+        assert app.endings is None
+        assert app.frame is not None
+        assert not app.frame.attention.acks
+
+
+async def test_events_are_those_up_to_the_time_that_is_shown() -> None:
+    async with replaying(recording(), 120) as (app, pilot):
+        await press(pilot, "e")
+        await until(pilot, lambda: "1 in all · 1 ongoing" in text(app))
+        app.replay.seek(EPOCH + 200.0)
+        await until(pilot, lambda: "1 in all · 0 ongoing" in text(app))
+        app.replay.seek(EPOCH + 310.0)
+        await until(pilot, lambda: "2 in all · 1 ongoing" in text(app))
+        app.replay.seek(EPOCH + 50.0)
+        await until(pilot, lambda: "0 in all" in text(app))
+
+
+async def test_after_a_move_back_no_event_of_a_later_time_is_left() -> None:
+    of = MemoryRecording(full(second) if 30 <= second < 60 else machine(second) for second in map(float, range(300)))
+    async with replaying(of, 59) as (app, pilot):
+        await press(pilot, "e")
+        await until(pilot, lambda: "1 in all · 1 ongoing" in text(app))
+        for second in range(60, 200):
+            if "1 in all · 0 ongoing" in text(app):
+                break
+            app.replay.step(1)
+            await shows(app, pilot, second)
+        assert "1 in all · 0 ongoing" in text(app)
+        app.replay.seek(EPOCH + 10.0)
+        await until(pilot, lambda: "0 in all" in text(app))
+
+
+async def test_help_and_palette_have_the_keys_of_the_replay_alone() -> None:
+    async with replaying(recording(), 120, (160, 100)) as (app, pilot):
+        await press(pilot, "question_mark")
+        words = text(app)
+        assert "To a clock time" in words
+        assert "Freeze the screen" not in words
+        assert "End this process" not in words
+    live, then = ({one.name for one in commands(keys)} for keys in (KEYS, REPLAY_KEYS))
+    assert not {"End the selected process", "Acknowledge or mute an alert"} & then
+    assert {"Play the recording, or pause", "To a clock time"} <= then - live
+
+
+def test_no_key_of_a_replay_has_two_meanings() -> None:
+    keys = [key for one in REPLAY_KEYS for key in one.key.split(",")]
+    assert sorted(set(keys)) == sorted(keys)
