@@ -216,6 +216,9 @@ class Replay:
     def set_shares(self, _shares: Sequence[Share]) -> None:
         """Do nothing: the declarations are in the recording."""
 
+    def set_focus(self, _gpu: str | None) -> None:
+        """Do nothing: the past cannot be sampled again."""
+
     def close(self) -> None:
         """Close the source; a waiting `next` returns."""
         with self._changed:

@@ -190,6 +190,8 @@ def test_only_some_gpus_are_called(driver: Driver, call: Call) -> None:
         ("config", "--show"),
         ("config --check --config /nowhere", "/nowhere"),
         ("docs nowhere", "unknown page nowhere"),
+        ("replay", "FILE"),
+        ("replay /nowhere.gz", "/nowhere.gz"),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_code_2(call: Call, arguments: str, said: str) -> None:
