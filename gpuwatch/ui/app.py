@@ -34,6 +34,7 @@ from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.desktop import Osc, clipboard, notification
 from gpuwatch.ui.layout import room_for_toasts
 from gpuwatch.ui.options import Helpers, MonitorControl, Options, Reloading
+from gpuwatch.ui.partial_updates import is_covered
 from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriver, is_utf8_terminal
 from gpuwatch.ui.theme import Skin, make_skin, themes
 from gpuwatch.ui.view import View, judged, mark_of, subject_of
@@ -353,7 +354,7 @@ class GpuwatchApp(App[int]):
 
     def paint(self) -> None:
         """Draw the dashboard: the frame on screen, or the words before the first frame. No other method draws it."""
-        if not self.dashboard.is_mounted or not self._running:
+        if not self.dashboard.is_mounted or not self._running or is_covered(self.dashboard):
             return
         now = self.clock()
         with self.batch_update():
@@ -488,7 +489,7 @@ class GpuwatchApp(App[int]):
         # Other screens show the newest frame, also while the dashboard is frozen.
         frame = self.frame if self.screen is self.dashboard else self.newest
         if frame is not None:
-            self.open_once(DetailScreen(key, frame, self.skin.glyphs, self.options))
+            self.open_once(DetailScreen(key, frame, self.skin, self.options))
 
     def action_end_process(self) -> None:
         """Ask whether to end the process under the cursor."""
@@ -553,7 +554,7 @@ class GpuwatchApp(App[int]):
     def action_help(self) -> None:
         from gpuwatch.ui.screens.help import HelpScreen
 
-        self.open_once(HelpScreen(self.KEYS, self.newest, self.skin.glyphs))
+        self.open_once(HelpScreen(self.KEYS, self.newest, self.skin))
 
     def action_message(self) -> None:
         """Copy a message to the owner of the process under the cursor."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.color import ColorSystem
 from rich.console import Console
@@ -134,3 +134,9 @@ def _codes(style: Style | None, system: ColorSystem) -> tuple[str, str, str]:
     foreground = ";".join(style.color.downgrade(system).get_ansi_codes()) if style.color else ""
     background = ";".join(style.bgcolor.downgrade(system).get_ansi_codes(foreground=False)) if style.bgcolor else ""
     return (attributes, foreground, background)
+
+
+def is_covered(screen: Screen[Any]) -> bool:
+    """Return whether a screen above hides this one: any change of this one would make Textual send all of that one."""
+    stack = screen.app.screen_stack
+    return screen in stack and any(one.styles.background.a == 1 for one in stack[stack.index(screen) + 1 :])

@@ -72,7 +72,9 @@ async def test_help_tells_every_key_and_mark() -> None:
 
 
 async def test_help_in_ascii() -> None:
-    async with shown(HelpScreen(KEYS, frame_of(a_snapshot()), theme.ASCII), (160, 80)) as (app, pilot):
+    async with shown(
+        HelpScreen(KEYS, frame_of(a_snapshot()), theme.make_skin("gpuwatch-dark", ascii_only=True)), (160, 80)
+    ) as (app, pilot):
         # Before it has its size there is a scroll bar, which is the app's to draw.
         await until(pilot, lambda: "Show only your own" in text_of(app) and text_of(app).isascii())
 
@@ -115,25 +117,20 @@ async def test_detail_shows_hostile_text_as_it_is(size: tuple[int, int]) -> None
             await pilot.pause()
             assert command[:8] in text_of(app)
             assert fits(app)
-            await pilot.click("#left", offset=(20, 1))
+            await pilot.click("#body", offset=(20, 1))
             await press(pilot, "enter")
             assert not isinstance(app.screen, DetailScreen)
 
 
-async def test_detail_makes_its_footer_anew_only_when_the_keys_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It once did with every frame, and a detail left open took 60 kB a second."""
+async def test_detail_offers_to_end_only_a_process_that_is_there() -> None:
     seen = a_snapshot()
     screen = DetailScreen(key_of(seen), frame_of(seen))
-    async with shown(screen):
-        made: list[int] = []
-        monkeypatch.setattr(screen, "refresh_bindings", lambda: made.append(1))
-        for _ in range(5):
-            screen.refresh_frame(frame_of(seen))
-        assert made == []
-        screen.refresh_frame(frame_of(builders.snapshot([builders.gpu(4)])))
-        assert made == [1]
-        screen.refresh_frame(frame_of(seen))
-        assert made == [1, 1]
+    async with shown(screen) as (app, pilot):
+        assert "K end" in text_of(app)
+        await refresh(screen, pilot, builders.snapshot([builders.gpu(4)]))
+        assert "K end" not in text_of(app)
+        await refresh(screen, pilot, seen)
+        assert "K end" in text_of(app)
 
 
 async def test_detail_has_one_margin_where_the_halves_stand_one_above_the_other() -> None:
@@ -168,7 +165,7 @@ async def test_detail_lives_and_tells_when_the_process_is_gone() -> None:
         assert "does not report its processes now" in text_of(app)
         await refresh(screen, pilot, builders.at(builders.snapshot([builders.gpu(4)]), 15))
         assert "Ended, or released its GPU memory, 14 s ago" in text_of(app)
-        assert screen.has_class("-over")
+        assert screen.over
         await pilot.press("K")
         assert app.asked == []
         screen.refresh_frame(frame_of(grown))

@@ -17,7 +17,7 @@ from gpuwatch.analysis.strays import Stray
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Reading, Reason, Snapshot, known
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.screens.sheet import Fact, Section, Sheet
-from gpuwatch.ui.theme import UNICODE, Glyphs
+from gpuwatch.ui.theme import Skin
 from gpuwatch.ui.view import judged
 from gpuwatch.units import long_duration, percent, size
 
@@ -323,16 +323,14 @@ class DetailScreen(Sheet):
         Binding("K,f9", "end_process", "end", id="detail.end", tooltip="End this process, after asking"),
     ]
 
-    def __init__(self, row_key: RowKey, frame: Frame, glyphs: Glyphs = UNICODE, options: Options | None = None) -> None:
+    def __init__(self, row_key: RowKey, frame: Frame, skin: Skin | None = None, options: Options | None = None) -> None:
         """Show the process of `row_key` as `frame` has it, and from then on as `refresh_frame` is called."""
-        super().__init__(glyphs)
+        super().__init__(skin)
         self._options = options or Options()
         self._key = row_key
         self._frame = frame
         self._held: list[Row] = []
         self._seen: Snapshot | None = None
-        self._offered: bool | None = None
-        """Whether the footer offers to end the process."""
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -348,17 +346,12 @@ class DetailScreen(Sheet):
         if not self.ready:
             return
         held = held_by(self._key[1:], frame, self._key[0])
+        self.notice("" if held else _missing(self._held, self._seen, frame.snapshot), over=not held)
         if held:
             self._held, self._seen = held, frame.snapshot
             self.show(_title(held), self._sections(held, frame), [gpu_section(held[0].gpu, frame.snapshot)])
         elif not self._held:
             self.show(f"process {self._key[1]}", [], [])
-        self.notice("" if held else _missing(self._held, self._seen, frame.snapshot), over=not held)
-        offered = self.check_action("end_process", ())
-        if offered != self._offered:
-            self._offered = offered
-            # Not with every frame: it makes the footer's keys anew, and Textual 8.2 keeps the old ones in memory.
-            self.refresh_bindings()
 
     def _sections(self, held: Sequence[Row], frame: Frame) -> list[Section]:
         process = held[0].process
@@ -372,7 +365,7 @@ class DetailScreen(Sheet):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer to end only a process that is still there."""
-        return bool(self._held) and not self.has_class("-over") if action == "end_process" else True
+        return bool(self._held) and not self.over if action == "end_process" else True
 
     def action_end_process(self) -> None:
         if self._held:

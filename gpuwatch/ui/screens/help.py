@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 
 from gpuwatch import __version__
 from gpuwatch.ui.screens.sheet import Fact, Section, Sheet
-from gpuwatch.ui.theme import UNICODE, Glyphs
+from gpuwatch.ui.theme import Glyphs, Skin
 from gpuwatch.units import size
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ class HelpScreen(Sheet):
         Binding("question_mark,h,f1", "close", "back", show=False, id="help.close", tooltip="Back to the dashboard"),
     ]
 
-    def __init__(self, keys: Sequence[Binding], frame: Frame | None = None, glyphs: Glyphs = UNICODE) -> None:
+    def __init__(self, keys: Sequence[Binding], frame: Frame | None = None, skin: Skin | None = None) -> None:
         """Explain `keys`; `frame` has the number of NVML calls."""
-        super().__init__(glyphs)
+        super().__init__(skin)
         self._keys = keys
         self._frame = frame
 
@@ -82,7 +82,7 @@ class HelpScreen(Sheet):
             calls = frame.snapshot.nvml_calls if frame else 0
             costs = Section("gpuwatch itself", cost(calls))
             left = [*key_sections(self._keys), _FILTER, costs]
-            self.show(f"gpuwatch {__version__} · help", left, [*legend(self.glyphs), _MORE])
+            self.show(f"gpuwatch {__version__} · help", left, [*legend(self.skin.glyphs), _MORE])
 
 
 def key_sections(keys: Sequence[Binding]) -> list[Section]:

@@ -17,6 +17,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 from textual.widget import Widget
 
+from gpuwatch.ui.partial_updates import PartialUpdateCompositor, is_covered
 from gpuwatch.ui.theme import Role, Skin
 from gpuwatch.ui.view import View
 from gpuwatch.ui.widgets.footer import Footer, Hint, hints
@@ -94,6 +95,7 @@ class ListScreen(ModalScreen[None], Generic[L]):
     ) -> None:
         """Show `rows`; `clock` is the monotonic clock that frames are stamped with."""
         super().__init__()
+        self._compositor = PartialUpdateCompositor()
         self.rows = rows
         rows.id = f"{self.NAME}-list"
         self._frame = frame
@@ -176,7 +178,7 @@ class ListScreen(ModalScreen[None], Generic[L]):
         self.paint()
 
     def paint(self) -> None:
-        if not self._ready or not self.children:  # it is being made, or taken away
+        if not self._ready or not self.children or is_covered(self):  # it is being made, or taken away, or hidden
             return
         width, height = self.app.size
         skin, rows = self._skin, self.rows
@@ -223,6 +225,10 @@ class ListScreen(ModalScreen[None], Generic[L]):
         return kept
 
     def on_resize(self) -> None:
+        self.paint()
+
+    def on_screen_resume(self) -> None:
+        """Draw what came while another screen was above."""
         self.paint()
 
     # -- what the user does ----------------------------------------------------------------------------------------

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final, NamedTuple, Protocol
 
-from rich.console import Group
-from rich.table import Table
+from rich.cells import cell_len
+from rich.console import Console
+from rich.style import Style
 from rich.text import Text
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container, VerticalScroll
-from textual.content import Content
+from textual.message import Message
 from textual.screen import ModalScreen
-from textual.widgets import Footer, Static
 
 from gpuwatch.text import spell_signs
-from gpuwatch.ui.theme import UNICODE, Glyphs
+from gpuwatch.ui.partial_updates import PartialUpdateCompositor, is_covered
+from gpuwatch.ui.theme import Skin, make_skin
+from gpuwatch.ui.widgets.footer import Footer, hints
+from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, crop
 
-TWO_COLUMNS = 110
+TWO_COLUMNS: Final = 110
 """Least width at which the two halves stand side by side."""
+HIGH: Final = 20
+"""Least height of a terminal in which blank lines stand around the facts."""
 
-_SHORT = 30
+_SHORT: Final = 30
 """Largest number of cells of an aside that stands after its value; a longer one has a line of its own."""
-
-_LABEL = 15
+_LABEL: Final = 15
 """Largest number of cells of the labels."""
+_BETWEEN: Final = 3
+"""Cells between the two halves."""
+_WHEEL: Final = 3
+"""Lines that one notch of the mouse wheel scrolls."""
+
+_WRAP: Final = Console(color_system=None, width=80)
+"""Console that wraps text; nothing is printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,71 +59,65 @@ class Section:
     facts: tuple[Fact, ...]
 
 
+class Block(Protocol):
+    """Part of a sheet that is no section: a graph, a list."""
+
+    def draw(self, skin: Skin, width: int) -> list[Line]:
+        """Return its lines, each of `width` cells."""
+
+
+class Placed(NamedTuple):
+    """Place of a part in the lines of a sheet, whether on screen or not."""
+
+    part: Section | Block
+    x: int
+    y: int
+    width: int
+    lines: Sequence[Line]
+
+
+class SheetBody(LinePanel):
+    """Lines between title and keys; the mouse wheel scrolls them."""
+
+    class Scrolled(Message):
+        """Message: the mouse wheel was turned."""
+
+        def __init__(self, lines: int) -> None:
+            self.lines = lines
+            super().__init__()
+
+    class Pointed(Message):
+        """Message: the mouse was moved, or clicked `clicks` times, at a cell."""
+
+        def __init__(self, x: int, y: int, clicks: int) -> None:
+            self.x, self.y, self.clicks = x, y, clicks
+            super().__init__()
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.post_message(self.Scrolled(_WHEEL))
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.post_message(self.Scrolled(-_WHEEL))
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        self.post_message(self.Pointed(event.x, event.y, 0))
+
+    def on_click(self, event: events.Click) -> None:
+        self.post_message(self.Pointed(event.x, event.y, event.chain))
+
+
 class Sheet(ModalScreen[None]):
-    """Screen of sections; modal, so that the dashboard's keys do nothing behind it."""
+    """Screen of sections and other parts; modal, so that the dashboard's keys do nothing behind it."""
 
     DEFAULT_CSS = """
     Sheet {
         background: $background;
-    }
-    Sheet #title {
-        height: 1;
-        padding: 0 1;
-        background: $panel;
-        color: $foreground;
-        text-style: bold;
-    }
-    Sheet #notice {
-        height: auto;
-        padding: 0 1;
-        color: $text-warning;
-        display: none;
-    }
-    Sheet.-notice #notice {
-        display: block;
-    }
-    Sheet #body {
-        height: 1fr;
-        padding: 0 1;
-        scrollbar-size-vertical: 1;
-    }
-    Sheet.-high #body {
-        padding: 1 2 1 1;
-    }
-    Sheet Footer {
-        padding-left: 1;
-    }
-    Sheet FooterKey .footer-key--key {
-        color: $foreground;
-    }
-    Sheet FooterKey .footer-key--description {
-        color: $text-muted;
-        padding-right: 1;
-    }
-    Sheet #halves {
         layout: vertical;
-        height: auto;
-    }
-    Sheet #halves > Static {
-        height: auto;
-        width: 1fr;
-    }
-    Sheet.-one #right {
-        margin-top: 1;
-    }
-    Sheet.-two #halves {
-        layout: horizontal;
-    }
-    Sheet.-two #left {
-        margin-right: 3;
-    }
-    Sheet.-over #halves {
-        color: $text-muted;
+        overflow: hidden;
     }
     """
-
-    HORIZONTAL_BREAKPOINTS = [(0, "-one"), (TWO_COLUMNS, "-two")]  # noqa: RUF012 - Textual declares it so
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (20, "-high")]  # noqa: RUF012
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "close", "back", id="sheet.close", tooltip="Back to the dashboard", key_display="Esc"),
@@ -124,58 +129,283 @@ class Sheet(ModalScreen[None]):
         Binding("end,G", "end(1)", "bottom", show=False, id="sheet.bottom", tooltip="Scroll to the bottom"),
     ]
 
-    AUTO_FOCUS = "#body"
+    AUTO_FOCUS = ""
+    LEFT: ClassVar[float] = 0.5
+    """Part of the width that the left half has."""
 
-    def __init__(self, glyphs: Glyphs = UNICODE) -> None:
+    def __init__(self, skin: Skin | None = None) -> None:
         super().__init__()
-        self.glyphs = glyphs
+        self._compositor = PartialUpdateCompositor()
+        self.skin = skin or make_skin("gpuwatch-dark")
         self.ready = False
         """Whether its widgets exist."""
+        self.over = False
+        """Whether the facts are no longer true, and dimmed."""
+        self.top = 0
+        """First line on screen."""
+        self.placed: list[Placed] = []
+        """Parts in the order of the last drawing."""
+        self._title, self._title_end = "", ""
+        self._left: Sequence[Section | Block] = ()
+        self._right: Sequence[Section | Block] = ()
+        self._notice = ""
+        self._height = 0
+        """Lines of the longer half."""
+        self._drawn: dict[Hashable, list[Line]] = {}
+        """Lines of the facts of the last drawing, by all that they are drawn from."""
+        self._title_panel = LinePanel(id="title")
+        self._notice_panel = LinePanel(id="notice")
+        self._body = SheetBody(id="body")
+        self._footer = Footer(id="keys")
 
     def compose(self) -> ComposeResult:
-        yield Static(id="title", markup=False)
-        yield Static(id="notice", markup=False)
-        with VerticalScroll(id="body"), Container(id="halves"):
-            yield Static(id="left", markup=False)
-            yield Static(id="right", markup=False)
-        yield Footer(show_command_palette=False, compact=True)
+        yield from (self._title_panel, self._notice_panel, self._body, self._footer)
 
     def on_mount(self) -> None:
         """Note that its widgets exist; a subclass then draws."""
         self.ready = True
 
-    def show(self, title: str, left: Sequence[Section], right: Sequence[Section]) -> None:
-        """Draw the sections of the left and the right half."""
-        self.query_one("#title", Static).update(Content(self._plain(title)), layout=False)
-        # The layout is asked for anew: a reading that turns into a reason takes more lines in a narrow terminal.
-        # One above the other, both halves have their values after the same margin.
-        other = (label_cells(right), label_cells(left)) if self.app.size.width < TWO_COLUMNS else (0, 0)
-        self.query_one("#left", Static).update(draw(left, self._plain, other[0]))
-        self.query_one("#right", Static).update(draw(right, self._plain, other[1]))
+    # -- content ---------------------------------------------------------------------------------------------------
+
+    def show(
+        self, title: str, left: Sequence[Section | Block], right: Sequence[Section | Block], *, title_end: str = ""
+    ) -> None:
+        """Draw the parts of the left and the right half; `title_end` stands at the right end of the title."""
+        self._title, self._left, self._right, self._title_end = title, left, right, title_end
+        self.paint()
 
     def notice(self, text: str, *, over: bool = False) -> None:
         """Show a line below the title, or none; `over` dims the facts, which are no longer true."""
-        self.set_class(bool(text), "-notice")
-        self.set_class(over, "-over")
-        self.query_one("#notice", Static).update(Content(self._plain(text)))
+        if (text, over) != (self._notice, self.over):
+            self._notice, self.over = text, over
+            self.paint()
+
+    def set_skin(self, skin: Skin) -> None:
+        self.skin = skin
+        self._drawn = {}
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Draw in a new size or skin."""
+        self.paint()
+
+    def on_resize(self) -> None:
+        self.redraw()
+
+    def on_screen_resume(self) -> None:
+        """Draw what came while another screen was above."""
+        self.redraw()
+
+    @property
+    def two_columns(self) -> bool:
+        """Whether the halves stand side by side."""
+        return self.app.size.width >= TWO_COLUMNS
+
+    def widths(self) -> tuple[int, int]:
+        """Return the cells of the left and of the right half."""
+        inner = max(1, self.app.size.width - 3)
+        if not self.two_columns:
+            return inner, inner
+        left = int((inner - _BETWEEN) * self.LEFT)
+        return left, inner - _BETWEEN - left
+
+    @property
+    def room(self) -> int:
+        """Lines between title and keys."""
+        _, height = self.app.size
+        return max(1, height - 1 - (height >= 4) - len(self._notice_lines()))
+
+    # -- drawing ---------------------------------------------------------------------------------------------------
+
+    def paint(self) -> None:
+        """Draw the parts, as far as they are on screen."""
+        if not self.ready or not self.children or is_covered(self):
+            return
+        width, height = self.app.size
+        skin = self.skin
+        self._place()
+        room = self.room
+        self.top = max(0, min(self.top, self._height - room))
+        notice = self._notice_lines()
+        with self.app.batch_update():
+            self._title_panel.show([self._title_line(width)])
+            self._notice_panel.display = bool(notice)
+            self._notice_panel.set_height(max(1, len(notice)))
+            self._notice_panel.show(notice)
+            self._body.set_height(room)
+            self._body.show(self._body_lines(width, room))
+            self._footer.display = height >= 4
+            keys = [hint for hint in hints(self.keys()) if self.check_action(hint[2].partition("(")[0], ())]
+            self._footer.draw(keys, skin, width)
+
+    def keys(self) -> list[Binding]:
+        """Return the keys that the footer shows, the most needed first."""
+        found = [one for kind in type(self).__mro__ for one in vars(kind).get("BINDINGS", ()) if kind is not Sheet]
+        return [one for one in (*found, *Sheet.BINDINGS) if isinstance(one, Binding)]
+
+    def _title_line(self, width: int) -> Line:
+        builder = LineBuilder(self.skin, "band").gap()
+        end = self._title_end if cell_len(self._title) + cell_len(self._title_end) + 4 <= width else ""
+        builder.write(self._plain(self._title), "strong", max(0, min(cell_len(self._title), width - 2)))
+        if end:
+            builder.gap(width - 1 - cell_len(end) - builder.cells).write(end, "muted")
+        return builder.build(width)
+
+    def _notice_lines(self) -> list[Line]:
+        width = self.app.size.width
+        styled = Text(self._plain(self._notice), self.skin.styles("warning"))
+        return self._wrapped(styled, width, 1) if self._notice else []
+
+    def _place(self) -> None:
+        """Draw the parts, and place each below the one before; a part that did not change has its lines of before."""
+        left, right = self.widths()
+        margin = int(self.app.size.height >= HIGH)
+        before, self._drawn = self._drawn, {}
+        self.placed = []
+        if self.two_columns:
+            ends = [
+                self._place_half(self._left, 1, margin, left, label_cells(self._left), before),
+                self._place_half(self._right, 1 + left + _BETWEEN, margin, right, label_cells(self._right), before),
+            ]
+        else:
+            # One above the other, both halves have their values after the same margin.
+            labels = label_cells((*self._left, *self._right))
+            ends = [self._place_half((*self._left, *self._right), 1, margin, left, labels, before)]
+        self._height = max(ends)
+
+    def _place_half(
+        self,
+        parts: Sequence[Section | Block],
+        x: int,
+        y: int,
+        width: int,
+        labels: int,
+        before: dict[Hashable, list[Line]],
+    ) -> int:
+        for part in parts:
+            lines = (
+                self._section_lines(part, width, labels, before)
+                if isinstance(part, Section)
+                else part.draw(self.skin, width)
+            )
+            if lines:
+                self.placed.append(Placed(part, x, y, width, lines))
+                y += len(lines) + 1
+        return max(0, y - 1)
+
+    def _body_lines(self, width: int, room: int) -> list[Line]:
+        """Return the lines on screen, with the position of the scroll bar at the right."""
+        skin = self.skin
+        rows: list[list[tuple[int, Line]]] = [[] for _ in range(room)]
+        for one in self.placed:
+            first = one.y - self.top
+            for place in range(max(0, -first), min(len(one.lines), room - first)):
+                rows[first + place].append((one.x, one.lines[place]))
+        bar = range(0)
+        if self._height > room:
+            thumb = max(1, room * room // self._height)
+            start = round((room - thumb) * self.top / max(1, self._height - room))
+            bar = range(start, start + thumb)
+        drawn = []
+        for y, parts in enumerate(rows):
+            builder = LineBuilder(skin)
+            for x, line in parts:
+                builder.gap(x - builder.cells).write_spans(line)
+            if y in bar:
+                builder.gap(width - 1 - builder.cells).write("|" if skin.glyphs.ascii else "▐", "faint")
+            drawn.append(builder.build(width))
+        return drawn
+
+    def _section_lines(
+        self, section: Section, width: int, labels: int, before: dict[Hashable, list[Line]]
+    ) -> list[Line]:
+        title_key = (section.title, width)
+        title = before.get(title_key) or [LineBuilder(self.skin).write(section.title, "strong").build(width)]
+        self._drawn[title_key] = title
+        lines = [*title]
+        for fact in section.facts:
+            key = (fact, width, labels, self.over)
+            drawn = before.get(key)
+            if drawn is None:
+                drawn = self._fact_lines(fact, width, labels)
+            self._drawn[key] = drawn
+            lines += drawn
+        return lines
+
+    def _fact_lines(self, fact: Fact, width: int, labels: int) -> list[Line]:
+        """Draw a fact; the value wraps, and may be any text."""
+        skin = self.skin
+        style = skin.styles("muted" if self.over or fact.missing else "text")
+        value = Text(self._plain(fact.value), style + Style(italic=True) if fact.missing else style)
+        if fact.aside:
+            between = "  " if len(fact.aside) <= _SHORT else "\n"
+            value.append(f"{between}{self._plain(fact.aside)}", skin.styles("muted"))
+        margin = min(labels + 2, width // 2)
+        lines = self._wrapped(value, width, margin)
+        head = LineBuilder(skin).write(self._plain(fact.label), "muted", max(0, margin - 1)).gap()
+        first = head.write_spans(crop(lines[0], margin, width)).build(width)
+        return [first, *lines[1:]]
+
+    def _wrapped(self, text: Text, width: int, margin: int) -> list[Line]:
+        """Wrap a text to lines, after a margin."""
+        lines = []
+        for part in text.wrap(_WRAP, max(1, width - margin), overflow="fold") or [Text()]:
+            builder = LineBuilder(self.skin).gap(margin)
+            for segment in part.render(_WRAP):
+                builder.write(segment.text.rstrip("\n"), segment.style or "text")
+            lines.append(builder.build(width))
+        return lines
 
     def _plain(self, text: str) -> str:
-        return plain(text) if self.glyphs.ascii else text
+        return plain(text) if self.skin.glyphs.ascii else text
+
+    # -- what the user does ----------------------------------------------------------------------------------------
+
+    def on_footer_pressed(self, message: Footer.Pressed) -> None:
+        """Run the action of the key that was clicked."""
+        message.stop()
+        self.call_later(self._press, message.action)
+
+    async def _press(self, action: str) -> None:
+        if self.is_active:  # not where the click before has opened something over this
+            await self.run_action(action)
+
+    def on_sheet_body_scrolled(self, message: SheetBody.Scrolled) -> None:
+        message.stop()
+        self.scroll_lines(message.lines)
+
+    def on_sheet_body_pointed(self, message: SheetBody.Pointed) -> None:
+        """Find the part under the mouse."""
+        message.stop()
+        y = message.y + self.top
+        for one in self.placed:
+            if one.x <= message.x < one.x + one.width and one.y <= y < one.y + len(one.lines):
+                self.point(one, message.x - one.x, y - one.y, message.clicks)
+
+    def point(self, placed: Placed, x: int, y: int, clicks: int) -> None:
+        """React to the mouse over a part; `clicks` is 0 where it was only moved."""
+
+    def scroll_lines(self, lines: int) -> None:
+        self.top += lines
+        self.paint()
+
+    def reveal(self, y: int) -> None:
+        """Scroll until a line is on screen."""
+        self.top = min(max(self.top, y - self.room + 1), y)
 
     def action_close(self) -> None:
         self.dismiss(None)
 
     def action_line(self, lines: int) -> None:
-        self.query_one("#body").scroll_relative(y=lines, animate=False)
+        self.scroll_lines(lines)
 
     def action_page(self, pages: int) -> None:
         """Scroll by pages, less one line."""
-        body = self.query_one("#body")
-        body.scroll_relative(y=pages * max(1, body.scrollable_content_region.height - 1), animate=False)
+        self.scroll_lines(pages * max(1, self.room - 1))
 
     def action_end(self, bottom: int) -> None:
-        body = self.query_one("#body")
-        body.scroll_to(y=body.max_scroll_y if bottom else 0, animate=False)
+        self.top = 0
+        self.scroll_lines(self._height if bottom else 0)
 
 
 _NAMES = str.maketrans({"…": "...", "↑": "Up", "↓": "Down", "⇧": "S-"})
@@ -187,30 +417,7 @@ def plain(text: str) -> str:
     return spell_signs(text.translate(_NAMES))
 
 
-def label_cells(sections: Sequence[Section]) -> int:
-    return min(max((len(fact.label) for section in sections for fact in section.facts), default=0), _LABEL)
-
-
-def draw(sections: Sequence[Section], spell: Callable[[str], str] = str, least: int = 0) -> Group:
-    """Draw sections as tables of labels and values; the values wrap, and may be any text.
-
-    `least` is the least width of the labels, in cells.
-    """
-    parts: list[Text | Table] = []
-    width = max(label_cells(sections), least)
-    for section in sections:
-        if parts:
-            parts.append(Text(""))
-        parts.append(Text(section.title, style="bold"))
-        grid = Table.grid(padding=(0, 1), expand=True)
-        grid.add_column(width=width + 1, no_wrap=True, overflow="ellipsis")
-        grid.add_column(ratio=1, overflow="fold")
-        for fact in section.facts:
-            style = "dim italic" if fact.missing else ""
-            value = Text(spell(fact.value), style=style)
-            if fact.aside:
-                between = "  " if len(fact.aside) <= _SHORT else "\n"
-                value.append(f"{between}{spell(fact.aside)}", style="dim")
-            grid.add_row(Text(spell(fact.label), style="dim"), value)
-        parts.append(grid)
-    return Group(*parts)
+def label_cells(parts: Sequence[Section | Block]) -> int:
+    """Return the cells of the longest label, up to `_LABEL`."""
+    lengths = [len(fact.label) for part in parts if isinstance(part, Section) for fact in part.facts]
+    return min(max(lengths, default=0), _LABEL)
