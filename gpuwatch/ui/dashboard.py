@@ -67,6 +67,10 @@ class Dashboard(Screen[None]):
     def on_resize(self, _event: events.Resize) -> None:
         self.app.paint()
 
+    def on_screen_resume(self) -> None:
+        """Draw what came while another screen was above."""
+        self.app.paint()
+
     def draw(self, view: View) -> None:
         width, height = self.app.size
         frame, skin = view.frame, view.skin

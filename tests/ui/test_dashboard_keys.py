@@ -187,9 +187,10 @@ async def test_an_alert_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
         many = [alert(n, gpu=f"g{n}") for n in range(9)]
         await hand(app, pilot, frame(machine(2), *many))
         assert "and 6 more alerts" in [one.message for one in app._notifications]
-        assert "+5 more" in "\n".join(app.dashboard.alerts.text)
         await hand(app, pilot, frame(machine(2), *many, *[alert(n, gpu=f"h{n}") for n in range(4)]))
         assert "and 1 more alert" in [one.message for one in app._notifications]
+        await press(pilot, "escape")
+        assert "+9 more" in "\n".join(app.dashboard.alerts.text)
 
 
 async def test_on_the_dashboard_a_toast_tells_only_what_the_strip_has_no_line_for() -> None:

@@ -16,7 +16,19 @@ from gpuwatch.ui.layout import room_for_toasts
 from tests.screenshots import last_frame
 from tests.support import builders
 from tests.support.builders import gpu, snapshot
-from tests.support.dashboards import SIZES, alert, frame, hand, machine, resize, running, screen, table, text
+from tests.support.dashboards import (
+    SIZES,
+    alert,
+    frame,
+    frame_clock,
+    hand,
+    machine,
+    resize,
+    running,
+    screen,
+    table,
+    text,
+)
 from tests.support.screens import press
 
 UNKNOWN = Reason.UNSUPPORTED
@@ -171,6 +183,7 @@ async def test_the_prompt_shows_whole_terms() -> None:
 
 async def test_the_counts_of_header_list_and_tree_say_what_they_count() -> None:
     shown, _ = last_frame(345.0, 60.0)
+    frame_clock.set(shown.received)
     seen = shown.snapshot
     listed, held = len(seen.processes), sum(len(gpu.holdings) for gpu in seen.gpus)
     assert (listed, held, len(seen.unlisted)) == (42, 46, 5)
