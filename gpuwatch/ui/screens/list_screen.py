@@ -233,11 +233,11 @@ class ListScreen(ModalScreen[None], Generic[L]):
 
     # -- what the user does ----------------------------------------------------------------------------------------
 
-    def on_row_list_moved(self, message: RowList.Moved) -> None:
+    def on_cursor_panel_moved(self, message: RowList.Moved) -> None:
         message.stop()
         self.paint()
 
-    def on_row_list_chosen(self, message: RowList.Chosen) -> None:
+    def on_cursor_panel_chosen(self, message: RowList.Chosen) -> None:
         """Choose the row that was clicked twice."""
         message.stop()
         self.action_choose()

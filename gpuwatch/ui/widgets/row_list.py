@@ -1,7 +1,8 @@
-"""List of rows under column titles, with a cursor that stays on its row.
+"""Lists with a cursor that stays on its item, and lists of rows under column titles.
 
-One widget under the process list and the screens of people, runs, strays and events. A list is a subclass that has
-the columns for a width, the text of each cell, and what identifies a row; drawing, sorting, keys and mouse are here.
+`CursorPanel` is under every list of the program. `RowList` is under the process list and the screens of people, runs,
+strays and events: a list is a subclass that has the columns for a width, the text of each cell, and what identifies a
+row; drawing, sorting, keys and mouse are here.
 """
 
 from __future__ import annotations
@@ -24,8 +25,65 @@ WHEEL: Final = 3
 _CURSOR: Final = Column("cursor", "", 2, right=False)
 
 
-class RowList(LinePanel, Generic[T]):
-    """List widget with a cursor that follows its row when the rows move.
+class CursorPanel(LinePanel, Generic[T]):
+    """Panel of items, one of which has the cursor. The cursor follows its item when the items move."""
+
+    class Moved(Message):
+        """Message: cursor, scroll or order changed; the panel has to be drawn again."""
+
+    class Chosen(Message):
+        """Message: the item under the cursor was clicked again."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.found: list[T] = []
+        """All items, in order."""
+        self.cursor = 0
+        """Index of the cursor's item among all items."""
+        self.active = True
+        """Whether the keys move this cursor; on a screen with two panels one of them is active."""
+        self._keys: Sequence[Hashable] = ()
+        self._key: Hashable = None
+
+    @abstractmethod
+    def identity(self, row: T) -> Hashable:
+        """Return the identity of an item, by which the cursor finds it again."""
+
+    @property
+    def selected(self) -> T | None:
+        """The item under the cursor."""
+        return self.found[self.cursor] if self.cursor < len(self.found) else None
+
+    def update_rows(self, rows: Sequence[T]) -> None:
+        """Replace the items; the cursor follows its item, or stays in place if the item has ended."""
+        self.found = list(rows)
+        self._follow([self.identity(row) for row in self.found])
+
+    def move(self, by: int) -> None:
+        """Move the cursor by `by` lines."""
+        self.point(self.cursor + by)
+        self.post_message(self.Moved())
+
+    def page(self, by: int) -> None:
+        """Move the cursor by `by` screens."""
+        self.move(by * max(1, len(self.found)))
+
+    def point(self, place: int) -> None:
+        """Put the cursor on an item, as the user asked."""
+        self._put(place)
+
+    def _follow(self, keys: Sequence[Hashable]) -> None:
+        """Put the cursor on its item again, after the items have changed."""
+        self._keys = keys
+        self._put(keys.index(self._key) if self._key in keys else self.cursor)
+
+    def _put(self, place: int) -> None:
+        self.cursor = max(0, min(place, len(self._keys) - 1))
+        self._key = self._keys[self.cursor] if self._keys else None
+
+
+class RowList(CursorPanel[T]):
+    """List widget, one line a row.
 
     Keys move the cursor and scroll to it; the mouse wheel scrolls the list and leaves the cursor on its row.
     """
@@ -38,36 +96,20 @@ class RowList(LinePanel, Generic[T]):
     titled: ClassVar[bool] = True
     """Whether the list shows column titles, where it has two lines or more."""
 
-    class Moved(Message):
-        """Message: cursor, scroll or order changed; the panel has to be drawn again."""
-
-    class Chosen(Message):
-        """Message: the row under the cursor was clicked again."""
-
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.found: list[T] = []
-        """All rows, in order."""
         self.by = ""
         """Order of the rows, one of `sorts`."""
         self.reverse = False
-        self.cursor = 0
-        """Index of the cursor's row among all rows."""
         self.top = 0
         """First row on screen."""
         self.page_rows = 1
         """Number of rows that fit on screen."""
         self._columns: list[Column] = []
         self._title_lines = 0
-        self._keys: Sequence[Hashable] = ()
-        self._key: Hashable = None
         self._table = Table()
 
     # -- what each list has of its own -----------------------------------------------------------------------------
-
-    @abstractmethod
-    def identity(self, row: T) -> Hashable:
-        """Return the identity of a row, by which the cursor finds it again."""
 
     @abstractmethod
     def columns(self, skin: Skin, width: int) -> list[Column]:
@@ -87,15 +129,9 @@ class RowList(LinePanel, Generic[T]):
 
     # -- rows and cursor -------------------------------------------------------------------------------------------
 
-    @property
-    def selected(self) -> T | None:
-        """The row under the cursor."""
-        return self.found[self.cursor] if self.cursor < len(self.found) else None
-
     def update_rows(self, rows: Sequence[T]) -> None:
-        """Replace the rows; the cursor follows its row, or stays in place if the row has ended."""
-        self.found = self.ordered(rows)
-        self._follow([self.identity(row) for row in self.found])
+        """Replace the rows, and sort them."""
+        super().update_rows(self.ordered(rows))
 
     def sort_rows(self) -> None:
         """Sort the rows again, by another order."""
@@ -132,10 +168,6 @@ class RowList(LinePanel, Generic[T]):
         """Move the cursor by `by` screens."""
         self.move(by * max(1, self.page_rows - 1))
 
-    def point(self, place: int) -> None:
-        """Put the cursor on a row, as the user asked."""
-        self._put(place)
-
     def to_top(self) -> None:
         """Put the cursor on the first row of the next order."""
         self.cursor = self.top = 0
@@ -148,10 +180,9 @@ class RowList(LinePanel, Generic[T]):
         return f"{self.top + 1}{dash}{until} of {every}" if every > self.page_rows else ""
 
     def _follow(self, keys: Sequence[Hashable]) -> None:
-        """Put the cursor on its row again, after the rows have changed."""
+        """Put the cursor on its row again, after the rows have changed; a cursor on screen stays there."""
         was_on_screen = self._is_on_screen()
-        self._keys = keys
-        self._put(keys.index(self._key) if self._key in keys else self.cursor)
+        super()._follow(keys)
         if was_on_screen:
             self._reveal()
 
@@ -166,10 +197,6 @@ class RowList(LinePanel, Generic[T]):
 
     def _is_on_screen(self) -> bool:
         return self.top <= self.cursor < self.top + self.page_rows
-
-    def _put(self, place: int) -> None:
-        self.cursor = max(0, min(place, len(self._keys) - 1))
-        self._key = self._keys[self.cursor] if self._keys else None
 
     def _reveal(self) -> None:
         self.top = max(min(self.top, self.cursor), self.cursor - self.page_rows + 1)
@@ -253,6 +280,7 @@ class RowList(LinePanel, Generic[T]):
 
     def _rows(self, places: range, skin: Skin) -> Iterator[Row]:
         for place in places:
-            ground: Ground = "cursor" if place == self.cursor else "base"
-            cursor: Cell = ((skin.glyphs.cursor if place == self.cursor else "", "strong"),)
+            here = self.active and place == self.cursor
+            ground: Ground = "cursor" if here else "base"
+            cursor: Cell = ((skin.glyphs.cursor if here else "", "strong"),)
             yield Row((self._keys[place], ground), (cursor, *self.cells(place, skin, ground)), ground)
