@@ -18,7 +18,8 @@ for _signal, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
 
 # Half of what is usual: there are some two hundred such tests, and all of them run at every change.
 settings.register_profile("gpuwatch", max_examples=50)
-settings.load_profile("gpuwatch")
+settings.register_profile("nightly", max_examples=2000)
+settings.load_profile("gpuwatch")  # more examples: pytest --hypothesis-profile=nightly
 
 pytest_plugins = ["tests.driver.fixtures", "tests.support.inspecting", "tests.support.tmux"]
 

@@ -401,10 +401,10 @@ class GpuwatchApp(App[int]):
     # -----------------------------------------------------------------------------------------------------------
     # From the panels
 
-    def on_row_list_moved(self, _message: Processes.Moved) -> None:
+    def on_cursor_panel_moved(self, _message: Processes.Moved) -> None:
         self.paint()
 
-    def on_row_list_chosen(self, _message: Processes.Chosen) -> None:
+    def on_cursor_panel_chosen(self, _message: Processes.Chosen) -> None:
         self.action_detail()
 
     def on_footer_pressed(self, message: Footer.Pressed) -> None:
@@ -422,10 +422,21 @@ class GpuwatchApp(App[int]):
     # Actions
 
     def action_move(self, by: int) -> None:
-        self.dashboard.processes.move(by)
+        self.dashboard.active.move(by)
+
+    def action_across(self, by: int) -> None:
+        self.dashboard.gpus.move_across(by)
 
     def action_page(self, by: int) -> None:
-        self.dashboard.processes.page(by)
+        self.dashboard.active.page(by)
+
+    def action_switch(self) -> None:
+        self.dashboard.switch()
+        self.paint()
+
+    def action_follow(self) -> None:
+        self.dashboard.follow()
+        self.paint()
 
     def action_sort(self, by: int) -> None:
         self.dashboard.processes.sort_next(by)
@@ -441,16 +452,19 @@ class GpuwatchApp(App[int]):
         self.paint()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable the action of `/` while the prompt or another screen is open: the key is for that."""
-        return action != "filter" or (self.screen is self.dashboard and not self.dashboard.prompt.display)
+        """Disable the actions of `/` and Tab while the prompt or another screen is open: the keys are for that."""
+        if action in ("filter", "switch"):
+            return self.screen is self.dashboard and not self.dashboard.prompt.display
+        return action != "across" or (self.dashboard.gpus.active and self.dashboard.gpus.in_cells)
 
     def action_filter(self) -> None:
         self.dashboard.prompt.open(self.dashboard.processes.filter.text, self.skin)
         self.paint()
 
     def action_clear(self) -> None:
-        """Clear the filter, and close its prompt."""
+        """Clear the filter, close its prompt, and show the processes of all GPUs."""
         self.dashboard.processes.filter = Filter()
+        self.dashboard.following = False
         if self.dashboard.prompt.display:
             self.dashboard.prompt.close()
         self.paint()
@@ -479,9 +493,17 @@ class GpuwatchApp(App[int]):
     # Screens are imported when they are first opened: the first paint need not wait for them.
 
     def action_detail(self) -> None:
-        row = self.dashboard.processes.selected
+        row, gpu = self.dashboard.selected, self.dashboard.selected_gpu
         if row is not None:
             self.show_detail(row.key)
+        elif gpu is not None:
+            self.show_gpu(gpu.key)
+
+    def show_gpu(self, key: str) -> None:
+        """Show the processes of a GPU."""
+        self.dashboard.gpus.choose(key)
+        self.dashboard.following = True
+        self.paint()
 
     def show_detail(self, key: RowKey) -> None:
         from gpuwatch.ui.screens.detail import DetailScreen
@@ -493,9 +515,15 @@ class GpuwatchApp(App[int]):
 
     def action_end_process(self) -> None:
         """Ask whether to end the process under the cursor."""
-        row = self.dashboard.processes.selected
+        row = self._selected_process()
         if row is not None:
             self.ask_to_end(row.key)
+
+    def _selected_process(self) -> Row | None:
+        """Return the process under the cursor; notify the user of the way to one where the cursor is on a GPU."""
+        if self.dashboard.selected_gpu is not None:
+            self.notify("the cursor is on a GPU: Tab moves it to the processes", markup=False, timeout=4)
+        return self.dashboard.selected
 
     def may_end(self) -> bool:
         """Return whether processes can be ended; notify the user of the reason where not."""
@@ -558,7 +586,7 @@ class GpuwatchApp(App[int]):
 
     def action_message(self) -> None:
         """Copy a message to the owner of the process under the cursor."""
-        row = self.dashboard.processes.selected
+        row = self._selected_process()
         if row is not None:
             self.write_to_owner(self.frame, lambda one: one.process.key == row.process.key)
 
@@ -616,7 +644,8 @@ class GpuwatchApp(App[int]):
     def show_only(self, words: str) -> None:
         """Show only the processes that a filter matches; unfreeze the screen if the frozen frame has none of them."""
         panel = self.dashboard.processes
-        panel.mine = False
+        panel.mine = self.dashboard.following = False
+        self.dashboard.activate(panel)
         panel.filter = Filter.parse(words)
         panel.to_top()
         if self.paused and not any(panel.filter(row) for row in panel.every):

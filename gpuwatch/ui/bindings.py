@@ -15,7 +15,25 @@ from gpuwatch.ui.screens.help import key_names
 from gpuwatch.ui.widgets.processes import ASCENDING
 
 KEYS: list[Binding] = [
-    Binding("enter", "detail", "detail", id="detail", key_display="Enter", tooltip="All that is known of this process"),
+    Binding(
+        "enter",
+        "detail",
+        "detail",
+        id="detail",
+        key_display="Enter",
+        tooltip="All that is known of this process or GPU",
+    ),
+    # Priority, since Textual's screens move their focus by these keys.
+    Binding(
+        "tab,shift+tab",
+        "switch",
+        "GPUs",
+        id="switch",
+        key_display="Tab",
+        tooltip="Move the cursor to the GPUs, or back to the processes",
+        priority=True,
+    ),
+    Binding("f", "follow", "follow", id="follow", tooltip="Show only the processes of the chosen GPU, or of all GPUs"),
     # Priority, so that what is typed in the same moment (a slow line delivers it at once) already goes to the prompt.
     Binding(
         "slash",
@@ -43,18 +61,27 @@ KEYS: list[Binding] = [
     ),
     Binding("q", "quit", "quit", id="quit", tooltip="Quit; no other process ends"),
     Binding("y", "message", "message", id="message", show=False, tooltip="Copy a message to the owner"),
-    Binding("up,k", "move(-1)", "up", id="up", show=False, tooltip="The process above"),
-    Binding("down,j", "move(1)", "down", id="down", show=False, tooltip="The process below"),
+    Binding("up,k", "move(-1)", "up", id="up", show=False, tooltip="The process or GPU above"),
+    Binding("down,j", "move(1)", "down", id="down", show=False, tooltip="The process or GPU below"),
+    Binding("left", "across(-1)", "left", id="left", show=False, tooltip="The GPU to the left in a heat map"),
+    Binding("right", "across(1)", "right", id="right", show=False, tooltip="The GPU to the right in a heat map"),
     Binding("pageup", "page(-1)", "page up", id="pageup", show=False, tooltip="A screenful up"),
     Binding("pagedown", "page(1)", "page down", id="pagedown", show=False, tooltip="A screenful down"),
-    Binding("home,g", "move(-1000000)", "first", id="first", show=False, tooltip="The first process"),
-    Binding("end,G", "move(1000000)", "last", id="last", show=False, tooltip="The last process"),
+    Binding("home,g", "move(-1000000)", "first", id="first", show=False, tooltip="The first process or GPU"),
+    Binding("end,G", "move(1000000)", "last", id="last", show=False, tooltip="The last process or GPU"),
     Binding("r", "reverse", "reverse", id="reverse", show=False, tooltip="Reverse the order"),
     Binding("plus,equals_sign", "interval(1)", "slower", id="slower", show=False, tooltip="Sample less often"),
     Binding("minus", "interval(-1)", "faster", id="faster", show=False, tooltip="Sample more often"),
     Binding("R", "retry", "retry", id="retry", show=False, tooltip="Sample now, and try failed GPUs again"),
     Binding("L", "reload", "reload", id="reload", show=False, tooltip="Read the configuration again"),
-    Binding("escape", "clear", "clear", id="clear", show=False, tooltip="Clear the filter"),
+    Binding(
+        "escape",
+        "clear",
+        "clear",
+        id="clear",
+        show=False,
+        tooltip="Clear the filter, and show the processes of all GPUs",
+    ),
     Binding("colon,ctrl+p", "command_palette", "commands", id="palette", show=False, tooltip="All commands, by name"),
     Binding(
         "ctrl+z", "suspend_process", "suspend", id="suspend", show=False, tooltip="Back to the shell; `fg` goes on"
@@ -67,6 +94,8 @@ _LIVE = frozenset({"end", "acknowledge", "message", "pause", "slower", "faster",
 """Ids of keys that only the present has."""
 
 REPLAY_KEYS: list[Binding] = [
+    # On the GPUs of a heat map these keys move the cursor; everywhere else they move through the recording.
+    *(one for one in KEYS if one.id in ("left", "right")),
     Binding("space,p", "play", "play", id="replay.play", key_display="Space", tooltip="Play, or pause"),
     Binding("left", "seek(-10)", "10 s", id="replay.back", key_display="←", tooltip="10 s back"),
     Binding("right", "seek(10)", "10 s", id="replay.forward", key_display="→", tooltip="10 s forward"),
@@ -105,13 +134,19 @@ REPLAY_KEYS: list[Binding] = [
         "full_stop", "step(1)", "step", id="replay.step.forward", key_display=".", tooltip="Pause, one snapshot forward"
     ),
     # The keys of the dashboard that change nothing. The tree has another key.
-    *(replace(one, key="T") if one.id == "tree" else one for one in KEYS if one.id not in _LIVE),
+    *(
+        replace(one, key="T") if one.id == "tree" else one
+        for one in KEYS
+        if one.id not in _LIVE and one.id not in ("left", "right")
+    ),
 ]
 """Keys of a replay: those that move through the recording come first."""
 
 
 _NAMES = {
-    "detail": "Show the detail of the selected process",
+    "detail": "Show the detail of the selected process or GPU",
+    "switch": "Move the cursor to the GPUs, or back to the processes",
+    "follow": "Follow the chosen GPU: only its processes, or all",
     "filter": "Filter the processes",
     "mine": "Mine only, or everybody's",
     "people": "People: one row for each person",
@@ -129,7 +164,7 @@ _NAMES = {
     "slower": "Longer interval",
     "faster": "Shorter interval",
     "retry": "Sample now, and try failed GPUs again",
-    "clear": "Clear the filter",
+    "clear": "Clear the filter, and show the processes of all GPUs",
     "replay.play": "Play the recording, or pause",
     "replay.event.last": "To where the event before began",
     "replay.event.next": "To where the next event begins",

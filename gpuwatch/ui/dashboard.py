@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from textual.binding import Binding
 
     from gpuwatch.alerts.alert import Alert
+    from gpuwatch.analysis.rows import Row
+    from gpuwatch.model import Gpu
     from gpuwatch.monitor import Frame
     from gpuwatch.ui.app import GpuwatchApp
 
 
 class Dashboard(Screen[None]):
-    """Main screen that draws frames. Its only data are the user's cursor, order and filter."""
+    """Main screen that draws frames. Its only data are the user's cursors, order and filter."""
 
     AUTO_FOCUS = ""
     app: GpuwatchApp
@@ -53,6 +55,10 @@ class Dashboard(Screen[None]):
         self.gpus = Gpus(id="gpus")
         self.alerts = Alerts(id="alerts")
         self.processes = Processes(id="processes")
+        self.following = False
+        """Whether the process list shows only the processes of the chosen GPU."""
+        self.active: Gpus | Processes = self.processes
+        """Panel whose cursor the keys move."""
         self.notice = Notice(id="notice")
         self.prompt = Prompt(id="prompt")
         self.footer = Footer(id="footer")
@@ -63,6 +69,49 @@ class Dashboard(Screen[None]):
 
     def on_mount(self) -> None:
         self.prompt.display = False
+        self.activate(self.processes)
+
+    # -----------------------------------------------------------------------------------------------------------
+    # Cursors
+
+    def activate(self, panel: Gpus | Processes) -> None:
+        """Let the keys move the cursor of a panel."""
+        self.active = panel
+        for one in (self.gpus, self.processes):
+            one.active = one is panel
+
+    def switch(self) -> None:
+        """Move from the processes to the GPUs, or back."""
+        self.activate(self.processes if self.active is self.gpus or not self.gpus.found else self.gpus)
+
+    def follow(self) -> None:
+        """Show only the processes of the chosen GPU, or those of all GPUs again.
+
+        While the cursor is on a process, its GPU is the chosen one.
+        """
+        self.following = not self.following
+        row = self.selected
+        if self.following and row is not None:
+            self.gpus.choose(row.gpu.key)
+
+    @property
+    def selected(self) -> Row | None:
+        """The process under the cursor; None while the cursor is on a GPU."""
+        return self.processes.selected if self.active is self.processes else None
+
+    @property
+    def selected_gpu(self) -> Gpu | None:
+        """The GPU under the cursor; None while the cursor is on a process."""
+        return self.gpus.selected if self.active is self.gpus else None
+
+    def on_click(self, event: events.Click) -> None:
+        """Move to the panel that was clicked."""
+        if event.widget is self.gpus or event.widget is self.processes:
+            self.activate(event.widget)
+            self.app.paint()
+
+    # -----------------------------------------------------------------------------------------------------------
+    # Drawing
 
     def on_resize(self, _event: events.Resize) -> None:
         self.app.paint()
@@ -76,6 +125,10 @@ class Dashboard(Screen[None]):
         frame, skin = view.frame, view.skin
         seen = frame.snapshot
         skin.styles.add_people(names(seen))
+        self.gpus.update_rows(seen.gpus)
+        if not seen.gpus:
+            self.activate(self.processes)
+        self.processes.only = self.gpus.selected if self.following else None
         self.processes.read_rows(view)
         layout = self._fit(view, width, height)
         if layout.form is Form.TINY:
@@ -91,7 +144,7 @@ class Dashboard(Screen[None]):
             self._arrange(
                 {
                     self.header: layout.header,
-                    self.gpus: layout.gpu_title + layout.gpus,
+                    self.gpus: layout.gpu_title + layout.gpus + layout.detail,
                     self.alerts: layout.alerts,
                     self.processes: layout.table_title + layout.rows,
                     self._bottom: layout.footer,
@@ -103,6 +156,10 @@ class Dashboard(Screen[None]):
             self.processes.draw_rows(layout, width)
         self.header.draw(view, width)
         shown = [hint for hint in self._hints if hint[2] != "end_process" or not view.read_only]
+        if self.active is self.gpus:
+            shown = [
+                (key, "processes", action) if action == "switch" else (key, word, action) for key, word, action in shown
+            ]
         self.footer.draw(shown if seen.gpus or view.playback is not None else self._bare_hints, skin, width)
 
     def draw_starting(self, seconds: float, skin: Skin) -> None:

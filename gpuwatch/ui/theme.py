@@ -40,6 +40,8 @@ class Palette:
     """Colour of text on `fills`; with 16 colours black or white, depending on the fill."""
     swatches: tuple[str, ...]
     """Colours of the owners' thin marks, in the same hues, for any background."""
+    heat: tuple[str, ...]
+    """Backgrounds of a heat map's cells, from empty to full, under `owner_text`."""
 
 
 # Ten hues in an order in which neighbours lie far apart: people's uids often follow one another. Within a table any two
@@ -66,6 +68,7 @@ DARK: Final = Palette(
     fills=tuple(_DARK_FILLS.split()),
     owner_text="#f4f5f7",
     swatches=tuple(_DARK_SWATCHES.split()),
+    heat=("#23272f", "#23354d", "#24456b", "#24558a", "#2566aa"),
 )
 LIGHT: Final = Palette(
     dark=False,
@@ -83,6 +86,7 @@ LIGHT: Final = Palette(
     fills=tuple(_LIGHT_FILLS.split()),
     owner_text="#1a1c20",
     swatches=tuple(_LIGHT_SWATCHES.split()),
+    heat=("#e9ebee", "#d0dff2", "#b5d0f3", "#9ac1f4", "#7db0f3"),
 )
 PALETTES: Final = {"gpuwatch-dark": DARK, "gpuwatch-light": LIGHT}
 
@@ -102,6 +106,7 @@ PALETTES_256: Final = {
         fills=tuple(_TABLE_DARK.split()),
         owner_text="#ffffff",
         swatches=tuple(_TABLE_DARK_SWATCHES.split()),
+        heat=("#303030", "#00005f", "#000087", "#0000af", "#005faf"),
     ),
     "gpuwatch-light": replace(
         LIGHT,
@@ -111,6 +116,7 @@ PALETTES_256: Final = {
         cursor="#d7d7ff",
         fills=tuple(_TABLE_LIGHT.split()),
         swatches=tuple(_TABLE_LIGHT_SWATCHES.split()),
+        heat=("#e4e4e4", "#d7d7ff", "#afd7ff", "#87afff", "#5fafff"),
     ),
 }
 
@@ -339,6 +345,19 @@ class StyleSet:
     def __call__(self, role: Role, ground: Ground = "base") -> Style:
         """Return the style of a role on a background."""
         return self._styles[role, ground]
+
+    @property
+    def has_heat(self) -> bool:
+        """Whether the cells of a heat map have backgrounds; not with 16 colours or none."""
+        return self.color and not self.few
+
+    @cached_property
+    def _heat(self) -> list[Style]:
+        return [Style(color=self.palette.owner_text, bgcolor=color) for color in self.palette.heat]
+
+    def heat(self, percent: float) -> Style:
+        """Return the style of a cell of a heat map; requires `has_heat`."""
+        return self._heat[max(0, min(int(percent * len(self._heat) / 100), len(self._heat) - 1))]
 
     def owner(self, uid: int | None) -> Style:
         """Return the style of an owner's part of a memory bar: stable for a uid, grey for an unknown one."""

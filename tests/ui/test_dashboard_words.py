@@ -157,7 +157,7 @@ def test_the_palette_names_keys_and_orders() -> None:
 
 
 def test_the_palette_has_every_order_and_theme_and_every_key_but_those_that_move_about() -> None:
-    moving = {"up", "down", "pageup", "pagedown", "first", "last", "sort.left", "sort.right"}
+    moving = {"up", "down", "left", "right", "pageup", "pagedown", "first", "last", "sort.left", "sort.right"}
     offered = {one.action for one in commands()}
     lacking = {one.id for one in KEYS if one.action not in offered}
     assert lacking == {*moving, "palette", "suspend"}
@@ -188,6 +188,7 @@ async def test_the_counts_of_header_list_and_tree_say_what_they_count() -> None:
     listed, held = len(seen.processes), sum(len(gpu.holdings) for gpu in seen.gpus)
     assert (listed, held, len(seen.unlisted)) == (42, 46, 5)
     async with running(shown) as (app, pilot):
+        frame_clock.set(shown.received)
         for size in SIZES[1:]:
             await resize(app, pilot, size)
             assert f"{listed} proc" in app.dashboard.header.text[0]
@@ -214,10 +215,11 @@ async def test_the_footer_names_what_one_needs_in_trouble(ascii_only: bool) -> N
             assert {*keys.split(), "quit"} <= {*words}
 
 
-async def test_the_numbers_of_the_strip_have_a_label() -> None:
+async def test_the_numbers_of_the_heat_map_have_a_label() -> None:
     async with running(size=(60, 10)) as (app, pilot):
         for gpus in (1, 4, 8, 16):
             await hand(app, pilot, frame(machine(gpus)))
-            strip = app.dashboard.gpus.text
-            assert strip[-1].rstrip().endswith("% of memory" if gpus <= 8 else " %")
-            assert all(f" {index} " in " ".join(strip).replace("●", " ") for index in range(1, gpus))
+            assert app.dashboard.layout_now is not None
+            cells = app.dashboard.gpus.text[: app.dashboard.layout_now.gpus]
+            assert cells[-1].rstrip().endswith("% of memory" if gpus <= 8 else " %")
+            assert all(f" {index} " in " ".join(cells).replace("●", " ") for index in range(1, gpus))

@@ -13,8 +13,7 @@ from gpuwatch.ui.layout import (
     Form,
     fit_layout,
     form_of,
-    strip_cell,
-    strip_lines,
+    heat_map_grid,
 )
 
 
@@ -41,11 +40,11 @@ def test_every_line_of_the_terminal_is_given_away_once(
     assert layout.form is form_of(width)
     assert layout.alerts >= min(n_alerts, 1)
     assert layout.alerts <= n_alerts
-    if layout.gpu_form is not Form.STRIP:
+    if layout.gpu_form is not Form.HEAT_MAP:
         assert layout.gpus == n_gpus + (n_children if layout.children else 0)
         assert layout.rows >= min(n_rows, LEAST_ROWS)
     elif layout.rows >= LEAST_ROWS:
-        assert layout.gpus == strip_lines(width, n_gpus)
+        assert layout.gpus == heat_map_grid(width, n_gpus).lines
 
 
 @pytest.mark.parametrize(
@@ -56,8 +55,8 @@ def test_every_line_of_the_terminal_is_given_away_once(
         (80, 24, 8, Form.COMPACT, 8),
         (80, 24, 16, Form.COMPACT, 3),
         (160, 50, 16, Form.FULL, 20),
-        (160, 50, 64, Form.STRIP, 25),
-        (60, 10, 8, Form.STRIP, 3),
+        (160, 50, 64, Form.HEAT_MAP, 25),
+        (60, 10, 8, Form.HEAT_MAP, 3),
     ],
 )
 def test_the_promised_sizes(width: int, height: int, n_gpus: int, form: Form, least_rows: int) -> None:
@@ -66,11 +65,37 @@ def test_the_promised_sizes(width: int, height: int, n_gpus: int, form: Form, le
     assert layout.rows >= least_rows
 
 
-def test_sixty_four_gpus_fit_a_strip_of_an_ordinary_terminal() -> None:
-    assert strip_cell(64) == 7
-    assert strip_lines(80, 64) == 6
+@pytest.mark.parametrize(
+    ("width", "n_gpus", "per_line", "cell", "lines"),
+    [
+        (160, 64, 16, 9, 4),
+        (80, 64, 8, 9, 8),
+        (60, 8, 8, 6, 1),
+        (60, 64, 8, 7, 8),
+        (40, 64, 5, 7, 13),
+        (160, 8, 8, 8, 1),
+    ],
+)
+def test_the_cells_of_a_heat_map_stand_in_columns_of_eight(
+    width: int, n_gpus: int, per_line: int, cell: int, lines: int
+) -> None:
+    grid = heat_map_grid(width, n_gpus)
+    assert (grid.per_line, grid.cell, grid.lines) == (per_line, cell, lines)
+    assert grid.per_line * grid.cell <= width
+
+
+def test_sixty_four_gpus_fit_a_heat_map_of_an_ordinary_terminal() -> None:
     layout = fit_layout(80, 24, 64, 1, 43)
-    assert (layout.gpu_form, layout.gpus) == (Form.STRIP, 6)
+    assert (layout.gpu_form, layout.gpus, layout.detail) == (Form.HEAT_MAP, 8, 1)
+    assert layout.rows >= 8
+
+
+@pytest.mark.parametrize("n_alerts", [0, 9])
+@pytest.mark.parametrize("n_children", [0, 7, 16, 112])
+def test_sixteen_gpus_leave_fifteen_processes(n_alerts: int, n_children: int) -> None:
+    layout = fit_layout(160, 50, 16, n_alerts, 43, n_children=n_children)
+    assert layout.gpu_form is Form.FULL
+    assert layout.rows >= 15
 
 
 def test_mig_instances_lose_their_rows_before_processes_do() -> None:

@@ -136,6 +136,20 @@ def test_a_colour_stands_out_from_both_grounds(theme: str, colors: int, on_track
 
 
 @pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize(("colors", "step"), [(1 << 24, 1.15), (256, 1.05)])
+def test_the_cells_of_a_heat_map_can_be_read_and_told_apart(theme: str, colors: int, step: float) -> None:
+    styles, system = make_skin(theme, colors=colors).styles, SYSTEMS[colors]
+    heat = [styles.heat(percent) for percent in (0, 20, 40, 60, 80)]
+    for style in heat:
+        assert contrast(seen(style.color, system), seen(style.bgcolor, system)) >= 4.5
+    grounds = [seen(style.bgcolor, system) for style in heat]
+    assert all(difference(one, other) >= 8 for one, other in combinations(grounds, 2))
+    full = contrast(grounds[-1], seen(styles("text").bgcolor, system))
+    assert full > contrast(grounds[0], seen(styles("text").bgcolor, system)) * step
+    assert styles.heat(100) == styles.heat(140) == heat[-1]
+
+
+@pytest.mark.parametrize("theme", THEMES)
 def test_without_colours_there_are_none(theme: str) -> None:
     styles, uids = everybody(theme, 0)
     for uid in uids:

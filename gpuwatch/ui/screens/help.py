@@ -22,10 +22,13 @@ _GROUPS = {
         *("replay.event.last", "replay.event.next", "replay.time", "replay.slower", "replay.faster"),
         *("replay.step.back", "replay.step.forward"),
     ),
-    "Processes": ("detail", "filter", "clear", "mine", "sort.left", "sort.right", "reverse", "end", "message"),
+    "Processes and GPUs": (
+        *("detail", "switch", "follow", "filter", "clear", "mine", "sort.left", "sort.right", "reverse"),
+        *("end", "message"),
+    ),
     "Who and what": ("people", "tree", "strays"),
     "Alerts": ("events", "acknowledge"),
-    "Moving": ("up", "down", "pageup", "pagedown", "first", "last"),
+    "Moving": ("up", "down", "left", "right", "pageup", "pagedown", "first", "last"),
 }
 _REST = "Everything else"
 
@@ -39,6 +42,7 @@ _KEY_NAMES = {
     "escape": "Esc",
     "enter": "Enter",
     "space": "Space",
+    "tab": "Tab",
     "home": "Home",
     "end": "End",
     "slash": "/",
@@ -118,7 +122,10 @@ def legend(glyphs: Glyphs) -> list[Section]:
         Fact(glyphs.hatch, "memory of unknown processes: in use, and held by no listed process"),
         Fact("blank", "free memory"),
         Fact("+3", "3 more (owners in a bar, alerts behind words) for which there is no room"),
-        Fact(f"3{glyphs.warning}89", "a GPU in a small window: index, mark, percent of memory in use"),
+        Fact(
+            f"3{glyphs.warning}89",
+            "a GPU in a heat map (many GPUs or a small window): index, mark, percent of memory in use",
+        ),
         Fact(missing, "not known, never zero; Enter gives the reason"),
         Fact("62/40", "uses 62 % of the GPU's memory, limit 40 %; with a mark: uses much more than declared"),
         Fact(f"62/{missing}", "declared no limit"),
@@ -174,7 +181,8 @@ _MORE = Section(
     "More",
     (
         Fact(":", "every command by name"),
-        Fact("a click", "on an alert: its process, or the processes of its GPU; so does Enter in e"),
+        Fact("a click", "on a GPU or a process: chooses it, and a second click shows all that is known of it"),
+        Fact("", "on an alert: its process, or the processes of its GPU; so does Enter in e"),
         Fact("gpuwatch --help", "all options and commands"),
         Fact("gpuwatch docs", "the guide: what each figure means and where it comes from"),
     ),

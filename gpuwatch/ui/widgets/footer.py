@@ -16,7 +16,7 @@ Hint = tuple[str, str, str]
 
 _FIRST_TO_GO = (
     *("step(1)", "seek(60)", "speed(1)"),
-    *("pause", "mine", "sort(1)", "tree", "strays", "filter", "people", "events", "detail"),
+    *("pause", "mine", "sort(1)", "follow", "tree", "strays", "people", "filter", "events", "switch", "detail"),
     *("end_process", "acknowledge", "help", "quit"),
 )
 """Order in which hints are left out; keys to end a process, acknowledge, get help and quit are the last."""

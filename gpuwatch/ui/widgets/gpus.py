@@ -11,6 +11,7 @@ from math import ceil, floor
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from rich.cells import cell_len
+from textual import events
 
 from gpuwatch import shares
 from gpuwatch.alerts.alert import Alert, Severity
@@ -18,10 +19,11 @@ from gpuwatch.alerts.rules.health import HEALTH
 from gpuwatch.alerts.rules.shares import OVERCOMMITTED, OVERSHOOT
 from gpuwatch.model import Gpu, Health, Holding, Instance, Memory, Process, Reading, Reason, known
 from gpuwatch.text import fit
-from gpuwatch.ui.layout import Form, Layout, strip_cell
-from gpuwatch.ui.theme import Glyphs, Role, Skin
+from gpuwatch.ui.layout import COMPACT_WIDTH, Form, Grid, Layout, heat_map_grid
+from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
 from gpuwatch.ui.view import View, clock, mark_of
-from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel
+from gpuwatch.ui.widgets.lines import Line, LineBuilder
+from gpuwatch.ui.widgets.row_list import CursorPanel
 from gpuwatch.ui.widgets.table import Cell, Column, Row, Table, title_line
 from gpuwatch.units import duration, gib, long_duration, percent
 
@@ -324,6 +326,7 @@ def gpu_columns(form: Form, width: int, gpus: Sequence[Gpu], glyphs: Glyphs) -> 
         changes["bar"] = {"gap": 2}
         changes["graph"] = {"cells": 15}
     # Where width is short and nothing is promised, the bar has the cells of that column.
+    promised = promised and not (form is Form.COMPACT and width < COMPACT_WIDTH)
     names = [name for name in _FORMS[form] if name != "promised" or promised or form is Form.FULL]
     columns = {name: replace(_COLUMNS[name], **changes.get(name, {})) for name in names}
     others = sum(one.gap + one.cells for one in columns.values()) - columns["bar"].cells
@@ -350,7 +353,11 @@ class _GpuRow:
         columns: Sequence[Column],
         width: int,
         bars: Bars,
+        *,
+        here: bool = False,
     ) -> None:
+        self.here = here
+        """Whether the cursor is on it."""
         self.view, self.gpu, self.alerts, self.owners, self.columns, self.bars = (
             view,
             gpu,
@@ -444,7 +451,10 @@ class _GpuRow:
             case "mark":
                 text, role = self.mark, self.role
             case "gpu":
-                text = f" {gpu.index:>2}"
+                text, role = (
+                    f"{self.glyphs.cursor if self.here else ' '}{gpu.index:>2}",
+                    "strong" if self.here else role,
+                )
             case "name":
                 text, role = short_name(gpu.name), "muted"
             case "bar":
@@ -593,67 +603,173 @@ def short_title(alert: Alert) -> str:
     return _BRIEF.get(alert.rule, title.removeprefix("overbooked: "))
 
 
-_STRIP_LABELS = ("% of memory", "mem %", "%")
-"""Labels of the figures of a strip; the longest that fits is shown."""
+_LABELS = ("% of memory", "mem %", "%")
+"""Labels of the figures of a heat map; the longest that fits is shown."""
 
 
-def strip(view: View, alerts: dict[str, list[Alert]], width: int, lines: int) -> list[Line]:
-    """Return all GPUs as a strip: index, mark, and percent of memory in use (`--` if it is not known)."""
-    gpus = view.frame.snapshot.gpus
-    cell = strip_cell(len(gpus), max((gpu.index for gpu in gpus), default=0))
-    per_line = max(1, width // cell)
-    drawn: list[Line] = []
-    for first in range(0, len(gpus), per_line):
-        builder = LineBuilder(view.skin)
-        for gpu in gpus[first : first + per_line]:
-            mark, role = severity_mark(gpu, alerts.get(gpu.key, []), view.skin.glyphs, stale=view.stale(gpu))
-            old = view.dimmed(gpu)
-            builder.write(str(gpu.index), "muted", cell - 5, right=True).write(mark, role)
-            builder.write(_used(gpu), "faint" if old else "text" if mark == " " else role, 3).gap()
-        if first + per_line >= len(gpus):
-            room = width - builder.cells - 1
-            label = next((words for words in _STRIP_LABELS if len(words) <= room), "")
-            builder.gap(room - len(label)).write(label, "muted")
-        drawn.append(builder.build(width))
-    if len(drawn) > lines > 0:
-        hidden = len(gpus) - per_line * lines
-        builder = LineBuilder(view.skin).write(f"+{hidden} more GPUs: a larger window shows them", "warning")
-        drawn[lines - 1 :] = [builder.build(width)]
-    return drawn[:lines]
+def used_share(gpu: Gpu) -> float | None:
+    """Return a GPU's memory in use, in percent of what processes can have; None if it is not known."""
+    usable = _usable(gpu.memory)
+    if gpu.health is not Health.OK or usable is None or not known(gpu.memory.used):
+        return None
+    return 100 * gpu.memory.used / usable
 
 
-def _used(gpu: Gpu) -> str:
-    memory = gpu.memory
-    if gpu.health is not Health.OK or not (known(memory.used) and known(memory.total)):
-        return "--"
-    return percent(memory.used, memory.total - (memory.reserved if known(memory.reserved) else 0))
-
-
-class Gpus(LinePanel):
-    """Panel of all GPUs."""
+class Gpus(CursorPanel[Gpu]):
+    """Panel of all GPUs: a row for each, or the cells of a heat map."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self.active = False
         self._table = Table()
         self._bars: Bars = {}
         self._skin: Skin | None = None
+        self._grid: Grid | None = None
+        """Cells of the heat map; None where each GPU has a row."""
+        self._top = 0
+        """First line of the heat map on screen."""
+        self._places: list[int | None] = []
+        """Place of the GPU on each line, of the first one in a heat map; None for a line without one."""
+
+    def identity(self, row: Gpu) -> str:
+        return row.key
+
+    def choose(self, key: str) -> None:
+        """Put the cursor on the GPU with this key, if it is there."""
+        if key in self._keys:
+            self.point(self._keys.index(key))
+
+    def move(self, by: int) -> None:
+        """Move the cursor by `by` lines; in a heat map it stays in its column."""
+        step = by * (self._grid.per_line if self._grid else 1)
+        if abs(by) > 1 or 0 <= self.cursor + step < len(self.found):
+            super().move(step)
+
+    def move_across(self, by: int) -> None:
+        """Move the cursor by `by` cells of a heat map."""
+        super().move(by)
+
+    @property
+    def in_cells(self) -> bool:
+        """Whether the GPUs are the cells of a heat map."""
+        return self._grid is not None
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose a GPU; the second click shows its detail."""
+        place = self._place_at(event.x, event.y)
+        if place is None:
+            return
+        again = place == self.cursor and event.chain > 1
+        self.point(place)
+        self.post_message(self.Chosen() if again else self.Moved())
+
+    def _place_at(self, x: int, y: int) -> int | None:
+        first = self._places[y] if y < len(self._places) else None
+        if first is None or self._grid is None:
+            return first
+        column = x // self._grid.cell
+        place = first + column
+        return place if column < self._grid.per_line and place < len(self.found) else None
+
+    # -- drawing ---------------------------------------------------------------------------------------------------
 
     def draw(self, view: View, layout: Layout, width: int) -> None:
+        """Draw the GPUs that were set last."""
         if view.skin is not self._skin or len(self._bars) > MOST_BARS:
             self._skin, self._bars = view.skin, {}
         alerts: defaultdict[str, list[Alert]] = defaultdict(list)
         for alert in view.frame.alerts:
             alerts[alert.gpu].append(alert)
-        if layout.gpu_form is Form.STRIP:
-            self.show(strip(view, alerts, width, layout.gpus))
-            return
-        columns = gpu_columns(layout.gpu_form, width, view.frame.snapshot.gpus, view.skin.glyphs)
-        title = [title_line(columns, view.skin, width)] if layout.gpu_title else []
         owners = {process.pid: process for process in view.frame.snapshot.processes}
+        if layout.gpu_form is Form.HEAT_MAP:
+            self._grid = heat_map_grid(width, len(self.found), max((gpu.index for gpu in self.found), default=0))
+            lines = self._heat_map(view, alerts, width, layout.gpus, self._grid)
+            if layout.detail and self.selected is not None:
+                lines.append(self._detail(view, self.selected, alerts, owners, width))
+            self.show(lines)
+            return
+        self._grid = None
+        columns = gpu_columns(layout.gpu_form, width, self.found, view.skin.glyphs)
+        title = [title_line(columns, view.skin, width)] if layout.gpu_title else []
+        self._places = [None] * len(title)
         rows = []
-        for gpu in view.frame.snapshot.gpus:
-            row = _GpuRow(view, gpu, alerts[gpu.key], owners, columns, width, self._bars)
-            rows.append(Row(gpu.key, row.cells()))
+        for place, gpu in enumerate(self.found):
+            here = self.active and place == self.cursor
+            row = _GpuRow(view, gpu, alerts[gpu.key], owners, columns, width, self._bars, here=here)
+            ground: Ground = "cursor" if here else "base"
+            rows.append(Row((gpu.key, ground), row.cells(), ground))
             if layout.children:
                 rows += [Row((gpu.key, one.uuid), row.instance_cells(one)) for one in gpu.instances]
+            self._places += [place] * (len(rows) + len(title) - len(self._places))
         self.show(title + self._table.lines(view.skin, width, columns, rows))
+
+    def _heat_map(
+        self, view: View, alerts: Mapping[str, Sequence[Alert]], width: int, lines: int, grid: Grid
+    ) -> list[Line]:
+        """Return the lines of cells that fit, those around the cursor; the last line counts the GPUs that do not."""
+        every = len(self.found)
+        shown = lines if grid.lines <= lines else max(1, lines - 1)
+        if self.active:
+            line = self.cursor // grid.per_line
+            self._top = min(max(self._top, line - shown + 1), line)
+        self._top = max(0, min(self._top, grid.lines - shown))
+        self._places = [line * grid.per_line for line in range(self._top, min(self._top + shown, grid.lines))]
+        drawn: list[Line] = []
+        for start in [place for place in self._places if place is not None]:
+            builder = LineBuilder(view.skin)
+            for place in range(start, min(start + grid.per_line, every)):
+                gpu = self.found[place]
+                self._write_cell(
+                    builder, view, gpu, alerts.get(gpu.key, ()), grid, self.active and place == self.cursor
+                )
+            if start + grid.per_line >= every:
+                room = width - builder.cells - 1
+                label = next((words for words in _LABELS if len(words) <= room), "")
+                builder.gap(room - len(label)).write(label, "muted")
+            drawn.append(builder.build(width))
+        if shown < lines < grid.lines:
+            hidden = every - sum(min(grid.per_line, every - place) for place in self._places if place is not None)
+            words = f"+{hidden} more GPUs: a larger window shows them"
+            drawn.append(LineBuilder(view.skin).write(words, "warning").build(width))
+        return drawn[:lines]
+
+    def _write_cell(
+        self, builder: LineBuilder, view: View, gpu: Gpu, alerts: Sequence[Alert], grid: Grid, here: bool
+    ) -> None:
+        """Write a GPU's cell: index, mark, and memory in use on a background that shows the same."""
+        styles, glyphs = view.skin.styles, view.skin.glyphs
+        ground: Ground = "cursor" if here else "base"
+        mark, role = severity_mark(gpu, alerts, glyphs, stale=view.stale(gpu))
+        used, old = used_share(gpu), view.dimmed(gpu)
+        builder.write(glyphs.cursor if here else " ", styles("strong", ground))
+        index = styles("strong" if here else "muted", ground)
+        builder.write(str(gpu.index), index, grid.cell - 5 - 2 * grid.wide, right=True)
+        builder.write(mark, styles(role, ground))
+        if used is None or old:
+            style = styles("faint" if old else "text" if mark == " " else role, ground)
+        else:
+            style = styles.heat(used) if styles.has_heat else styles("text" if mark == " " else role, ground)
+        figure = "--" if used is None else percent(used, 100)
+        if grid.wide:
+            block = " " if used is None or styles.has_heat else level(used, glyphs)
+            builder.write(f"{block}{figure:>3}{' ' if used is None else '%'}", style)
+        else:
+            builder.write(figure, style, 3, right=True)
+
+    def _detail(
+        self,
+        view: View,
+        gpu: Gpu,
+        alerts: Mapping[str, Sequence[Alert]],
+        owners: Mapping[int, Process],
+        width: int,
+    ) -> Line:
+        """Return the line about the chosen GPU below a heat map: its row, with units in place of titles."""
+        name = f"GPU {gpu.index}"
+        columns = gpu_columns(Form.COMPACT, width, self.found, view.skin.glyphs)
+        columns[1] = replace(columns[1], cells=len(name) + 1)
+        columns[2] = replace(columns[2], cells=columns[2].cells - len(name) + 3)
+        row = _GpuRow(view, gpu, alerts.get(gpu.key, ()), owners, columns, width, self._bars)
+        mark, _, *rest = row.cells()
+        cells = (mark, ((name, "strong"),), *rest)
+        return self._table.lines(view.skin, width, columns, [Row(gpu.key, cells)])[0]

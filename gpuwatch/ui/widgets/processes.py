@@ -13,7 +13,7 @@ from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.analysis.rows import SORTS, Filter, ProcessOrder, Row, RowKey, rows, share_words
 from gpuwatch.analysis.strays import Stray
-from gpuwatch.model import Presence, Reading, known
+from gpuwatch.model import Gpu, Presence, Reading, known
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import Form, Layout
 from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
@@ -47,9 +47,9 @@ _FORMS: Final = {
     Form.FULL: tuple(_COLUMNS),
     Form.MEDIUM: ("gpu", "pid", "swatch", "user", "memory", "share", "sm", "cpu", "idle", "age", "command"),
     Form.COMPACT: ("gpu", "pid", "swatch", "user", "memory", "share", "sm", "idle", "command"),
-    Form.STRIP: ("gpu", "pid", "swatch", "user", "memory", "sm", "command"),
+    Form.HEAT_MAP: ("gpu", "pid", "swatch", "user", "memory", "sm", "command"),
 }
-_USER_CELLS: Final = {Form.FULL: 16, Form.MEDIUM: 14, Form.COMPACT: 10, Form.STRIP: 8}
+_USER_CELLS: Final = {Form.FULL: 16, Form.MEDIUM: 14, Form.COMPACT: 10, Form.HEAT_MAP: 8}
 """Most cells for the names of users."""
 _ODD_STATES: Final = ("zombie", "stopped", "disk sleep", "dead")
 ASCENDING: Final = ("gpu", "pid", "swatch", "user", "in", "command")
@@ -59,7 +59,7 @@ ASCENDING: Final = ("gpu", "pid", "swatch", "user", "in", "command")
 def columns(form: Form, rows: Sequence[Row], glyphs: Glyphs) -> list[Column]:
     """Return the columns of a form; the column of users is as wide as the longest name, within bounds."""
     longest = max((cell_len(row.owner) for row in rows), default=0)
-    users = min(_USER_CELLS[form], max(5 if form is Form.STRIP else 8, longest))
+    users = min(_USER_CELLS[form], max(5 if form is Form.HEAT_MAP else 8, longest))
     # An initial is a letter: without a blank, it would be read as part of the name.
     lettered = not glyphs.swatch.strip()
     fitted = {
@@ -121,6 +121,8 @@ class Processes(RowList[Row]):
         self.by = "memory"
         self.filter = Filter()
         self.mine = False
+        self.only: Gpu | None = None
+        """GPU that the list follows: only its processes are shown."""
         self.every: list[Row] = []
         """All rows, in the order of the GPUs."""
         self._order = ProcessOrder()
@@ -138,7 +140,11 @@ class Processes(RowList[Row]):
             self._joined = view.frame
             self.every = rows(view.frame.snapshot, view.frame.history)
             self._over = overshoots(view.frame.alerts)
-        self.update_rows([row for row in self.every if self.filter(row) and (row.mine or not self.mine)])
+        self.update_rows([row for row in self.every if self._shows(row)])
+
+    def _shows(self, row: Row) -> bool:
+        on_gpu = self.only is None or row.gpu.key == self.only.key
+        return on_gpu and (row.mine or not self.mine) and self.filter(row)
 
     def draw_rows(self, layout: Layout, width: int) -> None:
         """Draw the rows that were read last."""
@@ -202,7 +208,7 @@ class Processes(RowList[Row]):
         # The last title gives way to what says that rows are hidden, or the column that they are sorted by.
         unseen = all(column.id != self.by for column in self._columns)
         room = max(0, width - builder.cells - 1)
-        hiding = self.mine or bool(self.filter.text) or unseen
+        hiding = self.mine or self.only is not None or bool(self.filter.text) or unseen
         summary = self._summary(skin, room if hiding and not sorted_by else room - cell_len(text) - 2, arrow * unseen)
         if cell_len(text) + 2 + cell_len(summary) <= room:
             builder.write(text, "text" if sorted_by else "muted")
@@ -229,15 +235,17 @@ class Processes(RowList[Row]):
         order = [f"by {SORTS[self.by][0]}{f' {arrow}' * bool(arrow)}"]
         hidden, short = order * bool(arrow), [f"{arrow}{self.by}"] * bool(arrow)
         mine = ["mine"] * self.mine
-        chosen = [f"filter: {self.filter.text}"] * bool(self.filter.text) + mine
-        brief = [f"/{self.filter.text}"] * bool(self.filter.text) + mine
+        gpu = [f"GPU {self.only.index}"] if self.only is not None else []
+        chosen = [*(f"only {name}" for name in gpu), *[f"filter: {self.filter.text}"] * bool(self.filter.text), *mine]
+        brief = [*gpu, *[f"/{self.filter.text}"] * bool(self.filter.text), *mine]
         for words in (
             [*chosen, part, *order],
             [*chosen, matching, *hidden],
             [*brief, matching, *hidden],
             [*brief, *(hidden or [matching])],
             [*brief, *(short or [count])],
-            [*["filtered"] * bool(self.filter.text), *mine, *short],
+            [*gpu, *["filtered"] * bool(self.filter.text), *mine, *short],
+            [*gpu, *short],
             short or [count],
         ):
             text = dot.join(words)
@@ -246,9 +254,13 @@ class Processes(RowList[Row]):
         return ""
 
     def _why_empty(self, view: View) -> str:
+        if self.only is not None and all(row.gpu.key != self.only.key for row in self.every):
+            note = f" ({self.only.holdings_note})" if self.only.holdings_note else ""
+            return f"no process holds GPU {self.only.index}{note}: Esc shows those of all GPUs"
         if len(self.every) and self.filter.text:
             quote = self.filter.text
-            return f"no process matches “{quote}”{' among yours' * self.mine}: Esc clears the filter"
+            where = f" on GPU {self.only.index}" if self.only is not None else ""
+            return f"no process{where} matches “{quote}”{' among yours' * self.mine}: Esc clears the filter"
         if len(self.every):
             return "none of these processes is yours: m shows everybody's"
         notes = {gpu.holdings_note for gpu in view.frame.snapshot.gpus if gpu.holdings_note}

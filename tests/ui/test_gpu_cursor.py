@@ -1,0 +1,262 @@
+"""The cursor on GPUs: where it is, what it chooses, and the list that follows it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gpuwatch.analysis.rows import Filter
+from gpuwatch.model import Health, Instance
+from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.theme import make_skin
+from tests.support.builders import gpu, memory, snapshot
+from tests.support.dashboards import alert, frame, hand, machine, resize, running, screen, text, top
+from tests.support.screens import click, press
+
+TABLE, CELLS = (120, 36), (160, 30)
+"""Sizes in which 8 GPUs have rows, and 64 are a heat map."""
+
+
+def chosen(app: GpuwatchApp) -> int:
+    """Return the index of the GPU with the cursor."""
+    selected = app.dashboard.gpus.selected
+    assert selected is not None
+    return selected.index
+
+
+async def test_tab_moves_the_keys_to_the_gpus_and_back() -> None:
+    async with running(frame(machine(3)), TABLE) as (app, pilot):
+        dashboard = app.dashboard
+        assert (dashboard.selected_gpu, dashboard.selected) == (None, dashboard.processes.found[0])
+        await press(pilot, "tab", "down", "j")
+        assert dashboard.selected is None
+        assert chosen(app) == 2
+        await press(pilot, "home")
+        assert chosen(app) == 0
+        await press(pilot, "pagedown")
+        assert chosen(app) == 2
+        assert dashboard.processes.cursor == 0
+        await press(pilot, "shift+tab", "down")
+        assert dashboard.processes.cursor == 1
+        assert (chosen(app), dashboard.selected_gpu) == (2, None)
+
+
+@pytest.mark.parametrize("colors", [1 << 24, 256, 16, 0])
+@pytest.mark.parametrize("ascii_only", [False, True])
+@pytest.mark.parametrize(("gpus", "size"), [(8, TABLE), (64, CELLS), (8, (60, 10))])
+async def test_exactly_one_panel_shows_the_cursor(
+    colors: int, ascii_only: bool, gpus: int, size: tuple[int, int]
+) -> None:
+    async with running(frame(machine(gpus)), size) as (app, _pilot):
+        app.skin = make_skin(app.theme, ascii_only=ascii_only, colors=colors)
+        cursor = app.skin.glyphs.cursor
+        panels = (app.dashboard.processes, app.dashboard.gpus)
+        for with_it, without in (panels, panels[::-1]):
+            app.dashboard.activate(with_it)
+            app.paint()
+            marked = [span for line in with_it.lines for span in line if span.text.strip() == cursor]
+            assert len(marked) == 1 or sum(line.count(cursor) for line in with_it.text) == 1
+            assert cursor not in "".join(without.text)
+            grounds = {app.skin.styles(role, "cursor") for role in ("strong", "text", "muted", "faint")}
+            assert any(span.style in grounds for line in with_it.lines for span in line)
+            assert not any(span.style in grounds for line in without.lines for span in line)
+
+
+async def test_the_cursor_follows_its_gpu() -> None:
+    async with running(frame(machine(4)), TABLE) as (app, pilot):
+        await press(pilot, "tab", "down", "down")
+        seen = machine(4)
+        await hand(app, pilot, frame(msgspec.structs.replace(seen, gpus=seen.gpus[::-1])))
+        assert (chosen(app), app.dashboard.gpus.cursor) == (2, 1)
+        await hand(app, pilot, frame(msgspec.structs.replace(seen, gpus=seen.gpus[:2])))
+        assert chosen(app) == 1
+        await hand(app, pilot, frame(snapshot([])))
+        assert app.dashboard.selected_gpu is None
+        await press(pilot, "tab", "enter", "f", "down")  # nothing to choose, and nothing happens
+        assert app.screen is app.dashboard
+        await hand(app, pilot, frame(seen))
+        assert app.dashboard.processes.active
+
+
+async def test_in_a_heat_map_all_four_arrows_move() -> None:
+    async with running(frame(machine(64)), CELLS) as (app, pilot):
+        await press(pilot, "tab", "right", "right", "down", "left")
+        assert chosen(app) == 17
+        await press(pilot, "up", "up")  # the second has no line to go to
+        assert chosen(app) == 1
+        await press(pilot, "end", "right", "down")
+        assert chosen(app) == 63
+        await press(pilot, "tab", "left")  # the processes have no left and right
+        assert chosen(app) == 63
+
+
+async def test_below_a_heat_map_stands_the_chosen_gpu() -> None:
+    async with running(frame(machine(64), alert(17)), CELLS) as (app, pilot):
+        await press(pilot, "tab", "down", "right")
+        line = app.dashboard.gpus.text[-1]
+        assert line.startswith("●GPU 17")
+        for word in ("you 22.0", "0.0 free", "50%", "near limit"):
+            assert word in line
+        seen = machine(64)
+        lost = [msgspec.structs.replace(one, health=Health.LOST) if one.index == 17 else one for one in seen.gpus]
+        await hand(app, pilot, frame(msgspec.structs.replace(seen, gpus=tuple(lost))))
+        assert Health.LOST.value in app.dashboard.gpus.text[-1]
+        assert "▲  --" in app.dashboard.gpus.text[1].replace("›17", "17")
+
+
+@pytest.mark.parametrize(("colors", "ascii_only"), [(1 << 24, False), (256, False), (16, False), (0, False), (0, True)])
+async def test_a_heat_map_shows_memory_with_and_without_colours(colors: int, ascii_only: bool) -> None:
+    async with running(frame(machine(64)), CELLS) as (app, _):
+        app.skin = make_skin(app.theme, ascii_only=ascii_only, colors=colors)
+        app.paint()
+        line = app.dashboard.gpus.lines[0]
+        cells = [span for span in line if span.text.endswith("%")]
+        assert [span.text[1:].strip() for span in cells[:3]] == ["19%", "25%", "32%"]
+        if colors > 16:
+            assert len({span.style.bgcolor for span in cells}) == 5
+        else:
+            assert len({span.text[0] for span in cells}) >= 5
+            assert {span.text[0] for span in cells} <= set(app.skin.glyphs.levels)
+
+
+async def test_a_small_heat_map_shows_the_part_with_the_cursor() -> None:
+    async with running(frame(machine(64)), (40, 6)) as (app, pilot):
+        assert " 0 " in screen(app)[1]
+        assert "more GPUs" in text(app)
+        await press(pilot, "tab", "end")
+        assert "›63" in text(app)
+        assert "more GPUs" in text(app)
+        await click(pilot, "#gpus", 8, 0)
+        shown = app.dashboard.gpus.text[0]
+        assert f"›{chosen(app)}" in shown
+
+
+@pytest.mark.parametrize(
+    ("gpus", "size", "cell", "index"),
+    [(8, TABLE, (20, 4), 3), (8, (80, 24), (20, 3), 3), (64, CELLS, (9 * 2 + 4, 1), 18), (8, (60, 10), (13, 0), 2)],
+)
+async def test_a_click_chooses_a_gpu_and_a_second_one_shows_it(
+    gpus: int, size: tuple[int, int], cell: tuple[int, int], index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(frame(machine(gpus)), size) as (app, pilot):
+        shown: list[str] = []
+        monkeypatch.setattr(app, "show_gpu", shown.append)
+        await click(pilot, "#gpus", *cell)
+        assert app.dashboard.gpus.active
+        assert (chosen(app), shown) == (index, [])
+        await click(pilot, "#gpus", *cell, times=2)
+        assert shown == [gpu(index).key]
+        await click(pilot, "#processes", 12, 1)
+        assert app.dashboard.processes.active
+
+
+async def test_a_click_on_no_gpu_chooses_none() -> None:
+    async with running(frame(machine(8)), TABLE) as (app, pilot):
+        await press(pilot, "tab", "down")
+        await click(pilot, "#gpus", 20, 0)  # the titles
+        assert chosen(app) == 1
+    async with running(frame(machine(20)), (60, 10)) as (app, pilot):
+        await click(pilot, "#gpus", 58, 0)  # beside the cells
+        assert chosen(app) == 0
+        await click(pilot, "#gpus", 40, 2)  # behind the last one
+        assert chosen(app) == 0
+
+
+async def test_a_mig_instance_belongs_to_its_gpu() -> None:
+    seen = machine(2)
+    parts = tuple(
+        Instance(uuid=f"MIG-{n}", name="MIG 3g.40gb", gpu_instance=n, compute_instance=0, memory=memory(8))
+        for n in (1, 2)
+    )
+    cards = (msgspec.structs.replace(seen.gpus[0], instances=parts), seen.gpus[1])
+    async with running(frame(msgspec.structs.replace(seen, gpus=cards)), TABLE) as (app, pilot):
+        await click(pilot, "#gpus", 20, 4)
+        assert chosen(app) == 1
+        await click(pilot, "#gpus", 20, 3)
+        assert chosen(app) == 0
+
+
+@pytest.mark.parametrize("size", [(60, 10), (80, 24), TABLE, (160, 50)])
+async def test_the_list_follows_the_chosen_gpu(size: tuple[int, int]) -> None:
+    async with running(frame(machine(8)), size) as (app, pilot):
+        panel = app.dashboard.processes
+
+        def shown() -> set[int]:
+            return {row.gpu.index for row in panel.found}
+
+        await press(pilot, "tab", "end", "f")
+        assert shown() == {7}
+        assert "GPU 7" in panel.text[0]
+        await press(pilot, "up" if size != (60, 10) else "left")
+        assert shown() == {6}
+        assert "GPU 6" in panel.text[0]
+        await press(pilot, "escape")
+        assert len(shown()) == 8
+        await press(pilot, "f", "f")
+        assert len(shown()) == 8
+        assert "GPU 6" not in panel.text[0]
+
+
+async def test_on_a_process_the_list_follows_its_gpu() -> None:
+    async with running(frame(machine(4)), TABLE) as (app, pilot):
+        row = app.dashboard.selected
+        assert row is not None
+        assert row.gpu.index == 3
+        await press(pilot, "f")
+        assert {row.gpu.index for row in app.dashboard.processes.found} == {3}
+        assert app.dashboard.selected is not None
+        assert app.dashboard.selected.key == row.key
+
+
+async def test_a_filter_holds_while_the_list_follows() -> None:
+    async with running(frame(machine(4)), TABLE, filter="user:ada gpu:0,1") as (app, pilot):
+        assert len(app.dashboard.processes.found) == 2
+        await press(pilot, "tab", "f")
+        assert len(app.dashboard.processes.found) == 1
+        assert " GPU 0 · /user:ada gpu:0,1 · 1 of 20 rows" in app.dashboard.processes.text[0]
+        await press(pilot, "end")
+        assert "no process on GPU 3 matches" in text(app)
+        app.dashboard.processes.filter = Filter()
+        await hand(app, pilot, frame(snapshot([*machine(1).gpus, gpu(3)])))
+        assert "no process holds GPU 3: Esc shows those of all GPUs" in text(app)
+
+
+async def test_what_shows_others_ends_the_following() -> None:
+    async with running(frame(machine(4), alert(2)), TABLE) as (app, pilot):
+        await press(pilot, "tab", "f")
+        await click(pilot, "#alerts", 5, 0)
+        assert {row.gpu.index for row in app.dashboard.processes.found} == {2}
+        assert app.dashboard.processes.filter.text == "gpu:2"
+
+
+@pytest.mark.parametrize("key", ["K", "y"])
+async def test_no_process_is_meant_while_the_cursor_is_on_a_gpu(key: str) -> None:
+    async with running(frame(machine(2)), TABLE) as (app, pilot):
+        await press(pilot, "tab", key)
+        assert app.screen is app.dashboard
+        assert "Tab moves it to the processes" in next(iter(app._notifications)).message
+
+
+async def test_tab_is_the_prompts_and_the_other_screens_own_key() -> None:
+    async with running(frame(machine(2)), TABLE) as (app, pilot):
+        for opens in ("slash", "question_mark", "u"):
+            await press(pilot, opens, "tab")
+            assert app.dashboard.processes.active
+            await press(pilot, "escape")
+            assert top(app) is app.dashboard
+
+
+async def test_footer_and_help_name_the_keys() -> None:
+    async with running(frame(machine(2)), (160, 50)) as (app, pilot):
+        assert " Tab GPUs  f follow " in screen(app)[-1]
+        await press(pilot, "tab")
+        assert " Tab processes  f follow " in screen(app)[-1]
+        await resize(app, pilot, (80, 24))
+        assert " Tab processes " in screen(app)[-1]
+        at = screen(app)[-1].index("Tab processes")
+        await click(pilot, "#footer", at + 1, 0)
+        assert app.dashboard.processes.active
+        await resize(app, pilot, (160, 50))
+        await press(pilot, "question_mark")
+        assert "Move the cursor to the GPUs, or back to the processes" in text(app)
+        assert "Show only the processes of the chosen GPU" in text(app)

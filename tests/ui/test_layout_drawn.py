@@ -1,0 +1,224 @@
+"""The dashboard at any size, with anything on it: drawn by its own widgets, and measured cell by cell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from textual.pilot import Pilot
+
+from gpuwatch.alerts.alert import Severity
+from gpuwatch.analysis.rows import SORTS
+from gpuwatch.model import Gpu, Health, Instance, Memory, Presence, Process, Reason, Snapshot
+from gpuwatch.monitor import Frame
+from gpuwatch.text import clean
+from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.layout import MIN_HEIGHT, MIN_WIDTH, Form
+from gpuwatch.ui.theme import make_skin
+from gpuwatch.ui.widgets.lines import LinePanel
+from gpuwatch.ui.widgets.row_list import RowList
+from gpuwatch.ui.widgets.table import Column, Table
+from tests.support.builders import gpu, holding, memory, process, snapshot
+from tests.support.dashboards import Clockwork, alert, frame, frame_clock, hand
+from tests.support.screens import HOSTILE, press, set_size
+
+Running = tuple[asyncio.Runner, GpuwatchApp, Pilot[int]]
+
+NAMES: Final = [
+    "ada",
+    "日本語の名前",
+    "e\u0301va",
+    "[b]x[/b]",
+    "x" * 40,
+    "👩\N{ZERO WIDTH JOINER}🚀 user",
+    "1001",
+    "",
+    *HOSTILE[:3],
+]
+KEYS: Final = ["tab", "down", "up", "left", "right", "end", "home", "pagedown", "f", "m", "r", "greater_than_sign", "p"]
+"""Keys that leave the dashboard on screen."""
+
+
+@pytest.fixture(scope="module")
+def dashboard() -> Iterator[Running]:
+    """Run one dashboard for all examples; each sets its size and hands in a frame."""
+    with asyncio.Runner() as runner:
+        app = GpuwatchApp(watch=Clockwork(), clock=frame_clock)
+        running = app.run_test(size=(80, 24))
+        pilot = runner.run(running.__aenter__())
+        yield runner, app, pilot
+        runner.run(running.__aexit__(None, None, None))
+
+
+@st.composite
+def gpus(draw: st.DrawFn) -> list[Gpu]:
+    """Make up to 64 GPUs: a few kinds, and each of the others is like one of these."""
+    kinds = draw(st.lists(_kinds(), min_size=1, max_size=4))
+    count = draw(st.one_of(st.integers(0, 64), st.sampled_from([0, 1, 8, 16, 64])))
+    first = draw(st.sampled_from([0, 0, 0, 98, 997]))
+    return [_like(kinds[n % len(kinds)], first + n) for n in range(count)]
+
+
+def _like(kind: dict[str, Any], index: int) -> Gpu:
+    held = [holding(100 * index + k, gib, gpu_instance=k % 3) for k, gib in enumerate(kind["held"])]
+    parts = tuple(
+        Instance(
+            uuid=f"MIG-{index}-{k}",
+            name=f"MIG {kind['profile']}",
+            gpu_instance=k,
+            compute_instance=0,
+            memory=memory(k),
+        )
+        for k in range(kind["instances"])
+    )
+    changes = {**kind["changes"], "mig": bool(parts), "instances": parts}
+    return gpu(index, holdings=held, **changes)
+
+
+@st.composite
+def _kinds(draw: st.DrawFn) -> dict[str, Any]:
+    reading = st.one_of(st.sampled_from(list(Reason)), st.integers(0, 10**6))
+    unknown = Memory(total=Reason.UNSUPPORTED, used=Reason.DENIED, free=Reason.ERROR, reserved=Reason.NO_SAMPLE)
+    changes = draw(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "name": st.sampled_from(NAMES),
+                "health": st.sampled_from(list(Health)),
+                "words": st.sampled_from(HOSTILE).map(clean),
+                "utilization": reading,
+                "temperature": reading,
+                "power": reading,
+                "sampled": st.sampled_from([0.0, 990.0, 1000.0]),
+                "memory": st.sampled_from([memory(0), memory(79), unknown]),
+                "holdings_note": st.sampled_from(["", "x" * 70, "the driver has no process list"]),
+                "throttle": st.sampled_from([(), ("hw thermal", "power brake"), ("power cap",), Reason.ERROR]),
+                "ecc_uncorrected": reading,
+            },
+        )
+    )
+    return {
+        "held": draw(st.lists(st.sampled_from([0, 0.1, 1, 7.5, 40, 700]), max_size=8)),
+        "instances": draw(st.sampled_from([0, 0, 0, 1, 7])),
+        "profile": draw(st.sampled_from(["1g.10gb", "", "日本語"])),
+        "changes": changes,
+    }
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> Frame:
+    cards = draw(gpus())
+    names = [clean(one) for one in draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=6, unique=True))]
+    commands = [
+        clean(one) for one in draw(st.lists(st.sampled_from([*HOSTILE, "python x.py"]), min_size=1, max_size=3))
+    ]
+    presence = draw(st.sampled_from(list(Presence)))
+    pids = [one.pid for card in cards for one in card.holdings]
+    people = [_person(pid, n, names, commands, presence) for n, pid in enumerate(pids)]
+    severities = draw(st.lists(st.sampled_from(list(Severity)), max_size=9))
+    title = draw(st.sampled_from([*HOSTILE[:6], "GPU 1 near limit: 0.4 of 79.1 GiB free"]).map(clean))
+    alerts = [
+        alert(cards[n % len(cards)].index if cards else 1, one, title=title, rule=f"rule {n}")
+        for n, one in enumerate(severities)
+    ]
+    host = draw(st.sampled_from(["box3", *NAMES]).map(clean))
+    seen: Snapshot = snapshot(cards, people, host=host, demo=draw(st.booleans()))
+    return frame(seen, *alerts, age=draw(st.sampled_from([0.0, 100.0, 1e6])))
+
+
+def _person(pid: int, n: int, names: Sequence[str], commands: Sequence[str], presence: Presence) -> Process:
+    odd = presence if n % 5 == 0 else Presence.SEEN
+    user = names[n % len(names)]
+    return process(pid, user or "x", command=commands[n % len(commands)], presence=odd)
+
+
+SIZES: Final = st.one_of(
+    st.tuples(st.integers(20, 400), st.integers(5, 120)),
+    st.sampled_from([(160, 50), (80, 24), (60, 10), (40, 6), (39, 6), (70, 24), (100, 30), (150, 40)]),
+)
+SKINS: Final = [(1 << 24, False), (256, False), (16, False), (0, False), (0, True)]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(
+    shown=frames(),
+    size=SIZES,
+    skin=st.sampled_from(SKINS),
+    order=st.sampled_from(list(SORTS)),
+    keys=st.lists(st.sampled_from(KEYS), max_size=4),
+)
+@example(
+    shown=frame(snapshot([gpu(n, holdings=[holding(n, 1)]) for n in range(64)])),
+    size=(20, 5),
+    skin=(0, True),
+    order="memory",
+    keys=["tab", "f"],
+)
+def test_anything_fits_any_size(
+    dashboard: Running, shown: Frame, size: tuple[int, int], skin: tuple[int, bool], order: str, keys: list[str]
+) -> None:
+    runner, app, pilot = dashboard
+    colors, ascii_only = skin
+    app.skin = make_skin(app.theme, colors=colors, ascii_only=ascii_only)
+    frame_clock.now = max(frame_clock.now, shown.received + 100)
+    runner.run(draw_and_check(app, pilot, shown, size, order, keys))
+
+
+async def draw_and_check(
+    app: GpuwatchApp, pilot: Pilot[int], shown: Frame, size: tuple[int, int], order: str, keys: Sequence[str]
+) -> None:
+    if app.size != size:
+        await set_size(pilot, size)
+    if app.paused:
+        app.action_pause()
+    app.action_clear()
+    app.dashboard.activate(app.dashboard.processes)
+    app.dashboard.processes.sort_by(order)
+    await hand(app, pilot, shown)
+    check(app, shown, size)
+    if keys:
+        await press(pilot, *keys)
+        check(app, shown, size)
+
+
+def check(app: GpuwatchApp, shown: Frame, size: tuple[int, int]) -> None:
+    """Assert that the lines add up, that no two panels overlap, and that nothing is wider than its cell."""
+    width, height = size
+    dashboard, layout = app.dashboard, app.dashboard.layout_now
+    assert app.screen is dashboard
+    assert layout is not None
+    assert layout.height == height
+    assert (layout.form is Form.TINY) == (width < MIN_WIDTH or height < MIN_HEIGHT)
+    panels = [one for one in dashboard.children if one.display]
+    line = 0
+    for panel in panels:
+        assert isinstance(panel, LinePanel)
+        region = panel.region
+        assert (region.x, region.width) == (0, width)
+        assert line <= region.y <= line + layout.gap, panel.id
+        line = region.bottom
+        assert len(panel.lines) <= region.height, panel.id
+        for one in panel.lines:
+            assert sum(span.cells for span in one) == width, panel.id
+            assert all(cell_len(span.text) == span.cells for span in one), panel.id
+    assert line == height
+    assert [strip.cell_length for strip in app.screen._compositor.render_strips()] == [width] * height
+    if layout.form is not Form.TINY and shown.snapshot.gpus:
+        assert len(dashboard.gpus.lines) == layout.gpu_title + layout.gpus + layout.detail
+        assert len(dashboard.processes.lines) == layout.table_title + layout.rows
+        for panel in (dashboard.gpus, dashboard.processes):
+            check_cells(panel._table, panel)
+
+
+def check_cells(table: Table, panel: object) -> None:
+    """Assert that each cell of a table takes the cells of its column, but for the last, which fills its line."""
+    columns: Sequence[Column] = table._form[1]
+    assert not isinstance(panel, RowList) or columns == panel._table_columns
+    for drawn in table._drawn.values():
+        for column, part in list(zip(columns, drawn.parts, strict=False))[:-1]:
+            assert sum(span.cells for span in part) == column.gap + column.cells, (column.id, part)
