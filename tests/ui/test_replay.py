@@ -218,5 +218,6 @@ async def test_help_and_palette_have_the_keys_of_the_replay_alone() -> None:
 
 
 def test_no_key_of_a_replay_has_two_meanings() -> None:
-    keys = [key for one in REPLAY_KEYS for key in one.key.split(",")]
+    in_cells = ("left", "right")  # on the GPUs of a heat map alone; elsewhere the same keys move through the recording
+    keys = [key for one in REPLAY_KEYS if one.id not in in_cells for key in one.key.split(",")]
     assert sorted(set(keys)) == sorted(keys)
