@@ -75,6 +75,7 @@ CELL = USABLE / 40
         ([part("ada", 20 * CELL)], 40, "▏ada 39.6 "),
         ([part("ada", 10.5 * CELL)], 40, "▏ada 20.8 ▌"),
         ([part("ada", 2 * CELL, declared=CELL)], 40, "a┃"),
+        ([part("ada", 68), part("ben", 40, 2, declared=1)], 2, "▏a"),
         ([part("ada", 40, declared=5)], 40, "▏ ┃ada 40.0 "),
         ([part("ada", 16, declared=11)], 40, "▏ada ┃  "),
         ([part("ada", 4, declared=0.1), part("ben", 36, 2)], 40, "a┃▏ben 36.0"),

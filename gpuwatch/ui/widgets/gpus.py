@@ -189,7 +189,7 @@ def _marks(places: Sequence[_Place], cell: float, width: int) -> set[int]:
     marks = set()
     for part, start, until, begin, _ in places:
         end = width + 1 if part.declared is None else begin + part.declared / cell
-        if end <= width:
+        if end <= width and start < until:
             # Not on the line that its own part begins with, where there is another cell: it would seem to belong to
             # the part before.
             marks.add(max(ceil(end) - 1, start + (until - start > 1)))
