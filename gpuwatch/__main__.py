@@ -24,7 +24,9 @@ SELDOM = 30_000
 _YOUNG = 6.0
 """Seconds since its last change for which the status file counts as fresh; most users sample every second or two."""
 
-_WITHOUT_DRIVER = frozenset({"--demo", "--help", "-h", "--version", "events", "report", "replay", "config", "docs"})
+_WITHOUT_DRIVER = frozenset(
+    {"--demo", "--help", "-h", "--version", "--recording", "events", "report", "replay", "config", "docs"}
+)
 """Words of command lines that need no driver."""
 
 

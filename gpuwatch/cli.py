@@ -72,6 +72,14 @@ def _without_command(args: argparse.Namespace) -> str:
         raise UsageError("--once and --stream exclude each other")
     if args.wait and (args.once or args.stream):
         raise UsageError("--wait is for the dashboard; --once and --stream report at once that there is no driver")
+    if (args.at is not None or args.recording) and not args.once:
+        raise UsageError(
+            "--recording goes with --once, `events` and `report`; `gpuwatch replay FILE` shows a recording"
+        )
+    if args.at is not None and not args.recording:
+        raise UsageError("--at goes with --once --recording FILE")
+    if args.recording and (args.demo or args.only is not None):
+        raise UsageError(f"--recording does not go with {'--demo' if args.demo else '--only'}")
     recording = ("record", "record_size", "record_keep", "record_commands", "anonymise")
     given = [f"--{name.replace('_', '-')}" for name in recording if getattr(args, name) is not None]
     if given and (args.once or args.stream):
@@ -119,6 +127,12 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--once", action="store_true", help="print one snapshot and exit")
     what.add_argument("--json", action="store_true", help="with --once: as one JSON object")
     what.add_argument("--stream", action="store_true", help="print one JSON line per snapshot until interrupted")
+    what.add_argument(
+        "--recording", metavar="FILE", action="append", help="with --once: a snapshot of a recording; may be repeated"
+    )
+    what.add_argument(
+        "--at", metavar="TIME", help="the time of that snapshot: 03:10, '2026-11-21 03:10' (default: the last)"
+    )
     what.add_argument("--demo", action="store_true", help="show a simulated machine instead of this one")
     see = top.add_argument_group("what is shown")
     see.add_argument("--only", metavar="0,2", help="only these GPUs; no driver call is made to the others")

@@ -99,7 +99,7 @@ class MinuteMaker:
         made = None
         if at != self._at:
             # Before this frame's own time is charged: nearly all of it belongs to its minute.
-            made = self._make()
+            made = self.finish()
             self._at, self._watched, self._use, self._ended = at, {}, {}, []
         self._charge(snapshot)
         self._ended += [one for one in cleared if one.rule != TROUBLE][: max(0, MOST_ALERTS - len(self._ended))]
@@ -120,7 +120,8 @@ class MinuteMaker:
             for owner, use in {**uses, "": charged(gpu.holdings, seconds, lambda _: "")[""]}.items():
                 sums[owner] = sums.get(owner, NO_USE).plus(use)
 
-    def _make(self) -> Minute | None:
+    def finish(self) -> Minute | None:
+        """Return the present minute, as far as it was added; None where there is none."""
         if self._at is None or self._last is None:
             return None
         snapshot, history, alerts, kept = self._last

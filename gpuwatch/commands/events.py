@@ -50,9 +50,9 @@ class EventFilter:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_flags(parser, "json")
+    add_flags(parser, "json", "recording")
     add_refused_demo(parser)
-    parser.add_argument("--since", metavar="8h", default="24h", help="how far back: 8h, 7d (default 24h)")
+    parser.add_argument("--since", metavar="8h", help="how far back: 8h, 7d (default 24h; of a recording: all of it)")
     parser.add_argument("--gpu", metavar="0,2", default=argparse.SUPPRESS, help="about these GPUs alone")
     parser.add_argument("--user", metavar="NAME", default=argparse.SUPPRESS, help="about one user")
     parser.add_argument("--rule", metavar="NAME", help="of one rule: 'uses more than declared', or its beginning")
@@ -70,12 +70,22 @@ def main(
     """Run the command and return its exit code; raises UsageError."""
     if args.demo:
         raise UsageError("--demo does not go with `gpuwatch events`: what a demo raises is written down nowhere")
-    since = parse_since(args.since, "30min, 8h or 7d")
+    if args.recording and (args.file or args.follow):
+        raise UsageError(f"--recording does not go with {'--file' if args.file else '--follow'}")
+    since = parse_since(args.since or "24h", "30min, 8h or 7d")
     gpus = frozenset(parse_indices(getattr(args, "gpu", None), "--gpu"))
     user = clean(getattr(args, "user", None) or "")
     path = Path(args.file) if args.file else own_store()
-    now = wall()
-    found = _read(path, now - since, given=bool(args.file))
+    now, covered = wall(), ""
+    if args.recording:
+        from gpuwatch.commands import recorded  # 60 ms, for the rules and more, which the store does without
+
+        with recorded.open_recording(args.recording) as recording, recorded.recorded_store(recording) as copy:
+            now, covered = recording.last, f"the recording covers {recorded.covered_words(recording)}"
+            found = _read(copy, now - since if args.since else 0.0, given=True)
+            notes = [*recording.notes]
+    else:
+        found = _read(path, now - since, given=bool(args.file))
     chosen_by = EventFilter(gpus, user, _rules(args.rule, found))
     chosen = [alert for alert in found.alerts if chosen_by(alert)]
     console = Console(ascii_only=bool(args.ascii))
@@ -88,7 +98,10 @@ def main(
         rows = events_rows(chosen, now, watched=found.watched, until=until, gaps=gaps)
         if rows:
             console.print(*table(rows, width=console.width, color=console.color))
-    console.warn(*_words(path, found, chosen, args.since, now))
+    if covered:
+        console.warn(*notes, covered if chosen else f"no such event; {covered}")
+    else:
+        console.warn(*_words(path, found, chosen, args.since or "24h", now))
     if args.follow:
         _follow(console, path, now - since, chosen_by, found, as_json=args.json, wall=wall, sleep=sleep)
     return 0 if found.exists else 1

@@ -12,6 +12,7 @@ from gpuwatch.units import parse_duration
 _SHARED: Final[dict[str, dict[str, Any]]] = {
     "config": {"metavar": "FILE", "help": "read FILE instead of your gpuwatch.toml"},
     "ascii": {"action": "store_true", "help": "print only ASCII characters"},
+    "recording": {"metavar": "FILE", "action": "append", "help": "read a recording instead; may be repeated"},
     "json": {"action": "store_true", "help": "print JSON"},
     "demo": {"action": "store_true", "help": "show a simulated machine instead of this one"},
 }

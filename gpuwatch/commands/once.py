@@ -29,15 +29,37 @@ EVERYTHING = Filter()
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Print one snapshot and return the exit code."""
+    if args.recording:
+        return _recorded(args)
     only = parse_indices(args.only)
     config = configured(args)
     interval = interval_of(args, config)
     source = open_source(args, config, sampler, interval=interval, only=only, tmux=config.tmux, once=True)
-    words = [f"user:{clean(args.user or '')}"] * bool(args.user) + ["mine"] * bool(args.mine)
     try:
-        return once(source, Console(ascii_only=config.ascii), as_json=args.json, only=" ".join(words))
+        return once(source, Console(ascii_only=config.ascii), as_json=args.json, only=_filter(args))
     finally:
         source.close()
+
+
+def _filter(args: argparse.Namespace) -> str:
+    """Return the filter that the flags stand for."""
+    return " ".join([f"user:{clean(args.user or '')}"] * bool(args.user) + ["mine"] * bool(args.mine))
+
+
+def _recorded(args: argparse.Namespace) -> int:
+    """Print one snapshot of a recording: the one at `--at`, or the last."""
+    from gpuwatch.commands import recorded  # SQLite and more, which the snapshot of this machine does without
+
+    config = configured(args)
+    console = Console(ascii_only=config.ascii)
+    with recorded.open_recording(args.recording) as recording:
+        at = recorded.parse_at(args.at, recording) if args.at is not None else recording.last
+        snapshot, warning = recorded.recorded_snapshot(recording, at)
+        notes = [*recording.notes]
+    print_snapshot(snapshot, console, as_json=args.json, only=_filter(args))
+    console.warn(*notes, *[warning] * bool(warning))
+    check_snapshot(snapshot)
+    return 0
 
 
 def once(
@@ -50,13 +72,18 @@ def once(
 ) -> int:
     """Print the first complete snapshot; raises UnavailableError (exit code 3) where there is no driver or no GPU."""
     snapshot = first_snapshot(source, monotonic)
+    print_snapshot(snapshot, console, as_json=as_json, only=only)
+    check_snapshot(snapshot)
+    return 0
+
+
+def print_snapshot(snapshot: Snapshot, console: Console, *, as_json: bool, only: str = "") -> None:
+    """Print a snapshot as a table, with the processes that the filter `only` matches, or as JSON."""
     if as_json:
         console.print_json(encode(snapshot).decode())
     elif snapshot.gpus:
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(snapshot.taken))
         console.print(*table(snapshot, clock=clock, width=console.width, keep=Filter.parse(only)))
-    check_snapshot(snapshot)
-    return 0
 
 
 def table(snapshot: Snapshot, *, clock: str, width: int | None = None, keep: Filter = EVERYTHING) -> list[str]:

@@ -48,7 +48,7 @@ def report_lines(kept: UsageReport, now: float, most: int = MOST) -> list[str]:
 def _title(kept: UsageReport, now: float) -> str:
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(kept.since))
     hours = max(0.0, now - kept.since) / _HOUR
-    watched = f"watched {_hours(kept.watched)} of {hours:.0f} h"
+    watched = f"watched {_hours(kept.watched)} of {hours:.{0 if hours >= 1 else 1}f} h"
     return " · ".join(filter(None, (kept.host, f"from {since}", watched)))
 
 
@@ -234,9 +234,9 @@ _WAYS: Final[tuple[By, ...]] = get_args(By)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_flags(parser, "json")
+    add_flags(parser, "json", "recording")
     add_refused_demo(parser)
-    parser.add_argument("--since", metavar="7d", default="7d", help="how far back: 8h, 7d (default 7d)")
+    parser.add_argument("--since", metavar="7d", help="how far back: 8h, 7d (default 7d; of a recording: all of it)")
     parser.add_argument("--by", metavar="WHAT", default="user", help="user, gpu or job (default: user)")
     parser.add_argument("--csv", action="store_true", help="as CSV, a line a row")
     parser.add_argument("--file", metavar="FILE", help="another file than your own")
@@ -248,9 +248,21 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
         raise UsageError("--demo does not go with `gpuwatch report`: what a demo does is written down nowhere")
     if args.json and args.csv:
         raise UsageError("--json and --csv exclude each other")
-    by, since, now = _by(args.by), parse_since(args.since, "8h or 7d"), wall()
+    by, since, now = _by(args.by), parse_since(args.since or "7d", "8h or 7d"), wall()
+    if args.recording and (args.file or by == "job"):
+        why = "--file" if args.file else "--by job: it has the use of users and GPUs, not of runs"
+        raise UsageError(f"--recording does not go with {why}")
 
-    kept = _read(args.file, by, now - since, None if args.json or args.csv else MOST)
+    most = None if args.json or args.csv else MOST
+    notes: list[str] = []
+    if args.recording:
+        from gpuwatch.commands import recorded  # 60 ms, for the rules and more, which the store does without
+
+        with recorded.open_recording(args.recording) as recording, recorded.recorded_store(recording) as copy:
+            now, notes = recording.last, recording.notes
+            kept = _read(str(copy), by, now - since if args.since else recording.first, most)
+    else:
+        kept = _read(args.file, by, now - since, most)
     console = Console(ascii_only=bool(args.ascii))
     if args.csv:  # in UTF-8, whatever the locale says: its readers cannot be told otherwise
         console.print_bytes(report_csv(kept, ascii_only=bool(args.ascii)).encode())
@@ -258,7 +270,10 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
         console.print_json(report_json(kept, now))
     else:
         console.print(*report_lines(kept, now))
-    if not kept.watched:
+    console.warn(*notes)
+    if args.recording and not kept.watched:
+        console.warn("nothing was recorded in that time")
+    elif not kept.watched:
         console.warn("gpuwatch was not running in that time; `gpuwatch watch` records what this is made from")
     return 0
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from math import floor, inf
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -20,7 +21,7 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.declared.facts import Share
 from gpuwatch.history import History, Idle, IdleTimes
-from gpuwatch.minute import MINUTE, Minute
+from gpuwatch.minute import MINUTE, Minute, MinuteMaker
 from gpuwatch.model import Snapshot
 from gpuwatch.threads import Worker
 
@@ -39,8 +40,7 @@ _LONGEST: Final = 0.25
 """Seconds for snapshots that are not shown, at most: on a slow machine the replay is slower than asked for."""
 _PAUSE: Final = 1.0
 """Seconds for which the snapshot before a gap is shown."""
-_OLD: Final = 300.0
-"""Seconds after which the alerts of a minute no longer hold: nothing was recorded meanwhile."""
+_HOUR: Final = 3600.0
 
 
 class RecordingReader(Protocol):
@@ -49,8 +49,8 @@ class RecordingReader(Protocol):
     first: float
     last: float
 
-    def minutes(self) -> Iterator[Minute]:
-        """Yield all minutes, oldest first."""
+    def minutes(self, since: float = 0.0, until: float = inf) -> Iterator[Minute]:
+        """Yield the minutes that begin in a span of wall-clock time, oldest first."""
 
     def snapshots(self, at: float = 0.0) -> Iterator[Snapshot]:
         """Yield the snapshots from about a minute before `at` on, or earlier, oldest first."""
@@ -117,10 +117,10 @@ class Replay:
         self._drawn = 0.0
         """Time on the clock at which that was."""
         self._gap: tuple[float, float] | None = None
-        self._kept: tuple[Minute | None, IdleTimes] = (None, {})
-        """Minute whose idle times were asked for last, and these."""
+        self._minute: tuple[float, Minute | None, IdleTimes] = (0.0, None, {})
+        """Start of the minute that was read last, the minute, and its idle times."""
         self._worker = Worker("gpuwatch-minutes")
-        self._minutes = self._worker(lambda: [*recording.minutes()])
+        self._events = self._worker(lambda: events_of(all_minutes(recording, limits)))
 
     # -- what the user does ----------------------------------------------------------------------------------------
 
@@ -160,13 +160,14 @@ class Replay:
             self._changed.notify()
 
     def events(self) -> tuple[Alert, ...]:
-        """Return all events of the recording as they were last seen, in the order of their start; may take a second."""
-        return events_of(self._minutes.result())
+        """Return all events of the recording as they were last seen, in the order of their start; may take seconds."""
+        found: tuple[Alert, ...] = self._events.result()
+        return found
 
     @property
     def has_read_events(self) -> bool:
         """Whether `events` answers at once."""
-        return self._minutes.done()
+        return self._events.done()
 
     # -- the source ------------------------------------------------------------------------------------------------
 
@@ -176,13 +177,8 @@ class Replay:
 
     def kept(self, snapshot: Snapshot) -> IdleTimes | None:
         """Return the idle times as of the minute before a snapshot; they are in `Frame.kept`."""
-        minutes = self._minutes_before(snapshot.taken) if self._minutes.done() else []
-        if not minutes or snapshot.taken - minutes[-1].at > _OLD:
-            return {}
-        if self._kept[0] is not minutes[-1]:
-            idle = {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in minutes[-1].idle}
-            self._kept = (minutes[-1], idle)
-        return self._kept[1]
+        self._read_minute_before(snapshot.taken)
+        return self._minute[2]
 
     def next(self, timeout: float) -> Snapshot | None:
         """Wait up to `timeout` seconds for the next snapshot that is due; None where none is."""
@@ -272,11 +268,11 @@ class Replay:
             self._take()
         while self._ahead is not None and self._ahead.taken <= target:
             self._take()
-        gap = self._gap_ahead()
-        if gap is not None and gap[0] + self._least_gap() <= target:
-            self._gap = gap
-        if self._newest is not None:
-            self._set_anchor(self._newest.taken)
+        newest, gap = self._newest, self._gap_ahead()
+        if newest is not None:
+            if gap is not None and newest.taken + gap_limit(newest) <= target:
+                self._gap = gap
+            self._set_anchor(newest.taken)
 
     def _begin(self, at: float) -> None:
         """Begin anew at a time or up to a minute before it, with what was known then."""
@@ -285,11 +281,16 @@ class Replay:
         self._ahead, self._newest, self._gap = next(self._snapshots, None), None, None
         self._past.clear()
         first = at if self._ahead is None else self._ahead.taken
-        minutes = self._minutes_before(first)
-        self._history.view.timeline.load(minutes)
-        if minutes and first - minutes[-1].at < _OLD:
-            self._engine.restore(minutes[-1].alerts, first, first)
+        minute = self._read_minute_before(first)
+        if minute is not None:
+            self._engine.restore(minute.alerts, first, first)
+        self._worker(partial(self._load_hour, self._history, first))
         self.restart(self._history, self._engine)
+
+    def _load_hour(self, history: History, until: float) -> None:
+        """Add the means of an hour to the timeline, unless the replay has moved on to another time."""
+        if history is self._history:
+            history.view.timeline.load(self._recording.minutes(until - _HOUR, until))
 
     def _take(self) -> bool:
         """Go on by one snapshot; return False at the end. The one before is in the history by then."""
@@ -312,19 +313,51 @@ class Replay:
     def _gap_ahead(self) -> tuple[float, float] | None:
         """Return the gap between the newest snapshot and the one after it; None for none."""
         newest, ahead = self._newest, self._ahead
-        if newest is None or ahead is None or ahead.taken - newest.taken < self._least_gap():
+        if newest is None or ahead is None or ahead.taken - newest.taken < gap_limit(newest):
             return None
         return newest.taken, ahead.taken
 
-    def _least_gap(self) -> float:
-        return max(GAP, _GAP_INTERVALS * (self._newest.interval if self._newest is not None else 0.0))
+    def _read_minute_before(self, at: float) -> Minute | None:
+        """Return the last minute that had ended at a wall-clock time; None where it was not recorded."""
+        start = floor(at / MINUTE) * MINUTE - MINUTE
+        if self._minute[0] != start:
+            # The header of the first block has none: there is nothing to search for.
+            found = self._recording.minutes(start, start + 1.0) if start > self._recording.first - MINUTE else iter(())
+            minute = next(found, None)
+            idle = minute.idle if minute is not None else ()
+            times = {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in idle}
+            self._minute = (start, minute, times)
+        return self._minute[1]
 
-    def _minutes_before(self, at: float) -> list[Minute]:
-        """Return the minutes that had ended at a wall-clock time."""
-        if at < self._recording.first + MINUTE:  # then there are none, and none must be waited for
-            return []
-        minutes: list[Minute] = self._minutes.result()
-        return minutes[: bisect_right(minutes, at - MINUTE, key=lambda minute: minute.at)]
+
+def gap_limit(snapshot: Snapshot) -> float:
+    """Return the seconds without another snapshot from which on there is a gap after this one."""
+    return max(GAP, _GAP_INTERVALS * snapshot.interval)
+
+
+def all_minutes(recording: RecordingReader, limits: Limits | None = None) -> Iterator[Minute]:
+    """Yield all minutes of a recording, oldest first; the last one, which no block has, is made from its snapshots.
+
+    Of a recording without minutes those of the last hour are made.
+    """
+    minute: Minute | None = None
+    for minute in recording.minutes():
+        yield minute
+    history, engine, maker = History(), Engine(limits), MinuteMaker()
+    end = recording.last - _HOUR if minute is None else minute.at + MINUTE
+    if minute is not None:
+        engine.restore(minute.alerts, end, end)
+    for snapshot in recording.snapshots(end):
+        if snapshot.taken < end:
+            continue
+        view = history.add(snapshot, snapshot.taken)
+        changes = engine.update(snapshot, view, snapshot.taken, snapshot.taken)
+        made = maker.add(snapshot, view, changes.active, changes.cleared)
+        if made is not None:
+            yield made
+    made = maker.finish()
+    if made is not None:
+        yield made
 
 
 def events_of(minutes: Iterable[Minute]) -> tuple[Alert, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import inf
 
 import msgspec
 
@@ -29,8 +30,8 @@ class MemoryRecording:
         self.begun: list[float] = []
         """Arguments of `snapshots`."""
 
-    def minutes(self) -> Iterator[Minute]:
-        return iter(self._minutes)
+    def minutes(self, since: float = 0.0, until: float = inf) -> Iterator[Minute]:
+        return (one for one in self._minutes if since <= one.at < until)
 
     def snapshots(self, at: float = 0.0) -> Iterator[Snapshot]:
         self.begun.append(at)
@@ -70,5 +71,5 @@ class Player:
 
 
 def minute(start: float, **changes: object) -> Minute:
-    """Return the minute that begins at a second."""
-    return msgspec.structs.replace(Minute(at=EPOCH + start), **changes)
+    """Return the minute with a second."""
+    return msgspec.structs.replace(Minute(at=(EPOCH + start) // 60 * 60), **changes)
