@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise, repeat
-from math import ceil, floor, inf, nan
+from math import ceil, floor, nan
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -27,6 +27,9 @@ MOST: Final = 4096
 
 _SLACK: Final = 60
 """Slots that a resolution may have too many, so that old slots are not deleted one by one."""
+_FAR: Final = 1e11
+"""Wall-clock time after which no minute began, and a value that none reaches: what is loaded is foreign."""
+_HUGE: Final = 1e30
 _LEAST_STEP: Final = 2.0
 """Seconds from which a difference between the clocks counts as a clock that was set."""
 
@@ -123,30 +126,29 @@ class Series:
     next one, and at most until the time that came with it: after that there is a gap. NaN stands for a gap.
     """
 
-    __slots__ = ("_arrays", "_count", "_ends", "_last", "_peak", "_until", "_value")
+    __slots__ = ("_arrays", "_count", "_ends", "_peak", "_until", "_value")
 
     def __init__(self, second: int, *, peak: bool = False) -> None:
-        """`second` is the earliest one that a value will be put in."""
+        """`second` is the one in which the first value will be put."""
         self._peak = peak
         self._arrays: list[array[float]] = [array("f") for _ in LEVELS]
         self._ends = [second // width for width, _ in LEVELS]
         """Number of the first slot after each array; the number of a slot is its time divided by its width."""
-        self._last = second - 1
-        """Second of the last value, or the one before the first value."""
         self._count = 0
-        """Number of values in that second."""
+        """Number of values in the last second."""
         self._value = nan
-        self._until = -inf
+        self._until: float = second
 
     @property
-    def last(self) -> float:
-        """Time until which the series has values."""
-        return max(self._last, min(self._until, self._last + DAY))
+    def end(self) -> float:
+        """Time at which the last value ends, if no other comes."""
+        return max(self._ends[0], self._until)
 
     def put(self, value: float, time: float, until: float) -> None:
         """Add a value, or NaN where there is none; it counts until `until`, or until the next one."""
         second, fine = floor(time), self._arrays[0]
-        if second == self._last and fine:
+        after = self._ends[0]
+        if second == after - 1 and fine:
             if value == value:
                 self._count += 1
                 if self._count == 1:
@@ -156,17 +158,16 @@ class Series:
                 else:
                     fine[-1] += (value - fine[-1]) / self._count
         else:
-            if second <= self._last:
-                self._cut(second)  # the clock of the frames went back: nothing is known of a time to come
-            elif second > self._last + 1:
-                self._fill(self._value, min(second, max(self._last + 1, ceil(min(self._until, second)))))
+            if second < after:
+                self._cut(second)  # the clock of the snapshots went back: nothing is known of a time to come
+            elif second > after:
+                self._fill(self._value, ceil(min(self._until, second)))
                 self._fill(nan, second)
+            if second % LEVELS[1][0] == 0:
+                self._roll()
             fine.append(value)
             self._ends[0] = second + 1
-            self._last = second
             self._count = int(value == value)
-            if second % LEVELS[1][0] == LEVELS[1][0] - 1:
-                self._roll()
         self._value, self._until = value, until
 
     def stop(self, time: float) -> None:
@@ -174,19 +175,19 @@ class Series:
         self._until = min(self._until, time)
 
     def load(self, minutes: Mapping[int, float]) -> None:
-        """Add older means, by the number of the minute, where the series has none."""
-        mine, end = self._arrays[-1], self._ends[-1]
-        count = max(len(mine), min(end - min(minutes), LEVELS[-1][1]))
+        """Add means of minutes, by the number of the minute, where the series has none."""
+        mine, after = self._arrays[-1], self._ends[-1]
+        count = max(len(mine), min(after - min(minutes), LEVELS[-1][1]))
         mine[:0] = array("f", repeat(nan, count - len(mine)))
-        begin = end - count
         for minute, value in minutes.items():
-            if begin <= minute < end and mine[minute - begin] != mine[minute - begin]:
-                mine[minute - begin] = value
+            place = minute - after + count
+            if 0 <= place < count and mine[place] != mine[place]:
+                mine[place] = value
 
     def slots(self, level: int, begin: int, end: int, now: int) -> list[float]:
         """Return the slots of a resolution from number `begin` up to `end`; seconds after `now` are gaps.
 
-        Where the resolution does not reach back so far, the next coarser one is repeated.
+        Where the resolution does not reach back so far, the slots of the next coarser one are repeated.
         """
         mine, after = self._arrays[level], self._ends[level]
         first = after - len(mine)
@@ -195,46 +196,43 @@ class Series:
         if low < high:
             found += mine[low - first : high - first]
         width = LEVELS[level][0]
-        for slot in range(max(begin, after), min(end, floor(self.last) // width + 1)):
-            found.append(_mean(self._seconds(slot * width, (slot + 1) * width, now)))
+        for slot in range(max(begin, after), min(end, ceil(self.end / width))):
+            found.append(_mean(self._seconds(slot * width, slot * width + width, now)))
         found.extend(repeat(nan, end - begin - len(found)))
         return found
 
     def _older(self, level: int, begin: int, end: int, first: int, now: int) -> list[float]:
-        """Return slots before the `first` one of a resolution."""
-        if level + 1 == len(LEVELS):
-            return [nan] * (end - begin)
-        ratio = LEVELS[level + 1][0] // LEVELS[level][0]
-        # Of a slot that lies only partly before the first value, the mean is that of later values.
-        whole = min(first // ratio, self._ends[level + 1])
-        coarse = self.slots(level + 1, begin // ratio, max(begin // ratio, min((end - 1) // ratio + 1, whole)), now)
-        coarse.append(nan)
-        return [coarse[min(slot // ratio - begin // ratio, len(coarse) - 1)] for slot in range(begin, end)]
+        """Return slots before the `first` one of a resolution, by the next coarser one."""
+        found = [nan] * (end - begin)
+        if level + 1 < len(LEVELS):
+            ratio = LEVELS[level + 1][0] // LEVELS[level][0]
+            # Without a coarser slot that ends later: its mean is that of values which came after these.
+            whole = range(begin // ratio, min((end - 1) // ratio + 1, first // ratio))
+            for number, value in zip(whole, self.slots(level + 1, whole.start, whole.stop, now), strict=False):
+                for slot in range(max(begin, number * ratio), min(end, (number + 1) * ratio)):
+                    found[slot - begin] = value
+        return found
 
     def _seconds(self, begin: int, end: int, now: int) -> list[float]:
-        """Return the values of some seconds, with the last value as long as it counts."""
+        """Return the values of some seconds, with the last value for as long as it counts."""
         fine, after = self._arrays[0], self._ends[0]
         first = after - len(fine)
         found = list(fine[max(0, begin - first) : max(0, end - first)])
-        if end > after and self._value == self._value:
-            until = min(end, ceil(min(self._until, end)), now + 1)
-            found.extend(repeat(self._value, max(0, until - max(after, begin))))
+        until = min(end, ceil(min(self._until, end)), now + 1)
+        found.extend(repeat(self._value, until - max(after, begin)))
         return found
 
     def _fill(self, value: float, end: int) -> None:
-        """Fill the seconds before `end`."""
+        """Fill the seconds up to `end` with a value or with gaps."""
         fine = self._arrays[0]
-        while self._last + 1 < end:
-            # Whole minutes at once, but for the first: it may contain values.
-            stop = min(end, (self._last + 1) // 60 * 60 + 60)
-            if stop < end and value != value and not stop % 60 and self._ends[0] % 60 == 0:
-                stop = end
-            count = stop - self._last - 1
-            if count > LEVELS[0][1]:
+        while (begin := self._ends[0]) < end:
+            # A minute at a time: seconds are deleted only when their minute is complete. Gaps need no such care.
+            whole = begin % 60 == 0 and value != value
+            stop = end if whole else min(end, begin // 60 * 60 + 60)
+            if stop - begin >= LEVELS[0][1]:
                 del fine[:]
-                count = LEVELS[0][1]
-            fine.extend(repeat(value, count))
-            self._last, self._ends[0] = stop - 1, stop
+            fine.extend(repeat(value, min(stop - begin, LEVELS[0][1])))
+            self._ends[0] = stop
             self._roll()
 
     def _roll(self) -> None:
@@ -242,28 +240,25 @@ class Series:
         fine, after = self._arrays[0], self._ends[0]
         first = after - len(fine)
         for level, (width, size) in enumerate(LEVELS):
-            mine = self._arrays[level]
-            if level:
-                slot, end = self._ends[level], after // width
-                if slot < end:
-                    empty = min(end, first // width) - slot
-                    if empty > 0:
-                        mine.extend(repeat(nan, min(empty, size)))
-                        slot += empty
-                    for each in range(slot, end):
-                        mine.append(_mean(fine[max(0, each * width - first) : (each + 1) * width - first]))
-                    self._ends[level] = end
+            mine, slot, end = self._arrays[level], self._ends[level], after // width
+            if slot < end:
+                empty = max(0, min(end, first // width) - slot)
+                mine.extend(repeat(nan, min(empty, size)))
+                for each in range(slot + empty, end):
+                    mine.append(_mean(fine[max(0, each * width - first) : (each + 1) * width - first]))
+                self._ends[level] = end
             if len(mine) > size + _SLACK:
                 del mine[: len(mine) - size]
 
     def _cut(self, second: int) -> None:
         """Delete all values from a second on."""
         for level, (width, _) in enumerate(LEVELS):
-            mine, slot = self._arrays[level], second // width
-            if slot < self._ends[level]:
-                del mine[max(0, len(mine) - (self._ends[level] - slot)) :]
-                self._ends[level] = slot
-        self._last, self._value, self._until = second - 1, nan, -inf
+            mine, end = self._arrays[level], second // width
+            surplus = self._ends[level] - end
+            if surplus > 0:
+                del mine[max(0, len(mine) - surplus) :]
+            self._ends[level] = end if surplus > 0 else self._ends[level]
+        self._value, self._until = nan, second
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -336,13 +331,16 @@ class Timeline:
         """Return the users (`user:1001`) with memory on a GPU in `span` seconds that end at `until`."""
         with self._lock:
             end = ceil(until - self._shift)
+            level = self._level(end - span)
+            width = LEVELS[level][0]
+            begin = floor((end - span) / width)
             return sorted(
                 key.owner
                 for key, series in self._series.items()
                 if key.gpu == gpu
                 and key.metric is Metric.MEMORY
                 and key.owner.startswith("user:")
-                and any(value is not None for value in self._read(series, end - span, end, ceil(span / 60)))
+                and any(one == one for one in series.slots(level, begin, ceil(end / width), self._now))
             )
 
     def means(self, since: float, seconds: float) -> dict[Key, float]:
@@ -353,16 +351,20 @@ class Timeline:
         return {key: value for key, value in found.items() if value is not None}
 
     def _read(self, series: Series, begin: float, end: float, points: int) -> list[float | None]:
-        level = 0
-        while level + 1 < len(LEVELS) and self._now - begin > LEVELS[level][0] * LEVELS[level][1]:
-            level += 1
+        level = self._level(begin)
         width = LEVELS[level][0]
-        step = (end - begin) / points / width
-        start = begin / width
+        start, step = begin / width, (end - begin) / points / width
         bounds = [floor(start + place * step + 1e-6) for place in range(points + 1)]
-        slots = series.slots(level, bounds[0], max(bounds[-1], bounds[0]) + 1, self._now)
-        means = [_mean(slots[low - bounds[0] : max(low + 1, high) - bounds[0]]) for low, high in pairwise(bounds)]
+        first = bounds[0]
+        slots = series.slots(level, first, bounds[-1] + 1, self._now)
+        # Where a slot is longer than a point, its value is that of each point in it.
+        means = [_mean(slots[low - first : max(low + 1, high) - first]) for low, high in pairwise(bounds)]
         return [None if value != value else value for value in means]
+
+    def _level(self, begin: float) -> int:
+        """Return the finest resolution that reaches back to a time."""
+        age = self._now + 1 - begin
+        return next((level for level, (width, size) in enumerate(LEVELS) if age <= width * size), len(LEVELS) - 1)
 
     def last_minute(self, key: Key) -> tuple[float | None, ...]:
         """Return the 60 seconds that end with the newest snapshot's."""
@@ -377,27 +379,30 @@ class Timeline:
     # -- writing ----------------------------------------------------------------------------------------------
 
     def load(self, minutes: Iterable[Means]) -> None:
-        """Add older minutes where no values are; they are foreign data, so keys and values that are none are left out.
+        """Add older minutes where there are no values yet; what cannot be a time, a key or a value is left out.
 
-        Processes that had ended at the last minute are left out.
+        Processes that had ended before the last minute are left out, unless they have a series.
         """
+        keys: dict[str, Key | None] = {}
         found: dict[Key, dict[int, float]] = {}
         for one in minutes:
-            minute = floor((one.at - self._shift) / 60 + 0.5)
+            if not 0 <= one.at < _FAR:
+                continue
+            minute = round((one.at - self._shift) / 60)
             for words, value in one.values.items():
-                key = parse_key(words)
-                if key is not None and 0 <= value < inf:
+                if words not in keys and len(keys) < 2 * MOST:
+                    keys[words] = parse_key(words)
+                key = keys.get(words)
+                if key is not None and 0 <= value < _HUGE:
                     found.setdefault(key, {})[minute] = value
+        newest = max((max(one) for one in found.values()), default=0)
         with self._lock:
-            newest = max((max(one) for one in found.values()), default=0)
             for key, values in found.items():
-                last = max(values)
-                is_process = key.owner.startswith("process:")
-                if is_process and (newest - last) * 60 > PROCESS_ENDED and key not in self._series:
-                    continue
                 series = self._series.get(key)
                 if series is None:
-                    if len(self._series) >= MOST:
+                    last = max(values)
+                    ended = key.owner.startswith("process:") and (newest - last) * 60 > PROCESS_ENDED
+                    if ended or len(self._series) >= MOST:
                         continue
                     series = self._series[key] = Series((last + 1) * 60, peak=key.metric in _PEAKS)
                 series.load(values)
@@ -490,12 +495,14 @@ class Timeline:
                 series.stop(floor(now) + 1)
 
     def _remove_ended(self) -> None:
-        """Remove series without a value for long; where there are too many, those of all processes that have ended."""
+        """Remove series that ended long ago; where there are too many, those of all processes that have ended."""
         self._cleaned = self._now
-        longest = 0 if len(self._series) >= MOST else PROCESS_ENDED
+        process = 10 if len(self._series) >= MOST else PROCESS_ENDED
         self._series = {
             key: one
             for key, one in self._series.items()
-            if self._now - one.last <= (longest + 10 if key.owner.startswith("process:") else DAY)
+            if self._now - one.end <= (process if key.owner.startswith("process:") else DAY)
         }
-        self._stamps = {key: one for key, one in self._stamps.items() if Key(key, "", Metric.USED) in self._series}
+        gpus = {key.gpu for key in self._series}
+        self._stamps = {gpu: stamp for gpu, stamp in self._stamps.items() if gpu in gpus}
+        self._owners = {gpu: owners for gpu, owners in self._owners.items() if gpu in gpus}
