@@ -6,6 +6,7 @@ minutes ago stays 10 minutes old. A time for which nothing was measured is a gap
 
 from __future__ import annotations
 
+import re
 import threading
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +26,8 @@ PROCESS_ENDED: Final = 600
 MOST: Final = 4096
 """Series in memory, at most: about 10 KiB each after a day. Beyond that new processes and users have none."""
 
+_CROWDED: Final = MOST * 3 // 4
+"""Series from which on those of a process are removed as soon as it has ended."""
 _SLACK: Final = 60
 """Slots that a resolution may have too many, so that old slots are not deleted one by one."""
 _FAR: Final = 1e11
@@ -85,14 +88,12 @@ def process_owner(pid: int, start: int) -> str:
 
 
 def parse_key(words: str) -> Key | None:
-    """Return the key of `gpu/owner/metric`; None where it is none."""
-    parts = words.rsplit("/", 2)
-    if len(parts) != 3 or parts[2] not in _METRICS:
-        return None
-    return Key(parts[0], parts[1], Metric(parts[2]))
+    """Return the key of `gpu/owner/metric`; None where that is none, as in a file that was damaged."""
+    found = _KEY.fullmatch(words)
+    return Key(found[1], found[2], Metric(found[3])) if found else None
 
 
-_METRICS: Final = frozenset(Metric)
+_KEY: Final = re.compile(rf"([ -~]{{0,96}})/(|user:\?|user:[0-9]{{1,10}}|process:[0-9]+:[0-9]+)/({'|'.join(Metric)})")
 _PEAKS: Final = frozenset({Metric.USED, Metric.MEMORY})
 _OF_GPU: Final = {
     Metric.USED: attrgetter("memory.used"),
@@ -239,7 +240,7 @@ class Series:
         """Complete the slots of the coarser resolutions, and delete slots that are too old."""
         fine, after = self._arrays[0], self._ends[0]
         first = after - len(fine)
-        for level, (width, size) in enumerate(LEVELS):
+        for level, (width, size) in enumerate(LEVELS[1:], 1):
             mine, slot, end = self._arrays[level], self._ends[level], after // width
             if slot < end:
                 empty = max(0, min(end, first // width) - slot)
@@ -247,6 +248,7 @@ class Series:
                 for each in range(slot + empty, end):
                     mine.append(_mean(fine[max(0, each * width - first) : (each + 1) * width - first]))
                 self._ends[level] = end
+        for mine, (_, size) in zip(self._arrays, LEVELS, strict=True):
             if len(mine) > size + _SLACK:
                 del mine[: len(mine) - size]
 
@@ -416,6 +418,8 @@ class Timeline:
                 self._shift = round(snapshot.taken - now - self._base)
             now += self._base
             self._now = floor(now)
+            if not 0 <= self._now - self._cleaned < 60 or len(self._series) > _CROWDED:
+                self._remove_ended()
             uids = {one.pid: one.uid for one in snapshot.processes}
             is_new = False
             for gpu in snapshot.gpus:
@@ -427,8 +431,6 @@ class Timeline:
                     self._add_gpu(gpu, snapshot, now, uids)
             if is_new:
                 self._add_processes(snapshot, now)
-            if self._now - self._cleaned >= 60 or len(self._series) >= MOST or self._now < self._cleaned:
-                self._remove_ended()
 
     def _add_gpu(self, gpu: Gpu, snapshot: Snapshot, now: float, uids: Mapping[int, int | None]) -> None:
         time = now - max(0.0, snapshot.monotonic - gpu.sampled)
@@ -497,7 +499,7 @@ class Timeline:
     def _remove_ended(self) -> None:
         """Remove series that ended long ago; where there are too many, those of all processes that have ended."""
         self._cleaned = self._now
-        process = 10 if len(self._series) >= MOST else PROCESS_ENDED
+        process = 0 if len(self._series) > _CROWDED else PROCESS_ENDED
         self._series = {
             key: one
             for key, one in self._series.items()

@@ -29,8 +29,10 @@ import msgspec
 from gpuwatch import files, text, units
 from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Severity, Unit
 from gpuwatch.config import Config
+from gpuwatch.minute import Minute
 from gpuwatch.monitor import Frame, Monitor, Sink
 from gpuwatch.recorder.delivery import make_notifiers
+from gpuwatch.recorder.minutes import write_minutes
 from gpuwatch.recorder.notify import Messenger
 from gpuwatch.recorder.status_file import boot
 from gpuwatch.recorder.status_writer import StatusFile
@@ -68,6 +70,8 @@ MOST: Final = 10_000
 
 _MOST_FINISHED: Final = 2000
 _MOST_RECENT: Final = 500
+_MOST_MINUTES: Final = 60
+"""Minutes that wait to be written, at most: the newest."""
 _SNAPSHOTS: Final = 2
 """Snapshots after which the engine has surely taken over the open events: the first may have begun before."""
 _SHOWN: Final = 600.0
@@ -643,7 +647,7 @@ class UsageSettings(NamedTuple):
 
 
 class UsagePart(_Part):
-    """Part that adds up usage, and writes it once a minute where it holds a lock of its own.
+    """Part that adds up usage, and writes it with the values of each minute, where it holds a lock of its own.
 
     Two writers would count everything twice, so that without a lock nothing is written.
     """
@@ -663,6 +667,10 @@ class UsagePart(_Part):
         self._tally = Tally()
         self._batch = Batch()
         """Sums that are not written yet."""
+        self._news: list[Minute] = []
+        """Minutes that the monitor's thread handed over, under the guard."""
+        self._minutes: list[Minute] = []
+        """Minutes that are not written yet."""
         self._set("usage", pace.usage)
 
     @property
@@ -675,6 +683,8 @@ class UsagePart(_Part):
         if not frame.snapshot.demo and self.settings.is_kept:
             with self._guard:
                 self._tally.add(frame)
+                if frame.minute is not None:
+                    self._news = [*self._news[1 - _MOST_MINUTES :], frame.minute]
         return False
 
     def step(self) -> None:
@@ -706,7 +716,8 @@ class UsagePart(_Part):
         if not self._lock.acquire():
             with self._guard:  # the holder of the lock has written this too
                 self._tally.forget()
-            self._batch = Batch()
+                self._news.clear()
+            self._batch, self._minutes = Batch(), []
             self.error = ""
             return False
         if not was_held:
@@ -716,12 +727,18 @@ class UsagePart(_Part):
     def _write(self) -> None:
         """Write the sums; where that fails, keep them and raise StoreError."""
         with self._guard:
-            batch = joined([self._batch, self._tally.pop()])
-        if batch:
-            self._batch = batch
+            batch, minutes = joined([self._batch, self._tally.pop()]), [*self._minutes, *self._news][-_MOST_MINUTES:]
+            self._news.clear()
+        if batch or minutes:
+            self._batch, self._minutes = batch, minutes
             self.store.keep, self.store.largest = self.settings.keep, self.settings.largest
-            self.store.write(lambda connection: write_usage(connection, batch, boot()))
-        self._batch = Batch()
+
+            def write(connection: Connection) -> None:
+                write_usage(connection, batch, boot())
+                write_minutes(connection, minutes)
+
+            self.store.write(write)
+        self._batch, self._minutes = Batch(), []
 
 
 # ---------------------------------------------------------------------------------------------------------------

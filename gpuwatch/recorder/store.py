@@ -68,13 +68,15 @@ _SCHEMA: Final = (
         PRIMARY KEY (scope, who, gpu, hour)) WITHOUT ROWID""",
     """CREATE TABLE watched (hour INTEGER NOT NULL, gpu INTEGER NOT NULL, seconds REAL NOT NULL,
         PRIMARY KEY (hour, gpu)) WITHOUT ROWID""",
+    # A minute is named by its start; `body` is the values of `minute.Minute` as JSON, compressed by zlib.
+    "CREATE TABLE minutes (at INTEGER PRIMARY KEY, body BLOB NOT NULL)",
 )
 _NAMES: Final = frozenset(words.split()[2] for words in _SCHEMA)
 
 KEEP: Final = 90.0 * 24 * 3600
 LARGEST: Final = 64 << 20
-EVENTS_BYTES: Final = 16 << 20
-"""Bytes of the file for events, besides the bytes that the user allows for usage."""
+EVENTS_BYTES: Final = 32 << 20
+"""Bytes of the file for events and minutes, besides the bytes that the user allows for usage."""
 _MOST_EVENTS: Final = 20_000
 """Events that are kept, at most: the newest ones, about 14 MiB."""
 _MOST_MARKS: Final = 1000
@@ -385,6 +387,11 @@ def _create(connection: Connection) -> None:
                 connection.execute(statement)
             write_about(connection, "identity", os.urandom(8).hex())
             connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def create_minutes(connection: Connection) -> None:
+    """Create the table of minutes in a store that has none, inside an open transaction."""
+    connection.execute(_SCHEMA[-1].replace("TABLE", "TABLE IF NOT EXISTS"))
 
 
 @contextlib.contextmanager
