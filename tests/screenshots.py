@@ -15,10 +15,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.commands.strays import idle_times
 from gpuwatch.history import History
+from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.store import Events
 from gpuwatch.sources.demo import DemoSource
@@ -43,13 +46,17 @@ class Picture:
     keys: tuple[str, ...] = ()
     watched: float = 60.0
     """Seconds for which the demo was watched before."""
+    gpus: int = 8
 
 
 PICTURES = (
     Picture("dashboard-160x50", 160, 50),
     Picture("dashboard-80x24", 80, 24),
     Picture("dashboard-light-160x50", 160, 50, theme="light"),
-    Picture("strip-60x10", 60, 10),
+    Picture("gpus-60x10", 60, 10),
+    Picture("gpus-16-160x50", 160, 50, gpus=16, keys=("tab", "down", "down")),
+    Picture("gpus-64-160x50", 160, 50, gpus=64, keys=("tab", "down", "right", "f")),
+    Picture("gpus-64-light-80x24", 80, 24, theme="light", gpus=64, keys=("tab", "down", "right")),
     Picture("process-120x40", 120, 40, keys=("j", "enter")),
     Picture("people-120x36", 120, 36, at=345.0, keys=("u", "j", "j"), watched=305.0),
     Picture("tree-120x36", 120, 36, at=345.0, keys=("t", "right"), watched=305.0),
@@ -58,14 +65,29 @@ PICTURES = (
 )
 
 
+def with_gpus(source: DemoSource, second: float, count: int) -> Snapshot:
+    """Return the demo's snapshot with a multiple of its GPUs: the others are as they were at other times."""
+    seen = source.at(second)
+    gpus, processes = list(seen.gpus), list(seen.processes)
+    for copy in range(1, count // len(seen.gpus)):
+        pids, first = 10_000 * copy, len(seen.gpus) * copy
+        other = source.at(second - 37.0 * copy)
+        for gpu in other.gpus:
+            held = tuple(replace(one, pid=one.pid + pids) for one in gpu.holdings)
+            index, uuid = gpu.index + first, f"GPU-{copy:08x}{gpu.uuid[12:]}"
+            gpus.append(replace(gpu, index=index, uuid=uuid, sampled=seen.monotonic, holdings=held))
+        processes += [replace(one, pid=one.pid + pids, declared=None) for one in other.processes]
+    return replace(seen, gpus=tuple(gpus), processes=tuple(processes), listed=len(gpus))
+
+
 @cache
-def last_frame(until: float, seconds: float) -> tuple[Frame, tuple[Alert, ...]]:
+def last_frame(until: float, seconds: float, gpus: int = 8) -> tuple[Frame, tuple[Alert, ...]]:
     """Return the last frame of so many seconds of the demo, and the alerts that ended in that time."""
     source = DemoSource(clock=lambda: 0.0, wall=lambda: WALL)
     engine, history = Engine(), History()
     over: list[Alert] = []
     for second in map(float, range(int(until - seconds), int(until) + 1)):
-        snapshot = source.at(second)
+        snapshot = with_gpus(source, second, gpus)
         view = history.add(snapshot, second)
         changes = engine.update(snapshot, view, second, snapshot.taken)
         over += changes.cleared
@@ -75,7 +97,7 @@ def last_frame(until: float, seconds: float) -> tuple[Frame, tuple[Alert, ...]]:
 
 async def draw(picture: Picture) -> str:
     """Return a picture as SVG."""
-    frame, over = last_frame(picture.at, picture.watched)
+    frame, over = last_frame(picture.at, picture.watched, picture.gpus)
     log = Helpers(events=lambda: Events(alerts=over, watched=True, exists=True))
     app = GpuwatchApp(options=Options(theme=picture.theme), helpers=log, clock=lambda: picture.at)
     async with app.run_test(size=(picture.columns, picture.rows)) as pilot:

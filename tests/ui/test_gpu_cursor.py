@@ -94,7 +94,7 @@ async def test_below_a_heat_map_stands_the_chosen_gpu() -> None:
     async with running(frame(machine(64), alert(17)), CELLS) as (app, pilot):
         await press(pilot, "tab", "down", "right")
         line = app.dashboard.gpus.text[-1]
-        assert line.startswith("●GPU 17")
+        assert line.startswith("● GPU 17")
         for word in ("you 22.0", "0.0 free", "50%", "near limit"):
             assert word in line
         seen = machine(64)

@@ -765,7 +765,7 @@ class Gpus(CursorPanel[Gpu]):
         width: int,
     ) -> Line:
         """Return the line about the chosen GPU below a heat map: its row, with units in place of titles."""
-        name = f"GPU {gpu.index}"
+        name = f" GPU {gpu.index}"
         columns = gpu_columns(Form.COMPACT, width, self.found, view.skin.glyphs)
         columns[1] = replace(columns[1], cells=len(name) + 1)
         columns[2] = replace(columns[2], cells=columns[2].cells - len(name) + 3)
