@@ -102,6 +102,8 @@ _OF_GPU: Final = {
     Metric.TEMPERATURE: attrgetter("temperature"),
     Metric.SM_CLOCK: attrgetter("sm_clock"),
     Metric.MEMORY_CLOCK: attrgetter("memory_clock"),
+    Metric.PCIE_RX: attrgetter("pcie_rx"),
+    Metric.PCIE_TX: attrgetter("pcie_tx"),
 }
 
 

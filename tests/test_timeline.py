@@ -171,6 +171,14 @@ def test_snapshots_that_go_back_in_time_replace_what_was_later() -> None:
     assert timeline.read(UTILIZATION, START + 300, 300, 6) == [20, 20, 20, None, None, None]
 
 
+def test_pcie_throughput_is_there_while_the_gpu_is_in_focus() -> None:
+    watch = Watch()
+    watch.run(range(0, 5))
+    watch.run(range(5, 8), pcie_rx=3.0e9, pcie_tx=1.0e9)
+    watch.run(range(8, 10))
+    assert watch.read(Key(GPU, "", Metric.PCIE_RX), 10, 10) == [*[None] * 5, *[3.0e9] * 3, None, None]
+
+
 # Owners
 
 
