@@ -18,8 +18,10 @@ import msgspec
 
 from gpuwatch import model, programs
 from gpuwatch.alerts.alert import Alert
-from gpuwatch.model import Process, Snapshot
-from gpuwatch.recording.format import Commands, Minute, changes
+from gpuwatch.minute import Minute
+from gpuwatch.model import Declaration, Process, Snapshot
+from gpuwatch.recording.format import Commands, changes
+from gpuwatch.timeline import user_owner
 
 S = TypeVar("S", bound=msgspec.Struct)
 K = TypeVar("K")
@@ -60,7 +62,7 @@ TREATMENTS: Final[Mapping[type[msgspec.Struct], _Table]] = {
         "words": _T.TEXT,
     },
     model.Gpu: {
-        **dict.fromkeys(("uuid", "name", "bus_id", "compute_mode", "throttle"), _T.KEEP),
+        **dict.fromkeys(("uuid", "name", "bus_id", "compute_mode", "throttle", "pcie_link"), _T.KEEP),
         # The driver's errors, by code and call.
         **dict.fromkeys(("words", "holdings_note"), _T.KEEP),
     },
@@ -78,7 +80,7 @@ TREATMENTS: Final[Mapping[type[msgspec.Struct], _Table]] = {
     },
     model.Unlisted: {"gpus": _T.KEEP},
     model.Declared: {"words": _T.TEXT, "frameworks": _T.KEEP},
-    model.Declaration: {
+    Declaration: {
         "channel": _T.KEEP,
         "where": _T.PLACE,
         "text": _T.TEXT,
@@ -115,10 +117,13 @@ _KNOWN: Final = frozenset().union(
     *(programs.NOTEBOOK_SERVERS, programs.NOTEBOOK_KERNELS, programs.LAUNCHERS),
     {"nvidia-cuda-mps-server", "nvidia-cuda-mps-control"},
 )
-_PLACES: Final = ("environment", "command line")
+_COMMAND_LINE: Final = "command line"
+_PLACES: Final = ("environment", _COMMAND_LINE)
 _HOST: Final = "anonymous"
 _CONSONANTS: Final = "bdfghjklmnprstvwz"
 _VOWELS: Final = "aeiou"
+_MOST_ARGUMENTS: Final = 1000
+"""Arguments of one process that are remembered, at most."""
 _MOST_KEPT: Final = 5000
 """Command lines and processes that are remembered for the texts of alerts, at most."""
 
@@ -185,11 +190,31 @@ class Anonymiser:
         """Return a minute as it is recorded."""
         if self._commands is Commands.ALL:
             return minute
+        changed: dict[str, Any] = {}
+        if self._commands is Commands.ANONYMISED:
+            changed = {
+                "values": {self._series(key): value for key, value in minute.values.items()},
+                "use": {gpu: {self._owner(key): use for key, use in uses.items()} for gpu, uses in minute.use.items()},
+                "users": {self._owner(key): self._person(name) for key, name in minute.users.items()},
+            }
         return msgspec.structs.replace(
             minute,
+            **changed,
             alerts=tuple([self._alert(one) for one in minute.alerts]),
             ended=tuple([self._alert(one) for one in minute.ended]),
         )
+
+    def _series(self, key: str) -> str:
+        """Return the name of a series with a stand-in for its user."""
+        gpu, owner, metric = key.rsplit("/", 2)
+        return f"{gpu}/{self._owner(owner)}/{metric}"
+
+    def _owner(self, owner: str) -> str:
+        """Return the owner of a series (`timeline.user_owner`) with a stand-in for a user."""
+        kind, _, number = owner.partition(":")
+        if kind != "user" or not number.isdigit():
+            return owner
+        return user_owner(self._stand_in("uid", int(number), Treatment.UID))
 
     # -- processes ---------------------------------------------------------------------------------------------------
 
@@ -201,7 +226,10 @@ class Anonymiser:
             changed = self._values(Process, changes(was, process), self._arguments.get(process.pid, ()))
             treated = msgspec.structs.replace(treated, **changed)
         else:
-            _keep(self._arguments, process.pid, _arguments(process.command))
+            # Its other texts may still quote the command line before.
+            before_it = self._arguments.get(process.pid, ()) if known is not None else ()
+            found = dict.fromkeys((*_arguments(process.command), *before_it))
+            _keep(self._arguments, process.pid, tuple(found)[:_MOST_ARGUMENTS])
             treated = self._struct(process, self._arguments[process.pid])
             _keep(self._hidden, process.command, treated.command)
         self._treated[process.key] = (process, treated)
@@ -211,6 +239,8 @@ class Anonymiser:
 
     def _struct(self, one: S, arguments: tuple[str, ...]) -> S:
         values = {name: getattr(one, name) for name in one.__struct_fields__}
+        if isinstance(one, Declaration) and one.where.startswith(_COMMAND_LINE):
+            values["text"] = one.channel  # it may be the command line of a parent
         return msgspec.structs.replace(one, **self._values(type(one), values, arguments))
 
     def _values(self, kind: type[msgspec.Struct], values: dict[str, Any], arguments: tuple[str, ...]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Format of a recording: compressed JSON lines, in blocks that can be read one by one.
 
     file    = block …                 a gzip member (`.gz`) or a Zstandard frame (`.zst`) each, one a minute at most
-    block   = header, minute (not in the first block after a start), then one line for each snapshot
+    block   = header, minute (not in the first block of a run), then one line for each snapshot
     header  = {"block": {"schema": 1, "version": "0.2", "host": "box3", "at": 1795269780.0, …}}
     minute  = {"minute": {…}}         the summary of the minute before the block
 
@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from gpuwatch.errors import UsageError
-from gpuwatch.minute import Minute as Minute
+from gpuwatch.minute import Minute
 from gpuwatch.model import SCHEMA as SCHEMA
 from gpuwatch.model import Gpu, Snapshot
 from gpuwatch.text import clean
@@ -61,6 +61,8 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """Wall-clock time of the first snapshot."""
     interval: float = 1.0
     commands: Commands = Commands.NAMES
+    is_end: bool = False
+    """The block has the last minute of a run, and no snapshots."""
 
 
 class First(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ import msgspec
 
 from gpuwatch import files
 from gpuwatch.errors import UsageError
+from gpuwatch.minute import Minute
 from gpuwatch.model import SCHEMA, Snapshot
 from gpuwatch.recording.format import (
     HEAD,
@@ -31,7 +32,6 @@ from gpuwatch.recording.format import (
     First,
     Header,
     LastMinute,
-    Minute,
     codec_of,
     merged,
 )
@@ -85,6 +85,8 @@ class Recording:
         """All blocks, oldest first; never empty."""
         self.notes: list[str] = []
         """What could not be read, in one line each."""
+        self._ends: list[Block] = []
+        """Blocks without snapshots, which have the last minute of a run."""
         self._files: list[tuple[int, Codec]] = []
         try:
             for path in paths:
@@ -118,9 +120,8 @@ class Recording:
 
         A block has the minute before it.
         """
-        first = max(0, self._index(since) - 1)
-        for block in self.blocks[first:]:
-            if block.at > until + 3600.0:
+        for block in sorted((*self.blocks[max(0, self._index(since)) :], *self._ends)):
+            if block.at > until + MAX_INTERVAL_S:
                 return
             with contextlib.suppress(DamagedError):
                 minute = self._minute(block)
@@ -168,7 +169,7 @@ class Recording:
         file, codec = self._files[index]
         if not size:
             raise UsageError(f"{path}: the file is empty")
-        found: list[tuple[float, int]] = []
+        found: list[tuple[Header, int]] = []
         for offset in _find_all(file, codec.magic, size):
             try:
                 header = read_header(file, codec, offset, size)
@@ -178,13 +179,14 @@ class Recording:
                 continue  # by chance, or damaged
             if header.schema > SCHEMA:
                 raise UsageError(f"{path}: {newer(header)}")
-            found.append((header.at, offset))
+            found.append((header, offset))
             if len(self.blocks) + len(found) > MOST_BLOCKS:
                 raise UsageError(f"{path}: more than {MOST_BLOCKS:,} blocks")
-        if not found:
+        if all(header.is_end for header, _ in found):
             raise UsageError(f"{path}: not a recording of gpuwatch")
         ends = [offset for _, offset in found[1:]] + [size]
-        self.blocks += [Block(at, index, offset, end) for (at, offset), end in zip(found, ends, strict=True)]
+        for (header, offset), end in zip(found, ends, strict=True):
+            (self._ends if header.is_end else self.blocks).append(Block(header.at, index, offset, end))
 
     # -- lines ---------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ import msgspec
 
 from gpuwatch import __version__, files
 from gpuwatch.errors import UsageError
+from gpuwatch.minute import Minute, MinuteMaker
 from gpuwatch.model import Snapshot, encode
 from gpuwatch.monitor import Frame
 from gpuwatch.recording.anonymise import Anonymiser
@@ -29,7 +30,6 @@ from gpuwatch.recording.format import (
     First,
     Header,
     LastMinute,
-    Minute,
     changes,
     codec_of,
 )
@@ -69,7 +69,6 @@ class RecordingWriter:
         parts: int = PARTS,
         commands: Commands = Commands.NAMES,
         pace: float = FLUSH_S,
-        make_minute: Callable[[Frame], Minute | None] = lambda frame: None,
     ) -> None:
         """Open the file, or create it; raises UsageError where it cannot be used.
 
@@ -79,7 +78,6 @@ class RecordingWriter:
         self._path, self._codec = path, codec_of(path)
         self._size, self._parts, self._pace = size, parts, pace
         self._commands, self._anonymiser = commands, Anonymiser(commands)
-        self._make_minute = make_minute
         self._waiting: deque[Frame] = deque()
         self._newest: Snapshot | None = None
         # What follows belongs to the worker.
@@ -94,7 +92,9 @@ class RecordingWriter:
         """Compressed bytes that are not written yet."""
         self._count = 0
         """Snapshots in them."""
+        self._minutes = MinuteMaker()
         self._minute: Minute | None = None
+        """Minute that the next block begins with."""
         self._error = ""
         self._lost = 0
         self._at = time.monotonic()
@@ -152,7 +152,7 @@ class RecordingWriter:
     def _leave(self) -> None:
         self._task()
         if self._block is not None:
-            self._run(lambda: self._flush(self._codec.end))
+            self._run(self._end)
         self._close()
 
     def _run(self, step: Callable[[], None]) -> None:
@@ -167,14 +167,15 @@ class RecordingWriter:
             self._close()
 
     def _add(self, frame: Frame) -> None:
-        minute = self._make_minute(frame)
+        snapshot = frame.snapshot
+        minute = self._minutes.add(snapshot, frame.history, frame.alerts, frame.cleared, frame.kept)
         if minute is not None:
             self._minute = self._anonymiser.minute(minute)
         if self._error and time.monotonic() - self._at < self._pace:
             self._lost += 1
             return
         self._count += 1
-        snapshot = self._anonymiser.snapshot(frame.snapshot)
+        snapshot = self._anonymiser.snapshot(snapshot)
         if self._block is not None and snapshot.taken // BLOCK_S != self._began // BLOCK_S:
             self._flush(self._codec.end)
         if self._block is None:
@@ -182,12 +183,12 @@ class RecordingWriter:
         self._put(encode(snapshot) if self._last is None else _encode(changes(self._last, snapshot)))
         self._last = snapshot
 
-    def _begin(self, snapshot: Snapshot) -> None:
+    def _begin(self, snapshot: Snapshot, *, is_end: bool = False) -> None:
         """Begin a block, in a new file where the present one is full or was moved."""
         self._busy = time.monotonic()
         if self._file is None:
             self._open()
-        if self._size and self._length() >= self._size:
+        if self._size and self._length() >= self._size and not is_end:
             self._rotate()
             self._open()
         self._busy = None
@@ -199,11 +200,22 @@ class RecordingWriter:
             at=snapshot.taken,
             interval=snapshot.interval,
             commands=self._commands,
+            is_end=is_end,
         )
         self._put(_encode(First(header)))
         if self._minute is not None:
             self._put(_encode(LastMinute(self._minute)))
             self._minute = None
+
+    def _end(self) -> None:
+        """End the block, and write the last minute in a block of its own."""
+        last = self._last
+        self._flush(self._codec.end)
+        minute = self._minutes.finish()
+        if last is not None and minute is not None:
+            self._minute = self._anonymiser.minute(minute)
+            self._begin(last, is_end=True)
+            self._flush(self._codec.end)
 
     def _put(self, line: bytes) -> None:
         self._ready.append(self._block.compress(line + b"\n"))

@@ -20,10 +20,10 @@ from tests.support.waiting import wait_for
 SUFFIXES = ("gz", "zst")
 
 
-def demo(seconds: int, first: int = 0) -> list[Snapshot]:
-    """Return a snapshot of the demo for each second; the wall clock begins at a full minute."""
+def demo(seconds: int, step: int = 1) -> list[Snapshot]:
+    """Return a snapshot of the demo every `step` seconds; the wall clock begins at a full minute."""
     source = DemoSource(wall=lambda: 1795269780.0)
-    return [source.at(float(second)) for second in range(first, first + seconds)]
+    return [source.at(float(second)) for second in range(0, seconds, step)]
 
 
 def record(path: Path, snapshots: Iterable[Snapshot], **options: Any) -> Path:
@@ -52,6 +52,19 @@ def test_snapshots_are_read_from_the_block_that_has_a_time(tmp_path: Path, at: i
     snapshots = demo(150)
     with Recording([record(tmp_path / "day.gz", snapshots)]) as recording:
         assert next(recording.snapshots(snapshots[0].taken + at)) == snapshots[first]
+
+
+@pytest.mark.parametrize("commands", Commands)
+def test_a_recording_has_a_summary_of_each_minute(tmp_path: Path, commands: Commands) -> None:
+    snapshots = demo(150)
+    zero = snapshots[0].taken
+    with Recording([record(tmp_path / "day.gz", snapshots, commands=commands)]) as recording:
+        minutes = list(recording.minutes())
+        assert [one.at - zero for one in minutes] == [0, 60, 120]
+        assert [one.seconds for one in minutes] == pytest.approx([59, 60, 30], abs=2)
+        users = {f"user:{one.uid}": one.user for one in next(recording.snapshots()).processes if one.uid and one.user}
+        assert users.items() <= minutes[0].users.items()
+        assert [one.at - zero for one in recording.minutes(zero + 60, zero + 120)] == [60]
 
 
 def test_several_files_play_as_one(tmp_path: Path) -> None:
