@@ -61,8 +61,6 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """Wall-clock time of the first snapshot."""
     interval: float = 1.0
     commands: Commands = Commands.NAMES
-    is_end: bool = False
-    """The block has the last minute of a run, and no snapshots."""
 
 
 class First(msgspec.Struct, frozen=True):

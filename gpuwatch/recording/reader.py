@@ -72,7 +72,7 @@ _decode_line: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Recording:
-    """One recording: all blocks of its files and their parts, in the order of time; used from one thread at a time."""
+    """One recording: all blocks of its files and their parts, in the order of time; any thread may read it."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         """Open the files with their parts, and find their blocks; raises UsageError where one is no recording.
@@ -85,8 +85,6 @@ class Recording:
         """All blocks, oldest first; never empty."""
         self.notes: list[str] = []
         """What could not be read, in one line each."""
-        self._ends: list[Block] = []
-        """Blocks without snapshots, which have the last minute of a run."""
         self._files: list[tuple[int, Codec]] = []
         try:
             for path in paths:
@@ -120,7 +118,7 @@ class Recording:
 
         A block has the minute before it.
         """
-        for block in sorted((*self.blocks[max(0, self._index(since)) :], *self._ends)):
+        for block in self.blocks[max(0, self._index(since)) :]:
             if block.at > until + MAX_INTERVAL_S:
                 return
             with contextlib.suppress(DamagedError):
@@ -169,7 +167,7 @@ class Recording:
         file, codec = self._files[index]
         if not size:
             raise UsageError(f"{path}: the file is empty")
-        found: list[tuple[Header, int]] = []
+        found: list[tuple[float, int]] = []
         for offset in _find_all(file, codec.magic, size):
             try:
                 header = read_header(file, codec, offset, size)
@@ -179,14 +177,13 @@ class Recording:
                 continue  # by chance, or damaged
             if header.schema > SCHEMA:
                 raise UsageError(f"{path}: {newer(header)}")
-            found.append((header, offset))
+            found.append((header.at, offset))
             if len(self.blocks) + len(found) > MOST_BLOCKS:
                 raise UsageError(f"{path}: more than {MOST_BLOCKS:,} blocks")
-        if all(header.is_end for header, _ in found):
+        if not found:
             raise UsageError(f"{path}: not a recording of gpuwatch")
         ends = [offset for _, offset in found[1:]] + [size]
-        for (header, offset), end in zip(found, ends, strict=True):
-            (self._ends if header.is_end else self.blocks).append(Block(header.at, index, offset, end))
+        self.blocks += [Block(at, index, offset, end) for (at, offset), end in zip(found, ends, strict=True)]
 
     # -- lines ---------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import msgspec
 
 from gpuwatch import __version__, files
 from gpuwatch.errors import UsageError
-from gpuwatch.minute import Minute, MinuteMaker
+from gpuwatch.minute import Minute
 from gpuwatch.model import Snapshot, encode
 from gpuwatch.monitor import Frame
 from gpuwatch.recording.anonymise import Anonymiser
@@ -92,7 +92,6 @@ class RecordingWriter:
         """Compressed bytes that are not written yet."""
         self._count = 0
         """Snapshots in them."""
-        self._minutes = MinuteMaker()
         self._minute: Minute | None = None
         """Minute that the next block begins with."""
         self._error = ""
@@ -152,7 +151,7 @@ class RecordingWriter:
     def _leave(self) -> None:
         self._task()
         if self._block is not None:
-            self._run(self._end)
+            self._run(lambda: self._flush(self._codec.end))
         self._close()
 
     def _run(self, step: Callable[[], None]) -> None:
@@ -168,9 +167,8 @@ class RecordingWriter:
 
     def _add(self, frame: Frame) -> None:
         snapshot = frame.snapshot
-        minute = self._minutes.add(snapshot, frame.history, frame.alerts, frame.cleared, frame.kept)
-        if minute is not None:
-            self._minute = self._anonymiser.minute(minute)
+        if frame.minute is not None:
+            self._minute = self._anonymiser.minute(frame.minute)
         if self._error and time.monotonic() - self._at < self._pace:
             self._lost += 1
             return
@@ -183,12 +181,12 @@ class RecordingWriter:
         self._put(encode(snapshot) if self._last is None else _encode(changes(self._last, snapshot)))
         self._last = snapshot
 
-    def _begin(self, snapshot: Snapshot, *, is_end: bool = False) -> None:
+    def _begin(self, snapshot: Snapshot) -> None:
         """Begin a block, in a new file where the present one is full or was moved."""
         self._busy = time.monotonic()
         if self._file is None:
             self._open()
-        if self._size and self._length() >= self._size and not is_end:
+        if self._size and self._length() >= self._size:
             self._rotate()
             self._open()
         self._busy = None
@@ -200,22 +198,11 @@ class RecordingWriter:
             at=snapshot.taken,
             interval=snapshot.interval,
             commands=self._commands,
-            is_end=is_end,
         )
         self._put(_encode(First(header)))
         if self._minute is not None:
             self._put(_encode(LastMinute(self._minute)))
             self._minute = None
-
-    def _end(self) -> None:
-        """End the block, and write the last minute in a block of its own."""
-        last = self._last
-        self._flush(self._codec.end)
-        minute = self._minutes.finish()
-        if last is not None and minute is not None:
-            self._minute = self._anonymiser.minute(minute)
-            self._begin(last, is_end=True)
-            self._flush(self._codec.end)
 
     def _put(self, line: bytes) -> None:
         self._ready.append(self._block.compress(line + b"\n"))

@@ -29,7 +29,7 @@ def record(path: Path, hours: float) -> None:
     """Record the demo for so many hours of its clock."""
     source = DemoSource(clock=lambda: 0.0, wall=lambda: BEGAN)
     engine, history, maker = Engine(), History(), MinuteMaker()
-    writer = RecordingWriter(path, size=0, make_minute=lambda frame: frame.minute)
+    writer = RecordingWriter(path, size=0)
     for number in range(int(hours * 3600)):
         second = float(number)
         snapshot = source.at(second)

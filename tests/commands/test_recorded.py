@@ -23,7 +23,7 @@ from tests.support.launching import Call
 def record(path: Path, snapshots: Iterable[Snapshot]) -> Path:
     """Record snapshots with their minutes and alerts, as the program does."""
     engine, history, maker = Engine(), History(), MinuteMaker()
-    writer = RecordingWriter(path, commands=Commands.ALL, make_minute=lambda frame: frame.minute)
+    writer = RecordingWriter(path, commands=Commands.ALL)
     for one in snapshots:
         view = history.add(one, one.monotonic)
         changes = engine.update(one, view, one.monotonic, one.taken)

@@ -12,6 +12,7 @@ import pytest
 
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.history import History
+from gpuwatch.minute import MinuteMaker
 from gpuwatch.model import Declaration, Declared, Job, Kind, Process, Snapshot, Surroundings
 from gpuwatch.monitor import Frame
 from gpuwatch.recording.anonymise import TREATMENTS, Anonymiser, Treatment, program_of
@@ -89,12 +90,13 @@ def test_a_command_line_is_cut_to_its_program(command: str, name: str) -> None:
 
 def played(path: Path, snapshots: list[Snapshot], commands: Commands) -> tuple[list[Snapshot], list[Any]]:
     """Record snapshots with their alerts; return what is read again: the snapshots, and all strings of the file."""
-    writer, history, engine = RecordingWriter(path, commands=commands), History(), Engine()
+    writer, history, engine, maker = RecordingWriter(path, commands=commands), History(), Engine(), MinuteMaker()
     for one in snapshots:
         view = history.add(one, one.taken)
         changes = engine.update(one, view, one.taken, one.taken)
         found = (*changes.active, alert(evidence=one.processes[0].command, title=f"{one.processes[0].user} holds it"))
-        writer.take(Frame(one, one.taken, view, alerts=found, cleared=changes.cleared))
+        minute = maker.add(one, view, found, changes.cleared)
+        writer.take(Frame(one, one.taken, view, alerts=found, cleared=changes.cleared, minute=minute))
     writer.close(30.0)
     with Recording([path]) as recording:
         again, minutes = list(recording.snapshots()), list(recording.minutes())
@@ -154,7 +156,7 @@ def test_stand_ins_hide_people_hosts_and_programs(tmp_path: Path) -> None:
 
 
 def test_the_demo_keeps_its_people_apart(tmp_path: Path) -> None:
-    snapshots = demo(150, 5)
+    snapshots = demo(150, step=5)
     private = {one.user for one in snapshots[0].processes if one.user not in ("", "root")} | {"lab-gpu-03"}
     again, texts = played(tmp_path / "day.gz", snapshots, Commands.ANONYMISED)
     assert not private & {*texts}

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from gpuwatch.errors import UsageError
+from gpuwatch.history import History
+from gpuwatch.minute import MinuteMaker
 from gpuwatch.model import Snapshot
+from gpuwatch.monitor import Frame
 from gpuwatch.recording.format import Commands
 from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.writer import MOST_WAITING, RecordingWriter
@@ -20,10 +23,10 @@ from tests.support.waiting import wait_for
 SUFFIXES = ("gz", "zst")
 
 
-def demo(seconds: int, step: int = 1) -> list[Snapshot]:
+def demo(seconds: int, *, first: int = 0, step: int = 1) -> list[Snapshot]:
     """Return a snapshot of the demo every `step` seconds; the wall clock begins at a full minute."""
     source = DemoSource(wall=lambda: 1795269780.0)
-    return [source.at(float(second)) for second in range(0, seconds, step)]
+    return [source.at(float(second)) for second in range(first, first + seconds, step)]
 
 
 def record(path: Path, snapshots: Iterable[Snapshot], **options: Any) -> Path:
@@ -55,15 +58,21 @@ def test_snapshots_are_read_from_the_block_that_has_a_time(tmp_path: Path, at: i
 
 
 @pytest.mark.parametrize("commands", Commands)
-def test_a_recording_has_a_summary_of_each_minute(tmp_path: Path, commands: Commands) -> None:
-    snapshots = demo(150)
+def test_a_block_begins_with_the_summary_of_the_minute_before(tmp_path: Path, commands: Commands) -> None:
+    snapshots, maker, view = demo(150), MinuteMaker(), History().view
     zero = snapshots[0].taken
-    with Recording([record(tmp_path / "day.gz", snapshots, commands=commands)]) as recording:
+    writer = RecordingWriter(tmp_path / "day.gz", commands=commands)
+    for one in snapshots:
+        writer.take(Frame(one, one.taken, view, minute=maker.add(one, view)))
+        wait_for(lambda: not writer._waiting)
+    writer.close(30.0)
+    with Recording([tmp_path / "day.gz"]) as recording:
         minutes = list(recording.minutes())
-        assert [one.at - zero for one in minutes] == [0, 60, 120]
-        assert [one.seconds for one in minutes] == pytest.approx([59, 60, 30], abs=2)
+        assert [one.at - zero for one in minutes] == [0, 60]
+        assert [one.seconds for one in minutes] == pytest.approx([59, 60], abs=2)
         users = {f"user:{one.uid}": one.user for one in next(recording.snapshots()).processes if one.uid and one.user}
         assert users.items() <= minutes[0].users.items()
+        assert {*minutes[0].use[snapshots[0].gpus[0].key]} & {*users}
         assert [one.at - zero for one in recording.minutes(zero + 60, zero + 120)] == [60]
 
 

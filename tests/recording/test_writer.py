@@ -91,7 +91,7 @@ def test_a_recording_with_a_torn_end_is_read_and_appended_to(tmp_path: Path, cut
 
 
 def test_a_full_file_becomes_a_part_and_the_oldest_part_is_removed(tmp_path: Path, make: Make) -> None:
-    path, snapshots = tmp_path / "day.gz", demo(600, 20)
+    path, snapshots = tmp_path / "day.gz", demo(600, step=20)
     writer = make(path, size=1, parts=3)
     put(writer, snapshots)
     writer.close(10.0)
