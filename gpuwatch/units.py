@@ -195,13 +195,20 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def parse_percent(text: str) -> float:
-    """Return a percentage such as "10" or "10%" as a number from 0 to 100; raises ValueError for anything else."""
-    hint = f"percentage {_quote(text)} is not allowed; write a number from 0 to 100, such as 10 or 10%"
+def parse_percent(text: str, most: int = 100) -> float:
+    """Return a percentage such as "10" or "10%" as a number from 0 to `most`; raises ValueError for anything else."""
+    hint = f"percentage {_quote(text)} is not allowed; write a number from 0 to {most}, such as 10 or 10%"
     number = float(_parse(text, _PERCENT_UNITS, hint)[0])
-    if number > 100:
+    if number > most:
         raise ValueError(hint)
     return number
+
+
+def parse_ratio(text: str) -> float:
+    """Return a ratio such as "1", "1.5" or "150%" as a number; raises ValueError for anything else."""
+    hint = f"ratio {_quote(text)} is not understood; write a number, such as 1, 1.5 or 150%"
+    number, unit = _parse(text, _PERCENT_UNITS, hint)
+    return float(number) / (100 if unit else 1)
 
 
 def parse_share(text: str) -> float:

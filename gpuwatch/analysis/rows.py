@@ -6,13 +6,23 @@ Pure functions, shared by the dashboard and by `gpuwatch --once`.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from gpuwatch.history import HistoryView, Idle
+from gpuwatch.analysis.filters import Figure, Grammar, ListFilter, Term, Value, parse_numbers, parse_terms
+from gpuwatch.history import HistoryView, Idle, IdleTimes
 from gpuwatch.model import Gpu, Holding, Limit, Presence, Process, Reading, Reason, Snapshot, known
 from gpuwatch.shares import is_conclusive, limit_on
-from gpuwatch.units import UNKNOWN, percent
+from gpuwatch.units import (
+    UNKNOWN,
+    duration,
+    gib,
+    parse_duration,
+    parse_percent,
+    parse_ratio,
+    parse_size,
+    percent,
+)
 
 RowKey = tuple[str, int, int]
 """GPU key, PID and start time, which identify a row."""
@@ -29,6 +39,8 @@ class Row:
     idle: Idle | None = None
     growth: int | None = None
     """Bytes by which the holding grew in the last minute."""
+    age: float | None = None
+    """Seconds since the process started."""
 
     @property
     def key(self) -> RowKey:
@@ -106,17 +118,22 @@ _UNSEEN = {
 }
 
 
-def rows(snapshot: Snapshot, view: HistoryView | None = None) -> list[Row]:
-    """Return a row for each holding, in the order of the GPUs and of the driver's lists."""
+def rows(snapshot: Snapshot, view: HistoryView | None = None, idle_times: IdleTimes | None = None) -> list[Row]:
+    """Return a row for each holding, in the order of the GPUs and of the driver's lists.
+
+    `idle_times` are for a snapshot without a history.
+    """
     owners = {process.pid: process for process in snapshot.processes}
     joined = []
     for gpu in snapshot.gpus:
         for holding in gpu.holdings:
             process = owners.get(holding.pid) or Process(pid=holding.pid, presence=Presence.GONE)
-            idle = view.idle(gpu.key, holding.pid, holding.start) if view else None
+            key = (gpu.key, holding.pid, holding.start)
+            idle = view.idle(*key) if view else (idle_times or {}).get(key)
             growth = view.growth(gpu.key, holding.pid, holding.start) if view else None
             mine = process.uid is not None and process.uid == snapshot.viewer
-            joined.append(Row(gpu, holding, process, mine, idle, growth))
+            age = None if process.started is None else max(0.0, snapshot.taken - process.started)
+            joined.append(Row(gpu, holding, process, mine, idle, growth, age))
     return joined
 
 
@@ -219,96 +236,44 @@ class ProcessOrder(StableOrder[Row]):
         super().__init__(SORTS, lambda row: row.key, _place)
 
 
-class FilterError(ValueError):
-    """Error in a filter; the text names what was found and what is allowed."""
+class Filter(ListFilter[Row]):
+    """Filter of the process list; `gpuwatch.analysis.filters` has the grammar.
 
-
-_KEYS: Final = ("user", "uid", "gpu", "pid", "rule")
-_FLAGS: Final = ("mine",)
-"""Keys and keywords of all lists. A list that lacks one of them refuses it, instead of reading it as text."""
-
-
-def parse_terms(
-    text: str,
-    *,
-    keys: Mapping[str, Callable[[str], Callable[[T], bool]]],
-    flags: Mapping[str, Callable[[T], bool]] | None = None,
-    anywhere: Callable[[str], Callable[[T], bool]],
-) -> tuple[Callable[[T], bool], ...]:
-    """Parse a filter into its terms, all of which must match; all lists share this grammar.
-
-    A term is `key:value` for one of `keys`, a keyword of `flags`, or any text, for `anywhere`; a leading `-` or `!`
-    negates it. Case does not matter. An unfinished term (`gpu:`, `-`) is left out. Raises FilterError, with
-    a sentence for the prompt.
-    """
-    found = []
-    for word in text.casefold().split():
-        bare = word[1:] if word[0] in "-!" else word
-        head, colon, value = bare.partition(":")
-        if not bare or (colon and not value and head in _KEYS):
-            continue
-        if colon and head in keys:
-            term = keys[head](value)
-        elif not colon and flags and head in flags:
-            term = flags[head]
-        elif head in (_KEYS if colon else _FLAGS):
-            allowed = ", ".join([*(f"{key}:" for key in keys), *(flags or ())])
-            raise FilterError(f"{head}{colon} is no term of this list; {allowed} and any text are")
-        else:
-            term = anywhere(bare)
-        found.append(_negated(term) if bare is not word else term)
-    return tuple(found)
-
-
-def _negated(term: Callable[[T], bool]) -> Callable[[T], bool]:
-    return lambda one: not term(one)
-
-
-def parse_numbers(key: str, value: str) -> frozenset[int]:
-    """Parse the value of `gpu:0,2`; raises FilterError."""
-    try:
-        return frozenset(int(part) for part in value.split(",") if part)
-    except ValueError:
-        raise FilterError(f"{key}:{value} is no number; try {key}:3 or {key}:0,2") from None
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Filter of the process list: a row must match every term. `parse_terms` has the grammar.
-
-    Terms: `user:ada` (any name that has it, or this uid), `uid:1001` (this one person; `uid:?` is whoever is not
-    visible), `gpu:3` or `gpu:0,2`, `pid:123`, `mine`, any other text (found in the command, user, pid or GPU name).
+    Keys: `user:ada` (any name that has it, or this uid), `uid:1001` (this one person; `uid:?` is whoever is not
+    visible), `gpu:0,2-4`, `pid:123`. Figures: `mem` and `rss` (bytes), `share` (memory held / limit declared), `sm` and
+    `cpu` (percent), `idle` and `age` (durations). The keyword `mine`. Any other text is found in the command, user, PID
+    or GPU name.
     """
 
-    text: str = ""
-    terms: tuple[Callable[[Row], bool], ...] = ()
-
-    def __call__(self, row: Row) -> bool:
-        """Return whether a row matches every term."""
-        return all(term(row) for term in self.terms)
+    __slots__ = ()
 
     @classmethod
-    def parse(cls, text: str) -> Filter:
-        """Parse a filter; raises FilterError with a sentence for the prompt."""
-        terms = parse_terms(text, keys=_ROW_KEYS, flags={"mine": lambda row: row.mine}, anywhere=_anywhere)
-        return cls(text.strip(), terms)
+    def parse(cls, text: str, saved: Mapping[str, str] | None = None) -> Filter:
+        """Parse a filter; `saved` are the saved filters by name. Raises FilterError with a sentence for the prompt."""
+        return cls(text.strip(), parse_terms(text, ROW_GRAMMAR, saved))
 
 
-def _of_user(value: str) -> Callable[[Row], bool]:
-    return lambda row: value in row.owner.casefold() or value == str(row.process.uid)
+def check_filter(text: str) -> None:
+    """Raise FilterError where a filter is understood by no list."""
+    parse_terms(text, replace(ROW_GRAMMAR, keys={**_ROW_KEYS, "rule": lambda value: lambda row: value in row.command}))
 
 
-def _number_term(key: str, get: Callable[[Row], int | None]) -> Callable[[str], Callable[[Row], bool]]:
-    def parse(value: str) -> Callable[[Row], bool]:
+def _of_user(value: str) -> Term[Row]:
+    names = [name for name in value.split(",") if name]
+    return lambda row: any(name in row.owner.casefold() or name == str(row.process.uid) for name in names)
+
+
+def _number_term(key: str, get: Callable[[Row], int | None]) -> Callable[[str], Term[Row]]:
+    def parse(value: str) -> Term[Row]:
         if key == "uid" and value in ("?", "none"):
             return lambda row: row.process.uid is None
-        numbers = parse_numbers(key, value)
-        return lambda row: not numbers or get(row) in numbers
+        is_one = parse_numbers(key, value)
+        return lambda row: is_one(get(row))
 
     return parse
 
 
-def _anywhere(sought: str) -> Callable[[Row], bool]:
+def _anywhere(sought: str) -> Term[Row]:
     return lambda row: (
         sought in row.command.casefold()
         or sought in row.owner.casefold()
@@ -317,9 +282,39 @@ def _anywhere(sought: str) -> Callable[[Row], bool]:
     )
 
 
-_ROW_KEYS: Final = {
+_ROW_KEYS: Final[Mapping[str, Callable[[str], Term[Row]]]] = {
     "user": _of_user,
     "uid": _number_term("uid", lambda row: row.process.uid),
     "gpu": _number_term("gpu", lambda row: row.gpu.index),
     "pid": _number_term("pid", lambda row: row.holding.pid),
 }
+
+
+def _value(reading: Reading | float | None) -> Value | None:
+    return Value(float(reading)) if reading is not None and known(reading) else None
+
+
+def _used_of_declared(row: Row) -> Value | None:
+    """Return memory held / limit declared; a lower bound where other processes count towards the same limit."""
+    limit, held = row.limit, row.holding.memory
+    if limit is None or not known(limit.bytes) or limit.bytes <= 0 or not known(held):
+        return None
+    return Value(held / limit.bytes, at_least=bool(limit.scope))
+
+
+def _bytes(text: str) -> float:
+    return 0 if text == "0" else parse_size(text)
+
+
+_ROW_FIGURES: Final[Mapping[str, Figure[Row]]] = {
+    "mem": Figure(lambda row: _value(row.holding.memory), _bytes, gib),
+    "share": Figure(_used_of_declared, parse_ratio, lambda ratio: percent(ratio, 1)),
+    "sm": Figure(lambda row: _value(row.holding.sm), parse_percent, "{:.0f}".format),
+    "cpu": Figure(lambda row: _value(row.process.cpu), lambda text: parse_percent(text, 100_000), "{:.0f}".format),
+    "rss": Figure(lambda row: _value(row.process.rss), _bytes, gib),
+    "idle": Figure(lambda row: Value(*row.idle) if row.idle else None, parse_duration, duration),
+    "age": Figure(lambda row: _value(row.age), parse_duration, duration),
+}
+
+ROW_GRAMMAR: Final = Grammar(_ROW_KEYS, _anywhere, _ROW_FIGURES, {"mine": lambda row: row.mine})
+"""What the process list can be filtered by."""

@@ -21,9 +21,10 @@ from textual.message import Message
 from textual.screen import Screen
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
+from gpuwatch.analysis.filters import FilterError, find_next
 from gpuwatch.analysis.owner_message import message
 from gpuwatch.analysis.people import filter_for
-from gpuwatch.analysis.rows import Filter, FilterError, Row, RowKey, rows
+from gpuwatch.analysis.rows import Filter, Row, RowKey, rows
 from gpuwatch.errors import NoThreadError
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
@@ -206,6 +207,8 @@ class GpuwatchApp(App[int]):
         self._watchdog: ExitWatchdog | None = None
         self.clock = clock
         self._began = clock()
+        self._sought = Filter()
+        """Last filter that was typed: `n` and `N` jump by it."""
         self._paused_at: float | None = None
         if self.no_color:
             self._filters = [NoColors() if isinstance(one, Monochrome) else one for one in self._filters]
@@ -276,7 +279,10 @@ class GpuwatchApp(App[int]):
         panel.mine = self.options.mine
         try:
             user = clean(self.options.user)
-            panel.filter = Filter.parse(f"user:{user}" if user else self.options.filter)
+            words = [f"user:{user}"] * bool(user) + [self.options.filter] * bool(self.options.filter)
+            panel.filter = Filter.parse(" ".join(words), self.options.filters)
+            if self.options.filter:
+                self._sought = panel.filter
         except FilterError as error:
             self.notify(str(error), severity="warning", markup=False)
         self.theme_changed_signal.subscribe(self, lambda _theme: self._on_theme())
@@ -412,7 +418,13 @@ class GpuwatchApp(App[int]):
 
     def on_prompt_changed(self, message: Prompt.Changed) -> None:
         self.dashboard.processes.filter = message.filter
+        if message.filter.terms:
+            self._sought = message.filter
         self.paint()
+
+    def on_prompt_sought(self, message: Prompt.Sought) -> None:
+        self._sought = message.filter
+        self.action_find(1)
 
     def on_prompt_left(self, _message: Prompt.Left) -> None:
         """Draw the footer again in place of the prompt."""
@@ -458,15 +470,34 @@ class GpuwatchApp(App[int]):
         return action != "across" or (self.dashboard.gpus.active and self.dashboard.gpus.in_cells)
 
     def action_filter(self) -> None:
-        self.dashboard.prompt.open(self.dashboard.processes.filter.text, self.skin)
+        self.dashboard.prompt.open(self.dashboard.processes.filter.text, self.skin, self.options.filters)
         self.paint()
 
+    def action_find(self, by: int) -> None:
+        """Move the cursor to the next process that matches the last filter, and hide none; ask where there was none."""
+        panel = self.dashboard.processes
+        if not self._sought.terms:
+            self.dashboard.prompt.open("", self.skin, self.options.filters, finding=True)
+            self.paint()
+            return
+        place = find_next(panel.found, self._sought, panel.cursor, by)
+        if place is None:
+            self.notify(f"no process here matches {self._sought.text}", markup=False, timeout=4)
+        else:
+            self.dashboard.activate(panel)
+            panel.move(place - panel.cursor)
+
     def action_clear(self) -> None:
-        """Clear the filter, close its prompt, and show the processes of all GPUs."""
-        self.dashboard.processes.filter = Filter()
-        self.dashboard.following = False
-        if self.dashboard.prompt.display:
-            self.dashboard.prompt.close()
+        """Clear the filter, close its prompt, and show the processes of all GPUs.
+
+        Where the prompt asks what to jump to, only the prompt is closed.
+        """
+        prompt = self.dashboard.prompt
+        if not (prompt.display and prompt.finding):
+            self.dashboard.processes.filter = Filter()
+            self.dashboard.following = False
+        if prompt.display:
+            prompt.close()
         self.paint()
 
     def action_interval(self, by: int) -> None:

@@ -60,6 +60,8 @@ KEYS: list[Binding] = [
         "question_mark,h,f1", "help", "help", id="help", key_display="?", tooltip="Keys, marks and words explained"
     ),
     Binding("q", "quit", "quit", id="quit", tooltip="Quit; no other process ends"),
+    Binding("n", "find(1)", "next match", id="find.next", show=False, tooltip="The next match of the last filter"),
+    Binding("N", "find(-1)", "match before", id="find.before", show=False, tooltip="The match before"),
     Binding("y", "message", "message", id="message", show=False, tooltip="Copy a message to the owner"),
     Binding("up,k", "move(-1)", "up", id="up", show=False, tooltip="The process or GPU above"),
     Binding("down,j", "move(1)", "down", id="down", show=False, tooltip="The process or GPU below"),
@@ -148,6 +150,8 @@ _NAMES = {
     "switch": "Move the cursor to the GPUs, or back to the processes",
     "follow": "Follow the chosen GPU: only its processes, or all",
     "filter": "Filter the processes",
+    "find.next": "Jump to the next match of the last filter",
+    "find.before": "Jump to the match before",
     "mine": "Mine only, or everybody's",
     "people": "People: one row for each person",
     "tree": "Tree: runs, their ranks and their workers",

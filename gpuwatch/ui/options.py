@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from gpuwatch.alerts.alert import Alert, Mute
@@ -60,6 +60,9 @@ class Options:
     """User whose processes are shown at first; empty for all users."""
     mine: bool = False
     filter: str = ""
+    """Filter of the processes at first."""
+    filters: Mapping[str, str] = field(default_factory=dict)
+    """Saved filters by name."""
     read_only: bool = False
     ascii: bool = False
     theme: str = "dark"

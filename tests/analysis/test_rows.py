@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from gpuwatch.analysis.rows import SORTS, Filter, FilterError, ProcessOrder, Row, rows, share_words, sort
+from gpuwatch.analysis.filters import FilterError
+from gpuwatch.analysis.rows import SORTS, Filter, ProcessOrder, Row, rows, share_words, sort
 from gpuwatch.model import Declared, Knowledge, Memory, Presence, Process, Reason, Snapshot
 from tests.support.builders import GIB, MIB, TOTAL, gpu, holding, process, snapshot
 from tests.support.declaring import declares
@@ -79,7 +80,7 @@ def test_filters(text: str, left: list[tuple[int, int]]) -> None:
 
 
 def test_a_filter_that_is_none_says_what_is_allowed() -> None:
-    with pytest.raises(FilterError, match="gpu:x is no number; try gpu:3 or gpu:0,2"):
+    with pytest.raises(FilterError, match="gpu:x is no number; try gpu:3 or gpu:0,2-4"):
         Filter.parse("gpu:x")
 
 

@@ -11,7 +11,8 @@ from textual.events import Key
 from textual.widgets import Input
 
 from gpuwatch.alerts.alert import Alert, Severity, Unit
-from gpuwatch.analysis.rows import Filter, FilterError
+from gpuwatch.analysis.filters import FilterError
+from gpuwatch.analysis.rows import Filter
 from gpuwatch.recorder.store import Events
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
@@ -131,7 +132,7 @@ async def test_the_filter_narrows_the_list_as_one_types() -> None:
 async def test_what_is_wrong_with_a_filter_is_read_in_full_at_any_size(size: tuple[int, int]) -> None:
     async with running(frame(machine(4), alert(0, id="live")), size, helpers=log(past(5))) as (app, pilot):
         await pilot.press("e", "slash", *"gpu:x")
-        await until(pilot, lambda: "gpu:x is no number; try gpu:3 or gpu:0,2" in text_of(app))
+        await until(pilot, lambda: "gpu:x is no number; try gpu:3 or gpu:0,2-4" in text_of(app))
         await pilot.press("enter")
         await until(pilot, lambda: "is no number" not in text_of(app))
 

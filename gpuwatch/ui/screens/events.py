@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
@@ -15,15 +15,27 @@ from textual.widgets import Input
 
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.analysis.events import UNFINISHED, lasted_words, state_words, value_words
-from gpuwatch.analysis.rows import FilterError, parse_numbers, parse_terms
+from gpuwatch.analysis.filters import (
+    Figure,
+    FilterError,
+    Grammar,
+    ListFilter,
+    Term,
+    Value,
+    find_next,
+    parse_numbers,
+    parse_terms,
+)
 from gpuwatch.text import clean
 from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines
 from gpuwatch.ui.theme import Ground, Role, Skin
 from gpuwatch.ui.view import mark_of, subject_of, subject_words
 from gpuwatch.ui.widgets.footer import Hint, hints
 from gpuwatch.ui.widgets.lines import Line
+from gpuwatch.ui.widgets.prompt import FilterInput
 from gpuwatch.ui.widgets.row_list import RowList
 from gpuwatch.ui.widgets.table import Cell, Column
+from gpuwatch.units import duration, parse_duration
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -32,6 +44,7 @@ if TYPE_CHECKING:
     from gpuwatch.recorder.store import Events
 
 
+_HINT: Final = "rule:over  gpu:0,2-4  user:ada  pid:123  age<2h  any text  !not"
 WIDE: Final = 100
 """From this width on, a line shows how its event ended."""
 
@@ -150,31 +163,43 @@ def _as_known(alert: Alert, log: Events) -> Alert:
     return msgspec.structs.replace(alert, ended=until, how=UNFINISHED)
 
 
-Term = Callable[[Alert], bool]
+def event_terms(
+    words: str,
+    gpus: Callable[[Alert], Collection[int]] | None = None,
+    saved: Mapping[str, str] | None = None,
+    *,
+    now: Callable[[], float] = time.time,
+) -> tuple[Term[Alert], ...]:
+    """Parse a filter of events: `rule:over`, `gpu:0,2`, `user:ada`, `pid:123`, `age<2h`, any text; raises FilterError.
 
-
-def event_terms(words: str, gpus: Callable[[Alert], Collection[int]] | None = None) -> tuple[Term, ...]:
-    """Parse a filter of events: `rule:over`, `gpu:0,2`, `user:ada`, `pid:123`, any text; raises FilterError.
-
-    The grammar is that of the process list. `gpus` gives the indices of the GPUs that an event is about.
+    `gpuwatch.analysis.filters` has the grammar. `gpus` gives the indices of the GPUs that an event is about, `saved`
+    are the saved filters by name, and `now` is the wall clock.
     """
     about = gpus or (lambda alert: () if alert.index is None else (alert.index,))
 
-    def on_gpu(value: str) -> Term:
-        numbers = parse_numbers("gpu", value)
-        return lambda alert: not numbers or not numbers.isdisjoint(about(alert))
+    def on_gpu(value: str) -> Term[Alert]:
+        is_one = parse_numbers("gpu", value)
+        return lambda alert: any(map(is_one, about(alert)))
 
-    def of_pid(value: str) -> Term:
-        numbers = parse_numbers("pid", value)
-        return lambda alert: not numbers or not numbers.isdisjoint(alert.pids)
+    def of_pid(value: str) -> Term[Alert]:
+        is_one = parse_numbers("pid", value)
+        return lambda alert: any(map(is_one, alert.pids))
 
-    keys: dict[str, Callable[[str], Term]] = {
-        "rule": lambda value: lambda alert: value in alert.rule.casefold(),
-        "gpu": on_gpu,
-        "user": lambda value: lambda alert: any(value in owner.casefold() for owner in alert.owners),
-        "pid": of_pid,
-    }
-    return parse_terms(words, keys=keys, anywhere=lambda sought: lambda alert: sought in _text(alert))
+    def of_rule(value: str) -> Term[Alert]:
+        names = [name for name in value.split(",") if name]
+        return lambda alert: any(name in alert.rule.casefold() for name in names)
+
+    def of_user(value: str) -> Term[Alert]:
+        names = [name for name in value.split(",") if name]
+        return lambda alert: any(name in owner.casefold() for name in names for owner in alert.owners)
+
+    grammar: Grammar[Alert] = Grammar(
+        keys={"rule": of_rule, "gpu": on_gpu, "user": of_user, "pid": of_pid},
+        anywhere=lambda sought: lambda alert: sought in _text(alert),
+        figures={"age": Figure(lambda alert: Value(max(0.0, now() - alert.raised)), parse_duration, duration)},
+        flags={},
+    )
+    return parse_terms(words, grammar, saved)
 
 
 def _text(alert: Alert) -> str:
@@ -223,7 +248,11 @@ class EventsScreen(ListScreen[EventList]):
         Binding("a", "acknowledge", "ack", id="events.acknowledge", tooltip="Acknowledge or mute this event"),
         Binding("o", "ongoing", "ongoing", id="events.ongoing", tooltip="Show only what is ongoing, or everything"),
     )
-    BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *KEYS,
+        Binding("n", "find(1)", "next match", show=False, id="events.next", tooltip="The next match"),
+        Binding("N", "find(-1)", "match before", show=False, id="events.before", tooltip="The match before"),
+    ]
 
     def __init__(
         self,
@@ -246,19 +275,20 @@ class EventsScreen(ListScreen[EventList]):
         self._restarts = frame.restarts if frame is not None else 0
         self._note = ""
         self._ongoing_only = False
-        self._words = ""
-        self._terms: tuple[Term, ...] = ()
+        self._filter: ListFilter[Alert] = ListFilter()
+        self._sought: ListFilter[Alert] = ListFilter()
+        """Last filter that was typed: `n` and `N` jump by it."""
+        self._finding = False
+        """Whether the filter that is being typed is one to jump by."""
         self._wrong = ""
         """Error of the filter that is being typed; the last valid filter applies meanwhile."""
 
-        hint = "rule:over  gpu:0,2  user:ada  pid:123  any text  -not"
-        self._entry = Input(compact=True, select_on_focus=False, placeholder=hint)
+        self._entry = FilterInput()
 
     def entries(self) -> Iterable[Widget]:
         return (self._entry,)
 
     def start(self) -> None:
-        self._entry.cursor_blink = False
         self.set_interval(READ_EVERY, self._look)
         self._look()
 
@@ -316,9 +346,7 @@ class EventsScreen(ListScreen[EventList]):
     def found(self) -> list[Alert]:
         """Return the events that match, the newest first."""
         chosen = [
-            alert
-            for alert in self._every()
-            if all(term(alert) for term in self._terms) and (alert.ended is None or not self._ongoing_only)
+            alert for alert in self._every() if self._filter(alert) and (alert.ended is None or not self._ongoing_only)
         ]
         return sorted(chosen, key=lambda alert: (alert.ended is None, alert.raised), reverse=True)
 
@@ -351,7 +379,7 @@ class EventsScreen(ListScreen[EventList]):
         total = len(self._every())
         words = [f"{len(found)} in all" if len(found) == total else f"{len(found)} of {total}"]
         words += [f"{sum(alert.ended is None for alert in found)} ongoing"]
-        words += [f"filter: {self._words}"] * bool(self._words) + ["ongoing only"] * self._ongoing_only
+        words += [f"filter: {self._filter.text}"] * bool(self._filter.text) + ["ongoing only"] * self._ongoing_only
         words += ["since gpuwatch started"] * (self._read is None)
         summary = f" {self._skin.glyphs.dot} ".join(words)
         # What is wrong with a filter comes first, where there is room for it at any width.
@@ -364,8 +392,8 @@ class EventsScreen(ListScreen[EventList]):
         return [self._why_empty()]
 
     def _why_empty(self) -> str:
-        if self._words:
-            return f"no event matches “{self._words}”: Esc clears the filter"
+        if self._filter.text:
+            return f"no event matches “{self._filter.text}”: Esc clears the filter"
         if self._ongoing_only:
             return "nothing holds now: o shows what has ended"
         if self._reading is not None and not self._logged:
@@ -377,22 +405,43 @@ class EventsScreen(ListScreen[EventList]):
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
         words = clean(event.value, 200)
+        wrong: FilterError | None = None
         try:
-            self._terms = event_terms(words, self._gpus_of)
+            terms = event_terms(words, self._gpus_of, self._entry.saved, now=lambda: self.rows.now)
         except FilterError as error:
-            self._wrong = str(error)
+            wrong = error
         else:
-            self._words, self._wrong = words, ""
+            parsed = ListFilter(words, terms)
+            if terms:
+                self._sought = parsed
+            if not self._finding:
+                self._filter = parsed
+        self._wrong = str(wrong or "")
+        self._entry.mark(wrong)
         self.paint()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Keep the filter, and move the focus back to the list."""
+        """Keep the filter, or jump by it, and move the focus back to the list."""
         event.stop()
-        event.input.value, self._wrong = self._words, ""
+        finding = self._finding
         self._close_filter()
+        if finding and self._sought.terms:
+            self.action_find(1)
+
+    def _open_filter(self, words: str, *, finding: bool = False) -> None:
+        entry = self._entry
+        self._finding = finding
+        entry.saved = self.app.options.filters
+        entry.value = words
+        entry.placeholder = f"{_HINT}  {entry.offered}".rstrip()
+        entry.cursor_position = len(words)
+        entry.display = True
+        self.set_focus(entry)
+        self.paint()
 
     def _close_filter(self) -> None:
         self._entry.display = False
+        self._finding, self._wrong = False, ""
         self.set_focus(None)
         self.paint()
 
@@ -401,17 +450,25 @@ class EventsScreen(ListScreen[EventList]):
         return action != "filter" or not self._entry.display
 
     def action_filter(self) -> None:
-        entry = self._entry
-        entry.display = True
-        self.set_focus(entry)
-        self.paint()
+        self._open_filter(self._filter.text)
+
+    def action_find(self, by: int) -> None:
+        """Move the cursor to the next event that matches the last filter; ask where there was none."""
+        if not self._sought.terms:
+            self._open_filter("", finding=True)
+            return
+        place = find_next(self.rows.found, self._sought, self.rows.cursor, by)
+        if place is None:
+            self.notify(f"no event here matches {self._sought.text}", markup=False, timeout=4)
+        else:
+            self.rows.move(place - self.rows.cursor)
 
     def action_close(self) -> None:
-        """Clear the filter where there is one; otherwise go back."""
-        entry = self._entry
-        if entry.display or self._words:
-            entry.value = self._words = self._wrong = ""
-            self._terms = ()
+        """Close what asks where to jump, or clear the filter where there is one; otherwise go back."""
+        if self._finding:
+            self._close_filter()
+        elif self._entry.display or self._filter.text:
+            self._filter = ListFilter()
             self._close_filter()
         else:
             self.dismiss(None)

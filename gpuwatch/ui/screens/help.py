@@ -23,8 +23,8 @@ _GROUPS = {
         *("replay.step.back", "replay.step.forward"),
     ),
     "Processes and GPUs": (
-        *("detail", "switch", "follow", "filter", "clear", "mine", "sort.left", "sort.right", "reverse"),
-        *("end", "message"),
+        *("detail", "switch", "follow", "filter", "find.next", "find.before", "clear", "mine"),
+        *("sort.left", "sort.right", "reverse", "end", "message"),
     ),
     "Who and what": ("people", "tree", "strays"),
     "Alerts": ("events", "acknowledge"),
@@ -167,14 +167,20 @@ def legend(glyphs: Glyphs) -> list[Section]:
 _FILTER = Section(
     "Filter: processes that match every term",
     (
-        Fact("user:ada", "the user's name has this in it, or this is the uid"),
+        Fact("user:ada,ben", "the user's name has one of these in it, or this is the uid"),
         Fact("uid:1001", "of this uid"),
-        Fact("gpu:0,2", "on one of these GPUs"),
+        Fact("gpu:0-3,5", "on one of these GPUs"),
         Fact("pid:123", "this process"),
         Fact("mine", "your own"),
         Fact("train", "the command, user, PID or GPU name has this in it"),
-        Fact("-mine", "- before any term excludes what matches"),
+        Fact("mem>10GiB", "holds more than 10 GiB; rss: host memory; also with >= < <= and ="),
+        Fact("idle>30m", "idle for more than 30 min; age: time since its start"),
+        Fact("sm>50", "SM %; cpu: CPU %"),
+        Fact("share>1", "memory held / limit declared"),
+        Fact("!train -mine", "! or - before any term excludes what matches"),
+        Fact("@long", "the filter called long in [filters] of gpuwatch.toml; Tab offers them"),
         Fact("rule:uses", "only in the list of events: the rule's name has this in it"),
+        Fact("n N", "after / and Esc: from match to match, with all processes in sight"),
     ),
 )
 _MORE = Section(

@@ -1,32 +1,113 @@
-"""Prompt in which a filter is typed; the list follows each key."""
+"""Prompt in which a filter is typed: the list follows each key, a mistake is marked, and saved filters are offered."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar, Final
+
+from rich.cells import cell_len
+from rich.highlighter import Highlighter
+from rich.style import Style
+from rich.text import Text
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input
 
-from gpuwatch.analysis.rows import Filter, FilterError
+from gpuwatch.analysis.filters import FilterError
+from gpuwatch.analysis.rows import Filter
 from gpuwatch.ui.theme import Skin
 from gpuwatch.ui.widgets.lines import LineBuilder, LinePanel
 
-HINTS = (
-    "user:ada  gpu:0,2  pid:123  mine  any text  -not   Enter keeps it, Esc clears it",
-    "user:ada  gpu:0,2  pid:123  mine  any text  -not",
-    "user:ada gpu:0,2 pid:123 mine text -not",
-    "user: gpu: pid: mine text -not",
+HINTS: Final = (
+    "user:ada,ben  gpu:0-3  mine  mem>10GiB  idle>30m  share>1  !text   Enter keeps it, Esc clears it",
+    "user:ada  gpu:0-3  mine  mem>10GiB  idle>30m  share>1  !text",
+    "user:ada gpu:0-3 mine mem>10GiB idle>30m !text",
+    "user:ada gpu:0-3 mem>10GiB !text",
+    "user: gpu: mem> idle> !text",
 )
 """How a filter looks; the longest that fits is shown."""
+FIND_HINTS: Final = (
+    "what to jump to: ada  gpu:0-3  mem>10GiB  idle>30m   Enter jumps, n and N go on, Esc leaves it",
+    "what to jump to: ada  gpu:0-3  mem>10GiB",
+    "Enter jumps, n and N go on",
+)
 NOTE = 0.6
 """Part of the width for the note beside the filter."""
 
+_MISTAKE: Final = Style(reverse=True)  # visible without colours, too
+
+
+class FilterInput(Input):
+    """Input of a filter that marks a wrong term. Tab and Down put the next saved filter in, as `@name`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab,down", "offer(1)", "saved filter", show=False),
+        Binding("shift+tab,up", "offer(-1)", "saved filter before", show=False),
+    ]
+
+    class _Marker(Highlighter):
+        """Marks the wrong term."""
+
+        def __init__(self) -> None:
+            self.place = (0, 0)
+
+        def highlight(self, text: Text) -> None:
+            text.stylize(_MISTAKE, *self.place)
+
+    def __init__(self, *, placeholder: str = "", id: str | None = None) -> None:
+        self._marker = self._Marker()
+        super().__init__(compact=True, select_on_focus=False, highlighter=self._marker, placeholder=placeholder, id=id)
+        self.saved: Mapping[str, str] = {}
+        """Saved filters by name."""
+
+    def on_mount(self) -> None:
+        """Turn the blinking of the cursor off: each blink is a write to the terminal."""
+        self.cursor_blink = False
+
+    def mark(self, error: FilterError | None) -> None:
+        """Mark the wrong term of an error; None for no error."""
+        self._marker.place = (error.start, error.end) if error else (0, 0)
+        self.refresh()
+
+    def action_offer(self, by: int) -> None:
+        """Put the next saved filter in place of the last word where that begins with `@`, or after it."""
+        names = list(self.saved)
+        head, blank, word = self.value.rpartition(" ")
+        if not word.startswith("@"):
+            head, blank, word = (self.value.rstrip(), " ", "") if self.value.strip() else ("", "", "")
+        begun = [name for name in names if name.casefold().startswith(word[1:].casefold())]
+        if word[1:] in names:
+            name = names[(names.index(word[1:]) + by) % len(names)]
+        elif begun:
+            name = begun[0 if by > 0 else -1]
+        else:
+            return
+        self.value = f"{head}{blank}@{name}"
+        self.cursor_position = len(self.value)
+
+    @property
+    def offered(self) -> str:
+        """The saved filter that the last word names, with its text; else the names of all; empty for none."""
+        word = self.value.rpartition(" ")[2].lstrip("-!")
+        if text := self.saved.get(word[1:]) if word.startswith("@") else None:
+            return f"{word}: {text}"
+        return f"Tab: {' '.join(f'@{name}' for name in self.saved)}" if self.saved else ""
+
 
 class Prompt(Horizontal):
-    """Line with an input for a filter."""
+    """Line with an input for a filter, or for what to jump to."""
 
     class Changed(Message):
         """Message: a valid filter was typed."""
+
+        def __init__(self, filter: Filter) -> None:
+            self.filter = filter
+            super().__init__()
+
+    class Sought(Message):
+        """Message: a filter to jump by was typed and confirmed."""
 
         def __init__(self, filter: Filter) -> None:
             self.filter = filter
@@ -41,42 +122,53 @@ class Prompt(Horizontal):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._skin: Skin | None = None
+        self.finding = False
+        """Whether it asks what to jump to; the list stays as it is."""
+        self._sought = Filter()
 
     def compose(self) -> ComposeResult:
         yield LinePanel(id="slash")
-        yield Input(compact=True, select_on_focus=False, id="filter")
+        yield FilterInput(id="filter")
         yield self._Note(id="note")
 
-    def on_mount(self) -> None:
-        """Turn the blinking of the cursor off: each blink is a write to the terminal."""
-        self.query_one(Input).cursor_blink = False
-
-    def open(self, text: str, skin: Skin) -> None:
-        """Show the prompt with the present filter."""
+    def open(self, text: str, skin: Skin, saved: Mapping[str, str] | None = None, *, finding: bool = False) -> None:
+        """Show the prompt with the present filter; `saved` are the saved filters by name."""
         self.display = True
         self._skin = skin
-        self.query_one("#slash", LinePanel).show([LineBuilder(skin, "band").write(" / ", "strong").build(3)])
-        entry = self.query_one(Input)
+        self.finding, self._sought = finding, Filter()
+        sign = " n " if finding else " / "
+        self.query_one("#slash", LinePanel).show([LineBuilder(skin, "band").write(sign, "strong").build(3)])
+        entry = self.query_one(FilterInput)
+        entry.saved = saved or {}
         entry.value = text
         entry.cursor_position = len(text)
+        entry.mark(None)
         self.screen.set_focus(entry)  # at once: entry.focus() would let the next keys pass as commands
-        self._say("")
+        self._say()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Parse the filter; an invalid one leaves the last valid one in place."""
         event.stop()
         if self._skin is None:  # the input is being made
             return
+        entry = self.query_one(FilterInput)
+        wrong: FilterError | None = None
         try:
-            self.post_message(self.Changed(Filter.parse(event.value)))
+            parsed = Filter.parse(event.value, entry.saved)
         except FilterError as error:
-            self._say(str(error))
+            wrong = error
         else:
-            self._say("")
+            self._sought = parsed
+            if not self.finding:
+                self.post_message(self.Changed(parsed))
+        entry.mark(wrong)
+        self._say(wrong)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Keep the filter."""
+        """Keep the filter, or jump."""
         event.stop()
+        if self.finding and self._sought.terms:
+            self.post_message(self.Sought(self._sought))
         self.close()
 
     def close(self) -> None:
@@ -84,12 +176,21 @@ class Prompt(Horizontal):
         self.screen.set_focus(None)
         self.post_message(self.Left())
 
-    def _say(self, wrong: str) -> None:
+    def _say(self, wrong: FilterError | None = None) -> None:
         if self._skin is None:
             return
-        note = self.query_one(self._Note)
+        note, entry = self.query_one(self._Note), self.query_one(FilterInput)
         width = max(2, int(self.app.size.width * NOTE))
-        text = wrong or next((hint for hint in HINTS if len(hint) < width), HINTS[-1])
+        offered = entry.offered
+        hints: tuple[str, ...] = FIND_HINTS if self.finding else HINTS
+        if offered.startswith("Tab"):
+            hints = (*(f"{hint}   {offered}" for hint in hints), *hints)
+        elif offered:
+            hints = (offered,)
+        text = str(wrong) if wrong else next((hint for hint in hints if len(hint) < width), hints[-1])
+        if wrong:  # all that the filter leaves, but for the sign before it and the cursor behind it
+            width = max(width, min(cell_len(text) + 2, self.app.size.width - 5 - cell_len(entry.value)))
+        note.styles.width = width
         builder = LineBuilder(self._skin, "band").gap()
         note.show([builder.write(text, "warning" if wrong else "muted", width - 1).build(width)])
 

@@ -1,0 +1,195 @@
+"""Filters of lists: one grammar for all lists, parsed into terms that an item must match. Pure functions.
+
+A filter is a text of terms with blanks between them; an item must match every term:
+
+    user:ada,ben   gpu:0-3,5   a key and its values: one of them must match
+    mem>10GiB   idle>=30m      a comparison of a figure, by > >= < <= or =, with a value and its unit
+    mine                       a keyword
+    @long                      all terms of a saved filter
+    train                      any other text, which is sought in what the list shows
+    !jupyter   -mine           a term that must not match
+
+Case does not matter. A figure that is not known matches no comparison. An unfinished term (`gpu:`, `mem>`, `!`) is left
+out. Each list says which keys, figures and keywords it has; it refuses those of other lists, instead of reading them
+as text.
+"""
+
+from __future__ import annotations
+
+import difflib
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+T = TypeVar("T")
+Term: TypeAlias = Callable[[T], bool]
+
+KEYS: Final = ("user", "uid", "gpu", "pid", "rule")
+FIGURES: Final = ("mem", "share", "sm", "cpu", "rss", "idle", "age")
+FLAGS: Final = ("mine",)
+"""Keys, figures and keywords of all lists."""
+
+
+class FilterError(ValueError):
+    """Error in a filter; the text names what was found and what is allowed."""
+
+    def __init__(self, words: str, start: int = 0, end: int = 0) -> None:
+        """`start` and `end` are the place of the wrong term in the filter."""
+        super().__init__(words)
+        self.start, self.end = start, end
+
+
+class Value(NamedTuple):
+    """Value of a figure."""
+
+    number: float
+    at_least: bool = False
+    """Whether the number is only a lower bound: it then matches `>` and `>=` alone."""
+
+
+class Figure(NamedTuple, Generic[T]):
+    """Figure of an item that a filter can compare."""
+
+    get: Callable[[T], Value | None]
+    """Returns None where the figure is not known."""
+    parse: Callable[[str], float]
+    """Parses the value in a filter; raises ValueError."""
+    show: Callable[[float], str]
+    """Formats a value as the list does: `=` matches what is shown as the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListFilter(Generic[T]):
+    """Filter of one list: an item must match every term."""
+
+    text: str = ""
+    terms: tuple[Term[T], ...] = ()
+
+    def __call__(self, one: T) -> bool:
+        """Return whether an item matches every term."""
+        return all(term(one) for term in self.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar(Generic[T]):
+    """What the items of one list can be filtered by."""
+
+    keys: Mapping[str, Callable[[str], Term[T]]]
+    """Keys of `KEYS`, each with the parser of its values."""
+    anywhere: Callable[[str], Term[T]]
+    """Makes the term of any other text."""
+    figures: Mapping[str, Figure[T]]
+    flags: Mapping[str, Term[T]]
+
+    @property
+    def allowed(self) -> str:
+        """What this list can be filtered by, in words."""
+        compared = [f"{', '.join(self.figures)} with > >= < <= ="] * bool(self.figures)
+        return ", ".join([*(f"{key}:" for key in self.keys), *self.flags, *compared])
+
+
+def parse_terms(text: str, grammar: Grammar[T], saved: Mapping[str, str] | None = None) -> tuple[Term[T], ...]:
+    """Parse a filter into its terms; `saved` are the saved filters by name. Raises FilterError."""
+    found = []
+    for word in re.finditer(r"\S+", text):
+        try:
+            term = _parse_term(word[0].casefold(), grammar, saved or {})
+        except ValueError as error:
+            raise FilterError(str(error), *word.span()) from None
+        if term is not None:
+            found.append(term)
+    return tuple(found)
+
+
+_COMPARISON: Final = re.compile(r"([a-z]+)(>=|<=|>|<|=)(.*)")
+_OPERATORS: Final = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+
+
+def _parse_term(word: str, grammar: Grammar[T], saved: Mapping[str, str]) -> Term[T] | None:
+    """Parse one word; None where it is unfinished. Raises ValueError."""
+    bare = word[1:] if word[0] in "-!" else word
+    if not bare:
+        return None
+    head, colon, value = bare.partition(":")
+    term: Term[T] | None
+    if bare[0] == "@":
+        term = _saved_term(bare[1:], grammar, saved)
+    elif match := _COMPARISON.fullmatch(bare):
+        term = _comparison(match[1], match[2], match[3], grammar)
+    elif colon and head in KEYS:
+        if head not in grammar.keys:
+            raise FilterError(f"{head}: is no term of this list; {grammar.allowed} and any text are")
+        term = grammar.keys[head](value) if value.strip(",") else None
+    elif head in FLAGS and not colon:
+        if head not in grammar.flags:
+            raise FilterError(f"{head} is no term of this list; {grammar.allowed} and any text are")
+        term = grammar.flags[head]
+    else:
+        term = grammar.anywhere(bare)
+    return term if term is None or bare is word else _negated(term)
+
+
+def _negated(term: Term[T]) -> Term[T]:
+    return lambda one: not term(one)
+
+
+def _comparison(name: str, sign: str, value: str, grammar: Grammar[T]) -> Term[T] | None:
+    figure = grammar.figures.get(name)
+    if figure is None and name in FIGURES:
+        raise FilterError(f"{name} is no figure of this list; {grammar.allowed} and any text are allowed")
+    if figure is None and sign == "=":  # commands have `lr=0.1`
+        return grammar.anywhere(f"{name}={value}")
+    if figure is None:
+        near = difflib.get_close_matches(name, grammar.figures, n=1, cutoff=0.6)
+        allowed = f"did you mean {near[0]}{sign}?" if near else f"{', '.join(grammar.figures)} can be"
+        raise FilterError(f"{name} cannot be compared; {allowed}")
+    return _compare(figure, sign, figure.parse(value)) if value else None
+
+
+def _compare(figure: Figure[T], sign: str, wanted: float) -> Term[T]:
+    def term(one: T) -> bool:
+        value = figure.get(one)
+        if value is None or (value.at_least and ">" not in sign):
+            return False
+        if sign == "=":
+            return figure.show(value.number) == figure.show(wanted)
+        return bool(_OPERATORS[sign](value.number, wanted))
+
+    return term
+
+
+def _saved_term(name: str, grammar: Grammar[T], saved: Mapping[str, str]) -> Term[T] | None:
+    if not name:
+        return None
+    texts = {one.casefold(): text for one, text in saved.items()}
+    if name not in texts:
+        known = ", ".join(f"@{one}" for one in saved)
+        raise FilterError(
+            f"no saved filter is called {name}; {known or 'the table [filters] of gpuwatch.toml has none'}"
+        )
+    if re.search(r"(?:^|\s)[-!]?@", texts[name]):
+        raise FilterError(f"@{name} names another saved filter; write its terms instead")
+    return ListFilter(texts[name], parse_terms(texts[name], grammar))
+
+
+def find_next(items: Sequence[T], is_match: Term[T], place: int, by: int) -> int | None:
+    """Return the place of the next match after `place` (`by` 1) or before it (-1), past the end from the other end."""
+    count = len(items)
+    places = ((place + by * step) % count for step in range(1, count + 1))
+    return next((one for one in places if is_match(items[one])), None)
+
+
+def parse_numbers(key: str, value: str) -> Callable[[int | None], bool]:
+    """Parse the values of `gpu:0,2-4`, and return whether a number is one of them; raises FilterError."""
+    spans = []
+    for part in filter(None, value.split(",")):
+        found = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", part)
+        if found is None:
+            raise FilterError(f"{key}:{value} is no number; try {key}:3 or {key}:0,2-4")
+        first, last = int(found[1]), int(found[2] or found[1])
+        if first > last:
+            raise FilterError(f"{key}:{part} ends before it begins; try {key}:{last}-{first}")
+        spans.append((first, last))
+    return lambda number: number is not None and any(low <= number <= high for low, high in spans)

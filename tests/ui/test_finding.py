@@ -1,0 +1,156 @@
+"""Finding processes and events: comparisons, a mistake where it is, saved filters, and jumps that hide nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.screens.events import EventsScreen
+from gpuwatch.ui.widgets.prompt import FilterInput
+from tests.support.dashboards import alert, frame, machine, running, screen, text
+from tests.support.screens import press, text_of
+
+SAVED = {"big": "mem>4GiB", "ada": "user:ada", "bens": "user:ben"}
+
+
+def pids(app: GpuwatchApp) -> list[int]:
+    """Return the PIDs in the list."""
+    return sorted(row.holding.pid for row in app.dashboard.processes.found)
+
+
+def selected(app: GpuwatchApp) -> int:
+    """Return the PID under the cursor."""
+    row = app.dashboard.processes.selected
+    assert row is not None
+    return row.holding.pid
+
+
+def marked(app: GpuwatchApp) -> str:
+    """Return the part of the filter that is marked as wrong."""
+    shown = app.screen.query_one(FilterInput)._value
+    return "".join(shown.plain[span.start : span.end] for span in shown.spans)
+
+
+@pytest.mark.parametrize("size", [(160, 50), (80, 24), (60, 10)])
+async def test_a_mistake_is_marked_and_hides_nothing(size: tuple[int, int]) -> None:
+    async with running(frame(machine(2)), size) as (app, pilot):
+        await press(pilot, "slash", *"gpu:1 mem>3")
+        assert pids(app) == [1010, 1011, 1012, 1013, 1014]
+        assert marked(app) == "mem>3"
+        assert "size '3' has no unit; write 3GiB" in screen(app)[-1]
+        await press(pilot, *"GiB")
+        assert pids(app) == [1012, 1013, 1014]
+        assert marked(app) == ""
+        await press(pilot, *" sm>x")
+        assert (pids(app), marked(app)) == ([1012, 1013, 1014], "sm>x")
+        await press(pilot, "enter")
+        assert pids(app) == [1012, 1013, 1014]
+
+
+async def test_saved_filters_are_offered_one_after_the_other() -> None:
+    async with running(frame(machine(2)), filters=SAVED) as (app, pilot):
+        entry = app.screen.query_one(FilterInput)
+        await press(pilot, "slash")
+        assert "Tab: @big @ada @bens" in app.dashboard.prompt.note
+        for key, name in (("tab", "big"), ("down", "ada"), ("down", "bens"), ("tab", "big"), ("up", "bens")):
+            await press(pilot, key)
+            assert entry.value == f"@{name}"
+            assert app.dashboard.prompt.note == f"@{name}: {SAVED[name]}"
+        assert {row.owner for row in app.dashboard.processes.found} == {"ben"}
+        entry.value = "gpu:1"
+        await press(pilot, "shift+tab")
+        assert entry.value == "gpu:1 @bens"
+        entry.value = "gpu:1 @B"
+        await pilot.pause()
+        assert "no saved filter is called b; @big, @ada, @bens" in app.dashboard.prompt.note
+        await press(pilot, "tab", "enter")
+        assert entry.value == "gpu:1 @big"
+        assert pids(app) == [1013, 1014]
+        assert app.dashboard.active is app.dashboard.processes
+
+
+async def test_without_saved_filters_tab_does_nothing() -> None:
+    async with running(frame(machine(2))) as (app, pilot):
+        await press(pilot, "slash", "a", "tab", "down")
+        assert app.screen.query_one(FilterInput).value == "a"
+        assert app.dashboard.prompt.display
+
+
+async def test_saved_filters_change_with_the_configuration() -> None:
+    async with running(frame(machine(2)), filters={"old": "mine"}) as (app, pilot):
+        app.set_options(replace(app.options, filters=SAVED))
+        await press(pilot, "slash", "tab", "enter")
+        assert app.dashboard.processes.filter.text == "@big"
+
+
+async def test_n_jumps_by_the_last_filter_round_the_end_and_hides_nothing() -> None:
+    async with running(frame(machine(2))) as (app, pilot):
+        await press(pilot, "slash", *"user:ben", "enter", "escape")
+        assert len(pids(app)) == 10
+        for key, pid in (("n", 1001), ("n", 1011), ("N", 1001), ("N", 1011)):
+            await press(pilot, key)
+            assert selected(app) == pid
+        assert len(pids(app)) == 10
+
+
+async def test_n_without_a_filter_asks_what_to_jump_to() -> None:
+    async with running(frame(machine(2))) as (app, pilot):
+        await press(pilot, "n", *"mem<2GiB")
+        assert screen(app)[-1].startswith(" n mem<2GiB")
+        assert len(pids(app)) == 10
+        await press(pilot, "enter")
+        assert (selected(app), len(pids(app))) == (1000, 10)
+        assert app.dashboard.processes.filter.text == ""
+        assert not app.dashboard.prompt.display
+
+
+async def test_esc_leaves_the_jump_and_keeps_the_filter() -> None:
+    async with running(frame(machine(2)), filter="") as (app, pilot):
+        app.show_only("gpu:1")
+        await press(pilot, "n", *"ada", "escape")
+        assert (app.dashboard.processes.filter.text, app.dashboard.prompt.display) == ("gpu:1", False)
+        await press(pilot, "escape")
+        assert len(pids(app)) == 10
+
+
+async def test_a_jump_to_nothing_says_so() -> None:
+    async with running(frame(machine(2))) as (app, pilot):
+        await press(pilot, "slash", *"zzz", "enter", "escape", "n")
+        assert [one.message for one in app._notifications] == ["no process here matches zzz"]
+
+
+async def test_the_filter_at_the_start_is_added_to_the_user() -> None:
+    async with running(frame(machine(2)), user="ada", filter="@big !gpu:0", filters={"big": "mem>1GiB"}) as (
+        app,
+        pilot,
+    ):
+        assert pids(app) == [1010]
+        assert "user:ada @big !gpu:0" in text(app)
+        await press(pilot, "escape", "n")
+        assert selected(app) == 1010
+
+
+async def test_events_have_the_same_marks_offers_and_jumps() -> None:
+    held = [alert(index, id=str(index), title=f"event {index}", raised=1.0 + index) for index in range(4)]
+    async with running(frame(machine(4), *held), filters={"one": "gpu:1"}) as (app, pilot):
+        await press(pilot, "e")
+        events = app.screen
+        assert isinstance(events, EventsScreen)
+        await press(pilot, "n", *"@o", "tab", "enter")
+        assert [one.title for one in events.rows.found] == ["event 3", "event 2", "event 1", "event 0"]
+        assert (events.rows.cursor, events.query_one(FilterInput).display) == (2, False)
+        await press(pilot, "slash", *"gpu:2-3 mem>3GiB")
+        assert marked(app) == "mem>3GiB"
+        assert "mem is no figure of this list" in text_of(app)
+        assert len(events.rows.found) == 2
+        await press(pilot, "escape", "n")
+        first = events.rows.cursor
+        await press(pilot, "N")
+        assert {first, events.rows.cursor} == {0, 1}
+        assert len(events.rows.found) == 4
+        await press(pilot, "slash", *"age<1s")
+        assert "no event matches" in text_of(app)
+        await press(pilot, "escape", "escape")
+        assert app.screen is app.dashboard
