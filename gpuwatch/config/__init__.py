@@ -2,7 +2,7 @@
 
 A flag overrides the user's file, which overrides the administrator's file; only the administrator's `[[share]]`
 tables are upper bounds that no other file can raise. `[alerts]`, `[allowance]`, `[[rule]]` and `[[share]]` belong to
-the parts that use them. A field with a description is a key.
+the parts that use them. A field with a description is a key. The keys of `[filters]` are names that the user chooses.
 """
 
 from __future__ import annotations
@@ -105,6 +105,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The `[[share]]` tables of both files, the administrator's first."""
     rules: tuple[CustomRule, ...] = ()
     """The `[[rule]]` tables of both files; of two with one name the user's own."""
+
+    filters: dict[str, str] = {}
+    """The table `[filters]` of both files: texts of filters by name; of two with one name the user's own."""
 
     def limits(self) -> Limits:
         """Return the limits of the rules, with the allowances and the user's own rules."""

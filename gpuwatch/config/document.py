@@ -14,7 +14,7 @@ from gpuwatch.alerts.alert import Unit
 from gpuwatch.alerts.limits import CustomRule
 from gpuwatch.alerts.rules.custom import METRICS
 from gpuwatch.config import Config
-from gpuwatch.config.keys import Key, amount_keys, keys_of, sections, value_of
+from gpuwatch.config.keys import Key, amount_keys, keys_of, sections, toml_string, value_of
 from gpuwatch.config.reading import Origin
 from gpuwatch.declared.facts import Share
 
@@ -45,6 +45,10 @@ HEAD: Final = """\
 """
 
 RULES: Final = "# A rule of your own; any number of these. Metrics, by what they are about (scope), and in what unit:\n"
+FILTERS: Final = """\
+[filters]  # filters with names of your own: in the line of `/` by Tab or as @long, and as --filter @long
+# long = "mem>10GiB idle>30m"
+"""
 SHARES: Final = "# What was agreed on with somebody who cannot change a launch.\n"
 
 
@@ -52,7 +56,9 @@ def default_text() -> str:
     """Return the file that `--init` writes: every key commented out, with its default and its meaning."""
     tables = [textwrap.indent(table, "# ", lambda line: not line.startswith("[")) for table in _default_tables()]
     metrics = "".join(_metrics(scope) + "\n" for scope in ("gpu", "process", "user"))
-    return "\n".join([HEAD, *tables, RULES + metrics + _example("rule", CustomRule), SHARES + _example("share", Share)])
+    return "\n".join(
+        [HEAD, *tables, FILTERS, RULES + metrics + _example("rule", CustomRule), SHARES + _example("share", Share)]
+    )
 
 
 def effective_text(config: Config, origins: Mapping[str, Origin]) -> str:
@@ -61,6 +67,12 @@ def effective_text(config: Config, origins: Mapping[str, Origin]) -> str:
     The text can be read as the same configuration, except for secrets, which are masked and commented out.
     """
     blocks = [*_tables(config, lambda name, _: str(origins.get(name, Origin())))]
+    saved = [
+        (f"{name} = {toml_string(words)}", str(origins.get(f"filters.{name}", Origin())))
+        for name, words in config.filters.items()
+    ]
+    if saved:
+        blocks.append("".join(f"{line}\n" for line in ["[filters]", *_align(saved)]))
     for rule in config.rules:
         origin = origins.get(f"rule {rule.name}", Origin())
         blocks.append(_table(f"[[rule]]  # {origin}", rule, keys_of(CustomRule) | amount_keys(rule.metric)))

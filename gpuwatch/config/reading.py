@@ -19,6 +19,8 @@ from gpuwatch import files, text
 from gpuwatch.alerts.limits import CustomRule
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
 from gpuwatch.alerts.rules.custom import METRICS
+from gpuwatch.analysis.filters import FilterError
+from gpuwatch.analysis.rows import check_filter
 from gpuwatch.config import ADMINISTRATORS, Config, path
 from gpuwatch.config.keys import (
     AMOUNTS,
@@ -36,8 +38,11 @@ from gpuwatch.config.keys import (
 )
 from gpuwatch.declared.facts import Share
 from gpuwatch.errors import UsageError
+from gpuwatch.fields import LONGEST, MOST
 from gpuwatch.files import check_source, shown_path
 
+FILTER_NAME: Final = r"[A-Za-z0-9_-]{1,40}"
+_FILTER: Final = f'the text of a filter, such as "mem>10GiB idle>30m", of 1 to {LONGEST} printable characters'
 _MOST_BYTES: Final = 1 << 20
 """Largest size of a file, which is read before the first screen; a file of a thousand rules has 100 KiB."""
 _MOST_PARTS: Final = 32
@@ -58,6 +63,8 @@ class ConfigFile:
         self.shares: list[Share] = []
         self.rules: dict[str, CustomRule] = {}
         """Custom rules by their names."""
+        self.filters: dict[str, str] = {}
+        """Saved filters by their names."""
         self._stat: os.stat_result | None = None
         """Status of the file that was read; by now another file may have its name."""
         self._content = ""
@@ -79,9 +86,11 @@ class ConfigFile:
         return tuple(words for _, words in sorted(self._problems, key=lambda one: one[0]))
 
     def origins(self) -> Iterator[tuple[str, Origin]]:
-        """Yield the origin of each value, by its full name, and of each `[[rule]]`, by `rule NAME`."""
+        """Yield the origin of each value and each saved filter, by its full name, and of `[[rule]]`, by `rule NAME`."""
         for name in self.values:
             yield name, Origin(self.path, self._lines.find(*name.split(".")))
+        for name in self.filters:
+            yield f"filters.{name}", Origin(self.path, self._lines.find("filters", name))
         for number, table in enumerate(self._document.get("rule", ())):
             yield f"rule {table['name']}", Origin(self.path, self._lines.find("rule", number))
 
@@ -164,8 +173,28 @@ class ConfigFile:
                 self.wrong(f"found {shown(raw)}; allowed is a table [{name}]", name)
             elif name in top:
                 self.values |= self._read_table({name: raw}, top)
+            elif name == "filters":
+                self._read_filters(raw)
             elif name not in ("share", "rule"):
-                self._unknown((*top, *tables, "share", "rule"), name)
+                self._unknown((*top, *tables, "share", "rule", "filters"), name)
+
+    def _read_filters(self, table: object) -> None:
+        """Read `[filters]`: names that the user chooses, and the text of a filter for each."""
+        if not isinstance(table, dict):
+            self.wrong(f"found {shown(table)}; allowed is a table [filters]", "filters")
+            return
+        if len(table) > MOST:
+            self.wrong(f"found {len(table)} filters; allowed are {MOST}", "filters")
+        for name, raw in table.items():
+            if not re.fullmatch(FILTER_NAME, name):
+                words = f"found the name {shown(name)}; allowed are letters, digits, - and _, 40 at most"
+                self.wrong(words, "filters")
+            elif not isinstance(raw, str) or len(raw) > LONGEST or text.clean(raw) != raw or not raw.strip():
+                self.wrong(f"found {shown(raw)}; allowed is {_FILTER}", "filters", name)
+            elif mistake := _filter_mistake(raw):
+                self.wrong(f"found {shown(raw)}: {mistake}", "filters", name)
+            else:
+                self.filters[name] = raw
 
     def _read_table(self, table: Mapping[str, Any], keys: Mapping[str, Key], *place: str | int) -> dict[str, Any]:
         """Return the values of a table by the names of their fields, None for each that is wrong."""
@@ -286,6 +315,15 @@ class ConfigFile:
 def _name(place: Iterable[str | int]) -> str:
     """Format a place, counted from 1: `rule[1].above`."""
     return "".join(f"[{one + 1}]" if isinstance(one, int) else f".{one}" for one in place).removeprefix(".")
+
+
+def _filter_mistake(words: str) -> str:
+    """Return why a text is no filter; empty where it is one."""
+    try:
+        check_filter(words)
+    except FilterError as error:
+        return str(error)
+    return ""
 
 
 def _check_program(word: str) -> str:
@@ -432,7 +470,8 @@ def _merge(both: Iterable[ConfigFile]) -> Config:
         top[table] = msgspec.structs.replace(getattr(Config(), table), **values)
     rules = {name: rule for one in both for name, rule in one.rules.items()}
     shares = tuple(share for one in both for share in one.shares)
-    return Config(**top, shares=shares, rules=tuple(rules.values()))
+    filters = {name: words for one in both for name, words in one.filters.items()}
+    return Config(**top, shares=shares, rules=tuple(rules.values()), filters=filters)
 
 
 def _origins(both: Iterable[ConfigFile]) -> dict[str, Origin]:
