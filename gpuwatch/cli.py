@@ -84,8 +84,8 @@ def _without_command(args: argparse.Namespace) -> str:
     given = [f"--{name.replace('_', '-')}" for name in recording if getattr(args, name) is not None]
     if given and (args.once or args.stream):
         raise UsageError(f"{given[0]} is for the dashboard and for `gpuwatch watch`; --once and --stream print instead")
-    if (args.user or args.mine) and (args.stream or args.json):
-        raise UsageError("--user and --mine choose what is drawn; JSON always has the processes of all users")
+    if (args.user or args.mine or args.filter is not None) and (args.stream or args.json):
+        raise UsageError("--user, --mine and --filter choose what is drawn; JSON always has the processes of all users")
     return "once" if args.once else "stream" if args.stream else "dashboard"
 
 
@@ -138,6 +138,9 @@ def parser() -> argparse.ArgumentParser:
     see.add_argument("--only", metavar="0,2", help="only these GPUs; no driver call is made to the others")
     see.add_argument("--user", metavar="NAME", help="start with the processes of one user")
     see.add_argument("--mine", action="store_true", default=None, help="start with your own processes")
+    see.add_argument(
+        "--filter", metavar="TEXT", help="start with the processes that match: 'mem>10GiB user:ada', @name"
+    )
     how = top.add_argument_group("options")
     how.add_argument("--interval", metavar="S", help="time between two samples: 2, 500ms (0.1 to 3600 s; default 1)")
     how.add_argument("--memory-warning", metavar="P", help="warn when under P percent of a GPU is free (default 10)")

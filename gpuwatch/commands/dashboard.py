@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 
+from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.flags import parse_indices
 from gpuwatch.commands.startup import configured, interval_of, open_source
 from gpuwatch.errors import UsageError
@@ -18,6 +19,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     check_terminal()
     config = configured(args)
     seconds = interval_of(args, config)
+    check_filter_flag(args, config)
     source = open_source(args, config, sampler, interval=seconds, only=only, tmux=config.tmux)
     try:
         from gpuwatch.commands.dashboard_app import show

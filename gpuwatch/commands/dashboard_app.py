@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuwatch.alerts.engine import Engine
+from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.recording import make_recording
 from gpuwatch.commands.startup import Reloader, apply_config, format_reload
 from gpuwatch.commands.strays import caller, idle_times, stray_limits
@@ -73,7 +74,7 @@ def show(source: Source, args: argparse.Namespace, config: Config, seconds: floa
         _check_first(watch, wait=args.wait)
         app = GpuwatchApp(
             watch=watch,
-            options=dashboard_options(config, seconds),
+            options=dashboard_options(config, seconds, first_filter=check_filter_flag(args, config)),
             helpers=_helpers(args, config, seconds, watch, sinks, source),
         )
         sinks.open(app)
@@ -147,14 +148,16 @@ class _LateSinks:
                 app.call_from_thread(app.notify, words, severity="error", markup=False, timeout=30)
 
 
-def dashboard_options(config: Config, seconds: float) -> Options:
-    """Return the options of the dashboard."""
+def dashboard_options(config: Config, seconds: float, *, first_filter: str = "") -> Options:
+    """Return the options of the dashboard; `first_filter` is the text of --filter."""
     desktop: str = config.notify.desktop
     if desktop == "auto":
         desktop = which_osc(os.environ) or "off"
     return Options(
         user=config.user,
         mine=config.mine,
+        filter=first_filter,
+        filters=config.filters,
         read_only=config.read_only,
         ascii=config.ascii,
         theme=config.theme,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -10,8 +11,11 @@ from typing import TYPE_CHECKING
 from gpuwatch.alerts.unattributed import causes
 from gpuwatch.analysis.rows import Filter, Row, rows, share_words, sort
 from gpuwatch.commands.console import Column, Console, cut, format_table
+from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.flags import parse_indices
 from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, interval_of, open_source
+from gpuwatch.config import Config
+from gpuwatch.history import IdleTimes
 from gpuwatch.model import Gpu, Health, Reading, Snapshot, encode, known
 from gpuwatch.shares import DeclaredMemory, declared_memory, format_promised
 from gpuwatch.sources.source import Source
@@ -34,16 +38,19 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     only = parse_indices(args.only)
     config = configured(args)
     interval = interval_of(args, config)
+    keep = _filter(args, config)
     source = open_source(args, config, sampler, interval=interval, only=only, tmux=config.tmux, once=True)
     try:
-        return once(source, Console(ascii_only=config.ascii), as_json=args.json, only=_filter(args))
+        return once(source, Console(ascii_only=config.ascii), as_json=args.json, keep=keep)
     finally:
         source.close()
 
 
-def _filter(args: argparse.Namespace) -> str:
-    """Return the filter that the flags stand for."""
-    return " ".join([f"user:{clean(args.user or '')}"] * bool(args.user) + ["mine"] * bool(args.mine))
+def _filter(args: argparse.Namespace, config: Config) -> Filter:
+    """Return the filter that the flags stand for; raises UsageError."""
+    asked = check_filter_flag(args, config)
+    words = [f"user:{clean(args.user or '')}"] * bool(args.user) + ["mine"] * bool(args.mine) + [asked] * bool(asked)
+    return Filter.parse(" ".join(words), config.filters)
 
 
 def _recorded(args: argparse.Namespace) -> int:
@@ -51,12 +58,13 @@ def _recorded(args: argparse.Namespace) -> int:
     from gpuwatch.commands import recorded  # SQLite and more, which the snapshot of this machine does without
 
     config = configured(args)
+    keep = _filter(args, config)
     console = Console(ascii_only=config.ascii)
     with recorded.open_recording(args.recording) as recording:
         at = recorded.parse_at(args.at, recording) if args.at is not None else recording.last
         snapshot, warning = recorded.recorded_snapshot(recording, at)
         notes = [*recording.notes]
-    print_snapshot(snapshot, console, as_json=args.json, only=_filter(args))
+    print_snapshot(snapshot, console, as_json=args.json, keep=keep)
     console.warn(*notes, *[warning] * bool(warning))
     check_snapshot(snapshot)
     return 0
@@ -67,26 +75,48 @@ def once(
     console: Console,
     *,
     as_json: bool,
-    only: str = "",
+    keep: Filter = EVERYTHING,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> int:
     """Print the first complete snapshot; raises UnavailableError (exit code 3) where there is no driver or no GPU."""
     snapshot = first_snapshot(source, monotonic)
-    print_snapshot(snapshot, console, as_json=as_json, only=only)
+    idle = _idle_times(snapshot) if keep.terms else None
+    print_snapshot(snapshot, console, as_json=as_json, keep=keep, idle=idle)
     check_snapshot(snapshot)
     return 0
 
 
-def print_snapshot(snapshot: Snapshot, console: Console, *, as_json: bool, only: str = "") -> None:
-    """Print a snapshot as a table, with the processes that the filter `only` matches, or as JSON."""
+def print_snapshot(
+    snapshot: Snapshot,
+    console: Console,
+    *,
+    as_json: bool,
+    keep: Filter = EVERYTHING,
+    idle: IdleTimes | None = None,
+) -> None:
+    """Print a snapshot as a table, with the processes that `keep` matches, or as JSON."""
     if as_json:
         console.print_json(encode(snapshot).decode())
     elif snapshot.gpus:
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(snapshot.taken))
-        console.print(*table(snapshot, clock=clock, width=console.width, keep=Filter.parse(only)))
+        console.print(*table(snapshot, clock=clock, width=console.width, keep=keep, idle=idle))
 
 
-def table(snapshot: Snapshot, *, clock: str, width: int | None = None, keep: Filter = EVERYTHING) -> list[str]:
+def _idle_times(snapshot: Snapshot) -> IdleTimes | None:
+    """Return the idle times that a `gpuwatch watch` has stored, for a filter: one snapshot has none."""
+    from gpuwatch.commands.strays import idle_times  # 15 ms, for those who filter
+
+    return idle_times(snapshot)
+
+
+def table(
+    snapshot: Snapshot,
+    *,
+    clock: str,
+    width: int | None = None,
+    keep: Filter = EVERYTHING,
+    idle: IdleTimes | None = None,
+) -> list[str]:
     """Return the lines of a snapshot, cut at `width` cells (None: not cut), with the processes that `keep` matches."""
     people = len({process.uid for process in snapshot.processes if process.uid is not None})
     head = [
@@ -103,7 +133,7 @@ def table(snapshot: Snapshot, *, clock: str, width: int | None = None, keep: Fil
     declared = {gpu.index: declared_memory(gpu, processes) for gpu in snapshot.gpus}
     promised: Column[Gpu] = Column("promised", lambda gpu: format_promised(gpu, declared[gpu.index]))
     lines += format_table((*GPU_COLUMNS[:4], promised, *GPU_COLUMNS[4:]), snapshot.gpus)
-    holdings = sort([row for row in rows(snapshot) if keep(row)], "memory")
+    holdings = sort([row for row in rows(snapshot, idle_times=idle) if keep(row)], "memory")
     holdings.sort(key=lambda row: row.gpu.index)
     if holdings:
         age: Column[Row] = Column("age", lambda row: _age(row, snapshot.taken))
@@ -111,6 +141,8 @@ def table(snapshot: Snapshot, *, clock: str, width: int | None = None, keep: Fil
     else:
         lines += ["", f"no process matches {keep.text}" if keep.terms else "no process holds a GPU"]
     notes = [f"GPU {gpu.index}: {gpu.holdings_note}" for gpu in snapshot.gpus if gpu.holdings_note]
+    if idle is None and re.search(r"(?i)\bidle[<>=]", keep.text):
+        notes.append("idle times are not known: one snapshot has none, and no `gpuwatch watch` keeps them here")
     notes += [*_overcommitted(declared), *_gaps(snapshot)]
     lines += ["", *notes] if notes else []
     return [cut(line, width) for line in lines]

@@ -7,6 +7,7 @@ import gc
 
 from gpuwatch.commands.dashboard import check_terminal
 from gpuwatch.commands.dashboard_app import dashboard_options
+from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.flags import add_flags, add_refused_demo
 from gpuwatch.commands.recorded import open_recording, parse_at
 from gpuwatch.commands.startup import configured
@@ -22,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_refused_demo(parser)
     parser.add_argument("files", metavar="FILE", nargs="+", help="recordings, played as one; older parts are found")
     parser.add_argument("--at", metavar="TIME", help="begin at this time: 03:10, 03:10:22, '2026-11-21 03:10'")
+    parser.add_argument(
+        "--filter", metavar="TEXT", default=argparse.SUPPRESS, help="start with the processes that match"
+    )
     parser.add_argument("--theme", metavar="NAME", default=argparse.SUPPRESS, help="dark or light (default dark)")
 
 
@@ -30,6 +34,7 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
     if args.demo:
         raise UsageError("--demo does not go with `gpuwatch replay`: record the demo, and replay that")
     config = configured(args)
+    first_filter = check_filter_flag(args, config)
     recording = open_recording(args.files)
     replay = Replay(recording, limits=config.limits(), at=parse_at(args.at, recording) if args.at else None)
     check_terminal()
@@ -46,7 +51,8 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
     try:
         from gpuwatch.ui.replay import ReplayApp  # 230 ms, in which the first snapshot is read
 
-        app = ReplayApp(replay, watch=watch, options=dashboard_options(config, config.interval))
+        options = dashboard_options(config, config.interval, first_filter=first_filter)
+        app = ReplayApp(replay, watch=watch, options=options)
         return app.run_to_exit_code()
     finally:
         watch.stop()

@@ -95,6 +95,10 @@ def test_only_some_gpus_are_called(driver: Driver, call: Call) -> None:
         ("--once --memory-warning 99", "--memory-warning: 99 % is too much; 0 to 95 is allowed"),
         ("--once --wait", "--wait is for the dashboard"),
         ("--once --json --mine", "JSON always has the processes of all users"),
+        ("--stream --filter mine", "JSON always has the processes of all users"),
+        ("--once --filter mem>10", "--filter: size '10' has no unit; write 10GiB"),
+        ("--once --filter @long", "--filter: no saved filter is called long"),
+        ("watch --filter mine", "--filter does not go with `gpuwatch watch`"),
         ("--once --theme pink", "--theme: there is no theme 'pink'; dark and light are allowed"),
         ("--onec", "unknown flag --onec; did you mean --once?"),
         ("--frobnicate", "unknown flag --frobnicate; `gpuwatch --help` lists what there is"),
@@ -422,3 +426,6 @@ def test_once_shows_whose_processes_are_asked_for(call: Call) -> None:
     assert "kernel-9e1ae93e" in printed("--user", "eve")
     assert "train_mine.py" not in printed("--user", "eve")
     assert "no process matches user:nobody" in printed("--user", "nobody")
+    assert "train_mine.py" in printed("--filter", "idle>30m mem=12GiB")
+    assert "kernel-9e1ae93e" not in printed("--filter", "idle>30m mem=12GiB")
+    assert "no process matches user:eve !gpu:0-7" in printed("--user", "eve", "--filter", "!gpu:0-7")
