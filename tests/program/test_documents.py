@@ -134,9 +134,10 @@ def test_every_flag_is_documented() -> None:
 
 def test_the_share_and_the_rule_shown_are_good(tmp_path: Path) -> None:
     file = tmp_path / "gpuwatch.toml"
-    file.write_text(blocks("alerts", "toml")[0] + blocks("configuration", "toml")[0])
+    file.write_text(blocks("alerts", "toml")[0] + "".join(blocks("configuration", "toml")))
     shown = config.load(str(file))
     (share,), (rule,) = shown.shares, shown.rules
+    assert set(shown.filters) == {"long", "lab"}
     assert (share.user, share.command, share.gpus, share.share) == ("ada", "train", (2,), 0.4)
     assert (rule.name, rule.above, rule.clear, rule.after) == ("hot memory", 80, 75, 120)
 
