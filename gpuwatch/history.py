@@ -26,6 +26,8 @@ HOLDING_GONE: Final = 60.0
 """Seconds of samples of its GPU without a holding, after which the holding is removed."""
 GPU_GONE: Final = 600.0
 """Seconds after which a GPU that no snapshot lists is removed."""
+MOST_THROTTLES: Final = 200
+"""Changes of the reasons that limit a GPU's clocks that are kept, at most."""
 MOST_PEOPLE: Final = 1000
 """Users whose use is stored, at most; beyond that the users who were seen longest ago are removed."""
 _UNJUDGED: Final = 60.0
@@ -422,6 +424,15 @@ class Usage:
 # -- the whole ----------------------------------------------------------------------------------------------------
 
 
+class Throttle(NamedTuple):
+    """Time at which the reasons that limit a GPU's clocks changed."""
+
+    at: float
+    """Wall-clock time."""
+    reasons: tuple[str, ...]
+    """Worst first; empty where nothing limits them any more."""
+
+
 class GpuView(NamedTuple):
     """History of one GPU, for readers."""
 
@@ -432,6 +443,7 @@ class GpuView(NamedTuple):
     xids: XidCounts = MappingProxyType({})
     ecc: tuple[int, float | None] | None = None
     listed: tuple[Gpu, Snapshot] | None = None
+    throttles: tuple[Throttle, ...] = ()
 
 
 _NO_GPU: Final = GpuView()
@@ -517,6 +529,10 @@ class HistoryView:
         """
         return self._gpus.get(gpu_key, _NO_GPU).xids
 
+    def throttles(self, gpu_key: str) -> tuple[Throttle, ...]:
+        """Return the last changes of the reasons that limit a GPU's clocks, oldest first; `MOST_THROTTLES` at most."""
+        return self._gpus.get(gpu_key, _NO_GPU).throttles
+
     def ecc(self, gpu_key: str) -> tuple[int, float | None] | None:
         """Return a GPU's number of uncorrected memory errors, and the reader's time of its last increase.
 
@@ -578,6 +594,7 @@ class _GpuHistory:
         self._errors = ErrorCounter()
         self._complete: tuple[Gpu, Snapshot] | None = None
         """Last row with a complete list of processes, and its snapshot."""
+        self._throttles: tuple[Throttle, ...] = ()
 
     def add(self, gpu: Gpu, now: float, snapshot: Snapshot) -> None:
         self.listed = now
@@ -585,6 +602,9 @@ class _GpuHistory:
         if gpu.sampled in (0.0, self._stamp):  # the same sample given again, so that its age shows
             return
         self._stamp = gpu.sampled
+        reasons = () if isinstance(gpu.throttle, Reason) else gpu.throttle
+        if reasons != (self._throttles[-1].reasons if self._throttles else ()):
+            self._throttles = (*self._throttles[-MOST_THROTTLES + 1 :], Throttle(snapshot.taken, reasons))
         interval, complete = snapshot.interval, not gpu.holdings_note
         time = now - max(0.0, snapshot.monotonic - gpu.sampled)
         grown = self._holdings.add(gpu.holdings, time, complete=complete, interval=interval)
@@ -596,6 +616,5 @@ class _GpuHistory:
     def view(self, key: str, timeline: Timeline) -> GpuView:
         utilization, used = (timeline.last_minute(Key(key, "", one)) for one in (Metric.UTILIZATION, Metric.USED))
         errors = self._errors
-        return GpuView(
-            utilization, used, self._holdings.records, self._growth.trend, errors.xids, errors.ecc, self._complete
-        )
+        records, trend = self._holdings.records, self._growth.trend
+        return GpuView(utilization, used, records, trend, errors.xids, errors.ecc, self._complete, self._throttles)

@@ -531,10 +531,12 @@ class GpuwatchApp(App[int]):
             self.show_gpu(gpu.key)
 
     def show_gpu(self, key: str) -> None:
-        """Show the processes of a GPU."""
-        self.dashboard.gpus.choose(key)
-        self.dashboard.following = True
-        self.paint()
+        from gpuwatch.ui.screens.gpu import GpuScreen
+
+        frame = self.frame if self.screen is self.dashboard else self.newest
+        focus = self.watching.set_focus if self.watching is not None else None
+        if frame is not None:
+            self.open_once(GpuScreen(key, frame, self.skin, helpers=self.helpers, ended=self.ended, focus=focus))
 
     def show_detail(self, key: RowKey) -> None:
         from gpuwatch.ui.screens.detail import DetailScreen

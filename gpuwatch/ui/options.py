@@ -14,6 +14,7 @@ from gpuwatch.monitor import Frame
 if TYPE_CHECKING:
     from gpuwatch.kill.session import ProcessEnder
     from gpuwatch.recorder.store import Events
+    from gpuwatch.timeline import Timeline
 
 
 class AlertControl(Protocol):
@@ -97,5 +98,7 @@ class Helpers:
     """Without it no process can be ended."""
     events: Callable[[], Events] | None = None
     """Reads the recorded events; may be slow, and may raise StoreError."""
+    older: Callable[[Timeline, float], None] | None = None
+    """Adds what was recorded before to a timeline, up to a wall-clock time; may be slow, and may raise StoreError."""
     reload: Callable[[], Reloading] | None = None
     """Reads the configuration again; may be slow."""

@@ -62,6 +62,9 @@ class Section:
 class Block(Protocol):
     """Part of a sheet that is no section: a graph, a list."""
 
+    gap: int
+    """Blank lines below it."""
+
     def draw(self, skin: Skin, width: int) -> list[Line]:
         """Return its lines, each of `width` cells."""
 
@@ -149,7 +152,7 @@ class Sheet(ModalScreen[None]):
         self._left: Sequence[Section | Block] = ()
         self._right: Sequence[Section | Block] = ()
         self._notice = ""
-        self._height = 0
+        self._length = 0
         """Lines of the longer half."""
         self._drawn: dict[Hashable, list[Line]] = {}
         """Lines of the facts of the last drawing, by all that they are drawn from."""
@@ -225,7 +228,7 @@ class Sheet(ModalScreen[None]):
         skin = self.skin
         self._place()
         room = self.room
-        self.top = max(0, min(self.top, self._height - room))
+        self.top = max(0, min(self.top, self._length - room))
         notice = self._notice_lines()
         with self.app.batch_update():
             self._title_panel.show([self._title_line(width)])
@@ -271,7 +274,7 @@ class Sheet(ModalScreen[None]):
             # One above the other, both halves have their values after the same margin.
             labels = label_cells((*self._left, *self._right))
             ends = [self._place_half((*self._left, *self._right), 1, margin, left, labels, before)]
-        self._height = max(ends)
+        self._length = max(ends)
 
     def _place_half(
         self,
@@ -282,6 +285,7 @@ class Sheet(ModalScreen[None]):
         labels: int,
         before: dict[Hashable, list[Line]],
     ) -> int:
+        gap = 0
         for part in parts:
             lines = (
                 self._section_lines(part, width, labels, before)
@@ -290,8 +294,9 @@ class Sheet(ModalScreen[None]):
             )
             if lines:
                 self.placed.append(Placed(part, x, y, width, lines))
-                y += len(lines) + 1
-        return max(0, y - 1)
+                gap = 1 if isinstance(part, Section) else part.gap
+                y += len(lines) + gap
+        return max(0, y - gap)
 
     def _body_lines(self, width: int, room: int) -> list[Line]:
         """Return the lines on screen, with the position of the scroll bar at the right."""
@@ -302,9 +307,9 @@ class Sheet(ModalScreen[None]):
             for place in range(max(0, -first), min(len(one.lines), room - first)):
                 rows[first + place].append((one.x, one.lines[place]))
         bar = range(0)
-        if self._height > room:
-            thumb = max(1, room * room // self._height)
-            start = round((room - thumb) * self.top / max(1, self._height - room))
+        if self._length > room:
+            thumb = max(1, room * room // self._length)
+            start = round((room - thumb) * self.top / max(1, self._length - room))
             bar = range(start, start + thumb)
         drawn = []
         for y, parts in enumerate(rows):
@@ -405,7 +410,7 @@ class Sheet(ModalScreen[None]):
 
     def action_end(self, bottom: int) -> None:
         self.top = 0
-        self.scroll_lines(self._height if bottom else 0)
+        self.scroll_lines(self._length if bottom else 0)
 
 
 _NAMES = str.maketrans({"…": "...", "↑": "Up", "↓": "Down", "⇧": "S-"})

@@ -54,12 +54,15 @@ class Curve(NamedTuple):
     """Newest value, for the legend."""
     hatched: bool = False
     """Whether its area is hatched, and has no background."""
+    limit: str = ""
+    """Limit that the legend shows with its newest value."""
 
 
 class Limit(NamedTuple):
     """Line that a curve should stay below: one number, or values over time like those of a curve."""
 
     label: str
+    """Words in the legend; without any the limit has no entry there."""
     value: float | Values
     style: Style
 
@@ -143,13 +146,23 @@ def draw_graph(
     """
     if height <= 0 or width <= 0:
         return []
-    cells, rows = plot_cells(width), height - 1 - axis
-    column = column_of(graph, cursor, width) if cursor is not None else None
-    lines = [_legend(graph, skin, width, column, cells)]
+    return [
+        draw_legend(graph, skin, width, cursor=cursor),
+        *draw_plot(graph, skin, width, height - 1, cursor=cursor, axis=axis),
+    ]
+
+
+def draw_plot(
+    graph: Graph, skin: Skin, width: int, height: int, *, cursor: float | None = None, axis: bool = True
+) -> list[Line]:
+    """Draw all of a graph but its legend; the newest values of the curves are not in it."""
+    cells, rows = plot_cells(width), height - axis
     if rows < 1 or cells < _LEAST_CELLS:
-        return (lines + [LineBuilder(skin).build(width)] * height)[:height]
+        return [LineBuilder(skin).build(width)] * height
+    column = column_of(graph, cursor, width) if cursor is not None else None
     plot = _areas(graph, skin, cells, rows) if graph.stacked else _lines(graph, skin, cells, rows)
     labels = _value_labels(graph, rows)
+    lines = []
     for row, spans in enumerate(plot):
         builder = LineBuilder(skin).write(labels.get(row, ""), "muted", AXIS - 1, right=True)
         builder.write("|" if skin.glyphs.ascii else "┤" if row in labels else "│", "faint")
@@ -183,8 +196,10 @@ def _columns(values: Values, columns: int) -> list[float | None]:
 # -- the legend and the axes ---------------------------------------------------------------------------------------
 
 
-def _legend(graph: Graph, skin: Skin, width: int, column: int | None, cells: int) -> Line:
+def draw_legend(graph: Graph, skin: Skin, width: int, *, cursor: float | None = None) -> Line:
     """Draw title and legend; entries for which there is no room are counted, `+2`."""
+    cells = plot_cells(width)
+    column = column_of(graph, cursor, width) if cursor is not None else None
     builder = LineBuilder(skin).write(graph.title, "strong", min(cell_len(graph.title), width))
     if graph.unit:
         builder.gap().write(graph.unit, "muted")
@@ -195,9 +210,13 @@ def _legend(graph: Graph, skin: Skin, width: int, column: int | None, cells: int
         value = curve.now if column is None else at_column(curve.values, column, cells)
         shown = graph.show(value) if value is not None and isfinite(value) else skin.glyphs.missing
         several = len(graph.curves) > 1 or graph.stacked
-        entries.append([(curve.mark, curve.style), (f" {curve.label}", None)] if several else [])
-        entries[-1].append((f" {shown}", skin.styles("strong")))
+        entries.append([(curve.mark, curve.style), (f" {curve.label} ", None)] if several else [])
+        entries[-1].append((shown, skin.styles("strong")))
+        if curve.limit and column is None:
+            entries[-1].append((f"/{curve.limit}", None))
     for limit in graph.limits:
+        if not limit.label:
+            continue
         value = _limit_at(limit, column, cells)
         shown = graph.show(value) if value is not None and isfinite(value) else skin.glyphs.missing
         entries.append([(_limit_sign(skin.glyphs), limit.style), (f" {limit.label} {shown}", None)])
@@ -231,7 +250,7 @@ def _clock(at: float) -> str:
 
 def _value_labels(graph: Graph, rows: int) -> dict[int, str]:
     """Return the labels of the value axis by row: both ends, and what lies between where there is room."""
-    parts = 4 if rows >= 9 else 2 if rows >= 4 else 1
+    parts = 4 if rows >= 9 else 2 if rows >= 5 else 1
     if rows == 1:
         return {0: graph.show(graph.top)}
     places = [(round((rows - 1) * (parts - part) / parts), part / parts) for part in range(parts + 1)]

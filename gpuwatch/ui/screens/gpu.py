@@ -1,0 +1,452 @@
+"""GPU detail screen: a GPU over time, its processes, its events, and everything that is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import ClassVar, Final
+
+from textual.binding import Binding, BindingType
+
+from gpuwatch.alerts.alert import Alert
+from gpuwatch.analysis.events import moment
+from gpuwatch.analysis.people import names
+from gpuwatch.analysis.rows import Row, rows
+from gpuwatch.history import HistoryView
+from gpuwatch.model import Gpu, Health, Process, Reading, Reason, known, number
+from gpuwatch.monitor import Frame
+from gpuwatch.timeline import Metric, user_owner
+from gpuwatch.ui.options import Helpers
+from gpuwatch.ui.screens.detail import REASONS, fact, gpu_section
+from gpuwatch.ui.screens.graph_sheet import GraphBlock, GraphSheet, largest, round_up
+from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section
+from gpuwatch.ui.theme import Ground, Role, Skin
+from gpuwatch.ui.widgets.gpus import parts, short_name
+from gpuwatch.ui.widgets.graph import Curve, Graph, Limit, Mark, Values
+from gpuwatch.ui.widgets.lines import Line, LineBuilder
+from gpuwatch.ui.widgets.table import Cell, Column, Table, title_line
+from gpuwatch.ui.widgets.table import Row as TableRow
+from gpuwatch.units import GIB, MIB, duration, gib, long_duration, percent, size
+
+SMALL: Final = 16
+"""Lines below which only the memory has a plot, and the other graphs a line each."""
+_FAULTS: Final = ("hw thermal", "sw thermal", "power brake")
+"""Reasons for low clocks that are a fault; at the power limit a busy GPU mostly is."""
+
+
+class ProcessBlock:
+    """List of a GPU's processes with a cursor."""
+
+    gap = 1
+    _COLUMNS = (
+        Column("cursor", "", 2, right=False),
+        Column("initial", "", 1, right=False),
+        Column("user", "user", 8, right=False, gap=1),
+        Column("pid", "PID", 7),
+        Column("memory", "GiB", 6),
+        Column("limit", "used/limit %", 10, gap=2),
+        Column("sm", "SM %", 6),
+        Column("idle", "idle", 7, role="muted", gap=1),
+        Column("command", "command", 0, right=False, gap=2),
+    )
+
+    def __init__(self) -> None:
+        self.found: list[Row] = []
+        self.cursor = 0
+        self._key: object = None
+        self._table = Table()
+
+    def update_rows(self, found: Sequence[Row]) -> None:
+        """Replace the rows; the cursor stays on its process."""
+        self.found = list(found)
+        keys = [row.key for row in self.found]
+        self.move_to(keys.index(self._key) if self._key in keys else self.cursor)
+
+    def move_to(self, place: int) -> None:
+        self.cursor = max(0, min(place, len(self.found) - 1))
+        self._key = self.found[self.cursor].key if self.found else None
+
+    @property
+    def selected(self) -> Row | None:
+        """The row under the cursor."""
+        return self.found[self.cursor] if self.found else None
+
+    def draw(self, skin: Skin, width: int) -> list[Line]:
+        people = len({row.process.uid for row in self.found})
+        title = LineBuilder(skin).write("Processes", "strong").gap().write(str(len(self.found)), "muted")
+        if people > 1:
+            title.write(f", {people} people", "muted")
+        kept = self._COLUMNS if width >= 70 else [one for one in self._COLUMNS if one.id != "idle"]
+        if not self.found:
+            title.write("  none is listed", "muted")
+            return [title.build(width)]
+        drawn = self._table.lines(
+            skin, width, kept, [self._row(row, place, kept, skin) for place, row in enumerate(self.found)]
+        )
+        return [title.build(width), title_line(kept, skin, width), *drawn]
+
+    def _row(self, row: Row, place: int, columns: Sequence[Column], skin: Skin) -> TableRow:
+        ground: Ground = "cursor" if place == self.cursor else "base"
+        missing = skin.glyphs.missing
+        memory, sm = row.holding.memory, row.holding.sm
+        share = missing if row.share is None else percent(row.share, 100)
+        limit = missing if row.declared is None else percent(row.declared, 100)
+        cells: dict[str, Cell] = {
+            "cursor": ((skin.glyphs.cursor if place == self.cursor else "", "strong"),),
+            "initial": ((skin.styles.initial(row.process.uid), skin.styles.badge(row.process.uid, ground)),),
+            "user": ((row.owner, "text"),),
+            "pid": ((str(row.holding.pid), "muted"),),
+            "memory": ((gib(memory) if known(memory) else missing, "strong"),),
+            "limit": ((f"{share}/{limit}", "text"),),
+            "sm": ((f"{sm:.0f}" if known(sm) else missing, "text"),),
+            "idle": ((_idle(row, skin), "muted"),),
+            "command": ((row.brief, "text"),),
+        }
+        return TableRow((row.key, ground), tuple(cells[column.id] for column in columns), ground)
+
+
+class GpuScreen(GraphSheet):
+    """The detail of a GPU."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose", "process", id="gpu.choose", key_display="Enter", tooltip="Detail of the process"),
+        Binding("down,j", "move(1)", "down", show=False, id="gpu.down", tooltip="The process below"),
+        Binding("up,k", "move(-1)", "up", show=False, id="gpu.up", tooltip="The process above"),
+    ]
+    LEFT = 0.6
+
+    def __init__(
+        self,
+        key: str,
+        frame: Frame,
+        skin: Skin | None = None,
+        *,
+        helpers: Helpers | None = None,
+        ended: Collection[Alert] = (),
+        focus: Callable[[str | None], None] | None = None,
+    ) -> None:
+        """Show the GPU of `key` (`Gpu.key`); `focus` is told while PCIe and NVLink of this GPU are to be read."""
+        super().__init__(frame, skin, helpers)
+        self._gpu_key = key
+        self._ended = ended
+        self._focus = focus
+        self._gpu: Gpu | None = None
+        """The GPU as it was last listed."""
+        self._people: dict[int, str] = {}
+        """Names of all people that were seen."""
+        self.processes = ProcessBlock()
+
+    def on_mount(self) -> None:
+        if self._focus is not None:
+            self._focus(self._gpu_key)
+        super().on_mount()
+
+    def on_unmount(self) -> None:
+        """Stop reading PCIe and NVLink."""
+        if self._focus is not None:
+            self._focus(None)
+
+    def rebuild(self) -> None:
+        if not self.ready:
+            return
+        frame = self.frame
+        gpu = next((one for one in frame.snapshot.gpus if one.key == self._gpu_key), None)
+        self._gpu = gpu or self._gpu
+        if self._gpu is None:
+            self.show("GPU", [], [])
+            self.notice("The driver does not list this GPU.", over=True)
+            return
+        self._people |= names(frame.snapshot)
+        if gpu is None:
+            self.notice("The driver does not list this GPU any more. Last known values:", over=True)
+        else:
+            faulty = gpu.health is not Health.OK
+            self.notice(gpu.words or gpu.health.value if faulty else "", over=False)
+        held = [row for row in rows(frame.snapshot, frame.history) if row.gpu.key == self._gpu_key]
+        self.processes.update_rows(sorted(held, key=lambda row: -(number(row.holding.memory) or 0.0)))
+        self._show(self._gpu)
+
+    def _show(self, gpu: Gpu) -> None:
+        events = self.events(lambda alert: alert.gpu == gpu.key, self._ended)
+        graphs = self.place_graphs(self._graph_lines)
+        lists: list[Section | Block] = [self.processes, self.event_section(events)]
+        facts = [
+            *_link_sections(gpu),
+            *instance_sections(gpu),
+            self._errors(gpu),
+            gpu_section(gpu, self.frame.snapshot),
+        ]
+        left: list[Section | Block]
+        right: list[Section | Block]
+        if self.two_columns:
+            left, right = [*graphs], [*lists, *facts]
+        else:
+            left, right = [graphs[0], *([] if self.room >= SMALL else graphs[1:]), *lists], []
+            right = [*(graphs[1:] if self.room >= SMALL else []), *facts]
+        for block in graphs:
+            assert isinstance(block, GraphBlock)
+            block.gap = int(not self.two_columns and self.room >= SMALL)
+        if self.room < SMALL:
+            graphs[-1].gap = 1
+        self.show(f"GPU {gpu.index} · {short_name(gpu.name) or '?'}", left, right, title_end=self.title_words())
+
+    def _graph_lines(self, place: int) -> int:
+        """Return the lines of a graph: the memory has most, and the others are alike."""
+        room = self.room - 1
+        if self.room < SMALL:
+            return 4 if place == 0 else 1
+        if not self.two_columns:
+            return max(8, min(12, room // 2)) if place == 0 else 6
+        others = 5
+        each = next((lines for lines in (7, 6, 5) if room - others * lines >= 2 * lines), 5)
+        return each if place else max(10, room - others * each)
+
+    # -- graphs ----------------------------------------------------------------------------------------------------
+
+    def graphs(self) -> list[Graph]:
+        gpu = self._gpu
+        assert gpu is not None
+        history, key = self.frame.history, self._gpu_key
+        events = self.events(lambda alert: alert.gpu == key, self._ended)
+        line, second = self.skin.styles("note"), self.skin.styles("text")
+        dashed = self.skin.styles("warning")
+
+        def curve(metric: Metric, reading: Reading, label: str = "", *, other: bool = False) -> Curve:
+            mark = label[:1].lower() or "*"
+            return Curve(label, self.read(key, "", metric), second if other else line, mark, number(reading))
+
+        def limit(label: str, reading: Reading) -> tuple[Limit, ...]:
+            return (Limit(label, float(reading), dashed),) if known(reading) else ()
+
+        power = curve(Metric.POWER, gpu.power)
+        temperature = curve(Metric.TEMPERATURE, gpu.temperature)
+        clocks = (
+            curve(Metric.SM_CLOCK, gpu.sm_clock, "SM"),
+            curve(Metric.MEMORY_CLOCK, gpu.memory_clock, "memory", other=True),
+        )
+        pcie = (
+            curve(Metric.PCIE_RX, gpu.pcie_rx, "received"),
+            curve(Metric.PCIE_TX, gpu.pcie_tx, "sent", other=True),
+        )
+        hottest = number(gpu.slowdown_temperature) or 90.0
+        fastest = max(number(gpu.sm_clock_max) or 0.0, largest(clocks[0].values, clocks[1].values, least=1000.0))
+        most = round_up(largest(pcie[0].values, pcie[1].values, least=100.0 * MIB) / MIB) * MIB
+        in_gib = most >= GIB
+        return [
+            self._memory(gpu, self.event_marks(events)),
+            self._graph("Utilization", "%", [curve(Metric.UTILIZATION, gpu.utilization)], 100.0),
+            self._graph(
+                "Power",
+                "W",
+                [power],
+                round(1.05 * max(number(gpu.power_limit) or 0.0, largest(power.values, least=100.0))),
+                limits=limit("limit", gpu.power_limit),
+            ),
+            self._graph(
+                "Temperature",
+                "C" if self.skin.glyphs.ascii else "°C",
+                [temperature],
+                max(round_tens(hottest), largest(temperature.values)),
+                low=20.0,
+                limits=limit("slows down at", gpu.slowdown_temperature),
+            ),
+            self._graph("Clocks", "MHz", clocks, fastest, marks=self._throttles(history)),
+            self._graph(
+                "PCIe",
+                "GiB/s" if in_gib else "MiB/s",
+                pcie,
+                most,
+                show=(lambda value: f"{value / GIB:.1f}") if in_gib else (lambda value: f"{value / MIB:.0f}"),
+            ),
+        ]
+
+    def _graph(
+        self,
+        title: str,
+        unit: str,
+        curves: Sequence[Curve],
+        top: float,
+        *,
+        low: float = 0.0,
+        limits: Sequence[Limit] = (),
+        marks: Sequence[Mark] = (),
+        show: Callable[[float], str] = "{:.0f}".format,
+    ) -> Graph:
+        return Graph(
+            title, self.until, self.span, curves, top, unit=unit, low=low, limits=limits, marks=marks, show=show
+        )
+
+    def _memory(self, gpu: Gpu, marks: Sequence[Mark]) -> Graph:
+        """Return the graph of the memory by owner, with the declared limits of those who have any."""
+        timeline, key = self.frame.history.timeline, self._gpu_key
+        skin = self.skin
+        used = self.read(key, "", Metric.USED, stacked=True)
+        people = {process.pid: process for process in self.frame.snapshot.processes}
+        held = {part.uid: part for part in parts(gpu.holdings, people, gpu.uuid)}
+        owners = {user_owner(uid) for uid in held} | set(timeline.owners(key, self.until, self.span))
+        curves, limits = [], []
+        below: list[float | None] = [None if one is None else 0.0 for one in used]
+        for owner in sorted(owners, key=lambda one: (one == user_owner(None), len(one), one)):
+            name = owner.removeprefix("user:")
+            uid = int(name) if name.isdigit() else None
+            if uid is not None:
+                self._people.setdefault(uid, name)
+                skin.styles.add_people({uid: self._people[uid]})
+            values = self.read(key, owner, Metric.MEMORY, stacked=True)
+            part = held.get(uid)
+            label = "not visible" if uid is None else self._people[uid]
+            limit = ""
+            if part is not None and part.declared is not None:
+                limit = gib(part.declared)
+                since = _since(gpu, uid, people)
+                limits.append(
+                    Limit(f"limit of {label}", self._above(below, part.declared, since), skin.styles("strong"))
+                )
+            below = [
+                None if base is None and value is None else (base or 0.0) + (value or 0.0)
+                for base, value in zip(below, values, strict=True)
+            ]
+            now = float(part.bytes) if part is not None else None
+            curves.append(Curve(label, values, skin.styles.owner(uid), skin.styles.initial(uid), now, limit=limit))
+        rest: Values = [
+            None if one is None else max(0.0, one - (held_then or 0.0))
+            for one, held_then in zip(used, below, strict=True)
+        ]
+        curves.append(
+            Curve("unknown", rest, skin.styles("muted"), skin.glyphs.hatch, number(gpu.unattributed), hatched=True)
+        )
+        memory = gpu.memory
+        reserved = memory.reserved if known(memory.reserved) else 0
+        top = memory.total - reserved if known(memory.total) else largest(below, used, least=float(GIB))
+        return Graph(
+            "Memory",
+            self.until,
+            self.span,
+            curves,
+            float(top),
+            unit="GiB",
+            stacked=True,
+            limits=limits,
+            marks=marks,
+            show=gib,
+        )
+
+    def _above(self, below: Values, declared: int, since: float) -> list[float | None]:
+        """Return a line as far above the owners below as the limit is; none before the last of the processes came."""
+        start = self.until - self.span
+        each = self.span / len(below)
+        return [
+            base + declared if base is not None and start + (place + 1) * each >= since else None
+            for place, base in enumerate(below)
+        ]
+
+    def _throttles(self, history: HistoryView) -> list[Mark]:
+        """Return marks where the clocks began to be limited."""
+        glyphs, styles = self.skin.glyphs, self.skin.styles
+        marks = []
+        for at, reasons in history.throttles(self._gpu_key):
+            if reasons:
+                fault = reasons[0] in _FAULTS
+                role: Role = "warning" if fault else "note"
+                marks.append(Mark(at, glyphs.warning if fault else glyphs.note, styles(role)))
+        return marks
+
+    def _errors(self, gpu: Gpu) -> Section:
+        """Describe XIDs, broken memory, and when the clocks were limited."""
+        history, now = self.frame.history, self.now
+        facts = []
+        for code, (count, last) in sorted(history.xids(gpu.key).items(), key=lambda one: -one[1][1]):
+            ago = long_duration(max(0.0, history.now - last))
+            facts.append(Fact(f"XID {code}", f"{count} time{'s' * (count != 1)}, the last {ago} ago"))
+        if not facts:
+            reason = REASONS[gpu.xids] if isinstance(gpu.xids, Reason) else ""
+            facts.append(Fact("XID", reason or "none", missing=bool(reason)))
+        facts.append(fact("ECC", gpu.ecc_uncorrected, "{:.0f} uncorrected errors".format))
+        facts += [Fact("broken rows", "wait for a reset of the GPU to be replaced")] * (gpu.remap_pending is True)
+        facts += [Fact("broken rows", "could not be replaced: the GPU has to be exchanged")] * (
+            gpu.remap_failed is True
+        )
+        changes = [one for one in history.throttles(gpu.key) if one.reasons][-3:]
+        facts += [
+            Fact("" if place else "slowed down", f"{moment(at, now)} {', '.join(reasons)}")
+            for place, (at, reasons) in enumerate(reversed(changes))
+        ]
+        return Section("Errors and limits", tuple(facts))
+
+    # -- what the user does ----------------------------------------------------------------------------------------
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor to another process; beyond the last one, scroll."""
+        block = self.processes
+        place = block.cursor + by
+        if not 0 <= place < len(block.found):
+            self.scroll_lines(by)
+            return
+        block.move_to(place)
+        at = next((one for one in self.placed if one.part is block), None)
+        if at is not None:
+            self.reveal(at.y + 2 + place)
+        self.paint()
+
+    def action_choose(self) -> None:
+        row = self.processes.selected
+        if row is not None:
+            self.app.show_detail(row.key)
+
+    def point(self, placed: Placed, x: int, y: int, clicks: int) -> None:
+        """Select the process that is clicked; the second click opens its detail."""
+        if placed.part is not self.processes:
+            super().point(placed, x, y, clicks)
+        elif clicks and 0 <= y - 2 < len(self.processes.found):
+            again = y - 2 == self.processes.cursor and clicks > 1
+            self.processes.move_to(y - 2)
+            self.paint()
+            if again:
+                self.action_choose()
+
+
+def _idle(row: Row, skin: Skin) -> str:
+    if row.idle is None or row.idle.seconds <= 0:
+        return skin.glyphs.missing if row.idle is None else ""
+    return f"{skin.glyphs.least * row.idle.at_least}{duration(row.idle.seconds)}"
+
+
+def round_tens(value: float) -> float:
+    """Return the next multiple of ten."""
+    return float(-(-value // 10) * 10)
+
+
+def _since(gpu: Gpu, uid: int | None, people: Mapping[int, Process]) -> float:
+    """Return when the last of an owner's processes on a GPU was started; before that its limits were others."""
+    found = [people[one.pid] for one in gpu.holdings if one.pid in people and people[one.pid].uid == uid]
+    return max((one.started or 0.0 for one in found), default=0.0)
+
+
+def instance_sections(gpu: Gpu) -> list[Section]:
+    """Describe the MIG instances of a GPU; nothing without any."""
+    facts = []
+    for one in gpu.instances:
+        used, total = (fact("", value, size).value for value in (one.memory.used, one.memory.total))
+        label = f"{one.gpu_instance}/{one.compute_instance}"
+        facts.append(Fact(label, f"{one.profile}: {used} of {total} used", aside=one.uuid))
+    return [Section("MIG instances", tuple(facts))] * bool(facts)
+
+
+def _link_sections(gpu: Gpu) -> list[Section]:
+    """Describe PCIe and NVLink; NVLink only where a GPU has it."""
+
+    def rate(value: float) -> str:
+        return f"{size(value)}/s"
+
+    link = next((reason for reason in REASONS if reason.value == gpu.pcie_link), None)
+    facts = [
+        Fact("PCIe", REASONS[link] if link is not None else gpu.pcie_link, missing=link is not None),
+        fact("received", gpu.pcie_rx, rate),
+        fact("sent", gpu.pcie_tx, rate),
+    ]
+    if known(gpu.nvlinks) and gpu.nvlinks > 0:
+        facts += [
+            Fact("NVLink", f"{gpu.nvlinks:.0f} active"),
+            fact("received", gpu.nvlink_rx, rate),
+            fact("sent", gpu.nvlink_tx, rate),
+        ]
+    return [Section("Links", tuple(facts))]

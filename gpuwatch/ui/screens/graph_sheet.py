@@ -1,0 +1,297 @@
+"""Sheet with graphs over time: spans, a cursor for keys and mouse, and values that are read only when they are due."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from math import ceil
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from gpuwatch.alerts.alert import Alert
+from gpuwatch.analysis.events import lasted_words, moment, state_words
+from gpuwatch.text import clean
+from gpuwatch.timeline import Key, Metric
+from gpuwatch.ui.options import Helpers
+from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section, Sheet
+from gpuwatch.ui.theme import Skin
+from gpuwatch.ui.view import clock, mark_of
+from gpuwatch.ui.widgets.graph import (
+    SPANS,
+    Graph,
+    Mark,
+    axis_end,
+    draw_legend,
+    draw_plot,
+    plot_cells,
+    points,
+    time_at,
+)
+from gpuwatch.ui.widgets.lines import Line
+
+if TYPE_CHECKING:
+    from gpuwatch.monitor import Frame
+    from gpuwatch.recorder.store import Events
+    from gpuwatch.ui.app import GpuwatchApp
+
+MOST_EVENTS: Final = 12
+"""Events that a sheet lists, at most."""
+_IN_MEMORY: Final = 600.0
+"""Longest span that is shown without what was recorded before this gpuwatch was started."""
+
+
+class Series(NamedTuple):
+    """Series as it was read for a graph."""
+
+    due: tuple[float, float, int, int]
+    """End and length of the span, number of points, and number of the newest point: it changes when one is due."""
+    values: list[float | None]
+
+
+class GraphBlock:
+    """Graph in a sheet: the plot is drawn again only when its values changed, the legend each time."""
+
+    gap = 0
+    """Blank lines below it: its time axis is enough."""
+
+    def __init__(self) -> None:
+        self.graph: Graph | None = None
+        self.height = 1
+        """Lines; with one line there is the legend alone."""
+        self.cursor: float | None = None
+        """Wall-clock time whose values the legend shows; None for the newest."""
+        self._key: object = None
+        self._plot: list[Line] = []
+
+    def draw(self, skin: Skin, width: int) -> list[Line]:
+        graph = self.graph
+        if graph is None or self.height <= 0:
+            return []
+        curves = [(one.values, one.style, one.mark) for one in graph.curves]
+        key = (id(skin), width, self.height, self.cursor, graph.until, graph.span, graph.top, graph.low)
+        whole = (*key, curves, graph.limits, graph.marks)
+        if whole != self._key:
+            self._key = whole
+            self._plot = draw_plot(graph, skin, width, self.height - 1, cursor=self.cursor)
+        return [draw_legend(graph, skin, width, cursor=self.cursor), *self._plot]
+
+
+class GraphSheet(Sheet):
+    """Sheet of graphs and facts."""
+
+    app: GpuwatchApp
+
+    class OlderRead(Message):
+        """Message: what was recorded before has been read."""
+
+    class EventsRead(Message):
+        """Message: the events log has been read."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(
+            Binding(
+                str(number),
+                f"span({span:.0f})",
+                "span",
+                id=f"graph.span.{number}",
+                key_display="1-5" if number == 1 else None,
+                show=number == 1,
+                tooltip=f"Graphs of the last {name}",
+            )
+            for number, (span, name) in enumerate(SPANS.items(), 1)
+        ),
+        Binding("left", "read(-1)", "read", id="graph.left", key_display="←", tooltip="Read the values before"),
+        Binding("right", "read(1)", "read", id="graph.right", key_display="→", tooltip="Read the values after"),
+    ]
+
+    def __init__(self, frame: Frame, skin: Skin | None = None, helpers: Helpers | None = None) -> None:
+        super().__init__(skin)
+        self.frame = frame
+        self.helpers = helpers or Helpers()
+        self.span = 600.0
+        """Seconds that the graphs show."""
+        self.cursor: float | None = None
+        """Wall-clock time whose values the legends show; None for the newest."""
+        self.recorded: Sequence[Alert] = ()
+        """Events of the log."""
+        self.blocks: dict[str, GraphBlock] = {}
+        self._series: dict[Key, Series] = {}
+        self._since: float | None = None
+        """Earliest wall-clock time of a value in the graphs of the last drawing."""
+        self._older: Future[None] | None = None
+        self._log: Future[Events] | None = None
+
+    @abstractmethod
+    def graphs(self) -> Sequence[Graph]:
+        """Return the graphs, each with its own title."""
+
+    @abstractmethod
+    def rebuild(self) -> None:
+        """Show the newest frame."""
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        if self.helpers.events is not None:
+            self._log = self.app.background("gpuwatch-graphs")(self.helpers.events)
+            self._log.add_done_callback(lambda _: self.post_message(self.EventsRead()))
+        self.refresh_frame(self.frame)
+
+    def on_graph_sheet_events_read(self) -> None:
+        """Show the events of the log; where it cannot be read, those of this run are shown alone."""
+        if self._log is not None and self._log.exception() is None:
+            self.recorded = self._log.result().alerts
+        self.rebuild()
+
+    def on_graph_sheet_older_read(self) -> None:
+        error = self._older.exception() if self._older is not None else None
+        if error is not None:
+            self.app.notify(clean(f"older values cannot be read: {error}"), severity="warning", markup=False)
+        self._series = {}
+        self.rebuild()
+
+    def refresh_frame(self, frame: Frame) -> None:
+        self.frame = frame
+        if self.ready:
+            self.rebuild()
+
+    def redraw(self) -> None:
+        if self.ready:
+            self.rebuild()
+
+    # -- values ----------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """Wall-clock time of the newest values."""
+        return self.frame.snapshot.taken
+
+    @property
+    def until(self) -> float:
+        """End of the time axes."""
+        return axis_end(self.now, self.span)
+
+    @property
+    def graph_width(self) -> int:
+        """Cells of each graph."""
+        return self.widths()[0]
+
+    def read(self, gpu: str, owner: str, metric: Metric, *, stacked: bool = False) -> list[float | None]:
+        """Return the values of a series; they are read again when the next point is due."""
+        key = Key(gpu, owner, metric)
+        count = points(self.graph_width, self.span, stacked=stacked)
+        each = self.span / count
+        due = (self.until, self.span, count, int(self.now // each))
+        found = self._series.get(key)
+        if found is None or found.due != due:
+            found = Series(due, self.frame.history.timeline.read(key, self.until, self.span, count))
+            self._series[key] = found
+        return found.values
+
+    def place_graphs(self, heights: Callable[[int], int]) -> list[Block]:
+        """Return the blocks of the graphs; `heights` returns the lines of each by its place."""
+        found: list[Block] = []
+        self._since = None
+        for place, graph in enumerate(self.graphs()):
+            block = self.blocks.setdefault(graph.title, GraphBlock())
+            block.graph, block.height, block.cursor = graph, heights(place), self.cursor
+            found.append(block)
+            for curve in graph.curves:
+                first = next((at for at, value in enumerate(curve.values) if value is not None), None)
+                if first is not None:
+                    at = graph.until - graph.span + first * graph.span / len(curve.values)
+                    self._since = at if self._since is None else min(self._since, at)
+        return found
+
+    def title_words(self) -> str:
+        """Return the span of the graphs, and from when on values are known where that is later."""
+        words = f"last {SPANS[self.span]}"
+        if self._since is None:
+            return f"{words}, no values yet"
+        missing = self._since - (self.until - self.span)
+        if missing <= max(self.span / 30, 2.0):
+            return words
+        reading = ", reading older ones" if self._older is not None and not self._older.done() else ""
+        return f"{words}, known since {clock(self._since)}{reading}"
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    def events(self, is_meant: Callable[[Alert], bool], ended: Iterable[Alert]) -> list[Alert]:
+        """Return the events that `is_meant` accepts, the newest first: those that hold, that ended, and of the log."""
+        found: dict[str, Alert] = {}
+        for alert in (*self.frame.alerts, *ended, *self.recorded):
+            if is_meant(alert):
+                found.setdefault(alert.id or f"{alert.key} {alert.raised}", alert)
+        return sorted(found.values(), key=lambda one: -one.raised)
+
+    def event_section(self, found: Sequence[Alert]) -> Section:
+        facts = []
+        for alert in found[:MOST_EVENTS]:
+            mark, _ = mark_of(alert.severity if alert.ended is None else alert.most, self.skin.glyphs)
+            how = state_words(alert) or "holds"
+            aside = f"{how}, {lasted_words(alert, self.now)}"
+            facts.append(Fact(moment(alert.raised, self.now), f"{mark} {alert.title}", aside=aside))
+        more = len(found) - len(facts)
+        facts += [Fact("", f"{more} more: e lists all events", missing=True)] * (more > 0)
+        return Section("Events", tuple(facts) or (Fact("none", "nothing was raised", missing=True),))
+
+    def event_marks(self, found: Sequence[Alert]) -> list[Mark]:
+        marks = []
+        for alert in found:
+            text, role = mark_of(alert.most if alert.ended is not None else alert.severity, self.skin.glyphs)
+            marks.append(Mark(alert.raised, text, self.skin.styles(role)))
+        return marks
+
+    # -- what the user does ----------------------------------------------------------------------------------------
+
+    def action_span(self, seconds: float) -> None:
+        """Show another span; older values than those in memory are read from the store once."""
+        self.span = float(seconds)
+        self.cursor = None
+        if self.span > _IN_MEMORY and self._older is None and self.helpers.older is not None:
+            older, timeline, now = self.helpers.older, self.frame.history.timeline, self.now
+            self._older = self.app.background("gpuwatch-graphs")(lambda: older(timeline, now))
+            self._older.add_done_callback(lambda _: self.post_message(self.OlderRead()))
+        self.rebuild()
+
+    def action_read(self, by: int) -> None:
+        """Move the cursor by a column; the first time it stands on the newest values."""
+        cells = max(1, plot_cells(self.graph_width))
+        each = self.span / cells
+        start = self.until - self.span
+        at = self.now if self.cursor is None else self.cursor + by * each
+        place = min(max(int((at - start) / each), 0), ceil((self.now - start) / each) - 1)
+        self.cursor = start + (place + 0.5) * each
+        self.rebuild()
+
+    def action_close(self) -> None:
+        """Remove the cursor; without one go back."""
+        if self.cursor is not None:
+            self.cursor = None
+            self.rebuild()
+        else:
+            self.dismiss(None)
+
+    def point(self, placed: Placed, x: int, y: int, clicks: int) -> None:
+        """Put the cursor where the mouse is over a graph."""
+        block = placed.part
+        if isinstance(block, GraphBlock) and block.graph is not None and y > 0:
+            at = time_at(block.graph, x, placed.width)
+            if at is not None and at != self.cursor and at <= self.now + self.span / 50:
+                self.cursor = at
+                self.rebuild()
+
+
+def largest(*series: Sequence[float | None], least: float = 0.0) -> float:
+    """Return the largest value of some series, and at least `least`."""
+    return max((one for values in series for one in values if one is not None and one > least), default=least)
+
+
+def round_up(value: float) -> float:
+    """Return the next of 1, 2, 5, 10, 20, 50 and so on, so that an axis seldom changes."""
+    scale = 1.0
+    while value > 10 * scale:
+        scale *= 10
+    return next(scale * step for step in (1, 2, 5, 10) if value <= scale * step)
