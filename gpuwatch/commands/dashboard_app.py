@@ -32,6 +32,7 @@ from gpuwatch.ui.options import Helpers, Options, Reloading
 if TYPE_CHECKING:
     from gpuwatch.recorder.recorder import Sinks
     from gpuwatch.recorder.store import Events, EventsReader
+    from gpuwatch.timeline import Timeline
     from gpuwatch.ui.app import GpuwatchApp
 
 SETTLED_S = 1.5
@@ -206,4 +207,11 @@ def _helpers(
         words = format_reload(came, later=("interval", "user", "mine", "ascii", "tmux"))
         return Reloading(words, failed=bool(came.error), options=dashboard_options(reloader.config, seconds))
 
-    return Helpers(killer=killer, events=None if args.demo else events, reload=reload)
+    def older(timeline: Timeline, until: float) -> None:
+        from gpuwatch.recorder.minutes import load_older  # 30 ms, for SQLite
+
+        load_older(timeline, until)
+
+    if args.demo:
+        return Helpers(killer=killer, reload=reload)
+    return Helpers(killer=killer, events=events, older=older, reload=reload)

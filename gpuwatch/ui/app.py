@@ -544,7 +544,7 @@ class GpuwatchApp(App[int]):
         # Other screens show the newest frame, also while the dashboard is frozen.
         frame = self.frame if self.screen is self.dashboard else self.newest
         if frame is not None:
-            self.open_once(DetailScreen(key, frame, self.skin, self.options))
+            self.open_once(DetailScreen(key, frame, self.skin, self.options, helpers=self.helpers, ended=self.ended))
 
     def action_end_process(self) -> None:
         """Ask whether to end the process under the cursor."""

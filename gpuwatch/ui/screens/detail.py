@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
 from gpuwatch import shares
+from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.alerts.unattributed import causes
 from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.explanation import Point, context_points, explain_process
 from gpuwatch.analysis.rows import Row, RowKey, rows
 from gpuwatch.analysis.strays import Stray
-from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Reading, Reason, Snapshot, known
-from gpuwatch.ui.options import Options
-from gpuwatch.ui.screens.sheet import Fact, Section, Sheet
+from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Reading, Reason, Snapshot, known, number
+from gpuwatch.timeline import Metric, process_owner
+from gpuwatch.ui.options import Helpers, Options
+from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest, round_up
+from gpuwatch.ui.screens.sheet import Block, Fact, Section
 from gpuwatch.ui.theme import Skin
 from gpuwatch.ui.view import judged
-from gpuwatch.units import long_duration, percent, size
+from gpuwatch.ui.widgets.graph import Curve, Graph, Limit
+from gpuwatch.units import GIB, gib, long_duration, percent, size
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
-    from gpuwatch.ui.app import GpuwatchApp
 
 REASONS: Final = {
     Reason.UNSUPPORTED: "not supported by this GPU or driver",
@@ -44,6 +47,9 @@ PRESENCE: Final = {
 """Why a process shows no more than its PID, or may not be the process that holds the memory."""
 
 _KINDS: Final = {"C": "compute", "G": "graphics", "M": "client of the MPS server"}
+
+MOST_GPUS: Final = 4
+"""GPUs of a process that have graphs, at most."""
 
 _percent = "{:.0f} %".format
 
@@ -313,48 +319,66 @@ def brief(held: Sequence[Row], snapshot: Snapshot) -> list[str]:
     return lines
 
 
-class DetailScreen(Sheet):
-    """The detail of a process: what it is, what it holds on each GPU, and the GPU it was chosen on."""
-
-    app: GpuwatchApp
+class DetailScreen(GraphSheet):
+    """The detail of a process: what it is, what it holds on each GPU, its use over time, and its first GPU."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "close", "back", show=False, id="detail.close", tooltip="Back to the dashboard"),
         Binding("K,f9", "end_process", "end", id="detail.end", tooltip="End this process, after asking"),
     ]
 
-    def __init__(self, row_key: RowKey, frame: Frame, skin: Skin | None = None, options: Options | None = None) -> None:
+    def __init__(
+        self,
+        row_key: RowKey,
+        frame: Frame,
+        skin: Skin | None = None,
+        options: Options | None = None,
+        *,
+        helpers: Helpers | None = None,
+        ended: Collection[Alert] = (),
+    ) -> None:
         """Show the process of `row_key` as `frame` has it, and from then on as `refresh_frame` is called."""
-        super().__init__(skin)
+        super().__init__(frame, skin, helpers)
         self._options = options or Options()
         self._key = row_key
-        self._frame = frame
+        self._ended = ended
         self._held: list[Row] = []
         self._seen: Snapshot | None = None
 
-    def on_mount(self) -> None:
-        super().on_mount()
-        self.refresh_frame(self._frame)
-
     def set_options(self, options: Options) -> None:
         self._options = options
-        self.refresh_frame(self._frame)
+        self.rebuild()
 
-    def refresh_frame(self, frame: Frame) -> None:
-        """Show the process as a new frame has it; where the frame lacks it, keep the last values and say so."""
-        self._frame = frame
+    def rebuild(self) -> None:
+        """Show the process as the newest frame has it; where the frame lacks it, keep the last values and say so."""
         if not self.ready:
             return
+        frame = self.frame
         held = held_by(self._key[1:], frame, self._key[0])
         self.notice("" if held else _missing(self._held, self._seen, frame.snapshot), over=not held)
         if held:
             self._held, self._seen = held, frame.snapshot
-            self.show(_title(held), self._sections(held, frame), [gpu_section(held[0].gpu, frame.snapshot)])
-        elif not self._held:
+        if not self._held:
             self.show(f"process {self._key[1]}", [], [])
+        elif self._seen is not None:
+            self._show(self._held, self._seen)
 
-    def _sections(self, held: Sequence[Row], frame: Frame) -> list[Section]:
-        process = held[0].process
+    def _show(self, held: Sequence[Row], seen: Snapshot) -> None:
+        graphs = self.place_graphs(lambda _: 6 if self.room >= SMALL else 1)
+        events = [self.event_section(self._events())]
+        facts, gpu = self._sections(held), gpu_section(held[0].gpu, seen)
+        if self.two_columns:
+            left: list[Section | Block] = [*facts, *events]
+            right: list[Section | Block] = [*graphs, gpu]
+        else:
+            left, right = [*facts, *graphs, *events, gpu], []
+        for block in graphs:
+            block.gap = int(self.room >= SMALL and not self.two_columns)
+        graphs[-1].gap = 1
+        self.show(_title(held), left, right, title_end=self.title_words())
+
+    def _sections(self, held: Sequence[Row]) -> list[Section]:
+        process, frame = held[0].process, self.frame
         return [
             *(stray_section(one) for one in judged(frame, self._options).strays if one.key == process.key),
             process_section(process, frame.snapshot.taken),
@@ -362,6 +386,39 @@ class DetailScreen(Sheet):
             declared_section(process, frame.snapshot, self._options.allowances),
             *(holding_section(row) for row in held),
         ]
+
+    def graphs(self) -> list[Graph]:
+        """Return the memory and the SM use on each of its first GPUs, its use of the CPU, and its host memory."""
+        styles = self.skin.styles
+        line, dashed = styles("note"), styles("warning")
+        process = self._held[0].process
+        owner = process_owner(process.pid, process.start)
+        found = []
+        marks = self.event_marks(self._events())
+        for row in self._held[:MOST_GPUS]:
+            name = f" on GPU {row.gpu.index}" * (len(self._held) > 1)
+            values = self.read(row.gpu.key, owner, Metric.MEMORY)
+            limit = () if row.limit is None else (Limit("limit", float(row.limit.bytes), dashed),)
+            top = 1.1 * largest(values, [one.value for one in limit if isinstance(one.value, float)], least=float(GIB))
+            curve = Curve("", values, line, now=number(row.holding.memory))
+            found.append(self.graph(f"Memory{name}", "GiB", [curve], top, limits=limit, marks=marks, show=gib))
+            marks = []
+            curve = Curve("", self.read(row.gpu.key, owner, Metric.SM), line, now=number(row.holding.sm))
+            found.append(self.graph(f"SM busy{name}", "%", [curve], 100.0))
+        cpu = Curve("", self.read("", owner, Metric.CPU), line, now=number(process.cpu))
+        rss = Curve("", self.read("", owner, Metric.RSS), line, now=number(process.rss))
+        found.append(self.graph("CPU", "% of a core", [cpu], round_up(largest(cpu.values, least=100.0))))
+        top = round_up(largest(rss.values, least=float(GIB)) / GIB) * GIB
+        found.append(self.graph("Host memory", "GiB", [rss], top, show=gib))
+        return found
+
+    def _events(self) -> list[Alert]:
+        pid, start = self._key[1:]
+        began = self._held[0].process.started or 0.0
+        return self.events(
+            lambda one: f"{one.subject} ".startswith(f"{pid}:{start} ") or (pid in one.pids and one.seen >= began),
+            self._ended,
+        )
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer to end only a process that is still there."""

@@ -17,7 +17,7 @@ from gpuwatch.monitor import Frame
 from gpuwatch.timeline import Metric, user_owner
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.detail import REASONS, fact, gpu_section
-from gpuwatch.ui.screens.graph_sheet import GraphBlock, GraphSheet, largest, round_up
+from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest, round_up
 from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section
 from gpuwatch.ui.theme import Ground, Role, Skin
 from gpuwatch.ui.widgets.gpus import parts, short_name
@@ -27,8 +27,6 @@ from gpuwatch.ui.widgets.table import Cell, Column, Table, title_line
 from gpuwatch.ui.widgets.table import Row as TableRow
 from gpuwatch.units import GIB, MIB, duration, gib, long_duration, percent, size
 
-SMALL: Final = 16
-"""Lines below which only the memory has a plot, and the other graphs a line each."""
 _FAULTS: Final = ("hw thermal", "sw thermal", "power brake")
 """Reasons for low clocks that are a fault; at the power limit a busy GPU mostly is."""
 
@@ -183,7 +181,6 @@ class GpuScreen(GraphSheet):
             left, right = [graphs[0], *([] if self.room >= SMALL else graphs[1:]), *lists], []
             right = [*(graphs[1:] if self.room >= SMALL else []), *facts]
         for block in graphs:
-            assert isinstance(block, GraphBlock)
             block.gap = int(not self.two_columns and self.room >= SMALL)
         if self.room < SMALL:
             graphs[-1].gap = 1
@@ -233,15 +230,15 @@ class GpuScreen(GraphSheet):
         in_gib = most >= GIB
         return [
             self._memory(gpu, self.event_marks(events)),
-            self._graph("Utilization", "%", [curve(Metric.UTILIZATION, gpu.utilization)], 100.0),
-            self._graph(
+            self.graph("Utilization", "%", [curve(Metric.UTILIZATION, gpu.utilization)], 100.0),
+            self.graph(
                 "Power",
                 "W",
                 [power],
                 round(1.05 * max(number(gpu.power_limit) or 0.0, largest(power.values, least=100.0))),
                 limits=limit("limit", gpu.power_limit),
             ),
-            self._graph(
+            self.graph(
                 "Temperature",
                 "C" if self.skin.glyphs.ascii else "°C",
                 [temperature],
@@ -249,8 +246,8 @@ class GpuScreen(GraphSheet):
                 low=20.0,
                 limits=limit("slows down at", gpu.slowdown_temperature),
             ),
-            self._graph("Clocks", "MHz", clocks, fastest, marks=self._throttles(history)),
-            self._graph(
+            self.graph("Clocks", "MHz", clocks, fastest, marks=self._throttles(history)),
+            self.graph(
                 "PCIe",
                 "GiB/s" if in_gib else "MiB/s",
                 pcie,
@@ -258,22 +255,6 @@ class GpuScreen(GraphSheet):
                 show=(lambda value: f"{value / GIB:.1f}") if in_gib else (lambda value: f"{value / MIB:.0f}"),
             ),
         ]
-
-    def _graph(
-        self,
-        title: str,
-        unit: str,
-        curves: Sequence[Curve],
-        top: float,
-        *,
-        low: float = 0.0,
-        limits: Sequence[Limit] = (),
-        marks: Sequence[Mark] = (),
-        show: Callable[[float], str] = "{:.0f}".format,
-    ) -> Graph:
-        return Graph(
-            title, self.until, self.span, curves, top, unit=unit, low=low, limits=limits, marks=marks, show=show
-        )
 
     def _memory(self, gpu: Gpu, marks: Sequence[Mark]) -> Graph:
         """Return the graph of the memory by owner, with the declared limits of those who have any."""
@@ -317,18 +298,7 @@ class GpuScreen(GraphSheet):
         memory = gpu.memory
         reserved = memory.reserved if known(memory.reserved) else 0
         top = memory.total - reserved if known(memory.total) else largest(below, used, least=float(GIB))
-        return Graph(
-            "Memory",
-            self.until,
-            self.span,
-            curves,
-            float(top),
-            unit="GiB",
-            stacked=True,
-            limits=limits,
-            marks=marks,
-            show=gib,
-        )
+        return self.graph("Memory", "GiB", curves, float(top), limits=limits, marks=marks, show=gib, stacked=True)
 
     def _above(self, below: Values, declared: int, since: float) -> list[float | None]:
         """Return a line as far above the owners below as the limit is; none before the last of the processes came."""

@@ -16,12 +16,14 @@ from gpuwatch.analysis.events import lasted_words, moment, state_words
 from gpuwatch.text import clean
 from gpuwatch.timeline import Key, Metric
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section, Sheet
+from gpuwatch.ui.screens.sheet import Fact, Placed, Section, Sheet
 from gpuwatch.ui.theme import Skin
 from gpuwatch.ui.view import clock, mark_of
 from gpuwatch.ui.widgets.graph import (
     SPANS,
+    Curve,
     Graph,
+    Limit,
     Mark,
     axis_end,
     draw_legend,
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 MOST_EVENTS: Final = 12
 """Events that a sheet lists, at most."""
+SMALL: Final = 16
+"""Lines of a sheet below which graphs are left out, or a line each."""
 _IN_MEMORY: Final = 600.0
 """Longest span that is shown without what was recorded before this gpuwatch was started."""
 
@@ -190,9 +194,9 @@ class GraphSheet(Sheet):
             self._series[key] = found
         return found.values
 
-    def place_graphs(self, heights: Callable[[int], int]) -> list[Block]:
+    def place_graphs(self, heights: Callable[[int], int]) -> list[GraphBlock]:
         """Return the blocks of the graphs; `heights` returns the lines of each by its place."""
-        found: list[Block] = []
+        found: list[GraphBlock] = []
         self._since = None
         for place, graph in enumerate(self.graphs()):
             block = self.blocks.setdefault(graph.title, GraphBlock())
@@ -215,6 +219,22 @@ class GraphSheet(Sheet):
             return words
         reading = ", reading older ones" if self._older is not None and not self._older.done() else ""
         return f"{words}, known since {clock(self._since)}{reading}"
+
+    def graph(
+        self,
+        title: str,
+        unit: str,
+        curves: Sequence[Curve],
+        top: float,
+        *,
+        low: float = 0.0,
+        limits: Sequence[Limit] = (),
+        marks: Sequence[Mark] = (),
+        show: Callable[[float], str] = "{:.0f}".format,
+        stacked: bool = False,
+    ) -> Graph:
+        """Return a graph over the span."""
+        return Graph(title, self.until, self.span, curves, top, unit, low, stacked, limits, marks, show)
 
     # -- events ----------------------------------------------------------------------------------------------------
 

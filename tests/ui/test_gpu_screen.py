@@ -1,0 +1,355 @@
+"""GPU detail and the graphs of process detail: over time, by keys and mouse, at three sizes."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuwatch.history import History
+from gpuwatch.minute import Minute
+from gpuwatch.model import Health, Instance, Reason, Snapshot, Xid
+from gpuwatch.monitor import Frame
+from gpuwatch.recorder.store import Events
+from gpuwatch.timeline import Key, Metric, Timeline, user_owner
+from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.options import Helpers
+from gpuwatch.ui.screens.detail import DetailScreen
+from gpuwatch.ui.screens.gpu import GpuScreen
+from gpuwatch.ui.screens.graph_sheet import GraphSheet, round_up
+from gpuwatch.ui.widgets.graph import AXIS
+from tests.support import builders
+from tests.support.builders import GIB, gpu, holding, memory, process, snapshot, uid
+from tests.support.dashboards import Clockwork, alert, frame, hand, resize, running, text, top
+from tests.support.screens import press, until
+
+SIZES = [(160, 50), (80, 24), (60, 10)]
+PLOTS = ("Memory", "Utilization", "Power", "Temperature", "Clocks", "PCIe")
+
+
+def two_people(seconds: float = 0.0, **changes: Any) -> Snapshot:
+    """GPU 0 with a process of ada and one of ben, and GPU 1 with none."""
+    held = (holding(11, 30.0, sm=70), holding(12, 10.0, sm=0))
+    fields = {"holdings": held, "pcie_rx": 2.0 * GIB, "pcie_tx": 1.0 * GIB, "pcie_link": "gen4 x16", **changes}
+    seen = snapshot([gpu(0, **fields), gpu(1)], [process(11, "ada"), process(12, "ben")])
+    return builders.at(seen, seconds)
+
+
+def watched(seconds: int, *, without: range = range(0), **changes: Any) -> Frame:
+    """The last frame of so many seconds."""
+    history = History()
+    seen = two_people()
+    for second in range(seconds):
+        if second not in without:
+            seen = two_people(second, **changes)
+            history.add(seen, float(second))
+    return Frame(seen, float(seconds - 1), history.view)
+
+
+def sheet(app: GpuwatchApp) -> GraphSheet:
+    assert isinstance(app.screen, GraphSheet)
+    return app.screen
+
+
+def legend(app: GpuwatchApp, title: str) -> str:
+    """The line of a graph's legend."""
+    lines = [line[1:] for line in text(app).splitlines() if line.startswith(f" {title} ")]
+    assert lines, f"{title} is not on screen"
+    return lines[0]
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_enter_on_a_gpu_shows_it_and_its_processes(size: tuple[int, int]) -> None:
+    async with running(watched(300), size) as (app, pilot):
+        await press(pilot, "tab", "enter")
+        assert isinstance(top(app), GpuScreen)
+        assert text(app).startswith(" GPU 0 · H100 80GB")
+        assert "a ada 30.0" in legend(app, "Memory")
+        for title in PLOTS if size[1] == 50 else PLOTS[:1]:
+            legend(app, title)
+        await press(pilot, "j", "enter")
+        assert isinstance(top(app), DetailScreen)
+        assert text(app).startswith(" 12 python · ben · GPU 0")
+        await press(pilot, "escape")
+        assert isinstance(top(app), GpuScreen)
+        await press(pilot, "escape")
+        assert top(app) is app.dashboard
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_gpu_without_processes_has_a_detail_too(size: tuple[int, int]) -> None:
+    async with running(watched(5), size) as (app, pilot):
+        app.show_gpu(gpu(1).key)
+        await press(pilot, "enter", "j", "k", "G", "g")
+        assert isinstance(top(app), GpuScreen)
+        await press(pilot, *["space"] * 3 * (size[1] < 20))
+        assert "none is listed" in text(app) or size[1] < 50
+
+
+async def test_pcie_is_read_while_the_screen_is_open() -> None:
+    async with running(watched(5), (160, 50)) as (app, pilot):
+        watching = app.watching
+        assert isinstance(watching, Clockwork)
+        app.show_gpu(gpu(0).key)
+        await pilot.pause()
+        assert watching.asked == [("focus", gpu(0).key)]
+        await press(pilot, "enter", "escape", "escape")
+        await until(pilot, lambda: len(watching.asked) == 2)
+        assert watching.asked[-1] == ("focus", None)
+
+
+async def test_the_keys_choose_the_span() -> None:
+    async with running(watched(300), (160, 50)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await pilot.pause()
+        assert "last 10 min, known since" in text(app)
+        for key, words in (("1", "last 1 min "), ("3", "last 1 h, known since"), ("5", "last 24 h, known since")):
+            await press(pilot, key)
+            assert words in f"{text(app).splitlines()[0]} "
+
+
+async def test_the_cursor_reads_values_by_keys_and_escape_removes_it() -> None:
+    async with running(watched(300), (160, 50)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await pilot.pause()
+        assert "b ben 10.0" in legend(app, "Memory")
+        assert not re.search(r"GiB \d\d:\d\d:\d\d", legend(app, "Memory"))
+        await press(pilot, *["left"] * 5)
+        found = re.search(r"GiB (\d\d:\d\d:\d\d)  a ada 30.0", legend(app, "Memory"))
+        assert found
+        await press(pilot, "right")
+        later = re.search(r"GiB (\d\d:\d\d:\d\d)", legend(app, "Memory"))
+        assert later
+        assert later[1] > found[1]
+        await press(pilot, *["left"] * 80)
+        assert "ada —" in legend(app, "Memory")
+        await press(pilot, "escape")
+        assert isinstance(top(app), GpuScreen)
+        assert sheet(app).cursor is None
+
+
+async def test_the_mouse_reads_values_and_chooses_processes() -> None:
+    async with running(watched(300), (160, 50)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await pilot.pause()
+        block = next(one for one in sheet(app).placed if one.part is not None)
+        await pilot.hover("#body", offset=(block.x + AXIS + 20, block.y + 4))
+        await pilot.pause()
+        assert "ada 30.0" in legend(app, "Memory") or "ada —" in legend(app, "Memory")
+        assert sheet(app).cursor is not None
+        screen = app.screen
+        assert isinstance(screen, GpuScreen)
+        place = next(one for one in screen.placed if one.part is screen.processes)
+        await pilot.click("#body", offset=(place.x + 5, place.y + 3))
+        await pilot.pause()
+        selected = screen.processes.selected
+        assert selected is not None
+        assert selected.holding.pid == 12
+        await pilot.click("#body", offset=(place.x + 5, place.y + 3), times=2)
+        await until(pilot, lambda: isinstance(app.screen, DetailScreen))
+
+
+async def test_a_gap_is_a_gap_in_every_graph() -> None:
+    async with running(watched(300, without=range(100, 200)), (160, 50)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await pilot.pause()
+        graphs = sheet(app).blocks
+        for title in PLOTS:
+            graph = graphs[title].graph
+            assert graph is not None
+            values = graph.curves[0].values
+            known = [value is not None for value in values]
+            first, last = known.index(True), len(known) - 1 - known[::-1].index(True)
+            assert not all(known[first:last]), title
+
+
+async def test_the_memory_of_unknown_processes_is_hatched_on_top() -> None:
+    async with running(watched(300, used_gib=50.0), (160, 50)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await pilot.pause()
+        assert "░" in text(app)
+        assert "unknown 10.0" in legend(app, "Memory")
+
+
+async def test_throttle_reasons_are_marks_and_facts() -> None:
+    history = History()
+    for second in range(120):
+        reasons = ("hw thermal",) if 60 <= second < 70 else ()
+        history.add(two_people(second, throttle=reasons), float(second))
+    shown = Frame(two_people(119), 119.0, history.view)
+    assert [one.reasons for one in history.view.throttles(gpu(0).key)] == [("hw thermal",), ()]
+    async with running(shown, (160, 50)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await pilot.pause()
+        graph = sheet(app).blocks["Clocks"].graph
+        assert graph is not None
+        assert [mark.text for mark in graph.marks] == ["▲"]
+        assert "hw thermal" in text(app)
+
+
+async def test_links_instances_errors_and_events_have_their_sections() -> None:
+    instance = Instance(
+        uuid="MIG-1", name="NVIDIA H100 MIG 1g.10gb", gpu_instance=3, compute_instance=0, memory=memory(2.0)
+    )
+    changes: dict[str, Any] = {
+        "instances": (instance,),
+        "nvlinks": 18,
+        "nvlink_rx": 5.0 * GIB,
+        "xids": (Xid(code=79, count=2),),
+    }
+    held, over = alert(0, title="it holds"), alert(0, id="b", title="it ended", ended=builders.EPOCH, how="back again")
+    shown = watched(5, **changes)
+    shown = Frame(shown.snapshot, shown.received, shown.history, (held, alert(1, title="of another GPU")))
+    async with running(shown, (160, 90)) as (app, pilot):
+        app.ended.append(over)
+        app.show_gpu(gpu(0).key)
+        await pilot.pause()
+        words = {
+            "MIG instances",
+            "1g.10gb: 2.0 GiB of",
+            "gen4 x16",
+            "18 active",
+            "XID 79",
+            "2 times",
+            "it holds",
+            "it ended",
+        }
+        assert [one for one in words if one not in text(app)] == []
+        assert "back again" in text(app)
+        assert "of another GPU" not in text(app)
+
+
+async def test_the_events_of_the_log_are_listed() -> None:
+    log = Helpers(events=lambda: Events(alerts=(alert(0, id="c", title="of yesterday", ended=1.0),), exists=True))
+    async with running(watched(5), (160, 50), helpers=log) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await until(pilot, lambda: "of yesterday" in text(app))
+
+
+async def test_older_values_are_read_once_and_in_the_background() -> None:
+    threads: list[str] = []
+
+    def older(timeline: Timeline, at: float) -> None:
+        threads.append(threading.current_thread().name)
+        key = str(Key(gpu(0).key, "", Metric.UTILIZATION))
+        begin = at // 60 * 60
+        timeline.load([Minute(at=begin - 60 * back, values={key: 50.0}) for back in range(2, 600)])
+
+    async with running(watched(300), (160, 50), helpers=Helpers(older=older)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await press(pilot, "2", "4", "5", "4")
+        await until(pilot, lambda: "last 6 h " in f"{text(app).splitlines()[0]} ")
+        assert len(threads) == 1
+        assert threads[0] != threading.main_thread().name
+
+
+async def test_older_values_that_cannot_be_read_are_told() -> None:
+    def older(timeline: Timeline, at: float) -> None:
+        raise OSError("the store is damaged")
+
+    async with running(watched(30), (160, 50), helpers=Helpers(older=older)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await press(pilot, "4")
+        await until(pilot, lambda: any("the store is damaged" in one.message for one in app._notifications))
+
+
+async def test_a_gpu_that_fails_or_leaves_says_so() -> None:
+    async with running(watched(30), (160, 50)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await pilot.pause()
+        lost = snapshot([gpu(0, health=Health.LOST, words="GPU is lost (nvmlX)"), gpu(1)])
+        await hand(app, pilot, frame(lost))
+        assert "GPU is lost" in text(app).splitlines()[1]
+        await hand(app, pilot, frame(snapshot([gpu(1)])))
+        assert "does not list this GPU any more" in text(app)
+        await hand(app, pilot, watched(30))
+        assert "any more" not in text(app)
+
+
+async def test_a_gpu_that_was_never_listed() -> None:
+    async with running(watched(3), (80, 24)) as (app, pilot):
+        app.show_gpu("GPU-none")
+        await press(pilot, "left", "3", "enter", "j")
+        assert "does not list this GPU" in text(app)
+
+
+@pytest.mark.parametrize("size", [(160, 50), (80, 60), (60, 10)])
+async def test_unknown_values_are_no_zero(size: tuple[int, int]) -> None:
+    bare: dict[str, Any] = dict.fromkeys(
+        ("utilization", "power", "temperature", "sm_clock", "pcie_rx", "pcie_tx"), Reason.UNSUPPORTED
+    )
+    async with running(watched(30, **bare), size) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await pilot.pause()
+        for title in ("Utilization %", "Power W", "Temperature °C"):
+            assert f"{title}  —" in text(app)
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+@pytest.mark.parametrize("size", [*SIZES, (40, 6), (20, 4), (400, 120), (110, 20)])
+async def test_both_details_fit_every_size(size: tuple[int, int], ascii_only: bool) -> None:
+    async with running(watched(120), (120, 36), ascii=ascii_only) as (app, pilot):
+        for key in ("show_gpu", "show_detail"):
+            app.show_gpu(gpu(0).key) if key == "show_gpu" else app.show_detail((gpu(0).key, 11, 11))
+            await pilot.pause()
+            await resize(app, pilot, size)
+            await press(pilot, "left", "1", "left", "space", "G")
+            body = sheet(app)._body
+            assert {sum(span.cells for span in line) for line in body.lines} == {size[0]}
+            assert text(app).isascii() or not ascii_only
+            await press(pilot, "escape", "escape")
+
+
+async def test_the_theme_and_a_screen_above_leave_the_graphs_right() -> None:
+    async with running(watched(120), (160, 50)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await pilot.pause()
+        app.action_theme("light")
+        await pilot.pause()
+        base = app.skin.styles("text").bgcolor
+        assert sheet(app)._body.lines[0][0].style.bgcolor == base
+        await press(pilot, "enter")
+        later = watched(200)
+        await hand(app, pilot, later)
+        await press(pilot, "escape")
+        assert isinstance(top(app), GpuScreen)
+        assert sheet(app).frame is later
+
+
+async def test_the_detail_of_a_process_has_its_graphs() -> None:
+    async with running(watched(300), (160, 50)) as (app, pilot):
+        app.show_detail((gpu(0).key, 11, 11))
+        await pilot.pause()
+        graphs = sheet(app).blocks
+        assert list(graphs) == ["Memory", "SM busy", "CPU", "Host memory"]
+        assert all("GiB  30.0" in line for line in text(app).splitlines() if " Memory GiB" in line)
+        sm = graphs["SM busy"].graph
+        assert sm is not None
+        assert {value for value in sm.curves[0].values if value is not None} == {70.0}
+        await press(pilot, "left", "left", "escape", "escape")
+        assert top(app) is app.dashboard
+
+
+async def test_owners_who_left_stay_in_the_graph() -> None:
+    history = History()
+    for second in range(300):
+        seen = two_people(second)
+        if second >= 150:
+            gone = tuple(one for one in seen.gpus[0].holdings if one.pid == 11)
+            one = msgspec.structs.replace(seen.gpus[0], holdings=gone)
+            seen = msgspec.structs.replace(seen, gpus=(one, seen.gpus[1]))
+        history.add(seen, float(second))
+    owners = history.view.timeline.owners(gpu(0).key, seen.taken, 600)
+    assert owners == sorted([user_owner(uid("ada")), user_owner(uid("ben"))])
+    async with running(Frame(seen, 299.0, history.view), (160, 50)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await pilot.pause()
+        assert "ben —" in legend(app, "Memory")
+
+
+@pytest.mark.parametrize(("value", "top"), [(0.4, 1.0), (1.0, 1.0), (3.0, 5.0), (11.0, 20.0), (700.0, 1000.0)])
+def test_an_axis_ends_at_a_round_value(value: float, top: float) -> None:
+    assert round_up(value) == top
