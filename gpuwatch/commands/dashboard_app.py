@@ -166,6 +166,7 @@ def dashboard_options(config: Config, seconds: float, *, first_filter: str = "")
         toast=config.notify.toast,
         desktop=desktop,
         interval=seconds,
+        keys=config.keys,
         allowances=config.limits().allowances,
         stray_limits=stray_limits(config),
         caller=caller(),

@@ -17,6 +17,7 @@ from msgspec import Meta
 from gpuwatch import files, text
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import Allowances, CustomRule, Limits
+from gpuwatch.config.keymap import Keys
 from gpuwatch.declared.facts import Share
 from gpuwatch.errors import GpuwatchError
 from gpuwatch.fields import DAY, HOUR, MOST, Bytes, Seconds, Text
@@ -100,6 +101,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "alone to write"
         ),
     ] = Notify()
+    keys: Annotated[Keys, Meta(description="keys of the dashboard's actions; one key, or a list; [] for none")] = Keys()
     report: Annotated[Report, Meta(description="what is kept of who held how much, for `gpuwatch report`")] = Report()
     shares: tuple[Share, ...] = ()
     """The `[[share]]` tables of both files, the administrator's first."""

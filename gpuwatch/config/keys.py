@@ -24,6 +24,7 @@ from gpuwatch.alerts.limits import MOST_FREE, Limits
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
 from gpuwatch.alerts.rules.custom import METRICS
 from gpuwatch.config import Config
+from gpuwatch.config.keymap import key_name
 from gpuwatch.errors import UsageError
 from gpuwatch.fields import ANY, HIGHEST_XID, Bytes, Number, Seconds
 from gpuwatch.units import MAX_DURATION_S, MIB, parse_duration, parse_share, parse_size, write_duration, write_size
@@ -111,6 +112,8 @@ class Key(NamedTuple):
             return {level.name.lower(): level for level in Severity}.get(str(raw))
         if self.form == "gpus":
             return raw if isinstance(raw, list) else [raw]
+        if self.form == "keys":
+            return [key_name(one) for one in (raw if isinstance(raw, list) else [raw])]
         return _PARSERS[self.form](raw) if isinstance(raw, str) and self.form in _PARSERS else raw
 
     def _check(self, value: Any) -> str:
@@ -158,6 +161,7 @@ _ALLOWED: Final = {
     "rules": "a list of names of rules",
     "xids": f"a list of XID numbers from 1 to {HIGHEST_XID}",
     "gpus": 'indices from 0 on, or (starts of) UUIDs such as "GPU-8932f937"; one, or a list; for all leave it out',
+    "keys": 'a key or a list of keys, such as "x", "/", "f5", "ctrl+r", "enter" or "pageup"',
     "command": 'a list such as ["/home/ada/bin/tell", "--loud"], whose first is an absolute path or begins with ~/',
     "urls": 'a list of apprise\'s URLs, such as ["slack://..."]',
 }

@@ -22,6 +22,7 @@ from gpuwatch.alerts.rules.custom import METRICS
 from gpuwatch.analysis.filters import FilterError
 from gpuwatch.analysis.rows import check_filter
 from gpuwatch.config import ADMINISTRATORS, Config, path
+from gpuwatch.config.keymap import PRESETS, RESERVED, clash
 from gpuwatch.config.keys import (
     AMOUNTS,
     Key,
@@ -437,6 +438,7 @@ def _read_both(given: str | None, administrators: Path) -> list[ConfigFile]:
     for one in both:
         if not one.problems:
             _check_order(one, good)
+            _check_keys(one, good)
         if not one.problems:
             good.append(one)
     return both
@@ -458,6 +460,22 @@ def _check_order(one: ConfigFile, under: list[ConfigFile]) -> None:
         one.wrong(words, "alerts", name)
 
 
+def _check_keys(one: ConfigFile, under: list[ConfigFile]) -> None:
+    """Add a mistake about a key that this file gives to two actions, or to one that shares it with another."""
+    found = clash(_merge([*under, one]).keys)
+    if found is None:
+        return
+    key, *names = found
+    mine = next((name for name in reversed(names) if f"keys.{name}" in one.values), "")
+    if not mine and not any(name.startswith("keys.") for name in one.values):
+        return  # the mistake is in the file before
+    other = next(name for name in names if name != mine)
+    whose = f"always the key to {other}" if RESERVED.get(key) == other else f"the key of {other} too"
+    one.wrong(
+        f"found {toml_string(key)}, which is {whose}; allowed is a key of no other action", "keys", mine or "preset"
+    )
+
+
 def _merge(both: Iterable[ConfigFile]) -> Config:
     """Merge the files, each over those before it: key by key, rule by rule."""
     tables: dict[str, dict[str, Any]] = {"": {}}
@@ -467,7 +485,8 @@ def _merge(both: Iterable[ConfigFile]) -> Config:
             tables.setdefault(table, {})[name] = value
     top = tables.pop("")
     for table, values in tables.items():
-        top[table] = msgspec.structs.replace(getattr(Config(), table), **values)
+        base = PRESETS[values.get("preset") or "gpuwatch"] if table == "keys" else getattr(Config(), table)
+        top[table] = msgspec.structs.replace(base, **values)
     rules = {name: rule for one in both for name, rule in one.rules.items()}
     shares = tuple(share for one in both for share in one.shares)
     filters = {name: words for one in both for name, words in one.filters.items()}

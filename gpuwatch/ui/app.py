@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 from rich.text import Text
 from textual import events
 from textual.app import App
-from textual.binding import Binding, BindingType
+from textual.binding import Binding, BindingsMap, BindingType
 from textual.filter import Monochrome
 from textual.message import Message
 from textual.screen import Screen
@@ -30,7 +30,7 @@ from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.text import clean
 from gpuwatch.threads import Worker
-from gpuwatch.ui.bindings import KEYS
+from gpuwatch.ui.bindings import KEYS, make_bindings
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.desktop import Osc, clipboard, notification
 from gpuwatch.ui.layout import room_for_toasts
@@ -176,8 +176,6 @@ class GpuwatchApp(App[int]):
 
     TITLE = "gpuwatch"
     CSS_PATH = "gpuwatch.tcss"
-    KEYS: ClassVar[Sequence[Binding]] = KEYS
-    """Keys for the footer, the help and the palette."""
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
     COMMANDS: ClassVar[set[Any]] = {_commands}
     NOTIFICATION_TIMEOUT = 6
@@ -203,7 +201,10 @@ class GpuwatchApp(App[int]):
         self.ended: deque[Alert] = deque(maxlen=ENDED)
         """Alerts that ended in this run: the demo has no events log, and the log may be unreadable."""
         self.interval = self.options.interval
-        self.dashboard = Dashboard(self.KEYS)
+        self.keys: Sequence[Binding] = self.make_keys()
+        """Keys for the footer, the help and the palette."""
+        self._bindings = BindingsMap(self.keys)
+        self.dashboard = Dashboard()
         self._watchdog: ExitWatchdog | None = None
         self.clock = clock
         self._began = clock()
@@ -220,6 +221,10 @@ class GpuwatchApp(App[int]):
             self.register_theme(theme)
         self.theme = f"gpuwatch-{self.options.theme}"
         self.skin: Skin = self._make_skin()
+
+    def make_keys(self) -> list[Binding]:
+        """Return the key bindings that the options ask for."""
+        return make_bindings(self.options.keys)
 
     def _make_skin(self) -> Skin:
         ascii_only = self.options.ascii or (self._watchdog is not None and not is_utf8_terminal())
@@ -328,6 +333,8 @@ class GpuwatchApp(App[int]):
         """Apply new options; a theme that the user chose stays unless the configuration changes the theme."""
         before, self.options = self.options, options
         self._judged = None
+        self.keys = self.make_keys()
+        self._bindings = BindingsMap(self.keys)
         for screen in self.screen_stack:
             if hasattr(screen, "set_options"):
                 screen.set_options(options)
@@ -615,7 +622,7 @@ class GpuwatchApp(App[int]):
     def action_help(self) -> None:
         from gpuwatch.ui.screens.help import HelpScreen
 
-        self.open_once(HelpScreen(self.KEYS, self.newest, self.skin))
+        self.open_once(HelpScreen(self.keys, self.newest, self.skin))
 
     def action_message(self) -> None:
         """Copy a message to the owner of the process under the cursor."""

@@ -5,99 +5,116 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+from msgspec.structs import fields
 from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.keys import _character_to_key
 
 from gpuwatch.analysis.rows import SORTS
+from gpuwatch.config.keymap import DEFAULT_KEYS, Keys
 from gpuwatch.ui.screens.help import key_names
 from gpuwatch.ui.widgets.processes import ASCENDING
 
-KEYS: list[Binding] = [
-    Binding(
-        "enter",
-        "detail",
-        "detail",
-        id="detail",
-        key_display="Enter",
-        tooltip="All that is known of this process or GPU",
-    ),
+if TYPE_CHECKING:
+    from gpuwatch.ui.app import GpuwatchApp
+
+
+class _Action(NamedTuple):
+    """Action with keys; `config.keymap.Keys` has the keys and the meaning of each."""
+
+    id: str
+    action: str
+    word: str
+    """Word in the footer."""
+    show: bool = True
+    """Whether the footer shows it."""
+    priority: bool = False
+
+
+_ACTIONS: Final = (
+    _Action("detail", "detail", "detail"),
     # Priority, since Textual's screens move their focus by these keys.
-    Binding(
-        "tab,shift+tab",
-        "switch",
-        "GPUs",
-        id="switch",
-        key_display="Tab",
-        tooltip="Move the cursor to the GPUs, or back to the processes",
-        priority=True,
-    ),
-    Binding("f", "follow", "follow", id="follow", tooltip="Show only the processes of the chosen GPU, or of all GPUs"),
+    _Action("switch", "switch", "GPUs", priority=True),
+    _Action("follow", "follow", "follow"),
     # Priority, so that what is typed in the same moment (a slow line delivers it at once) already goes to the prompt.
-    Binding(
-        "slash",
-        "filter",
-        "filter",
-        id="filter",
-        key_display="/",
-        tooltip="Show only processes that match",
-        priority=True,
-    ),
-    Binding("less_than_sign", "sort(-1)", "sort", id="sort.left", key_display="<", tooltip="Sort by the column before"),
-    Binding(
-        "greater_than_sign", "sort(1)", "sort", id="sort.right", key_display=">", tooltip="Sort by the next column"
-    ),
-    Binding("m", "mine", "mine", id="mine", tooltip="Show only your own processes, or everybody's"),
-    Binding("u", "people", "people", id="people", tooltip="One row for each person: memory, GPUs, use"),
-    Binding("t", "tree", "tree", id="tree", tooltip="Runs, their ranks and their workers, with sums"),
-    Binding("S", "strays", "strays", id="strays", tooltip="Your own processes that nobody attends to; end them here"),
-    Binding("e", "events", "events", id="events", tooltip="What was raised, and how it ended"),
-    Binding("a", "acknowledge", "ack", id="acknowledge", tooltip="Acknowledge, mute or unmute an alert"),
-    Binding("K,f9", "end_process", "end", id="end", key_display="K", tooltip="End this process, if it is yours"),
-    Binding("p", "pause", "pause", id="pause", tooltip="Freeze the screen; gpuwatch goes on watching"),
-    Binding(
-        "question_mark,h,f1", "help", "help", id="help", key_display="?", tooltip="Keys, marks and words explained"
-    ),
-    Binding("q", "quit", "quit", id="quit", tooltip="Quit; no other process ends"),
-    Binding("n", "find(1)", "next match", id="find.next", show=False, tooltip="The next match of the last filter"),
-    Binding("N", "find(-1)", "match before", id="find.before", show=False, tooltip="The match before"),
-    Binding("y", "message", "message", id="message", show=False, tooltip="Copy a message to the owner"),
-    Binding("up,k", "move(-1)", "up", id="up", show=False, tooltip="The process or GPU above"),
-    Binding("down,j", "move(1)", "down", id="down", show=False, tooltip="The process or GPU below"),
-    Binding("left", "across(-1)", "left", id="left", show=False, tooltip="The GPU to the left in a heat map"),
-    Binding("right", "across(1)", "right", id="right", show=False, tooltip="The GPU to the right in a heat map"),
-    Binding("pageup", "page(-1)", "page up", id="pageup", show=False, tooltip="A screenful up"),
-    Binding("pagedown", "page(1)", "page down", id="pagedown", show=False, tooltip="A screenful down"),
-    Binding("home,g", "move(-1000000)", "first", id="first", show=False, tooltip="The first process or GPU"),
-    Binding("end,G", "move(1000000)", "last", id="last", show=False, tooltip="The last process or GPU"),
-    Binding("r", "reverse", "reverse", id="reverse", show=False, tooltip="Reverse the order"),
-    Binding("plus,equals_sign", "interval(1)", "slower", id="slower", show=False, tooltip="Sample less often"),
-    Binding("minus", "interval(-1)", "faster", id="faster", show=False, tooltip="Sample more often"),
-    Binding("R", "retry", "retry", id="retry", show=False, tooltip="Sample now, and try failed GPUs again"),
-    Binding("L", "reload", "reload", id="reload", show=False, tooltip="Read the configuration again"),
-    Binding(
-        "escape",
-        "clear",
-        "clear",
-        id="clear",
-        show=False,
-        tooltip="Clear the filter, and show the processes of all GPUs",
-    ),
-    Binding("colon,ctrl+p", "command_palette", "commands", id="palette", show=False, tooltip="All commands, by name"),
+    _Action("filter", "filter", "filter", priority=True),
+    _Action("sort_left", "sort(-1)", "sort"),
+    _Action("sort_right", "sort(1)", "sort"),
+    _Action("mine", "mine", "mine"),
+    _Action("people", "people", "people"),
+    _Action("tree", "tree", "tree"),
+    _Action("strays", "strays", "strays"),
+    _Action("events", "events", "events"),
+    _Action("acknowledge", "acknowledge", "ack"),
+    _Action("end", "end_process", "end"),
+    _Action("pause", "pause", "pause"),
+    _Action("help", "help", "help"),
+    _Action("quit", "quit", "quit"),
+    _Action("find_next", "find(1)", "next match", show=False),
+    _Action("find_before", "find(-1)", "match before", show=False),
+    _Action("message", "message", "message", show=False),
+    _Action("up", "move(-1)", "up", show=False),
+    _Action("down", "move(1)", "down", show=False),
+    _Action("left", "across(-1)", "left", show=False),
+    _Action("right", "across(1)", "right", show=False),
+    _Action("pageup", "page(-1)", "page up", show=False),
+    _Action("pagedown", "page(1)", "page down", show=False),
+    _Action("first", "move(-1000000)", "first", show=False),
+    _Action("last", "move(1000000)", "last", show=False),
+    _Action("reverse", "reverse", "reverse", show=False),
+    _Action("slower", "interval(1)", "slower", show=False),
+    _Action("faster", "interval(-1)", "faster", show=False),
+    _Action("retry", "retry", "retry", show=False),
+    _Action("reload", "reload", "reload", show=False),
+    _Action("clear", "clear", "clear", show=False),
+    _Action("palette", "command_palette", "commands", show=False),
+)
+_FIXED: Final = (
     Binding(
         "ctrl+z", "suspend_process", "suspend", id="suspend", show=False, tooltip="Back to the shell; `fg` goes on"
     ),
-    Binding("ctrl+c,ctrl+q", "quit", "quit", id="quit.now", show=False, priority=True, tooltip="Quit, from any screen"),
-]
+    Binding("ctrl+c,ctrl+q", "quit", "quit", id="quit_now", show=False, priority=True, tooltip="Quit, from any screen"),
+)
+"""Keys that always do the same: `config.keymap.RESERVED`."""
 
+
+def textual_key(key: str) -> str:
+    """Return Textual's name of a key: `slash` for `/`."""
+    *modifiers, name = key.split("+") if len(key) > 1 else [key]
+    return "+".join([*modifiers, _character_to_key(name) if len(name) == 1 else name])
+
+
+def make_bindings(keys: Keys = DEFAULT_KEYS) -> list[Binding]:
+    """Return the bindings of the dashboard; an action without a key has none."""
+    tooltips = {field.name: field.type.__metadata__[-1].description for field in fields(Keys)}
+    found = []
+    for one in _ACTIONS:
+        names = [textual_key(key) for key in keys.of(one.id)]
+        if names:
+            found.append(
+                Binding(
+                    ",".join(names),
+                    one.action,
+                    one.word,
+                    id=one.id,
+                    key_display=key_names(names[0]),
+                    show=one.show,
+                    priority=one.priority,
+                    tooltip=tooltips[one.id],
+                )
+            )
+    return [*found, *_FIXED]
+
+
+KEYS: Final = make_bindings()
+"""Bindings with the keys that gpuwatch comes with."""
 
 _LIVE = frozenset({"end", "acknowledge", "message", "pause", "slower", "faster", "retry", "reload"})
 """Ids of keys that only the present has."""
 
-REPLAY_KEYS: list[Binding] = [
-    # On the GPUs of a heat map these keys move the cursor; everywhere else they move through the recording.
-    *(one for one in KEYS if one.id in ("left", "right")),
+_REPLAY: Final = (
     Binding("space,p", "play", "play", id="replay.play", key_display="Space", tooltip="Play, or pause"),
     Binding("left", "seek(-10)", "10 s", id="replay.back", key_display="←", tooltip="10 s back"),
     Binding("right", "seek(10)", "10 s", id="replay.forward", key_display="→", tooltip="10 s forward"),
@@ -135,13 +152,26 @@ REPLAY_KEYS: list[Binding] = [
     Binding(
         "full_stop", "step(1)", "step", id="replay.step.forward", key_display=".", tooltip="Pause, one snapshot forward"
     ),
-    # The keys of the dashboard that change nothing. The tree has another key.
-    *(
-        replace(one, key="T") if one.id == "tree" else one
-        for one in KEYS
-        if one.id not in _LIVE and one.id not in ("left", "right")
-    ),
-]
+)
+
+
+def make_replay_bindings(keys: Keys = DEFAULT_KEYS) -> list[Binding]:
+    """Return the bindings of a replay: its own keys, then those of the dashboard that change nothing."""
+    live = {one.id: one for one in make_bindings(keys) if one.id not in _LIVE}
+    # On the GPUs of a heat map these keys move the cursor; everywhere else they move through the recording.
+    cells = [live.pop(name) for name in ("left", "right") if name in live]
+    taken = {key for one in _REPLAY for key in one.key.split(",")}
+    found = [*cells, *_REPLAY]
+    for one in live.values():
+        own = [key for key in one.key.split(",") if key not in taken]
+        if one.id == "tree" and not own:
+            own = ["T"]
+        if own:
+            found.append(replace(one, key=",".join(own), key_display=key_names(own[0])))
+    return found
+
+
+REPLAY_KEYS: Final = make_replay_bindings()
 """Keys of a replay: those that move through the recording come first."""
 
 
@@ -150,8 +180,8 @@ _NAMES = {
     "switch": "Move the cursor to the GPUs, or back to the processes",
     "follow": "Follow the chosen GPU: only its processes, or all",
     "filter": "Filter the processes",
-    "find.next": "Jump to the next match of the last filter",
-    "find.before": "Jump to the match before",
+    "find_next": "Jump to the next match of the last filter",
+    "find_before": "Jump to the match before",
     "mine": "Mine only, or everybody's",
     "people": "People: one row for each person",
     "tree": "Tree: runs, their ranks and their workers",
@@ -194,7 +224,7 @@ class Command(NamedTuple):
 def commands(keys: Sequence[Binding] = KEYS) -> list[Command]:
     """Return every command, in the order in which the palette lists them."""
     found = [
-        Command(_NAMES[one.id], f"{key_names(one)}  {one.tooltip}", one.action) for one in keys if one.id in _NAMES
+        Command(_NAMES[one.id], f"{key_names(one.key)}  {one.tooltip}", one.action) for one in keys if one.id in _NAMES
     ]
     found += [
         Command(f"Sort by {words}", f"{_order(column)}; once more reverses it", f"sort_by('{column}')")
@@ -209,23 +239,19 @@ def commands(keys: Sequence[Binding] = KEYS) -> list[Command]:
 class GpuwatchCommands(Provider):
     """Provider of the palette's commands; each runs the same action as its key."""
 
-    KEYS: ClassVar[Sequence[Binding]] = KEYS
-
     async def discover(self) -> Hits:
         """Yield all commands while nothing is typed."""
-        for one in commands(self.KEYS):
+        for one in commands(self._keys):
             yield DiscoveryHit(one.name, partial(self.app.run_action, one.action), help=one.help)
+
+    @property
+    def _keys(self) -> Sequence[Binding]:
+        return cast("GpuwatchApp", self.app).keys
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for one in commands(self.KEYS):
+        for one in commands(self._keys):
             score = matcher.match(one.name)
             if score > 0:
                 run = partial(self.app.run_action, one.action)
                 yield Hit(score, matcher.highlight(one.name), run, help=one.help)
-
-
-class ReplayCommands(GpuwatchCommands):
-    """Provider of the commands of a replay."""
-
-    KEYS = REPLAY_KEYS

@@ -16,7 +16,7 @@ from gpuwatch.ui.partial_updates import PartialUpdateCompositor
 from gpuwatch.ui.theme import Role, Skin
 from gpuwatch.ui.view import View
 from gpuwatch.ui.widgets.alerts import Alerts, alerts_of
-from gpuwatch.ui.widgets.footer import Footer, hints
+from gpuwatch.ui.widgets.footer import Footer, Hint, hints
 from gpuwatch.ui.widgets.gpus import Gpus
 from gpuwatch.ui.widgets.header import Header
 from gpuwatch.ui.widgets.lines import LineBuilder, LinePanel
@@ -26,8 +26,6 @@ from gpuwatch.ui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from textual.binding import Binding
 
     from gpuwatch.alerts.alert import Alert
     from gpuwatch.analysis.rows import Row
@@ -42,11 +40,8 @@ class Dashboard(Screen[None]):
     AUTO_FOCUS = ""
     app: GpuwatchApp
 
-    def __init__(self, keys: Sequence[Binding], **options: Any) -> None:
-        """Show `keys` in the footer."""
+    def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._hints = hints(keys)
-        self._bare_hints = [hint for hint in self._hints if hint[2] in ("help", "quit")]
         """Keys shown while there is no GPU."""
         self._compositor = PartialUpdateCompositor()
         self.layout_now: Layout | None = None
@@ -155,12 +150,12 @@ class Dashboard(Screen[None]):
             self.alerts.draw(view, layout, width)
             self.processes.draw_rows(layout, width)
         self.header.draw(view, width)
-        shown = [hint for hint in self._hints if hint[2] != "end_process" or not view.read_only]
+        shown = [hint for hint in hints(self.app.keys) if hint[2] != "end_process" or not view.read_only]
         if self.active is self.gpus:
             shown = [
                 (key, "processes", action) if action == "switch" else (key, word, action) for key, word, action in shown
             ]
-        self.footer.draw(shown if seen.gpus or view.playback is not None else self._bare_hints, skin, width)
+        self.footer.draw(shown if seen.gpus or view.playback is not None else _bare(shown), skin, width)
 
     def draw_starting(self, seconds: float, skin: Skin) -> None:
         """Draw the screen shown before the first frame."""
@@ -171,7 +166,7 @@ class Dashboard(Screen[None]):
         self._arrange({self.header: 1, self.notice: height - 2, self._bottom: 1})
         self.header.show([LineBuilder(skin, "band").gap().write("gpuwatch", "strong").build(width)])
         self.notice.draw(notice_lines(starting_words(seconds), skin, width, height - 2))
-        self.footer.draw(self._bare_hints, skin, width)
+        self.footer.draw(_bare(hints(self.app.keys)), skin, width)
 
     @property
     def _bottom(self) -> Widget:
@@ -211,3 +206,8 @@ class Dashboard(Screen[None]):
             above = gap if panel in (self.alerts, self.processes) else 0
             assert isinstance(panel, LinePanel)
             panel.set_height(height, above)
+
+
+def _bare(shown: Sequence[Hint]) -> list[Hint]:
+    """Return the keys that are shown while there is no GPU."""
+    return [hint for hint in shown if hint[2] in ("help", "quit")]

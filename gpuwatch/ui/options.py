@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from gpuwatch.alerts.alert import Alert, Mute
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.analysis.strays import DEFAULT_LIMITS, StrayLimits
+from gpuwatch.config.keymap import DEFAULT_KEYS, Keys
 from gpuwatch.monitor import Frame
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Options:
     desktop: str = "off"
     """Escape sequence for desktop notifications: `osc9`, `osc777`, or `off`."""
     interval: float = 1.0
+    keys: Keys = DEFAULT_KEYS
     allowances: Allowances | None = None
     stray_limits: StrayLimits = DEFAULT_LIMITS
     """Limits from which on an own process counts as a stray."""

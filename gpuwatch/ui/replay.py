@@ -6,10 +6,10 @@ import dataclasses
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import Input, Static
 
@@ -17,7 +17,7 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.recorder.store import Events
 from gpuwatch.recording.replay import SPEEDS, Playback, Replay, events_until
 from gpuwatch.ui.app import GpuwatchApp, NewFrame
-from gpuwatch.ui.bindings import REPLAY_KEYS, ReplayCommands
+from gpuwatch.ui.bindings import REPLAY_KEYS, make_replay_bindings
 from gpuwatch.ui.options import Helpers, MonitorControl, Options
 from gpuwatch.ui.screens.dialog import Dialog
 from gpuwatch.ui.theme import Glyphs
@@ -35,9 +35,7 @@ _SAME: Final = 1.0
 class ReplayApp(GpuwatchApp, inherit_bindings=False):
     """Dashboard of a recording. Nothing can be ended, acknowledged, muted, recorded or sent."""
 
-    KEYS = REPLAY_KEYS
-    BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
-    COMMANDS: ClassVar[set[Any]] = {ReplayCommands}
+    BINDINGS: ClassVar[list[BindingType]] = [*REPLAY_KEYS]
 
     def __init__(self, replay: Replay, *, watch: MonitorControl, options: Options) -> None:
         quiet = dataclasses.replace(options, read_only=True, caller=None, bell=False, toast=False, desktop="off")
@@ -45,6 +43,9 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
         self.replay = replay
         self._gap: tuple[float, float] | None = None
         """Last gap that the user was told of."""
+
+    def make_keys(self) -> list[Binding]:
+        return make_replay_bindings(self.options.keys)
 
     def _frame_time(self) -> float:
         """Return the time of the newest frame: nothing that is recorded grows old while it is shown."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
+from textual.keys import key_to_character
 
 from gpuwatch import __version__
 from gpuwatch.ui.screens.sheet import Fact, Section, Sheet
@@ -23,8 +24,8 @@ _GROUPS = {
         *("replay.step.back", "replay.step.forward"),
     ),
     "Processes and GPUs": (
-        *("detail", "switch", "follow", "filter", "find.next", "find.before", "clear", "mine"),
-        *("sort.left", "sort.right", "reverse", "end", "message"),
+        *("detail", "switch", "follow", "filter", "find_next", "find_before", "clear", "mine"),
+        *("sort_left", "sort_right", "reverse", "end", "message"),
     ),
     "Who and what": ("people", "tree", "strays"),
     "Alerts": ("events", "acknowledge"),
@@ -43,6 +44,9 @@ _KEY_NAMES = {
     "enter": "Enter",
     "space": "Space",
     "tab": "Tab",
+    "backspace": "Backspace",
+    "insert": "Ins",
+    "delete": "Del",
     "home": "Home",
     "end": "End",
     "slash": "/",
@@ -95,18 +99,20 @@ def key_sections(keys: Sequence[Binding]) -> list[Section]:
     for one in keys:
         title = next((title for title, ids in _GROUPS.items() if one.id in ids), _REST)
         if not one.system and (one.description or one.tooltip):
-            grouped[title].append(Fact(key_names(one), one.tooltip or one.description))
+            grouped[title].append(Fact(key_names(one.key), one.tooltip or one.description))
     return [Section(title, tuple(facts)) for title, facts in grouped.items() if facts]
 
 
-def key_names(binding: Binding) -> str:
-    """Format all keys of a binding as printed on a keyboard: `K F9`."""
-    return " ".join(_key_name(key.strip()) for key in binding.key.split(","))
+def key_names(keys: str) -> str:
+    """Format keys with Textual's names (`K,f9`) as printed on a keyboard: `K F9`."""
+    return " ".join(_key_name(key.strip()) for key in keys.split(","))
 
 
 def _key_name(key: str) -> str:
     *modifiers, last = key.split("+") if key != "+" else ["+"]
-    name = _KEY_NAMES.get(last, last.upper() if last[:1] == "f" and last[1:].isdigit() else last)
+    name = _KEY_NAMES.get(
+        last, last.upper() if last[:1] == "f" and last[1:].isdigit() else key_to_character(last) or last
+    )
     return "".join({"ctrl": "^", "shift": "⇧"}.get(modifier, f"{modifier}+") for modifier in modifiers) + name
 
 

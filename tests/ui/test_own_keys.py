@@ -1,0 +1,79 @@
+"""Keys of the user's own: pressed, in the footer, in the help and in the palette."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from textual.pilot import Pilot
+
+from gpuwatch.config.keymap import PRESETS, RESERVED, Keys, actions
+from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.bindings import KEYS, commands, make_bindings, make_replay_bindings, textual_key
+from gpuwatch.ui.options import Options
+from tests.support.dashboards import frame, machine, running, screen, text
+from tests.support.screens import press
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("/", "slash"), ("K", "K"), ("7", "7"), ("+", "plus"), ("\\", "backslash"), ("f5", "f5"), ("ctrl+r", "ctrl+r")],
+)
+def test_textual_has_its_own_names(key: str, name: str) -> None:
+    assert textual_key(key) == name
+
+
+def test_every_action_with_keys_is_an_action_of_the_dashboard() -> None:
+    bound = {one.id: one for one in KEYS}
+    assert bound.keys() == {*actions(), "suspend", "quit_now"}
+    assert {key for name in ("suspend", "quit_now") for key in bound[name].key.split(",")} == RESERVED.keys()
+
+
+async def state(app: GpuwatchApp, pilot: Pilot[int], *keys: str) -> tuple[bool, bool]:
+    """Press keys; return whether the screen is paused then, and whether only one's own processes are shown."""
+    await press(pilot, *keys)
+    return app.paused, app.dashboard.processes.mine
+
+
+async def test_the_keys_of_the_options_count_and_no_others() -> None:
+    keys = Keys(pause=("x",), tree=(), mine=("f5", "ctrl+r"))
+    async with running(frame(machine(1)), (160, 36), keys=keys) as (app, pilot):
+        assert await state(app, pilot, "p", "t", "m") == (False, False)
+        assert app.screen is app.dashboard
+        assert await state(app, pilot, "x", "f5", "ctrl+r", "f5") == (True, True)
+        assert " x pause " in screen(app)[-1]
+        assert " F5 mine " in screen(app)[-1]
+        assert " tree " not in screen(app)[-1]
+        assert "Tree: runs, their ranks and their workers" not in {one.name for one in commands(app.keys)}
+        await press(pilot, "question_mark")
+        assert "F5 ^r" in text(app)
+
+
+async def test_new_options_bring_new_keys() -> None:
+    async with running(frame(machine(1)), (160, 36)) as (app, pilot):
+        app.set_options(Options(keys=msgspec.structs.replace(Keys(), pause=("x",))))
+        assert await state(app, pilot, "p") == (False, False)
+        assert " x pause " in screen(app)[-1]
+        assert await state(app, pilot, "x") == (True, False)
+
+
+async def test_the_keys_of_nvitop() -> None:
+    async with running(frame(machine(1)), (160, 36), keys=PRESETS["nvitop"]) as (app, pilot):
+        await press(pilot, "full_stop")
+        assert app.dashboard.processes.by == "share"
+        await press(pilot, "comma", "slash")
+        assert (app.dashboard.processes.by, app.dashboard.processes.reverse) == ("memory", True)
+        await press(pilot, "backslash")
+        assert app.dashboard.prompt.display
+        assert " F4 filter " not in screen(app)[-1]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_in_a_replay_its_own_keys_come_first(preset: str) -> None:
+    found = make_replay_bindings(PRESETS[preset])
+    keys = [key for one in found if one.id not in ("left", "right") for key in one.key.split(",")]
+    assert sorted(set(keys)) == sorted(keys)
+    assert {one.id for one in found} >= {"replay.play", "replay.time", "detail", "tree", "filter"}
+
+
+def test_bindings_without_changes_are_the_same_each_time() -> None:
+    assert make_bindings() == list(KEYS)
