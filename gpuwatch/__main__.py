@@ -25,7 +25,7 @@ _YOUNG = 6.0
 """Seconds since its last change for which the status file counts as fresh; most users sample every second or two."""
 
 _WITHOUT_DRIVER = frozenset(
-    {"--demo", "--help", "-h", "--version", "--recording", "events", "report", "replay", "config", "docs"}
+    {"--demo", "--help", "-h", "--version", "--recording", "events", "report", "replay", "config", "docs", "completion"}
 )
 """Words of command lines that need no driver."""
 

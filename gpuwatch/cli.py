@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from gpuwatch import __version__
@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "status": "one short line for the status bar of tmux",
     "config": "show, check or create a gpuwatch.toml",
     "docs": "show the guide, one page per subject",
+    "completion": "print the completions for a shell: bash, zsh or tcsh",
 }
 """Help text of each command; the module `gpuwatch.commands.NAME` runs it."""
 
@@ -165,6 +166,20 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def whole_parser() -> argparse.ArgumentParser:
+    """Return the parser with the arguments of all commands, for the completions and the man page."""
+    top = parser()
+    for name, one in commands_of(top).items():
+        _import(name).add_arguments(one)
+    return top
+
+
+def commands_of(top: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
+    """Return the parser of each command."""
+    (commands,) = (action.choices for action in top._actions if isinstance(action.choices, dict))
+    return commands
+
+
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse a command line; raises UsageError.
 
@@ -191,8 +206,7 @@ def _check_flags(top: argparse.ArgumentParser, args: argparse.Namespace, rest: S
     """Raise UsageError for an unknown word, and for a flag of the dashboard that the command does not have."""
     own = top._actions
     if args.command:
-        (commands,) = (action.choices for action in own if isinstance(action.choices, dict))
-        own = commands[args.command]._actions
+        own = commands_of(top)[args.command]._actions
         names = {action.dest for action in own}
         others = [one for one in top._actions if one.dest not in names and one.default != argparse.SUPPRESS]
         flags = {flag: one for one in others for flag in one.option_strings}

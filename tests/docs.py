@@ -1,6 +1,7 @@
-"""Write the tables that the program knows into README.md and the pages of the guide: `python -m tests.docs`.
+"""Write what the program knows into README.md, the pages of the guide and `gpuwatch/shell`: `python -m tests.docs`.
 
-A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; a test fails where one is stale.
+A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`. The files of `gpuwatch/shell` are the completions
+and the man page. A test fails where one of them is stale.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ import gpuwatch
 from gpuwatch import model
 from gpuwatch.alerts.rules import RULES
 from gpuwatch.alerts.rules.custom import METRICS
+from gpuwatch.commands.completion import FOLDER as SHELL
 from gpuwatch.commands.docs import FOLDER, PAGES, summary
 from gpuwatch.config import Config
 from gpuwatch.config.keys import keys_of, sections, value_of
 from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.screens.help import key_sections
 from tests import CHECKOUT
+from tests.shell import shell_files
 
 PACKAGE: Final = Path(gpuwatch.__file__).parent
 _BLOCK: Final = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->\n)", re.DOTALL)
@@ -203,6 +206,15 @@ def _files(folder: Path, indent: str) -> Iterator[str]:
             yield f"{indent}- `{entry.name}`: {words}"
 
 
+_OTHER_FILES: Final = {
+    ".tcss": "Style sheet of the dashboard.",
+    ".1": "Man page, generated.",
+    ".bash": "Completions for bash, generated.",
+    ".zsh": "Completions for zsh, generated.",
+    ".tcsh": "Completions for tcsh, generated.",
+}
+
+
 def _about(file: Path) -> str:
     """Return one line about a file; nothing for an empty one."""
     text = file.read_text(encoding="utf-8")
@@ -210,7 +222,7 @@ def _about(file: Path) -> str:
         return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
     if file.suffix == ".md":
         return summary(file.stem)
-    return {".tcss": "Style sheet of the dashboard."}.get(file.suffix, "")
+    return _OTHER_FILES.get(file.suffix, "")
 
 
 TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
@@ -229,7 +241,9 @@ def filled(text: str) -> str:
 
 
 def main() -> None:
-    """Write all tables."""
+    """Write the files of `gpuwatch/shell`, then all tables."""
+    for name, text in shell_files().items():
+        (SHELL / name).write_text(text)
     for file in documents():
         file.write_text(filled(file.read_text()))
 

@@ -159,11 +159,16 @@ def _read(path: Path, since: float, *, given: bool) -> Events:
 
 
 def _rules(text: str | None, found: Events) -> frozenset[str] | None:
-    """Return the rules whose name is `text` or begins with it, among gpuwatch's rules and those in the log."""
+    """Return the rules whose name is `text` or begins with it, among gpuwatch's rules and those in the log.
+
+    A dash may stand for each space, as the completions of shells write it.
+    """
     if text is None:
         return None
     known = RULE_NAMES | {alert.rule for alert in found.alerts}
     wanted = text.strip().lower()
+    if not any(name.lower().startswith(wanted) for name in known):
+        wanted = wanted.replace("-", " ")
     exact = {name for name in known if name.lower() == wanted}
     meant = exact or {name for name in known if wanted and name.lower().startswith(wanted)}
     if not meant and wanted in FORMER_NAMES:

@@ -52,7 +52,7 @@ def look(process: Process, snapshot: Snapshot, config: Config) -> Process:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "demo")
-    parser.add_argument("pid", metavar="PID")
+    parser.add_argument("pid", metavar="PID", help="a process that holds a GPU")
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:

@@ -194,6 +194,7 @@ def test_only_some_gpus_are_called(driver: Driver, call: Call) -> None:
         ("config", "--show"),
         ("config --check --config /nowhere", "/nowhere"),
         ("docs nowhere", "unknown page nowhere"),
+        ("completion nowhere", "invalid choice: 'nowhere'"),
         ("replay", "FILE"),
         ("replay /nowhere.gz", "/nowhere.gz"),
     ],
@@ -234,6 +235,7 @@ def test_a_gpu_that_is_not_there_is_bad_usage(driver: Driver, call: Call) -> Non
         ("config --check", 0, 0),
         ("config --show", 0, 0),
         ("docs", 0, 0),
+        ("completion bash", 0, 0),
     ],
 )
 def test_exit_codes(driver: Driver, call: Call, arguments: str, with_gpu: int, without_driver: int) -> None:

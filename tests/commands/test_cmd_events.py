@@ -183,6 +183,7 @@ def test_what_the_dashboard_takes_from_here() -> None:
         (["--user", "be"], []),
         (["--rule", "memory near limit"], ["full"]),
         (["--rule", "MEM"], ["full"]),
+        (["--rule", "memory-near-limit"], ["full"]),
         (["--rule", "p"], ["noted"]),
         (["--rule", "opened"], []),
         (["--since", "55min"], ["full", "hot"]),
