@@ -21,7 +21,18 @@ from gpuwatch.commands.console import Console, in_ascii
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.errors import UsageError
 
-PAGES: Final = ("guide", "shares", "alerts", "configuration", "stream", "service", "shell", "design", "security")
+PAGES: Final = (
+    "guide",
+    "shares",
+    "alerts",
+    "configuration",
+    "stream",
+    "service",
+    "recording",
+    "shell",
+    "design",
+    "security",
+)
 """The pages, in the order in which people read them."""
 
 FOLDER: Final = Path(__file__).parent.parent / "docs"

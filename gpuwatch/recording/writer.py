@@ -82,6 +82,8 @@ class RecordingWriter:
         self._newest: Snapshot | None = None
         # What follows belongs to the worker.
         self._file: int | None = None
+        self._host = ""
+        """Host of which the file is a recording; empty for an empty file."""
         self._block: Any = None
         """Compressor of the block that is being written; None between two blocks."""
         self._began = 0.0
@@ -190,6 +192,9 @@ class RecordingWriter:
             self._rotate()
             self._open()
         self._busy = None
+        if self._host not in ("", snapshot.host):
+            raise files.UnsafePathError(f"it is a recording of {self._host}, and this is {snapshot.host}")
+        self._host = snapshot.host
         self._block = self._codec.compressor()
         self._began = snapshot.taken
         header = Header(
@@ -233,7 +238,7 @@ class RecordingWriter:
 
     def _open(self) -> None:
         """Open the file for appending; raises OSError where it is no recording, or another gpuwatch writes it."""
-        self._file = _open_recording(self._path, self._codec, os.O_CREAT)
+        self._file, self._host = _open_recording(self._path, self._codec, os.O_CREAT)
         if not files.try_lock(self._file):
             raise files.UnsafePathError("another gpuwatch records to it")
 
@@ -252,7 +257,7 @@ class RecordingWriter:
         for number in numbers:
             part = part_of(self._path, number)
             try:
-                os.close(_open_recording(part, self._codec))
+                os.close(_open_recording(part, self._codec)[0])
             except OSError as error:
                 raise files.UnsafePathError(f"it is full, and {part.name}: {files.reason(error)}") from None
         free = next((number for number in range(1, self._parts + 1) if number not in numbers), self._parts)
@@ -265,8 +270,12 @@ class RecordingWriter:
         self._close()
 
 
-def _open_recording(path: Path, codec: Codec, flags: int = 0) -> int:
-    """Open a recording of ours, or an empty file, for appending; raises OSError, also for another file."""
+def _open_recording(path: Path, codec: Codec, flags: int = 0) -> tuple[int, str]:
+    """Open a recording of ours, or an empty file, for appending; raises OSError, also for another file.
+
+    Return the file, and the host of which it is a recording.
+    """
+    host = ""
     with files.opened_folder(path.parent, private=False) as folder:
         try:
             file = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
@@ -274,23 +283,24 @@ def _open_recording(path: Path, codec: Codec, flags: int = 0) -> int:
             pass
         else:
             try:
-                _check(file, codec)
+                host = _check(file, codec)
             finally:
                 os.close(file)
         # It makes the file private, so another one must not come so far.
-        return files.open_file(folder, path.name, os.O_WRONLY | os.O_APPEND | flags)
+        return files.open_file(folder, path.name, os.O_WRONLY | os.O_APPEND | flags), host
 
 
-def _check(file: int, codec: Codec) -> None:
-    """Raise OSError where an open file is neither empty nor a recording to which this gpuwatch may append."""
+def _check(file: int, codec: Codec) -> str:
+    """Return the host of an open recording, empty for an empty file; raises OSError where nothing may be appended."""
     facts = os.fstat(file)
     if not stat.S_ISREG(facts.st_mode):
         raise files.UnsafePathError("it is not a regular file")
     if not facts.st_size:
-        return
+        return ""
     try:
         header = read_header(file, codec, 0, facts.st_size)
     except DamagedError:
         raise files.UnsafePathError("it is there, and is no recording; choose another name") from None
     if header.schema > SCHEMA:
         raise files.UnsafePathError(newer(header))
+    return header.host

@@ -23,6 +23,7 @@ from gpuwatch.model import SCHEMA, Snapshot
 from gpuwatch.recording.anonymise import TREATMENTS
 from gpuwatch.recording.format import LONGEST_LINE, MOST_LINES
 from gpuwatch.recording.reader import Recording
+from gpuwatch.text import LIMIT
 from tests import CHECKOUT
 from tests.recording.test_reader import SUFFIXES, demo, record
 
@@ -72,7 +73,7 @@ def packed(suffix: str, *parts: bytes | tuple[bytes, int]) -> bytes:
 BOMBS: Final = {
     "no end of a line": ((bytes(2**26), 160), "a line of more than 8,192 KiB"),
     "empty lines": ((b"\n" * 2**26, 160), "a damaged line"),
-    "tiny snapshots": ((b'{"taken":1e9}\n' * 2**20, 700), f"more than {MOST_LINES:,} snapshots"),
+    "tiny snapshots": ((b'{"taken":1e9}\n' * 2**20, 350), f"more than {MOST_LINES:,} snapshots"),
     "a line of 100 MB": ((b'{"taken":1e9,"host":"' + b"x" * 10**8 + b'"}\n', 1), "a line of more than 8,192 KiB"),
     "a list without end": ((b'{"taken":1e9,"gpus":[' + b"[" * 10**6, 1), "0"),
     "many objects": ((b'{"taken":1e9,"processes":[' + b"{}," * 2_600_000 + b"{}]}\n", 1), "a damaged line"),
@@ -163,6 +164,37 @@ def test_no_escape_comes_out_of_a_recording(tmp_path: Path) -> None:
         (played,) = recording.snapshots()
         found = [*strings(msgspec.to_builtins(played)), recording.host]
     assert not [one for one in found if not one.isprintable()]
+
+
+ALERT: Final = '{"rule":"r","severity":2,"title":"%s","raised":%s}'
+
+
+@pytest.mark.parametrize(
+    ("fields", "count"),
+    [
+        ('"at":1795269720.0,"users":{"user:1":"ada"}', 1),
+        ('"at":1795269720.0,"users":{"user:1":"\\u001b[31m","user:\\u202e":"b"}', 1),
+        ('"at":1795269720.0,"users":{"user:1":"\x7f"}', 1),
+        (f'"at":1795269720.0,"users":{{"user:1":"{"x" * 9000}"}}', 1),
+        (f'"at":1795269720.0,"alerts":[{ALERT % ("up", "1795269720.0")}]', 1),
+        (f'"at":1795269720.0,"alerts":[{ALERT % ("up", "123456789012345678901")}]', 0),
+        (f'"at":1795269720.0,"alerts":[{ALERT % ("up", "12345678901")}]', 0),
+        ('"at":1e300', 0),
+        ('"at":-5', 0),
+        ('"at":"now"', 0),
+        ('"users":{}', 0),
+        ('"at":1795269720.0,"values":{"a":1e300}', 0),
+        ('"at":1795269720.0,"alerts":[[', 0),
+    ],
+)
+def test_a_hostile_minute_is_cleaned_or_left_out(tmp_path: Path, fields: str, count: int) -> None:
+    path = tmp_path / "day.gz"
+    path.write_bytes(packed("gz", HEADER, f'{{"minute":{{{fields}}}}}\n'.encode(), b'{"taken":1795269780.0}\n'))
+    with Recording([path]) as recording:
+        minutes = list(recording.minutes())
+        assert len(list(recording.snapshots())) == 1
+    assert len(minutes) == count
+    assert all(one.isprintable() and len(one) <= LIMIT for one in strings(msgspec.to_builtins(minutes)))
 
 
 # ---------------------------------------------------------------------------------------------------------------

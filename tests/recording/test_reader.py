@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpuwatch.errors import UsageError
@@ -88,3 +89,18 @@ def test_another_file_is_refused_in_one_line(tmp_path: Path, content: bytes) -> 
     (tmp_path / "day.gz").write_bytes(content)
     with pytest.raises(UsageError, match=r"day\.gz: .*(empty|not a recording)"):
         Recording([tmp_path / "day.gz"])
+
+
+def test_recordings_of_two_hosts_do_not_play_as_one(tmp_path: Path) -> None:
+    one = demo(1)
+    paths = [record(tmp_path / f"{host}.gz", [msgspec.structs.replace(one[0], host=host)]) for host in ("box2", "box1")]
+    with pytest.raises(UsageError, match="recordings of different hosts: box1, box2"):
+        Recording(paths)
+
+
+def test_an_empty_file_with_a_part_is_a_recording(tmp_path: Path) -> None:
+    snapshots = demo(3)
+    record(tmp_path / "day.1.gz", snapshots)
+    (tmp_path / "day.gz").touch()
+    with Recording([tmp_path / "day.gz"]) as recording:
+        assert list(recording.snapshots()) == snapshots

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpuwatch import files
@@ -223,3 +224,13 @@ def test_what_is_no_recording_is_refused_and_never_touched(tmp_path: Path, make:
         make(tmp_path / name)
     after = (tmp_path / "foreign.gz").stat()
     assert (after.st_mode, after.st_mtime_ns, after.st_size) == (before.st_mode, before.st_mtime_ns, before.st_size)
+
+
+def test_a_recording_of_another_host_is_not_appended_to(tmp_path: Path, make: Make) -> None:
+    path, snapshots = tmp_path / "day.gz", demo(3)
+    record(path, snapshots)
+    writer = make(path)
+    other = msgspec.structs.replace(snapshots[2], host="box9")
+    put(writer, [other])
+    wait_for(lambda: "it is a recording of lab-gpu-03, and this is box9" in writer.trouble)
+    assert len(play(path)) == 3
