@@ -126,7 +126,9 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"gpuwatch {__version__}")
     what = top.add_argument_group("mode (without any of these: the dashboard)")
     what.add_argument("--once", action="store_true", help="print one snapshot and exit")
-    what.add_argument("--json", action="store_true", help="with --once: as one JSON object")
+    what.add_argument(
+        "--json", action="store_true", help="with --once: as one JSON object; --json=gpustat: that of gpustat"
+    )
     what.add_argument("--stream", action="store_true", help="print one JSON line per snapshot until interrupted")
     what.add_argument(
         "--recording", metavar="FILE", action="append", help="with --once: a snapshot of a recording; may be repeated"
@@ -194,12 +196,25 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         values = [word for word in ours if re.match(r"-[0-9]", word)]
         if values:
             words = [*(word for word in ours if word not in values), "--", *values, *words[len(ours) + 1 :]]
+    formats = [word.removeprefix("--json=") for word in ours if word.startswith("--json=")]
+    # With an optional value --json would take the command that follows it for its format.
+    words = ["--json" if word.startswith("--json=") else word for word in words]
     args, rest = top.parse_known_args(words)
+    if formats:
+        args.json = _json_format(args, formats[-1])
     if args.command == "run" and "--" not in argv and rest and not rest[0].startswith("-"):
         raise UsageError(_without_dashes(list(argv), rest[0]))
     _check_flags(top, args, rest)
     args.program, args.reservations = program, None
     return args
+
+
+def _json_format(args: argparse.Namespace, wanted: str) -> str:
+    if wanted != "gpustat":
+        raise UsageError(f"--json: unknown format {wanted!a}; write --json, or --json=gpustat")
+    if args.command:
+        raise UsageError(f"--json=gpustat does not go with `gpuwatch {args.command}`, but with --once")
+    return wanted
 
 
 def _check_flags(top: argparse.ArgumentParser, args: argparse.Namespace, rest: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from gpuwatch.analysis.rows import Filter, Row, rows, share_words, sort
 from gpuwatch.commands.console import Column, Console, cut, format_table
 from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.flags import parse_indices
+from gpuwatch.commands.gpustat import gpustat_json
 from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, interval_of, open_source
 from gpuwatch.config import Config
 from gpuwatch.history import IdleTimes
@@ -74,7 +75,7 @@ def once(
     source: Source,
     console: Console,
     *,
-    as_json: bool,
+    as_json: bool | str,
     keep: Filter = EVERYTHING,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> int:
@@ -90,12 +91,15 @@ def print_snapshot(
     snapshot: Snapshot,
     console: Console,
     *,
-    as_json: bool,
+    as_json: bool | str,
     keep: Filter = EVERYTHING,
     idle: IdleTimes | None = None,
 ) -> None:
-    """Print a snapshot as a table, with the processes that `keep` matches, or as JSON."""
-    if as_json:
+    """Print a snapshot as a table, with the processes that `keep` matches, or as JSON (`"gpustat"`: as gpustat's)."""
+    if as_json == "gpustat":
+        if snapshot.gpus:  # like gpustat, which prints none without a driver
+            console.print_json(gpustat_json(snapshot).decode())
+    elif as_json:
         console.print_json(encode(snapshot).decode())
     elif snapshot.gpus:
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(snapshot.taken))

@@ -32,7 +32,7 @@ _shtab_gpuwatch_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "(- : *)--version[show program\'s version number and exit]"
   "--once[print one snapshot and exit]"
-  "--json[with --once\: as one JSON object]"
+  "--json[with --once\: as one JSON object\; --json\=gpustat\: that of gpustat]"
   "--stream[print one JSON line per snapshot until interrupted]"
   "*--recording[with --once\: a snapshot of a recording\; may be repeated]:FILE:_files"
   "--at[the time of that snapshot\: 03\:10, \'2026-11-21 03\:10\' (default\: the last)]:TIME:"

@@ -1,0 +1,87 @@
+"""JSON of `gpustat --json`, for scripts that read it: the same fields and units, made from a snapshot."""
+
+from __future__ import annotations
+
+import datetime
+import posixpath
+import shlex
+from typing import Any, Final
+
+import msgspec
+
+from gpuwatch.model import Gpu, Holding, Presence, Process, Reading, Snapshot, known
+
+_MIB: Final = 1 << 20
+
+_UNKNOWN: Final = "?"
+"""Text of gpustat for what it cannot read of a process."""
+
+
+def gpustat_json(snapshot: Snapshot) -> bytes:
+    """Return a snapshot as the JSON of gpustat 1.1; what is not known is null.
+
+    Source: `GPUStatCollection.jsonify` and `get_gpu_info` in gpustat/core.py. Memory is in MiB, powers are whole watts.
+    """
+    processes = {one.pid: one for one in snapshot.processes}
+    document = {
+        "hostname": snapshot.host,
+        "driver_version": snapshot.driver or None,
+        "query_time": datetime.datetime.fromtimestamp(snapshot.taken).isoformat(),
+        "gpus": [_gpu(one, processes) for one in snapshot.gpus],
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=4)
+
+
+def _gpu(gpu: Gpu, processes: dict[int, Process]) -> dict[str, Any]:
+    return {
+        "index": gpu.index,
+        "uuid": gpu.uuid,
+        "name": gpu.name,
+        "temperature.gpu": _whole(gpu.temperature),
+        "fan.speed": _whole(gpu.fan),
+        "utilization.gpu": _whole(gpu.utilization),
+        "utilization.enc": _whole(gpu.encoder),
+        "utilization.dec": _whole(gpu.decoder),
+        "power.draw": _whole(gpu.power),
+        "enforced.power.limit": _whole(gpu.power_limit),
+        "memory.used": _whole(gpu.memory.used, _MIB),
+        "memory.total": _whole(gpu.memory.total, _MIB),
+        "processes": _processes(gpu, processes),
+    }
+
+
+def _processes(gpu: Gpu, processes: dict[int, Process]) -> list[dict[str, Any]] | None:
+    """Return the processes of a GPU, each once and without those that have ended; None where there is no list."""
+    if gpu.holdings_note and not gpu.holdings:
+        return None
+    held: dict[int, list[Holding]] = {}  # on a GPU in MIG mode a process may hold several instances
+    for holding in gpu.holdings:
+        held.setdefault(holding.pid, []).append(holding)
+    found = {pid: processes.get(pid, Process(pid=pid, presence=Presence.HIDDEN)) for pid in held}
+    return [_process(found[pid], several) for pid, several in held.items() if found[pid].presence is not Presence.GONE]
+
+
+def _process(process: Process, held: list[Holding]) -> dict[str, Any]:
+    words = _words(process.command)
+    memory = [one.memory for one in held if known(one.memory)]
+    return {
+        "username": process.user or _UNKNOWN,
+        "command": posixpath.basename(words[0]) if words else _UNKNOWN,
+        "full_command": words or [_UNKNOWN],
+        "gpu_memory_usage": int(sum(memory)) // _MIB if len(memory) == len(held) else None,
+        "cpu_percent": process.cpu if known(process.cpu) else None,
+        "cpu_memory_usage": _whole(process.rss),
+        "pid": process.pid,
+    }
+
+
+def _words(command: str) -> list[str]:
+    """Return the arguments of a command line, which the snapshot has with quotes; secrets stay masked."""
+    try:
+        return shlex.split(command)
+    except ValueError:  # cut within a quote
+        return command.split()
+
+
+def _whole(reading: Reading, unit: int = 1) -> int | None:
+    return int(reading // unit) if known(reading) else None

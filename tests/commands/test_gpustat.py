@@ -1,0 +1,160 @@
+"""`--once --json=gpustat`: the fields, units and nulls that gpustat 1.1.1 wrote on this driver."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuwatch import cli
+from gpuwatch.commands.gpustat import gpustat_json
+from gpuwatch.model import Holding, Presence, Process, Reason
+from gpuwatch.units import GIB, MIB
+from tests.driver import Driver, Gpu, Proc
+from tests.support.builders import gpu, snapshot
+from tests.support.launching import Call, Run
+
+GPU_FIELDS = {
+    "index": 0,
+    "uuid": "GPU-00000000-5c1e-4a57-9f00-00000000a100",
+    "name": "NVIDIA H100 80GB HBM3",
+    "temperature.gpu": 31,
+    "fan.speed": None,
+    "utilization.gpu": 37,
+    "utilization.enc": 5,
+    "utilization.dec": 0,
+    "power.draw": 71,
+    "enforced.power.limit": 700,
+    "memory.used": 12288,
+    "memory.total": 81559,
+}
+"""Values that gpustat 1.1.1 wrote for the first GPU of `lab`, in its order; `processes` follows."""
+
+PROCESS_FIELDS = [
+    "username",
+    "command",
+    "full_command",
+    "gpu_memory_usage",
+    "cpu_percent",
+    "cpu_memory_usage",
+    "pid",
+]
+
+
+def lab(driver: Driver) -> None:
+    driver.gpus = [Gpu(0, util_gpu=37, util_encoder=5, memory_used=12 * GIB), Gpu(1, fan=43, power=None)]
+    driver.procs = [Proc(0, os.getpid(), memory=12 * GIB, sm=98), Proc(1, os.getpid(), memory=None)]
+    driver.write()
+
+
+def read(out: str) -> Any:
+    return json.loads(out)
+
+
+def test_it_is_what_gpustat_wrote(driver: Driver, run: Run) -> None:
+    lab(driver)
+    done = run("--once", "--json=gpustat")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = read(done.stdout)
+    assert list(found) == ["hostname", "driver_version", "query_time", "gpus"]
+    assert (found["hostname"], found["driver_version"]) == (platform.node(), "580.95.05")
+    assert datetime.datetime.fromisoformat(found["query_time"]).tzinfo is None
+    first, second = found["gpus"]
+    (process,) = first.pop("processes")
+    assert list(first.items()) == list(GPU_FIELDS.items())
+    assert list(process) == PROCESS_FIELDS
+    assert (process["pid"], process["gpu_memory_usage"]) == (os.getpid(), 12288)
+    assert process["command"] == Path(process["full_command"][0]).name
+    assert process["cpu_memory_usage"] > MIB
+    assert (second["fan.speed"], second["power.draw"]) == (43, None)
+    assert second["processes"][0]["gpu_memory_usage"] is None
+
+
+GPUSTAT = shutil.which("gpustat") or shutil.which("gpustat", path=os.environ.get("GPUSTAT_FOLDER", ""))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not GPUSTAT, reason="needs gpustat, which is no dependency")
+def test_it_is_what_gpustat_writes_now(driver: Driver, run: Run) -> None:
+    lab(driver)
+    env = driver.env()
+    theirs = read(subprocess.run([str(GPUSTAT), "--json"], env=env, capture_output=True, check=True).stdout.decode())
+    ours = read(run("--once", "--json=gpustat").stdout)
+    for document in (ours, theirs):
+        assert document.pop("query_time")
+        for one in document["gpus"]:
+            for process in one["processes"]:
+                assert process.pop("cpu_percent") is None or document is theirs
+                assert process.pop("cpu_memory_usage")
+    assert list(map(list, ours["gpus"])) == list(map(list, theirs["gpus"]))
+    assert ours == theirs
+
+
+def test_what_is_unknown_is_null_and_never_0() -> None:
+    lost = gpu(0)
+    empty = type(lost)(index=1, uuid="GPU-1", name="NVIDIA A100", holdings_note="the list is not readable")
+    first, second = read(gpustat_json(snapshot([lost, empty])).decode())["gpus"]
+    assert first["processes"] == []
+    assert second["processes"] is None
+    assert {second[name] for name in GPU_FIELDS if name not in ("index", "uuid", "name")} == {None}
+
+
+@pytest.mark.parametrize(
+    ("process", "username", "command", "full"),
+    [
+        (Process(pid=7, user="ada", command="/usr/bin/python 'my train.py' -x"), "ada", "python", 3),
+        (Process(pid=7, user="ada", command="python 'cut in a quo…"), "ada", "python", 5),
+        (Process(pid=7, user="", command="", presence=Presence.HIDDEN), "?", "?", 1),
+        (None, "?", "?", 1),
+    ],
+)
+def test_a_process(process: Process | None, username: str, command: str, full: int) -> None:
+    holdings = (Holding(pid=7, memory=GIB), Holding(pid=7, memory=GIB))
+    seen = msgspec.structs.replace(
+        snapshot([msgspec.structs.replace(gpu(0), holdings=holdings)]), processes=(process,) if process else ()
+    )
+    (found,) = read(gpustat_json(seen).decode())["gpus"][0]["processes"]
+    assert (found["username"], found["command"], len(found["full_command"])) == (username, command, full)
+    assert (found["gpu_memory_usage"], found["cpu_percent"]) == (2048, None)
+
+
+def test_a_process_that_has_ended_is_left_out_as_gpustat_does() -> None:
+    held = msgspec.structs.replace(gpu(0), holdings=(Holding(pid=7, memory=Reason.NO_SAMPLE),))
+    seen = msgspec.structs.replace(snapshot([held]), processes=(Process(pid=7, presence=Presence.GONE),))
+    assert read(gpustat_json(seen).decode())["gpus"][0]["processes"] == []
+
+
+def test_without_a_driver_there_is_an_error_and_no_json(call: Call) -> None:
+    code, out, _ = call("--once", "--json=gpustat", has_driver=False)
+    assert (code, out) == (3, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--json=gpustat", "--json goes with --once"),
+        ("--once --json=xml", "--json: unknown format 'xml'; write --json, or --json=gpustat"),
+        ("--once --json=", "--json: unknown format ''; write --json, or --json=gpustat"),
+        ("pick --json=gpustat", "--json=gpustat does not go with `gpuwatch pick`, but with --once"),
+    ],
+)
+def test_where_it_does_not_go(call: Call, arguments: str, said: str) -> None:
+    code, out, err = call(*arguments.split(), has_driver=False)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_the_program_after_two_dashes_keeps_its_own_flag() -> None:
+
+    args = cli.parse(["run", "--share", "0.4", "--", sys.executable, "--json=gpustat"])
+    assert args.program == [sys.executable, "--json=gpustat"]
+    assert cli.parse(["--json", "pick", "--share", "1"]).command == "pick"
