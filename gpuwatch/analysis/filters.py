@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
+F = TypeVar("F")
 Term: TypeAlias = Callable[[T], bool]
 
 KEYS: Final = ("user", "uid", "gpu", "pid", "rule")
@@ -143,8 +144,8 @@ def _comparison(name: str, sign: str, value: str, grammar: Grammar[T]) -> Term[T
         return grammar.anywhere(f"{name}={value}")
     if figure is None:
         near = difflib.get_close_matches(name, grammar.figures, n=1, cutoff=0.6)
-        allowed = f"did you mean {near[0]}{sign}?" if near else f"{', '.join(grammar.figures)} can be"
-        raise FilterError(f"{name} cannot be compared; {allowed}")
+        allowed = f"did you mean {near[0]}?" if near else f"{', '.join(grammar.figures)} are figures"
+        raise FilterError(f"{name} is no figure; {allowed}")
     return _compare(figure, sign, figure.parse(value)) if value else None
 
 
@@ -172,6 +173,17 @@ def _saved_term(name: str, grammar: Grammar[T], saved: Mapping[str, str]) -> Ter
     if re.search(r"(?:^|\s)[-!]?@", texts[name]):
         raise FilterError(f"@{name} names another saved filter; write its terms instead")
     return ListFilter(texts[name], parse_terms(texts[name], grammar))
+
+
+def parse_most(text: str, parse: Callable[[str], F]) -> tuple[F, FilterError | None]:
+    """Parse a filter without its wrong terms; return it, and the first mistake."""
+    first = None
+    while True:
+        try:
+            return parse(text), first
+        except FilterError as error:
+            first = first or error
+            text = " ".join(f"{text[: error.start]} {text[error.end :]}".split())
 
 
 def find_next(items: Sequence[T], is_match: Term[T], place: int, by: int) -> int | None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gpuwatch.analysis.filters import FIGURES, FilterError, find_next
+from gpuwatch.analysis.filters import FIGURES, FilterError, find_next, parse_most
 from gpuwatch.analysis.rows import Filter, check_filter, rows
 from gpuwatch.history import Idle
 from gpuwatch.model import Presence, Process, Reason
@@ -121,8 +121,8 @@ def test_what_is_not_known_matches_no_comparison(name: str, sign: str) -> None:
         ("  idle>30x ", "idle>30x", "duration '30x' is not understood; write a number with s, min, h or d"),
         ("sm>101", "sm>101", "write a number from 0 to 100, such as 10 or 10%"),
         ("share>x", "share>x", "ratio 'x' is not understood; write a number, such as 1, 1.5 or 150%"),
-        ("memory>10GiB", "memory>10GiB", "memory cannot be compared; did you mean mem>?"),
-        ("power>10", "power>10", "power cannot be compared; mem, share, sm, cpu, rss, idle, age can be"),
+        ("memory>10GiB", "memory>10GiB", "memory is no figure; did you mean mem?"),
+        ("power>10", "power>10", "power is no figure; mem, share, sm, cpu, rss, idle, age are figures"),
         ("ada gpu:3-1", "gpu:3-1", "gpu:3-1 ends before it begins; try gpu:1-3"),
         ("gpu:0-", "gpu:0-", "gpu:0- is no number; try gpu:3 or gpu:0,2-4"),
         ("rule:over", "rule:over", "rule: is no term of this list; user:, uid:, gpu:, pid:, mine, mem, share"),
@@ -136,6 +136,14 @@ def test_a_mistake_has_a_place_and_says_what_is_allowed(text: str, wrong: str, w
         Filter.parse(text, SAVED)
     assert text[error.value.start : error.value.end] == wrong
     assert words in str(error.value)
+
+
+def test_wrong_terms_are_left_out_and_the_first_is_named() -> None:
+    kept, wrong = parse_most("gpu:0  mem>3 user:ada pid:x", Filter.parse)
+    assert kept.text == "gpu:0 user:ada"
+    assert wrong is not None
+    assert (wrong.start, wrong.end, str(wrong)) == (7, 12, "size '3' has no unit; write 3GiB")
+    assert parse_most("gpu:0", Filter.parse)[1] is None
 
 
 def test_a_filter_of_any_list_can_be_saved() -> None:

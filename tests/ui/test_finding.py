@@ -49,6 +49,17 @@ async def test_a_mistake_is_marked_and_hides_nothing(size: tuple[int, int]) -> N
         assert pids(app) == [1012, 1013, 1014]
 
 
+@pytest.mark.parametrize("wrong", ["memory>3GiB", "rule:over", "@none", "!idle>x"])
+async def test_a_mistake_leaves_what_the_other_terms_show(wrong: str) -> None:
+    async with running(frame(machine(2))) as (app, pilot):
+        await press(pilot, "slash", *f"gpu:1 {wrong}")
+        assert pids(app) == [1010, 1011, 1012, 1013, 1014]
+        assert marked(app) == wrong
+        await press(pilot, "enter")
+        assert "filter: gpu:1 " in text(app)
+        assert wrong not in text(app)
+
+
 async def test_saved_filters_are_offered_one_after_the_other() -> None:
     async with running(frame(machine(2)), filters=SAVED) as (app, pilot):
         entry = app.screen.query_one(FilterInput)

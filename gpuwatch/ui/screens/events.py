@@ -17,12 +17,12 @@ from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.analysis.events import UNFINISHED, lasted_words, state_words, value_words
 from gpuwatch.analysis.filters import (
     Figure,
-    FilterError,
     Grammar,
     ListFilter,
     Term,
     Value,
     find_next,
+    parse_most,
     parse_numbers,
     parse_terms,
 )
@@ -281,7 +281,7 @@ class EventsScreen(ListScreen[EventList]):
         self._finding = False
         """Whether the filter that is being typed is one to jump by."""
         self._wrong = ""
-        """Error of the filter that is being typed; the last valid filter applies meanwhile."""
+        """Error of the filter that is being typed; the wrong term is left out meanwhile."""
 
         self._entry = FilterInput()
 
@@ -404,21 +404,18 @@ class EventsScreen(ListScreen[EventList]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
-        words = clean(event.value, 200)
-        wrong: FilterError | None = None
-        try:
-            terms = event_terms(words, self._gpus_of, self._entry.saved, now=lambda: self.rows.now)
-        except FilterError as error:
-            wrong = error
-        else:
-            parsed = ListFilter(words, terms)
-            if terms:
-                self._sought = parsed
-            if not self._finding:
-                self._filter = parsed
+        parsed, wrong = parse_most(clean(event.value, 200), self._parse)
+        if parsed.terms:
+            self._sought = parsed
+        if not self._finding:
+            self._filter = parsed
         self._wrong = str(wrong or "")
         self._entry.mark(wrong)
         self.paint()
+
+    def _parse(self, words: str) -> ListFilter[Alert]:
+        terms = event_terms(words, self._gpus_of, self._entry.saved, now=lambda: self.rows.now)
+        return ListFilter(words.strip(), terms)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Keep the filter, or jump by it, and move the focus back to the list."""

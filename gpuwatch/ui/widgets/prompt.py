@@ -15,7 +15,7 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input
 
-from gpuwatch.analysis.filters import FilterError
+from gpuwatch.analysis.filters import FilterError, parse_most
 from gpuwatch.analysis.rows import Filter
 from gpuwatch.ui.theme import Skin
 from gpuwatch.ui.widgets.lines import LineBuilder, LinePanel
@@ -147,20 +147,15 @@ class Prompt(Horizontal):
         self._say()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Parse the filter; an invalid one leaves the last valid one in place."""
+        """Parse the filter; a wrong term is marked and left out."""
         event.stop()
         if self._skin is None:  # the input is being made
             return
         entry = self.query_one(FilterInput)
-        wrong: FilterError | None = None
-        try:
-            parsed = Filter.parse(event.value, entry.saved)
-        except FilterError as error:
-            wrong = error
-        else:
-            self._sought = parsed
-            if not self.finding:
-                self.post_message(self.Changed(parsed))
+        parsed, wrong = parse_most(event.value, lambda text: Filter.parse(text, entry.saved))
+        self._sought = parsed
+        if not self.finding:
+            self.post_message(self.Changed(parsed))
         entry.mark(wrong)
         self._say(wrong)
 
