@@ -156,7 +156,7 @@ def parser() -> argparse.ArgumentParser:
         help="allow root to end processes: its own, or under sudo those of the caller",
     )
     how.add_argument("--wait", action="store_true", help="wait for a driver where there is none")
-    how.add_argument("--theme", metavar="NAME", help="dark or light (default dark)")
+    how.add_argument("--theme", metavar="NAME", help="dark (the default), light, or a theme of Textual: nord")
     how.add_argument("--ascii", action="store_true", default=None, help="print only ASCII characters")
     how.add_argument("--config", metavar="FILE", help="read FILE instead of your gpuwatch.toml")
     add_recording_flags(top.add_argument_group("recording (of the dashboard and of `gpuwatch watch`)"))

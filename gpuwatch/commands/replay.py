@@ -26,7 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--filter", metavar="TEXT", default=argparse.SUPPRESS, help="start with the processes that match"
     )
-    parser.add_argument("--theme", metavar="NAME", default=argparse.SUPPRESS, help="dark or light (default dark)")
+    parser.add_argument(
+        "--theme",
+        metavar="NAME",
+        default=argparse.SUPPRESS,
+        help="dark (the default), light, or a theme of Textual: nord",
+    )
 
 
 def main(args: argparse.Namespace, _sampler: object = None) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
 from gpuwatch.child import start_error
 from gpuwatch.commands.flags import parse_value
-from gpuwatch.config import Config, Reloaded, load, reload
+from gpuwatch.config import Config, Reloaded, Theme, load, reload
 from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
 from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.sampler.protocol import Options
@@ -36,8 +36,8 @@ PATIENCE: Final = 30.0
 def configured(args: argparse.Namespace) -> Config:
     """Read the configuration file and put the flags over it; raises UsageError."""
     config = load(args.config)
-    if args.theme not in (None, "dark", "light"):
-        raise UsageError(f"--theme: there is no theme {args.theme!a}; dark and light are allowed")
+    if args.theme not in (None, *get_args(Theme)):
+        raise UsageError(f"--theme: there is no theme {args.theme!a}; allowed are {', '.join(get_args(Theme))}")
     flags = {name: getattr(args, name) for name in ("user", "mine", "read_only", "ascii", "theme", "bell")}
     percents = {
         name: parse_value(f"--{name.replace('_', '-')}", parse_percent, getattr(args, name)) for name in _PERCENTS

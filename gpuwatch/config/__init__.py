@@ -36,6 +36,33 @@ Urls: TypeAlias = Annotated[
 ]
 """Addresses that apprise knows. Each contains a secret, so no message quotes an address."""
 
+Theme: TypeAlias = Literal[
+    "dark",
+    "light",
+    "ansi-dark",
+    "ansi-light",
+    "atom-one-dark",
+    "atom-one-light",
+    "catppuccin-frappe",
+    "catppuccin-latte",
+    "catppuccin-macchiato",
+    "catppuccin-mocha",
+    "dracula",
+    "flexoki",
+    "gruvbox",
+    "monokai",
+    "nord",
+    "rose-pine",
+    "rose-pine-dawn",
+    "rose-pine-moon",
+    "solarized-dark",
+    "solarized-light",
+    "textual-dark",
+    "textual-light",
+    "tokyo-night",
+]
+"""Names of themes: two of gpuwatch, and those of Textual."""
+
 
 class Notify(msgspec.Struct, frozen=True, kw_only=True):
     """`[notify]`: where alerts are sent besides the screen, and how often."""
@@ -84,7 +111,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     mine: Annotated[bool, Meta(description="start with your own processes")] = False
     read_only: Annotated[bool, Meta(description="no process can be ended from here")] = False
     ascii: Annotated[bool, Meta(description="no character outside ASCII")] = False
-    theme: Annotated[Literal["dark", "light"], Meta(description='colours: "dark" or "light"')] = "dark"
+    theme: Annotated[Theme, Meta(description='colours: "dark" or "light", or a theme of Textual')] = "dark"
     bell: Annotated[bool, Meta(description="ring the terminal's bell on an alert")] = False
     tmux: Annotated[
         bool,

@@ -28,7 +28,7 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
 
     preset: Annotated[
         Literal["gpuwatch", "nvitop"],
-        Meta(description='keys of the actions that are not in this table: "gpuwatch", or "nvitop" as nvitop has them'),
+        Meta(description='keys of all other actions: "gpuwatch", or "nvitop" as nvitop has them'),
     ] = "gpuwatch"
     detail: Annotated[KeyNames, Meta(description="All that is known of this process or GPU")] = ("enter",)
     switch: Annotated[KeyNames, Meta(description="Move the cursor to the GPUs, or back to the processes")] = (

@@ -48,7 +48,7 @@ _shtab_gpuwatch_options=(
   "--read-only[do not offer to end processes]"
   "--allow-root-kill[allow root to end processes\: its own, or under sudo those of the caller]"
   "--wait[wait for a driver where there is none]"
-  "--theme[dark or light (default dark)]:NAME:(dark light)"
+  "--theme[dark (the default), light, or a theme of Textual\: nord]:NAME:(dark light)"
   "--ascii[print only ASCII characters]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--record[record to FILE.gz or FILE.zst]:FILE:_files"
@@ -161,7 +161,7 @@ _shtab_gpuwatch_replay_options=(
   "--ascii[print only ASCII characters]"
   "--at[begin at this time\: 03\:10, 03\:10\:22, \'2026-11-21 03\:10\']:TIME:"
   "--filter[start with the processes that match]:TEXT:"
-  "--theme[dark or light (default dark)]:NAME:(dark light)"
+  "--theme[dark (the default), light, or a theme of Textual\: nord]:NAME:(dark light)"
   "(*):recordings, played as one\; older parts are found:_files"
 )
 

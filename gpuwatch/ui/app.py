@@ -37,7 +37,7 @@ from gpuwatch.ui.layout import room_for_toasts
 from gpuwatch.ui.options import Helpers, MonitorControl, Options, Reloading
 from gpuwatch.ui.partial_updates import is_covered
 from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriver, is_utf8_terminal
-from gpuwatch.ui.theme import Skin, make_skin, themes
+from gpuwatch.ui.theme import Skin, make_skin, theme_id, themes
 from gpuwatch.ui.view import View, judged, mark_of, subject_of
 from gpuwatch.ui.widgets.alerts import Alerts
 from gpuwatch.ui.widgets.footer import Footer
@@ -219,7 +219,7 @@ class GpuwatchApp(App[int]):
         """Last frame searched for strays, and the result."""
         for theme in themes():
             self.register_theme(theme)
-        self.theme = f"gpuwatch-{self.options.theme}"
+        self.theme = theme_id(self.options.theme)
         self.skin: Skin = self._make_skin()
 
     def make_keys(self) -> list[Binding]:
@@ -339,7 +339,7 @@ class GpuwatchApp(App[int]):
             if hasattr(screen, "set_options"):
                 screen.set_options(options)
         if options.theme != before.theme:
-            self.theme = f"gpuwatch-{options.theme}"
+            self.theme = theme_id(options.theme)
         self.paint()
 
     def on_new_frame(self, message: NewFrame) -> None:
@@ -703,8 +703,8 @@ class GpuwatchApp(App[int]):
             self.notify(f"configuration not changed: {error}", severity="error", markup=False, timeout=8)
 
     def action_theme(self, name: str) -> None:
-        """Change the theme, for a dark or a light terminal."""
-        self.theme = f"gpuwatch-{name}"
+        """Change the theme."""
+        self.theme = theme_id(name)
 
     def action_sort_by(self, column: str) -> None:
         self.dashboard.processes.sort_by(column)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast, get_args
 
 from msgspec.structs import fields
 from textual.binding import Binding
@@ -13,6 +13,7 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.keys import _character_to_key
 
 from gpuwatch.analysis.rows import SORTS
+from gpuwatch.config import Theme
 from gpuwatch.config.keymap import DEFAULT_KEYS, Keys
 from gpuwatch.ui.screens.help import key_names
 from gpuwatch.ui.widgets.processes import ASCENDING
@@ -231,7 +232,7 @@ def commands(keys: Sequence[Binding] = KEYS) -> list[Command]:
         for column, (words, _) in SORTS.items()
     ]
     found += [
-        Command(f"Theme: {name}", f"Draw for a {name} terminal", f"theme('{name}')") for name in ("dark", "light")
+        Command(f"Theme: {name}", f"Draw in the colours of {name}", f"theme('{name}')") for name in get_args(Theme)
     ]
     return found
 

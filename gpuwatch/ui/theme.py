@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Final, Literal, NamedTuple, TypeAlias
+from functools import cache, cached_property
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from rich.color import ColorSystem
 from rich.style import Style
-from textual.theme import Theme
+from textual.color import Color
+from textual.theme import BUILTIN_THEMES, Theme
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,38 +98,41 @@ _TABLE_DARK = "#005f87 #00875f #af5f00 #5f00af #af005f #005faf #008700 #875faf #
 _TABLE_LIGHT = "#afafff #87d7d7 #ffaf87 #ffafff #d787af #87afd7 #87d787 #af87ff #d7af5f #ff87ff #c6c6c6"
 _TABLE_DARK_SWATCHES = "#5fd7ff #00af5f #d78700 #d7afff #ff5faf #5f87ff #5fd700 #af87ff #d7d75f #ff5fff #949494"
 _TABLE_LIGHT_SWATCHES = "#0000ff #00875f #875f00 #d700d7 #d7005f #005faf #008700 #5f5fff #5f5f00 #870087 #767676"
-PALETTES_256: Final = {
-    "gpuwatch-dark": replace(
-        DARK,
-        base="#121212",
-        band="#262626",
-        track="#303030",
-        cursor="#444444",
-        fills=tuple(_TABLE_DARK.split()),
-        owner_text="#ffffff",
-        swatches=tuple(_TABLE_DARK_SWATCHES.split()),
-        heat=("#303030", "#00005f", "#000087", "#0000af", "#005faf"),
-    ),
-    "gpuwatch-light": replace(
-        LIGHT,
-        base="#ffffff",
-        band="#eeeeee",
-        track="#e4e4e4",
-        cursor="#d7d7ff",
-        fills=tuple(_TABLE_LIGHT.split()),
-        swatches=tuple(_TABLE_LIGHT_SWATCHES.split()),
-        heat=("#e4e4e4", "#d7d7ff", "#afd7ff", "#87afff", "#5fafff"),
-    ),
+_GROUNDS_256: Final[dict[str, dict[str, Any]]] = {
+    "gpuwatch-dark": {"base": "#121212", "band": "#262626", "track": "#303030", "cursor": "#444444"},
+    "gpuwatch-light": {"base": "#ffffff", "band": "#eeeeee", "track": "#e4e4e4", "cursor": "#d7d7ff"},
 }
+_HEAT_256: Final = {
+    True: ("#303030", "#00005f", "#000087", "#0000af", "#005faf"),
+    False: ("#e4e4e4", "#d7d7ff", "#afd7ff", "#87afff", "#5fafff"),
+}
+
+
+def _in_256(name: str, palette: Palette) -> Palette:
+    """Return a palette for a terminal with 256 colours."""
+    dark = palette.dark
+    return replace(
+        palette,
+        fills=tuple((_TABLE_DARK if dark else _TABLE_LIGHT).split()),
+        owner_text="#ffffff" if dark else LIGHT.owner_text,
+        swatches=tuple((_TABLE_DARK_SWATCHES if dark else _TABLE_LIGHT_SWATCHES).split()),
+        heat=_HEAT_256[dark],
+        **_GROUNDS_256.get(name, {}),
+    )
+
 
 # Where there are 16, these are exactly the colours that Rich takes for them, so that none turns into another: blue,
 # green, magenta, cyan, brown, and their bright ones, but no red, which is for what is wrong. The grey is none that a
 # theme has as its ground.
 _SIXTEEN = "#0000aa #00aa00 #aa5500 #aa00aa #55ffff #00aaaa #55ff55 #5555ff #ffff55 #ff55ff"
-PALETTES_16: Final = {
-    name: replace(one, fills=(*_SIXTEEN.split(), grey), swatches=(*_SIXTEEN.split(), grey))
-    for (name, one), grey in zip(PALETTES.items(), ("#555555", "#aaaaaa"), strict=True)
-}
+
+
+def _in_16(palette: Palette) -> Palette:
+    """Return a palette for a terminal with 16 colours. Its grounds are those of gpuwatch's own themes."""
+    own, grey = (DARK, "#555555") if palette.dark else (LIGHT, "#aaaaaa")
+    return replace(own, fills=(*_SIXTEEN.split(), grey), swatches=(*_SIXTEEN.split(), grey))
+
+
 ON_SIXTEEN: Final = dict.fromkeys(("#0000aa", "#aa00aa", "#5555ff", "#555555"), "#ffffff")
 """Fills with white text on 16 colours; black text is more readable on the others in every terminal."""
 
@@ -160,6 +165,84 @@ def themes() -> tuple[Theme, ...]:
         )
         for name, one in PALETTES.items()
     )
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Themes of Textual
+
+
+def theme_id(name: str) -> str:
+    """Return Textual's name of a theme: `gpuwatch-dark` for `dark`, `nord` for `nord`."""
+    return f"gpuwatch-{name}" if f"gpuwatch-{name}" in PALETTES else name
+
+
+@cache
+def palette_of(theme: str, *, in_table: bool = False) -> Palette:
+    """Return the palette of a theme by its Textual name; an unknown name means the dark theme.
+
+    The colours of a Textual theme are moved towards white or black until they can be read on all backgrounds. With
+    `in_table` they are colours of the table of 256.
+    """
+    if theme in PALETTES or theme not in BUILTIN_THEMES:
+        return PALETTES.get(theme, DARK)
+    colors = BUILTIN_THEMES[theme].to_color_system().generate()
+    own = DARK if BUILTIN_THEMES[theme].dark else LIGHT
+
+    def color(name: str, fallback: str) -> Color:
+        found = Color.parse(colors[name])
+        return Color.parse(fallback) if found.ansi is not None else Color(found.r, found.g, found.b)
+
+    def shown(one: Color) -> Color:
+        if not in_table:
+            return one
+        triplet = one.rich_color.downgrade(ColorSystem.EIGHT_BIT).get_truecolor()
+        return Color(*triplet)
+
+    end = Color.parse("#ffffff" if own.dark else "#000000")
+    base, text = color("background", own.base), color("foreground", own.text)
+    note = color("primary", own.note)
+    lifted = [*map(shown, (base.blend(text, 0.07), base.blend(text, 0.09)))]
+    marked = next(found for part in range(22, 101) if (found := shown(base.blend(note, part / 100))) != shown(base))
+    grounds = [shown(base), *lifted, marked]
+
+    def readable(one: Color, least: float, on: Sequence[Color] = grounds) -> str:
+        """Return a colour, blended with white or black by as little as makes it readable on all grounds."""
+        blends = (shown(one.blend(end, step / 20)) for step in range(21))
+        return next((found for found in blends if all(_contrast(found, ground) >= least for ground in on)), end).hex
+
+    ink, paint = end, Color.parse("#000000" if own.dark else "#ffffff")
+    hot = next(found for step in range(21) if _contrast(found := note.blend(paint, step / 20), ink) >= 4.6)
+    return Palette(
+        dark=own.dark,
+        text=readable(text, 6.0),
+        strong=readable(text.blend(end, 0.7), 8.0),
+        muted=readable(text.blend(base, 0.3), 4.5),
+        faint=readable(text.blend(base, 0.6), 2.2),
+        critical=readable(color("error", own.critical), 4.5),
+        warning=readable(color("warning", own.warning), 4.5),
+        note=readable(note, 4.5),
+        base=grounds[0].hex,
+        band=grounds[1].hex,
+        track=grounds[2].hex,
+        cursor=grounds[3].hex,
+        fills=tuple(readable(Color.parse(one), 1.25, grounds[:3]) for one in own.fills),
+        owner_text=ink.hex,
+        swatches=tuple(readable(Color.parse(one), 3.0) for one in own.swatches),
+        heat=tuple(grounds[2].blend(hot, step / 4).hex for step in range(5)),
+    )
+
+
+def _contrast(one: Color, other: Color) -> float:
+    """Return the contrast of two colours, 1 to 21 (WCAG 2.1)."""
+    dark, light = sorted((_luminance(one), _luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(color: Color) -> float:
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in color.normalized
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,11 +512,15 @@ def make_skin(
     `colors` is the terminal's number of colours; 0 for none. `slots` and `initials` are people's colours and initials
     in the skin before.
     """
-    palettes = PALETTES_256 if colors == 256 else PALETTES_16 if 0 < colors <= 16 else PALETTES
+    palette = palette_of(theme, in_table=colors == 256)
+    if colors == 256:
+        palette = _in_256(theme, palette)
+    elif 0 < colors <= 16:
+        palette = _in_16(palette)
     glyphs = ASCII if ascii_only else PLAIN if colors <= 16 else UNICODE
     return Skin(
         StyleSet(
-            palettes.get(theme, palettes["gpuwatch-dark"]),
+            palette,
             colors > 0,
             colors <= 16,
             {} if slots is None else slots,

@@ -99,7 +99,7 @@ def test_only_some_gpus_are_called(driver: Driver, call: Call) -> None:
         ("--once --filter mem>10", "--filter: size '10' has no unit; write 10GiB"),
         ("--once --filter @long", "--filter: no saved filter is called long"),
         ("watch --filter mine", "--filter does not go with `gpuwatch watch`"),
-        ("--once --theme pink", "--theme: there is no theme 'pink'; dark and light are allowed"),
+        ("--once --theme pink", "--theme: there is no theme 'pink'; allowed are dark, light, ansi-dark,"),
         ("--onec", "unknown flag --onec; did you mean --once?"),
         ("--frobnicate", "unknown flag --frobnicate; `gpuwatch --help` lists what there is"),
         ("train.py", "unknown command train.py"),
@@ -267,7 +267,7 @@ def test_each_command_is_in_the_table_of_bad_usage() -> None:
         ("intervall = 2", ":1: unknown key intervall; did you mean interval?"),
         ("[alerts]\nmemroy_warning = 2", ":2: unknown key alerts.memroy_warning; did you mean memory_warning?"),
         ("interval = 0", ":1: key interval: found 0; allowed is seconds"),
-        ('theme = "pink"', ':1: key theme: found "pink"; allowed is "dark" or "light"'),
+        ('theme = "pink"', ':1: key theme: found "pink"; allowed is "dark", "light", "ansi-dark",'),
         (
             "[alerts]\nmemory_warning = 400",
             ":2: key alerts.memory_warning: found 400; allowed is a number from 0 to",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from textual.pilot import Pilot
 
 from gpuwatch.analysis.rows import SORTS
+from gpuwatch.config import Theme
 from gpuwatch.model import Gpu, Instance, Memory, Reason, SourceState
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.bindings import KEYS, commands
@@ -161,7 +162,7 @@ def test_the_palette_has_every_order_and_theme_and_every_key_but_those_that_move
     offered = {one.action for one in commands()}
     lacking = {one.id for one in KEYS if one.action not in offered}
     assert lacking == {*moving, "palette", "suspend"}
-    assert {f"sort_by('{column}')" for column in SORTS} | {"theme('dark')", "theme('light')"} <= offered
+    assert {f"sort_by('{column}')" for column in SORTS} | {f"theme('{name}')" for name in get_args(Theme)} <= offered
     assert len({one.name for one in commands()}) == len(commands())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import combinations
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import pytest
 from hypothesis import given
@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.color import Color, ColorSystem
 from rich.style import Style
+from textual.theme import BUILTIN_THEMES
 
-from gpuwatch.ui.theme import SLOTS, Ground, StyleSet, letters, make_skin
+from gpuwatch.config import Theme
+from gpuwatch.ui.theme import SLOTS, Ground, Role, StyleSet, letters, make_skin, theme_id
 from gpuwatch.ui.widgets.gpus import memory_bar, parts
 from tests.support.builders import gpu, holding, process
 
@@ -265,3 +267,56 @@ def test_a_bar_has_the_initial_where_the_name_does_not_fit(skin: dict[str, Any])
     bar = memory_bar(card, parts(held, owners, card.uuid, drawn_with.styles.initial), 26, drawn_with.glyphs)
     assert {piece.uid: piece.text for piece in bar if piece.kind == "fill"}[2].startswith("m")
     assert parts(held, owners)[0].initial == ""
+
+
+# Themes of Textual
+
+TEXTUAL: Final = tuple(BUILTIN_THEMES)
+ROLES: Final[dict[Role, float]] = {
+    "text": 5.5, "strong": 7.0, "muted": 3.5, "critical": 4.0, "warning": 4.0, "note": 4.0,
+}  # fmt: skip
+
+
+def test_the_configuration_names_every_theme() -> None:
+    assert {theme_id(name) for name in get_args(Theme)} == {*THEMES, *TEXTUAL}
+
+
+@pytest.mark.parametrize("theme", TEXTUAL)
+@pytest.mark.parametrize("colors", [1 << 24, 256])
+def test_every_theme_can_be_read(theme: str, colors: int) -> None:
+    styles, uids = everybody(theme, colors)
+    system = SYSTEMS[colors]
+    slack = 1.0 if colors > 256 else 0.8  # what the table of 256 has for a colour may lie nearer to its ground
+    for ground in GROUNDS:
+        for role, least in ROLES.items():
+            style = styles(role, ground)
+            assert contrast(seen(style.color, system), seen(style.bgcolor, system)) >= least * slack, (role, ground)
+    for uid in uids:
+        for style in (styles.owner(uid), styles.badge(uid, "cursor")):
+            assert contrast(seen(style.color, system), seen(style.bgcolor, system)) >= 4.5
+    for style in (styles.heat(percent) for percent in (0, 20, 40, 60, 80)):
+        assert contrast(seen(style.color, system), seen(style.bgcolor, system)) >= 4.4
+    base, cursor = (seen(styles("text", ground).bgcolor, system) for ground in ("base", "cursor"))
+    assert base != cursor
+
+
+@pytest.mark.parametrize("theme", TEXTUAL)
+def test_in_every_theme_people_are_told_apart(theme: str) -> None:
+    styles, uids = everybody(theme, 1 << 24)
+    system = SYSTEMS[1 << 24]
+    fills = [seen(styles.owner(uid).bgcolor, system) for uid in uids]
+    assert min(difference(one, other) for one, other in combinations(fills, 2)) >= 11
+    for uid in uids:
+        for ground in GROUNDS:
+            swatch = styles.swatch(uid, ground)
+            assert contrast(seen(swatch.color, system), seen(swatch.bgcolor, system)) >= 2.9
+        for name in ("base", "track"):
+            fill = seen(styles.owner(uid).bgcolor, system)
+            assert contrast(fill, seen(styles("text", name).bgcolor, system)) >= 1.2
+
+
+@pytest.mark.parametrize("theme", ["nord", "solarized-light"])
+def test_sixteen_colours_and_none_are_those_of_every_theme(theme: str) -> None:
+    own = "gpuwatch-dark" if BUILTIN_THEMES[theme].dark else "gpuwatch-light"
+    assert make_skin(theme, colors=16).styles.palette == make_skin(own, colors=16).styles.palette
+    assert make_skin(theme, colors=0).styles("text") == make_skin(own, colors=0).styles("text")
