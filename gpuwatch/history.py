@@ -558,6 +558,12 @@ class History:
         self.view = HistoryView(timeline=self._timeline)
         """History up to the last `add`."""
 
+    def restore_idle(self, times: IdleTimes, now: float) -> None:
+        """Continue idle times that were known at `now`, before the first snapshot."""
+        for (gpu, pid, start), idle in times.items():
+            one = self._gpus.setdefault(gpu, _GpuHistory(now))
+            one.restore_idle((pid, start), idle, now)
+
     def add(self, snapshot: Snapshot, now: float, slept: float = 0.0) -> HistoryView:
         """Add a snapshot that was received at `now`, remove what has disappeared, and return the new view.
 
@@ -595,6 +601,11 @@ class _GpuHistory:
         self._complete: tuple[Gpu, Snapshot] | None = None
         """Last row with a complete list of processes, and its snapshot."""
         self._throttles: tuple[Throttle, ...] = ()
+
+    def restore_idle(self, owner: Owner, idle: Idle, now: float) -> None:
+        since = now - idle.seconds
+        busy = None if idle.at_least else since
+        self._holdings.records[owner] = HoldingRecord(seen=now, watched=since, judged=now, busy=busy)
 
     def add(self, gpu: Gpu, now: float, snapshot: Snapshot) -> None:
         self.listed = now

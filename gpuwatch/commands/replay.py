@@ -49,7 +49,7 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
         if app is not None and app.is_running:
             app.publish(frame)
 
-    watch = Monitor(replay, publish, kept=replay.kept, clock=replay.now, wall=replay.now, slept=lambda: 0.0)
+    watch = Monitor(replay, publish, clock=replay.now, wall=replay.now, slept=lambda: 0.0)
     replay.restart = watch.restart
     start_thread(watch)
     gc.disable()  # until the dashboard has settled: what is imported stays

@@ -1,7 +1,7 @@
 """Replay: a source that plays the snapshots of a recording, from any time and at any speed.
 
 Where the replay moves to another time, the monitor is restarted with a history and an engine that know what came
-before: the minutes up to then, the alerts that held, and each snapshot of at least one minute before.
+before: the alerts and idle times that held, each snapshot of at least one minute before, and the means of an hour.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.declared.facts import Share
-from gpuwatch.history import History, Idle, IdleTimes
+from gpuwatch.history import History, Idle
 from gpuwatch.minute import MINUTE, Minute, MinuteMaker
 from gpuwatch.model import Snapshot
 from gpuwatch.threads import Worker
@@ -117,8 +117,6 @@ class Replay:
         self._drawn = 0.0
         """Time on the clock at which that was."""
         self._gap: tuple[float, float] | None = None
-        self._minute: tuple[float, Minute | None, IdleTimes] = (0.0, None, {})
-        """Start of the minute that was read last, the minute, and its idle times."""
         self._worker = Worker("gpuwatch-minutes")
         self._events = self._worker(lambda: events_of(all_minutes(recording, limits)))
 
@@ -174,11 +172,6 @@ class Replay:
     def now(self) -> float:
         """Return the wall-clock time of the snapshot that `next` returned last: clock and wall clock of the monitor."""
         return self._shown
-
-    def kept(self, snapshot: Snapshot) -> IdleTimes | None:
-        """Return the idle times as of the minute before a snapshot; they are in `Frame.kept`."""
-        self._read_minute_before(snapshot.taken)
-        return self._minute[2]
 
     def next(self, timeout: float) -> Snapshot | None:
         """Wait up to `timeout` seconds for the next snapshot that is due; None where none is."""
@@ -263,7 +256,8 @@ class Replay:
     def _move(self, target: float) -> None:
         """Go to the last snapshot up to a time, or to the first one of the recording."""
         newest = self._newest
-        if newest is None or not newest.taken <= target <= newest.taken + NEAR:
+        is_far = newest is None or not newest.taken <= target <= newest.taken + NEAR
+        if is_far:
             self._begin(target - LEAD)
             self._take()
         while self._ahead is not None and self._ahead.taken <= target:
@@ -273,18 +267,16 @@ class Replay:
             if gap is not None and newest.taken + gap_limit(newest) <= target:
                 self._gap = gap
             self._set_anchor(newest.taken)
+            if is_far:  # now, and not before: both would take longer
+                self._worker(partial(self._load_hour, self._history, newest.taken))
 
     def _begin(self, at: float) -> None:
         """Begin anew at a time or up to a minute before it, with what was known then."""
-        self._history, self._engine = History(), Engine(self._limits)
         self._snapshots = self._recording.snapshots(at)
         self._ahead, self._newest, self._gap = next(self._snapshots, None), None, None
         self._past.clear()
         first = at if self._ahead is None else self._ahead.taken
-        minute = self._read_minute_before(first)
-        if minute is not None:
-            self._engine.restore(minute.alerts, first, first)
-        self._worker(partial(self._load_hour, self._history, first))
+        self._history, self._engine = _begin_after(self._minute_before(first), first, self._limits)
         self.restart(self._history, self._engine)
 
     def _load_hour(self, history: History, until: float) -> None:
@@ -317,17 +309,22 @@ class Replay:
             return None
         return newest.taken, ahead.taken
 
-    def _read_minute_before(self, at: float) -> Minute | None:
+    def _minute_before(self, at: float) -> Minute | None:
         """Return the last minute that had ended at a wall-clock time; None where it was not recorded."""
         start = floor(at / MINUTE) * MINUTE - MINUTE
-        if self._minute[0] != start:
-            # The header of the first block has none: there is nothing to search for.
-            found = self._recording.minutes(start, start + 1.0) if start > self._recording.first - MINUTE else iter(())
-            minute = next(found, None)
-            idle = minute.idle if minute is not None else ()
-            times = {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in idle}
-            self._minute = (start, minute, times)
-        return self._minute[1]
+        if start <= self._recording.first - MINUTE:  # there is nothing to search for
+            return None
+        return next(self._recording.minutes(start, start + 1.0), None)
+
+
+def _begin_after(minute: Minute | None, at: float, limits: Limits | None) -> tuple[History, Engine]:
+    """Return a history and an engine with the idle times and alerts at the end of a minute; `at` is the time now."""
+    history, engine = History(), Engine(limits)
+    if minute is not None:
+        idle = {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in minute.idle}
+        history.restore_idle(idle, at)
+        engine.restore(minute.alerts, at, at)
+    return history, engine
 
 
 def gap_limit(snapshot: Snapshot) -> float:
@@ -343,10 +340,9 @@ def all_minutes(recording: RecordingReader, limits: Limits | None = None) -> Ite
     minute: Minute | None = None
     for minute in recording.minutes():
         yield minute
-    history, engine, maker = History(), Engine(limits), MinuteMaker()
     end = recording.last - _HOUR if minute is None else minute.at + MINUTE
-    if minute is not None:
-        engine.restore(minute.alerts, end, end)
+    maker = MinuteMaker()
+    history, engine = _begin_after(minute, end, limits)
     for snapshot in recording.snapshots(end):
         if snapshot.taken < end:
             continue

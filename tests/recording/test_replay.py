@@ -6,9 +6,10 @@ import pytest
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.history import History
+from gpuwatch.minute import IdleTime
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recording.replay import SPEEDS, Playback, events_of, events_until
-from tests.support.builders import EPOCH, GIB, gpu
+from tests.support.builders import EPOCH, GIB, at, gpu, holding, snapshot
 from tests.support.recording import alert, ended
 from tests.support.replaying import MemoryRecording, Player, machine, minute, seconds
 from tests.support.watches import Reader, full
@@ -138,9 +139,7 @@ def frames(recording: MemoryRecording, *times: float) -> list[Frame]:
     player, reader, found = Player(recording, at=times[0]), Reader(), []
     replay = player.replay
     replay.play(False)
-    watch = Monitor(
-        replay, reader, kept=replay.kept, clock=replay.now, wall=replay.now, slept=lambda: 0.0, patience=0.01
-    )
+    watch = Monitor(replay, reader, clock=replay.now, wall=replay.now, slept=lambda: 0.0, patience=0.01)
     replay.restart = watch.restart
     watch.start()
     found += reader.take(1)
@@ -169,6 +168,20 @@ def test_an_alert_that_held_before_holds_after_a_move_and_ends_by_the_samples() 
     assert [one.id for one in before.alerts] != ["id-x"]
     assert [(one.id, one.raised) for one in after.alerts] == [("id-x", EPOCH + 100.0)]
     assert over.alerts == ()
+
+
+@pytest.mark.parametrize(("at_least", "busy"), [(True, None), (False, None), (True, 1)])
+def test_idle_times_go_on_after_a_move(*, at_least: bool, busy: int | None) -> None:
+    snapshots = [at(snapshot([gpu(0, holdings=[holding(100, sm=0)])]), float(second)) for second in range(600)]
+    idle = (IdleTime(gpu(0).key, 100, 100, 3600.0, at_least), IdleTime("GPU-of-before", 7, 7, 60.0, False))
+    minutes = [minute(60.0 * number, idle=idle) for number in range(10)]
+    if busy is not None:
+        snapshots[400] = at(snapshot([gpu(0, holdings=[holding(100, sm=busy)])]), 400.0)
+    _, frame = frames(MemoryRecording(snapshots, minutes), 0.0, 420.0)
+    found = frame.history.idle(gpu(0).key, 100, 100)
+    assert found is not None
+    assert found.at_least is (at_least and busy is None)
+    assert 3660 <= found.seconds <= 3740 if busy is None else found.seconds == 20
 
 
 def test_events_of_minutes_are_each_as_it_was_last_seen() -> None:

@@ -45,7 +45,6 @@ async def replaying(
     watch = Monitor(
         replay,
         lambda frame: app.publish(frame),
-        kept=replay.kept,
         clock=replay.now,
         wall=replay.now,
         slept=lambda: 0.0,
