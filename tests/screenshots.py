@@ -7,6 +7,7 @@ font DejaVu Sans Mono; without cairo only the SVG files are drawn, and it says s
 from __future__ import annotations
 
 import asyncio
+import html
 import os
 import re
 import sys
@@ -28,6 +29,7 @@ from gpuwatch.sources.demo import DemoSource
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.screens.events import EventsScreen
+from gpuwatch.ui.screens.graph_sheet import GraphSheet
 
 WALL = 1_795_269_780.0
 """Saturday 21 November 2026, 14:03 UTC."""
@@ -46,6 +48,8 @@ class Picture:
     keys: tuple[str, ...] = ()
     watched: float = 60.0
     """Seconds for which the demo was watched before."""
+    focus: int | None = None
+    """GPU in focus, whose PCIe and NVLink are measured."""
     gpus: int = 8
 
 
@@ -58,6 +62,11 @@ PICTURES = (
     Picture("gpus-64-160x50", 160, 50, gpus=64, keys=("tab", "down", "right", "f")),
     Picture("gpus-64-light-80x24", 80, 24, theme="light", gpus=64, keys=("tab", "down", "right")),
     Picture("process-120x40", 120, 40, keys=("j", "enter")),
+    Picture("gpu-160x50", 160, 50, at=700.0, keys=("tab", "j", "enter"), watched=650.0, focus=1),
+    Picture("gpu-light-160x50", 160, 50, theme="light", at=700.0, keys=("tab", "j", "enter"), watched=650.0, focus=1),
+    Picture("gpu-80x24", 80, 24, at=700.0, keys=("tab", "j", "enter"), watched=650.0, focus=1),
+    Picture("gpu-60x10", 60, 10, at=700.0, keys=("tab", "j", "enter"), watched=650.0, focus=1),
+    Picture("process-light-160x50", 160, 50, theme="light", at=700.0, keys=("enter",), watched=650.0),
     Picture("people-120x36", 120, 36, at=345.0, keys=("u", "j", "j"), watched=305.0),
     Picture("tree-120x36", 120, 36, at=345.0, keys=("t", "right"), watched=305.0),
     Picture("strays-120x36", 120, 36, at=345.0, keys=("S", "space"), watched=305.0),
@@ -81,9 +90,13 @@ def with_gpus(source: DemoSource, second: float, count: int) -> Snapshot:
 
 
 @cache
-def last_frame(until: float, seconds: float, gpus: int = 8) -> tuple[Frame, tuple[Alert, ...]]:
+def last_frame(
+    until: float, seconds: float, gpus: int = 8, focus: int | None = None
+) -> tuple[Frame, tuple[Alert, ...]]:
     """Return the last frame of so many seconds of the demo, and the alerts that ended in that time."""
     source = DemoSource(clock=lambda: 0.0, wall=lambda: WALL)
+    if focus is not None:
+        source.set_focus(source.at(0.0).gpus[focus].key)
     engine, history = Engine(), History()
     over: list[Alert] = []
     for second in map(float, range(int(until - seconds), int(until) + 1)):
@@ -97,7 +110,7 @@ def last_frame(until: float, seconds: float, gpus: int = 8) -> tuple[Frame, tupl
 
 async def draw(picture: Picture) -> str:
     """Return a picture as SVG."""
-    frame, over = last_frame(picture.at, picture.watched, picture.gpus)
+    frame, over = last_frame(picture.at, picture.watched, picture.gpus, picture.focus)
     log = Helpers(events=lambda: Events(alerts=over, watched=True, exists=True))
     app = GpuwatchApp(options=Options(theme=picture.theme), helpers=log, clock=lambda: picture.at)
     async with app.run_test(size=(picture.columns, picture.rows)) as pilot:
@@ -105,10 +118,35 @@ async def draw(picture: Picture) -> str:
         await pilot.pause()
         await pilot.press(*picture.keys)
         await pilot.pause()
-        while isinstance(app.screen, EventsScreen) and app.screen.reading:
+        while isinstance(app.screen, EventsScreen | GraphSheet) and app.screen.reading:
             await pilot.pause(0.01)
         svg = app.export_screenshot(title="gpuwatch")
-    return re.sub(r"terminal-\d+-", "terminal-", svg)
+    return draw_dots(re.sub(r"terminal-\d+-", "terminal-", svg))
+
+
+_TEXT = re.compile(r'<text class="([^"]*)" x="([0-9.]+)" y="([0-9.]+)" [^>]*>([^<]*[\u2801-\u28ff][^<]*)</text>')
+_CELL, _LINE, _DOT = 12.2, 24.4, 2.6
+_DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
+"""Column and row of the dot of each bit of a braille character."""
+
+
+def draw_dots(svg: str) -> str:
+    """Draw braille characters as dots: few fonts with cells of one width have them."""
+
+    def drawn(found: re.Match[str]) -> str:
+        style, x, y, text = found[1], float(found[2]), float(found[3]), html.unescape(found[4])
+        marks = []
+        for place, char in enumerate(text):
+            if "\u2801" <= char <= "\u28ff":
+                for bit, (across, down) in enumerate(_DOTS):
+                    if (ord(char) - 0x2800) >> bit & 1:
+                        left = x + (place + 0.25 + across / 2) * _CELL - _DOT / 2
+                        top = y - 18.5 + (down + 0.5) * _LINE / 4 - _DOT / 2
+                        marks.append(f"M{left:.1f} {top:.1f}h{_DOT}v{_DOT}h-{_DOT}z")
+        rest = re.sub(r"[\u2801-\u28ff]", "\u00a0", found[4])
+        return f'{found[0].replace(found[4], rest)}<path class="{style}" d="{"".join(marks)}"/>'
+
+    return _TEXT.sub(drawn, svg)
 
 
 def save_png(svg: str, file: Path) -> None:

@@ -157,7 +157,7 @@ async def test_detail_lives_and_tells_when_the_process_is_gone() -> None:
     async with shown(screen) as (app, pilot):
         grown = builders.at(builders.snapshot([builders.gpu(4, holdings=[builders.holding(PID, 13.5)])]), 1)
         screen.refresh_frame(frame_of(grown))
-        await press(pilot, "pagedown")
+        await press(pilot, "pagedown", "k")
         assert "13.5 GiB" in text_of(app)
         silent = builders.snapshot([builders.gpu(4, health=Health.SILENT)])
         await refresh(screen, pilot, builders.at(silent, 12))

@@ -184,6 +184,15 @@ def test_a_limit_is_a_line_of_its_own(skin: Skin) -> None:
     assert "limit 100" in plain(lines[0])
 
 
+@skins
+def test_a_limit_in_the_cells_of_a_curve_is_seen(skin: Skin) -> None:
+    limit = Limit("limit", 98.0, skin.styles("warning"))
+    lines = draw_graph(of([100.0] * 48, skin=skin, limits=(limit,)), skin, 48 + AXIS, 6)
+    styles = [span.style for span in lines[1] for _ in range(span.cells)][AXIS:]
+    assert styles[::4] == [skin.styles("warning")] * 12
+    assert set(styles[1::4]) == {skin.styles("note")}
+
+
 def test_a_limit_beyond_the_axis_is_not_drawn_and_stands_in_the_legend() -> None:
     limit = Limit("limit", 300.0, Style())
     lines = draw_graph(of([0.0] * 48, limits=(limit,)), SKINS["colours"], 48 + AXIS, 6)

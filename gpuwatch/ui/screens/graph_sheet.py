@@ -147,7 +147,13 @@ class GraphSheet(Sheet):
         """Show the events of the log; where it cannot be read, those of this run are shown alone."""
         if self._log is not None and self._log.exception() is None:
             self.recorded = self._log.result().alerts
+        self._log = None
         self.rebuild()
+
+    @property
+    def reading(self) -> bool:
+        """Whether the events log is being read."""
+        return self._log is not None
 
     def on_graph_sheet_older_read(self) -> None:
         error = self._older.exception() if self._older is not None else None

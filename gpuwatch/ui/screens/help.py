@@ -90,7 +90,7 @@ class HelpScreen(Sheet):
             calls = frame.snapshot.nvml_calls if frame else 0
             costs = Section("gpuwatch itself", cost(calls))
             left = [*key_sections(self._keys), _FILTER, costs]
-            self.show(f"gpuwatch {__version__} · help", left, [*legend(self.skin.glyphs), _MORE])
+            self.show(f"gpuwatch {__version__} · help", left, [*legend(self.skin.glyphs), _GRAPHS, _MORE])
 
 
 def key_sections(keys: Sequence[Binding]) -> list[Section]:
@@ -187,6 +187,16 @@ _FILTER = Section(
         Fact("@long", "the filter called long in [filters] of gpuwatch.toml; Tab offers them"),
         Fact("rule:uses", "only in the list of events: the rule's name has this in it"),
         Fact("n N", "after / and Esc: from match to match, with all processes in sight"),
+    ),
+)
+_GRAPHS = Section(
+    "Graphs: Enter on a GPU or a process",
+    (
+        Fact("1 to 5", "the last 1 min, 10 min, 1 h, 6 h or 24 h"),
+        Fact("← → mouse", "the values at one time, in the legend; Esc shows the newest again"),
+        Fact("empty", "not measured, or not known; never zero"),
+        Fact("dashed line", "a limit; in the memory of a GPU, where an owner's part would end by what it declared"),
+        Fact("●▲·", "on the time axis: an alert was raised, or (clocks) the GPU was slowed down"),
     ),
 )
 _MORE = Section(

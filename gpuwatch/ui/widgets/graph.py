@@ -354,17 +354,27 @@ def _lines(graph: Graph, skin: Skin, cells: int, rows: int) -> list[list[Span]]:
     drawn = []
     for row in range(rows):
         pieces = [_Piece(" ", base)] * cells
+        dots = {}
         for dashed in dashes:
             for column, piece in dashed.get(row, ()):
-                pieces[column] = piece
+                pieces[column] = dots[column] = piece
         for curve, grid in zip(graph.curves, masks, strict=True):
             mask = grid[row]
             if any(mask):
                 for column, bits in enumerate(mask):
                     if bits:
-                        pieces[column] = _Piece(_BRAILLE[bits] if braille else curve.mark, curve.style)
+                        pieces[column] = _crossed(bits, curve, dots.get(column), column, braille=braille)
         drawn.append(_joined(pieces))
     return drawn
+
+
+def _crossed(bits: int, curve: Curve, limit: _Piece | None, column: int, *, braille: bool) -> _Piece:
+    """Return a cell of a curve; where a limit is in the same cell, every fourth has the limit's colour."""
+    if limit is None:
+        return _Piece(_BRAILLE[bits] if braille else curve.mark, curve.style)
+    if not braille:
+        return limit if column % 4 == 0 else _Piece(curve.mark, curve.style)
+    return _Piece(_BRAILLE[bits | ord(limit.char) - 0x2800], limit.style if column % 4 == 0 else curve.style)
 
 
 def _trace(levels: Sequence[int | None], grid: list[bytearray], across: int, down: int) -> None:
