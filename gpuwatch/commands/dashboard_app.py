@@ -167,6 +167,7 @@ def dashboard_options(config: Config, seconds: float, *, first_filter: str = "")
         desktop=desktop,
         interval=seconds,
         keys=config.keys,
+        columns=config.columns,
         allowances=config.limits().allowances,
         stray_limits=stray_limits(config),
         caller=caller(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta
@@ -62,6 +62,13 @@ Theme: TypeAlias = Literal[
     "tokyo-night",
 ]
 """Names of themes: two of gpuwatch, and those of Textual."""
+ColumnName: TypeAlias = Literal[
+    "gpu", "pid", "user", "memory", "share", "sm", "cpu", "rss", "idle", "age", "in", "command"
+]
+"""Columns of the process list."""
+ColumnNames: TypeAlias = Annotated[
+    tuple[ColumnName, ...], Meta(max_length=len(get_args(ColumnName)), extra={"form": "columns"})
+]
 
 
 class Notify(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +119,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     read_only: Annotated[bool, Meta(description="no process can be ended from here")] = False
     ascii: Annotated[bool, Meta(description="no character outside ASCII")] = False
     theme: Annotated[Theme, Meta(description='colours: "dark" or "light", or a theme of Textual')] = "dark"
+    columns: Annotated[ColumnNames, Meta(description="columns of the process list, in order; [] for all that fit")] = ()
     bell: Annotated[bool, Meta(description="ring the terminal's bell on an alert")] = False
     tmux: Annotated[
         bool,

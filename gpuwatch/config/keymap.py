@@ -60,6 +60,7 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     pagedown: Annotated[KeyNames, Meta(description="A screenful down")] = ("pagedown",)
     first: Annotated[KeyNames, Meta(description="The first process or GPU")] = ("home", "g")
     last: Annotated[KeyNames, Meta(description="The last process or GPU")] = ("end", "G")
+    columns: Annotated[KeyNames, Meta(description="Choose and order the columns")] = ("C",)
     reverse: Annotated[KeyNames, Meta(description="Reverse the order")] = ("r",)
     slower: Annotated[KeyNames, Meta(description="Sample less often")] = ("+", "=")
     faster: Annotated[KeyNames, Meta(description="Sample more often")] = ("-",)

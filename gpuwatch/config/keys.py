@@ -23,7 +23,7 @@ from gpuwatch.alerts.alert import Severity, Unit
 from gpuwatch.alerts.limits import MOST_FREE, Limits
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
 from gpuwatch.alerts.rules.custom import METRICS
-from gpuwatch.config import Config
+from gpuwatch.config import ColumnName, Config
 from gpuwatch.config.keymap import key_name
 from gpuwatch.errors import UsageError
 from gpuwatch.fields import ANY, HIGHEST_XID, Bytes, Number, Seconds
@@ -127,6 +127,8 @@ class Key(NamedTuple):
                 return f"{shown(value[0])} as the first"
             case "pattern" if error := _pattern_error(value):
                 return f"{shown(value)}, which is none ({error})"
+            case "columns" if len({*value}) < len(value):
+                return f"{shown(next(one for one in value if value.count(one) > 1))} twice"
             case "rules" if unknown := sorted(value - RULE_NAMES):
                 if unknown[0] in FORMER_NAMES:
                     return f"{shown(unknown[0])}, which is called {toml_string(FORMER_NAMES[unknown[0]])} now"
@@ -162,6 +164,7 @@ _ALLOWED: Final = {
     "xids": f"a list of XID numbers from 1 to {HIGHEST_XID}",
     "gpus": 'indices from 0 on, or (starts of) UUIDs such as "GPU-8932f937"; one, or a list; for all leave it out',
     "keys": 'a key or a list of keys, such as "x", "/", "f5", "ctrl+r", "enter" or "pageup"',
+    "columns": f"a list of {', '.join(map(repr, get_args(ColumnName)))}, each once".replace("'", '"'),
     "command": 'a list such as ["/home/ada/bin/tell", "--loud"], whose first is an absolute path or begins with ~/',
     "urls": 'a list of apprise\'s URLs, such as ["slack://..."]',
 }

@@ -282,6 +282,7 @@ class GpuwatchApp(App[int]):
         """Apply the options, install the signal handlers, and draw a frame that has already come."""
         panel = self.dashboard.processes
         panel.mine = self.options.mine
+        panel.chosen = self.options.columns
         try:
             user = clean(self.options.user)
             words = [f"user:{user}"] * bool(user) + [self.options.filter] * bool(self.options.filter)
@@ -338,6 +339,8 @@ class GpuwatchApp(App[int]):
         for screen in self.screen_stack:
             if hasattr(screen, "set_options"):
                 screen.set_options(options)
+        if options.columns != before.columns:
+            self.dashboard.processes.chosen = options.columns
         if options.theme != before.theme:
             self.theme = theme_id(options.theme)
         self.paint()
@@ -463,6 +466,18 @@ class GpuwatchApp(App[int]):
     def action_reverse(self) -> None:
         panel = self.dashboard.processes
         panel.sort_by(panel.by)
+
+    def action_columns(self) -> None:
+        """Open the dialog in which columns are chosen and ordered; each change is drawn at once."""
+        from gpuwatch.ui.screens.columns import ColumnsDialog
+
+        panel = self.dashboard.processes
+        self.open_once(ColumnsDialog(panel.shown_columns, self.show_columns, self.skin.glyphs))
+
+    def show_columns(self, chosen: tuple[str, ...]) -> None:
+        """Show these columns of the process list; none for those that suit the width."""
+        self.dashboard.processes.chosen = chosen
+        self.paint()
 
     def action_mine(self) -> None:
         """Show only the user's own processes, or everybody's."""

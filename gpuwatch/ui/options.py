@@ -74,6 +74,8 @@ class Options:
     """Escape sequence for desktop notifications: `osc9`, `osc777`, or `off`."""
     interval: float = 1.0
     keys: Keys = DEFAULT_KEYS
+    columns: tuple[str, ...] = ()
+    """Columns of the process list, in order; empty for those that suit the width."""
     allowances: Allowances | None = None
     stray_limits: StrayLimits = DEFAULT_LIMITS
     """Limits from which on an own process counts as a stray."""

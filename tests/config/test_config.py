@@ -195,6 +195,8 @@ def test_a_bad_share_is_named_with_its_line_and_key(tmp_path: Path, content: str
         ("interval = nan", ":1: key interval: found nan;"),
         (f"interval = 0x{'f' * 9000}", ":1: key interval: found a number beyond all bounds;"),
         ("theme = 'pink'", ':1: key theme: found "pink"; allowed is "dark", "light", "ansi-dark",'),
+        ("columns = ['pid', 'user', 'pid']", ':1: key columns: found "pid" twice; allowed is a list of "gpu", "pid", '),
+        ("columns = ['pids']", ':1: key columns: found "pids"; allowed is a list of "gpu", "pid", '),
         ("bell = 'yes'", ':1: key bell: found "yes"; allowed is true or false'),
         ("bell = 1", ":1: key bell: found 1; allowed is true or false"),
         ("\nalerts.memory_warning = 'lots'", ':2: key alerts.memory_warning: found "lots"; allowed is a number from'),

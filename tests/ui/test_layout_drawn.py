@@ -151,6 +151,7 @@ SKINS: Final = [(1 << 24, False), (256, False), (16, False), (0, False), (0, Tru
     skin=st.sampled_from(SKINS),
     order=st.sampled_from(list(SORTS)),
     keys=st.lists(st.sampled_from(KEYS), max_size=4),
+    columns=st.one_of(st.just(()), st.permutations(list(SORTS)), st.just(["user", "idle"])),
 )
 @example(
     shown=frame(snapshot([gpu(n, holdings=[holding(n, 1)]) for n in range(64)])),
@@ -158,11 +159,19 @@ SKINS: Final = [(1 << 24, False), (256, False), (16, False), (0, False), (0, Tru
     skin=(0, True),
     order="memory",
     keys=["tab", "f"],
+    columns=(),
 )
 def test_anything_fits_any_size(
-    dashboard: Running, shown: Frame, size: tuple[int, int], skin: tuple[int, bool], order: str, keys: list[str]
+    dashboard: Running,
+    shown: Frame,
+    size: tuple[int, int],
+    skin: tuple[int, bool],
+    order: str,
+    keys: list[str],
+    columns: Sequence[str],
 ) -> None:
     runner, app, pilot = dashboard
+    app.dashboard.processes.chosen = tuple(columns)
     colors, ascii_only = skin
     app.skin = make_skin(app.theme, colors=colors, ascii_only=ascii_only)
     frame_clock.now = max(frame_clock.now, shown.received + 100)

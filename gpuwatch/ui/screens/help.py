@@ -25,7 +25,7 @@ _GROUPS = {
     ),
     "Processes and GPUs": (
         *("detail", "switch", "follow", "filter", "find_next", "find_before", "clear", "mine"),
-        *("sort_left", "sort_right", "reverse", "end", "message"),
+        *("sort_left", "sort_right", "reverse", "columns", "end", "message"),
     ),
     "Who and what": ("people", "tree", "strays"),
     "Alerts": ("events", "acknowledge"),

@@ -19,7 +19,7 @@ from gpuwatch.ui.layout import Form, Layout
 from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
 from gpuwatch.ui.view import View, mark_of
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, centred_lines
-from gpuwatch.ui.widgets.row_list import RowList
+from gpuwatch.ui.widgets.row_list import CURSOR_CELLS, RowList
 from gpuwatch.ui.widgets.table import Cell, Column
 from gpuwatch.units import duration, gib
 
@@ -56,8 +56,24 @@ ASCENDING: Final = ("gpu", "pid", "swatch", "user", "in", "command")
 """Columns that `rows.SORTS` sorts in ascending order."""
 
 
-def columns(form: Form, rows: Sequence[Row], glyphs: Glyphs) -> list[Column]:
-    """Return the columns of a form; the column of users is as wide as the longest name, within bounds."""
+_REST: Final = Column("rest", "", 0, right=False)
+"""Blank end of the line where the command is not shown."""
+_LEAST_COMMAND: Final = 10
+"""Cells that are kept for the command."""
+
+
+def default_columns(form: Form) -> tuple[str, ...]:
+    """Return the ids of the columns that a form shows."""
+    return tuple(name for name in _FORMS[form] if name != "swatch")
+
+
+def columns(
+    form: Form, rows: Sequence[Row], glyphs: Glyphs, chosen: Sequence[str] = (), width: int = 0
+) -> list[Column]:
+    """Return the chosen columns that fit the width, the command last; without a choice those of the form.
+
+    The column of users is as wide as the longest name, within bounds.
+    """
     longest = max((cell_len(row.owner) for row in rows), default=0)
     users = min(_USER_CELLS[form], max(5 if form is Form.HEAT_MAP else 8, longest))
     # An initial is a letter: without a blank, it would be read as part of the name.
@@ -70,7 +86,19 @@ def columns(form: Form, rows: Sequence[Row], glyphs: Glyphs) -> list[Column]:
         else _COLUMNS["share"],
         "idle": replace(_COLUMNS["idle"], cells=8 + glyphs.ascii),  # `>=10h02m` takes a cell more than `≥10h02m`
     }
-    return [fitted.get(name, _COLUMNS[name]) for name in _FORMS[form]]
+    if not chosen:
+        return [fitted.get(name, _COLUMNS[name]) for name in _FORMS[form]]
+    last, room = _REST, width - CURSOR_CELLS
+    if "command" in chosen:
+        last, room = _COLUMNS["command"], room - _COLUMNS["command"].gap - _LEAST_COMMAND
+    shown: list[Column] = []
+    for name in chosen:
+        parts = [fitted.get(part, _COLUMNS[part]) for part in (("swatch", "user") if name == "user" else (name,))]
+        cells = sum(column.gap + column.cells for column in parts)
+        if name != "command" and cells <= room:
+            shown += parts
+            room -= cells
+    return [*shown, last]
 
 
 def state_word(row: Row, stray: Stray | None = None) -> str:
@@ -121,6 +149,8 @@ class Processes(RowList[Row]):
         self.by = "memory"
         self.filter = Filter()
         self.mine = False
+        self.chosen: tuple[str, ...] = ()
+        """Ids of the columns that the user chose, in order; empty for those that suit the width."""
         self.only: Gpu | None = None
         """GPU that the list follows: only its processes are shown."""
         self.every: list[Row] = []
@@ -163,7 +193,12 @@ class Processes(RowList[Row]):
         return self._order.sort(rows, self.by, reverse=self.reverse)
 
     def columns(self, skin: Skin, width: int) -> list[Column]:
-        return columns(self._form, self.every, skin.glyphs)
+        return columns(self._form, self.every, skin.glyphs, self.chosen, width)
+
+    @property
+    def shown_columns(self) -> tuple[str, ...]:
+        """Ids of the columns that were chosen, or that suit the width."""
+        return self.chosen or default_columns(self._form)
 
     def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
         row, view = self.found[place], self._view
@@ -177,6 +212,8 @@ class Processes(RowList[Row]):
                 cells.append(((figure(row, taken, glyphs), role),))
             elif column.id == "command":
                 cells.append(command_cell(row, view.strays.get(row.process.key)))
+            elif column is _REST:
+                cells.append((("", "text"),))
             elif column.id == "swatch":
                 cells.append((_swatch(skin, row.process.uid, ground),))
             elif column.id == "user":

@@ -22,7 +22,8 @@ T = TypeVar("T")
 
 WHEEL: Final = 3
 """Rows that one notch of the mouse wheel moves."""
-_CURSOR: Final = Column("cursor", "", 2, right=False)
+CURSOR_CELLS: Final = 2
+_CURSOR: Final = Column("cursor", "", CURSOR_CELLS, right=False)
 
 
 class CursorPanel(LinePanel, Generic[T]):

@@ -1,0 +1,131 @@
+"""Dialog in which the columns of the process list are chosen and ordered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from gpuwatch.analysis.rows import SORTS
+from gpuwatch.ui.screens.dialog import Dialog
+from gpuwatch.ui.theme import UNICODE, Glyphs
+
+_HINT = "Space shows or hides, < and > move, d: as the width allows, Esc closes"
+
+
+class ColumnsDialog(Dialog[None]):
+    """Dialog with a line for each column. Each change is applied at once; the command is always the last column."""
+
+    DEFAULT_CSS = """
+    ColumnsDialog #dialog {
+        width: 44;
+    }
+    ColumnsDialog OptionList, ColumnsDialog OptionList:focus {
+        height: auto;
+        max-height: 100%;
+        padding: 0;
+        border: none;
+        background: $surface;
+    }
+    ColumnsDialog OptionList > .option-list--option-highlighted {
+        background: $primary;
+        color: $background;
+        text-style: bold;
+    }
+    ColumnsDialog #hint {
+        height: auto;
+        margin-top: 1;
+        color: $text-muted;
+    }
+    ColumnsDialog.-low #dialog {
+        padding: 0 1;
+    }
+    ColumnsDialog.-low #hint {
+        display: none;
+    }
+    """
+
+    AUTO_FOCUS = "OptionList"
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (21, "-high")]  # noqa: RUF012 - Textual declares it so
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,C", "close", "back", id="columns.close", tooltip="Close the dialog"),
+        Binding("space,enter", "show", "show", id="columns.show", priority=True, tooltip="Show or hide the column"),
+        Binding("less_than_sign,shift+up", "shift(-1)", "up", id="columns.up", tooltip="Move the column forward"),
+        Binding("greater_than_sign,shift+down", "shift(1)", "down", id="columns.down", tooltip="Move the column back"),
+        Binding("d", "default", "default", id="columns.default", tooltip="The columns that suit the width"),
+        Binding("j", "cursor(1)", "down", show=False, id="columns.next", tooltip="Next column"),
+        Binding("k", "cursor(-1)", "up", show=False, id="columns.before", tooltip="Column before"),
+    ]
+
+    def __init__(
+        self, shown: Sequence[str], apply: Callable[[tuple[str, ...]], None], glyphs: Glyphs = UNICODE
+    ) -> None:
+        """`shown` are the columns now, in order; `apply` is called with those of each change."""
+        super().__init__(glyphs=glyphs)
+        self._shown = {*shown}
+        self._order = [*shown, *(name for name in SORTS if name not in shown)]
+        self._apply = apply
+
+    def compose(self) -> ComposeResult:
+        with self.box("columns"):
+            yield OptionList()
+            yield Static(Content(_HINT), id="hint")
+
+    def on_mount(self) -> None:
+        """Draw the columns."""
+        self._draw(0)
+
+    def action_cursor(self, by: int) -> None:
+        options = self.query_one(OptionList)
+        if by > 0:
+            options.action_cursor_down()
+        else:
+            options.action_cursor_up()
+
+    def action_show(self) -> None:
+        """Show or hide the column under the cursor; the last one that is shown stays."""
+        place = self._place
+        if self._shown != {self._order[place]}:
+            self._shown ^= {self._order[place]}
+            self._change(place)
+
+    def action_shift(self, by: int) -> None:
+        """Move the column under the cursor by one place."""
+        place, order = self._place, self._order
+        other = place + by
+        if 0 <= other < len(order):
+            order[place], order[other] = order[other], order[place]
+            self._change(other)
+
+    def action_default(self) -> None:
+        """Show the columns that suit the width again, and close the dialog."""
+        self._apply(())
+        self.dismiss(None)
+
+    def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
+        """Show or hide the column that was clicked."""
+        message.stop()
+        self.action_show()
+
+    @property
+    def _place(self) -> int:
+        return self.query_one(OptionList).highlighted or 0
+
+    def _change(self, place: int) -> None:
+        self._draw(place)
+        self._apply(tuple(name for name in self._order if name in self._shown))
+
+    def _draw(self, place: int) -> None:
+        options = self.query_one(OptionList)
+        options.clear_options()
+        options.add_options(Option(Content(self._line(name))) for name in self._order)
+        options.highlighted = place
+
+    def _line(self, name: str) -> str:
+        return f"[{'x' if name in self._shown else ' '}] {SORTS[name][0]}"

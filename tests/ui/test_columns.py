@@ -1,0 +1,91 @@
+"""Columns of the process list that the user chose: in the dialog, and at every width."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import get_args
+
+import pytest
+
+from gpuwatch.analysis.rows import SORTS
+from gpuwatch.config import ColumnName
+from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.layout import Form, form_of
+from gpuwatch.ui.screens.columns import ColumnsDialog
+from gpuwatch.ui.theme import ASCII, UNICODE
+from gpuwatch.ui.widgets.processes import columns, default_columns
+from tests.support.dashboards import frame, machine, resize, running, text, top
+from tests.support.screens import click, fits, press
+
+
+def shown(app: GpuwatchApp) -> list[str]:
+    return [column.id for column in app.dashboard.processes._columns if column.id not in ("swatch", "rest")]
+
+
+def test_the_configuration_names_every_column() -> None:
+    assert set(get_args(ColumnName)) == {*SORTS} == {*default_columns(Form.FULL)}
+
+
+@pytest.mark.parametrize("chosen", [("command",), ("user",), ("in", "rss", "user", "command", "gpu"), tuple(SORTS)])
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+@pytest.mark.parametrize("width", [40, 60, 80, 119, 160, 400])
+def test_chosen_columns_stand_in_order_and_fit(chosen: tuple[str, ...], width: int, glyphs: object) -> None:
+    found = columns(form_of(width), [], ASCII if glyphs is ASCII else UNICODE, chosen, width)
+    ids = [one.id for one in found if one.id not in ("swatch", "rest", "command")]
+    places = [chosen.index(one) for one in ids]
+    assert all(before < after for before, after in pairwise(places))
+    assert sum(one.gap + one.cells for one in found) + 2 <= width
+    assert (found[-1].id == "command") == ("command" in chosen)
+    if width == 400:
+        assert {*ids} == {*chosen} - {"command"}
+
+
+async def test_the_list_has_the_columns_of_the_options() -> None:
+    async with running(frame(machine(2)), (160, 36), columns=("user", "memory", "gpu")) as (app, pilot):
+        for size in ((160, 36), (60, 10), (40, 8)):
+            await resize(app, pilot, size)
+            assert shown(app) == ["user", "memory", "gpu"]
+        assert "10 rows" in app.dashboard.processes.text[0]
+        await press(pilot, "greater_than_sign")
+        assert app.dashboard.processes.by == "gpu"
+
+
+async def test_columns_are_chosen_and_ordered_in_a_dialog() -> None:
+    async with running(frame(machine(2)), (160, 36)) as (app, pilot):
+        before = shown(app)
+        await press(pilot, "C")
+        assert isinstance(top(app), ColumnsDialog)
+        assert "[x] PID" in text(app)
+        await press(pilot, "down", "space")
+        assert shown(app) == [name for name in before if name != "pid"]
+        await press(pilot, "space", "greater_than_sign")
+        assert shown(app)[:3] == ["gpu", "user", "pid"]
+        await press(pilot, "less_than_sign", "less_than_sign", "escape")
+        assert top(app) is app.dashboard
+        assert shown(app)[:3] == ["pid", "gpu", "user"]
+        await press(pilot, "C", "d")
+        assert top(app) is app.dashboard
+        assert shown(app) == before
+
+
+async def test_one_column_always_stays() -> None:
+    async with running(frame(machine(1)), (120, 36), columns=("user",)) as (app, pilot):
+        await press(pilot, "C", "space")
+        assert shown(app) == ["user"]
+
+
+async def test_a_click_shows_or_hides_a_column() -> None:
+    async with running(frame(machine(1)), (120, 36)) as (app, pilot):
+        await press(pilot, "C")
+        await click(pilot, "OptionList", 3, 1)
+        assert "pid" not in shown(app)
+
+
+@pytest.mark.parametrize("size", [(40, 6), (60, 10), (80, 24), (160, 50)])
+async def test_the_dialog_fits(size: tuple[int, int]) -> None:
+    async with running(frame(machine(1)), size) as (app, pilot):
+        await press(pilot, "C", "end")
+        assert fits(app)
+        dialog = top(app)
+        assert isinstance(dialog, ColumnsDialog)
+        assert f"] {SORTS[dialog._order[-1]][0]}" in text(app)
