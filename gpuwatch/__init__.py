@@ -1,3 +1,40 @@
 """gpuwatch: a live, truthful monitor for GPUs that several people share."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from gpuwatch.api import Stream, snapshot, stream
+    from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
+    from gpuwatch.model import Gpu, Holding, Process, Reason, Snapshot, known
+
+__all__ = [
+    "Gpu",
+    "GpuwatchError",
+    "Holding",
+    "Process",
+    "Reason",
+    "Snapshot",
+    "Stream",
+    "UnavailableError",
+    "UsageError",
+    "known",
+    "snapshot",
+    "stream",
+]
+
+_MODULES = {
+    **dict.fromkeys(("Stream", "snapshot", "stream"), "gpuwatch.api"),
+    **dict.fromkeys(("GpuwatchError", "UnavailableError", "UsageError"), "gpuwatch.errors"),
+    **dict.fromkeys(("Gpu", "Holding", "Process", "Reason", "Snapshot", "known"), "gpuwatch.model"),
+}
+"""Module of each name. It is imported when the name is used, so that `import gpuwatch` takes a millisecond."""
+
+if not TYPE_CHECKING:  # a type checker would take any name for one of gpuwatch
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module 'gpuwatch' has no attribute {name!r}")
+        return getattr(import_module(_MODULES[name]), name)

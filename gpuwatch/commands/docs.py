@@ -30,6 +30,7 @@ PAGES: Final = (
     "service",
     "recording",
     "shell",
+    "python",
     "design",
     "security",
 )

@@ -32,6 +32,6 @@ complete gpuwatch \
         'n/--events/f/' \
         'p/1/(explain visible pick run strays kill report events replay watch status config docs completion)/' \
         'n/replay/f/' \
-        'n/docs/(guide shares alerts configuration stream service recording shell design security)/' \
+        'n/docs/(guide shares alerts configuration stream service recording shell python design security)/' \
         'n/completion/(bash zsh tcsh)/' \
         'p/*/()/'

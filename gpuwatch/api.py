@@ -1,0 +1,107 @@
+"""Python API: `snapshot` and `stream`, for notebooks, schedulers and scripts; see `docs/python.md`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import weakref
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+
+from gpuwatch.commands.startup import check_snapshot, first_snapshot, open_source
+from gpuwatch.config import load
+from gpuwatch.errors import UsageError
+from gpuwatch.model import Snapshot, SourceState
+from gpuwatch.sources.source import Source
+from gpuwatch.units import MAX_INTERVAL_S, MIN_INTERVAL_S
+
+_LOOK = 1.0
+"""Seconds between two looks at whether the stream was closed by another thread."""
+
+
+def snapshot(*, only: Sequence[int] = (), demo: bool = False, config: str | os.PathLike[str] | None = None) -> Snapshot:
+    """Return one snapshot of this machine, or of the demo.
+
+    `only` are the indices of the GPUs to read (default: all); `config` is read instead of your gpuwatch.toml. It takes
+    as long as `gpuwatch --once`, about 0.2 s. Raises UnavailableError without a driver or a GPU, and where the driver
+    has not answered for 30 s; raises UsageError for an unknown GPU and for a mistake in gpuwatch.toml.
+    """
+    source = _open(only, demo, config, 1.0, once=True)
+    try:
+        found = first_snapshot(source)
+    finally:
+        source.close()
+    check_snapshot(found)
+    return found
+
+
+class Stream(Iterator[Snapshot]):
+    """Endless iterator of snapshots, one each interval; a context manager that ends the sampler.
+
+    It is used from one thread; `close` may be called from any. The sampler also ends when the stream is no longer
+    referenced, and when Python exits. No signal handler and no thread is needed.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._began = False
+        self._close = weakref.finalize(self, source.close)  # it is called at the exit of Python, too
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Snapshot:
+        """Wait for the next snapshot.
+
+        Raises UnavailableError where there is no driver or GPU from the start, and UsageError where `only` names no
+        GPU. What fails later is in the snapshot: `state` and `words`, and `health` and `words` of each GPU.
+        """
+        if not self._began and self._close.alive:
+            first = first_snapshot(self._source)
+            check_snapshot(first)
+            self._began = True
+            return first
+        while self._close.alive:
+            found = self._source.next(timeout=_LOOK)
+            if found is not None and self._close.alive:
+                if found.state is SourceState.ENDED:
+                    raise UsageError(found.words)
+                return found
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the sampler at once; the iterator ends. It never waits for the driver."""
+        self._close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def stream(
+    interval: float = 1.0,
+    *,
+    only: Sequence[int] = (),
+    demo: bool = False,
+    config: str | os.PathLike[str] | None = None,
+) -> Stream:
+    """Return a stream of snapshots, one each `interval` seconds (0.1 to 3600).
+
+    `only`, `demo` and `config` are those of `snapshot`. Raises UsageError for a wrong interval and for a mistake in
+    gpuwatch.toml, UnavailableError where the sampler cannot be started.
+    """
+    if not MIN_INTERVAL_S <= interval <= MAX_INTERVAL_S:
+        raise UsageError(f"interval: {interval!r} is not allowed; {MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g} s is")
+    return Stream(_open(only, demo, config, interval))
+
+
+def _open(
+    only: Sequence[int], demo: bool, config: str | os.PathLike[str] | None, interval: float, *, once: bool = False
+) -> Source:
+    if any(index < 0 for index in only):
+        raise UsageError(f"only: {list(only)} is not a list of GPU indices; write only=[0, 2]")
+    read = load(None if config is None else os.fspath(config))
+    args = argparse.Namespace(demo=demo, reservations=None)
+    return open_source(args, read, None, interval=interval, only=sorted(set(only)), once=once)

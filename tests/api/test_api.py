@@ -1,0 +1,163 @@
+"""Python API: one snapshot, streams, their errors, and the end of the child in each case."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+import threading
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import psutil
+import pytest
+
+import gpuwatch
+from gpuwatch import Snapshot, Stream, UnavailableError, UsageError, known, snapshot, stream
+from gpuwatch.commands.docs import FOLDER
+from gpuwatch.model import Reason, SourceState
+from tests.driver import Driver, Gpu
+from tests.support.builders import snapshot as built
+from tests.support.uncovered import environment
+from tests.support.watches import Script
+
+EXAMPLES = re.findall(r"```python\n(.*?)```", (FOLDER / "python.md").read_text(), re.DOTALL)
+
+
+@pytest.fixture
+def machine(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """Make the tests' driver this process's driver."""
+    driver.gpus = [Gpu(0, util_gpu=37), Gpu(1)]
+    for name, value in driver.write().env().items():
+        monkeypatch.setenv(name, value)
+    return driver
+
+
+def children() -> set[int]:
+    return {one.pid for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_of_the_guide_runs(example: str) -> None:
+    out = io.StringIO()
+    with redirect_stdout(out):
+        exec(compile(example, "python.md", "exec"), {})
+    assert "GiB" in out.getvalue() or "idle GPUs [" in out.getvalue()
+
+
+def test_the_guide_has_three_examples() -> None:
+    assert len(EXAMPLES) == 3
+
+
+def test_an_import_of_gpuwatch_loads_nothing_else() -> None:
+    look = "import sys, gpuwatch; print([name for name in sys.modules if name.startswith(('gpuwatch.', 'msgspec'))])"
+    done = subprocess.run([sys.executable, "-c", look], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_every_name_is_there_and_no_other() -> None:
+    assert all(getattr(gpuwatch, name) for name in gpuwatch.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'frames'"):
+        gpuwatch.frames  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_a_snapshot_of_this_machine_leaves_no_child(machine: Driver) -> None:
+    before = children()
+    found = snapshot()
+    assert [gpu.utilization for gpu in found.gpus] == [37, 0]
+    assert [gpu.index for gpu in snapshot(only=[1]).gpus] == [1]
+    assert children() <= before
+
+
+def test_a_snapshot_of_the_demo_has_reasons_too() -> None:
+    found = snapshot(demo=True, only=(2, 0))
+    assert [gpu.index for gpu in found.gpus] == [0, 2]
+    assert known(found.gpus[0].memory.used)
+    assert not known(Reason.NO_SAMPLE)
+
+
+def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
+    with pytest.raises(UnavailableError, match="libnvidia-ml"):
+        snapshot()
+    with stream() as snapshots, pytest.raises(UnavailableError, match="libnvidia-ml"):
+        next(snapshots)
+
+
+@pytest.mark.parametrize("only", [[9], [-1]])
+def test_an_unknown_gpu(machine: Driver, only: list[int]) -> None:
+    with pytest.raises(UsageError, match="only"):
+        snapshot(only=only)
+    with pytest.raises(UsageError, match="only"):
+        next(stream(only=only))
+
+
+@pytest.mark.parametrize("interval", [0, -1, float("nan"), 3601])
+def test_a_wrong_interval(interval: float) -> None:
+    with pytest.raises(UsageError, match=r"interval: .* 0\.1 to 3600 s"):
+        stream(interval, demo=True)
+
+
+def test_a_mistake_in_the_configuration_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("intervall = 2\n")
+    with pytest.raises(UsageError, match="did you mean interval"):
+        snapshot(demo=True, config=file)
+
+
+def test_a_stream_goes_on_and_ends_with_its_block(machine: Driver) -> None:
+    before = children()
+    with stream(0.1) as snapshots:
+        taken = [next(snapshots).sequence for _ in range(3)]
+        assert children() > before
+    assert taken == sorted(set(taken))
+    assert children() <= before
+    assert list(snapshots) == []
+
+
+def test_an_abandoned_stream_leaves_no_child(machine: Driver) -> None:
+    before = children()
+    for found in stream(0.1):
+        assert isinstance(found, Snapshot)
+        break
+    assert children() <= before
+
+
+@pytest.mark.slow
+def test_python_ends_at_once_with_an_open_stream(machine: Driver) -> None:
+    program = "import gpuwatch, psutil; s = gpuwatch.stream(0.1); next(s); print(psutil.Process().children()[0].pid)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=machine.env(), capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stderr == ""
+    pid = int(done.stdout)
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_thread_uses_a_stream_and_another_ends_it(machine: Driver) -> None:
+    found: list[int] = []
+    opened = stream(0.1)
+    some = threading.Event()
+
+    def use() -> None:
+        for one in opened:
+            found.append(len(one.gpus))
+            some.set()
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    assert some.wait(20)
+    opened.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert set(found) == {2}
+
+
+def test_what_fails_later_is_in_the_snapshot() -> None:
+    down = Snapshot(state=SourceState.DRIVER_DOWN, words="the driver is being upgraded")
+    ended = Snapshot(state=SourceState.ENDED, words="the sampler does not start")
+    snapshots = Stream(Script([built(), down, ended]))
+    assert [next(snapshots).state, next(snapshots).state] == [SourceState.OK, SourceState.DRIVER_DOWN]
+    with pytest.raises(UsageError, match="does not start"):
+        next(snapshots)
