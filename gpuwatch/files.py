@@ -169,10 +169,11 @@ def open_file(folder: int, name: str, flags: int) -> int:
     return file
 
 
-def replace_file(folder: int, name: str, content: bytes, *, durable: bool = True) -> None:
+def replace_file(folder: int, name: str, content: bytes, *, durable: bool = True, mode: int = 0o600) -> None:
     """Replace a file in an open folder in one step: readers see the old or the new file, complete; raises OSError.
 
-    With `durable` False the file may be lost in a power failure, and the call does not wait for the disk.
+    With `durable` False the file may be lost in a power failure, and the call does not wait for the disk. `mode` is
+    that of the new file.
     """
     draft = f".{name}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
@@ -181,6 +182,8 @@ def replace_file(folder: int, name: str, content: bytes, *, durable: bool = True
     try:
         try:
             write_all(file, content)
+            if mode != 0o600:
+                os.fchmod(file, mode)
             if durable:
                 os.fsync(file)  # where a quota or a full disk of a file server is told
         finally:

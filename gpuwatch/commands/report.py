@@ -8,7 +8,7 @@ import io
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -38,11 +38,14 @@ def report_lines(kept: UsageReport, now: float, most: int = MOST) -> list[str]:
     """
     if not kept.lines:
         return [_title(kept, now)]
-    columns = [*_WHO[kept.by], *_SUMS]
+    columns = [*WHO[kept.by], *SUMS]
     # With one line the sum is that line, but for events that are nobody's.
-    total = _total(kept) if len(kept.lines) > 1 or kept.events != kept.lines[0].events else None
+    total = total_cells(kept) if len(kept.lines) > 1 or kept.events != kept.lines[0].events else None
     drawn = format_table(columns, kept.lines[:most], total=total)
-    return [_title(kept, now), *drawn, *_notes(kept, kept.more + len(kept.lines) - most)]
+    more = kept.more + len(kept.lines) - most
+    notes = [f"{more} more with less; --json and --csv give all of them"] if more > 0 else []
+    notes += usage_notes(kept.total)
+    return [_title(kept, now), *drawn, *(["", *notes] if notes else [])]
 
 
 def _title(kept: UsageReport, now: float) -> str:
@@ -52,21 +55,22 @@ def _title(kept: UsageReport, now: float) -> str:
     return " · ".join(filter(None, (kept.host, f"from {since}", watched)))
 
 
-def _total(kept: UsageReport) -> list[str]:
+def total_cells(kept: UsageReport) -> list[str]:
+    """Return the cells of the sum of all lines."""
     whole = UsageLine("all", kept.total, gpus=kept.gpus, events=kept.events)
-    who = [column.cell(whole) if column is _GPUS else "" for column in _WHO[kept.by][1:]]
-    return ["all", *who, *(column.cell(whole) for column in _SUMS)]
+    who = [column.cell(whole) if column is _GPUS else "" for column in WHO[kept.by][1:]]
+    return ["all", *who, *(column.cell(whole) for column in SUMS)]
 
 
-def _notes(kept: UsageReport, more: int) -> list[str]:
-    total = kept.total
-    notes = [f"{more} more with less; --json and --csv give all of them"] if more > 0 else []
+def usage_notes(total: Use) -> list[str]:
+    """Return what is missing in a sum, a sentence each."""
+    notes = []
     if total.unknown > _DOUBT * total.held:
         part = percent(total.unknown, total.held)
         notes.append(f"for {part} % of the time held nothing says whether it was used: busy is of the rest")
     if total.unsized > _DOUBT * total.held:
         notes.append(f"for {percent(total.unsized, total.held)} % of it some memory has no figure: GiB·h are too few")
-    return ["", *notes] if notes else []
+    return notes
 
 
 def _fitted(text: str) -> str:
@@ -119,7 +123,7 @@ def _indices(line: UsageLine) -> str:
 
 _GPUS: Final[Column[UsageLine]] = Column("GPUs", _indices, right=False)
 
-_WHO: Final[dict[str, tuple[Column[UsageLine], ...]]] = {
+WHO: Final[dict[By, tuple[Column[UsageLine], ...]]] = {
     "user": (Column("user", _name, right=False), _GPUS),
     "gpu": (
         Column("GPU", lambda line: str(line.gpus[0]) if line.gpus else UNKNOWN),
@@ -134,7 +138,7 @@ _WHO: Final[dict[str, tuple[Column[UsageLine], ...]]] = {
     ),
 }
 
-_SUMS: Final[tuple[Column[UsageLine], ...]] = (
+SUMS: Final[tuple[Column[UsageLine], ...]] = (
     Column("GPU·h", lambda line: _hours(line.use.held)),
     Column("busy %", lambda line: percent(line.use.busy, line.use.held - line.use.unknown)),
     Column("GiB·h", lambda line: _gib_hours(line.use, line.use.memory)),
@@ -237,8 +241,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "recording")
     add_refused_demo(parser)
     parser.add_argument("--since", metavar="7d", help="how far back: 8h, 7d (default 7d; of a recording: all of it)")
-    parser.add_argument("--by", metavar="WHAT", default="user", help="user, gpu or job (default: user)")
+    parser.add_argument("--by", metavar="WHAT", help="user, gpu or job (default: user)")
     parser.add_argument("--csv", action="store_true", help="as CSV, a line a row")
+    parser.add_argument("--html", metavar="FILE", help="as a page with charts, written to FILE")
     parser.add_argument("--file", metavar="FILE", help="another file than your own")
 
 
@@ -246,12 +251,17 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
     """Run the command and return its exit code; raises UsageError, and GpuwatchError where nothing was kept yet."""
     if args.demo:
         raise UsageError("--demo does not go with `gpuwatch report`: what a demo does is written down nowhere")
-    if args.json and args.csv:
-        raise UsageError("--json and --csv exclude each other")
-    by, since, now = _by(args.by), parse_since(args.since or "7d", "8h or 7d"), wall()
+    forms = [flag for flag in ("json", "csv", "html") if getattr(args, flag, None)]
+    if len(forms) > 1:
+        raise UsageError(f"--{forms[0]} and --{forms[1]} exclude each other")
+    by, since, now = _by(args.by or "user"), parse_since(args.since or "7d", "8h or 7d"), wall()
     if args.recording and (args.file or by == "job"):
         why = "--file" if args.file else "--by job: it has the use of users and GPUs, not of runs"
         raise UsageError(f"--recording does not go with {why}")
+    if getattr(args, "html", None) is not None:
+        if args.by:
+            raise UsageError("--by does not go with --html: the page has the use of users, of GPUs and of runs")
+        return _main_html(args, since, now)
 
     most = None if args.json or args.csv else MOST
     notes: list[str] = []
@@ -270,12 +280,49 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
         console.print_json(report_json(kept, now))
     else:
         console.print(*report_lines(kept, now))
+    _warn(console, args, kept, notes)
+    return 0
+
+
+def _main_html(args: argparse.Namespace, since: float, now: float) -> int:
+    try:
+        from gpuwatch.commands import report_page  # 0.4 s, for matplotlib, which is optional
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "gpuwatch":
+            raise
+        raise UsageError("--html needs matplotlib: pip install 'gpuwatch[html]'") from None
+
+    path = Path(args.html)
+    report_page.check_target(path)
+    notes: list[str] = []
+    if args.recording:
+        from gpuwatch.commands import recorded
+        from gpuwatch.recording.replay import all_minutes
+
+        with recorded.open_recording(args.recording) as recording, recorded.recorded_store(recording) as copy:
+            start, end = recording.first, recording.last
+            start = max(start, end - since) if args.since else start
+            parts = tuple(_read(str(copy), by, start, MOST) for by in ("user", "gpu"))
+            series = report_page.read_series(copy, start, end, minutes=all_minutes(recording))
+            page = report_page.Page(start, end, now, parts, series, source="a recording")
+            notes = recording.notes
+    else:
+        parts = tuple(_read(args.file, by, now - since, MOST) for by in _WAYS)
+        series = report_page.read_series(Path(args.file) if args.file else own_store(), parts[0].since, now)
+        page = report_page.Page(parts[0].since, now, now, parts, series)
+    report_page.save_page(path, report_page.render_page(page))
+    console = Console(ascii_only=bool(args.ascii))
+    console.warn(f"{clean(str(path))} is written")
+    _warn(console, args, page.parts[0], notes)
+    return 0
+
+
+def _warn(console: Console, args: argparse.Namespace, kept: UsageReport, notes: Iterable[str]) -> None:
     console.warn(*notes)
     if args.recording and not kept.watched:
         console.warn("nothing was recorded in that time")
     elif not kept.watched:
         console.warn("gpuwatch was not running in that time; `gpuwatch watch` records what this is made from")
-    return 0
 
 
 def _read(file: str | None, by: By, since: float, most: int | None) -> UsageReport:

@@ -92,7 +92,7 @@ _FULL: Final = 0.95
 _ROOM: Final = 0.9
 _TRUSTED: Final = 24
 """Watched hours after which the clock is trusted when old rows are deleted."""
-_SOUND_HOUR: Final = f"typeof(hour) = 'integer' AND hour BETWEEN 0 AND {1 << 40}"
+SOUND_HOUR: Final = f"typeof(hour) = 'integer' AND hour BETWEEN 0 AND {1 << 40}"
 """SQL test for a valid hour: in a damaged file it may be a text, or a number that is too large for SQLite."""
 
 
@@ -296,7 +296,7 @@ class Store:
         A clock that is wrong for a short time deletes nothing: it is trusted only after `_TRUSTED` watched hours.
         """
         with self._writing() as connection:
-            newest = f"SELECT DISTINCT hour FROM watched WHERE {_SOUND_HOUR} ORDER BY hour DESC LIMIT 1 OFFSET ?"
+            newest = f"SELECT DISTINCT hour FROM watched WHERE {SOUND_HOUR} ORDER BY hour DESC LIMIT 1 OFFSET ?"
             row = connection.execute(newest, (_TRUSTED,)).fetchone()
             _delete_old(connection, 0.0 if row is None else min(now, row[0]) - self.keep)
 
@@ -369,7 +369,7 @@ class Store:
         """Delete the oldest weeks until a tenth of the file is free."""
         pages = self._pages(connection)
         while _used(connection) > _ROOM * pages:
-            asked = f"SELECT min(hour), max(hour) FROM watched WHERE {_SOUND_HOUR}"
+            asked = f"SELECT min(hour), max(hour) FROM watched WHERE {SOUND_HOUR}"
             oldest, newest = connection.execute(asked).fetchone()
             if oldest is None:
                 break

@@ -16,9 +16,11 @@ from gpuwatch import programs
 from gpuwatch.alerts.alert import TROUBLE, Alert
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.history import NO_USE, ChargeTimer, Use, charged
+from gpuwatch.minute import Minute
 from gpuwatch.model import Holding, Process, Snapshot, number
-from gpuwatch.recorder.store import read_about, reading, write_about
+from gpuwatch.recorder.store import SOUND_HOUR, read_about, reading, write_about
 from gpuwatch.text import clean
+from gpuwatch.timeline import Key, Metric, user_owner
 
 if TYPE_CHECKING:
     from gpuwatch.model import Surroundings
@@ -447,6 +449,48 @@ def read_usage(path: Path, by: By, since: float, *, named: bool = False, most: i
     """
     with reading(path, named=named) as connection:
         return _Reader(connection, by, int(since // HOUR) * HOUR).report(most)
+
+
+def read_hours(connection: Connection, since: float) -> Iterator[Minute]:
+    """Yield the means of each stored hour from that of `since` (wall clock) on, oldest first, as a `Minute` has them.
+
+    A user's memory is the mean over the time in which the GPU was watched; the utilization is the part of that time, in
+    percent, in which a process was seen to run a kernel, and is missing where that is not known for half of the time.
+    The used memory of a GPU is the sum of its processes'.
+    """
+    gpus = {gpu: _text(uuid) for gpu, uuid in connection.execute("SELECT id, uuid FROM gpus").fetchmany(_MOST)}
+    hour = int(since // HOUR) * HOUR
+    found: dict[int, tuple[dict[str, float], dict[str, float]]] = {}
+    rows = connection.execute(f"SELECT hour, gpu, seconds FROM watched WHERE hour >= ? AND {SOUND_HOUR}", (hour,))
+    for at, gpu, seconds in rows.fetchmany(_MOST):
+        if gpu in gpus and _amount(seconds):
+            watched, values = found.setdefault(at, ({}, {}))
+            watched[gpus[gpu]] = _amount(seconds)
+            values |= {str(Key(gpus[gpu], "", metric)): 0.0 for metric in (Metric.USED, Metric.UTILIZATION)}
+    asked = f"SELECT scope, hour, who, gpu, {', '.join(_SUMS)} FROM hours WHERE hour >= ? AND scope IN ('gpu', 'user')"
+    for scope, at, who, held, *sums in connection.execute(asked, (hour,)).fetchmany(_MOST):
+        watched, values = found.get(at, ({}, {}))
+        gpu, use = gpus.get(held, ""), _use(sums)
+        if gpu not in watched:
+            continue
+        if scope == "user":
+            owner = user_owner(None if who == NOBODY else _integer(who))
+            values[str(Key(gpu, owner, Metric.MEMORY))] = use.memory / watched[gpu]
+            continue
+        values[str(Key(gpu, "", Metric.USED))] = use.memory / watched[gpu]
+        known = watched[gpu] - use.unknown
+        if known < watched[gpu] / 2:
+            del values[str(Key(gpu, "", Metric.UTILIZATION))]
+        else:
+            values[str(Key(gpu, "", Metric.UTILIZATION))] = min(100.0, 100 * use.busy / known)
+    for at, (watched, values) in sorted(found.items()):
+        yield Minute(at=float(at), watched=watched, values=values)
+
+
+def read_totals(connection: Connection) -> dict[str, float]:
+    """Return the bytes of memory of each GPU by its key, as far as they are known."""
+    rows = connection.execute("SELECT uuid, total FROM gpus").fetchmany(_MOST)
+    return {_text(uuid): _amount(total) for uuid, total in rows if _amount(total)}
 
 
 class _Reader:

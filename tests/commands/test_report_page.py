@@ -1,0 +1,301 @@
+"""`gpuwatch report --html`: what the page says, that nothing foreign becomes markup, and which files are replaced."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuwatch import cli, commands
+from gpuwatch.commands import report_page
+from gpuwatch.commands.report_charts import OTHERS, SLOTS, UNSEEN, Bar, Chart, clock_times, render_chart
+from gpuwatch.commands.report_page import Page, Series, owner_colors, read_series, render_page, resampled
+from gpuwatch.history import Use
+from gpuwatch.minute import Minute
+from gpuwatch.recorder.store import Events, Gap
+from gpuwatch.recorder.usage import EventCounts, UsageLine, UsageReport
+from gpuwatch.ui import theme
+from gpuwatch.units import GIB
+from tests.support.recording import alert, ended
+from tests.support.storing import HOUR, batch, hours, save
+
+SINCE = float(HOUR)
+UNTIL = SINCE + 6 * 3600.0
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"]]><svg onload=alert(1)>',
+    "</style><img src=//evil>",
+    "' onmouseover='x",
+    "$\\frac{1}{2}$ &lt; \u202egnp.exe",
+    "x" * 300,
+    "%s{title}{0}",
+    "שלום",
+)
+
+
+def minute(at: float, **values: float) -> Minute:
+    """Return a minute with values of GPU-0: `used`, `utilization`, and memory by name of the owner."""
+    words = {"used": "GPU-0//used", "utilization": "GPU-0//utilization"}
+    named = {words.get(name, f"GPU-0/user:{name.removeprefix('u')}/memory"): value for name, value in values.items()}
+    return Minute(at=at, values=named)
+
+
+def page(name: str = "ada", title: str = "", means: list[Minute] | None = None, **changes: Any) -> Page:
+    """Return the contents of a page, in which all names are the same."""
+    use = Use(3600.0, 1800.0, 0.0, 10.0 * GIB * 3600, 5.0 * GIB * 3600, 0.0)
+    user = UsageLine(name, use, (0,), uid=1000)
+    gpu = UsageLine(name, use, (0,), uuid="GPU-0", watched=3600.0)
+    run = UsageLine(name, use, (0,), user=name, launcher=name, key="1:1")
+    common: dict[str, Any] = {
+        "host": name,
+        "watched": 3600.0,
+        "total": use,
+        "gpus": (0,),
+        "events": EventCounts(1, 1, 1),
+    }
+    parts = tuple(
+        UsageReport(by, SINCE, lines=(line,), **common)  # type: ignore[arg-type]
+        for by, line in (("user", user), ("gpu", gpu), ("job", run))
+    )
+    event = ended(alert(title=title or name, gpu="GPU-0", owners=(name,), evidence=name), how=name)
+    found = [minute(SINCE + 60 * at, used=20.0 * GIB, utilization=50.0, u1000=10.0 * GIB) for at in range(60)]
+    series = Series(found if means is None else means, 60, {"GPU-0": 80.0 * GIB}, Events(alerts=(event,), exists=True))
+    return replace(Page(SINCE, UNTIL, UNTIL, parts, series), **changes)
+
+
+class Reader(HTMLParser):
+    """Elements of a page, with their attributes, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, tuple[str, ...]]] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, tuple(name for name, _ in attrs)))
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        self.links += [value or "" for name, value in attrs if name in ("href", "xlink:href", "src")]
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def plain() -> Reader:
+    return Reader(render_page(page()))
+
+
+def test_page_has_charts_tables_and_what_is_not_known(plain: Reader) -> None:
+    text = "".join(plain.text)
+    for words in ("GPUs of ada", "memory, GiB", "utilization, %", "other alerts", "idle GiB·h", "how it ended"):
+        assert words in text
+    assert "Nothing is known of 5 h of these 6 h: gpuwatch was not running" in text
+
+
+def test_ids_are_unique_and_every_link_leads_to_one(plain: Reader) -> None:
+    assert len(plain.ids) == len(set(plain.ids))
+    assert {link[0] for link in plain.links} == {"#"}
+    assert {link[1:] for link in plain.links} <= set(plain.ids)
+    assert any(link.startswith("#event-") for link in plain.links)
+
+
+def test_page_names_nothing_outside_and_no_script() -> None:
+    text = render_page(page())
+    assert not re.search(r"https?:|//|<script|<link|<img|@import|javascript:", text)
+    assert "default-src 'none'" in text
+
+
+def test_the_same_contents_make_the_same_page() -> None:
+    assert render_page(page()) == render_page(page())
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_stays_text(plain: Reader, name: str) -> None:
+    assert Reader(render_page(page(name))).elements == plain.elements
+
+
+@settings(max_examples=25, deadline=None)
+@given(name=st.text(min_size=1, max_size=80), title=st.text(st.sampled_from("<>&\"'/-!]=ab \n\u202e"), min_size=1))
+def test_no_name_becomes_an_element_or_an_attribute(name: str, title: str) -> None:
+    # Without charts, which have no names and take most of the time.
+    assert Reader(render_page(page(name, title, means=[]))).elements == Reader(render_page(page(means=[]))).elements
+
+
+def test_charts_have_no_names() -> None:
+    text = render_page(page("Ada Lovelace"))
+    assert not [svg for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL) if "Lovelace" in svg]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Values
+
+
+def test_a_time_without_values_is_a_gap_and_an_absent_user_holds_nothing() -> None:
+    means = [minute(SINCE, used=8.0, u1=4.0), minute(SINCE + 60, used=8.0), minute(SINCE + 180, u1=2.0)]
+    edges, found = resampled(Series(means), SINCE, SINCE + 240)
+    assert edges == [SINCE + 60 * at for at in range(5)]
+    used, ada = found["GPU-0"].used, found["GPU-0"].owners["user:1"]
+    assert (used[:2], [isnan(one) for one in used]) == ([8.0, 8.0], [False, False, True, True])
+    assert (ada[:2], ada[3], isnan(ada[2])) == ([4.0, 0.0], 2.0, True)
+
+
+def test_a_long_time_has_few_points_with_means() -> None:
+    means = [minute(SINCE + 60 * at, used=float(at % 4)) for at in range(1440)]
+    edges, found = resampled(Series(means), SINCE, SINCE + 24 * 3600)
+    assert len(edges) == 361
+    assert set(found["GPU-0"].used) == {1.5}
+
+
+def test_users_keep_the_colour_of_their_uid_unless_a_larger_one_has_it() -> None:
+    means = [minute(SINCE, used=9.0, u1001=5.0, u2001=9.0, u1003=1.0) for _ in range(2)]
+    means += [Minute(at=SINCE, values={"GPU-0/user:?/memory": 99.0})]
+    _, found = resampled(Series(means), SINCE, SINCE + 60)
+    assert owner_colors(found) == {"user:2001": 1, "user:1003": 3, "user:1001": 2, "user:?": UNSEEN}
+
+
+def test_more_users_than_colours_share_one() -> None:
+    means = [minute(SINCE, used=99.0, **{f"u{uid}": 30.0 - uid for uid in range(SLOTS + 3)})]
+    _, found = resampled(Series(means), SINCE, SINCE + 60)
+    colors = owner_colors(found)
+    assert sorted(colors.values()) == [*range(SLOTS), OTHERS, OTHERS, OTHERS]
+    assert "3 others" in render_page(page(means=means))
+
+
+def test_colours_are_those_of_the_dashboard() -> None:
+    assert tuple(report_page.LIGHT_OWNERS.split()[:-1]) == theme.LIGHT.swatches
+    assert tuple(report_page.DARK_OWNERS.split()[:-1]) == theme.DARK.swatches
+
+
+def test_a_chart_has_each_owner_and_gaps_as_gaps() -> None:
+    nan = float("nan")
+    chart = Chart(
+        [0, 60, 120, 180], owners=[(3, [GIB, nan, GIB])], used=[GIB, nan, GIB], bars=[Bar(0, 60, "note", True, "e")]
+    )
+    svg = render_chart(chart, "x", "words")
+    assert "fill: var(--owner3)" in svg
+    area = re.search(r'd="([^"]*)"[^>]*style="fill: var\(--owner3\)"', svg)
+    assert area is not None
+    assert area[1].count("M") == 2
+    assert '<a href="#e"' in svg
+    assert "#00fe" not in svg
+
+
+@pytest.mark.parametrize(
+    ("seconds", "step"), [(600, 120), (3600, 600), (6 * 3600, 3600), (24 * 3600, 4 * 3600), (7 * 86400, 86400)]
+)
+def test_clock_times_are_round_and_few(seconds: int, step: int) -> None:
+    times, found = clock_times(SINCE, SINCE + seconds)
+    assert 1 <= len(times) <= 8
+    assert {two - one for one, two in pairwise(times)} == {found}
+
+
+def test_a_span_of_more_than_a_day_is_made_from_hours(tmp_path: Path) -> None:
+    store = tmp_path / "store.sqlite"
+    save(store, *(batch(HOUR + 3600 * at, use=hours(0.5, gib=10.0, busy=0.5), watched=3600.0) for at in range(2)))
+    series = read_series(store, SINCE, SINCE + 40 * 3600)
+    assert (series.step, len(series.means)) == (3600, 2)
+    values = series.means[0].values
+    assert values == pytest.approx(
+        {"GPU-0//used": 5 * GIB, "GPU-0//utilization": 25.0, "GPU-0/user:1000/memory": 5 * GIB}
+    )
+
+
+def test_hours_without_a_figure_for_use_have_no_utilization(tmp_path: Path) -> None:
+    store = tmp_path / "store.sqlite"
+    save(store, batch(use=hours(1.0, busy=0.1, unknown=0.8)))
+    series = read_series(store, SINCE, SINCE + 40 * 3600)
+    assert "GPU-0//utilization" not in series.means[0].values
+
+
+def test_gaps_are_rows_of_the_events() -> None:
+    series = Series(events=Events(gaps=(Gap(SINCE, SINCE + 7200),), exists=True))
+    assert "gpuwatch was not running" in "".join(Reader(render_page(page(series=series))).text)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The command and its file
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "store.sqlite"
+    save(path, batch(use=hours(1.0)))
+    return path
+
+
+def report(store: Path, target: Path, *more: str) -> int:
+    return cli.main(["report", "--file", str(store), "--since", "365d", "--html", str(target), *more], None)
+
+
+def test_the_page_is_written_for_its_owner_alone(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "page.html"
+    assert report(store, target) == 0
+    assert target.read_text().startswith(report_page.START)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    out, err = capsys.readouterr()
+    assert (out, f"{target} is written" in err) == ("", True)
+
+
+def test_a_page_is_replaced_with_its_permissions(store: Path, tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    target.write_text(report_page.START)
+    target.chmod(0o644)
+    assert report(store, target) == 0
+    assert stat.S_IMODE(target.stat().st_mode) == 0o644
+    assert len(target.read_text()) > 1000
+
+
+def other_targets(folder: Path) -> Iterator[Path]:
+    """Yield paths at which something else is: a file, links, a folder, a pipe."""
+    (folder / "thesis.html").write_text("<!DOCTYPE html>\n<html>my thesis")
+    yield folder / "thesis.html"
+    (folder / "page.html").write_text(report_page.START)
+    (folder / "link.html").symlink_to(folder / "page.html")
+    yield folder / "link.html"
+    (folder / "folder.html").mkdir()
+    yield folder / "folder.html"
+    os.mkfifo(folder / "pipe.html")
+    yield folder / "pipe.html"
+    yield folder / "missing" / "page.html"
+
+
+def test_nothing_else_is_replaced(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for target in other_targets(tmp_path):
+        assert report(store, target) == 2
+        assert capsys.readouterr().err.startswith("gpuwatch: --html: ")
+    assert (tmp_path / "thesis.html").read_text().endswith("my thesis")
+    assert not [one.name for one in tmp_path.iterdir() if one.name.startswith(".")]
+
+
+@pytest.mark.parametrize("more", [["--json"], ["--csv"], ["--by", "gpu"]])
+def test_flags_that_do_not_go_with_a_page(store: Path, tmp_path: Path, more: list[str]) -> None:
+    assert report(store, tmp_path / "page.html", *more) == 2
+
+
+def test_without_matplotlib_one_line_names_the_extra(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("report_page", "report_charts"):
+        monkeypatch.delitem(sys.modules, f"gpuwatch.commands.{name}", raising=False)
+        monkeypatch.delattr(commands, name, raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert report(store, tmp_path / "page.html") == 2
+    assert capsys.readouterr().err == "gpuwatch: --html needs matplotlib: pip install 'gpuwatch[html]'\n"
