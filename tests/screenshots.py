@@ -7,6 +7,7 @@ font DejaVu Sans Mono; without cairo only the SVG files are drawn, and it says s
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import html
 import os
 import re
@@ -25,11 +26,14 @@ from gpuwatch.history import History
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.store import Events
+from gpuwatch.recording.replay import Replay
 from gpuwatch.sources.demo import DemoSource
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers, Options
+from gpuwatch.ui.replay import ReplayApp
 from gpuwatch.ui.screens.events import EventsScreen
 from gpuwatch.ui.screens.graph_sheet import GraphSheet
+from tests.support.replaying import MemoryRecording
 
 WALL = 1_795_269_780.0
 """Saturday 21 November 2026, 14:03 UTC."""
@@ -51,6 +55,7 @@ class Picture:
     focus: int | None = None
     """GPU in focus, whose PCIe and NVLink are measured."""
     gpus: int = 8
+    is_replay: bool = False
 
 
 PICTURES = (
@@ -71,6 +76,8 @@ PICTURES = (
     Picture("tree-120x36", 120, 36, at=345.0, keys=("t", "right"), watched=305.0),
     Picture("strays-120x36", 120, 36, at=345.0, keys=("S", "space"), watched=305.0),
     Picture("events-120x36", 120, 36, at=300.0, keys=("e", "j", "j", "j"), watched=300.0),
+    Picture("replay-160x50", 160, 50, at=300.0, keys=("space",), watched=300.0, is_replay=True),
+    Picture("replay-light-80x24", 80, 24, "light", 300.0, ("space", "t", *"14:30"), 300.0, is_replay=True),
 )
 
 
@@ -112,7 +119,14 @@ async def draw(picture: Picture) -> str:
     """Return a picture as SVG."""
     frame, over = last_frame(picture.at, picture.watched, picture.gpus, picture.focus)
     log = Helpers(events=lambda: Events(alerts=over, watched=True, exists=True))
-    app = GpuwatchApp(options=Options(theme=picture.theme), helpers=log, clock=lambda: picture.at)
+    options = Options(theme=picture.theme)
+    if picture.is_replay:
+        source = DemoSource(clock=lambda: 0.0, wall=lambda: WALL)
+        hour = MemoryRecording(source.at(second) for second in (0.0, picture.at, 3599.0))
+        app: GpuwatchApp = ReplayApp(Replay(hour, at=frame.snapshot.taken), options=options)
+        frame = dataclasses.replace(frame, restarts=1)
+    else:
+        app = GpuwatchApp(options=options, helpers=log, clock=lambda: picture.at)
     async with app.run_test(size=(picture.columns, picture.rows)) as pilot:
         app.publish(frame)
         await pilot.pause()

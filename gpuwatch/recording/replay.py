@@ -24,6 +24,7 @@ from gpuwatch.history import History, Idle
 from gpuwatch.minute import MINUTE, Minute, MinuteMaker
 from gpuwatch.model import Snapshot
 from gpuwatch.threads import Worker
+from gpuwatch.timeline import DAY, Timeline
 
 SPEEDS: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0)
 LEAD: Final = 60.0
@@ -161,6 +162,10 @@ class Replay:
         """Return all events of the recording as they were last seen, in the order of their start; may take seconds."""
         found: tuple[Alert, ...] = self._events.result()
         return found
+
+    def load_older(self, timeline: Timeline, until: float) -> None:
+        """Add the means of the day before a wall-clock time to a timeline; may take seconds."""
+        timeline.load(self._recording.minutes(until - DAY, until))
 
     @property
     def has_read_events(self) -> bool:

@@ -37,9 +37,14 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
 
     BINDINGS: ClassVar[list[BindingType]] = [*REPLAY_KEYS]
 
-    def __init__(self, replay: Replay, *, watch: MonitorControl, options: Options) -> None:
+    def __init__(self, replay: Replay, *, watch: MonitorControl | None = None, options: Options) -> None:
         quiet = dataclasses.replace(options, read_only=True, caller=None, bell=False, toast=False, desktop="off")
-        super().__init__(watch=watch, options=quiet, helpers=Helpers(events=self._read_events), clock=self._frame_time)
+        super().__init__(
+            watch=watch,
+            options=quiet,
+            helpers=Helpers(events=self._read_events, older=replay.load_older),
+            clock=self._frame_time,
+        )
         self.replay = replay
         self._gap: tuple[float, float] | None = None
         """Last gap that the user was told of."""

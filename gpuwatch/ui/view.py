@@ -121,6 +121,11 @@ def clock(seconds: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(seconds)) if seconds else ""
 
 
+def replay_words(frame: Frame | None) -> str:
+    """Return `REPLAY 14:03:12` for a frame of a replay; empty for one of the present."""
+    return f"REPLAY {clock(frame.snapshot.taken)}" if frame is not None and frame.restarts else ""
+
+
 def mark_of(severity: Severity, glyphs: Glyphs) -> tuple[str, Role]:
     if severity is Severity.CRITICAL:
         return glyphs.critical, "critical"

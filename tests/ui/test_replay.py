@@ -11,12 +11,13 @@ from textual.pilot import Pilot
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.monitor import Monitor
 from gpuwatch.recording.replay import Replay
+from gpuwatch.timeline import Key, Metric
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.bindings import KEYS, REPLAY_KEYS, commands
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.replay import ReplayApp
 from gpuwatch.units import format_moment
-from tests.support.builders import EPOCH, gpu
+from tests.support.builders import EPOCH, GIB, gpu
 from tests.support.dashboards import SIZES, resize, screen, text, top
 from tests.support.recording import alert, ended
 from tests.support.replaying import MemoryRecording, machine, minute, seconds
@@ -159,6 +160,26 @@ async def test_each_size_says_replay_and_the_time_and_shows_the_keys(size: tuple
         assert "Space play" in foot
         assert "? help" in foot
         assert fits(app)
+
+
+@pytest.mark.parametrize("size", [(60, 10), (160, 50)])
+@pytest.mark.parametrize("keys", [["u"], ["T"], ["S"], ["e"], ["enter"], ["tab", "enter"]])
+async def test_each_screen_says_replay_and_the_time(keys: list[str], size: tuple[int, int]) -> None:
+    async with replaying(recording(), 200, size) as (app, pilot):
+        await press(pilot, *keys)
+        assert top(app) is not app.dashboard
+        assert f"REPLAY {format_moment(EPOCH + 200)[-8:]}" in screen(app)[0]
+
+
+async def test_graphs_of_six_hours_read_the_minutes_of_the_recording() -> None:
+    key = Key(gpu(0).key, "", Metric.USED)
+    minutes = [minute(60.0 * number, values={str(key): 7.0 * GIB}) for number in range(-300, 0)]
+    of = MemoryRecording((machine(float(second)) for second in range(600)), minutes)
+    async with replaying(of, 300) as (app, pilot):
+        await press(pilot, "tab", "enter", "4")
+        assert app.frame is not None
+        timeline = app.frame.history.timeline
+        await until(pilot, lambda: 7.0 * GIB in timeline.read(key, EPOCH + 300, 6 * 3600, 60))
 
 
 async def test_nothing_can_be_ended_acknowledged_or_sent() -> None:

@@ -16,9 +16,9 @@ from gpuwatch.analysis.events import lasted_words, moment, state_words
 from gpuwatch.text import clean
 from gpuwatch.timeline import Key, Metric
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.sheet import Fact, Placed, Section, Sheet
+from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section, Sheet
 from gpuwatch.ui.theme import Skin
-from gpuwatch.ui.view import clock, mark_of
+from gpuwatch.ui.view import clock, mark_of, replay_words
 from gpuwatch.ui.widgets.graph import (
     SPANS,
     Curve,
@@ -161,6 +161,12 @@ class GraphSheet(Sheet):
             self.app.notify(clean(f"older values cannot be read: {error}"), severity="warning", markup=False)
         self._series = {}
         self.rebuild()
+
+    def show(
+        self, title: str, left: Sequence[Section | Block], right: Sequence[Section | Block], *, title_end: str = ""
+    ) -> None:
+        title = " · ".join(filter(None, (replay_words(self.frame), title)))
+        super().show(title, left, right, title_end=title_end)
 
     def refresh_frame(self, frame: Frame) -> None:
         self.frame = frame

@@ -19,7 +19,7 @@ from textual.widget import Widget
 
 from gpuwatch.ui.partial_updates import PartialUpdateCompositor, is_covered
 from gpuwatch.ui.theme import Role, Skin
-from gpuwatch.ui.view import View
+from gpuwatch.ui.view import View, replay_words
 from gpuwatch.ui.widgets.footer import Footer, Hint, hints
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, blank
 from gpuwatch.ui.widgets.notice import notice_lines
@@ -200,9 +200,8 @@ class ListScreen(ModalScreen[None], Generic[L]):
         position = self.position()
         builder = LineBuilder(self._skin, "band").gap().write(self.TITLE, "strong").gap(2)
         end = width - 1 - (cell_len(position) + 2 if position else 0)
-        old = self.old()
-        if old:
-            builder.write(old, "warning").gap(2)
+        for words in filter(None, (replay_words(self._frame), self.old())):
+            builder.write(words, "warning").gap(2)
         for words, role in self.summary(end - builder.cells):
             room = end - builder.cells
             if words and room > 0:
