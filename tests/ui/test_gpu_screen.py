@@ -256,6 +256,16 @@ async def test_older_values_that_cannot_be_read_are_told() -> None:
         await until(pilot, lambda: any("the store is damaged" in one.message for one in app._notifications))
 
 
+async def test_after_a_seek_of_a_replay_the_graphs_have_its_values() -> None:
+    async with running(watched(300), (160, 50)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await pilot.pause()
+        await hand(app, pilot, watched(300, utilization=7.0))
+        graph = sheet(app).blocks["Utilization"].graph
+        assert graph is not None
+        assert {value for value in graph.curves[0].values if value is not None} == {7.0}
+
+
 async def test_a_gpu_that_fails_or_leaves_says_so() -> None:
     async with running(watched(30), (160, 50)) as (app, pilot):
         app.show_gpu(gpu(0).key)

@@ -73,7 +73,8 @@ class ProcessBlock:
         title = LineBuilder(skin).write("Processes", "strong").gap().write(str(len(self.found)), "muted")
         if people > 1:
             title.write(f", {people} people", "muted")
-        kept = self._COLUMNS if width >= 70 else [one for one in self._COLUMNS if one.id != "idle"]
+        hidden = {"idle"} if 56 <= width < 70 else {"idle", "pid"} if width < 56 else set()
+        kept = [one for one in self._COLUMNS if one.id not in hidden]
         if not self.found:
             title.write("  none is listed", "muted")
             return [title.build(width)]
@@ -110,7 +111,7 @@ class GpuScreen(GraphSheet):
         Binding("down,j", "move(1)", "down", show=False, id="gpu.down", tooltip="The process below"),
         Binding("up,k", "move(-1)", "up", show=False, id="gpu.up", tooltip="The process above"),
     ]
-    LEFT = 0.6
+    LEFT = 0.55
 
     def __init__(
         self,

@@ -169,6 +169,8 @@ class GraphSheet(Sheet):
         super().show(title, left, right, title_end=title_end)
 
     def refresh_frame(self, frame: Frame) -> None:
+        if frame.history.timeline is not self.frame.history.timeline:  # a replay has gone to another time
+            self._series, self._older = {}, None
         self.frame = frame
         if self.ready:
             self.rebuild()
