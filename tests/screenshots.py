@@ -1,7 +1,8 @@
 """Draw the pictures of the README from the demo: `python -m tests.screenshots [FOLDER]`.
 
 Seed, clock and time zone are fixed, so a second run draws the same bytes. PNG needs the system's cairo library and the
-font DejaVu Sans Mono; without cairo only the SVG files are drawn, and it says so.
+font DejaVu Sans Mono; without cairo only the SVG files are drawn, and it says so. The page of a report is drawn where a
+Chromium is installed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import html
 import os
 import re
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -33,7 +35,9 @@ from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.replay import ReplayApp
 from gpuwatch.ui.screens.events import EventsScreen
 from gpuwatch.ui.screens.graph_sheet import GraphSheet
+from tests.support import browser
 from tests.support.replaying import MemoryRecording
+from tests.support.reporting import save_demo, write_page
 
 WALL = 1_795_269_780.0
 """Saturday 21 November 2026, 14:03 UTC."""
@@ -171,6 +175,20 @@ def save_png(svg: str, file: Path) -> None:
     cairosvg.svg2png(bytestring=plain.encode(), write_to=str(file), scale=1.0)
 
 
+def draw_report(folder: Path) -> None:
+    """Draw the top of the page of `gpuwatch report --html`, of 6 hours of the demo."""
+    if not browser.CHROMIUM:
+        print("report-*.png not drawn: no Chromium is installed", file=sys.stderr)
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        store, page = Path(temporary, "store.sqlite"), Path(temporary, "page.html")
+        save_demo(store, WALL)
+        write_page(store, page, WALL, "6h")
+        for theme in ("dark", "light"):
+            file = folder / f"report-{theme}-1280x1250.png"
+            browser.screenshot(page, file.absolute(), 1280, 1250, dark=theme == "dark")
+
+
 def main(folder: Path) -> None:
     """Draw all pictures into a folder."""
     os.environ["TZ"] = "UTC"
@@ -183,6 +201,7 @@ def main(folder: Path) -> None:
             save_png(svg, folder / f"{picture.name}.png")
         except OSError as error:
             print(f"{picture.name}.png not drawn: {error}", file=sys.stderr)
+    draw_report(folder)
 
 
 if __name__ == "__main__":

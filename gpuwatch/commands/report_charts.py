@@ -20,7 +20,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from gpuwatch.units import GIB
+from gpuwatch.units import GIB, gib
 
 WIDTH: Final = 480.0
 """Width of a chart in units of SVG: a phone draws it at 0.75, a screen with two columns at 1.2 of its size."""
@@ -39,7 +39,7 @@ _MEMORY: Final = 118.0
 """Height of the panel for memory; below it come those for the utilization and for alerts."""
 _BUSY: Final = 46.0
 _LANE: Final = 9.0
-_TITLE: Final = 19.0
+_TITLE: Final = 22.0
 """Height of the line of text above a panel."""
 _TIMES: Final = 20.0
 """Height of the clock times below the last panel."""
@@ -142,7 +142,7 @@ def _draw_memory(chart: Chart, axes: Axes) -> None:
     axes.set_ylim(0, max(chart.total / GIB if chart.total else 0.0, highest, *floor) or 1.0)
     axes.locator_params(axis="y", nbins=4, integer=True)
     axes.grid(axis="y", color=_color("grid"), linewidth=0.6)
-    _title(axes, "memory, GiB")
+    _title(axes, f"memory, GiB of {gib(chart.total)}" if chart.total else "memory, GiB")
 
 
 def _draw_busy(chart: Chart, axes: Axes) -> None:
@@ -167,7 +167,7 @@ def _draw_lane(chart: Chart, title: str, bars: Sequence[Bar], axes: Axes) -> Non
 
 
 def _title(axes: Axes, words: str) -> None:
-    axes.set_title(words, loc="left", x=0, pad=4, fontsize=_FONT, color=_color("text"))
+    axes.set_title(words, loc="left", x=0, pad=5, fontsize=_FONT, color=_color("text"))
 
 
 def _draw_times(axes: Sequence[Axes], since: float, until: float) -> None:

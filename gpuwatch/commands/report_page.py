@@ -11,7 +11,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from math import ceil, nan
 from pathlib import Path
@@ -191,6 +191,7 @@ def owner_colors(found: dict[str, GpuValues]) -> dict[str, int]:
 def render_page(page: Page) -> str:
     """Return the page."""
     users, gpus, *rest = page.parts
+    gpus = replace(gpus, lines=tuple(sorted(gpus.lines, key=lambda line: line.gpus)))
     edges, found = resampled(page.series, page.since, page.until)
     colors = owner_colors(found)
     names = {owner: name for one in page.series.means for owner, name in one.users.items()}
@@ -368,8 +369,8 @@ def _bar(alert: Alert, number: int, page: Page) -> Bar:
 
 
 def _chosen_events(events: Events) -> list[Alert]:
-    worst = sorted(events.alerts, key=lambda one: (-max(one.most, one.severity), -one.raised))[:MOST_EVENTS]
-    return sorted(worst, key=lambda one: (one.raised, one.id))
+    worst = sorted(events.alerts, key=lambda one: (-max(one.most, one.severity), -one.raised, one.key))[:MOST_EVENTS]
+    return sorted(worst, key=lambda one: (one.raised, one.key))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -421,9 +422,13 @@ def _events_section(page: Page, chosen: Sequence[Alert]) -> str:
     return f"<section>\n<h2>Events</h2>\n{_table(_EVENT_COLUMNS, rows)}{note}\n</section>"
 
 
+_SHORT_COLUMNS: Final = frozenset({"start", "severity"})
+"""Headers of columns that are not broken into lines."""
+
+
 def _table(columns: Sequence[Column[T]], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
     """Return a table of columns and of rows: the attribute of the row, and its cells, which are escaped already."""
-    sides = ["number" if column.right else "words" for column in columns]
+    sides = ["number" if one.right else "short" if one.header in _SHORT_COLUMNS else "words" for one in columns]
     heads = "".join(f'<th class="{side}">{escape(one.header)}</th>' for side, one in zip(sides, columns, strict=True))
     lines = []
     for attribute, cells in rows:
@@ -531,17 +536,17 @@ def _variables(owners: str, **others: str) -> str:
     return " ".join(f"--{name}: {color};" for name, color in colors.items())
 
 
-_LIGHT: Final = _variables(
+LIGHT: Final = _variables(
     LIGHT_OWNERS, base="#fcfcfa", card="#ffffff", strong="#000000", text="#30353d", quiet="#5f6672", grid="#dfe2e6",
     used="#d9dde3", line="#30353d", note="#0b5cba", warning="#9a6200", critical="#c01f2c", mark="#fff3c9",
 )  # fmt: skip
-_DARK: Final = _variables(
+DARK: Final = _variables(
     DARK_OWNERS, base="#14161b", card="#1a1d23", strong="#f2f4f7", text="#c5cad3", quiet="#98a0ae", grid="#31363f",
     used="#3a404b", line="#e4e7ec", note="#74b4f5", warning="#e8b650", critical="#ff7070", mark="#3b3a20",
 )  # fmt: skip
 
-_STYLE: Final = f""":root {{ color-scheme: light dark; {_LIGHT} }}
-@media screen and (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}
+_STYLE: Final = f""":root {{ color-scheme: light dark; {LIGHT} }}
+@media screen and (prefers-color-scheme: dark) {{ :root {{ {DARK} }} }}
 * {{ box-sizing: border-box; }}
 body {{ margin: 0; background: var(--base); color: var(--text); font: 15px/1.45 system-ui, "DejaVu Sans", sans-serif; }}
 main {{ max-width: 1240px; margin: 0 auto; padding: 20px 16px 40px; overflow-wrap: anywhere; }}
@@ -571,7 +576,8 @@ header p {{ margin: 2px 0; }}
 table {{ border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }}
 th, td {{ text-align: left; vertical-align: top; padding: 4px 10px 4px 0; border-bottom: 1px solid var(--grid); }}
 th {{ color: var(--quiet); font-weight: normal; overflow-wrap: normal; }}
-.number {{ text-align: right; white-space: nowrap; }}
+.number, .short {{ white-space: nowrap; }}
+.number {{ text-align: right; }}
 tr.sum td {{ color: var(--strong); font-weight: 600; }}
 tr:target td {{ background: var(--mark); }}
 .note {{ color: var(--note); }} .warning {{ color: var(--warning); }} .critical {{ color: var(--critical); }}
@@ -582,7 +588,7 @@ tr:target td {{ background: var(--mark); }}
   tr {{ padding: 8px 0; }}
   td {{ display: grid; grid-template-columns: 6.4em minmax(0, 1fr); border: 0; padding: 0; white-space: normal; }}
   td::before {{ content: attr(data-label); color: var(--quiet); font-weight: normal; }}
-  td.words {{ grid-column: 1 / -1; }}
+  td.words, td.short {{ grid-column: 1 / -1; }}
   .number {{ text-align: left; }}
   }}
 @media print {{

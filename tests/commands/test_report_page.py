@@ -7,12 +7,10 @@ import re
 import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from math import isnan
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,58 +19,13 @@ from hypothesis import strategies as st
 from gpuwatch import cli, commands
 from gpuwatch.commands import report_page
 from gpuwatch.commands.report_charts import OTHERS, SLOTS, UNSEEN, Bar, Chart, clock_times, render_chart
-from gpuwatch.commands.report_page import Page, Series, owner_colors, read_series, render_page, resampled
-from gpuwatch.history import Use
+from gpuwatch.commands.report_page import Series, owner_colors, read_series, render_page, resampled
 from gpuwatch.minute import Minute
 from gpuwatch.recorder.store import Events, Gap
-from gpuwatch.recorder.usage import EventCounts, UsageLine, UsageReport
 from gpuwatch.ui import theme
 from gpuwatch.units import GIB
-from tests.support.recording import alert, ended
+from tests.support.reporting import HOSTILE, SINCE, page_of, value_minute
 from tests.support.storing import HOUR, batch, hours, save
-
-SINCE = float(HOUR)
-UNTIL = SINCE + 6 * 3600.0
-HOSTILE = (
-    "<script>alert(1)</script>",
-    '"]]><svg onload=alert(1)>',
-    "</style><img src=//evil>",
-    "' onmouseover='x",
-    "$\\frac{1}{2}$ &lt; \u202egnp.exe",
-    "x" * 300,
-    "%s{title}{0}",
-    "שלום",
-)
-
-
-def minute(at: float, **values: float) -> Minute:
-    """Return a minute with values of GPU-0: `used`, `utilization`, and memory by name of the owner."""
-    words = {"used": "GPU-0//used", "utilization": "GPU-0//utilization"}
-    named = {words.get(name, f"GPU-0/user:{name.removeprefix('u')}/memory"): value for name, value in values.items()}
-    return Minute(at=at, values=named)
-
-
-def page(name: str = "ada", title: str = "", means: list[Minute] | None = None, **changes: Any) -> Page:
-    """Return the contents of a page, in which all names are the same."""
-    use = Use(3600.0, 1800.0, 0.0, 10.0 * GIB * 3600, 5.0 * GIB * 3600, 0.0)
-    user = UsageLine(name, use, (0,), uid=1000)
-    gpu = UsageLine(name, use, (0,), uuid="GPU-0", watched=3600.0)
-    run = UsageLine(name, use, (0,), user=name, launcher=name, key="1:1")
-    common: dict[str, Any] = {
-        "host": name,
-        "watched": 3600.0,
-        "total": use,
-        "gpus": (0,),
-        "events": EventCounts(1, 1, 1),
-    }
-    parts = tuple(
-        UsageReport(by, SINCE, lines=(line,), **common)  # type: ignore[arg-type]
-        for by, line in (("user", user), ("gpu", gpu), ("job", run))
-    )
-    event = ended(alert(title=title or name, gpu="GPU-0", owners=(name,), evidence=name), how=name)
-    found = [minute(SINCE + 60 * at, used=20.0 * GIB, utilization=50.0, u1000=10.0 * GIB) for at in range(60)]
-    series = Series(found if means is None else means, 60, {"GPU-0": 80.0 * GIB}, Events(alerts=(event,), exists=True))
-    return replace(Page(SINCE, UNTIL, UNTIL, parts, series), **changes)
 
 
 class Reader(HTMLParser):
@@ -98,7 +51,7 @@ class Reader(HTMLParser):
 
 @pytest.fixture(scope="module")
 def plain() -> Reader:
-    return Reader(render_page(page()))
+    return Reader(render_page(page_of()))
 
 
 def test_page_has_charts_tables_and_what_is_not_known(plain: Reader) -> None:
@@ -116,29 +69,31 @@ def test_ids_are_unique_and_every_link_leads_to_one(plain: Reader) -> None:
 
 
 def test_page_names_nothing_outside_and_no_script() -> None:
-    text = render_page(page())
+    text = render_page(page_of())
     assert not re.search(r"https?:|//|<script|<link|<img|@import|javascript:", text)
     assert "default-src 'none'" in text
 
 
 def test_the_same_contents_make_the_same_page() -> None:
-    assert render_page(page()) == render_page(page())
+    assert render_page(page_of()) == render_page(page_of())
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_name_stays_text(plain: Reader, name: str) -> None:
-    assert Reader(render_page(page(name))).elements == plain.elements
+    assert Reader(render_page(page_of(name))).elements == plain.elements
 
 
 @settings(max_examples=25, deadline=None)
 @given(name=st.text(min_size=1, max_size=80), title=st.text(st.sampled_from("<>&\"'/-!]=ab \n\u202e"), min_size=1))
 def test_no_name_becomes_an_element_or_an_attribute(name: str, title: str) -> None:
     # Without charts, which have no names and take most of the time.
-    assert Reader(render_page(page(name, title, means=[]))).elements == Reader(render_page(page(means=[]))).elements
+    assert (
+        Reader(render_page(page_of(name, title, means=[]))).elements == Reader(render_page(page_of(means=[]))).elements
+    )
 
 
 def test_charts_have_no_names() -> None:
-    text = render_page(page("Ada Lovelace"))
+    text = render_page(page_of("Ada Lovelace"))
     assert not [svg for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL) if "Lovelace" in svg]
 
 
@@ -147,7 +102,11 @@ def test_charts_have_no_names() -> None:
 
 
 def test_a_time_without_values_is_a_gap_and_an_absent_user_holds_nothing() -> None:
-    means = [minute(SINCE, used=8.0, u1=4.0), minute(SINCE + 60, used=8.0), minute(SINCE + 180, u1=2.0)]
+    means = [
+        value_minute(SINCE, used=8.0, u1=4.0),
+        value_minute(SINCE + 60, used=8.0),
+        value_minute(SINCE + 180, u1=2.0),
+    ]
     edges, found = resampled(Series(means), SINCE, SINCE + 240)
     assert edges == [SINCE + 60 * at for at in range(5)]
     used, ada = found["GPU-0"].used, found["GPU-0"].owners["user:1"]
@@ -156,25 +115,25 @@ def test_a_time_without_values_is_a_gap_and_an_absent_user_holds_nothing() -> No
 
 
 def test_a_long_time_has_few_points_with_means() -> None:
-    means = [minute(SINCE + 60 * at, used=float(at % 4)) for at in range(1440)]
+    means = [value_minute(SINCE + 60 * at, used=float(at % 4)) for at in range(1440)]
     edges, found = resampled(Series(means), SINCE, SINCE + 24 * 3600)
     assert len(edges) == 361
     assert set(found["GPU-0"].used) == {1.5}
 
 
 def test_users_keep_the_colour_of_their_uid_unless_a_larger_one_has_it() -> None:
-    means = [minute(SINCE, used=9.0, u1001=5.0, u2001=9.0, u1003=1.0) for _ in range(2)]
+    means = [value_minute(SINCE, used=9.0, u1001=5.0, u2001=9.0, u1003=1.0) for _ in range(2)]
     means += [Minute(at=SINCE, values={"GPU-0/user:?/memory": 99.0})]
     _, found = resampled(Series(means), SINCE, SINCE + 60)
     assert owner_colors(found) == {"user:2001": 1, "user:1003": 3, "user:1001": 2, "user:?": UNSEEN}
 
 
 def test_more_users_than_colours_share_one() -> None:
-    means = [minute(SINCE, used=99.0, **{f"u{uid}": 30.0 - uid for uid in range(SLOTS + 3)})]
+    means = [value_minute(SINCE, used=99.0, **{f"u{uid}": 30.0 - uid for uid in range(SLOTS + 3)})]
     _, found = resampled(Series(means), SINCE, SINCE + 60)
     colors = owner_colors(found)
     assert sorted(colors.values()) == [*range(SLOTS), OTHERS, OTHERS, OTHERS]
-    assert "3 others" in render_page(page(means=means))
+    assert "3 others" in render_page(page_of(means=means))
 
 
 def test_colours_are_those_of_the_dashboard() -> None:
@@ -225,7 +184,7 @@ def test_hours_without_a_figure_for_use_have_no_utilization(tmp_path: Path) -> N
 
 def test_gaps_are_rows_of_the_events() -> None:
     series = Series(events=Events(gaps=(Gap(SINCE, SINCE + 7200),), exists=True))
-    assert "gpuwatch was not running" in "".join(Reader(render_page(page(series=series))).text)
+    assert "gpuwatch was not running" in "".join(Reader(render_page(page_of(series=series))).text)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -1,21 +1,72 @@
-"""A store with some hours of the demo, from which pages of `gpuwatch report --html` are made."""
+"""Contents of pages of `gpuwatch report --html`, and a store with some hours of the demo to make one from."""
 
 from __future__ import annotations
 
+from dataclasses import replace as with_fields
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
+from gpuwatch import cli
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
+from gpuwatch.commands import report
+from gpuwatch.commands.report_page import Page, Series
 from gpuwatch.commands.strays import idle_times
-from gpuwatch.history import History
+from gpuwatch.history import History, Use
 from gpuwatch.minute import Minute, MinuteMaker
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.minutes import write_minutes
-from gpuwatch.recorder.store import Gap, Store, write_events
-from gpuwatch.recorder.usage import Tally, write_usage
+from gpuwatch.recorder.store import Events, Gap, Store, write_events
+from gpuwatch.recorder.usage import EventCounts, Tally, UsageLine, UsageReport, write_usage
 from gpuwatch.sources.demo import DemoSource
+from gpuwatch.units import GIB
+from tests.support.recording import alert, ended
+from tests.support.storing import HOUR
+
+SINCE = float(HOUR)
+UNTIL = SINCE + 6 * 3600.0
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"]]><svg onload=alert(1)>',
+    "</style><img src=//evil>",
+    "' onmouseover='x",
+    "$\\frac{1}{2}$ &lt; \u202egnp.exe",
+    "x" * 300,
+    "%s{title}{0}",
+    "שלום",
+)
+
+
+def value_minute(at: float, **values: float) -> Minute:
+    """Return a minute with values of GPU-0: `used`, `utilization`, and memory by name of the owner."""
+    words = {"used": "GPU-0//used", "utilization": "GPU-0//utilization"}
+    named = {words.get(name, f"GPU-0/user:{name.removeprefix('u')}/memory"): value for name, value in values.items()}
+    return Minute(at=at, values=named)
+
+
+def page_of(name: str = "ada", title: str = "", means: list[Minute] | None = None, **changes: Any) -> Page:
+    """Return the contents of a page, in which all names are the same."""
+    use = Use(3600.0, 1800.0, 0.0, 10.0 * GIB * 3600, 5.0 * GIB * 3600, 0.0)
+    user = UsageLine(name, use, (0,), uid=1000)
+    gpu = UsageLine(name, use, (0,), uuid="GPU-0", watched=3600.0)
+    run = UsageLine(name, use, (0,), user=name, launcher=name, key="1:1")
+    common: dict[str, Any] = {
+        "host": name,
+        "watched": 3600.0,
+        "total": use,
+        "gpus": (0,),
+        "events": EventCounts(1, 1, 1),
+    }
+    parts = tuple(
+        UsageReport(by, SINCE, lines=(line,), **common)  # type: ignore[arg-type]
+        for by, line in (("user", user), ("gpu", gpu), ("job", run))
+    )
+    event = ended(alert(title=title or name, gpu="GPU-0", owners=(name,), evidence=name), how=name)
+    found = [value_minute(SINCE + 60 * at, used=20.0 * GIB, utilization=50.0, u1000=10.0 * GIB) for at in range(60)]
+    series = Series(found if means is None else means, 60, {"GPU-0": 80.0 * GIB}, Events(alerts=(event,), exists=True))
+    return with_fields(Page(SINCE, UNTIL, UNTIL, parts, series), **changes)
 
 
 def save_demo(
@@ -56,3 +107,9 @@ def save_demo(
     store.write(lambda connection: write_events(connection, events.values(), gaps, until))
     store.write(lambda connection: write_usage(connection, batch, boot="b007"))
     store.write(lambda connection: write_minutes(connection, minutes))
+
+
+def write_page(store: Path, target: Path, until: float, since: str) -> None:
+    """Write the page of a store, as the command does at a wall-clock time."""
+    args = cli.parse(["report", "--file", str(store), "--html", str(target), "--since", since])
+    assert report.main(args, wall=lambda: until) == 0
