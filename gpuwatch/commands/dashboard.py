@@ -8,9 +8,10 @@ import sys
 
 from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.flags import parse_indices
-from gpuwatch.commands.startup import configured, interval_of, open_source
+from gpuwatch.commands.startup import configured, fixed_settings, interval_of, open_source
 from gpuwatch.errors import UsageError
 from gpuwatch.sources.sampler_process import SamplerProcess
+from gpuwatch.ui.choices import Remembered, read_choices
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
@@ -18,13 +19,14 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     only = parse_indices(args.only)
     check_terminal()
     config = configured(args)
-    seconds = interval_of(args, config)
+    remembered = Remembered() if args.demo else read_choices(fixed_settings(args))
+    seconds = remembered.interval or interval_of(args, config)
     check_filter_flag(args, config)
     source = open_source(args, config, sampler, interval=seconds, only=only, tmux=config.tmux)
     try:
         from gpuwatch.commands.dashboard_app import show
 
-        return show(source, args, config, seconds, only)
+        return show(source, args, config, seconds, only, remembered)
     finally:
         source.close()
 

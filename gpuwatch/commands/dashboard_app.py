@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.recording import make_recording
-from gpuwatch.commands.startup import Reloader, apply_config, format_reload
+from gpuwatch.commands.startup import Reloader, apply_config, fixed_settings, format_reload
 from gpuwatch.commands.strays import caller, idle_times, stray_limits
 from gpuwatch.config import Config
 from gpuwatch.errors import NoThreadError, UnavailableError, UsageError
@@ -26,6 +26,7 @@ from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.sources.source import Source
 from gpuwatch.text import clean
 from gpuwatch.threads import Worker, start_thread
+from gpuwatch.ui.choices import Remembered
 from gpuwatch.ui.desktop import which_osc
 from gpuwatch.ui.options import Helpers, Options, Reloading
 
@@ -45,7 +46,14 @@ CLOSING_S = 0.3
 """Seconds that the sinks have to finish when the user leaves."""
 
 
-def show(source: Source, args: argparse.Namespace, config: Config, seconds: float, only: Sequence[int]) -> int:
+def show(
+    source: Source,
+    args: argparse.Namespace,
+    config: Config,
+    seconds: float,
+    only: Sequence[int],
+    remembered: Remembered,
+) -> int:
     """Show the dashboard until the user leaves it, and return the exit code.
 
     The watch starts before Textual is imported, so that real data is there by the first paint.
@@ -75,8 +83,8 @@ def show(source: Source, args: argparse.Namespace, config: Config, seconds: floa
         _check_first(watch, wait=args.wait)
         app = GpuwatchApp(
             watch=watch,
-            options=dashboard_options(config, seconds, first_filter=check_filter_flag(args, config)),
-            helpers=_helpers(args, config, seconds, watch, sinks, source),
+            options=remembered.over(dashboard_options(config, seconds, first_filter=check_filter_flag(args, config))),
+            helpers=_helpers(args, config, seconds, watch, sinks, source, remembered),
         )
         sinks.open(app)
         return app.run_to_exit_code()
@@ -175,7 +183,13 @@ def dashboard_options(config: Config, seconds: float, *, first_filter: str = "")
 
 
 def _helpers(
-    args: argparse.Namespace, config: Config, seconds: float, watch: Monitor, sinks: _LateSinks, source: Source
+    args: argparse.Namespace,
+    config: Config,
+    seconds: float,
+    watch: Monitor,
+    sinks: _LateSinks,
+    source: Source,
+    remembered: Remembered,
 ) -> Helpers:
     """Return the helpers of the dashboard: to end a process, read the events log, read the configuration again."""
 
@@ -207,7 +221,9 @@ def _helpers(
     def reload() -> Reloading:
         came = reloader()
         words = format_reload(came, later=("interval", "user", "mine", "ascii", "tmux"))
-        return Reloading(words, failed=bool(came.error), options=dashboard_options(reloader.config, seconds))
+        fixed = remembered.fixed if came.error else fixed_settings(args)
+        options = remembered.over(dashboard_options(reloader.config, seconds), fixed)
+        return Reloading(words, failed=bool(came.error), options=options)
 
     def older(timeline: Timeline, until: float) -> None:
         from gpuwatch.recorder.minutes import load_older  # 30 ms, for SQLite
@@ -216,4 +232,6 @@ def _helpers(
 
     if args.demo:
         return Helpers(killer=killer, reload=reload)
-    return Helpers(killer=killer, events=events, older=older, reload=reload)
+    return Helpers(
+        killer=killer, events=events, older=older, reload=reload, remember=remembered.save, notice=remembered.notice
+    )

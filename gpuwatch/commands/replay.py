@@ -10,11 +10,12 @@ from gpuwatch.commands.dashboard_app import dashboard_options
 from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.flags import add_flags, add_refused_demo
 from gpuwatch.commands.recorded import open_recording, parse_at
-from gpuwatch.commands.startup import configured
+from gpuwatch.commands.startup import configured, fixed_settings
 from gpuwatch.errors import UsageError
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recording.replay import Replay
 from gpuwatch.threads import start_thread
+from gpuwatch.ui.choices import read_choices
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +57,8 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
     try:
         from gpuwatch.ui.replay import ReplayApp  # 230 ms, in which the first snapshot is read
 
-        options = dashboard_options(config, config.interval, first_filter=first_filter)
+        remembered = read_choices(fixed_settings(args))
+        options = remembered.over(dashboard_options(config, config.interval, first_filter=first_filter))
         app = ReplayApp(replay, watch=watch, options=options)
         return app.run_to_exit_code()
     finally:

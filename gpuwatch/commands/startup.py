@@ -11,7 +11,7 @@ import msgspec
 
 from gpuwatch.child import start_error
 from gpuwatch.commands.flags import parse_value
-from gpuwatch.config import Config, Reloaded, Theme, load, reload
+from gpuwatch.config import Config, Reloaded, Theme, keys_in_files, load, reload
 from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
 from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.sampler.protocol import Options
@@ -48,6 +48,12 @@ def configured(args: argparse.Namespace) -> Config:
 
         check_limits(alerts)
     return msgspec.structs.replace(config, alerts=alerts, **_given(flags))
+
+
+def fixed_settings(args: argparse.Namespace) -> frozenset[str]:
+    """Return the names of the settings that a flag or a configuration file has set; raises UsageError."""
+    flags = {name for name in ("theme", "interval") if getattr(args, name, None) is not None}
+    return keys_in_files(args.config) | flags
 
 
 def _given(flags: Mapping[str, object]) -> dict[str, Any]:

@@ -171,6 +171,16 @@ def load(given: str | None, *, administrators: Path = ADMINISTRATORS) -> Config:
     return load_traced(given, administrators=administrators)[0]
 
 
+def keys_in_files(given: str | None, *, administrators: Path = ADMINISTRATORS) -> frozenset[str]:
+    """Return the full names of the keys that stand in the files which `load` reads; raises UsageError."""
+    if given is None and _is_missing(path()) and _is_missing(administrators):
+        return frozenset()
+    from gpuwatch.config.reading import load_traced  # 10 ms, for those who have a file
+
+    origins = load_traced(given, administrators=administrators)[1]
+    return frozenset(name for name, origin in origins.items() if origin.file is not None)
+
+
 def _is_missing(file: Path) -> bool:
     try:
         file.lstat()

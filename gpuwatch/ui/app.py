@@ -20,6 +20,7 @@ from textual.filter import Monochrome
 from textual.message import Message
 from textual.screen import Screen
 
+from gpuwatch import files
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.analysis.filters import FilterError, find_next
 from gpuwatch.analysis.owner_message import message
@@ -75,6 +76,17 @@ def reload(app: GpuwatchApp) -> None:
         came = Reloading(clean(f"the configuration was not read again: {error}"), failed=True)
     with contextlib.suppress(RuntimeError):  # the program is on its way out
         app.call_from_thread(_take, app, came)
+
+
+def remember(app: GpuwatchApp, changed: dict[str, object]) -> None:
+    """Save choices on this thread; tell the user where that fails."""
+    assert app.helpers.remember is not None
+    try:
+        app.helpers.remember(changed)
+    except OSError as error:
+        words = f"your choice is not remembered: {files.words(error, None)}"
+        with contextlib.suppress(RuntimeError):  # the program is on its way out
+            app.call_from_thread(app.notify, words, severity="warning", markup=False, timeout=8)
 
 
 def _take(app: GpuwatchApp, came: Reloading) -> None:
@@ -211,6 +223,8 @@ class GpuwatchApp(App[int]):
         self._sought = Filter()
         """Last filter that was typed: `n` and `N` jump by it."""
         self._paused_at: float | None = None
+        self._chosen: dict[str, object] = {}
+        """What the user chose, as it was remembered last."""
         if self.no_color:
             self._filters = [NoColors() if isinstance(one, Monochrome) else one for one in self._filters]
         self._hues: dict[int, int] = {}
@@ -283,6 +297,10 @@ class GpuwatchApp(App[int]):
         panel = self.dashboard.processes
         panel.mine = self.options.mine
         panel.chosen = self.options.columns
+        panel.by, panel.reverse = self.options.order, self.options.reverse
+        self._chosen = self._choices()
+        if self.helpers.notice:
+            self.notify(self.helpers.notice, severity="warning", markup=False, timeout=8)
         try:
             user = clean(self.options.user)
             words = [f"user:{user}"] * bool(user) + [self.options.filter] * bool(self.options.filter)
@@ -372,12 +390,32 @@ class GpuwatchApp(App[int]):
         """Draw the dashboard: the frame on screen, or the words before the first frame. No other method draws it."""
         if not self.dashboard.is_mounted or not self._running or is_covered(self.dashboard):
             return
+        self._remember()
         now = self.clock()
         with self.batch_update():
             if self.frame is None:
                 self.dashboard.draw_starting(now - self._began, self.skin)
             else:
                 self.dashboard.draw(self._view(self.frame, now))
+
+    def _choices(self) -> dict[str, object]:
+        """Return what is remembered for the next start, by the fields of `choices.Choices`."""
+        panel = self.dashboard.processes
+        return {
+            "theme": self.theme.removeprefix("gpuwatch-"),
+            "columns": panel.chosen,
+            "order": panel.by,
+            "reverse": panel.reverse,
+            "interval": self.interval,
+        }
+
+    def _remember(self) -> None:
+        """Save what the user chose since the last call, on a background thread."""
+        chosen = self._choices()
+        changed = {name: value for name, value in chosen.items() if value != self._chosen.get(name)}
+        self._chosen = chosen
+        if changed and self.helpers.remember is not None:
+            self.background("gpuwatch-choices")(lambda: remember(self, changed))
 
     def _view(self, frame: Frame, now: float) -> View:
         paused = None if self._paused_at is None else now - self._paused_at

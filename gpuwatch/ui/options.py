@@ -76,6 +76,9 @@ class Options:
     keys: Keys = DEFAULT_KEYS
     columns: tuple[str, ...] = ()
     """Columns of the process list, in order; empty for those that suit the width."""
+    order: str = "memory"
+    """Column that the process list is sorted by at first."""
+    reverse: bool = False
     allowances: Allowances | None = None
     stray_limits: StrayLimits = DEFAULT_LIMITS
     """Limits from which on an own process counts as a stray."""
@@ -106,3 +109,7 @@ class Helpers:
     """Adds what was recorded before to a timeline, up to a wall-clock time; may be slow, and may raise StoreError."""
     reload: Callable[[], Reloading] | None = None
     """Reads the configuration again; may be slow."""
+    remember: Callable[[Mapping[str, object]], None] | None = None
+    """Saves choices of the user by the fields of `choices.Choices`; may be slow, and may raise OSError."""
+    notice: str = ""
+    """Line to show at the start."""
