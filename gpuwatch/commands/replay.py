@@ -14,6 +14,7 @@ from gpuwatch.commands.startup import configured, fixed_settings
 from gpuwatch.errors import UsageError
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recording.replay import Replay
+from gpuwatch.text import clean
 from gpuwatch.threads import start_thread
 from gpuwatch.ui.choices import read_choices
 
@@ -43,6 +44,8 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
     first_filter = check_filter_flag(args, config)
     recording = open_recording(args.files)
     replay = Replay(recording, limits=config.limits(), at=parse_at(args.at, recording) if args.at else None)
+    if next(recording.snapshots(recording.first), None) is None:
+        raise UsageError(f"{clean(args.files[0])}: no snapshot can be read")
     check_terminal()
     app: ReplayApp | None = None
 

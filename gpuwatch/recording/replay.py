@@ -49,6 +49,8 @@ class RecordingReader(Protocol):
 
     first: float
     last: float
+    notes: list[str]
+    """What could not be read so far, in one line each."""
 
     def minutes(self, since: float = 0.0, until: float = inf) -> Iterator[Minute]:
         """Yield the minutes that begin in a span of wall-clock time, oldest first."""
@@ -162,6 +164,11 @@ class Replay:
         """Return all events of the recording as they were last seen, in the order of their start; may take seconds."""
         found: tuple[Alert, ...] = self._events.result()
         return found
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What could not be read of the recording so far, in one line each."""
+        return self._recording.notes
 
     def load_older(self, timeline: Timeline, until: float) -> None:
         """Add the means of the day before a wall-clock time to a timeline; may take seconds."""

@@ -48,6 +48,8 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
         self.replay = replay
         self._gap: tuple[float, float] | None = None
         """Last gap that the user was told of."""
+        self._noted = 0
+        """Number of the notes that the user was told of."""
 
     def make_keys(self) -> list[Binding]:
         return make_replay_bindings(self.options.keys)
@@ -76,6 +78,9 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
             words = f"nothing was recorded for {long_duration(gap[1] - gap[0])}: {since} to {until}"
             self.notify(words, severity="warning", markup=False, timeout=6)
         self._gap = gap
+        for note in self.replay.notes[self._noted :]:
+            self._noted += 1
+            self.notify(f"not all can be read: {note}", severity="warning", markup=False, timeout=6)
 
     # -- keys ------------------------------------------------------------------------------------------------------
 

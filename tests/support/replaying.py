@@ -27,6 +27,7 @@ class MemoryRecording:
     def __init__(self, snapshots: Iterable[Snapshot], minutes: Sequence[Minute] = ()) -> None:
         self._snapshots, self._minutes = list(snapshots), list(minutes)
         self.first, self.last = self._snapshots[0].taken, self._snapshots[-1].taken
+        self.notes: list[str] = []
         self.begun: list[float] = []
         """Arguments of `snapshots`."""
 

@@ -150,6 +150,16 @@ async def test_a_gap_is_said_in_words() -> None:
         assert "nothing was recorded for 1 h 23 min" in " ".join(text(app).split())
 
 
+async def test_what_cannot_be_read_is_said_once() -> None:
+    of = recording()
+    async with replaying(of, 9) as (app, pilot):
+        of.notes.append("day.gz: a damaged line")
+        for second in (10, 11, 12):
+            await press(pilot, "full_stop")
+            await shows(app, pilot, second)
+        assert [one.message for one in app._notifications] == ["not all can be read: day.gz: a damaged line"]
+
+
 @pytest.mark.parametrize("size", SIZES)
 async def test_each_size_says_replay_and_the_time_and_shows_the_keys(size: tuple[int, int]) -> None:
     async with replaying(recording(), 200, size) as (app, pilot):
