@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "watch": "monitor without a terminal: one line per event, messages",
     "status": "one short line for the status bar of tmux",
     "config": "show, check or create a gpuwatch.toml",
+    "doctor": "check the driver, permissions, terminal and files, and say how to mend what is wrong",
     "docs": "show the guide, one page per subject",
     "completion": "print the completions for a shell: bash, zsh or tcsh",
 }

@@ -171,6 +171,7 @@ _LARGEST = 256 << 10
 """Bytes of an answer, at most: a thousand panes have 100 kB."""
 
 _FORMAT = "#{pid} #{pane_id} #{session_id} #{window_index}:#{session_name}:#{window_name}"
+_LIST = ("list-panes", "-a", "-F", _FORMAT)
 _LINE = re.compile(rb"(\d{1,10}) (%\d{1,10}) (\$\d{1,10}) (\d{1,10}):([^:]+):(.*)")
 
 _ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
@@ -233,7 +234,7 @@ class PaneNames:
         answer = self._answers.pop(socket, None)
         if answer is None or self._clock() >= answer.until:
             try:
-                answer = _Answer(self._clock() + FRESH, _parse_answer(self._ask(Path(socket))))
+                answer = _Answer(self._clock() + FRESH, _parse_answer(self.ask(Path(socket), *_LIST)))
             except (OSError, ValueError) as error:
                 answer = _Answer(self._clock() + SILENT, {}, _format_error(error))
         self._answers[socket] = answer
@@ -243,7 +244,8 @@ class PaneNames:
             raise OSError(answer.failure)
         return answer.listed
 
-    def _ask(self, socket: Path) -> bytes:
+    def ask(self, socket: Path, *arguments: str) -> bytes:
+        """Run tmux on the server of a socket of the user's own; raises OSError, in plain words."""
         if not socket.is_absolute():
             raise OSError("TMUX names no socket")
         socket = Path(os.path.realpath(socket))
@@ -251,7 +253,7 @@ class PaneNames:
             raise OSError(f"{socket} is no socket")
         if words := _check_path(socket, {self.uid}, self.uid, others=0):
             raise OSError(words)
-        return _run(self._find_program(), ("-S", str(socket), "list-panes", "-a", "-F", _FORMAT), self._patience)
+        return _run(self._find_program(), ("-S", str(socket), *arguments), self._patience)
 
     def _find_program(self) -> str:
         """Return the path of the first tmux on PATH that nobody but the user and root can replace; raises OSError."""

@@ -5,7 +5,7 @@
 #    source ~/.local/share/bash_completion/gpuwatch
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_gpuwatch_subparsers=(explain visible pick run strays kill report events replay watch status config docs completion)
+_shtab_gpuwatch_subparsers=(explain visible pick run strays kill report events replay watch status config doctor docs completion)
 
 _shtab_gpuwatch_explain_option_strings=(-h --help --config --ascii --json --demo)
 _shtab_gpuwatch_visible_option_strings=(-h --help --config --ascii --json --demo --order)
@@ -19,6 +19,7 @@ _shtab_gpuwatch_replay_option_strings=(-h --help --config --ascii --at --filter 
 _shtab_gpuwatch_watch_option_strings=(-h --help --config --ascii --json --demo --events --quiet --interval --only --record --record-size --record-keep --record-commands --anonymise)
 _shtab_gpuwatch_status_option_strings=(-h --help --config --ascii --json --demo --tmux)
 _shtab_gpuwatch_config_option_strings=(-h --help --config --ascii --show --init --check)
+_shtab_gpuwatch_doctor_option_strings=(-h --help --config --ascii --json)
 _shtab_gpuwatch_docs_option_strings=(-h --help --config --ascii)
 _shtab_gpuwatch_completion_option_strings=(-h --help --config --ascii)
 _shtab_gpuwatch_option_strings=(-h --help --version --once --json --stream --recording --at --demo --only --user --mine --filter --interval --memory-warning --memory-critical --bell --read-only --allow-root-kill --wait --theme --ascii --config --record --record-size --record-keep --record-commands --anonymise)
@@ -43,6 +44,7 @@ _shtab_gpuwatch_watch___events_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_watch___record_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_status___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_config___config_COMPGEN=_shtab_compgen_files
+_shtab_gpuwatch_doctor___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_docs___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_completion___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch___recording_COMPGEN=_shtab_compgen_files
@@ -56,7 +58,7 @@ _shtab_gpuwatch_events___rule_choices=(XID data-stale dead-process-holds-memory 
 _shtab_gpuwatch_replay___theme_choices=(dark light)
 _shtab_gpuwatch_docs_pos_0_choices=(guide shares alerts configuration stream service recording shell python design security)
 _shtab_gpuwatch_completion_pos_0_choices=(bash zsh tcsh)
-_shtab_gpuwatch_pos_0_choices=(explain visible pick run strays kill report events replay watch status config docs completion)
+_shtab_gpuwatch_pos_0_choices=(explain visible pick run strays kill report events replay watch status config doctor docs completion)
 _shtab_gpuwatch___theme_choices=(dark light)
 
 _shtab_gpuwatch_explain__h_nargs=0
@@ -128,6 +130,10 @@ _shtab_gpuwatch_config___ascii_nargs=0
 _shtab_gpuwatch_config___show_nargs=0
 _shtab_gpuwatch_config___init_nargs=0
 _shtab_gpuwatch_config___check_nargs=0
+_shtab_gpuwatch_doctor__h_nargs=0
+_shtab_gpuwatch_doctor___help_nargs=0
+_shtab_gpuwatch_doctor___ascii_nargs=0
+_shtab_gpuwatch_doctor___json_nargs=0
 _shtab_gpuwatch_docs__h_nargs=0
 _shtab_gpuwatch_docs___help_nargs=0
 _shtab_gpuwatch_docs___ascii_nargs=0

@@ -13,6 +13,7 @@ _shtab_gpuwatch_commands() {
     completion:'Print the completions for a shell: bash, zsh or tcsh.'
     config:'Show, check or create a gpuwatch.toml.'
     docs:'Show the guide, one page per subject.'
+    doctor:'Check the driver, permissions, terminal and files, and say how to mend what is wrong.'
     events:'Alerts that were raised and how they ended, from what gpuwatch has recorded.'
     explain:'Show what a process declared, which GPUs it sees, and the evidence.'
     kill:'End your own processes, or a whole run, and report what became of them.'
@@ -92,6 +93,16 @@ _shtab_gpuwatch_docs_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_gpuwatch_docs_defaults_added=0
+
+_shtab_gpuwatch_doctor_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
+  "--ascii[print only ASCII characters]"
+  "--json[print JSON]"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_gpuwatch_doctor_defaults_added=0
 
 _shtab_gpuwatch_events_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -278,6 +289,7 @@ _shtab_gpuwatch() {
         completion) _arguments -C -s $_shtab_gpuwatch_completion_options ;;
         config) _arguments -C -s $_shtab_gpuwatch_config_options ;;
         docs) _arguments -C -s $_shtab_gpuwatch_docs_options ;;
+        doctor) _arguments -C -s $_shtab_gpuwatch_doctor_options ;;
         events) _arguments -C -s $_shtab_gpuwatch_events_options ;;
         explain) _arguments -C -s $_shtab_gpuwatch_explain_options ;;
         kill) _arguments -C -s $_shtab_gpuwatch_kill_options ;;

@@ -194,6 +194,7 @@ def test_only_some_gpus_are_called(driver: Driver, call: Call) -> None:
         ("config", "--show"),
         ("config --check --config /nowhere", "/nowhere"),
         ("docs nowhere", "unknown page nowhere"),
+        ("doctor --demo", "--demo does not go with `gpuwatch doctor`"),
         ("completion nowhere", "invalid choice: 'nowhere'"),
         ("replay", "FILE"),
         ("replay /nowhere.gz", "/nowhere.gz"),

@@ -1,0 +1,338 @@
+"""`gpuwatch doctor`: checks of the machine, the terminal and the files, each with its mend. It only reads."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from gpuwatch import __version__, procfs
+from gpuwatch.commands.console import GREEN, YELLOW, Console
+from gpuwatch.commands.flags import add_flags, add_refused_demo
+from gpuwatch.commands.startup import read_snapshot
+from gpuwatch.config import Config
+from gpuwatch.config.reading import problems
+from gpuwatch.errors import GpuwatchError, UsageError
+from gpuwatch.inspector.terminals import PaneNames
+from gpuwatch.model import Health, Snapshot, SourceState
+from gpuwatch.recorder.store import StoreError, own_store, reading
+from gpuwatch.sampler.machine import hides_pids, in_container, loaded_driver
+from gpuwatch.sources.sampler_process import SamplerProcess
+from gpuwatch.text import clean
+
+_NARROWEST: Final = (40, 6)
+"""Columns and lines of the smallest terminal that the dashboard is made for."""
+
+_TRUE_COLOUR: Final = frozenset({"truecolor", "24bit"})
+
+_TMUX_FACTS: Final = ("version", "set-clipboard", "allow-passthrough", "mouse")
+
+_CLOCK_FLOOR: Final = 1_700_000_000.0
+"""Wall-clock time (2023) before which no clock is right: gpuwatch is newer."""
+
+_CLOCK_ERROR: Final = 5
+"""TIME_ERROR of adjtimex(2): the clock is not synchronised."""
+
+
+class Mark(StrEnum):
+    """Result of one check."""
+
+    OK = "ok"
+    MEND = "mend"
+    """Something is to be mended; the exit code is 1."""
+    NOTE = "note"
+    """It limits what gpuwatch shows, or could not be checked; nothing is broken."""
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One line: what was checked, what was found, and the step that mends it."""
+
+    name: str
+    mark: Mark
+    found: str
+    mend: str = ""
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What is checked; a test hands in its own."""
+
+    proc: Path = procfs.PROC
+    root: Path = Path("/")
+    environ: Mapping[str, str] = os.environ
+    uid: int = msgspec.field(default_factory=os.geteuid)
+    is_terminal: bool = True
+    encoding: str = "utf-8"
+    size: tuple[int, int] = (80, 24)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_flags(parser, "json")
+    add_refused_demo(parser)
+
+
+def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
+    """Print a line for each check; return 1 where something is to be mended."""
+    if args.demo:
+        raise UsageError("--demo does not go with `gpuwatch doctor`: it checks this machine")
+    console = Console(ascii_only=bool(args.ascii))
+    snapshot, error = _snapshot(args, sampler)
+    machine = Machine(
+        is_terminal=console.out.isatty(),
+        encoding=console.out.encoding or "",
+        size=shutil.get_terminal_size(),
+    )
+    checks = [*check_all(machine, snapshot, error), *check_files(args.config)]
+    if args.json:
+        document = {"version": __version__, "host": snapshot.host, "checks": checks}
+        console.print_json(msgspec.json.encode(document).decode())
+    else:
+        console.print(*format_checks(checks, color=console.color))
+    return int(any(one.mark is Mark.MEND for one in checks))
+
+
+def _snapshot(args: argparse.Namespace, sampler: SamplerProcess | None) -> tuple[Snapshot, str]:
+    """Return a snapshot with whatever the driver answers, and an error where there is none; never raises.
+
+    A driver that hangs costs the sampler, a child process, and at most 30 s.
+    """
+    try:
+        return read_snapshot(args, Config(), sampler, required=False), ""
+    except GpuwatchError as error:
+        return Snapshot(state=SourceState.SILENT, host=clean(os.uname().nodename)), str(error)
+
+
+def format_checks(checks: list[Check], *, color: bool) -> Iterator[str]:
+    """Yield a line for each check, and below it the step that mends it."""
+    width = max(len(one.name) for one in checks)
+    colors = {Mark.OK: GREEN, Mark.MEND: YELLOW}
+    for one in checks:
+        mark = f"{one.mark:<4}"
+        if color and one.mark in colors:
+            mark = f"\x1b[{colors[one.mark]}m{mark}\x1b[0m"
+        yield f"{mark}  {one.name:<{width}}  {one.found}"
+        if one.mend:
+            yield f"{'':<{width + 8}}→ {one.mend}"
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Driver and machine
+
+
+def check_all(machine: Machine, snapshot: Snapshot, error: str = "") -> Iterator[Check]:
+    """Yield the checks of the driver, of the machine and of the terminal."""
+    yield _driver(machine, snapshot, error)
+    if snapshot.gpus:
+        yield _gpus(snapshot)
+        yield from _persistence(snapshot)
+    yield _devices(machine, snapshot)
+    yield _hidepid(machine)
+    yield _ptrace(machine)
+    yield from _container(machine, snapshot)
+    yield _terminal(machine)
+    yield from _tmux(machine)
+    yield _clock()
+
+
+def _driver(machine: Machine, snapshot: Snapshot, error: str) -> Check:
+    module = loaded_driver(machine.proc)
+    versions = f"library {snapshot.driver or 'unknown'}, kernel module {module or 'unknown'}"
+    if snapshot.state is not SourceState.OK:
+        words, _, step = (error or snapshot.words).partition("; ")
+        return Check("driver", Mark.MEND, f"{words} ({versions})", step or "look at `nvidia-smi` and `dmesg`")
+    if module and snapshot.driver and module != snapshot.driver:
+        return Check("driver", Mark.MEND, versions, "the driver was upgraded: reboot, or load the new kernel module")
+    return Check("driver", Mark.OK, f"{versions}, CUDA {snapshot.cuda or 'unknown'}")
+
+
+def _gpus(snapshot: Snapshot) -> Check:
+    sick = [gpu for gpu in snapshot.gpus if gpu.health is not Health.OK]
+    answering = f"{len(snapshot.gpus) - len(sick)} of {len(snapshot.gpus)} GPUs answer"
+    if sick:
+        words = ", ".join(f"GPU {gpu.index} {gpu.health}" for gpu in sick)
+        return Check("GPUs", Mark.MEND, f"{answering}: {words}", clean(sick[0].words) or "look at `dmesg`")
+    notes = [f"GPU {gpu.index}: {gpu.holdings_note}" for gpu in snapshot.gpus if gpu.holdings_note]
+    if notes:
+        return Check("GPUs", Mark.NOTE, f"{answering}; {notes[0]}")
+    return Check("GPUs", Mark.OK, answering)
+
+
+def _persistence(snapshot: Snapshot) -> Iterator[Check]:
+    """Yield the check of persistence mode: off, each first use wakes a GPU for 1 to 3 s."""
+    off = [str(gpu.index) for gpu in snapshot.gpus if gpu.persistence is False]
+    if off:
+        step = "as root: systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1"
+        yield Check("persistence mode", Mark.NOTE, f"off on GPU {', '.join(off)}: each start waits for them", step)
+    elif any(gpu.persistence is True for gpu in snapshot.gpus):
+        yield Check("persistence mode", Mark.OK, "on")
+
+
+def _devices(machine: Machine, snapshot: Snapshot) -> Check:
+    """Check that the device files can be opened; nothing is opened, since that can wake a GPU."""
+    folder = machine.root / "dev"
+    names = sorted(one.name for one in folder.glob("nvidia*") if re.fullmatch(r"nvidia(\d+|ctl|-uvm)", one.name))
+    closed = [name for name in names if not os.access(folder / name, os.R_OK | os.W_OK)]
+    if closed:
+        step = "ask root for your group (often video), or for NVreg_DeviceFileMode=0666; in a job, for that GPU"
+        return Check("device files", Mark.MEND, f"you may not open {', '.join(f'/dev/{one}' for one in closed)}", step)
+    if names:
+        return Check("device files", Mark.OK, f"you may open all {len(names)} in /dev")
+    if (folder / "dxg").exists():
+        return Check("device files", Mark.NOTE, "WSL (/dev/dxg): the driver does not say what each process holds")
+    if snapshot.state is SourceState.OK:
+        return Check("device files", Mark.NOTE, "no /dev/nvidia*: processes that NVML does not list are not found")
+    step = "in a container: start it with GPUs (docker run --gpus all); else as root: nvidia-modprobe -u -c 0"
+    return Check("device files", Mark.MEND, "no /dev/nvidia*", step)
+
+
+def _hidepid(machine: Machine) -> Check:
+    if not hides_pids(machine.proc):
+        return Check("hidepid", Mark.OK, "/proc shows the processes of all users")
+    if machine.uid == 0:
+        return Check("hidepid", Mark.OK, "/proc hides processes of others, but not from root")
+    step = "ask root to put you into the group of the mount's gid= option, or to mount /proc with hidepid=0"
+    return Check("hidepid", Mark.MEND, "/proc hides the processes of other users: their owners are unknown", step)
+
+
+def _ptrace(machine: Machine) -> Check:
+    """Report Yama's ptrace scope. It limits attaching alone, not reading (security/yama/yama_lsm.c)."""
+    try:
+        scope = (machine.proc / "sys/kernel/yama/ptrace_scope").read_text().strip()
+    except OSError:
+        return Check("ptrace scope", Mark.OK, "not limited")
+    return Check("ptrace scope", Mark.OK, f"{clean(scope)[:8]}: gpuwatch attaches to no process, so it loses nothing")
+
+
+def _container(machine: Machine, snapshot: Snapshot) -> Iterator[Check]:
+    if not in_container(machine.proc, machine.root, machine.environ):
+        yield Check("container", Mark.OK, "none")
+        return
+    able = machine.environ.get("NVIDIA_DRIVER_CAPABILITIES")
+    if able and not {"all", "utility"} & {word.strip() for word in able.split(",")}:
+        found = f"NVIDIA_DRIVER_CAPABILITIES={clean(able)[:60]} leaves NVML out"
+        yield Check("container", Mark.MEND, found, "start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility")
+    elif machine.environ.get("NVIDIA_VISIBLE_DEVICES") in ("void", "none", ""):
+        yield Check("container", Mark.MEND, "NVIDIA_VISIBLE_DEVICES hides all GPUs", "start it with --gpus all")
+    elif snapshot.confined:
+        found = "it has PIDs of its own: processes outside have no owner, and nothing is ended"
+        yield Check("container", Mark.MEND, found, "start it with --pid=host")
+    elif snapshot.state is SourceState.OK:
+        yield Check("container", Mark.OK, "gpuwatch runs in one, and sees the processes of the host")
+    else:
+        yield Check("container", Mark.NOTE, "gpuwatch runs in one")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Terminal
+
+
+def _terminal(machine: Machine) -> Check:
+    if not machine.is_terminal:
+        return Check("terminal", Mark.NOTE, "stdout is no terminal, so none was checked")
+    columns, lines = machine.size
+    term = machine.environ.get("TERM", "")
+    facts = f"TERM={clean(term)[:40]}, {_colors(machine.environ)}, {clean(machine.encoding)}, {columns}×{lines}"
+    if term in ("", "dumb"):
+        return Check("terminal", Mark.MEND, facts, "the dashboard needs a terminal: set TERM, such as xterm-256color")
+    if "utf" not in machine.encoding.lower():
+        return Check("terminal", Mark.MEND, facts, "it is drawn in ASCII: export LC_ALL=C.UTF-8")
+    if columns < _NARROWEST[0] or lines < _NARROWEST[1]:
+        return Check("terminal", Mark.MEND, facts, f"make it at least {_NARROWEST[0]}×{_NARROWEST[1]}")
+    return Check("terminal", Mark.OK, facts)
+
+
+def _colors(environ: Mapping[str, str]) -> str:
+    if environ.get("NO_COLOR"):
+        return "no colours (NO_COLOR)"
+    if environ.get("COLORTERM", "").lower() in _TRUE_COLOUR:
+        return "16 million colours"
+    return "256 colours" if "256color" in environ.get("TERM", "") else "16 colours"
+
+
+def _tmux(machine: Machine) -> Iterator[Check]:
+    """Yield the checks of tmux, where gpuwatch runs in it: it is asked with a time limit."""
+    socket = machine.environ.get("TMUX", "").rpartition(",")[0].rpartition(",")[0]
+    if not socket:
+        return
+    try:
+        wanted = "\n".join(f"#{{{name}}}" for name in _TMUX_FACTS)
+        answer = PaneNames(uid=machine.uid, path=machine.environ.get("PATH", "")).ask(
+            Path(socket), "display-message", "-p", wanted
+        )
+    except OSError as error:
+        yield Check("tmux", Mark.NOTE, f"it could not be asked: {clean(str(error))}")
+        return
+    lines = [clean(line)[:40] for line in answer.decode("utf-8", "replace").split("\n")]
+    version, clipboard, passthrough, mouse = (lines + [""] * len(_TMUX_FACTS))[: len(_TMUX_FACTS)]
+    yield Check("tmux", Mark.OK, f"{version}, mouse {'on' if mouse in ('1', 'on') else 'off'}")
+    # Before 3.3 there was no such option, and sequences were passed on. Source: tmux's CHANGES.
+    passes = passthrough not in ("0", "off")
+    facts = f"set-clipboard {clipboard or 'unknown'}, allow-passthrough {'on' if passes else 'off'}"
+    if clipboard == "on" or passes:
+        yield Check("clipboard", Mark.OK, facts)
+    else:
+        step = "in ~/.tmux.conf: set -g set-clipboard on (and for desktop notifications: set -g allow-passthrough on)"
+        yield Check("clipboard", Mark.MEND, f"{facts}: tmux keeps what `y` copies (OSC 52)", step)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Clock and files
+
+
+def _clock(wall: float | None = None, state: int | None = None) -> Check:
+    """Check the clock, by which events are dated and the driver's samples are chosen."""
+    wall = time.time() if wall is None else wall
+    state = _clock_state() if state is None else state
+    shown = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(wall))
+    if wall < _CLOCK_FLOOR:
+        return Check("clock", Mark.MEND, f"{shown} is past", "set it: timedatectl set-ntp true")
+    if state == _CLOCK_ERROR:
+        return Check("clock", Mark.NOTE, f"{shown}; the kernel does not know that it is synchronised")
+    return Check("clock", Mark.OK, shown)
+
+
+def _clock_state() -> int:
+    """Return the state of the kernel's clock, without changing it (adjtimex(2) with `modes` 0); -1 if unknown."""
+    try:
+        state: Any = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512))  # struct timex has 208 bytes
+    except AttributeError:  # a C library without it
+        return -1
+    return int(state)
+
+
+def check_files(config: str | None, store: Path | None = None) -> Iterator[Check]:
+    """Yield the checks of the configuration and of the store."""
+    try:
+        wrong = [line for _, lines in problems(config) for line in lines]
+        found = "without a mistake"
+    except (GpuwatchError, OSError) as error:
+        wrong, found = [clean(str(error))], ""
+    if wrong:
+        yield Check("configuration", Mark.MEND, wrong[0], "`gpuwatch config --check` lists all mistakes")
+    else:
+        yield Check("configuration", Mark.OK, found)
+    yield _store(store or own_store())
+
+
+def _store(path: Path) -> Check:
+    shown = clean(str(path))
+    try:
+        if Path(f"{path}-journal").exists():  # to open it now could finish what a killed writer has begun
+            return Check("store", Mark.OK, f"{shown} is being written")
+        with reading(path):
+            pass
+    except FileNotFoundError:
+        return Check("store", Mark.OK, f"none yet: `gpuwatch watch` or the dashboard makes {shown}")
+    except (StoreError, OSError) as error:
+        return Check("store", Mark.MEND, clean(str(error)), f"move {shown} away; the next start makes a new one")
+    if not os.access(path, os.W_OK):
+        return Check("store", Mark.MEND, f"{shown} cannot be written", f"chmod u+w {shown}")
+    return Check("store", Mark.OK, shown)

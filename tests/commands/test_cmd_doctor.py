@@ -1,0 +1,244 @@
+"""`gpuwatch doctor`: each check well and not well, its mend, the exit code, and that it changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gpuwatch.commands import doctor
+from gpuwatch.commands.doctor import Check, Machine, Mark
+from gpuwatch.model import Gpu as GpuRow
+from gpuwatch.model import Health, Snapshot, SourceState
+from gpuwatch.recorder.store import own_store
+from tests.driver import Driver, Gpu
+from tests.support.builders import gpu, snapshot
+from tests.support.launching import Call, Run
+from tests.support.recording import alert, write
+
+MODULE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build\n"
+TERMINAL = {"TERM": "xterm-256color", "PATH": os.environ["PATH"]}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """A machine on which all is well."""
+    proc, dev = tmp_path / "proc", tmp_path / "dev"
+    for folder in (proc / "self", proc / "1", proc / "driver/nvidia", proc / "sys/kernel/yama", dev):
+        folder.mkdir(parents=True)
+    (proc / "driver/nvidia/version").write_text(MODULE.format("580.95.05"))
+    (proc / "self/mountinfo").write_text("22 1 0:20 / /proc rw,nosuid - proc proc rw\n")
+    for name in ("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-modeset"):
+        (dev / name).touch()
+    return Machine(proc=proc, root=tmp_path, environ=TERMINAL, uid=1001, size=(160, 50))
+
+
+def well(**fields: Any) -> Snapshot:
+    rows = [replace(gpu(0), persistence=True)]
+    return replace(snapshot(rows), driver="580.95.05", cuda="13.0", **fields)
+
+
+def found(machine: Machine, seen: Snapshot, error: str = "") -> dict[str, Check]:
+    return {one.name: one for one in doctor.check_all(machine, seen, error)}
+
+
+def test_a_machine_on_which_all_is_well(machine: Machine) -> None:
+    checks = found(machine, well())
+    del checks["clock"]  # that of the machine under test
+    assert {one.mark for one in checks.values()} == {Mark.OK}
+    assert not any(one.mend for one in checks.values())
+    assert checks["driver"].found == "library 580.95.05, kernel module 580.95.05, CUDA 13.0"
+    assert checks["terminal"].found == "TERM=xterm-256color, 256 colours, utf-8, 160×50"
+
+
+def down(words: str) -> Snapshot:
+    return Snapshot(state=SourceState.DRIVER_DOWN, words=words)
+
+
+def with_gpu(**fields: Any) -> Snapshot:
+    return replace(well(), gpus=(replace(gpu(0), persistence=True, **fields),))
+
+
+@pytest.mark.parametrize(
+    ("seen", "name", "mark", "words", "step"),
+    [
+        (replace(well(), driver="590.1.2"), "driver", Mark.MEND, "library 590.1.2, kernel module 580.95.05", "reboot"),
+        (down("not loaded; modprobe it"), "driver", Mark.MEND, "not loaded (library unknown", "modprobe it"),
+        (down("it hangs"), "driver", Mark.MEND, "it hangs", "dmesg"),
+        (with_gpu(health=Health.LOST, words="reset it"), "GPUs", Mark.MEND, "0 of 1 GPUs answer: GPU 0 lost", "reset"),
+        (with_gpu(holdings_note="incomplete"), "GPUs", Mark.NOTE, "1 of 1 GPUs answer; GPU 0: incomplete", ""),
+        (
+            replace(well(), gpus=(GpuRow(index=3, persistence=False),)),
+            "persistence mode",
+            Mark.NOTE,
+            "off on GPU 3",
+            "nvidia-smi -pm 1",
+        ),
+    ],
+)
+def test_the_driver(machine: Machine, seen: Snapshot, name: str, mark: Mark, words: str, step: str) -> None:
+    check = found(machine, seen)[name]
+    assert check.mark is mark
+    assert words in check.found
+    assert step in check.mend
+
+
+def test_device_files(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(machine, well())["device files"].found == "you may open all 3 in /dev"
+    monkeypatch.setattr(os, "access", lambda path, mode: not str(path).endswith("nvidia0"))  # root may open any
+    closed = found(machine, well())["device files"]
+    assert (closed.mark, closed.found) == (Mark.MEND, "you may not open /dev/nvidia0")
+    for file in (machine.root / "dev").iterdir():
+        file.unlink()
+    assert found(machine, well())["device files"].mark is Mark.NOTE
+    assert found(machine, down(""))["device files"].mark is Mark.MEND
+    (machine.root / "dev/dxg").touch()
+    assert "WSL" in found(machine, down(""))["device files"].found
+
+
+@pytest.mark.parametrize(("uid", "mark"), [(1001, Mark.MEND), (0, Mark.OK)])
+def test_hidepid(machine: Machine, uid: int, mark: Mark) -> None:
+    (machine.proc / "self/mountinfo").write_text("22 1 0:20 / /proc rw,nosuid - proc proc rw,hidepid=2\n")
+    assert found(replace(machine, uid=uid), well())["hidepid"].mark is mark
+
+
+def test_ptrace_scope(machine: Machine) -> None:
+    (machine.proc / "sys/kernel/yama/ptrace_scope").write_text("1\n")
+    assert found(machine, well())["ptrace scope"].found.startswith("1: ")
+
+
+@pytest.mark.parametrize(
+    ("environ", "seen", "mark", "step"),
+    [
+        ({}, well(), Mark.OK, ""),
+        ({}, well(confined=True), Mark.MEND, "--pid=host"),
+        ({}, down(""), Mark.NOTE, ""),
+        ({"NVIDIA_DRIVER_CAPABILITIES": "compute,video"}, well(), Mark.MEND, "compute,utility"),
+        ({"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}, well(), Mark.OK, ""),
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, down(""), Mark.MEND, "--gpus all"),
+    ],
+)
+def test_containers(machine: Machine, environ: dict[str, str], seen: Snapshot, mark: Mark, step: str) -> None:
+    inside = replace(machine, environ={**TERMINAL, "container": "podman", **environ})
+    check = found(inside, seen)["container"]
+    assert check.mark is mark
+    assert step in check.mend
+
+
+@pytest.mark.parametrize(
+    ("change", "mark", "words"),
+    [
+        ({"environ": {"TERM": "dumb"}}, Mark.MEND, "TERM=dumb"),
+        ({"environ": {"TERM": "screen", "NO_COLOR": "1"}}, Mark.OK, "no colours"),
+        ({"environ": {"TERM": "linux"}}, Mark.OK, "16 colours"),
+        ({"environ": {"TERM": "xterm", "COLORTERM": "truecolor"}}, Mark.OK, "16 million colours"),
+        ({"environ": {"TERM": "xterm\x1b]52;c;eA==\x07"}}, Mark.OK, "16 colours"),
+        ({"encoding": "ascii"}, Mark.MEND, "ascii"),
+        ({"size": (39, 24)}, Mark.MEND, "39×24"),
+        ({"is_terminal": False}, Mark.NOTE, "no terminal"),
+    ],
+)
+def test_the_terminal(machine: Machine, change: dict[str, Any], mark: Mark, words: str) -> None:
+    check = found(replace(machine, **change), well())["terminal"]
+    assert check.mark is mark
+    assert words in check.found
+    assert check.found.isprintable()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("tmux"), reason="needs tmux")
+@pytest.mark.parametrize(
+    ("options", "mark"),
+    [
+        (["set-clipboard external", "allow-passthrough off"], Mark.MEND),
+        (["set-clipboard on", "allow-passthrough off"], Mark.OK),
+        (["set-clipboard off", "allow-passthrough on"], Mark.OK),
+    ],
+)
+def test_a_real_tmux(machine: Machine, tmp_path: Path, options: list[str], mark: Mark) -> None:
+    socket = tmp_path / "tmux.socket"
+    tmux = ["tmux", "-S", str(socket), "-f", "/dev/null"]
+    subprocess.run([*tmux, "new-session", "-d", "sleep 60"], check=True, timeout=20)
+    try:
+        for option in options:
+            subprocess.run([*tmux, "set-option", "-g", *option.split()], check=True, timeout=20)
+        inside = replace(machine, environ={**TERMINAL, "TMUX": f"{socket},1,0"}, uid=os.geteuid())
+        checks = found(inside, well())
+    finally:
+        subprocess.run([*tmux, "kill-server"], check=True, timeout=20)
+    assert checks["tmux"].mark is Mark.OK
+    assert checks["tmux"].found.endswith("mouse off")
+    assert checks["clipboard"].mark is mark
+    assert options[0] in checks["clipboard"].found
+    gone = found(inside, well())
+    assert gone["tmux"].mark is Mark.NOTE
+    assert "clipboard" not in gone
+
+
+@pytest.mark.parametrize(
+    ("wall", "state", "mark"), [(0.0, 0, Mark.MEND), (1.8e9, 5, Mark.NOTE), (1.8e9, 0, Mark.OK), (1.8e9, -1, Mark.OK)]
+)
+def test_the_clock(wall: float, state: int, mark: Mark) -> None:
+    assert doctor._clock(wall, state).mark is mark
+
+
+def files(config: Path | None = None) -> dict[str, Check]:
+    return {one.name: one for one in doctor.check_files(str(config) if config else None)}
+
+
+def test_the_files(tmp_path: Path) -> None:
+    checks = files()
+    assert {one.mark for one in checks.values()} == {Mark.OK}
+    assert "none yet" in checks["store"].found
+    assert not own_store().exists()
+    write(own_store(), alert())
+    assert files()["store"].found == str(own_store())
+    own_store().write_bytes(b"no database" * 100)
+    assert files()["store"].mark is Mark.MEND
+    wrong = tmp_path / "mine.toml"
+    wrong.write_text("intervall = 2\n")
+    assert "did you mean interval" in files(wrong)["configuration"].found
+    assert "there is no file" in files(tmp_path / "none.toml")["configuration"].found
+
+
+def test_a_store_that_is_being_written_is_not_opened() -> None:
+    write(own_store(), alert())
+    Path(f"{own_store()}-journal").write_bytes(b"half a write")
+    assert "being written" in files()["store"].found
+    assert Path(f"{own_store()}-journal").read_bytes() == b"half a write"
+
+
+def test_the_command_reads_the_driver_in_a_child(driver: Driver, run: Run) -> None:
+    driver.gpus = [Gpu(0), Gpu(1)]
+    done = run("doctor", "--json")
+    assert done.stderr == ""
+    document = json.loads(done.stdout)
+    checks = {one["name"]: one for one in document["checks"]}
+    assert done.returncode == int(any(one["mark"] == "mend" for one in document["checks"]))
+    assert checks["driver"]["found"].startswith("library 580.95.05")
+    assert checks["GPUs"] == {"name": "GPUs", "mark": "ok", "found": "2 of 2 GPUs answer", "mend": ""}
+
+
+@pytest.mark.slow
+def test_a_driver_that_hangs_does_not_hang_it(driver: Driver, run: Run) -> None:
+    driver.gpus = [Gpu(0)]
+    driver.faults = ["nvmlInitWithFlags hang"]
+    done = run("doctor")
+    assert done.returncode == 1
+    assert "mend  driver" in done.stdout
+    assert "store" in done.stdout
+
+
+def test_without_a_driver_it_says_the_rest(call: Call) -> None:
+    code, out, err = call("doctor", "--ascii", has_driver=False)
+    assert (code, err) == (1, "")
+    assert out.isascii()
+    assert "mend  driver" in out
+    assert "-> " in out
+    assert "configuration" in out
