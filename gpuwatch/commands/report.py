@@ -301,8 +301,8 @@ def _main_html(args: argparse.Namespace, since: float, now: float) -> int:
 
         with recorded.open_recording(args.recording) as recording, recorded.recorded_store(recording) as copy:
             start, end = recording.first, recording.last
-            start = max(start, end - since) if args.since else start
-            parts = tuple(_read(str(copy), by, start, MOST) for by in ("user", "gpu"))
+            parts = tuple(_read(str(copy), by, end - since if args.since else start, MOST) for by in ("user", "gpu"))
+            start = max(start, parts[0].since)
             series = report_page.read_series(copy, start, end, minutes=all_minutes(recording))
             page = report_page.Page(start, end, now, parts, series, source="a recording")
             notes = recording.notes

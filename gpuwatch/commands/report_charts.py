@@ -30,8 +30,11 @@ UNSEEN: Final = SLOTS
 """Number of the colour of owners who are not visible."""
 OTHERS: Final = SLOTS + 1
 
+SIGNS: Final = (*map(str, range(SLOTS)), "?", "+")
+"""Signs of the colours, in charts and legends: colours alone say nothing on grey paper, or to whom they look alike."""
+
 _SEVERITIES: Final = ("note", "warning", "critical")
-_ROLES: Final = ("text", "grid", "used", "line", *_SEVERITIES, *(f"owner{slot}" for slot in range(OTHERS + 1)))
+_ROLES: Final = ("text", "grid", "used", "line", "sign", *_SEVERITIES, *(f"owner{slot}" for slot in range(OTHERS + 1)))
 """Names of the CSS variables."""
 _LEFT: Final = 30.0
 _RIGHT: Final = 18.0
@@ -44,6 +47,8 @@ _TITLE: Final = 22.0
 _TIMES: Final = 20.0
 """Height of the clock times below the last panel."""
 _FONT: Final = 10.5
+_SIGN: Final = 12.0
+"""Least height and width of a layer in which the sign of its owner is written."""
 _LEAST: Final = 3.0
 """Least width of an alert, so that a short one is seen."""
 _MINUTE: Final = 60
@@ -55,7 +60,7 @@ _STEPS: Final = (
     *(days * _DAY for days in (1, 2, 7, 14, 28)),
 )
 """Seconds between two clock times below a chart."""
-_MOST_TICKS: Final = 7
+_MOST_TICKS: Final = 8.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,23 +135,46 @@ def _axes(figure: Figure, chart: Chart, panels: Sequence[float], height: float) 
 def _draw_memory(chart: Chart, axes: Axes) -> None:
     used = [value / GIB for value in chart.used]
     floor = [0.0] * (len(chart.edges) - 1)
+    layers: list[tuple[int, list[float], list[float]]] = []
     if used:
         axes.stairs(used, chart.edges, fill=True, color=_color("used"), linewidth=0)
     highest = max((value for value in used if value == value), default=0.0)
     for slot, values in chart.owners:
         top = [below + value / GIB for below, value in zip(floor, values, strict=True)]
         axes.stairs(top, chart.edges, baseline=floor, fill=True, color=_color(f"owner{slot}"), linewidth=0)
+        layers.append((slot, floor, top))
         floor = [0.0 if value != value else value for value in top]
     if used:
         axes.stairs(used, chart.edges, baseline=None, color=_color("line"), linewidth=1.1)
-    axes.set_ylim(0, max(chart.total / GIB if chart.total else 0.0, highest, *floor) or 1.0)
+    capacity = max(chart.total / GIB if chart.total else 0.0, highest, *floor) or 1.0
+    axes.set_ylim(0, capacity)
+    for slot, below, above in layers:
+        _draw_sign(axes, chart.edges, SIGNS[slot], below, above, capacity * _SIGN / _MEMORY)
     axes.locator_params(axis="y", nbins=4, integer=True)
     axes.grid(axis="y", color=_color("grid"), linewidth=0.6)
     _title(axes, f"memory, GiB of {gib(chart.total)}" if chart.total else "memory, GiB")
 
 
+def _draw_sign(
+    axes: Axes, edges: Sequence[float], sign: str, below: Sequence[float], above: Sequence[float], least: float
+) -> None:
+    """Write the sign of an owner where the layer is at least `least` high for the longest time."""
+    at, longest, begun = 0, 0, 0
+    for number, (low, high) in enumerate(zip(below, above, strict=True)):
+        if not high - low >= least:  # also a gap
+            begun = number + 1
+        elif number + 1 - begun > longest:
+            at, longest = begun, number + 1 - begun
+    width = (edges[at + longest] - edges[at]) / (edges[-1] - edges[0]) * (WIDTH - _LEFT - _RIGHT)
+    if width < _SIGN:
+        return
+    middle = at + longest // 2
+    place = ((edges[at] + edges[at + longest]) / 2, (below[middle] + above[middle]) / 2)
+    axes.text(*place, sign, color=_color("sign"), fontsize=9, ha="center", va="center_baseline", parse_math=False)
+
+
 def _draw_busy(chart: Chart, axes: Axes) -> None:
-    axes.set_ylim(0, 100)
+    axes.set_ylim(0, 103)  # a line at 100 is seen
     axes.set_yticks((0, 50, 100))
     axes.grid(axis="y", color=_color("grid"), linewidth=0.6)
     _title(axes, chart.busy_title)

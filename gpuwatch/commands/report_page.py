@@ -23,7 +23,7 @@ from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.commands.console import Column
 from gpuwatch.commands.events import EventRow, events_rows
 from gpuwatch.commands.report import SUMS, WHO, total_cells, usage_notes
-from gpuwatch.commands.report_charts import OTHERS, SLOTS, UNSEEN, Bar, Chart, render_chart
+from gpuwatch.commands.report_charts import OTHERS, SIGNS, SLOTS, UNSEEN, Bar, Chart, render_chart
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.minute import Minute
 from gpuwatch.recorder.minutes import read_minutes
@@ -203,7 +203,7 @@ def render_page(page: Page) -> str:
         _facts(page),
         *(f"<p>{escape(words)}</p>" for words in _unknown(page)),
         "<section>\n<h2>GPUs over time</h2>",
-        _explanation(page, colors),
+        _explanation(page),
         '<div class="cards">',
         *_cards(page, edges, found, colors, names, chosen),
         "</div>\n</section>",
@@ -255,9 +255,10 @@ def _unknown(page: Page) -> Iterator[str]:
         gaps = _gaps(page)
         listed = ", ".join(_span(*gap) for gap in gaps[:MOST_GAPS])
         more = f", and {len(gaps) - MOST_GAPS} more" if len(gaps) > MOST_GAPS else ""
+        when = f" ({listed}{more})" if listed else ""
         yield (
-            f"Nothing is known of {long_duration(lost)} of these {long_duration(span)}: gpuwatch was not running"
-            f"{f' ({listed}{more})' if listed else ''}. The charts have gaps there, and the tables leave it out."
+            f"Nothing is known of {long_duration(lost)} of these {long_duration(span)}: gpuwatch was not running, or "
+            f"no GPU answered{when}. The charts have gaps there, and the tables leave it out."
         )
     for words in usage_notes(page.parts[0].total):
         yield f"{words[0].upper()}{words[1:]}."
@@ -275,7 +276,7 @@ def _gaps(page: Page) -> list[tuple[float, float]]:
     return gaps
 
 
-def _explanation(page: Page, colors: dict[str, int]) -> str:
+def _explanation(page: Page) -> str:
     if not page.series.means:
         return "<p>There are no values of this time.</p>"
     words = (
@@ -283,8 +284,8 @@ def _explanation(page: Page, colors: dict[str, int]) -> str:
     )
     if page.series.step >= _HOUR:
         words = (
-            "Means of each hour: memory of the listed processes, stacked by owner, and the part of the time in which a "
-            "process ran a kernel."
+            "Means of what was watched of each hour: memory of the listed processes, stacked by owner, and the part of "
+            "the time in which a process ran a kernel."
         )
     words += " Gaps are times without values."
     if page.series.events.alerts:
@@ -356,7 +357,7 @@ def _legend(values: GpuValues, colors: dict[str, int], names: dict[str, str]) ->
 
 
 def _swatch(slot: int | None) -> str:
-    return "" if slot is None else f'<i class="swatch o{slot}"></i>'
+    return "" if slot is None else f'<i class="swatch o{slot}">{SIGNS[slot]}</i>'
 
 
 def _bar(alert: Alert, number: int, page: Page) -> Bar:
@@ -503,6 +504,8 @@ def _check(folder: int, name: str) -> int:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         if not stat.S_ISREG(facts.st_mode):
             raise files.UnsafePathError("it is not a regular file")
+        if facts.st_uid != os.geteuid():
+            raise files.UnsafePathError(f"it belongs to uid {facts.st_uid}")
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         with open(file, "rb") as content:
             begun = content.read(len(START))
@@ -539,10 +542,12 @@ def _variables(owners: str, **others: str) -> str:
 LIGHT: Final = _variables(
     LIGHT_OWNERS, base="#fcfcfa", card="#ffffff", strong="#000000", text="#30353d", quiet="#5f6672", grid="#dfe2e6",
     used="#d9dde3", line="#30353d", note="#0b5cba", warning="#9a6200", critical="#c01f2c", mark="#fff3c9",
+    sign="#ffffff",
 )  # fmt: skip
 DARK: Final = _variables(
     DARK_OWNERS, base="#14161b", card="#1a1d23", strong="#f2f4f7", text="#c5cad3", quiet="#98a0ae", grid="#31363f",
     used="#3a404b", line="#e4e7ec", note="#74b4f5", warning="#e8b650", critical="#ff7070", mark="#3b3a20",
+    sign="#14161b",
 )  # fmt: skip
 
 _STYLE: Final = f""":root {{ color-scheme: light dark; {LIGHT} }}
@@ -571,7 +576,8 @@ header p {{ margin: 2px 0; }}
 .legend {{ list-style: none; display: flex; flex-wrap: wrap; gap: 0 14px; margin: 2px 0 0; padding: 0; }}
 .legend {{ font-size: 13px; }}
 .legend li {{ min-width: 0; max-width: 100%; }}
-.swatch {{ display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 6px; }}
+.swatch {{ display: inline-block; width: 15px; border-radius: 3px; margin-right: 6px; color: var(--sign); }}
+.swatch {{ font: 11px/15px system-ui, "DejaVu Sans", sans-serif; text-align: center; vertical-align: 1px; }}
 {" ".join(f".o{slot} {{ background: var(--owner{slot}); }}" for slot in range(OTHERS + 1))}
 table {{ border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }}
 th, td {{ text-align: left; vertical-align: top; padding: 4px 10px 4px 0; border-bottom: 1px solid var(--grid); }}

@@ -60,6 +60,17 @@ def test_events_of_a_recording_are_those_that_were_raised(call: Call, day: str) 
     assert err == f"gpuwatch: the recording covers {time_of(0)} to {time_of(449)}\n"
 
 
+def test_a_page_of_a_recording_has_its_minutes_events_and_span(call: Call, day: str, tmp_path: Path) -> None:
+    code, out, err = call("report", "--recording", day, "--html", str(tmp_path / "page.html"), has_driver=False)
+    text = (tmp_path / "page.html").read_text()
+    assert (code, out, "page.html is written" in err) == (0, "", True)
+    assert f"{time_of(0)[:16]} to " in text
+    assert "from a recording" in text
+    assert "GPU 5 lost: it needs a reset or a reboot" in text
+    assert text.count("<svg") == 8
+    assert "<bdi>ada</bdi>" in text
+
+
 def test_events_of_the_last_minute_are_made_from_its_snapshots(call: Call, tmp_path: Path) -> None:
     short = str(record(tmp_path / "short.gz", demo(50)))
     _, out, _ = call("events", "--recording", short, "--json", has_driver=False)

@@ -151,6 +151,7 @@ def test_a_chart_has_each_owner_and_gaps_as_gaps() -> None:
     area = re.search(r'd="([^"]*)"[^>]*style="fill: var\(--owner3\)"', svg)
     assert area is not None
     assert area[1].count("M") == 2
+    assert re.search(r"<text[^>]*>3</text>", svg)
     assert '<a href="#e"' in svg
     assert "#00fe" not in svg
 
