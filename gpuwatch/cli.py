@@ -32,7 +32,7 @@ COMMANDS: Final = {
     "config": "show, check or create a gpuwatch.toml",
     "doctor": "check the driver, permissions, terminal and files, and say how to mend what is wrong",
     "docs": "show the guide, one page per subject",
-    "completion": "print the completions for a shell: bash, zsh or tcsh",
+    "completion": "print the completions for a shell: bash, zsh, fish or tcsh",
 }
 """Help text of each command; the module `gpuwatch.commands.NAME` runs it."""
 

@@ -44,6 +44,7 @@ def wheel_starts() -> None:
         gpuwatch = folder / "venv" / "bin" / "gpuwatch"
         step("start it", gpuwatch, "--version", cwd=folder)
         step("show its guide", gpuwatch, "docs", "guide", cwd=folder)
+        step("print its completions", gpuwatch, "completion", "bash")
         step("start its demo", gpuwatch, "--demo", "--once", cwd=folder)
 
 

@@ -211,6 +211,7 @@ _OTHER_FILES: Final = {
     ".1": "Man page, generated.",
     ".bash": "Completions for bash, generated.",
     ".zsh": "Completions for zsh, generated.",
+    ".fish": "Completions for fish, generated.",
     ".tcsh": "Completions for tcsh, generated.",
 }
 

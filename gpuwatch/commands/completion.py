@@ -9,7 +9,7 @@ from typing import Final
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags
 
-SHELLS: Final = ("bash", "zsh", "tcsh")
+SHELLS: Final = ("bash", "zsh", "fish", "tcsh")
 
 FOLDER: Final = Path(__file__).parent.parent / "shell"
 """The completions and the man page, which `python -m tests.docs` makes from the parser."""
@@ -17,7 +17,7 @@ FOLDER: Final = Path(__file__).parent.parent / "shell"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
-    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or tcsh")
+    parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh, fish or tcsh")
 
 
 def main(args: argparse.Namespace, _sampler: object = None) -> int:

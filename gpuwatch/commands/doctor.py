@@ -7,8 +7,10 @@ import ctypes
 import os
 import re
 import shutil
+import sys
+import textwrap
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +33,8 @@ from gpuwatch.text import clean
 
 _NARROWEST: Final = (40, 6)
 """Columns and lines of the smallest terminal that the dashboard is made for."""
+
+_MARK_WIDTH: Final = 4
 
 _TRUE_COLOUR: Final = frozenset({"truecolor", "24bit"})
 
@@ -95,7 +99,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         document = {"version": __version__, "host": snapshot.host, "checks": checks}
         console.print_json(msgspec.json.encode(document).decode())
     else:
-        console.print(*format_checks(checks, color=console.color))
+        console.print(*format_checks(checks, color=console.color, width=console.width))
     return int(any(one.mark is Mark.MEND for one in checks))
 
 
@@ -110,17 +114,26 @@ def _snapshot(args: argparse.Namespace, sampler: SamplerProcess | None) -> tuple
         return Snapshot(state=SourceState.SILENT, host=clean(os.uname().nodename)), str(error)
 
 
-def format_checks(checks: list[Check], *, color: bool) -> Iterator[str]:
-    """Yield a line for each check, and below it the step that mends it."""
-    width = max(len(one.name) for one in checks)
+def format_checks(checks: Sequence[Check], *, color: bool, width: int | None = None) -> Iterator[str]:
+    """Yield a line for each check, and below it the step that mends it; folded at `width` cells (None: not folded)."""
+    longest = max(len(one.name) for one in checks)
+    indent = longest + _MARK_WIDTH + 4
     colors = {Mark.OK: GREEN, Mark.MEND: YELLOW}
     for one in checks:
-        mark = f"{one.mark:<4}"
+        head, *rest = _fold(one.found, width, indent)
+        mark = f"{one.mark:<{_MARK_WIDTH}}"
         if color and one.mark in colors:
             mark = f"\x1b[{colors[one.mark]}m{mark}\x1b[0m"
-        yield f"{mark}  {one.name:<{width}}  {one.found}"
+        yield f"{mark}  {one.name:<{longest}}  {head}"
+        yield from (f"{'':<{indent}}{line}" for line in rest)
         if one.mend:
-            yield f"{'':<{width + 8}}→ {one.mend}"
+            yield from (f"{'':<{indent}}{line}" for line in _fold(f"→ {one.mend}", width, indent))
+
+
+def _fold(words: str, width: int | None, indent: int) -> list[str]:
+    """Fold words at the width of a terminal; a word that is longer, such as a path, stays whole."""
+    room = max((width or sys.maxsize) - indent, _NARROWEST[0] // 2)
+    return textwrap.wrap(words, room, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -213,7 +226,7 @@ def _ptrace(machine: Machine) -> Check:
 
 def _container(machine: Machine, snapshot: Snapshot) -> Iterator[Check]:
     if not in_container(machine.proc, machine.root, machine.environ):
-        yield Check("container", Mark.OK, "none")
+        yield Check("container", Mark.OK, "gpuwatch runs in none")
         return
     able = machine.environ.get("NVIDIA_DRIVER_CAPABILITIES")
     if able and not {"all", "utility"} & {word.strip() for word in able.split(",")}:
@@ -225,9 +238,9 @@ def _container(machine: Machine, snapshot: Snapshot) -> Iterator[Check]:
         found = "it has PIDs of its own: processes outside have no owner, and nothing is ended"
         yield Check("container", Mark.MEND, found, "start it with --pid=host")
     elif snapshot.state is SourceState.OK:
-        yield Check("container", Mark.OK, "gpuwatch runs in one, and sees the processes of the host")
+        yield Check("container", Mark.OK, "gpuwatch runs in a container, and sees the processes of the host")
     else:
-        yield Check("container", Mark.NOTE, "gpuwatch runs in one")
+        yield Check("container", Mark.NOTE, "gpuwatch runs in a container")
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ _shtab_gpuwatch_report___by_choices=(user gpu job)
 _shtab_gpuwatch_events___rule_choices=(XID data-stale dead-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-at-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)
 _shtab_gpuwatch_replay___theme_choices=(dark light)
 _shtab_gpuwatch_docs_pos_0_choices=(guide shares alerts configuration stream service recording shell python design security)
-_shtab_gpuwatch_completion_pos_0_choices=(bash zsh tcsh)
+_shtab_gpuwatch_completion_pos_0_choices=(bash zsh fish tcsh)
 _shtab_gpuwatch_pos_0_choices=(explain visible pick run strays kill report events replay watch status config doctor docs completion)
 _shtab_gpuwatch___theme_choices=(dark light)
 

@@ -35,5 +35,5 @@ complete gpuwatch \
         'p/1/(explain visible pick run strays kill report events replay watch status config doctor docs completion)/' \
         'n/replay/f/' \
         'n/docs/(guide shares alerts configuration stream service recording shell python design security)/' \
-        'n/completion/(bash zsh tcsh)/' \
+        'n/completion/(bash zsh fish tcsh)/' \
         'p/*/()/'

@@ -10,7 +10,7 @@
 
 _shtab_gpuwatch_commands() {
   local _commands=(
-    completion:'Print the completions for a shell: bash, zsh or tcsh.'
+    completion:'Print the completions for a shell: bash, zsh, fish or tcsh.'
     config:'Show, check or create a gpuwatch.toml.'
     docs:'Show the guide, one page per subject.'
     doctor:'Check the driver, permissions, terminal and files, and say how to mend what is wrong.'
@@ -66,7 +66,7 @@ _shtab_gpuwatch_completion_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--ascii[print only ASCII characters]"
-  ":bash, zsh or tcsh:(bash zsh tcsh)"
+  ":bash, zsh, fish or tcsh:(bash zsh fish tcsh)"
 )
 
 # guard to ensure default positional specs are added only once per session

@@ -214,6 +214,20 @@ def test_a_store_that_is_being_written_is_not_opened() -> None:
     assert Path(f"{own_store()}-journal").read_bytes() == b"half a write"
 
 
+def test_lines_are_folded_at_the_width_of_the_terminal() -> None:
+    checks = [
+        Check("driver", Mark.MEND, "word " * 30 + "/a/path/that/stays/whole" * 3, "step " * 30),
+        Check("a", Mark.OK, "b"),
+    ]
+    lines = list(doctor.format_checks(checks, color=False, width=60))
+    assert [line for line in lines if len(line) > 60 and "whole" not in line] == []
+    assert lines[0].startswith("mend  driver  word")
+    assert all(line.startswith(" " * 14) for line in lines[1:-1])
+    assert lines[-1] == "ok    a       b"
+    assert len(list(doctor.format_checks(checks, color=False))) == 3
+    assert "\x1b[33mmend\x1b[0m" in next(iter(doctor.format_checks(checks, color=True)))
+
+
 def test_the_command_reads_the_driver_in_a_child(driver: Driver, run: Run) -> None:
     driver.gpus = [Gpu(0), Gpu(1)]
     done = run("doctor", "--json")
