@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+import time
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuwatch import units
-from gpuwatch.units import GIB, KIB, MIB, TIB
+from gpuwatch.units import GIB, KIB, MIB, TIB, format_moment, parse_moment
 
 
 def percent_of_100(part: float) -> str:
@@ -204,3 +205,30 @@ def test_parsing_raises_nothing_but_value_error(text: str) -> None:
 )
 def test_numbers_in_short(numbers: list[int], words: str) -> None:
     assert units.ranges(numbers) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "near", "expected"),
+    [
+        ("2026-11-21 03:10", 0, "2026-11-21 03:10:00"),
+        (" 2026-11-21T03:10:22 ", 0, "2026-11-21 03:10:22"),
+        ("2020-01-01 03:10", 0, "2020-01-01 03:10:00"),
+        ("13:00", 0, "2026-11-20 13:00:00"),
+        ("13:00", 48, "2026-11-21 13:00:00"),
+        ("4:05:06", 0, "2026-11-21 04:05:06"),
+        ("12:30", 0, "2026-11-20 12:30:20"),  # the minute in which the span begins
+        ("12:30:20", 0, "2026-11-20 12:30:20"),
+        ("12:30:20", 48, "2026-11-21 12:30:20"),
+    ],
+)
+def test_a_clock_time_is_on_the_day_that_puts_it_into_the_span(text: str, near: float, expected: str) -> None:
+    first = time.mktime((2026, 11, 20, 12, 30, 20, 0, 0, -1))
+    last = time.mktime((2026, 11, 21, 18, 0, 0, 0, 0, -1))
+    found = parse_moment(text, first, last, first + near * 3600)
+    assert format_moment(found) == expected
+
+
+@pytest.mark.parametrize("text", ["", "noon", "25:00", "12:60", "12:00:99", "2026-13-01 03:10", "2026-11-21", "1" * 99])
+def test_what_is_no_clock_time_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(ValueError, match="is not understood; write 03:10, 03:10:22 or '2026-11-21 03:10'"):
+        parse_moment(text, 0.0, 1e9, 0.0)

@@ -58,7 +58,7 @@ def test_the_demo_is_recorded_and_played(driver: Driver, tmp_path: Path, suffix:
         replay.send("T")
         replay.wait_for(" runs · ")
         replay.send("\x1b")
-        replay.wait_for(lambda one: "REPLAY" in one.lines[0])
+        replay.wait_for(lambda one: "PAUSED" in one.lines[0])
         replay.send("++ ")
         replay.wait_for(lambda one: "END OF THE RECORDING" in one.lines[0])
         assert "4×" in replay.lines[0]
