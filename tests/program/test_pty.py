@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gpuwatch import config, files
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.terminal import OURS, Terminal, foreign, modes_on
 
@@ -65,6 +66,37 @@ def test_any_size_to_start_with(busy: Driver, size: tuple[int, int]) -> None:
             terminal.wait_for(lambda one: "q quit" in one.lines[119] and "12.0" in one.text)
         else:
             terminal.wait_for(lambda one: bool(one.text.strip()))
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+        assert_left_well(terminal)
+
+
+def test_choices_and_keys_are_there_at_the_next_start(busy: Driver) -> None:
+    """A remembered order and interval, under a flag and under keys of the configuration; Tab by a real keyboard."""
+    config.path().parent.mkdir(parents=True, exist_ok=True)
+    config.path().write_text('[keys]\npreset = "nvitop"\n')
+    file = files.state_folder() / "dashboard.json"
+
+    def wait_start(terminal: Terminal) -> None:
+        terminal.wait_for(lambda one: "q quit" in one.lines[49] and "12.0" in one.text)
+
+    with Terminal([GPUWATCH], columns=160, rows=50, env=busy.env()) as terminal:
+        wait_start(terminal)
+        terminal.send("/+")  # the order is reversed, as in nvitop
+        terminal.wait_for(lambda one: "▴GiB" in one.text and "every 2 s" in one.lines[0])
+        terminal.send("\t")
+        terminal.wait_for(lambda one: "Tab processes" in one.lines[49])
+        terminal.wait_for(lambda _: file.exists() and json.loads(file.read_bytes()).get("interval") == 2.0)
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+    with Terminal([GPUWATCH, "--interval", "5"], columns=160, rows=50, env=busy.env()) as terminal:
+        wait_start(terminal)
+        terminal.wait_for(lambda one: "▴GiB" in one.text and "every 5 s" in one.lines[0])
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+    file.write_bytes(b"{")
+    with Terminal([GPUWATCH], columns=160, rows=50, env=busy.env()) as terminal:
+        terminal.wait_for(lambda one: "earlier choices are not known" in one.text and "▾GiB" in one.text)
         terminal.send("q")
         assert terminal.wait_exit() == 0
         assert_left_well(terminal)
