@@ -305,7 +305,7 @@ def _cards(
     order = sorted({*lines, *found}, key=lambda gpu: (lines[gpu].gpus if gpu in lines else (1 << 30,), gpu))
     bars: dict[str, list[Bar]] = {}
     for number, alert in enumerate(chosen, 1):
-        bars.setdefault(alert.gpu if alert.gpu in order else "", []).append(_bar(alert, number, page))
+        bars.setdefault(alert.gpu if alert.gpu in order else "", []).extend(alert_bars(alert, number, page))
     hourly = page.series.step >= _HOUR
     for number, gpu in enumerate(order):
         line = lines.get(gpu, UsageLine(""))
@@ -360,13 +360,18 @@ def _swatch(slot: int | None) -> str:
     return "" if slot is None else f'<i class="swatch o{slot}">{SIGNS[slot]}</i>'
 
 
-def _bar(alert: Alert, number: int, page: Page) -> Bar:
-    events = page.series.events
+def alert_bars(alert: Alert, number: int, page: Page) -> Iterator[Bar]:
+    """Yield the times in which an alert was seen to hold: all of it but those in which gpuwatch was not running."""
+    events, severity = page.series.events, max(alert.most, alert.severity).name.lower()
     end = alert.ended if alert.ended is not None else page.until if events.watched else events.watched_until
-    since = min(max(alert.raised, page.since), page.until)
-    until = min(max(end or alert.seen, since), page.until)
-    severity = max(alert.most, alert.severity).name.lower()
-    return Bar(since, until, severity, alert.rule == OVERSHOOT, f"event-{number}")
+    begin = min(max(alert.raised, page.since), page.until)
+    end = min(max(end or alert.seen, begin), page.until)
+    for gap in sorted(gap for gap in events.gaps if not gap.lost and begin < gap.until and gap.since < end):
+        if begin < gap.since:
+            yield Bar(begin, gap.since, severity, alert.rule == OVERSHOOT, f"event-{number}")
+        begin = gap.until
+    if begin <= end:
+        yield Bar(begin, end, severity, alert.rule == OVERSHOOT, f"event-{number}")
 
 
 def _chosen_events(events: Events) -> list[Alert]:

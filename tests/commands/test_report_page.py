@@ -24,6 +24,7 @@ from gpuwatch.minute import Minute
 from gpuwatch.recorder.store import Events, Gap
 from gpuwatch.ui import theme
 from gpuwatch.units import GIB
+from tests.support.recording import alert, ended
 from tests.support.reporting import HOSTILE, SINCE, page_of, value_minute
 from tests.support.storing import HOUR, batch, hours, save
 
@@ -186,6 +187,14 @@ def test_hours_without_a_figure_for_use_have_no_utilization(tmp_path: Path) -> N
 def test_gaps_are_rows_of_the_events() -> None:
     series = Series(events=Events(gaps=(Gap(SINCE, SINCE + 7200),), exists=True))
     assert "gpuwatch was not running" in "".join(Reader(render_page(page_of(series=series))).text)
+
+
+def test_an_alert_has_no_bar_while_nobody_watched() -> None:
+    event = ended(alert(title="hot", gpu="GPU-0", raised=SINCE + 600.0), after=3000.0)
+    gaps = (Gap(SINCE + 1200, SINCE + 2400), Gap(SINCE + 1800, SINCE + 1900, lost=3))
+    found = page_of(series=Series(events=Events(alerts=(event,), gaps=gaps, exists=True)))
+    bars = [(bar.since - SINCE, bar.until - SINCE) for bar in report_page.alert_bars(event, 1, found)]
+    assert bars == [(600.0, 1200.0), (2400.0, 3600.0)]
 
 
 # ---------------------------------------------------------------------------------------------------------------
