@@ -30,7 +30,7 @@ _MODULES = {
     **dict.fromkeys(("GpuwatchError", "UnavailableError", "UsageError"), "gpuwatch.errors"),
     **dict.fromkeys(("Gpu", "Holding", "Process", "Reason", "Snapshot", "known"), "gpuwatch.model"),
 }
-"""Module of each name. It is imported when the name is used, so that `import gpuwatch` takes a millisecond."""
+"""Module of each name. It is imported when the name is used: `import gpuwatch` alone loads none of them."""
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of gpuwatch
 
