@@ -85,6 +85,10 @@ PICTURES = (
 )
 
 
+REPORTS = ("report-dark-1280x1250.png", "report-light-1280x1250.png")
+"""Pictures of a report's page."""
+
+
 def with_gpus(source: DemoSource, second: float, count: int) -> Snapshot:
     """Return the demo's snapshot with a multiple of its GPUs: the others are as they were at other times."""
     seen = source.at(second)
@@ -184,9 +188,8 @@ def draw_report(folder: Path) -> None:
         store, page = Path(temporary, "store.sqlite"), Path(temporary, "page.html")
         save_demo(store, WALL)
         write_page(store, page, WALL, "6h")
-        for theme in ("dark", "light"):
-            file = folder / f"report-{theme}-1280x1250.png"
-            browser.screenshot(page, file.absolute(), 1280, 1250, dark=theme == "dark")
+        for name in REPORTS:
+            browser.screenshot(page, (folder / name).absolute(), 1280, 1250, dark="dark" in name)
 
 
 def main(folder: Path) -> None:

@@ -257,8 +257,8 @@ def _unknown(page: Page) -> Iterator[str]:
         more = f", and {len(gaps) - MOST_GAPS} more" if len(gaps) > MOST_GAPS else ""
         when = f" ({listed}{more})" if listed else ""
         yield (
-            f"Nothing is known of {long_duration(lost)} of these {long_duration(span)}: gpuwatch was not running, or "
-            f"no GPU answered{when}. The charts have gaps there, and the tables leave it out."
+            f"{long_duration(lost)} of {long_duration(span)} are not known: gpuwatch was not running, or no GPU "
+            f"answered{when}. The charts have gaps there, and the tables leave it out."
         )
     for words in usage_notes(page.parts[0].total):
         yield f"{words[0].upper()}{words[1:]}."

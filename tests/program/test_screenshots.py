@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests import CHECKOUT
-from tests.screenshots import PICTURES, draw
+from tests.screenshots import PICTURES, REPORTS, draw
 
 pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
 """Minutes of simulation, which take ten times as long while lines are counted; their code is counted elsewhere."""
@@ -27,7 +27,7 @@ async def test_the_pictures_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_every_picture_of_the_readme_is_drawn_by_the_script() -> None:
     readme = (FOLDER.parent / "README.md").read_text()
-    names = {f"screenshots/{picture.name}.svg" for picture in PICTURES}
+    names = {f"screenshots/{name}" for name in (*REPORTS, *(f"{picture.name}.svg" for picture in PICTURES))}
     shown = {word for word in readme.replace(")", " ").replace("(", " ").split() if word.startswith("screenshots/")}
     assert shown <= names
     assert shown
