@@ -45,6 +45,7 @@ from gpuwatch.recorder.store import (
     StoreError,
     changed_marks,
     check_file,
+    check_pages,
     file_state,
     lock_path,
     marks_of,
@@ -410,6 +411,7 @@ class EventsPart(_Part):
 
     def _take_over(self) -> Ledger:
         now = self._wall()
+        check_pages(self.store.path)  # a page of an old event is read by others alone, and must not be damaged
         found = read_events(self.store.path, now - UNWATCHED)
         # The lock is ours: what its holder touched last is known from when it was acquired.
         stamps = [self._lock.touched or 0.0, found.watched_until or 0.0 if not found.watched else 0.0]

@@ -225,7 +225,7 @@ def _code(error: Exception) -> int:
 def _explain(error: Exception, path: Path) -> tuple[type[StoreError], str]:
     """Return the class of the error to raise, and its words."""
     code = _code(error)
-    kind: type[StoreError] = StoreError
+    kind: type[StoreError] = type(error) if isinstance(error, StoreError) else StoreError
     match code & 0xFF:
         case sqlite3.SQLITE_FULL:
             return kind, files.words(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), None)
@@ -532,6 +532,14 @@ def write_events(connection: Connection, alerts: Iterable[Alert], gaps: Iterable
     connection.executemany(_EVENT, rows)
     connection.executemany("INSERT INTO gaps VALUES (?, ?, ?)", gaps)
     write_about(connection, "written", now)
+
+
+def check_pages(path: Path) -> None:
+    """Check all pages of a store; raises DamagedError, and StoreError where it cannot be read."""
+    with contextlib.suppress(FileNotFoundError), reading(path) as connection:
+        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise DamagedError(f"it is damaged ({found})")
 
 
 def read_events(path: Path, since: float | None = None, *, named: bool = False) -> Events:
