@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 
-from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.flags import parse_indices
 from gpuwatch.commands.startup import configured, fixed_settings, interval_of, open_source
 from gpuwatch.errors import UsageError
@@ -21,7 +20,6 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     config = configured(args)
     remembered = Remembered() if args.demo else read_choices(fixed_settings(args))
     seconds = remembered.interval or interval_of(args, config)
-    check_filter_flag(args, config)
     source = open_source(args, config, sampler, interval=seconds, only=only, tmux=config.tmux)
     try:
         from gpuwatch.commands.dashboard_app import show

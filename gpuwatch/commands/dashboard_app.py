@@ -58,6 +58,7 @@ def show(
 
     The watch starts before Textual is imported, so that real data is there by the first paint.
     """
+    first_filter = check_filter_flag(args, config)
     app: GpuwatchApp | None = None
 
     def publish(frame: Frame) -> None:
@@ -83,7 +84,7 @@ def show(
         _check_first(watch, wait=args.wait)
         app = GpuwatchApp(
             watch=watch,
-            options=remembered.over(dashboard_options(config, seconds, first_filter=check_filter_flag(args, config))),
+            options=remembered.over(dashboard_options(config, seconds, first_filter=first_filter)),
             helpers=_helpers(args, config, seconds, watch, sinks, source, remembered),
         )
         sinks.open(app)
