@@ -114,8 +114,8 @@ def test_every_view_of_the_dashboard(machine: Machine) -> None:
         terminal.wait_for("no process matches")
         leave(terminal, "user:ada")
         terminal.send("?")
-        terminal.wait_for("Filter: processes")
-        leave(terminal, "Filter: processes")
+        terminal.wait_for("Keys, marks and words explained")
+        leave(terminal, "Keys, marks and words explained")
         # An alert about the GPU with the hostile name, as a toast while the strip is frozen, and then in the strip.
         terminal.send("p")
         terminal.wait_for("PAUSED")
