@@ -128,7 +128,7 @@ async def test_a_toast_comes_where_the_alerts_are_out_of_sight_or_it_covers_noth
     assert room_for_toasts(120, 36)
     assert not room_for_toasts(100, 50)
     assert not room_for_toasts(160, 30)
-    for keys, told in (([], 0), (["p"], 1), (["question_mark"], 1)):
+    for keys, told in (([], 0), (["p"], 1), (["question_mark"], 1), (["C"], 0)):
         async with running(frame(machine(2)), (80, 24)) as (app, pilot):
             await pilot.press(*keys)
             await hand(app, pilot, frame(machine(2), alert(1)))
