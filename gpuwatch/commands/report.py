@@ -290,7 +290,7 @@ def _main_html(args: argparse.Namespace, since: float, now: float) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "gpuwatch":
             raise
-        raise UsageError("--html needs matplotlib: pip install 'gpuwatch[html]'") from None
+        raise UsageError("--html needs matplotlib: pip install '.[html]' in the clone of gpuwatch") from None
 
     path = Path(args.html)
     report_page.check_target(path)
@@ -338,7 +338,7 @@ def _read(file: str | None, by: By, since: float, most: int | None) -> UsageRepo
             raise UsageError(f"--file: {error}; allowed is a store that gpuwatch wrote") from None
         raise
     if not report.exists and not file:
-        raise GpuwatchError("nothing was kept yet: leave `gpuwatch watch` running")
+        raise GpuwatchError("nothing was recorded yet: leave `gpuwatch watch` running")
     return report
 
 

@@ -267,4 +267,6 @@ def test_without_matplotlib_one_line_names_the_extra(
         monkeypatch.delattr(commands, name, raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert report(store, tmp_path / "page.html") == 2
-    assert capsys.readouterr().err == "gpuwatch: --html needs matplotlib: pip install 'gpuwatch[html]'\n"
+    assert (
+        capsys.readouterr().err == "gpuwatch: --html needs matplotlib: pip install '.[html]' in the clone of gpuwatch\n"
+    )
