@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Final
 
 from gpuwatch.alerts.alert import Alert, Unit
@@ -10,6 +11,20 @@ from gpuwatch.units import duration, gib, long_duration
 
 UNFINISHED: Final = "ongoing when gpuwatch stopped"
 """End of an event that no gpuwatch saw end."""
+
+SAME: Final = 30.0
+"""Largest difference in seconds between the starts of one event as two gpuwatch record it."""
+
+
+def without_known(logged: Iterable[Alert], known: Iterable[Alert]) -> list[Alert]:
+    """Return the events of the log that are not in `known`.
+
+    Whoever writes the log may be another gpuwatch, which raised the same event under an id of its own.
+    """
+    starts: dict[str, list[float]] = {}
+    for alert in known:
+        starts.setdefault(alert.key, []).append(alert.raised)
+    return [one for one in logged if not any(abs(one.raised - start) <= SAME for start in starts.get(one.key, ()))]
 
 
 def moment(at: float, now: float) -> str:

@@ -378,8 +378,8 @@ def events_until(events: Iterable[Alert], at: float) -> tuple[Alert, ...]:
     """Return the events that had begun at a wall-clock time; those that ended later are ongoing."""
     return tuple(
         alert
-        if alert.ended is None or alert.ended <= at
-        else msgspec.structs.replace(alert, ended=None, how="", lasted=at - alert.raised)
+        if alert.ended is not None and alert.ended <= at
+        else msgspec.structs.replace(alert, ended=None, how="", lasted=min(alert.lasted, at - alert.raised))
         for alert in events
         if alert.raised <= at
     )

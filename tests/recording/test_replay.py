@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Alert
@@ -208,3 +209,9 @@ def test_events_until_a_time_know_nothing_of_what_came_later(
     found = events_until([over], EPOCH + second)
     assert [(one.id, one.ended and one.ended - EPOCH) for one in found] == known
     assert all(one.how == "" and one.lasted == EPOCH + second - one.raised for one in found if one.ended is None)
+
+
+def test_events_that_hold_when_the_recording_ends_lasted_no_longer_than_to_that_time() -> None:
+    holds = msgspec.structs.replace(alert("b", raised=EPOCH + 50.0), lasted=100.0)
+    assert [one.lasted for one in events_until([holds], EPOCH + 70.0)] == [20.0]
+    assert [one.lasted for one in events_until([holds], EPOCH + 900.0)] == [100.0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import threading
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpuwatch.analysis.rows import rows, share_words
 from gpuwatch.history import History
 from gpuwatch.minute import Minute
 from gpuwatch.model import Health, Instance, Reason, Snapshot, Xid
@@ -227,6 +229,27 @@ async def test_the_events_of_the_log_are_listed() -> None:
     async with running(watched(5), (160, 50), helpers=log) as (app, pilot):
         app.show_gpu(gpu(0).key)
         await until(pilot, lambda: "of yesterday" in text(app))
+
+
+async def test_an_event_that_another_gpuwatch_logged_under_its_own_id_is_listed_once() -> None:
+    now = watched(5)
+    ours = alert(0)
+    log = Helpers(events=lambda: Events(alerts=(alert(0, id="other", raised=ours.raised - 2.0),), exists=True))
+    async with running(dataclasses.replace(now, alerts=(ours,)), (160, 50), helpers=log) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await until(pilot, lambda: ours.title in text(app) and not sheet(app).reading)
+        await pilot.pause()
+        assert text(app).count(ours.title) == 1
+
+
+async def test_the_limit_of_a_process_is_written_as_in_the_list_of_processes() -> None:
+    unread = process(11, "ada", declared=None)
+    seen = snapshot([gpu(0, holdings=(holding(11, 30.0), holding(12, 10.0)))], [unread, process(12, "ben")])
+    async with running(frame(seen), (160, 50)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        listed = ["/".join(share_words(row)) for row in rows(seen)]
+        await until(pilot, lambda: all(one in text(app) for one in listed))
+        assert listed[0].endswith("/?")
 
 
 async def test_older_values_are_read_once_and_in_the_background() -> None:

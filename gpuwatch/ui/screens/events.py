@@ -14,7 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from gpuwatch.alerts.alert import Alert, Severity
-from gpuwatch.analysis.events import UNFINISHED, lasted_words, state_words, value_words
+from gpuwatch.analysis.events import UNFINISHED, lasted_words, state_words, value_words, without_known
 from gpuwatch.analysis.filters import (
     Figure,
     Grammar,
@@ -151,8 +151,6 @@ class EventList(RowList[Alert]):
 
 READ_EVERY: Final = 3.0
 """Seconds between two readings of the log, which another gpuwatch may be writing."""
-SAME: Final = 30.0
-"""Largest difference in seconds between the starts of one event as two gpuwatch record it."""
 
 
 def _as_known(alert: Alert, log: Events) -> Alert:
@@ -332,16 +330,7 @@ class EventsScreen(ListScreen[EventList]):
 
     def _every(self) -> list[Alert]:
         """Return all events, each once."""
-        ours: dict[str, list[float]] = {}
-        for alert in self._live.values():
-            ours.setdefault(alert.key, []).append(alert.raised)
-        # Whoever writes the log may be another gpuwatch, which raised the same event under an id of its own.
-        logged = [
-            alert
-            for alert in self._logged.values()
-            if not any(abs(alert.raised - raised) <= SAME for raised in ours.get(alert.key, ()))
-        ]
-        return [*logged, *self._live.values()]
+        return [*without_known(self._logged.values(), self._live.values()), *self._live.values()]
 
     def found(self) -> list[Alert]:
         """Return the events that match, the newest first."""

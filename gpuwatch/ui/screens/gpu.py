@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.people import names
-from gpuwatch.analysis.rows import Row, rows
+from gpuwatch.analysis.rows import Row, rows, share_words
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Process, Reading, Reason, known, number
 from gpuwatch.monitor import Frame
@@ -25,7 +25,7 @@ from gpuwatch.ui.widgets.graph import Curve, Graph, Limit, Mark, Values
 from gpuwatch.ui.widgets.lines import Line, LineBuilder
 from gpuwatch.ui.widgets.table import Cell, Column, Table, title_line
 from gpuwatch.ui.widgets.table import Row as TableRow
-from gpuwatch.units import GIB, MIB, duration, gib, long_duration, percent, size
+from gpuwatch.units import GIB, MIB, duration, gib, long_duration, size
 
 _FAULTS: Final = ("hw thermal", "sw thermal", "power brake")
 """Reasons for low clocks that are a fault; at the power limit a busy GPU mostly is."""
@@ -87,15 +87,13 @@ class ProcessBlock:
         ground: Ground = "cursor" if place == self.cursor else "base"
         missing = skin.glyphs.missing
         memory, sm = row.holding.memory, row.holding.sm
-        share = missing if row.share is None else percent(row.share, 100)
-        limit = missing if row.declared is None else percent(row.declared, 100)
         cells: dict[str, Cell] = {
             "cursor": ((skin.glyphs.cursor if place == self.cursor else "", "strong"),),
             "initial": ((skin.styles.initial(row.process.uid), skin.styles.badge(row.process.uid, ground)),),
             "user": ((row.owner, "text"),),
             "pid": ((str(row.holding.pid), "muted"),),
             "memory": ((gib(memory) if known(memory) else missing, "strong"),),
-            "limit": ((f"{share}/{limit}", "text"),),
+            "limit": (("/".join(share_words(row)), "text"),),
             "sm": ((f"{sm:.0f}" if known(sm) else missing, "text"),),
             "idle": ((_idle(row, skin), "muted"),),
             "command": ((row.brief, "text"),),

@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from gpuwatch.alerts.alert import Alert
-from gpuwatch.analysis.events import lasted_words, moment, state_words
+from gpuwatch.analysis.events import lasted_words, moment, state_words, without_known
 from gpuwatch.text import clean
 from gpuwatch.timeline import Key, Metric
 from gpuwatch.ui.options import Helpers
@@ -255,7 +255,8 @@ class GraphSheet(Sheet):
     def events(self, is_meant: Callable[[Alert], bool], ended: Iterable[Alert]) -> list[Alert]:
         """Return the events that `is_meant` accepts, the newest first: those that hold, that ended, and of the log."""
         found: dict[str, Alert] = {}
-        for alert in (*self.frame.alerts, *ended, *self.recorded):
+        ours = (*self.frame.alerts, *ended)
+        for alert in (*ours, *without_known(self.recorded, ours)):
             if is_meant(alert):
                 found.setdefault(alert.id or f"{alert.key} {alert.raised}", alert)
         return sorted(found.values(), key=lambda one: -one.raised)
