@@ -81,6 +81,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json")
     add_refused_demo(parser)
+    parser.epilog = (
+        "Exit codes: 0 nothing to mend, 1 something to mend (a missing driver too), 2 bad usage. "
+        "Data on stdout, messages on stderr."
+    )
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
