@@ -58,7 +58,10 @@ def test_a_script_that_was_edited_after_the_start(tmp_path: Path) -> None:
     path.write_text(SOURCE)
     earlier = time.time() - 3600
     os.utime(path, (earlier, earlier))
-    with sharing("train.py", cwd=tmp_path, first="fork = os.fork()\nif fork: print(fork, flush=True)") as process:
+    first = (
+        "r, w = os.pipe()\nfork = os.fork()\nif fork: print(fork, flush=True); os.write(w, b'.')\nelse: os.read(r, 1)"
+    )
+    with sharing("train.py", cwd=tmp_path, first=first) as process:
         scripts = [reader.read(pid, scan=seen).script for pid in (process.pid, int(process.said[0]))]
         assert [script.edited for script in scripts if script] == [False, False]
         later = time.time() + 3600
