@@ -41,7 +41,7 @@ Owner: TypeAlias = tuple[int, int]
 
 
 class Metric(StrEnum):
-    """What a series measures, in the units of `gpuwatch.model`."""
+    """Metric of a series, in the units of `gpuwatch.model`."""
 
     USED = "used"
     """Used memory of a GPU in bytes. Of several samples in a second the highest counts; here and in `MEMORY`."""

@@ -75,7 +75,7 @@ class ListFilter(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Grammar(Generic[T]):
-    """What the items of one list can be filtered by."""
+    """Terms by which the items of one list can be filtered."""
 
     keys: Mapping[str, Callable[[str], Term[T]]]
     """Keys of `KEYS`, each with the parser of its values."""
@@ -86,7 +86,7 @@ class Grammar(Generic[T]):
 
     @property
     def allowed(self) -> str:
-        """What this list can be filtered by, in words."""
+        """Description of these terms, in words."""
         compared = [f"{', '.join(self.figures)} with > >= < <= ="] * bool(self.figures)
         return ", ".join([*(f"{key}:" for key in self.keys), *self.flags, *compared])
 

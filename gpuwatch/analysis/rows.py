@@ -317,4 +317,4 @@ _ROW_FIGURES: Final[Mapping[str, Figure[Row]]] = {
 }
 
 ROW_GRAMMAR: Final = Grammar(_ROW_KEYS, _anywhere, _ROW_FIGURES, {"mine": lambda row: row.mine})
-"""What the process list can be filtered by."""
+"""Terms by which the process list can be filtered."""

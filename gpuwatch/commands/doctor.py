@@ -67,7 +67,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What is checked; a test hands in its own."""
+    """Checks to run; a test passes its own."""
 
     proc: Path = procfs.PROC
     root: Path = Path("/")

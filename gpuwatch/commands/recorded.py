@@ -1,4 +1,4 @@
-"""What commands read from a recording: a snapshot, or its events and use in a temporary store."""
+"""Recordings as commands read them: one snapshot, or events and use in a temporary store."""
 
 from __future__ import annotations
 

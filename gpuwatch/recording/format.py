@@ -40,7 +40,7 @@ MOST_LINES: Final = 10_000
 
 
 class Commands(StrEnum):
-    """What a recording has of the command lines of processes."""
+    """How much of the command lines of processes is recorded."""
 
     NAMES = "names"
     """The name of the program, without arguments."""
