@@ -67,7 +67,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Checks to run; a test passes its own."""
+    """Machine that is checked: its folders, environment and user. A test passes its own."""
 
     proc: Path = procfs.PROC
     root: Path = Path("/")
