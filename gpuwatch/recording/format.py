@@ -126,7 +126,9 @@ def _zstd() -> Codec:
         else:
             from backports import zstd
     except ImportError:
-        raise UsageError("Zstandard is missing: pip install 'gpuwatch[zstd]', or use a name that ends in .gz") from None
+        raise UsageError(
+            "Zstandard is missing: pip install '.[zstd]' in the clone of gpuwatch, or use a name that ends in .gz"
+        ) from None
     window: Any = {zstd.DecompressionParameter.window_log_max: _WINDOW}
     return Codec(
         magic=b"\x28\xb5\x2f\xfd",  # RFC 8878
