@@ -89,3 +89,10 @@ async def test_the_dialog_fits(size: tuple[int, int]) -> None:
         dialog = top(app)
         assert isinstance(dialog, ColumnsDialog)
         assert f"] {SORTS[dialog._order[-1]][0]}" in text(app)
+
+
+@pytest.mark.parametrize("size", [(60, 10), (80, 24)])
+async def test_the_dialog_names_its_keys(size: tuple[int, int]) -> None:
+    async with running(frame(machine(2)), size) as (app, pilot):
+        await press(pilot, "C")
+        assert text(app).count("Space shows") == 1

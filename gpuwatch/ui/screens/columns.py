@@ -16,6 +16,8 @@ from gpuwatch.ui.screens.dialog import Dialog
 from gpuwatch.ui.theme import UNICODE, Glyphs
 
 _HINT = "Space shows or hides, < and > move, d: as the width allows, Esc closes"
+_SHORT = "Space shows, < > move, Esc closes"
+"""Hint in the border, in a window that has no room for the other."""
 
 
 class ColumnsDialog(Dialog[None]):
@@ -76,6 +78,10 @@ class ColumnsDialog(Dialog[None]):
         with self.box("columns"):
             yield OptionList()
             yield Static(Content(_HINT), id="hint")
+
+    def on_resize(self) -> None:
+        """Show the keys in the border where there is no room for the hint."""
+        self.query_one("#dialog").border_subtitle = _SHORT if self.size.height < 21 else ""
 
     def on_mount(self) -> None:
         """Draw the columns."""
