@@ -97,6 +97,8 @@ def _take(app: GpuwatchApp, came: Reloading) -> None:
 
 MOST_TOASTS: Final = 3
 """Largest number of toasts for one frame; one toast counts further alerts."""
+LOW: Final = 20
+"""Lines of a terminal below which one toast stands for all alerts of a frame: three cover half of the screen."""
 _KINDS: Final[dict[Severity, Literal["information", "warning", "error"]]] = {
     Severity.NOTE: "information",
     Severity.WARNING: "warning",
@@ -138,11 +140,14 @@ def announce(app: GpuwatchApp, before: Frame, frame: Frame) -> None:
 
 
 def _toast(app: GpuwatchApp, raised: Sequence[Alert]) -> None:
-    for alert in raised[:MOST_TOASTS]:
+    low = app.size.height < LOW
+    shown = raised[: 1 if low else MOST_TOASTS]
+    more = len(raised) - len(shown)
+    for alert in shown:
         mark, _ = mark_of(alert.severity, app.skin.glyphs)
-        app.notify(f"{mark} {alert.title}", severity=_KINDS[alert.severity], markup=False)
-    more = len(raised) - MOST_TOASTS
-    if more > 0:
+        others = f" (+{more} more)" if low and more else ""
+        app.notify(f"{mark} {alert.title}{others}", severity=_KINDS[alert.severity], markup=False)
+    if more and not low:
         app.notify(f"and {more} more alert{'s' * (more > 1)}", severity="warning", markup=False)
 
 

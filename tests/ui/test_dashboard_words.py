@@ -136,6 +136,13 @@ async def test_a_toast_comes_where_the_alerts_are_out_of_sight_or_it_covers_noth
             assert all("near limit" in one.message for one in app._notifications)
 
 
+async def test_in_a_low_terminal_one_toast_stands_for_all() -> None:
+    async with running(frame(machine(4)), (60, 10)) as (app, pilot):
+        await pilot.press("question_mark")
+        await hand(app, pilot, frame(machine(4), *(alert(n) for n in range(3))))
+        assert [one.message[-9:] for one in app._notifications] == ["(+2 more)"]
+
+
 async def test_a_toast_is_one_line_at_the_end_of_the_commands() -> None:
     async with running(frame(machine(8))) as (app, pilot):
         in_sight = [alert(0, gpu=f"g{n}", title=f"GPU {n} full") for n in range(4)]
