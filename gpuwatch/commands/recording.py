@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpuwatch.commands.flags import parse_value
 from gpuwatch.errors import UsageError
-from gpuwatch.recording.format import Commands
-from gpuwatch.recording.writer import PARTS, SIZE, RecordingWriter
 from gpuwatch.units import MIB, parse_size
+
+if TYPE_CHECKING:
+    from gpuwatch.recording.writer import RecordingWriter
 
 _MOST_PARTS: Final = 1000
 
@@ -30,6 +31,9 @@ def make_recording(args: argparse.Namespace) -> RecordingWriter | None:
         raise UsageError("--record-commands and --anonymise exclude each other")
     if not args.record:
         raise UsageError("--record: the name of a file is missing")
+    from gpuwatch.recording.format import Commands  # 8 ms with the next one, and each dashboard comes by here
+    from gpuwatch.recording.writer import PARTS, SIZE, RecordingWriter
+
     size, parts = parse_value("--record-size", _parse_limit, args.record_size), _parse_parts(args.record_keep)
     return RecordingWriter(
         Path(args.record),
