@@ -14,10 +14,11 @@ from gpuwatch.minute import MinuteMaker
 from gpuwatch.model import Snapshot, decode
 from gpuwatch.monitor import Frame
 from gpuwatch.recording.format import Commands
-from gpuwatch.recording.writer import RecordingWriter
+from gpuwatch.recording.writer import MOST_WAITING, RecordingWriter
 from gpuwatch.units import format_moment
 from tests.recording.test_reader import demo
 from tests.support.launching import Call
+from tests.support.waiting import wait_for
 
 
 def record(path: Path, snapshots: Iterable[Snapshot]) -> Path:
@@ -29,6 +30,7 @@ def record(path: Path, snapshots: Iterable[Snapshot]) -> Path:
         changes = engine.update(one, view, one.monotonic, one.taken)
         minute = maker.add(one, view, changes.active, changes.cleared)
         writer.take(Frame(one, one.monotonic, view, changes.active, minute=minute))
+        wait_for(lambda: len(writer._waiting) < MOST_WAITING)  # what comes beyond that is lost
     writer.close(60.0)
     assert not writer.trouble
     return path
