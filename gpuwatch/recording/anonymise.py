@@ -18,6 +18,7 @@ import msgspec
 
 from gpuwatch import model, programs
 from gpuwatch.alerts.alert import Alert
+from gpuwatch.alerts.rules import RULE_NAMES
 from gpuwatch.minute import Minute
 from gpuwatch.model import Declaration, Process, Snapshot
 from gpuwatch.recording.format import Commands, changes
@@ -297,28 +298,39 @@ class Anonymiser:
 
     def _alert(self, alert: Alert) -> Alert:
         """Return an alert as it is recorded."""
-        if self._commands is Commands.NAMES:
-            return msgspec.structs.replace(alert, evidence=self._evidence(alert))
         place = "" if alert.index is None else f" · GPU {alert.index}"
+        if self._commands is Commands.NAMES:
+            return msgspec.structs.replace(
+                alert,
+                title=self._without_arguments(alert, alert.title) or f"{alert.rule}{place}",
+                evidence=self._evidence(alert),
+                how=self._without_arguments(alert, alert.how),
+            )
+        rule = alert.rule if alert.rule in RULE_NAMES else str(self._stand_in("rule", alert.rule, _T.NAME))
         subject = alert.subject.split(" ")
         return msgspec.structs.replace(
             alert,
+            rule=rule,
             host=_HOST,
             subject=" ".join(map(self._subject, subject)),
-            title=f"{alert.rule}{place}",
+            title=f"{rule}{place}",
             evidence="",
             how="",
             owners=tuple([self._person(one) for one in alert.owners]),
         )
 
     def _evidence(self, alert: Alert) -> str:
-        """Return the evidence of an alert with program names for command lines; empty where an argument is left."""
-        evidence = alert.evidence
+        """Return the evidence of an alert; empty where it may quote a process that was never seen."""
+        is_known = all(pid in self._arguments for pid in alert.pids)
+        return self._without_arguments(alert, alert.evidence) if is_known else ""
+
+    def _without_arguments(self, alert: Alert, text: str) -> str:
+        """Return a text of an alert with program names for command lines; empty where an argument is or may be left."""
         for command, recorded in sorted(self._hidden.items(), key=lambda one: -len(one[0])):
-            if command != recorded and command in evidence:
-                evidence = evidence.replace(command, recorded)
+            if command != recorded and command in text:
+                text = text.replace(command, recorded)
         words = [word for pid in alert.pids for word in self._arguments.get(pid, ())]
-        return "" if any(word in evidence for word in words) else evidence
+        return "" if any(word in text for word in words) else text
 
     def _subject(self, word: str) -> str:
         """Return a word of an alert's subject: `PID:START`, `uid:1001`, `GPU-…` and `xid` stay words of that form."""

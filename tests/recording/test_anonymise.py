@@ -12,7 +12,7 @@ import pytest
 
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.history import History
-from gpuwatch.minute import MinuteMaker
+from gpuwatch.minute import Minute, MinuteMaker
 from gpuwatch.model import Declaration, Declared, Job, Kind, Process, Snapshot, Surroundings
 from gpuwatch.monitor import Frame
 from gpuwatch.recording.anonymise import TREATMENTS, Anonymiser, Treatment, program_of
@@ -185,3 +185,26 @@ def test_a_process_that_changes_is_looked_at_again() -> None:
         found = anonymiser.snapshot(msgspec.structs.replace(one, processes=(changed,)))
         assert not [text for text in strings(msgspec.to_builtins(found)) if "hush" in text]
         assert found.processes[0].name == changed.name
+
+
+def test_by_default_an_alert_about_a_process_that_was_never_seen_has_no_evidence() -> None:
+    """It was restored from the store, and its process had ended before."""
+    held = alert(pids=(9,), evidence=f"CUDA_VISIBLE_DEVICES=1 · python train.py --data {SECRET}")
+    minute = Anonymiser(Commands.NAMES).minute(Minute(at=60.0, alerts=(held,), ended=(held,)))
+    assert [one.evidence for one in (*minute.alerts, *minute.ended)] == ["", ""]
+
+
+def test_by_default_no_title_or_end_of_an_alert_has_an_argument() -> None:
+    anonymiser = Anonymiser(Commands.NAMES)
+    anonymiser.snapshot(secretive(1)[0])
+    held = alert(pids=(7,), title=f"7 (ada) is on GPU 0, its --data {SECRET} shows 1", how=f"{SECRET} was freed")
+    (found,) = anonymiser.minute(Minute(at=60.0, alerts=(held,))).alerts
+    assert "hush" not in found.title + found.how
+    assert found.title
+
+
+def test_the_name_of_a_rule_of_the_user_gets_a_stand_in() -> None:
+    held = (alert(rule="ada-too-much"), alert(), alert(rule="ada-too-much"))
+    found = Anonymiser(Commands.ANONYMISED).minute(Minute(at=60.0, alerts=held)).alerts
+    assert not [text for text in strings(msgspec.to_builtins(found)) if "ada" in text]
+    assert found[0].rule == found[2].rule != found[1].rule == "memory near limit"
