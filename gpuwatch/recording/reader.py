@@ -24,6 +24,7 @@ from gpuwatch.model import SCHEMA, Snapshot
 from gpuwatch.recording.format import (
     HEAD,
     LARGEST_BLOCK,
+    LARGEST_SNAPSHOTS,
     LONGEST_HEADER,
     LONGEST_LINE,
     MINUTE,
@@ -223,11 +224,16 @@ class Recording:
     def _read(self, block: Block) -> Iterator[Snapshot]:
         """Yield the snapshots of a block; raises DamagedError, and what follows in the block is not read."""
         whole: dict[str, Any] = {}
+        longest = total = 0
         for number, line in enumerate(self._lines(block)):
             if number == MOST_LINES:
                 raise DamagedError(f"a block with more than {MOST_LINES:,} snapshots")
             if not number and line.startswith(MINUTE):
                 continue
+            longest = max(longest, len(line))
+            total += longest
+            if total > LARGEST_SNAPSHOTS:
+                raise DamagedError(f"a block with snapshots of more than {LARGEST_SNAPSHOTS >> 20:,} MiB")
             whole = merged(whole, _decoded(line))
             snapshot = _converted(whole, Snapshot)
             if snapshot.taken <= 0.0 or not 0.0 < snapshot.interval <= MAX_INTERVAL_S:

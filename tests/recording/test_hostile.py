@@ -93,6 +93,18 @@ def test_a_bomb_costs_little_memory(tmp_path: Path, suffix: str, bomb: str) -> N
 
 
 @pytest.mark.slow
+def test_a_small_change_of_a_large_snapshot_counts_as_a_large_line(tmp_path: Path) -> None:
+    """It takes as long to read as the whole snapshot: without a limit, 10,000 lines of 20 bytes take many minutes."""
+    whole = b'{"taken":1e9,"mps":[' + b"1," * 4_000_000 + b"1]}\n"
+    changes = b"".join(b'{"taken":%d}\n' % (10**9 + number) for number in range(1, 300))
+    path = tmp_path / "day.gz"
+    path.write_bytes(packed("gz", HEADER, whole, changes))
+    count, note = read(path)
+    assert int(count) < 150
+    assert "snapshots of more than" in note
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_header_without_end_is_no_recording(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"bomb.{suffix}"
