@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
 
 _SAME: Final = 1.0
-"""Seconds after the start of an event in which `{` goes to the event before it."""
+"""Seconds after the start of an event in which `{` goes to the event before it while the replay plays."""
 
 
 class ReplayApp(GpuwatchApp, inherit_bindings=False):
@@ -58,9 +58,17 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
         """Return the time of the newest frame: nothing that is recorded grows old while it is shown."""
         return self.newest.received if self.newest is not None else 0.0
 
+    def _events_up_to(self) -> float:
+        """Return a wall-clock time up to which an event that began is one of the snapshot that is shown.
+
+        A snapshot is judged some milliseconds after it was taken.
+        """
+        at = self.replay.playback.at
+        return at + self.newest.snapshot.interval / 2 if self.newest is not None else at
+
     def _read_events(self) -> Events:
         """Return the events up to the time that is shown."""
-        return Events(events_until(self.replay.events(), self.replay.now()), watched=True, exists=True)
+        return Events(events_until(self.replay.events(), self._events_up_to()), watched=True, exists=True)
 
     def _beat(self) -> None:
         """Redraw the state of the replay once a second."""
@@ -118,7 +126,8 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
             return
         now = self.replay.playback
         starts = [alert.raised for alert in self.replay.events()]
-        place = bisect_right(starts, now.at) if by > 0 else bisect_left(starts, now.at - _SAME) - 1
+        before = now.at - _SAME if now.playing else now.at
+        place = bisect_right(starts, self._events_up_to()) if by > 0 else bisect_left(starts, before) - 1
         if 0 <= place < len(starts):
             self._go(min(starts[place], now.last))
         else:

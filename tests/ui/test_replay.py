@@ -89,6 +89,21 @@ async def test_keys_move_through_the_recording(keys: list[str], second: float) -
         await shows(app, pilot, second)
 
 
+async def test_an_event_that_its_snapshot_raised_a_moment_later_is_left_behind() -> None:
+    """The monitor judges a snapshot some milliseconds after it was taken, and that is the start of the event."""
+    late = [alert(name, raised=EPOCH + at + 0.04, gpu=gpu(0).key) for name, at in (("a", 100), ("b", 101), ("c", 300))]
+    minutes = [minute(540.0, alerts=tuple(late))]
+    of = MemoryRecording((machine(float(second)) for second in range(600)), minutes)
+    async with replaying(of) as (app, pilot):
+        for second in (100, 101, 300):
+            await press(pilot, "right_curly_bracket")
+            await shows(app, pilot, second)
+        assert len(app._read_events().alerts) == 3
+        for second in (101, 100):
+            await press(pilot, "left_curly_bracket")
+            await shows(app, pilot, second)
+
+
 async def test_space_plays_and_pauses_and_plus_and_minus_change_the_speed() -> None:
     async with replaying(recording(), 200) as (app, pilot):
         assert "REPLAY  PAUSED  1×" in screen(app)[0]
