@@ -176,15 +176,22 @@ class RecordingWriter:
             return
         self._count += 1
         snapshot = self._anonymiser.snapshot(snapshot)
-        if self._block is not None and snapshot.taken // BLOCK_S != self._began // BLOCK_S:
-            self._flush(self._codec.end)
+        if self._last is not None and (
+            snapshot.taken // BLOCK_S != self._began // BLOCK_S
+            or snapshot.taken < self._last.taken  # the clock was set back
+            or self._is_moved()
+        ):
+            self._end_block()
+            self._count = 1  # this snapshot
         if self._block is None:
             self._begin(snapshot)
         self._put(encode(snapshot) if self._last is None else _encode(changes(self._last, snapshot)))
         self._last = snapshot
 
     def _begin(self, snapshot: Snapshot) -> None:
-        """Begin a block, in a new file where the present one is full or was moved."""
+        """Begin a block, in a new file where the present one is full, or was moved or removed."""
+        if self._file is not None and self._is_moved():
+            self._close()
         self._busy = time.monotonic()
         if self._file is None:
             self._open()
@@ -209,16 +216,30 @@ class RecordingWriter:
             self._put(_encode(LastMinute(self._minute)))
             self._minute = None
 
+    def _end_block(self) -> None:
+        """End the block in its file, also where that was moved; what belongs to a removed file is lost."""
+        assert self._file is not None
+        if os.fstat(self._file).st_nlink:
+            self._flush(self._codec.end)
+        else:
+            self._lost += self._count - 1
+            self._abandon()
+
+    def _is_moved(self) -> bool:
+        """Return whether the file was moved or removed."""
+        assert self._file is not None
+        self._busy = time.monotonic()
+        is_moved = not files.is_same_file(os.fstat(self._file), self._path)
+        self._busy = None
+        return is_moved
+
     def _put(self, line: bytes) -> None:
         self._ready.append(self._block.compress(line + b"\n"))
 
     def _flush(self, mode: int) -> None:
-        """Write what is compressed to the file; in a file that was moved or removed this ends the block."""
+        """Write what is compressed to the file."""
         assert self._file is not None
         self._busy = time.monotonic()
-        is_moved = not files.is_same_file(os.fstat(self._file), self._path)
-        if is_moved:
-            mode = self._codec.end
         self._ready.append(self._block.flush(mode))
         files.write_all(self._file, b"".join(self._ready))
         self._busy, self._at, self._error, self._lost = None, time.monotonic(), "", 0
@@ -226,8 +247,6 @@ class RecordingWriter:
         self._count = 0
         if mode == self._codec.end:
             self._abandon()
-        if is_moved:
-            self._close()
 
     def _abandon(self) -> None:
         """Begin a new block with the next snapshot."""

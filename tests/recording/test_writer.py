@@ -128,6 +128,7 @@ def test_a_folder_that_was_removed_is_reported_and_used_again(tmp_path: Path, ma
     put(writer, snapshots[1:65])
     wait_for(lambda: "No such file or directory" in writer.trouble)
     assert writer.trouble.startswith(f"not recorded: {path}: ")
+    assert int(writer.trouble.split()[-4]) == 64
     folder.mkdir()
     put(writer, snapshots[65:])
     wait_for(lambda: not writer.trouble)
