@@ -35,6 +35,8 @@ LONGEST_LINE: Final = 8 * 2**20
 """Bytes of a line, decompressed. A whole snapshot of 5,000 processes takes less."""
 LARGEST_BLOCK: Final = 512 * 2**20
 """Bytes of a block, decompressed."""
+LARGEST_RATIO: Final = 256
+"""Decompressed bytes of a block for each compressed one. One with 5,000 processes has 40; bombs have 1,000 and more."""
 LARGEST_SNAPSHOTS: Final = 1024 * 2**20
 """Bytes of the snapshots of a block, each counted as long as the longest line up to it: reading one that is given by
 its changes takes as long as reading a whole one."""

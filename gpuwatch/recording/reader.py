@@ -22,8 +22,10 @@ from gpuwatch.errors import UsageError
 from gpuwatch.minute import Minute
 from gpuwatch.model import SCHEMA, Snapshot
 from gpuwatch.recording.format import (
+    BLOCK_S,
     HEAD,
     LARGEST_BLOCK,
+    LARGEST_RATIO,
     LARGEST_SNAPSHOTS,
     LONGEST_HEADER,
     LONGEST_LINE,
@@ -50,6 +52,7 @@ _LATEST: Final = 4102444800.0
 _GREATEST: Final = 2.0**63
 _GREAT: Final = re.compile(rb"[:,\[]-?(?:[0-9]{18}|[0-9.]+[eE])")
 """Number in JSON that may be greater, and is not in a string: there a quote precedes it."""
+_SET_BACK: Final = "the clock was set back; of a time that was recorded twice the later recording is read"
 _TIMES: Final = frozenset({"at", "taken", "since", "searched", "started", "raised", "seen", "ended"})
 """Fields with wall-clock times."""
 
@@ -136,20 +139,29 @@ class Recording:
     def snapshots(self, at: float = 0.0) -> Iterator[Snapshot]:
         """Yield the snapshots from the block that has the time `at` on, oldest first.
 
-        A snapshot that is no later than the one before is left out. Where a block is damaged, `notes` gets a line, and
-        the next block follows.
+        A snapshot that is no later than the one before is left out, and one that is no earlier than the next block.
+        Where a block is damaged, `notes` gets a line, and the next block follows.
         """
         newest = -inf
-        for block in self.blocks[max(0, self._index(at)) :]:
+        blocks = self.blocks[max(0, self._index(at)) :]
+        for number, block in enumerate(blocks, 1):
+            after = blocks[number] if number < len(blocks) else None
             try:
                 for snapshot in self._read(block):
+                    if after is not None and snapshot.taken >= after.at:
+                        if after.file == block.file:
+                            self._note(block, _SET_BACK)
+                        break
                     if snapshot.taken > newest:
                         newest = snapshot.taken
                         yield snapshot
             except DamagedError as error:
-                note = f"{clean(str(self.paths[block.file]))}: {error}"
-                if note not in self.notes:
-                    self.notes.append(note)
+                self._note(block, str(error))
+
+    def _note(self, block: Block, words: str) -> None:
+        note = f"{clean(str(self.paths[block.file]))}: {words}"
+        if note not in self.notes:
+            self.notes.append(note)
 
     def _index(self, at: float) -> int:
         """Return the index of the last block that begins at a time or before; -1 where there is none."""
@@ -160,7 +172,8 @@ class Recording:
     def _add(self, path: Path) -> None:
         """Open a file and its parts, and find their blocks; raises UsageError."""
         codec = codec_of(path)
-        for part in (path, *parts_of(path)):
+        others = len(self.blocks)
+        for part in (*reversed([*parts_of(path)]), path):
             file = _open(part)
             if any(os.path.sameopenfile(file, other) for other, _ in self._files):
                 os.close(file)
@@ -171,6 +184,10 @@ class Recording:
                 self._find_blocks(len(self._files) - 1, size)
         if not self.blocks:
             raise UsageError(f"{clean(str(path))}: the file is empty")
+        found = self.blocks[others:]
+        self.blocks[others:] = _without_replaced(found)
+        if len(self.blocks) - others < len(found):
+            self._note(found[-1], _SET_BACK)
 
     def _find_blocks(self, index: int, size: int) -> None:
         """Add the blocks of a file; raises UsageError where the file is no recording."""
@@ -219,7 +236,7 @@ class Recording:
         times = [at for one in (*minute.alerts, *minute.ended) for at in (one.raised, one.seen, one.ended or 0.0)]
         if not all(0.0 <= at < _LATEST for at in (minute.at, *times)):
             raise DamagedError("a number out of range")
-        return minute
+        return minute if minute.at < block.at else None  # else the clock was set back
 
     def _read(self, block: Block) -> Iterator[Snapshot]:
         """Yield the snapshots of a block; raises DamagedError, and what follows in the block is not read."""
@@ -247,9 +264,11 @@ def read_lines(file: int, codec: Codec, offset: int, end: int, longest: int = LO
     Raises DamagedError for a line or a block that is too long.
     """
     rest = bytearray()
-    total = 0
+    total, largest = 0, LARGEST_RATIO * (end - offset)
     for data in _inflate(file, codec, offset, end, min(longest, _CHUNK)):
         total += len(data)
+        if total > largest:
+            raise DamagedError(f"a block of more than {LARGEST_RATIO} times its compressed size")
         rest += data
         if b"\n" in data:
             *lines, rest = rest.split(b"\n")
@@ -258,6 +277,20 @@ def read_lines(file: int, codec: Codec, offset: int, end: int, longest: int = LO
             raise DamagedError(f"a line of more than {longest >> 10:,} KiB")
         if total > LARGEST_BLOCK:
             raise DamagedError(f"a block of more than {LARGEST_BLOCK >> 20} MiB")
+
+
+def _without_replaced(blocks: Sequence[Block]) -> list[Block]:
+    """Return blocks, given in the order in which they were written, without those that a later one replaces.
+
+    Where the clock was set back, a minute is recorded twice; the clock was right the second time.
+    """
+    kept: dict[float, list[Block]] = {}
+    for block in blocks:
+        same = kept.setdefault(block.at // BLOCK_S, [])
+        while same and same[-1].at >= block.at:
+            same.pop()
+        same.append(block)
+    return [block for same in kept.values() for block in same]
 
 
 def _inflate(file: int, codec: Codec, offset: int, end: int, size: int) -> Iterator[bytes]:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from gpuwatch.errors import UsageError
 from gpuwatch.model import SCHEMA, Snapshot
 from gpuwatch.recording.anonymise import TREATMENTS
-from gpuwatch.recording.format import LONGEST_LINE, MOST_LINES
+from gpuwatch.recording.format import LARGEST_BLOCK, LARGEST_RATIO, LONGEST_LINE, MOST_LINES
 from gpuwatch.recording.reader import Recording
 from gpuwatch.text import LIMIT
 from tests import CHECKOUT
@@ -57,8 +57,11 @@ def read(path: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
-def packed(suffix: str, *parts: bytes | tuple[bytes, int]) -> bytes:
-    """Compress parts as one block; a part with a count is compressed once, and repeated."""
+def packed(suffix: str, *parts: bytes | tuple[bytes, int], largest: int = 0) -> bytes:
+    """Compress parts as one block; a part with a count is compressed once, and repeated.
+
+    With `largest` the block is padded, so that so many bytes are not too many for its compressed size.
+    """
     compressor: Any = zlib.compressobj(9, zlib.DEFLATED, 31) if suffix == "gz" else zstd.ZstdCompressor()
     mode = zlib.Z_FULL_FLUSH if suffix == "gz" else zstd.ZstdCompressor.FLUSH_BLOCK
     found = b""
@@ -67,7 +70,7 @@ def packed(suffix: str, *parts: bytes | tuple[bytes, int]) -> bytes:
         found += compressor.compress(data) + compressor.flush(mode)
         if count > 1:
             found += (compressor.compress(data) + compressor.flush(mode)) * (count - 1)
-    return found
+    return found + compressor.flush() + os.urandom(largest // LARGEST_RATIO) if largest else found
 
 
 BOMBS: Final = {
@@ -87,8 +90,8 @@ BOMBS: Final = {
 def test_a_bomb_costs_little_memory(tmp_path: Path, suffix: str, bomb: str) -> None:
     content, words = BOMBS[bomb]
     path = tmp_path / f"bomb.{suffix}"
-    path.write_bytes(packed(suffix, HEADER, content))
-    assert path.stat().st_size < 12 * 10**6
+    path.write_bytes(packed(suffix, HEADER, content, largest=LARGEST_BLOCK))
+    assert path.stat().st_size < 14 * 10**6
     assert words in "\n".join(read(path))
 
 
@@ -98,7 +101,7 @@ def test_a_small_change_of_a_large_snapshot_counts_as_a_large_line(tmp_path: Pat
     whole = b'{"taken":1e9,"mps":[' + b"1," * 4_000_000 + b"1]}\n"
     changes = b"".join(b'{"taken":%d}\n' % (10**9 + number) for number in range(1, 300))
     path = tmp_path / "day.gz"
-    path.write_bytes(packed("gz", HEADER, whole, changes))
+    path.write_bytes(packed("gz", HEADER, whole, changes, largest=LARGEST_BLOCK))
     count, note = read(path)
     assert int(count) < 150
     assert "snapshots of more than" in note
@@ -116,9 +119,19 @@ def test_a_header_without_end_is_no_recording(tmp_path: Path, suffix: str) -> No
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_many_blocks_with_long_lines_cost_little_memory(tmp_path: Path, suffix: str) -> None:
     path, line = tmp_path / f"bomb.{suffix}", b'{"taken":1e9,"host":"' + b"x" * (LONGEST_LINE - 100) + b'"}\n'
-    block = packed(suffix, HEADER, line)
-    path.write_bytes(block * 40)
+    starts = [HEADER.replace(b"1795269780", b"%d" % (1795269780 + 60 * number)) for number in range(40)]
+    path.write_bytes(b"".join(packed(suffix, one, line, largest=2 * LONGEST_LINE) for one in starts))
     assert read(path)[0] == "1"  # no snapshot is later than the first
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_block_much_larger_than_its_compressed_size_is_not_read(tmp_path: Path, suffix: str) -> None:
+    """Else a file of 2 MB could take many minutes."""
+    path, line = tmp_path / f"bomb.{suffix}", b'{"taken":1e9,"host":"' + b"x" * 2**22 + b'"}\n'
+    path.write_bytes(packed(suffix, HEADER, line))
+    with Recording([path]) as recording:
+        assert not [*recording.snapshots()]
+        assert recording.notes == [f"{path}: a block of more than {LARGEST_RATIO} times its compressed size"]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

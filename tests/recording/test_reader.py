@@ -84,6 +84,27 @@ def test_several_files_play_as_one(tmp_path: Path) -> None:
         assert list(recording.snapshots()) == snapshots
 
 
+@pytest.mark.parametrize(
+    ("back", "played"),
+    [
+        (60.0, [*range(30), *range(100, 190)]),  # into the middle of the first block
+        (10.0, [*range(80), *range(100, 190)]),  # within the second one
+        (600.0, [*range(100, 190), *range(100)]),  # to a time before the recording: nothing is recorded twice
+    ],
+)
+def test_where_the_clock_was_set_back_the_later_recording_of_a_time_is_read(
+    tmp_path: Path, back: float, played: list[int]
+) -> None:
+    snapshots = demo(190)
+    late = [msgspec.structs.replace(one, taken=one.taken - 10 - back) for one in snapshots[100:]]
+    path = record(tmp_path / "day.gz", [*snapshots[:100], *late])
+    with Recording([path]) as recording:
+        found = list(recording.snapshots())
+        assert [one.sequence for one in found] == [snapshots[one].sequence for one in played]
+        assert (recording.first, recording.last) == (found[0].taken, found[-1].taken)
+        assert any("the clock was set back" in one for one in recording.notes) == (back < 600)
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b"\x1f\x8b\x08\0\0\0\0\0" + bytes(100)])
 def test_another_file_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "day.gz").write_bytes(content)
