@@ -13,7 +13,7 @@ import pytest
 from gpuwatch.analysis.rows import rows, share_words
 from gpuwatch.history import History
 from gpuwatch.minute import Minute
-from gpuwatch.model import Health, Instance, Reason, Snapshot, Xid
+from gpuwatch.model import Declared, Health, Instance, Reason, Snapshot, Xid
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.store import Events
 from gpuwatch.timeline import Key, Metric, Timeline, user_owner
@@ -21,11 +21,12 @@ from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.gpu import GpuScreen
-from gpuwatch.ui.screens.graph_sheet import GraphSheet, round_up
+from gpuwatch.ui.screens.graph_sheet import GraphSheet
 from gpuwatch.ui.widgets.graph import AXIS
 from tests.support import builders
 from tests.support.builders import GIB, gpu, holding, memory, process, snapshot, uid
 from tests.support.dashboards import Clockwork, alert, frame, hand, resize, running, text, top
+from tests.support.declaring import declares
 from tests.support.screens import press, until
 
 SIZES = [(160, 50), (80, 24), (60, 10)]
@@ -133,6 +134,15 @@ async def test_the_cursor_reads_values_by_keys_and_escape_removes_it() -> None:
         assert sheet(app).cursor is None
 
 
+async def test_the_cursor_goes_when_the_graphs_have_moved_on() -> None:
+    async with running(watched(100), (160, 50)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await press(pilot, "1", *["left"] * 40)
+        assert sheet(app).cursor is not None
+        await hand(app, pilot, watched(160))
+        assert sheet(app).cursor is None
+
+
 async def test_the_mouse_reads_values_and_chooses_processes() -> None:
     async with running(watched(300), (160, 50)) as (app, pilot):
         app.show_gpu(gpu(0).key)
@@ -174,6 +184,44 @@ async def test_the_memory_of_unknown_processes_is_hatched_on_top() -> None:
         await pilot.pause()
         assert "░" in text(app)
         assert "unknown 10.0" in legend(app, "Memory")
+
+
+async def test_where_the_driver_does_not_tell_its_own_memory_the_rest_is_not_unknown() -> None:
+    async with running(watched(300, used_gib=50.0, unattributed=Reason.UNSUPPORTED), (160, 50)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await pilot.pause()
+        assert "rest 10.0" in legend(app, "Memory")
+
+
+@pytest.mark.parametrize(("others", "ben"), [((), "ben 10.0/20.0 "), ((13,), "ben 15.0 ")])
+async def test_the_legend_has_a_limit_only_where_all_of_an_owners_processes_declared_one(
+    others: tuple[int, ...], ben: str
+) -> None:
+    held = (holding(11, 30.0), holding(12, 10.0), *(holding(pid, 5.0) for pid in others))
+    people = [process(11, "ada"), process(12, "ben", declared=declares(0, 20 * GIB))]
+    seen = snapshot([gpu(0, holdings=held)], [*people, *(process(pid, "ben", declared=Declared()) for pid in others)])
+    async with running(frame(seen), (160, 50)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await pilot.pause()
+        assert ben in legend(app, "Memory")
+        assert legend(app, "Memory")[:80].rstrip().endswith("╌ as declared")  # not its height above ada's memory
+
+
+async def test_a_figure_that_is_never_measured_has_its_reason_in_its_graph() -> None:
+    async with running(watched(30, utilization=Reason.UNSUPPORTED), (160, 50)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await pilot.pause()
+        lines = text(app).splitlines()
+        first = next(place for place, line in enumerate(lines) if line.startswith(" Utilization"))
+        assert any("not supported by this GPU" in line[:80] for line in lines[first : first + 5])
+
+
+async def test_in_a_replay_pcie_that_was_not_recorded_is_no_sample_that_is_awaited() -> None:
+    bare: dict[str, Any] = dict.fromkeys(("pcie_rx", "pcie_tx", "pcie_link"), Reason.NO_SAMPLE)
+    async with running(dataclasses.replace(watched(30, **bare), restarts=1), (160, 50)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await pilot.pause()
+        assert text(app).count("not recorded: it is read only while") == 2
 
 
 async def test_throttle_reasons_are_marks_and_facts() -> None:
@@ -381,8 +429,3 @@ async def test_owners_who_left_stay_in_the_graph() -> None:
         app.show_gpu(gpu(0).key)
         await pilot.pause()
         assert "ben —" in legend(app, "Memory")
-
-
-@pytest.mark.parametrize(("value", "top"), [(0.4, 1.0), (1.0, 1.0), (3.0, 5.0), (11.0, 20.0), (700.0, 1000.0)])
-def test_an_axis_ends_at_a_round_value(value: float, top: float) -> None:
-    assert round_up(value) == top

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import time
@@ -23,6 +24,7 @@ from gpuwatch.ui.widgets.graph import (
     Mark,
     Values,
     axis_end,
+    axis_top,
     column_of,
     draw_graph,
     plot_cells,
@@ -266,9 +268,43 @@ def test_entries_without_room_are_counted() -> None:
 
 def test_the_axes_have_round_values_and_clock_times() -> None:
     lines = [plain(line) for line in draw_graph(of([1.0] * 60), SKINS["colours"], 100 + AXIS, 12)]
-    assert [line[:AXIS].strip(" ┤│└") for line in lines[1:]] == ["100", "", "75", "", "50", "", "", "25", "", "0", ""]
+    assert [line[:AXIS].strip(" ┤│└") for line in lines[1:]] == ["100", "", "", "", "50", "", "", "", "", "0", ""]
     assert "┴13:55" in lines[-1]
     assert "┴14:03" in lines[-1]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 8, 13, 15, 33])
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("top", [79.1, 800.0])
+@skins
+def test_a_round_value_is_drawn_in_the_row_of_its_label(skin: Skin, top: float, stacked: bool, rows: int) -> None:
+    axis = draw_graph(of([0.0], stacked=stacked, skin=skin, top=top), skin, 60, rows + 2)[1:-1]
+    labels = {row: plain(line)[: AXIS - 1].strip() for row, line in enumerate(axis)}
+    labels = {row: words for row, words in labels.items() if words}
+    assert len(set(labels.values())) == len(labels) <= 7
+    for row, words in [(row, words) for row, words in labels.items() if 0 < row < rows - 1]:
+        graph = of([0.0], stacked=stacked, skin=skin, top=top, limits=(Limit("", float(words), Style()),))
+        drawn = plot(draw_graph(graph, skin, 60, rows + 2))
+        assert next(place for place, line in enumerate(drawn) if not line.isspace()) == row
+
+
+@pytest.mark.parametrize(("value", "top"), [(0.4, 1), (3, 3), (11, 15), (83, 100), (735, 800), (2619, 3000)])
+@pytest.mark.parametrize("scale", [1.0, 2.0**30])
+def test_a_value_axis_ends_at_a_round_value(value: float, top: float, scale: float) -> None:
+    assert axis_top(value * scale, scale) == top * scale
+
+
+@skins
+def test_a_graph_without_values_says_why(skin: Skin) -> None:
+    graph = dataclasses.replace(of([None] * 60, skin=skin), empty="no permission")
+    assert "no permission" in text(draw_graph(graph, skin, 60, 6))
+    assert "no permission" in text(draw_graph(graph, skin, 60, 6, cursor=END - 300))
+    assert "no permission" not in text(draw_graph(dataclasses.replace(graph, curves=of([1.0]).curves), skin, 60, 6))
+
+
+def test_a_limit_that_is_a_height_in_a_stack_has_no_number() -> None:
+    graph = of([1.0] * 60, [2.0] * 60, stacked=True, limits=(Limit("as declared", [61.0] * 60, Style()),))
+    assert plain(draw_graph(graph, SKINS["colours"], 90, 9)[0]).rstrip().endswith("╌ as declared")
 
 
 def test_marks_stand_on_the_time_axis() -> None:
@@ -276,6 +312,15 @@ def test_marks_stand_on_the_time_axis() -> None:
     axis = plain(draw_graph(graph, SKINS["colours"], 100 + AXIS, 12)[-1])
     assert axis[AXIS + 50] == "▲"
     assert "●" not in axis
+
+
+def test_a_mark_never_stands_in_the_digits_of_a_time() -> None:
+    mark = Mark(END - 300 + 12, "▲", Style())
+    axes = [plain(draw_graph(of([1.0], marks=marks), SKINS["colours"], 100 + AXIS, 12)[-1]) for marks in ((), (mark,))]
+    assert "13:59" in axes[0]
+    assert "13:5" not in axes[1].partition("13:58")[2]
+    assert "▲" in axes[1]
+    assert axes[1].count(":") == axes[0].count(":") - 1
 
 
 def test_without_room_there_is_the_legend_alone() -> None:

@@ -18,11 +18,11 @@ from gpuwatch.analysis.strays import Stray
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Reading, Reason, Snapshot, known, number
 from gpuwatch.timeline import Metric, process_owner
 from gpuwatch.ui.options import Helpers, Options
-from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest, round_up
+from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest
 from gpuwatch.ui.screens.sheet import Block, Fact, Section
 from gpuwatch.ui.theme import Skin
 from gpuwatch.ui.view import judged
-from gpuwatch.ui.widgets.graph import Curve, Graph, Limit
+from gpuwatch.ui.widgets.graph import Curve, Graph, Limit, axis_top
 from gpuwatch.units import GIB, gib, long_duration, percent, size
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 REASONS: Final = {
     Reason.UNSUPPORTED: "not supported by this GPU or driver",
     Reason.DENIED: "no permission",
-    Reason.NO_SAMPLE: "no sample yet",
+    Reason.NO_SAMPLE: "no sample",
     Reason.ERROR: "the call failed",
 }
 """Words in the place of a number that is missing."""
@@ -59,6 +59,11 @@ def fact(label: str, reading: Reading, show: Callable[[float], str]) -> Fact:
     if isinstance(reading, Reason):
         return Fact(label, REASONS[reading], missing=True)
     return Fact(label, show(reading))
+
+
+def reason_words(reading: Reading) -> str:
+    """Return why a reading has no number; empty where it has one."""
+    return REASONS[reading] if isinstance(reading, Reason) else ""
 
 
 def _text(label: str, text: str, otherwise: str) -> Fact:
@@ -398,18 +403,33 @@ class DetailScreen(GraphSheet):
         for row in self._held[:MOST_GPUS]:
             name = f" on GPU {row.gpu.index}" * (len(self._held) > 1)
             values = self.read(row.gpu.key, owner, Metric.MEMORY)
-            limit = () if row.limit is None else (Limit("limit", float(row.limit.bytes), dashed),)
-            top = 1.1 * largest(values, [one.value for one in limit if isinstance(one.value, float)], least=float(GIB))
-            curve = Curve("", values, line, now=number(row.holding.memory))
-            found.append(self.graph(f"Memory{name}", "GiB", [curve], top, limits=limit, marks=marks, show=gib))
+            limits, most = [], float(GIB)
+            if row.limit is not None:
+                words = "limit shared with others" if row.limit.scope else "limit"
+                limits, most = [Limit(words, float(row.limit.bytes), dashed)], max(most, row.limit.bytes)
+            holding = row.holding
+            found.append(
+                self.graph(
+                    f"Memory{name}",
+                    "GiB",
+                    [Curve("", values, line, now=number(holding.memory))],
+                    axis_top(1.05 * largest(values, least=most), GIB),
+                    limits=limits,
+                    marks=marks,
+                    show=gib,
+                    scale=GIB,
+                    empty=reason_words(holding.memory),
+                )
+            )
             marks = []
-            curve = Curve("", self.read(row.gpu.key, owner, Metric.SM), line, now=number(row.holding.sm))
-            found.append(self.graph(f"SM busy{name}", "%", [curve], 100.0))
+            curve = Curve("", self.read(row.gpu.key, owner, Metric.SM), line, now=number(holding.sm))
+            found.append(self.graph(f"SM busy{name}", "%", [curve], 100.0, empty=reason_words(holding.sm)))
         cpu = Curve("", self.read("", owner, Metric.CPU), line, now=number(process.cpu))
         rss = Curve("", self.read("", owner, Metric.RSS), line, now=number(process.rss))
-        found.append(self.graph("CPU", "% of a core", [cpu], round_up(largest(cpu.values, least=100.0))))
-        top = round_up(largest(rss.values, least=float(GIB)) / GIB) * GIB
-        found.append(self.graph("Host memory", "GiB", [rss], top, show=gib))
+        most = largest(cpu.values, least=100.0)
+        found.append(self.graph("CPU", "% of a core", [cpu], axis_top(most), empty=reason_words(process.cpu)))
+        top = axis_top(largest(rss.values, least=float(GIB)), GIB)
+        found.append(self.graph("Host memory", "GiB", [rss], top, show=gib, scale=GIB, empty=reason_words(process.rss)))
         return found
 
     def _events(self) -> list[Alert]:

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import ClassVar, Final
 
+from msgspec.structs import replace
 from textual.binding import Binding, BindingType
 
 from gpuwatch.alerts.alert import Alert
+from gpuwatch.alerts.unattributed import missing
 from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.people import names
 from gpuwatch.analysis.rows import Row, rows, share_words
 from gpuwatch.history import HistoryView
-from gpuwatch.model import Gpu, Health, Process, Reading, Reason, known, number
+from gpuwatch.model import Gpu, Health, Reading, Reason, known, number
 from gpuwatch.monitor import Frame
+from gpuwatch.shares import declared_memory
 from gpuwatch.timeline import Metric, user_owner
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.detail import REASONS, fact, gpu_section
-from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest, round_up
+from gpuwatch.ui.screens.detail import REASONS, fact, gpu_section, reason_words
+from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest
 from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section
 from gpuwatch.ui.theme import Ground, Role, Skin
+from gpuwatch.ui.view import replay_words
 from gpuwatch.ui.widgets.gpus import parts, short_name
-from gpuwatch.ui.widgets.graph import Curve, Graph, Limit, Mark, Values
+from gpuwatch.ui.widgets.graph import Curve, Graph, Limit, Mark, Values, axis_top
 from gpuwatch.ui.widgets.lines import Line, LineBuilder
 from gpuwatch.ui.widgets.table import Cell, Column, Table, title_line
 from gpuwatch.ui.widgets.table import Row as TableRow
 from gpuwatch.units import GIB, MIB, duration, gib, long_duration, size
 
+_UNREAD_LINKS: Final = "not recorded: it is read only while the details of this GPU are shown"
 _FAULTS: Final = ("hw thermal", "sw thermal", "power brake")
 """Reasons for low clocks that are a fault; at the power limit a busy GPU mostly is."""
 
@@ -167,7 +172,7 @@ class GpuScreen(GraphSheet):
         graphs = self.place_graphs(self._graph_lines)
         lists: list[Section | Block] = [self.processes, self.event_section(events)]
         facts = [
-            *_link_sections(gpu),
+            self._links(gpu),
             *instance_sections(gpu),
             self._errors(gpu),
             gpu_section(gpu, self.frame.snapshot),
@@ -225,33 +230,50 @@ class GpuScreen(GraphSheet):
         )
         hottest = number(gpu.slowdown_temperature) or 90.0
         fastest = max(number(gpu.sm_clock_max) or 0.0, largest(clocks[0].values, clocks[1].values, least=1000.0))
-        most = round_up(largest(pcie[0].values, pcie[1].values, least=100.0 * MIB) / MIB) * MIB
-        in_gib = most >= GIB
+        most = largest(pcie[0].values, pcie[1].values, least=100.0 * MIB)
+        unit = GIB if most >= GIB else MIB
         return [
             self._memory(gpu, self.event_marks(events)),
-            self.graph("Utilization", "%", [curve(Metric.UTILIZATION, gpu.utilization)], 100.0),
+            self.graph(
+                "Utilization",
+                "%",
+                [curve(Metric.UTILIZATION, gpu.utilization)],
+                100.0,
+                empty=reason_words(gpu.utilization),
+            ),
             self.graph(
                 "Power",
                 "W",
                 [power],
-                round(1.05 * max(number(gpu.power_limit) or 0.0, largest(power.values, least=100.0))),
+                axis_top(1.05 * max(number(gpu.power_limit) or 0.0, largest(power.values, least=90.0))),
                 limits=limit("limit", gpu.power_limit),
+                empty=reason_words(gpu.power),
             ),
             self.graph(
                 "Temperature",
                 "C" if self.skin.glyphs.ascii else "°C",
                 [temperature],
-                max(round_tens(hottest), largest(temperature.values)),
+                axis_top(max(hottest, largest(temperature.values))),
                 low=20.0,
                 limits=limit("slows down at", gpu.slowdown_temperature),
+                empty=reason_words(gpu.temperature),
             ),
-            self.graph("Clocks", "MHz", clocks, fastest, marks=self._throttles(history)),
+            self.graph(
+                "Clocks",
+                "MHz",
+                clocks,
+                axis_top(fastest),
+                marks=self._throttles(history),
+                empty=reason_words(gpu.sm_clock),
+            ),
             self.graph(
                 "PCIe",
-                "GiB/s" if in_gib else "MiB/s",
+                "GiB/s" if unit == GIB else "MiB/s",
                 pcie,
-                most,
-                show=(lambda value: f"{value / GIB:.1f}") if in_gib else (lambda value: f"{value / MIB:.0f}"),
+                axis_top(most, unit),
+                show=(lambda value: f"{value / GIB:.1f}") if unit == GIB else (lambda value: f"{value / MIB:.0f}"),
+                scale=unit,
+                empty=_UNREAD_LINKS if self._lacks_links(gpu) else reason_words(gpu.pcie_rx),
             ),
         ]
 
@@ -263,7 +285,8 @@ class GpuScreen(GraphSheet):
         people = {process.pid: process for process in self.frame.snapshot.processes}
         held = {part.uid: part for part in parts(gpu.holdings, people, gpu.uuid)}
         owners = {user_owner(uid) for uid in held} | set(timeline.owners(key, self.until, self.span))
-        curves, limits = [], []
+        curves: list[Curve] = []
+        limits: list[Limit] = []
         below: list[float | None] = [None if one is None else 0.0 for one in used]
         for owner in sorted(owners, key=lambda one: (one == user_owner(None), len(one), one)):
             name = owner.removeprefix("user:")
@@ -276,11 +299,13 @@ class GpuScreen(GraphSheet):
             label = "not visible" if uid is None else self._people[uid]
             limit = ""
             if part is not None and part.declared is not None:
-                limit = gib(part.declared)
-                since = _since(gpu, uid, people)
-                limits.append(
-                    Limit(f"limit of {label}", self._above(below, part.declared, since), skin.styles("strong"))
-                )
+                mine = tuple(one for one in gpu.holdings if one.pid in people and people[one.pid].uid == uid)
+                sums = declared_memory(replace(gpu, holdings=mine), people)
+                if not sums.unread and not sums.undeclared:
+                    limit = gib(part.declared)
+                label_once = "" if limits else "as declared"
+                since = max((people[one.pid].started or 0.0 for one in mine), default=0.0)
+                limits.append(Limit(label_once, self._above(below, part.declared, since), skin.styles("strong")))
             below = [
                 None if base is None and value is None else (base or 0.0) + (value or 0.0)
                 for base, value in zip(below, values, strict=True)
@@ -292,12 +317,31 @@ class GpuScreen(GraphSheet):
             for one, held_then in zip(used, below, strict=True)
         ]
         curves.append(
-            Curve("unknown", rest, skin.styles("muted"), skin.glyphs.hatch, number(gpu.unattributed), hatched=True)
+            Curve(
+                # Where the driver does not tell its own memory from that of unknown processes, it is both.
+                "unknown" if known(gpu.unattributed) else "rest",
+                rest,
+                skin.styles("muted"),
+                skin.glyphs.hatch,
+                missing(gpu),
+                hatched=True,
+            )
         )
         memory = gpu.memory
         reserved = memory.reserved if known(memory.reserved) else 0
         top = memory.total - reserved if known(memory.total) else largest(below, used, least=float(GIB))
-        return self.graph("Memory", "GiB", curves, float(top), limits=limits, marks=marks, show=gib, stacked=True)
+        return self.graph(
+            "Memory",
+            "GiB",
+            curves,
+            float(top),
+            limits=limits,
+            marks=marks,
+            show=gib,
+            scale=GIB,
+            stacked=True,
+            empty=reason_words(memory.used),
+        )
 
     def _above(self, below: Values, declared: int, since: float) -> list[float | None]:
         """Return a line as far above the owners below as the limit is; none before the last of the processes came."""
@@ -307,6 +351,32 @@ class GpuScreen(GraphSheet):
             base + declared if base is not None and start + (place + 1) * each >= since else None
             for place, base in enumerate(below)
         ]
+
+    def _lacks_links(self, gpu: Gpu) -> bool:
+        """Return whether this is a recording in which PCIe and NVLink of the GPU were not read at this time."""
+        return bool(replay_words(self.frame)) and gpu.pcie_link == Reason.NO_SAMPLE
+
+    def _links(self, gpu: Gpu) -> Section:
+        """Describe PCIe and NVLink; NVLink only where a GPU has it."""
+        if self._lacks_links(gpu):
+            return Section("Links", (Fact("PCIe", _UNREAD_LINKS, missing=True),))
+
+        def rate(value: float) -> str:
+            return f"{size(value)}/s"
+
+        link = next((reason for reason in REASONS if reason.value == gpu.pcie_link), None)
+        facts = [
+            Fact("PCIe", REASONS[link] if link is not None else gpu.pcie_link, missing=link is not None),
+            fact("received", gpu.pcie_rx, rate),
+            fact("sent", gpu.pcie_tx, rate),
+        ]
+        if known(gpu.nvlinks) and gpu.nvlinks > 0:
+            facts += [
+                Fact("NVLink", f"{gpu.nvlinks:.0f} active"),
+                fact("received", gpu.nvlink_rx, rate),
+                fact("sent", gpu.nvlink_tx, rate),
+            ]
+        return Section("Links", (*facts, Fact("read", "only while the details of this GPU are shown")))
 
     def _throttles(self, history: HistoryView) -> list[Mark]:
         """Return marks where the clocks began to be limited."""
@@ -379,17 +449,6 @@ def _idle(row: Row, skin: Skin) -> str:
     return f"{skin.glyphs.least * row.idle.at_least}{duration(row.idle.seconds)}"
 
 
-def round_tens(value: float) -> float:
-    """Return the next multiple of ten."""
-    return float(-(-value // 10) * 10)
-
-
-def _since(gpu: Gpu, uid: int | None, people: Mapping[int, Process]) -> float:
-    """Return when the last of an owner's processes on a GPU was started; before that its limits were others."""
-    found = [people[one.pid] for one in gpu.holdings if one.pid in people and people[one.pid].uid == uid]
-    return max((one.started or 0.0 for one in found), default=0.0)
-
-
 def instance_sections(gpu: Gpu) -> list[Section]:
     """Describe the MIG instances of a GPU; nothing without any."""
     facts = []
@@ -398,24 +457,3 @@ def instance_sections(gpu: Gpu) -> list[Section]:
         label = f"{one.gpu_instance}/{one.compute_instance}"
         facts.append(Fact(label, f"{one.profile}: {used} of {total} used", aside=one.uuid))
     return [Section("MIG instances", tuple(facts))] * bool(facts)
-
-
-def _link_sections(gpu: Gpu) -> list[Section]:
-    """Describe PCIe and NVLink; NVLink only where a GPU has it."""
-
-    def rate(value: float) -> str:
-        return f"{size(value)}/s"
-
-    link = next((reason for reason in REASONS if reason.value == gpu.pcie_link), None)
-    facts = [
-        Fact("PCIe", REASONS[link] if link is not None else gpu.pcie_link, missing=link is not None),
-        fact("received", gpu.pcie_rx, rate),
-        fact("sent", gpu.pcie_tx, rate),
-    ]
-    if known(gpu.nvlinks) and gpu.nvlinks > 0:
-        facts += [
-            Fact("NVLink", f"{gpu.nvlinks:.0f} active"),
-            fact("received", gpu.nvlink_rx, rate),
-            fact("sent", gpu.nvlink_tx, rate),
-        ]
-    return [Section("Links", tuple(facts))]

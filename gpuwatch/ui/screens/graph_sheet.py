@@ -170,7 +170,7 @@ class GraphSheet(Sheet):
 
     def refresh_frame(self, frame: Frame) -> None:
         if frame.history.timeline is not self.frame.history.timeline:  # a replay has gone to another time
-            self._series, self._older = {}, None
+            self._series, self._older, self.cursor = {}, None, None
         self.frame = frame
         if self.ready:
             self.rebuild()
@@ -212,6 +212,8 @@ class GraphSheet(Sheet):
         """Return the blocks of the graphs; `heights` returns the lines of each by its place."""
         found: list[GraphBlock] = []
         self._since = None
+        if self.cursor is not None and self.cursor < self.until - self.span:
+            self.cursor = None  # the graphs have moved on
         for place, graph in enumerate(self.graphs()):
             block = self.blocks.setdefault(graph.title, GraphBlock())
             block.graph, block.height, block.cursor = graph, heights(place), self.cursor
@@ -245,10 +247,13 @@ class GraphSheet(Sheet):
         limits: Sequence[Limit] = (),
         marks: Sequence[Mark] = (),
         show: Callable[[float], str] = "{:.0f}".format,
+        scale: float = 1.0,
         stacked: bool = False,
+        empty: str = "",
     ) -> Graph:
-        """Return a graph over the span."""
-        return Graph(title, self.until, self.span, curves, top, unit, low, stacked, limits, marks, show)
+        """Return a graph over the span; `empty` is the reason where no curve has any value."""
+        empty = empty or "no values in this time"
+        return Graph(title, self.until, self.span, curves, top, unit, low, stacked, limits, marks, show, scale, empty)
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -322,11 +327,3 @@ class GraphSheet(Sheet):
 def largest(*series: Sequence[float | None], least: float = 0.0) -> float:
     """Return the largest value of some series, and at least `least`."""
     return max((one for values in series for one in values if one is not None and one > least), default=least)
-
-
-def round_up(value: float) -> float:
-    """Return the next of 1, 2, 5, 10, 20, 50 and so on, so that an axis seldom changes."""
-    scale = 1.0
-    while value > 10 * scale:
-        scale *= 10
-    return next(scale * step for step in (1, 2, 5, 10) if value <= scale * step)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from math import ceil, floor, isfinite
+from math import ceil, floor, inf, isfinite
 from typing import Final, NamedTuple, TypeAlias
 
 from rich.cells import cell_len
@@ -29,6 +29,10 @@ AXIS: Final = 6
 """Cells of the value axis at the left."""
 _LEAST_CELLS: Final = 12
 """Cells of a plot from which on it is drawn; below that there is the legend alone."""
+_MOST_STEPS: Final = 5
+"""Steps of the value axis, at most."""
+_LEAST_STEP: Final = 2
+"""Rows from one label of the value axis to the next, at least."""
 _LETTERS: Final = 12
 """Cells from one initial to the next in an area."""
 
@@ -64,6 +68,7 @@ class Limit(NamedTuple):
     label: str
     """Words in the legend; without any the limit has no entry there."""
     value: float | Values
+    """The legend shows one number; values over time are heights in a stack, and tell nothing as numbers."""
     style: Style
 
 
@@ -95,6 +100,10 @@ class Graph:
     marks: Sequence[Mark] = ()
     show: Callable[[float], str] = "{:.0f}".format
     """Formats a value without its unit."""
+    scale: float = 1.0
+    """Size of the unit: values in bytes that are shown in GiB have 2**30. The value axis has round numbers of it."""
+    empty: str = ""
+    """Words in the plot where no curve has any value: the reason."""
 
 
 class _Piece(NamedTuple):
@@ -161,7 +170,9 @@ def draw_plot(
         return [LineBuilder(skin).build(width)] * height
     column = column_of(graph, cursor, width) if cursor is not None else None
     plot = _areas(graph, skin, cells, rows) if graph.stacked else _lines(graph, skin, cells, rows)
-    labels = _value_labels(graph, rows)
+    if graph.empty and all(one is None for curve in graph.curves for one in curve.values):
+        plot[rows // 2] = list(LineBuilder(skin).write(f"  {graph.empty}", "muted", cells).build(cells))
+    labels = _value_labels(graph, rows, skin)
     lines = []
     for row, spans in enumerate(plot):
         builder = LineBuilder(skin).write(labels.get(row, ""), "muted", AXIS - 1, right=True)
@@ -217,9 +228,8 @@ def draw_legend(graph: Graph, skin: Skin, width: int, *, cursor: float | None = 
     for limit in graph.limits:
         if not limit.label:
             continue
-        value = _limit_at(limit, column, cells)
-        shown = graph.show(value) if value is not None and isfinite(value) else skin.glyphs.missing
-        entries.append([(_limit_sign(skin.glyphs), limit.style), (f" {limit.label} {shown}", None)])
+        shown = f" {graph.show(limit.value)}" if isinstance(limit.value, (int, float)) else ""
+        entries.append([(_limit_sign(skin.glyphs), limit.style), (f" {limit.label}{shown}", None)])
     for place, entry in enumerate(entries):
         left = len(entries) - place
         needed = sum(cell_len(text) for text, _ in entry) + 2
@@ -232,14 +242,6 @@ def draw_legend(graph: Graph, skin: Skin, width: int, *, cursor: float | None = 
     return builder.build(width)
 
 
-def _limit_at(limit: Limit, column: int | None, cells: int) -> float | None:
-    if isinstance(limit.value, (int, float)):
-        return limit.value
-    if column is not None and cells:
-        return at_column(limit.value, column, cells)
-    return next((one for one in reversed(limit.value) if one is not None), None)
-
-
 def _limit_sign(glyphs: Glyphs) -> str:
     return "-" if glyphs.ascii else "╌"
 
@@ -248,13 +250,39 @@ def _clock(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
-def _value_labels(graph: Graph, rows: int) -> dict[int, str]:
-    """Return the labels of the value axis by row: both ends, and what lies between where there is room."""
-    parts = 4 if rows >= 9 else 2 if rows >= 5 else 1
-    if rows == 1:
-        return {0: graph.show(graph.top)}
-    places = [(round((rows - 1) * (parts - part) / parts), part / parts) for part in range(parts + 1)]
-    return {row: graph.show(graph.low + (graph.top - graph.low) * part)[: AXIS - 1] for row, part in places}
+def round_up(value: float) -> float:
+    """Return the next of 1, 2, 5, 10, 20, 50 and so on."""
+    scale = 1.0
+    while value > 10 * scale:
+        scale *= 10
+    return next(scale * step for step in (1, 2, 5, 10) if value <= scale * step)
+
+
+def axis_top(value: float, scale: float = 1.0) -> float:
+    """Return a round upper end for a value axis that has room for a value, in units of `scale`."""
+    step = scale * round_up(value / scale / _MOST_STEPS)
+    return ceil(value / step) * step
+
+
+def _value_labels(graph: Graph, rows: int, skin: Skin) -> dict[int, str]:
+    """Return the labels of the value axis by row: both ends, and round values where there is room."""
+    low, top = graph.low, graph.top
+    labels = {rows - 1: graph.show(low), 0: graph.show(top)}
+    if rows < _LEAST_STEP * 2 + 1 or not 0 < top - low < inf:
+        return labels
+    down = 4 if _in_braille(graph, skin) else 1
+    step = graph.scale * round_up((top - low) / graph.scale / min(_MOST_STEPS, (rows - 1) // _LEAST_STEP))
+    for number in range(floor(low / step) + 1, ceil(top / step)):
+        value = number * step
+        row: int | None
+        if graph.stacked:
+            row = _row_of(value, graph, rows / (top - low), rows, 1)
+        else:
+            level = _levels([value], 1, rows * down, low, top)[0]
+            row = rows - 1 - (level or 0) // down
+        if row is not None and _LEAST_STEP <= row <= rows - 1 - _LEAST_STEP:
+            labels[row] = graph.show(value)
+    return labels
 
 
 def _time_axis(graph: Graph, skin: Skin, width: int, cells: int, cursor: int | None) -> Line:
@@ -272,18 +300,18 @@ def _time_axis(graph: Graph, skin: Skin, width: int, cells: int, cursor: int | N
     start = graph.until - graph.span
     offset = time.localtime(graph.until).tm_gmtoff
     at = ceil((start + offset) / interval) * interval - offset
+    marks = {column_of(graph, mark.at, width): _Piece(mark.text, mark.style) for mark in graph.marks}
     while at < graph.until:
         place = floor((at - start) / graph.span * cells)
         words = tick + time.strftime(form, time.localtime(at))
-        if 0 <= place <= cells - len(words):
+        if 0 <= place <= cells - len(words) and marks.keys().isdisjoint(range(place + 1, place + len(words))):
             pieces[place : place + len(words)] = [_Piece(words[0], styles("faint"))] + [
                 _Piece(char, styles("muted")) for char in words[1:]
             ]
         at += interval
-    for mark in graph.marks:
-        column = column_of(graph, mark.at, width)
+    for column, piece in marks.items():
         if column is not None:
-            pieces[column] = _Piece(mark.text, mark.style)
+            pieces[column] = piece
     if cursor is not None:
         pieces[cursor] = _Piece(skin.glyphs.up, styles("note"))
     builder = LineBuilder(skin).gap(AXIS - 1).write(corner, "faint")
@@ -337,9 +365,13 @@ def _levels(values: Values, columns: int, levels: int, low: float, top: float) -
     return [None if one is None else round(min(highest, max(0.0, (one - low) * scale))) for one in found]
 
 
+def _in_braille(graph: Graph, skin: Skin) -> bool:
+    return not skin.glyphs.ascii and (bool(skin.styles.color) or len(graph.curves) == 1)
+
+
 def _lines(graph: Graph, skin: Skin, cells: int, rows: int) -> list[list[Span]]:
     """Draw curves as lines: in braille, or with a character for each where they would else look alike."""
-    braille = not skin.glyphs.ascii and (skin.styles.color or len(graph.curves) == 1)
+    braille = _in_braille(graph, skin)
     across, down = (2, 4) if braille else (1, 1)
     masks = [[bytearray(cells) for _ in range(rows)] for _ in graph.curves]
     for curve, grid in zip(graph.curves, masks, strict=True):
