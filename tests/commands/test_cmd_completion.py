@@ -31,6 +31,12 @@ def test_no_other_file_is_shipped() -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+def test_each_completion_has_the_licence_of_its_template(shell: str) -> None:
+    head = (FOLDER / f"gpuwatch.{shell}").read_text().splitlines()[:6]
+    assert any("Mozilla Public License" in line for line in head)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
 def test_the_command_prints_the_file(call: Call, shell: str) -> None:
     assert call("completion", shell) == (0, (FOLDER / f"gpuwatch.{shell}").read_text(), "")
 
@@ -117,6 +123,8 @@ SETUPS = {
         ("gpuwatch docs secu", "gpuwatch docs security"),
         ("gpuwatch events --rule temp", "gpuwatch events --rule temperature-near-slowdown"),
         ("gpuwatch --config mine.t", "gpuwatch --config mine.toml"),
+        ("gpuwatch replay mine.t", "gpuwatch replay mine.toml"),
+        ("gpuwatch completion tc", "gpuwatch completion tcsh "),
     ],
 )
 def test_a_real_shell_completes(tmp_path: Path, shell: str, typed: str, completed: str) -> None:
@@ -124,6 +132,7 @@ def test_a_real_shell_completes(tmp_path: Path, shell: str, typed: str, complete
     if not shutil.which(command[0]):
         pytest.skip(f"needs {shell}")
     (tmp_path / "mine.toml").touch()
+    (tmp_path / "tcsh").mkdir()  # a word that is offered is no folder, also where one has its name
     shutil.copy(FOLDER / "gpuwatch.zsh", tmp_path / "_gpuwatch")  # the name under which zsh looks for it
     env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
     with Terminal(command, columns=200, rows=20, env=env) as terminal:
