@@ -80,7 +80,7 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
     ] = "off"
     command: Annotated[Command, Meta(description='a program of yours: ["/home/ada/bin/tell"]; JSON on stdin')] = ()
     """The program is an absolute path, or begins with `~/`. Read only from a file that no other user can write."""
-    urls: Annotated[Urls, Meta(description='of apprise: ["slack://..."]; needs `pip install apprise`')] = ()
+    urls: Annotated[Urls, Meta(description="of apprise: [\"slack://...\"]; needs `pip install '.[notify]'`")] = ()
     """Secret: never on a screen or in a log, an argument list or the environment."""
     least: Annotated[Severity, Meta(description='what is worth a message: "note", "warning", "critical"')] = (
         Severity.WARNING

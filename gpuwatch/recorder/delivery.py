@@ -165,7 +165,7 @@ COMMAND_LIMIT: Final = 10.0
 """Seconds that a command may run."""
 APPRISE_LIMIT: Final = 30.0
 """Seconds that a service may take: apprise itself gives a server 4 s to connect and 4 s to answer, each time."""
-NOT_INSTALLED: Final = "needs apprise: pip install apprise"
+NOT_INSTALLED: Final = "needs apprise: pip install '.[notify]' in the clone of gpuwatch"
 _NAMED: Final = 200
 """Characters of a command's last line that an error shows, at most."""
 
