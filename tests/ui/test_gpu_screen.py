@@ -311,6 +311,7 @@ async def test_older_values_are_read_once_and_in_the_background() -> None:
 
     async with running(watched(300), (160, 50), helpers=Helpers(older=older)) as (app, pilot):
         app.show_gpu(gpu(0).key)
+        await until(pilot, lambda: "last 10 min " in f"{text(app)[:160]} ")  # of which it has seen 5
         await press(pilot, "2", "4", "5", "4")
         await until(pilot, lambda: "last 6 h " in f"{text(app).splitlines()[0]} ")
         assert len(threads) == 1

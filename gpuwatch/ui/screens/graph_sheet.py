@@ -43,8 +43,6 @@ MOST_EVENTS: Final = 12
 """Events that a sheet lists, at most."""
 SMALL: Final = 16
 """Lines of a sheet below which graphs are left out, or a line each."""
-_IN_MEMORY: Final = 600.0
-"""Longest span that is shown without what was recorded before this gpuwatch was started."""
 
 
 class Series(NamedTuple):
@@ -223,18 +221,31 @@ class GraphSheet(Sheet):
                 if first is not None:
                     at = graph.until - graph.span + first * graph.span / len(curve.values)
                     self._since = at if self._since is None else min(self._since, at)
+        if self._lacks_values:
+            self._read_older()
         return found
+
+    @property
+    def _lacks_values(self) -> bool:
+        """Whether the graphs begin later than their span."""
+        start = self.until - self.span
+        return self._since is None or self._since - start > max(self.span / 30, 2.0)
+
+    def _read_older(self) -> None:
+        """Read values from before this gpuwatch was started, once."""
+        if self._older is None and self.helpers.older is not None:
+            older, timeline, now = self.helpers.older, self.frame.history.timeline, self.now
+            self._older = self.app.background("gpuwatch-graphs")(lambda: older(timeline, now))
+            self._older.add_done_callback(lambda _: self.post_message(self.OlderRead()))
 
     def title_words(self) -> str:
         """Return the span of the graphs, and from when on values are known where that is later."""
         words = f"last {SPANS[self.span]}"
-        if self._since is None:
-            return f"{words}, no values yet"
-        missing = self._since - (self.until - self.span)
-        if missing <= max(self.span / 30, 2.0):
+        if not self._lacks_values:
             return words
         reading = ", reading older ones" if self._older is not None and not self._older.done() else ""
-        return f"{words}, known since {clock(self._since)}{reading}"
+        known = "no values yet" if self._since is None else f"known since {clock(self._since)}"
+        return f"{words}, {known}{reading}"
 
     def graph(
         self,
@@ -287,13 +298,9 @@ class GraphSheet(Sheet):
     # -- what the user does ----------------------------------------------------------------------------------------
 
     def action_span(self, seconds: float) -> None:
-        """Show another span; older values than those in memory are read from the store once."""
+        """Show another span."""
         self.span = float(seconds)
         self.cursor = None
-        if self.span > _IN_MEMORY and self._older is None and self.helpers.older is not None:
-            older, timeline, now = self.helpers.older, self.frame.history.timeline, self.now
-            self._older = self.app.background("gpuwatch-graphs")(lambda: older(timeline, now))
-            self._older.add_done_callback(lambda _: self.post_message(self.OlderRead()))
         self.rebuild()
 
     def action_read(self, by: int) -> None:

@@ -452,6 +452,7 @@ def _areas(graph: Graph, skin: Skin, cells: int, rows: int) -> list[list[Span]]:
     limits = [
         _columns([limit.value] if isinstance(limit.value, (int, float)) else limit.value, cells)
         for limit in graph.limits
+        if rows >= _LEAST_STEP * 2  # in fewer rows lines would cover the areas
     ]
     painter = _AreaPainter(graph, skin, rows, per)
     columns = []
@@ -500,7 +501,7 @@ class _AreaPainter:
         for row in range(self._rows):
             low = (self._rows - 1 - row) * self._per
             owner, piece = (None, _Piece(" ", self._base)) if ends is None else self._cell(ends, low, letter)
-            for limit, at in zip(self._limits, lines, strict=True):
+            for limit, at in zip(self._limits, lines, strict=False):
                 if at == row and ends is not None:
                     piece = _Piece(_limit_sign(self._skin.glyphs), self._on(limit.style, owner))
             pieces.append(piece)
