@@ -6,6 +6,7 @@ does not match. Only the viewer's own processes are judged; for root, these are 
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -158,6 +159,7 @@ class _Candidate:
 
     process: Process
     machine: _Machine = field(repr=False)
+    """Weak reference to the machine that has it: in a cycle, each snapshot would wait for the garbage collector."""
     holdings: list[tuple[Gpu, Holding]] = field(default_factory=list)
     """The process's holdings on GPUs that can be judged; with MIG there is one for each instance."""
     open: tuple[Gpu, ...] = ()
@@ -233,7 +235,7 @@ class _Candidate:
         unknown = idle is None or (idle.at_least and idle.seconds < self.limits.quiet_after)
         return unknown and not self.blind
 
-    @cached_property
+    @property
     def family(self) -> tuple[_Candidate, ...]:
         return self.machine.find_family(self)
 
@@ -320,11 +322,12 @@ class _Machine:
                 if process is not None and held.start in (0, process.start):
                     candidate = self._by_pid.get(held.pid)
                     if candidate is None:
-                        candidate = self._by_pid[held.pid] = _Candidate(process, self)
+                        candidate = self._by_pid[held.pid] = _Candidate(process, weakref.proxy(self))
                     candidate.holdings.append((gpu, held))
         unlisted = [one for one in snapshot.unlisted if is_mine(one.process) and one.process.pid not in self.listed]
         self.candidates = (*self._by_pid.values(), *map(self._unlisted_candidate, unlisted))
         self._by_pid |= {one.process.pid: one for one in self.candidates}
+        self._families: dict[int, tuple[_Candidate, ...]] = {}
 
     @cached_property
     def _groups(self) -> Mapping[str | int, list[_Candidate]]:
@@ -343,6 +346,8 @@ class _Machine:
         The run of a Ray worker is not known: all workers of one daemon may wait for each other.
         """
         pid, ppid, job = one.process.pid, one.process.ppid, one.job
+        if pid in self._families:
+            return self._families[pid]
         related = [*self._groups.get(pid, ())]
         if ppid in self._by_pid:
             related.append(self._by_pid[ppid])
@@ -350,7 +355,9 @@ class _Machine:
             related += self._groups.get(job.key, ())
             if job.launcher == "ray" and ppid is not None:
                 related += self._groups.get(ppid, ())
-        return tuple({other.process.pid: other for other in related if other.process.pid != pid}.values())
+        family = tuple({other.process.pid: other for other in related if other.process.pid != pid}.values())
+        self._families[pid] = family
+        return family
 
     def has_gap(self, gpus: Iterable[Gpu]) -> bool:
         """Return whether on one of these GPUs more memory is unattributed than a driver takes for itself."""
@@ -359,7 +366,7 @@ class _Machine:
 
     def _unlisted_candidate(self, one: Unlisted) -> _Candidate:
         gpus = tuple(gpu for key, gpu in self._gpus.items() if key in one.gpus) if one.context else ()
-        return _Candidate(one.process, self, open=gpus)
+        return _Candidate(one.process, weakref.proxy(self), open=gpus)
 
     def join(self, process: Process, gpu: Gpu, held: Sequence[Holding]) -> _OnGpu:
         """Join the holdings of a process on one GPU."""

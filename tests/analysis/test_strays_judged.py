@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import msgspec
@@ -265,3 +266,17 @@ def test_a_process_that_computes_or_is_young_costs_no_look_into_the_history() ->
     busy, young = mine(1), mine(2, started=started(10.0))
     report = judge(machine([busy, young], [held(1, sm=30), held(2)]), Closed())
     assert (report.strays, report.possible) == ([], [])
+
+
+def test_judging_leaves_nothing_for_the_garbage_collector() -> None:
+    """Each snapshot is judged once a second: in a cycle it would stay in memory until the next collection."""
+    ranks = [left(Surroundings(job=REST), pid=pid) for pid in (100, 101)]
+    base, history = machine(ranks, [held(100)], [held(101)]), told((0, 100, HOUR), (1, 101, HOUR))
+    judge(base, history)  # what lasts is made once
+    gc.collect()
+    gc.disable()
+    try:
+        assert find(base, history)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
