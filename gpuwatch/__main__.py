@@ -19,7 +19,8 @@ from gpuwatch import model, procfs  # noqa: F401 - all processes need them: impo
 from gpuwatch.child import start_error
 
 SELDOM = 30_000
-"""New objects between two garbage collections: imports create many objects that stay."""
+"""New objects between two garbage collections: imports create many objects that stay, and what a frame of the dashboard
+needs is freed without a collection. With Python's 700 there was one for each frame."""
 
 _YOUNG = 6.0
 """Seconds since its last change for which the status file counts as fresh; most users sample every second or two."""

@@ -184,9 +184,8 @@ def _commands() -> type[Provider]:
 
 
 def _enable_collector() -> None:
-    """Turn Python's garbage collector on with its default thresholds; objects that exist now are never examined."""
+    """Turn Python's garbage collector on; objects that exist now are never examined."""
     gc.freeze()
-    gc.set_threshold(700, 10, 10)
     gc.enable()
 
 
