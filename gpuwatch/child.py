@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 
 from gpuwatch.errors import PROCESS_LIMIT
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
+"""Bytes of one read: a pipe holds as many."""
 _STEP = 0.05
 """Seconds until `run` notices the end of a program whose pipe another process holds open."""
 _GRACE = 2.0
@@ -170,7 +171,11 @@ class ChildProcess:
 
     def read_lines(self, timeout: float = 0.0) -> list[bytes]:
         """Wait up to `timeout` seconds for output, and return all complete lines."""
-        if self.wait(timeout):
+        if timeout > 0:
+            self.wait(timeout)
+        elif self._unsent:
+            self._flush()
+        if not self.eof:
             while len(self._received) <= self._longest_line and (chunk := self.read()):
                 self._received += chunk
         end = self._received.rfind(b"\n", self._searched)

@@ -223,7 +223,7 @@ class EventSwitch:
         return True
 
 
-_POLL = 0.2
+_POLL = 0.25
 """Seconds between two reads of the shared page: a hang is noticed that much later than its limit."""
 
 _ASLEEP = 1.0
@@ -312,13 +312,14 @@ class LocalSource:
             interval = self._options.interval if is_ok else min(self._options.interval, _REPEAT)
             if now - self._last_at >= 1.5 * interval:
                 return self._repeat(now)
-            if now >= deadline:
-                return None
             pause = min(_POLL, deadline - now)
             if self._child is not None and not self._child.eof:
-                self._child.wait(pause)
+                came = self._child.wait(pause)
             else:
+                came = False
                 time.sleep(max(0.0, pause))
+            if not came and self._clock() >= deadline:
+                return None
         return None
 
     def set_interval(self, seconds: float) -> None:
