@@ -221,8 +221,9 @@ class Owners:
         same = (stat.comm, stat.ppid, stat.session) == (facts.comm, facts.ppid, facts.session)
         if stat.start_stack not in (0, facts.start_stack):  # another program, which may have the same name
             facts.start_stack, same = stat.start_stack, False
-        if stat.program or not _ending(stat):  # it has no mark any more
-            facts.program = stat.program
+        program = stat.program
+        if program or not _ending(stat):  # it has no mark any more
+            facts.program = program
         if now - facts.read_at >= REFRESH or not same:
             since = now - facts.read_at
             facts.read_at, facts.comm, facts.ppid, facts.session = now, stat.comm, stat.ppid, stat.session
@@ -304,7 +305,7 @@ class Owners:
                 pass
             except (OSError, ValueError):  # no file descriptor is left: it may go on
                 return ""
-        return _STATES.get(state, clean(state))
+        return _STATES.get(state) or clean(state)
 
     def _thread_state(self, pid: int, facts: _Facts) -> str:
         """Read the state of a living thread; empty where all have ended. Raises OSError or ValueError."""

@@ -10,6 +10,7 @@ and the worst alert are drawn.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple
@@ -114,23 +115,25 @@ def fit_layout(
     return _squeezed(height, form, cells, alerts)
 
 
-def _steps(form: Form, height: int, n_gpus: int, n_children: int, alerts: int, cells: int) -> list[tuple[Layout, int]]:
-    """Return the layouts to try, best first, each with the number of process rows that it must leave."""
+def _steps(
+    form: Form, height: int, n_gpus: int, n_children: int, alerts: int, cells: int
+) -> Iterator[tuple[Layout, int]]:
+    """Yield the layouts to try, best first, each with the number of process rows that it must leave."""
     title = 1 if form in (Form.FULL, Form.MEDIUM) and n_gpus else 0
     base = Layout(form, Form.HEAT_MAP, 1, 0, cells, False, 0, alerts, 1, 0, 1)
-    one_alert = replace(base, alerts=min(alerts, 1))
-    steps: list[tuple[Layout, int]] = []
     if form is not Form.HEAT_MAP:
         rows = replace(base, gpu_form=form, gpu_title=title, gpus=n_gpus)
         full = replace(rows, gpus=n_gpus + n_children, children=n_children > 0)
         if form is not Form.COMPACT:
-            steps.append((replace(full, gap=1), 2 * WANTED_ROWS))
-        steps.append((full, max(WANTED_ROWS, height * 3 // 10)))
-        fewer = [rows, replace(rows, alerts=min(alerts, 2)), replace(rows, alerts=min(alerts, 1))]
-        steps += [(one, WANTED_ROWS) for one in fewer]
-        steps.append((fewer[-1], LEAST_ROWS))
-    detail = replace(base, detail=min(n_gpus, 1))
-    return [*steps, (detail, WANTED_ROWS), (base, WANTED_ROWS), (base, LEAST_ROWS), (one_alert, LEAST_ROWS)]
+            yield replace(full, gap=1), 2 * WANTED_ROWS
+        yield full, max(WANTED_ROWS, height * 3 // 10)
+        for most in (alerts, 2, 1):
+            yield replace(rows, alerts=min(alerts, most)), WANTED_ROWS
+        yield replace(rows, alerts=min(alerts, 1)), LEAST_ROWS
+    yield replace(base, detail=min(n_gpus, 1)), WANTED_ROWS
+    yield base, WANTED_ROWS
+    yield base, LEAST_ROWS
+    yield replace(base, alerts=min(alerts, 1)), LEAST_ROWS
 
 
 def _squeezed(height: int, form: Form, cells: int, alerts: int) -> Layout:

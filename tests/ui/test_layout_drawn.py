@@ -229,5 +229,5 @@ def check_cells(table: Table, panel: object) -> None:
     columns: Sequence[Column] = table._form[1]
     assert not isinstance(panel, RowList) or columns == panel._table_columns
     for drawn in table._drawn.values():
-        for column, part in list(zip(columns, drawn.parts, strict=False))[:-1]:
-            assert sum(span.cells for span in part) == column.gap + column.cells, (column.id, part)
+        for column, (spans, cells) in list(zip(columns, drawn.parts, strict=False))[:-1]:
+            assert cells == sum(span.cells for span in spans) == column.gap + column.cells, (column.id, spans)

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 from math import ceil, floor
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
@@ -254,11 +255,10 @@ def sparkline(points: Sequence[float | None], cells: int, second: int, glyphs: G
     """
     per = max(1, len(points) // cells) if cells > 0 else 1
     newest = second % per + 1
-    ends = [len(points) - newest - per * n for n in range(cells - 1, -1, -1)]
+    begin = len(points) - newest - per * (cells - 1)
     drawn = []
-    for start in ends:
-        size = newest if start == ends[-1] else per
-        values = [value for value in points[max(0, start) : max(0, start + size)] if value is not None]
+    for start in range(begin, len(points), per):
+        values = [value for value in points[max(0, start) : max(0, start + per)] if value is not None]
         drawn.append(level(sum(values) / len(values), glyphs) if values else glyphs.gap)
     return "".join(drawn)
 
@@ -312,7 +312,11 @@ _COMPACT: Final[dict[str, dict[str, Any]]] = {
 
 def gpu_columns(form: Form, width: int, gpus: Sequence[Gpu], glyphs: Glyphs) -> list[Column]:
     """Return the columns of a form; the bar fills what the others leave."""
-    promised = any(map(shares.has_promised, gpus))
+    return [*_gpu_columns(form, width, any(map(shares.has_promised, gpus)), glyphs)]
+
+
+@lru_cache(8)
+def _gpu_columns(form: Form, width: int, promised: bool, glyphs: Glyphs) -> tuple[Column, ...]:
     legend = f"memory by owner {glyphs.dot} {glyphs.declared} declared"
     changes: dict[str, dict[str, Any]] = {"temperature": {"title": "C" if glyphs.ascii else "°C"}}
     if form is Form.COMPACT:
@@ -333,7 +337,7 @@ def gpu_columns(form: Form, width: int, gpus: Sequence[Gpu], glyphs: Glyphs) -> 
     cells = max(8, width - others - state)
     title = legend if cell_len(legend) < cells else "memory by owner"
     columns["bar"] = replace(columns["bar"], cells=cells, title=title)
-    return list(columns.values())
+    return tuple(columns.values())
 
 
 def _promised_words(figure: str, glyphs: Glyphs) -> tuple[str, str, str]:

@@ -138,12 +138,14 @@ def _crop_cells(text: str, start: int, end: int) -> str:
 
 def changed(old: Line, new: Line) -> list[tuple[int, int]]:
     """Return the runs of cells (from, until) in which two lines of one width differ, in order."""
-    if len(old) != len(new) or any(one.cells != two.cells for one, two in zip(old, new, strict=True)):
+    if len(old) != len(new):
         return _middle(old, new)
     runs: list[tuple[int, int]] = []
     x = 0
     for before, after in zip(old, new, strict=True):
         if before is not after and before != after:
+            if before.cells != after.cells:
+                return _middle(old, new)
             start, end = _narrowed(before, after)
             if runs and x + start - runs[-1][1] <= NEAR:
                 runs[-1] = (runs[-1][0], x + end)
@@ -163,7 +165,7 @@ def _middle(old: Line, new: Line) -> list[tuple[int, int]]:
 
 def _narrowed(old: Span, new: Span) -> tuple[int, int]:
     """Return the cells of a span that differ, where every character is one cell wide; else all of them."""
-    if old.style != new.style or not len(old.text) == len(new.text) == new.cells:
+    if (old.style is not new.style and old.style != new.style) or not len(old.text) == len(new.text) == new.cells:
         return 0, new.cells
     start, end = 0, new.cells
     while start < end and old.text[start] == new.text[start]:

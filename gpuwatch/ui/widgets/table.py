@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.style import Style
 
 from gpuwatch.ui.theme import Ground, Role, Skin
-from gpuwatch.ui.widgets.lines import Line, LineBuilder
+from gpuwatch.ui.widgets.lines import Line, LineBuilder, Span
 
 Cell: TypeAlias = tuple[tuple[str, Role | Style], ...]
 """Runs of text with their styles. The last one is cut or padded to the column, the others are written as they are."""
@@ -44,8 +44,8 @@ class Row(NamedTuple):
 
 class _Drawn(NamedTuple):
     row: Row
-    parts: list[Line]
-    """Each cell as it was drawn."""
+    parts: list[tuple[list[Span], int]]
+    """Each cell as it was drawn: its spans, and their terminal cells."""
     line: Line
 
 
@@ -76,13 +76,15 @@ class Table:
             old = [None] * len(row.cells)
         width = self._form[0]
         builder = LineBuilder(self._skin, row.ground)
-        parts: list[Line] = []
+        parts: list[tuple[list[Span], int]] = []
         for place, (column, cell, was) in enumerate(zip(columns, row.cells, old, strict=False)):
             if before is not None and was == cell:
                 parts.append(before.parts[place])
-                builder.write_spans(parts[-1])
+                spans, cells = parts[-1]
+                builder.spans += spans
+                builder.cells += cells
                 continue
-            start = len(builder.spans)
+            start, at = len(builder.spans), builder.cells
             builder.gap(column.gap)
             fills = not column.cells or place + 1 == len(row.cells) < len(columns)
             end = width if fills else builder.cells + column.cells
@@ -90,7 +92,7 @@ class Table:
                 builder.write(text, style)
             text, style = cell[-1]
             builder.write(text, style, max(0, end - builder.cells), right=column.right and not fills)
-            parts.append(tuple(builder.spans[start:]))
+            parts.append((builder.spans[start:], builder.cells - at))
         return _Drawn(row, parts, builder.build(width))
 
 
