@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
-from gpuwatch.commands.strays import idle_times
+from gpuwatch.commands.stray_inputs import idle_times
 from gpuwatch.history import History
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame

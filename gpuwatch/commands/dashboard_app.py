@@ -16,7 +16,7 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.recording import make_recording
 from gpuwatch.commands.startup import Reloader, apply_config, fixed_settings, format_reload
-from gpuwatch.commands.strays import caller, idle_times, stray_limits
+from gpuwatch.commands.stray_inputs import caller, idle_times, stray_limits
 from gpuwatch.config import Config
 from gpuwatch.errors import NoThreadError, UnavailableError, UsageError
 from gpuwatch.kill.session import ProcessEnder

@@ -108,7 +108,7 @@ def print_snapshot(
 
 def _idle_times(snapshot: Snapshot) -> IdleTimes | None:
     """Return the idle times that a `gpuwatch watch` has stored, for a filter: one snapshot has none."""
-    from gpuwatch.commands.strays import idle_times  # 15 ms, for those who filter
+    from gpuwatch.commands.stray_inputs import idle_times  # 15 ms, for those who filter
 
     return idle_times(snapshot)
 

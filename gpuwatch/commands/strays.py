@@ -22,11 +22,8 @@ from gpuwatch.analysis.strays import Stray, StrayLimits, judge, notes
 from gpuwatch.commands.console import Column, Console, format_table
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, read_snapshot
-from gpuwatch.config import Config
-from gpuwatch.history import Idle, IdleTimes
-from gpuwatch.kill.target import Policy
+from gpuwatch.commands.stray_inputs import caller, idle_times, stray_limits
 from gpuwatch.model import Process, Snapshot
-from gpuwatch.recorder.status_file import read_idle
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.text import fit
 from gpuwatch.units import UNKNOWN, duration, gib, size
@@ -129,8 +126,6 @@ _COLUMNS: Final[tuple[Column[Stray], ...]] = (
 LOOK: Final = 0.5
 """Seconds between the two readings of possible strays: 50 ticks of the kernel's clock."""
 
-_DEMO_SECONDS: Final = 2400.0
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "demo")
@@ -204,43 +199,6 @@ def _used(process: Process, proc: Path) -> tuple[int, int] | None:
 def seen_by_caller(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) -> Snapshot:
     """Return a snapshot whose viewer is the user whose processes `gpuwatch kill` would end."""
     return replace(snapshot, viewer=caller(environ))
-
-
-def caller(environ: Mapping[str, str] = os.environ) -> int:
-    """Return the uid whose strays are listed: under sudo that of the caller."""
-    if os.geteuid() != 0:
-        return os.geteuid()
-    return Policy.of_this_process(read_only=False, environ=environ).may_end
-
-
-def stray_limits(config: Config) -> StrayLimits:
-    """Return the limits of strays in a configuration."""
-    return StrayLimits(idle_after=config.alerts.idle_after, idle_memory=config.alerts.idle_memory)
-
-
-def idle_times(
-    snapshot: Snapshot, environ: Mapping[str, str] = os.environ, warn: Callable[[str], None] = lambda words: None
-) -> IdleTimes | None:
-    """Return the idle times that a `gpuwatch watch` has stored; None where none runs.
-
-    In the demo they are those of a watch that began 40 minutes earlier. `warn` is called with one line about a damaged
-    file.
-    """
-    if snapshot.demo:
-        return _demo_idle_times(snapshot)
-    uids = dict.fromkeys((os.geteuid(), caller(environ)))
-    found = [one for uid in uids if (one := read_idle(uid=uid, warn=warn)) is not None]
-    return next(filter(None, found), {} if found else None)
-
-
-def _demo_idle_times(snapshot: Snapshot) -> IdleTimes:
-    from gpuwatch.sources import demo_machine
-
-    seconds = _DEMO_SECONDS + snapshot.taken - snapshot.since
-    resting = {actor.pid for actor in demo_machine.ACTORS if actor.load is demo_machine.IDLE}
-    mine = {one.key for one in snapshot.processes if one.uid == snapshot.viewer and one.pid in resting}
-    held = [(gpu.key, one.pid, one.start) for gpu in snapshot.gpus for one in gpu.holdings]
-    return {key: Idle(seconds, at_least=True) for key in held if key[1:] in mine}
 
 
 def demo() -> Snapshot:

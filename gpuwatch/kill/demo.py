@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuwatch.kill.outcome import End, Outcome, Refusal, Refused
+from gpuwatch.kill.policy import Policy
 from gpuwatch.kill.run import Member, Run, holdings_by_key, job_of, processes_by_key
 from gpuwatch.kill.session import DEMO_NOTICE, PinnedProcess
-from gpuwatch.kill.target import Policy, Target, target_of_unlisted
+from gpuwatch.kill.target import Target, target_of_unlisted
 from gpuwatch.model import Snapshot
 from gpuwatch.sources import demo_machine as cast
 from gpuwatch.sources.demo import DemoSource

@@ -17,7 +17,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -30,6 +30,7 @@ from gpuwatch.files import state_folder
 from gpuwatch.kill import run
 from gpuwatch.kill.audit import RECORD_SECONDS, Audit
 from gpuwatch.kill.outcome import End, Outcome, Refusal, Refused, unreaped
+from gpuwatch.kill.policy import Policy
 from gpuwatch.model import Presence, Process, Snapshot, known
 from gpuwatch.sampler.owners import read_command
 from gpuwatch.text import clean
@@ -184,33 +185,6 @@ def target_of_pid(pid: int, snapshot: Snapshot, killer: Killer) -> Target:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Checks
-
-
-@dataclass(frozen=True)
-class Policy:
-    """User who asks, and the permissions from the command line."""
-
-    uid: int
-    euid: int
-    pid: int
-    """PID of gpuwatch."""
-    sudo_uid: int | None = None
-    read_only: bool = False
-    allow_root: bool = False
-
-    @classmethod
-    def of_this_process(
-        cls, *, read_only: bool, allow_root: bool = False, environ: Mapping[str, str] = os.environ
-    ) -> Policy:
-        """Return the policy for the user of this program; `SUDO_UID` counts only for root."""
-        sudo = environ.get("SUDO_UID", "")
-        sudo_uid = int(sudo) if sudo.isdecimal() and sudo.isascii() else None
-        return cls(os.getuid(), os.geteuid(), os.getpid(), sudo_uid, read_only, allow_root)
-
-    @property
-    def may_end(self) -> int:
-        """The uid whose processes may be ended: the user's, and under sudo the caller's."""
-        return self.sudo_uid if self.euid == 0 and self.sudo_uid is not None else self.euid
 
 
 class Killer:

@@ -8,6 +8,7 @@ import pytest
 
 from gpuwatch.analysis.strays import StrayLimits
 from gpuwatch.cli import parse
+from gpuwatch.commands import stray_inputs
 from gpuwatch.commands import strays as command
 from gpuwatch.history import History, Idle
 from gpuwatch.monitor import Frame
@@ -50,7 +51,7 @@ async def test_the_demo_has_the_same_strays_in_both(capsys: pytest.CaptureFixtur
     assert printed.err == ""
     demo, history = DemoSource(), History()
     seen = demo.at(0.0)
-    first = Frame(seen, 0.0, history.add(seen, 0.0), kept=command.idle_times(seen))
+    first = Frame(seen, 0.0, history.add(seen, 0.0), kept=stray_inputs.idle_times(seen))
     async with running(first, (160, 50)) as (app, pilot):
         await pilot.press("S")
         await pilot.pause()
@@ -58,7 +59,7 @@ async def test_the_demo_has_the_same_strays_in_both(capsys: pytest.CaptureFixtur
         assert len(drawn(text(app))) == 2
         assert "may be" not in text(app)
         later = demo.at(20.0)
-        await hand(app, pilot, Frame(later, 20.0, history.add(later, 20.0), kept=command.idle_times(later)))
+        await hand(app, pilot, Frame(later, 20.0, history.add(later, 20.0), kept=stray_inputs.idle_times(later)))
         assert drawn(text(app)) == listed(printed.out), "they stay"
 
 

@@ -22,6 +22,7 @@ from rich.cells import cell_len
 from gpuwatch import files, procfs
 from gpuwatch.analysis.strays import Stray, StrayLimits, StrayReport, judge, notes
 from gpuwatch.cli import parse
+from gpuwatch.commands import stray_inputs
 from gpuwatch.commands import strays as command
 from gpuwatch.commands.strays import document, table
 from gpuwatch.history import Idle, IdleTimes
@@ -205,7 +206,7 @@ def test_under_sudo_idle_times_are_roots_or_the_callers(tmp_path: Path, monkeypa
     sudo = {"SUDO_UID": str(other)}
 
     def kept() -> list[int] | None:
-        found = command.idle_times(NOW, sudo)
+        found = stray_inputs.idle_times(NOW, sudo)
         return found if found is None else [pid for _, pid, _ in found]
 
     assert kept() is None
@@ -216,7 +217,7 @@ def test_under_sudo_idle_times_are_roots_or_the_callers(tmp_path: Path, monkeypa
         assert kept() == [100], "root's watch looked too long ago"
         a_watch(root, 101, 0)
         assert kept() == [101]
-        assert [pid for _, pid, _ in command.idle_times(NOW, {}) or ()] == [101]
+        assert [pid for _, pid, _ in stray_inputs.idle_times(NOW, {}) or ()] == [101]
         a_watch(caller, 100, 4321)
         a_watch(root, 101, 4321)
         assert kept() is None, "neither is whose it should be"
@@ -226,7 +227,7 @@ def test_a_watch_that_looked_too_long_ago_is_not_said_to_be_missing(
     monkeypatch: pytest.MonkeyPatch, own_home: Path
 ) -> None:
     a_watch(own_home / "runtime", PID, os.geteuid(), ago=100.0)
-    assert command.idle_times(NOW, {}) == {}
+    assert stray_inputs.idle_times(NOW, {}) == {}
 
 
 # ---------------------------------------------------------------------------------------------------------------

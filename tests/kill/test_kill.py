@@ -15,7 +15,8 @@ import pytest
 from gpuwatch import procfs
 from gpuwatch.kill import target as pidfd
 from gpuwatch.kill.outcome import End, Refusal
-from gpuwatch.kill.target import WEAKER, Policy, Target
+from gpuwatch.kill.policy import Policy
+from gpuwatch.kill.target import WEAKER, Target
 from gpuwatch.procfs import has_gpu_open
 from tests.support.gpuholder import ME, SOMEBODY_ELSE, GpuHolder
 from tests.support.killing import POLICY, a_killer, on_record, pinned, reason, refused, sent, target_of

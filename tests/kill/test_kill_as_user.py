@@ -29,7 +29,8 @@ import json, os, signal, sys, time
 from pathlib import Path
 from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.session import Phase, Session, call_now
-from gpuwatch.kill.target import Killer, Policy, Target
+from gpuwatch.kill.policy import Policy
+from gpuwatch.kill.target import Killer, Target
 from gpuwatch.model import Snapshot
 
 me, folder, proc, pid, start_ticks, uid = json.loads(sys.argv[1])
@@ -59,7 +60,8 @@ import errno, json, os, signal, sys, time
 from pathlib import Path
 from gpuwatch import procfs
 from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.target import Killer, Pinned, Policy, Target
+from gpuwatch.kill.policy import Policy
+from gpuwatch.kill.target import Killer, Pinned, Target
 
 def spawn():
     pid = os.fork()

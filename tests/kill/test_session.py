@@ -11,6 +11,7 @@ import pytest
 
 from gpuwatch.analysis.rows import rows
 from gpuwatch.kill.outcome import MEMORY_PATIENCE, End, Outcome, Refusal, Refused
+from gpuwatch.kill.policy import Policy
 from gpuwatch.kill.run import Run
 from gpuwatch.kill.session import (
     CHOICES,
@@ -25,7 +26,7 @@ from gpuwatch.kill.session import (
     Session,
     call_now,
 )
-from gpuwatch.kill.target import Killer, Pinned, Policy, Target, target_of
+from gpuwatch.kill.target import Killer, Pinned, Target, target_of
 from gpuwatch.model import Snapshot
 from tests.support import builders
 from tests.support.killing import Clock

@@ -34,7 +34,8 @@ from pathlib import Path
 from gpuwatch import procfs
 from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.session import Phase, Session, call_now
-from gpuwatch.kill.target import Killer, Policy, Target
+from gpuwatch.kill.policy import Policy
+from gpuwatch.kill.target import Killer, Target
 from gpuwatch.model import Snapshot
 
 spec = json.loads(sys.argv[1])

@@ -12,8 +12,9 @@ from typing import Any
 
 from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.outcome import Outcome, Refusal, Refused
+from gpuwatch.kill.policy import Policy
 from gpuwatch.kill.session import Phase, PinnedProcess, Session, call_now
-from gpuwatch.kill.target import Killer, Pinned, Policy, Target
+from gpuwatch.kill.target import Killer, Pinned, Target
 from gpuwatch.model import Snapshot
 from tests.support.gpuholder import ME, GpuHolder
 

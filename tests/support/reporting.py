@@ -13,7 +13,7 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.commands import report
 from gpuwatch.commands.report_page import Page, Series
-from gpuwatch.commands.strays import idle_times
+from gpuwatch.commands.stray_inputs import idle_times
 from gpuwatch.history import History, Use
 from gpuwatch.minute import Minute, MinuteMaker
 from gpuwatch.monitor import Frame

@@ -11,7 +11,8 @@ import pytest
 
 from gpuwatch.analysis.rows import SORTS
 from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.target import Killer, Policy
+from gpuwatch.kill.policy import Policy
+from gpuwatch.kill.target import Killer
 from gpuwatch.model import SourceState
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers

@@ -17,8 +17,9 @@ import pytest
 from textual.pilot import Pilot
 
 from gpuwatch.kill.audit import Audit
+from gpuwatch.kill.policy import Policy
 from gpuwatch.kill.session import Choice, Phase, call_now
-from gpuwatch.kill.target import Killer, Policy
+from gpuwatch.kill.target import Killer
 from gpuwatch.model import Snapshot
 from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow, ConfirmDialog, EndDialog
 from tests.support import builders

@@ -1,0 +1,53 @@
+"""Inputs of the search for strays beside a snapshot: the viewer, the limits, and the idle times of `gpuwatch watch`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from gpuwatch.analysis.strays import StrayLimits
+from gpuwatch.config import Config
+from gpuwatch.history import Idle, IdleTimes
+from gpuwatch.kill.policy import Policy
+from gpuwatch.model import Snapshot
+from gpuwatch.recorder.status_file import read_idle
+
+_DEMO_SECONDS: Final = 2400.0
+
+
+def caller(environ: Mapping[str, str] = os.environ) -> int:
+    """Return the uid whose strays are listed: under sudo that of the caller."""
+    if os.geteuid() != 0:
+        return os.geteuid()
+    return Policy.of_this_process(read_only=False, environ=environ).may_end
+
+
+def stray_limits(config: Config) -> StrayLimits:
+    """Return the limits of strays in a configuration."""
+    return StrayLimits(idle_after=config.alerts.idle_after, idle_memory=config.alerts.idle_memory)
+
+
+def idle_times(
+    snapshot: Snapshot, environ: Mapping[str, str] = os.environ, warn: Callable[[str], None] = lambda words: None
+) -> IdleTimes | None:
+    """Return the idle times that a `gpuwatch watch` has stored; None where none runs.
+
+    In the demo they are those of a watch that began 40 minutes earlier. `warn` is called with one line about a damaged
+    file.
+    """
+    if snapshot.demo:
+        return _demo_idle_times(snapshot)
+    uids = dict.fromkeys((os.geteuid(), caller(environ)))
+    found = [one for uid in uids if (one := read_idle(uid=uid, warn=warn)) is not None]
+    return next(filter(None, found), {} if found else None)
+
+
+def _demo_idle_times(snapshot: Snapshot) -> IdleTimes:
+    from gpuwatch.sources import demo_machine
+
+    seconds = _DEMO_SECONDS + snapshot.taken - snapshot.since
+    resting = {actor.pid for actor in demo_machine.ACTORS if actor.load is demo_machine.IDLE}
+    mine = {one.key for one in snapshot.processes if one.uid == snapshot.viewer and one.pid in resting}
+    held = [(gpu.key, one.pid, one.start) for gpu in snapshot.gpus for one in gpu.holdings]
+    return {key: Idle(seconds, at_least=True) for key in held if key[1:] in mine}
