@@ -19,8 +19,6 @@ from gpuwatch.commands.startup import Reloader, apply_config, fixed_settings, fo
 from gpuwatch.commands.stray_inputs import caller, idle_times, stray_limits
 from gpuwatch.config import Config
 from gpuwatch.errors import NoThreadError, UnavailableError, UsageError
-from gpuwatch.kill.session import ProcessEnder
-from gpuwatch.kill.target import make_killer
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.sources.source import Source
@@ -31,6 +29,7 @@ from gpuwatch.ui.desktop import which_osc
 from gpuwatch.ui.options import Helpers, Options, Reloading
 
 if TYPE_CHECKING:
+    from gpuwatch.kill.session import ProcessEnder
     from gpuwatch.recorder.recorder import Sinks
     from gpuwatch.recorder.store import Events, EventsReader
     from gpuwatch.timeline import Timeline
@@ -207,6 +206,8 @@ def _helpers(
 
             assert isinstance(source, DemoSource)
             return DemoEnder(source, read_only=reloader.config.read_only)
+        from gpuwatch.kill.target import make_killer  # 2 MiB, for those who end processes
+
         return make_killer(read_only=reloader.config.read_only, allow_root=args.allow_root_kill)
 
     reader: EventsReader | None = None
