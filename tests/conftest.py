@@ -16,9 +16,10 @@ for _signal, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(_signal, _usual)
 
-# Half of what is usual: there are some two hundred such tests, and all of them run at every change.
-settings.register_profile("gpuwatch", max_examples=50)
-settings.register_profile("nightly", max_examples=2000)
+# Half of what is usual: there are some two hundred such tests, and all of them run at every change. Without a deadline:
+# how long an example takes says how busy the machine is.
+settings.register_profile("gpuwatch", max_examples=50, deadline=None)
+settings.register_profile("nightly", max_examples=2000, deadline=None)
 settings.load_profile("gpuwatch")  # more examples: pytest --hypothesis-profile=nightly
 
 pytest_plugins = ["tests.driver.fixtures", "tests.support.inspecting", "tests.support.tmux"]

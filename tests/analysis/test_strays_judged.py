@@ -197,7 +197,7 @@ idle_times = st.tuples(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(people, max_size=4, unique_by=lambda each: each.pid),
     st.lists(st.lists(holdings, max_size=4), min_size=1, max_size=2),

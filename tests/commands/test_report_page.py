@@ -84,7 +84,7 @@ def test_a_hostile_name_stays_text(plain: Reader, name: str) -> None:
     assert Reader(render_page(page_of(name))).elements == plain.elements
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(name=st.text(min_size=1, max_size=80), title=st.text(st.sampled_from("<>&\"'/-!]=ab \n\u202e"), min_size=1))
 def test_no_name_becomes_an_element_or_an_attribute(name: str, title: str) -> None:
     # Without charts, which have no names and take most of the time.

@@ -341,7 +341,7 @@ ARGV = st.lists(WORDS, max_size=5).map(tuple)
 KIN = st.builds(RelatedProcess, pid=st.integers(2, 9), argv=ARGV, environ=ENVIRONS, start=st.integers(0, 9), comm=ODD)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(argv=ARGV, environ=ENVIRONS, above=st.lists(KIN, max_size=5), cgroup=st.lists(PARTS, max_size=6).map("/".join))
 def test_nothing_that_a_process_writes_raises(
     argv: tuple[str, ...], environ: dict[str, str] | Unread, above: list[RelatedProcess], cgroup: str
@@ -362,7 +362,7 @@ def test_nothing_that_a_process_writes_raises(
     assert job.rank is None or job.world is None or 0 <= job.rank < job.world
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(first=ARGV, second=ARGV, environs=st.tuples(ENVIRONS, ENVIRONS), above=st.lists(KIN, max_size=3))
 def test_siblings_below_a_launcher_are_one_run(
     first: tuple[str, ...],

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
@@ -366,7 +366,6 @@ def parts(story: Story) -> dict[str, list[tuple[float, Message]]]:
     return said
 
 
-@settings(deadline=None)
 @given(st.lists(DO, max_size=40))
 def test_whatever_happens_it_is_told_once_in_order_and_then_forgotten(steps: list[tuple[str, str, float]]) -> None:
     story = play(steps)

@@ -221,7 +221,7 @@ def test_texts_are_cleaned_again_and_cut(path: Path) -> None:
         assert len(words) == 400
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.builds(lambda name, text: alert(name, title=text), st.sampled_from("abc"), st.text(max_size=20))))
 def test_whatever_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, alerts: list[Alert]) -> None:
     path = tmp_path_factory.mktemp("store") / "one.sqlite"

@@ -267,7 +267,7 @@ def original(suffix: str) -> bytes:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damage=DAMAGE)
 def test_damage_shortens_a_recording_and_raises_nothing_else(tmp_path: Path, suffix: str, damage: Damage) -> None:
     path = tmp_path / f"day.{suffix}"
@@ -283,7 +283,7 @@ def test_damage_shortens_a_recording_and_raises_nothing_else(tmp_path: Path, suf
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     line=st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

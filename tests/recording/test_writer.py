@@ -20,7 +20,7 @@ from gpuwatch.recording.reader import Recording
 from gpuwatch.recording.writer import MOST_WAITING, RecordingWriter
 from tests.recording.test_reader import SUFFIXES, demo, record
 from tests.support.recording import frame
-from tests.support.waiting import wait_for
+from tests.support.waiting import PATIENCE, wait_for
 
 Make = Callable[..., RecordingWriter]
 
@@ -36,7 +36,7 @@ def make() -> Iterator[Make]:
 
     yield call
     for one in made:
-        one.close(10.0)
+        one.close(PATIENCE)
 
 
 def put(writer: RecordingWriter, snapshots: Iterable[Snapshot]) -> None:
@@ -95,7 +95,7 @@ def test_a_full_file_becomes_a_part_and_the_oldest_part_is_removed(tmp_path: Pat
     path, snapshots = tmp_path / "day.gz", demo(600, step=20)
     writer = make(path, size=1, parts=3)
     put(writer, snapshots)
-    writer.close(10.0)
+    writer.close(PATIENCE)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["day.1.gz", "day.2.gz", "day.3.gz", "day.gz"]
     assert times(play(path)) == times(snapshots)[-4 * 3 :]
 
@@ -111,7 +111,7 @@ def test_another_file_in_the_place_of_a_part_is_left_alone(tmp_path: Path, make:
     (tmp_path / "day.1.gz").unlink()
     put(writer, snapshots[61:])
     wait_for(lambda: not writer.trouble)
-    writer.close(10.0)
+    writer.close(PATIENCE)
     assert times(play(path))[-1] == snapshots[-1].taken
 
 
@@ -132,7 +132,7 @@ def test_a_folder_that_was_removed_is_reported_and_used_again(tmp_path: Path, ma
     folder.mkdir()
     put(writer, snapshots[65:])
     wait_for(lambda: not writer.trouble)
-    writer.close(10.0)
+    writer.close(PATIENCE)
     assert times(play(path))[-1] == snapshots[-1].taken
 
 
@@ -144,7 +144,7 @@ def test_a_file_that_was_moved_is_complete_and_a_new_one_begins(tmp_path: Path, 
     path.rename(tmp_path / "old.gz")
     writer._pace = 0.0
     put(writer, snapshots[20:])
-    writer.close(10.0)
+    writer.close(PATIENCE)
     assert not writer.trouble
     with Recording([tmp_path / "old.gz", path]) as recording:
         assert times(list(recording.snapshots())) == times(snapshots)
@@ -170,7 +170,7 @@ def test_a_full_disk_is_reported_and_the_recording_goes_on(
     is_full = False
     put(writer, snapshots[10:])
     wait_for(lambda: not writer.trouble)
-    writer.close(10.0)
+    writer.close(PATIENCE)
     played = times(play(path))
     assert played[-10:] == times(snapshots[10:])
     assert set(played) <= set(times(snapshots))

@@ -157,19 +157,19 @@ async def test_detail_lives_and_tells_when_the_process_is_gone() -> None:
     async with shown(screen) as (app, pilot):
         grown = builders.at(builders.snapshot([builders.gpu(4, holdings=[builders.holding(PID, 13.5)])]), 1)
         screen.refresh_frame(frame_of(grown))
-        await press(pilot, "pagedown", "k")
-        assert "13.5 GiB" in text_of(app)
+        await pilot.press("pagedown", "k")
+        await until(pilot, lambda: "13.5 GiB" in text_of(app))
         silent = builders.snapshot([builders.gpu(4, health=Health.SILENT)])
-        await refresh(screen, pilot, builders.at(silent, 12))
-        assert "does not report its processes now" in text_of(app)
-        await refresh(screen, pilot, builders.at(builders.snapshot([builders.gpu(4)]), 15))
-        assert "Ended, or released its GPU memory, 14 s ago" in text_of(app)
+        screen.refresh_frame(frame_of(builders.at(silent, 12)))
+        await until(pilot, lambda: "does not report its processes now" in text_of(app))
+        screen.refresh_frame(frame_of(builders.at(builders.snapshot([builders.gpu(4)]), 15)))
+        await until(pilot, lambda: "Ended, or released its GPU memory, 14 s ago" in text_of(app))
         assert screen.over
         await pilot.press("K")
         assert app.asked == []
         screen.refresh_frame(frame_of(grown))
-        await press(pilot, "K")
-        assert app.asked == [("end", key_of(seen), False)]
+        await pilot.press("K")
+        await until(pilot, lambda: app.asked == [("end", key_of(seen), False)])
 
 
 async def test_detail_of_a_process_that_no_frame_has() -> None:
