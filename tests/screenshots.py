@@ -75,7 +75,7 @@ PICTURES = (
     Picture("gpu-light-160x50", 160, 50, theme="light", at=700.0, keys=("tab", "j", "enter"), watched=650.0, focus=1),
     Picture("gpu-80x24", 80, 24, at=700.0, keys=("tab", "j", "enter"), watched=650.0, focus=1),
     Picture("gpu-60x10", 60, 10, at=700.0, keys=("tab", "j", "enter"), watched=650.0, focus=1),
-    Picture("process-light-160x50", 160, 50, theme="light", at=700.0, keys=("enter",), watched=650.0),
+    Picture("process-light-160x50", 160, 50, theme="light", at=700.0, keys=("enter",), watched=650.0, focus=1),
     Picture("people-120x36", 120, 36, at=345.0, keys=("u", "j", "j"), watched=305.0),
     Picture("tree-120x36", 120, 36, at=345.0, keys=("t", "right"), watched=305.0),
     Picture("strays-120x36", 120, 36, at=345.0, keys=("S", "space"), watched=305.0),

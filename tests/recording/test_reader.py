@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,17 @@ from tests.support.recording import frame
 from tests.support.waiting import wait_for
 
 SUFFIXES = ("gz", "zst")
+_DEMO = DemoSource(wall=lambda: 1795269780.0)
 
 
 def demo(seconds: int, *, first: int = 0, step: int = 1) -> list[Snapshot]:
     """Return a snapshot of the demo every `step` seconds; the wall clock begins at a full minute."""
-    source = DemoSource(wall=lambda: 1795269780.0)
-    return [source.at(float(second)) for second in range(first, first + seconds, step)]
+    return [_demo_at(second) for second in range(first, first + seconds, step)]
+
+
+@cache
+def _demo_at(second: int) -> Snapshot:
+    return _DEMO.at(float(second))
 
 
 def record(path: Path, snapshots: Iterable[Snapshot], **options: Any) -> Path:

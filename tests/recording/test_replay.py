@@ -37,7 +37,7 @@ def test_paused_it_stands_still_and_then_plays_on_from_there() -> None:
 
 @pytest.mark.parametrize("speed", SPEEDS)
 def test_it_plays_at_each_speed(speed: float) -> None:
-    player = Player(seconds((0, 1300)))
+    player = Player(seconds((0, int(speed * 10) + 2)))
     player.next()
     player.replay.set_speed(speed)
     shown = [second for _ in range(100) if (second := player.next(0.1)) is not None]

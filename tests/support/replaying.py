@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from math import inf
 
 import msgspec
@@ -16,6 +17,7 @@ BLOCK = 60.0
 """Seconds of a block, as in a file."""
 
 
+@cache
 def machine(second: float) -> Snapshot:
     """Return one GPU at so many seconds; its memory in GiB is the seconds, up to 60."""
     return at(snapshot([gpu(0, holdings=[holding(100, min(second, 60.0))])]), second)

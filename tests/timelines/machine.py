@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -42,12 +44,13 @@ _PENDING: Final = Declared(knowledge=Knowledge.PENDING)
 _REASONS: Final = {reason.value: reason for reason in Reason}
 
 
-class Course(NamedTuple):
+class Course:
     """Figure of a recording from a moment on."""
 
-    figure: Figure
-    since: float = 0.0
-    until: float | None = None
+    def __init__(self, figure: Figure, since: float = 0.0, until: float | None = None) -> None:
+        self.figure, self.since, self.until = figure, since, until
+        # An hour's cycle has a thousand turns, and is asked at every tick.
+        self._ends = [*accumulate(seconds for seconds, _ in figure["cycle"])] if isinstance(figure, dict) else []
 
     def at(self, now: float) -> Any:
         """Return the value at a moment: a number, a Reason, words, a bool, a tuple of words or None."""
@@ -59,11 +62,7 @@ class Course(NamedTuple):
     def _value(self, now: float) -> Any:
         figure = self.figure
         if isinstance(figure, dict):
-            passed = (now - self.since) % sum(seconds for seconds, _ in figure["cycle"])
-            for seconds, value in figure["cycle"]:
-                if passed < seconds:
-                    return value
-                passed -= seconds
+            return figure["cycle"][bisect_right(self._ends, (now - self.since) % self._ends[-1])][1]
         if isinstance(figure, list) and len(figure) == 2 and not any(isinstance(one, str) for one in figure):
             first, last = figure
             if self.until is None:
