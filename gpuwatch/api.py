@@ -31,7 +31,7 @@ def snapshot(*, only: Sequence[int] = (), demo: bool = False, config: str | os.P
         found = first_snapshot(source)
     finally:
         source.close()
-    check_snapshot(found)
+    check_snapshot(found, demo="demo=True")
     return found
 
 
@@ -58,7 +58,7 @@ class Stream(Iterator[Snapshot]):
         """
         if not self._began and self._close.alive:
             first = first_snapshot(self._source)
-            check_snapshot(first)
+            check_snapshot(first, demo="demo=True")
             self._began = True
             return first
         while self._close.alive:

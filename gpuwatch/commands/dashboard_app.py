@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.recording import make_recording
-from gpuwatch.commands.startup import Reloader, apply_config, fixed_settings, format_reload
+from gpuwatch.commands.startup import Reloader, apply_config, check_snapshot, fixed_settings, format_reload
 from gpuwatch.commands.stray_inputs import caller, idle_times, stray_limits
 from gpuwatch.config import Config
-from gpuwatch.errors import NoThreadError, UnavailableError, UsageError
+from gpuwatch.errors import NoThreadError
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.sources.source import Source
@@ -101,10 +101,9 @@ def _check_first(watch: Monitor, *, wait: bool) -> None:
     while watch.newest is None and time.monotonic() < deadline:
         time.sleep(0.005)
     first = watch.newest
-    if first is not None and first.snapshot.state is SourceState.NO_DRIVER and not wait:
-        raise UnavailableError(first.snapshot.words)
-    if first is not None and first.snapshot.state is SourceState.ENDED:
-        raise UsageError(first.snapshot.words)
+    fatal = {SourceState.ENDED} if wait else {SourceState.ENDED, SourceState.NO_DRIVER}
+    if first is not None and first.snapshot.state in fatal:
+        check_snapshot(first.snapshot)
 
 
 class _LateSinks:

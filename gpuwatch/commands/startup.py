@@ -159,16 +159,21 @@ def first_snapshot(
     raise UnavailableError(f"the driver has not answered for {PATIENCE:.0f} s")
 
 
-def snapshot_error(snapshot: Snapshot) -> GpuwatchError | None:
-    """Return the error of a snapshot without any GPU; None for a snapshot with GPUs."""
+def snapshot_error(snapshot: Snapshot, demo: str = "gpuwatch --demo") -> GpuwatchError | None:
+    """Return the error of a snapshot without any GPU; None for a snapshot with GPUs.
+
+    `demo` is what a caller without a driver can try instead.
+    """
     if snapshot.state is SourceState.OK:
         return None
+    if snapshot.state is SourceState.NO_DRIVER:
+        return UnavailableError(f"{snapshot.words}; without a GPU, try: {demo}")
     return (UsageError if snapshot.state is SourceState.ENDED else UnavailableError)(snapshot.words)
 
 
-def check_snapshot(snapshot: Snapshot) -> None:
-    """Raise UnavailableError or UsageError where a snapshot has no GPU to see."""
-    error = snapshot_error(snapshot)
+def check_snapshot(snapshot: Snapshot, demo: str = "gpuwatch --demo") -> None:
+    """Raise UnavailableError or UsageError where a snapshot has no GPU to see; `demo` as in `snapshot_error`."""
+    error = snapshot_error(snapshot, demo)
     if error is not None:
         raise error
 

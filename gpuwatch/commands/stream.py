@@ -6,8 +6,7 @@ import argparse
 
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import parse_indices
-from gpuwatch.commands.startup import configured, interval_of, open_source
-from gpuwatch.errors import UnavailableError, UsageError
+from gpuwatch.commands.startup import check_snapshot, configured, interval_of, open_source
 from gpuwatch.model import SourceState, encode
 from gpuwatch.sources.sampler_process import SamplerProcess
 
@@ -24,10 +23,9 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
             if snapshot is None:
                 continue
             console.print_bytes(encode(snapshot) + b"\n")
-            if snapshot.state is SourceState.ENDED:
-                raise UsageError(snapshot.words)
             began = began or snapshot.state is SourceState.OK
-            if snapshot.state is SourceState.NO_DRIVER and not began:  # one that goes away later is waited for
-                raise UnavailableError(snapshot.words)
+            # A driver that goes away later is waited for.
+            if snapshot.state is SourceState.ENDED or (snapshot.state is SourceState.NO_DRIVER and not began):
+                check_snapshot(snapshot)
     finally:
         source.close()

@@ -223,9 +223,9 @@ def _no_library(proc: Path) -> str:
     if machine.in_container(proc):
         return (
             f"{cause}; in a container it comes with the `utility` capability: "
-            "--gpus all, or NVIDIA_DRIVER_CAPABILITIES=compute,utility; without a GPU, try: gpuwatch --demo"
+            "--gpus all, or NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         )
-    return f"{cause}; install the NVIDIA driver, or try: gpuwatch --demo"
+    return f"{cause}; install the NVIDIA driver"
 
 
 def no_gpu(proc: Path = procfs.PROC) -> str:

@@ -369,6 +369,7 @@ def test_no_driver_is_exit_code_3_with_the_next_step(run: Run, tmp_path: Path) -
     assert "gpuwatch --demo" in done.stderr
     stream = run("--stream", LD_LIBRARY_PATH=str(tmp_path))
     assert stream.returncode == 3
+    assert "gpuwatch --demo" in stream.stderr
     assert decode(stream.stdout.splitlines()[-1]).state is SourceState.NO_DRIVER
     assert "libnvidia-ml.so.1" in stream.stderr
 

@@ -29,7 +29,7 @@ def test_a_library_that_is_missing_or_broken(tmp_path: Path, content: bytes | No
     snapshot, code = once({**os.environ, "LD_LIBRARY_PATH": str(tmp_path)})
     assert (snapshot.state, code, snapshot.gpus) == (SourceState.NO_DRIVER, Exit.NO_DRIVER, ())
     assert "libnvidia-ml.so.1" in snapshot.words
-    assert "gpuwatch --demo" in snapshot.words or "--gpus all" in snapshot.words
+    assert "install the NVIDIA driver" in snapshot.words or "--gpus all" in snapshot.words
 
 
 @pytest.mark.parametrize(
