@@ -228,8 +228,8 @@ def parse_moment(text: str, first: float, last: float, near: float) -> float:
     """Return the wall-clock time of a text such as "2026-11-21 03:10", "03:10" or "03:10:22", in the local time zone.
 
     A time without its date is on the day that puts it into the span from `first` to `last`: if several do, the nearest
-    to `near`. The second, or without one the minute, in which the span begins is its first moment. Raises ValueError
-    for anything else. The result may be outside the span.
+    to `near`. So is a time that the end of daylight saving time repeats. The second, or without one the minute, in
+    which the span begins is its first moment. Raises ValueError for anything else. The result may be outside the span.
     """
     hint = f"time {_quote(text)} is not understood; write 03:10, 03:10:22 or '2026-11-21 03:10'"
     match = re.fullmatch(r"(?:(\d{4}-\d\d-\d\d)[ T]+)?(\d?\d:\d\d)(?::(\d\d))?", text.strip(), re.ASCII)
@@ -239,11 +239,17 @@ def parse_moment(text: str, first: float, last: float, near: float) -> float:
     days = [date] if date else [time.strftime("%Y-%m-%d", time.localtime(day)) for day in _days(first, last)]
     try:
         read = [time.strptime(f"{day} {minute}:{second or '00'}", "%Y-%m-%d %H:%M:%S") for day in days]
-        found = [time.mktime(one) for one in read]
+        found = [at for one in read for at in _moments(one)]
     except (ValueError, OverflowError):
         raise ValueError(hint) from None
     found = [first if at < first < at + (1 if second else 60) else at for at in found]
     return min(found, key=lambda at: (max(first - at, at - last, 0.0), abs(at - near)))
+
+
+def _moments(read: time.struct_time) -> set[float]:
+    """Return each wall-clock time at which clocks show a local time; one where they skip it."""
+    found = {time.mktime((*read[:8], summer)) for summer in (0, 1)}
+    return {at for at in found if time.localtime(at)[:6] == read[:6]} or {time.mktime(read)}
 
 
 def _days(first: float, last: float) -> Iterator[float]:

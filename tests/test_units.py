@@ -228,6 +228,31 @@ def test_a_clock_time_is_on_the_day_that_puts_it_into_the_span(text: str, near: 
     assert format_moment(found) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "near", "hour"),
+    [
+        ("02:30", 0.0, 0.5),
+        ("02:30", 2.0, 1.5),
+        ("2026-10-25 02:30", 2.0, 1.5),
+        ("01:30", 2.0, -0.5),
+        ("03:30", 0.0, 2.5),
+    ],
+)
+def test_a_clock_time_that_the_end_of_summer_time_repeats_is_the_nearest(
+    text: str, near: float, hour: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        two = 1792886400.0  # 02:00 in summer time
+        assert parse_moment(text, two - 7200, two + 3 * 3600, two + near * 3600) == two + hour * 3600
+        skipped = parse_moment("2026-03-29 02:30", 0.0, 2e9, 0.0)
+        assert format_moment(skipped) == "2026-03-29 03:30:00"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 @pytest.mark.parametrize("text", ["", "noon", "25:00", "12:60", "12:00:99", "2026-13-01 03:10", "2026-11-21", "1" * 99])
 def test_what_is_no_clock_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="is not understood; write 03:10, 03:10:22 or '2026-11-21 03:10'"):
