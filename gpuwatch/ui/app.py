@@ -624,6 +624,11 @@ class GpuwatchApp(App[int]):
             self.notify("the cursor is on a GPU: Tab moves it to the processes", markup=False, timeout=4)
         return self.dashboard.selected
 
+    @property
+    def refused(self) -> frozenset[str]:
+        """Actions of any screen that would only say why they are refused: no footer shows them."""
+        return frozenset({"end_process", "select", "end"}) if self.options.read_only else frozenset()
+
     def may_end(self) -> bool:
         """Return whether processes can be ended; notify the user of the reason where not."""
         refusal = "read-only: no process can be ended" if self.options.read_only else ""

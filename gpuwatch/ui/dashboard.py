@@ -150,7 +150,7 @@ class Dashboard(Screen[None]):
             self.alerts.draw(view, layout, width)
             self.processes.draw_rows(layout, width)
         self.header.draw(view, width)
-        shown = [hint for hint in hints(self.app.keys) if hint[2] != "end_process" or not view.read_only]
+        shown = hints(self.app.keys)
         if self.active is self.gpus:
             shown = [
                 (key, "processes", action) if action == "switch" else (key, word, action) for key, word, action in shown

@@ -152,6 +152,11 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
 
     # -- what the past does not allow ------------------------------------------------------------------------------
 
+    @property
+    def refused(self) -> frozenset[str]:
+        """Actions that change something."""
+        return super().refused | {"acknowledge"}
+
     def may_end(self) -> bool:
         """Return False, and say why."""
         return self._refuse("no process can be ended")

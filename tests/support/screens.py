@@ -37,6 +37,8 @@ PID = 15260
 class Host(App[None]):
     """An app with no more in it than the screens need."""
 
+    refused: frozenset[str] = frozenset()
+
     def __init__(self, killer: Killer | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         for one in theme.themes():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -194,6 +195,7 @@ async def test_each_screen_says_replay_and_the_time(keys: list[str], size: tuple
         await press(pilot, *keys)
         assert top(app) is not app.dashboard
         assert f"REPLAY {format_moment(EPOCH + 200)[-8:]}" in screen(app)[0]
+        assert not re.search(r"\b(end|end selected|ack)\b", screen(app)[-1])
 
 
 async def test_graphs_of_six_hours_read_the_minutes_of_the_recording() -> None:
@@ -257,6 +259,7 @@ async def test_help_and_palette_have_the_keys_of_the_replay_alone() -> None:
         assert "To a clock time" in words
         assert "Freeze the screen" not in words
         assert "End this process" not in words
+        assert "judged again, by your limits" in words
     live, then = ({one.name for one in commands(keys)} for keys in (KEYS, REPLAY_KEYS))
     assert not {"End the selected process", "Acknowledge or mute an alert"} & then
     assert {"Play the recording, or pause", "To a clock time"} <= then - live

@@ -90,7 +90,10 @@ class HelpScreen(Sheet):
             calls = frame.snapshot.nvml_calls if frame else 0
             costs = Section("gpuwatch itself", cost(calls))
             left = [*key_sections(self._keys), _FILTER, costs]
-            self.show(f"gpuwatch {__version__} · help", left, [*legend(self.skin.glyphs), _GRAPHS, _MORE])
+            right = [*legend(self.skin.glyphs), _GRAPHS, _MORE]
+            if any((one.id or "").startswith("replay.") for one in self._keys):
+                right.insert(0, _REPLAY)
+            self.show(f"gpuwatch {__version__} · help", left, right)
 
 
 def key_sections(keys: Sequence[Binding]) -> list[Section]:
@@ -170,6 +173,13 @@ def legend(glyphs: Glyphs) -> list[Section]:
     return [Section("Marks", marks), Section("Words", words)]
 
 
+_REPLAY = Section(
+    "In a replay",
+    (
+        Fact("alerts", "judged again, by your limits; those of e are as they were recorded"),
+        Fact("you, strays", "of the user who recorded it"),
+    ),
+)
 _FILTER = Section(
     "Filter: processes that match every term",
     (
