@@ -6,11 +6,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from gpuwatch import text
 from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Mute, Severity
@@ -28,8 +28,7 @@ PATIENCE: Final = 0.25
 """Seconds that one wait for a snapshot takes, at most: the longest delay of a request (`poke`, `mute`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """Snapshot with its history and alerts: everything that a reader draws at one time. It never changes."""
 
     snapshot: Snapshot

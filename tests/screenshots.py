@@ -8,7 +8,6 @@ Chromium is installed.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import html
 import os
 import re
@@ -132,7 +131,7 @@ async def draw(picture: Picture) -> str:
         source = DemoSource(clock=lambda: 0.0, wall=lambda: WALL)
         hour = MemoryRecording(source.at(second) for second in (0.0, picture.at, 3599.0))
         app: GpuwatchApp = ReplayApp(Replay(hour, at=frame.snapshot.taken), options=options)
-        frame = dataclasses.replace(frame, restarts=1)
+        frame = replace(frame, restarts=1)
     else:
         app = GpuwatchApp(options=options, helpers=log, clock=lambda: picture.at)
     async with app.run_test(size=(picture.columns, picture.rows)) as pilot:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -76,7 +75,7 @@ def test_a_frame_does_not_change() -> None:
     watch = watching(Script([full(0)]), reader)
     (frame,) = reader.take(1)
     watch.stop()
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         frame.number = 5  # type: ignore[misc]
 
 

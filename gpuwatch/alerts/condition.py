@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from hashlib import blake2s
 from math import inf
@@ -62,8 +61,7 @@ class _Streak(NamedTuple):
     """Fine samples since the last of these samples: at most as many as the rule forgives."""
 
 
-@dataclass(slots=True)
-class Condition:
+class Condition(msgspec.Struct):
     """State of one rule for one GPU, process or scope, with its alert where it is raised."""
 
     rule: str
@@ -78,7 +76,7 @@ class Condition:
     _stamp: float | None = None
     _judged: float = -inf
     """Time of the last sample."""
-    _rising: dict[Severity, _Streak] = field(default_factory=dict)
+    _rising: dict[Severity, _Streak] = msgspec.field(default_factory=dict)
     _falling: int = 0
     """Samples in a row whose `keeps` was below the alert's severity."""
     _fell: float = 0.0

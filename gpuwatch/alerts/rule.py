@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -71,8 +70,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Why the alert ends, in a fine observation; `{lasted}` is the duration. Where it is empty, `title` says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """One rule: its name, its words for documents and help, its configuration keys, and its finder."""
 
     name: str
@@ -87,8 +85,7 @@ class Rule:
     """Fields of `Limits` that are its keys in `[alerts]`."""
 
 
-@dataclass(slots=True)
-class GpuProcess:
+class GpuProcess(msgspec.Struct):
     """One process on one GPU; several MIG instances of the GPU are added up."""
 
     process: Process

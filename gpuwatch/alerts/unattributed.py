@@ -6,9 +6,11 @@ Only evidence decides the order. The step is a command to type or a thing to do;
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from gpuwatch import units
 from gpuwatch.alerts.rule import NAMED
@@ -52,8 +54,7 @@ class CauseKind(StrEnum):
     """No process: the driver has lost track of the memory until the GPU is reset."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True):
     """Likely cause of the gap."""
 
     kind: CauseKind

@@ -20,8 +20,9 @@ import difflib
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 F = TypeVar("F")
@@ -61,8 +62,7 @@ class Figure(NamedTuple, Generic[T]):
     """Formats a value as the list does: `=` matches what is shown as the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListFilter(Generic[T]):
+class ListFilter(msgspec.Struct, Generic[T], frozen=True):
     """Filter of one list: an item must match every term."""
 
     text: str = ""
@@ -73,8 +73,7 @@ class ListFilter(Generic[T]):
         return all(term(one) for term in self.terms)
 
 
-@dataclass(frozen=True, slots=True)
-class Grammar(Generic[T]):
+class Grammar(msgspec.Struct, Generic[T], frozen=True):
     """Terms by which the items of one list can be filtered."""
 
     keys: Mapping[str, Callable[[str], Term[T]]]

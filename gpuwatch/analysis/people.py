@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from gpuwatch import shares
@@ -35,8 +35,7 @@ class Longest(NamedTuple):
     """Bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Person:
+class Person(msgspec.Struct, frozen=True):
     """Sums of what one person holds and uses on all GPUs."""
 
     uid: int | None
@@ -82,8 +81,7 @@ class Person:
         return self.use.unknown > DOUBT * self.use.held
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(msgspec.Struct, frozen=True):
     """Sums over all people."""
 
     people: int

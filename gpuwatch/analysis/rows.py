@@ -6,8 +6,10 @@ Pure functions, shared by the dashboard and by `gpuwatch --once`.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from gpuwatch.analysis.filters import Figure, Grammar, ListFilter, Term, Value, parse_numbers, parse_terms
 from gpuwatch.history import HistoryView, Idle, IdleTimes
@@ -28,8 +30,7 @@ RowKey = tuple[str, int, int]
 """GPU key, PID and start time, which identify a row."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """One process on one GPU."""
 
     gpu: Gpu
@@ -236,7 +237,7 @@ class ProcessOrder(StableOrder[Row]):
         super().__init__(SORTS, lambda row: row.key, _place)
 
 
-class Filter(ListFilter[Row]):
+class Filter(ListFilter[Row], frozen=True):
     """Filter of the process list; `gpuwatch.analysis.filters` has the grammar.
 
     Keys: `user:ada` (any name that has it, or this uid), `uid:1001` (this one person; `uid:?` is whoever is not
@@ -244,8 +245,6 @@ class Filter(ListFilter[Row]):
     `cpu` (percent), `idle` and `age` (durations). The keyword `mine`. Any other text is found in the command, user, PID
     or GPU name.
     """
-
-    __slots__ = ()
 
     @classmethod
     def parse(cls, text: str, saved: Mapping[str, str] | None = None) -> Filter:

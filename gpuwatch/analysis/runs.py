@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
@@ -242,8 +241,7 @@ _MOST_RANKS: Final = 4096
 """Largest local rank that is accepted from the environment of a process."""
 
 
-@dataclass(slots=True, eq=False)
-class _Member:
+class _Member(msgspec.Struct, eq=False):
     """Process of a run, while the tree is built."""
 
     process: Process
@@ -251,10 +249,10 @@ class _Member:
     unlisted: Unlisted | None
     mine: bool
     parent: _Member | None = None
-    workers: list[_Member] = field(default_factory=list)
-    pid: int = field(init=False)
-    start: int = field(init=False)
-    job: Job | None = field(init=False)
+    workers: list[_Member] = msgspec.field(default_factory=list)
+    pid: int = 0
+    start: int = 0
+    job: Job | None = None
 
     def __post_init__(self) -> None:
         self.pid = self.process.pid

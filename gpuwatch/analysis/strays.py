@@ -9,7 +9,6 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -88,8 +87,7 @@ class StrayLimits(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULT_LIMITS: Final = StrayLimits()
 
 
-@dataclass(frozen=True, slots=True)
-class Stray:
+class Stray(msgspec.Struct, frozen=True):
     """Process that is a stray, with the reasons."""
 
     process: Process
@@ -153,14 +151,13 @@ class _OnGpu(NamedTuple):
     idle: Idle | None
 
 
-@dataclass(eq=False)
-class _Candidate:
+class _Candidate(msgspec.Struct, eq=False, dict=True):
     """One process of the viewer. Its facts are computed when a rule reads them: most processes need none."""
 
     process: Process
-    machine: _Machine = field(repr=False)
+    machine: _Machine
     """Weak reference to the machine that has it: in a cycle, each snapshot would wait for the garbage collector."""
-    holdings: list[tuple[Gpu, Holding]] = field(default_factory=list)
+    holdings: list[tuple[Gpu, Holding]] = msgspec.field(default_factory=list)
     """The process's holdings on GPUs that can be judged; with MIG there is one for each instance."""
     open: tuple[Gpu, ...] = ()
     """GPUs whose device files it has open, where NVML does not list it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,8 +30,7 @@ _NARROWEST: Final = 24
 """Least cells for the title, whatever the width of the columns before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventFilter:
+class EventFilter(msgspec.Struct, frozen=True):
     """Filter of events."""
 
     gpus: frozenset[int] = frozenset()
@@ -203,8 +201,7 @@ def _words(path: Path, found: Events, chosen: Collection[Alert], since: str, now
 # Rows of the table
 
 
-@dataclass(frozen=True, slots=True)
-class EventRow:
+class EventRow(msgspec.Struct, frozen=True):
     """One event, or a gap in the log, as text for each column."""
 
     start: str

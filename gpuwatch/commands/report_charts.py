@@ -10,10 +10,10 @@ import io
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+import msgspec
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -63,8 +63,7 @@ _STEPS: Final = (
 _MOST_TICKS: Final = 8.5
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(msgspec.Struct, frozen=True):
     """Alert on the time line, which links to its line in the page's table."""
 
     since: float
@@ -76,8 +75,7 @@ class Bar:
     """Id of the element that it links to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(msgspec.Struct, frozen=True):
     """Values of one GPU over time; NaN stands for a gap."""
 
     edges: Sequence[float]

@@ -11,11 +11,13 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from html import escape
 from math import ceil, nan
 from pathlib import Path
 from typing import Final, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from gpuwatch import __version__, files
 from gpuwatch.alerts.alert import Alert
@@ -56,17 +58,16 @@ START: Final = (
 # What the page is made from
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(msgspec.Struct, frozen=True):
     """Means over time, events and sizes, as a store or a recording has them."""
 
     means: Sequence[Minute] = ()
     """Means of minutes or hours, oldest first."""
     step: int = 60
     """Seconds of each."""
-    totals: dict[str, float] = field(default_factory=dict)
+    totals: dict[str, float] = msgspec.field(default_factory=dict)
     """Bytes of memory by `Gpu.key`."""
-    events: Events = field(default_factory=Events)
+    events: Events = msgspec.field(default_factory=Events)
 
 
 def read_series(path: Path, since: float, until: float, *, minutes: Iterable[Minute] | None = None) -> Series:
@@ -85,8 +86,7 @@ def read_series(path: Path, since: float, until: float, *, minutes: Iterable[Min
     return Series(means, step, totals, read_events(path, since, named=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(msgspec.Struct, frozen=True):
     """Contents of a page. Times are wall-clock times."""
 
     since: float
@@ -98,8 +98,7 @@ class Page:
     source: str = "what gpuwatch recorded"
 
 
-@dataclass(slots=True)
-class GpuValues:
+class GpuValues(msgspec.Struct):
     """Values of one GPU in the points of time of a chart; NaN is a gap."""
 
     count: list[int]

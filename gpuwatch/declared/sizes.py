@@ -7,9 +7,10 @@ the limit off (`0`, empty). It raises ValueError, in one line, for a text that t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
+
+import msgspec
 
 from gpuwatch.model import Basis
 from gpuwatch.units import GIB, KIB, MIB, TIB, parse_share, parse_size
@@ -62,8 +63,7 @@ def _excerpt(text: str) -> str:
     return text.strip()[:24] or "nothing"
 
 
-@dataclass(frozen=True)
-class Fraction:
+class Fraction(msgspec.Struct, frozen=True):
     """Parser of a fraction of something."""
 
     basis: Basis = Basis.TOTAL
@@ -88,20 +88,19 @@ class Fraction:
         return (Size(value / self.whole, self.basis),)
 
 
-@dataclass(frozen=True)
-class Bytes:
+class Bytes(msgspec.Struct, frozen=True):
     """Parser of a whole number of bytes, with the units of its owner."""
 
     unit: int = 1
     """Bytes of a number that has no unit."""
-    units: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """Bytes of each unit, by the end of the text."""
+    units: tuple[tuple[str, int], ...] = ()
+    """Ends of the text, each with the bytes of its unit."""
     off: bool = True
     """Whether 0 means that nothing is declared."""
 
     def __call__(self, text: str) -> Sizes:
-        unit = next((unit for unit in self.units if text.endswith(unit)), "")
-        sizes = _bytes(parse_whole(text.removesuffix(unit)) * self.units.get(unit, self.unit), text)
+        end, size = next(((end, size) for end, size in self.units if text.endswith(end)), ("", self.unit))
+        sizes = _bytes(parse_whole(text.removesuffix(end)) * size, text)
         return () if self.off and not sizes[0].value else sizes
 
 
@@ -116,7 +115,9 @@ percent_of_sms = Fraction(Basis.NONE, whole=100)
 mib = Bytes(MIB)
 plain_bytes = Bytes()
 
-genv = Bytes(units={"b": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": KIB, "mi": MIB, "gi": GIB}, off=False)
+genv = Bytes(
+    units=(("b", 1), ("k", 10**3), ("m", 10**6), ("g", 10**9), ("ki", KIB), ("mi", MIB), ("gi", GIB)), off=False
+)
 """Parser of genv's, lower case only. Source: run-ai/genv, genv/utils/utils.py, memory_to_bytes."""
 
 _unified = Fraction(positive=True, most=100)

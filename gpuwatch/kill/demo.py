@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Collection
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from gpuwatch.kill.outcome import End, Outcome, Refusal, Refused
 from gpuwatch.kill.policy import Policy
@@ -24,8 +26,7 @@ KILLED_AFTER: Final = 0.3
 """Seconds from SIGKILL to the end of a process."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Reaction:
+class _Reaction(msgspec.Struct, frozen=True):
     """Seconds from a signal to the end of a process; None where it ignores the signal."""
 
     interrupt: float | None = 0.2

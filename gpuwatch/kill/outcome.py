@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
+
+import msgspec
 
 from gpuwatch.model import Gpu, Snapshot, known
 from gpuwatch.units import long_duration, size
@@ -61,8 +62,7 @@ class Refusal(StrEnum):
     )
 
 
-@dataclass(frozen=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """Refusal to signal a process, with its reason."""
 
     reason: Refusal
@@ -93,8 +93,7 @@ class End(StrEnum):
     """The process had ended before the signal, so that no signal was sent."""
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """Outcome for one process or several; `seconds` count from the first signal."""
 
     end: End
@@ -190,8 +189,7 @@ def _of_several(whole: Outcome) -> str:
     return ", ".join(parts)
 
 
-@dataclass(frozen=True)
-class GpuMemory:
+class GpuMemory(msgspec.Struct, frozen=True):
     """Memory of one GPU in bytes: held by the process, used before its end, used after its end."""
 
     gpu: int

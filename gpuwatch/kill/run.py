@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from gpuwatch import procfs, programs
 from gpuwatch.kill.outcome import Refusal, Refused
@@ -23,8 +25,7 @@ if TYPE_CHECKING:
     from gpuwatch.kill.target import Killer, Pinned
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(msgspec.Struct, frozen=True):
     """Pinned process of a run."""
 
     pinned: PinnedProcess
@@ -35,15 +36,14 @@ class Member:
     session: int = 0
 
 
-@dataclass(slots=True)
-class Run:
+class Run(msgspec.Struct):
     """Processes of one run, all pinned, the head first."""
 
     key: str
     members: tuple[Member, ...]
     left_out: tuple[tuple[int, str], ...] = ()
     """PIDs of processes below the head that get no signal, each with the reason."""
-    killer: Killer | None = field(default=None, repr=False)
+    killer: Killer | None = None
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -106,8 +106,7 @@ _ABOVE_MOST: Final = 64
 """Generations up to the head that are searched, at most."""
 
 
-@dataclass(slots=True)
-class _Node:
+class _Node(msgspec.Struct):
     """Process below the head, used during the search."""
 
     pinned: Pinned

@@ -18,9 +18,11 @@ import signal
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
 
 from gpuwatch.kill.outcome import End, MemoryComparison, Outcome, Refusal, Refused, memory_after, of_several
 from gpuwatch.kill.run import Member, Run
@@ -125,8 +127,7 @@ DISMISS: Final = frozenset({Choice.CANCEL, Choice.HIDE, Choice.LEAVE, Choice.CLO
 """Choices that close the dialog."""
 
 
-@dataclass(frozen=True, slots=True)
-class DialogView:
+class DialogView(msgspec.Struct, frozen=True):
     """Text and buttons of the dialog."""
 
     phase: Phase
@@ -174,8 +175,7 @@ def _wrong_machine(snapshot: Snapshot, ender: ProcessEnder) -> str:
     return "a demo can end no real process" if ender.notice and not snapshot.demo else ""
 
 
-@dataclass(slots=True)
-class _ProcessState:
+class _ProcessState(msgspec.Struct):
     """State of one process that is being ended."""
 
     member: Member
@@ -197,8 +197,7 @@ class _ProcessState:
         return self.ended is not None or (self.outcome is not None and self.outcome.over)
 
 
-@dataclass(frozen=True, slots=True)
-class _Progress:
+class _Progress(msgspec.Struct, frozen=True):
     """Result of one check of all processes; times in seconds."""
 
     phase: Phase = Phase.ASKING

@@ -18,11 +18,12 @@ import select
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from gpuwatch import procfs
 from gpuwatch.analysis.rows import Row, rows
@@ -103,8 +104,7 @@ def _syscall(number: int, *arguments: int | None) -> int:
 # Target
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """Process as it was on screen when the user chose it."""
 
     pid: int

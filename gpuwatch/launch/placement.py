@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from gpuwatch.errors import UsageError
 from gpuwatch.model import Gpu, Health, Process, Snapshot, known
@@ -24,8 +25,7 @@ _MOST_NAMED = 3
 """Holders that a reason names, at most; the others are summed up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that is requested on each GPU; exactly one of `share` and `memory` is given."""
 
     share: float | None = None

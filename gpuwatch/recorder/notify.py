@@ -11,8 +11,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
+
+import msgspec
 
 from gpuwatch import text
 from gpuwatch.alerts.alert import TROUBLE, Alert
@@ -24,8 +25,7 @@ from gpuwatch.recorder.delivery import Kind, Message, Notifier, Repeats, digest
 from gpuwatch.threads import Worker
 
 
-@dataclass(slots=True)
-class _Topic:
+class _Topic(msgspec.Struct):
     """State of one condition, and what was sent about it."""
 
     alert: Alert

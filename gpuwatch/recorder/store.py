@@ -23,7 +23,6 @@ import sqlite3
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from sqlite3 import Connection
@@ -478,8 +477,7 @@ class Gap(NamedTuple):
     """Events that could not be written; 0 where gpuwatch was not running."""
 
 
-@dataclass(frozen=True, slots=True)
-class Events:
+class Events(msgspec.Struct, frozen=True):
     """Recorded events."""
 
     alerts: tuple[Alert, ...] = ()

@@ -7,10 +7,11 @@ the like in the store are the fields of `history.Use`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
+
+import msgspec
 
 from gpuwatch import programs
 from gpuwatch.alerts.alert import TROUBLE, Alert
@@ -84,21 +85,20 @@ class Owned(NamedTuple):
     jobs: frozenset[JobId]
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(msgspec.Struct):
     """Usage to add to the store; hours by their start, GPUs by their keys."""
 
     host: str = ""
-    watched: dict[tuple[int, str], float] = field(default_factory=dict)
-    by_gpu: dict[tuple[int, str], Use] = field(default_factory=dict)
-    by_user: dict[tuple[int, str, int], Use] = field(default_factory=dict)
-    by_job: dict[tuple[int, str, JobId], Use] = field(default_factory=dict)
-    gpus: dict[str, GpuFacts] = field(default_factory=dict)
-    users: dict[int, str] = field(default_factory=dict)
-    jobs: dict[JobId, JobFacts] = field(default_factory=dict)
-    moved: dict[JobId, JobId] = field(default_factory=dict)
+    watched: dict[tuple[int, str], float] = msgspec.field(default_factory=dict)
+    by_gpu: dict[tuple[int, str], Use] = msgspec.field(default_factory=dict)
+    by_user: dict[tuple[int, str, int], Use] = msgspec.field(default_factory=dict)
+    by_job: dict[tuple[int, str, JobId], Use] = msgspec.field(default_factory=dict)
+    gpus: dict[str, GpuFacts] = msgspec.field(default_factory=dict)
+    users: dict[int, str] = msgspec.field(default_factory=dict)
+    jobs: dict[JobId, JobFacts] = msgspec.field(default_factory=dict)
+    moved: dict[JobId, JobId] = msgspec.field(default_factory=dict)
     """Runs that turned out to be part of another one, once their surroundings were read."""
-    events: dict[str, Owned] = field(default_factory=dict)
+    events: dict[str, Owned] = msgspec.field(default_factory=dict)
 
     def __bool__(self) -> bool:
         """Whether the batch has anything to write."""
@@ -381,8 +381,7 @@ _MOST: Final = 1_000_000
 """Rows that are read, at most; a usual store has a thousandth of that."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventCounts:
+class EventCounts(msgspec.Struct, frozen=True):
     """Numbers of events by severity."""
 
     overshoots: int = 0
@@ -394,8 +393,7 @@ class EventCounts:
 NO_EVENTS: Final = EventCounts()
 
 
-@dataclass(frozen=True, slots=True)
-class UsageLine:
+class UsageLine(msgspec.Struct, frozen=True):
     """Usage of one user, GPU or run, over the whole report."""
 
     name: str
@@ -418,8 +416,7 @@ class UsageLine:
     """Wall-clock time at which a run was last seen (`first`: first seen), as far as the store reaches."""
 
 
-@dataclass(frozen=True, slots=True)
-class UsageReport:
+class UsageReport(msgspec.Struct, frozen=True):
     """Recorded usage since a time."""
 
     by: By

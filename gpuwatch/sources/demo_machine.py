@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
+import msgspec
 from msgspec.structs import replace
 
 from gpuwatch.model import (
@@ -197,8 +197,7 @@ def _unreadable(words: str) -> Declared:
 # Processes
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(msgspec.Struct, frozen=True):
     """Utilization of a process over time, in percent: `high` for a part of each period, else `low`."""
 
     high: float = 0.0
@@ -224,8 +223,7 @@ _EVALUATION: Final = Load(high=70, low=64, period=8, share=0.6)
 _ANYWHERE: Final = Surroundings()
 
 
-@dataclass(frozen=True, slots=True)
-class Actor:
+class Actor(msgspec.Struct, frozen=True):
     """One process of the demo."""
 
     pid: int

@@ -15,7 +15,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 from msgspec.structs import replace
@@ -31,8 +30,7 @@ from gpuwatch.text import clean
 _NO_UUID = "the driver lists other GPUs since, and this one never told its UUID: start gpuwatch anew"
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
+class Timeouts(msgspec.Struct, frozen=True):
     """Time limits and delays of the supervision, in seconds."""
 
     call: float = 2.0
@@ -59,8 +57,7 @@ class Timeouts:
         return self.start if call.startswith(("nvmlInit", "nvmlDeviceGetHandle", "nvmlDeviceGetCount")) else self.call
 
 
-@dataclass(slots=True)
-class QuarantinedGpu:
+class QuarantinedGpu(msgspec.Struct):
     """GPU that no sampler may call, except a probe."""
 
     row: Gpu

@@ -5,12 +5,12 @@ What hides processes (a filter, only one's own, a followed GPU) is not remembere
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from gpuwatch import files
 from gpuwatch.config import ColumnName, ColumnNames, Theme
@@ -51,7 +51,7 @@ class Remembered:
         """Return options with the choices that count; `fixed` replaces the fixed settings of the start."""
         names = {"theme", "columns", "order", "reverse"}.difference(self.fixed if fixed is None else fixed)
         chosen = {name: getattr(self.choices, name) for name in names if getattr(self.choices, name) is not None}
-        return dataclasses.replace(options, **chosen)
+        return replace(options, **chosen)
 
     def save(self, changed: Mapping[str, object]) -> None:
         """Save further choices, by the fields of `Choices`; raises OSError."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import wait
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 from textual.app import App
 
 from gpuwatch.analysis.rows import RowKey, rows
@@ -33,8 +33,7 @@ OLD: Final = 90.0
 """Seconds after which the result of a search for open device files is too old to end a process by."""
 
 
-@dataclass(slots=True)
-class QueuedStray:
+class QueuedStray(msgspec.Struct):
     """Stray process in a queue of strays that are ended one by one."""
 
     stray: Stray

@@ -11,9 +11,11 @@ and the worst alert are drawn.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 MIN_WIDTH: Final = 40
 MIN_HEIGHT: Final = 6
@@ -34,8 +36,7 @@ class Form(Enum):
     TINY = "tiny"
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """Number of lines of each part; they add up to the terminal's height."""
 
     form: Form

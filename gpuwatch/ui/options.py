@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from gpuwatch.alerts.alert import Alert, Mute
 from gpuwatch.alerts.limits import Allowances
@@ -54,8 +55,7 @@ class MonitorControl(AlertControl, Protocol):
         """Stop the monitor without waiting for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """Settings of the dashboard, from the configuration and the flags."""
 
     user: str = ""
@@ -63,7 +63,7 @@ class Options:
     mine: bool = False
     filter: str = ""
     """Filter of the processes at first."""
-    filters: Mapping[str, str] = field(default_factory=dict)
+    filters: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Saved filters by name."""
     read_only: bool = False
     ascii: bool = False
@@ -86,8 +86,7 @@ class Options:
     """Uid whose processes are searched for strays; None for the viewer of the snapshot."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reloading:
+class Reloading(msgspec.Struct, frozen=True):
     """Result of reading the configuration again."""
 
     words: str
@@ -97,8 +96,7 @@ class Reloading:
     """New options; None if they do not change."""
 
 
-@dataclass(frozen=True, slots=True)
-class Helpers:
+class Helpers(msgspec.Struct, frozen=True):
     """Functions of the rest of the program that the dashboard calls when it needs them."""
 
     killer: Callable[[], ProcessEnder] | None = None

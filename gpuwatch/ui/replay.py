@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from msgspec.structs import replace
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -38,7 +38,7 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
     BINDINGS: ClassVar[list[BindingType]] = [*REPLAY_KEYS]
 
     def __init__(self, replay: Replay, *, watch: MonitorControl | None = None, options: Options) -> None:
-        quiet = dataclasses.replace(options, read_only=True, caller=None, bell=False, toast=False, desktop="off")
+        quiet = replace(options, read_only=True, caller=None, bell=False, toast=False, desktop="off")
         super().__init__(
             watch=watch,
             options=quiet,
@@ -75,7 +75,7 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
         self.paint()
 
     def _view(self, frame: Frame, now: float) -> View:
-        return dataclasses.replace(super()._view(frame, now), playback=self.replay.playback)
+        return replace(super()._view(frame, now), playback=self.replay.playback)
 
     def on_new_frame(self, message: NewFrame) -> None:
         """Receive a frame, and tell the user of a gap in the recording before it."""

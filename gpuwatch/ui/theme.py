@@ -8,18 +8,18 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+import msgspec
+from msgspec.structs import replace
 from rich.color import ColorSystem
 from rich.style import Style
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 
 
-@dataclass(frozen=True, slots=True)
-class Palette:
+class Palette(msgspec.Struct, frozen=True):
     """The colours of one theme, as `#rrggbb`."""
 
     dark: bool
@@ -245,8 +245,7 @@ def _luminance(color: Color) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-@dataclass(frozen=True, slots=True)
-class Glyphs:
+class Glyphs(msgspec.Struct, frozen=True):
     """Characters that widgets draw with."""
 
     critical: str = "●"
@@ -329,19 +328,18 @@ class _OwnerStyles(NamedTuple):
     swatches: dict[Ground, Style]
 
 
-@dataclass(frozen=True)
-class StyleSet:
+class StyleSet(msgspec.Struct, frozen=True, dict=True):
     """Styles of a theme, made once: roles on each background, and the colours of owners."""
 
     palette: Palette
     color: bool = True
     few: bool = False
     """The terminal has 16 colours: each owner has one of them, and thin marks have none."""
-    slots: dict[int, int] = field(default_factory=dict)
+    slots: dict[int, int] = msgspec.field(default_factory=dict)
     """Colour number by uid; kept from one theme to the next, as are the initials."""
-    initials: dict[int, str] = field(default_factory=dict)
+    initials: dict[int, str] = msgspec.field(default_factory=dict)
     """Initial by uid."""
-    _unnamed: set[int] = field(default_factory=set)
+    _unnamed: set[int] = msgspec.field(default_factory=set)
     """People whose name is not known yet: their initial is a digit of their uid."""
 
     def add_people(self, people: Mapping[int, str]) -> None:
@@ -491,8 +489,7 @@ class StyleSet:
         return found
 
 
-@dataclass(frozen=True)
-class Skin:
+class Skin(msgspec.Struct, frozen=True):
     """Styles and glyphs that widgets draw with."""
 
     styles: StyleSet

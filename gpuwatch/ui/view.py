@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -25,8 +24,7 @@ STALE: float = 5
 """Intervals after which a row says how old it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """Frame with the time, options and strays needed to draw it."""
 
     frame: Frame
@@ -38,7 +36,7 @@ class View:
     paused: float | None = None
     """Seconds since the user froze the screen."""
     read_only: bool = False
-    strays: Mapping[tuple[int, int], Stray] = field(default_factory=dict)
+    strays: Mapping[tuple[int, int], Stray] = msgspec.field(default_factory=dict)
     """The viewer's own, by process (pid, start)."""
     playback: Playback | None = None
     """State of the replay; None where the present is shown."""

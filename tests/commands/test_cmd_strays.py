@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -94,7 +93,7 @@ def test_the_last_lines_say_how_to_end_them() -> None:
 @pytest.mark.parametrize("words", HOSTILE)
 def test_any_command_is_text_and_costs_no_other_line(words: str) -> None:
     (orphan, *_) = found()
-    evil = dataclasses.replace(orphan, process=structs.replace(orphan.process, command=words, user=words))
+    evil = structs.replace(orphan, process=structs.replace(orphan.process, command=words, user=words))
     lines = table([evil], EPOCH, width=100)
     assert len(lines) == len(table([orphan], EPOCH))
     assert all(cell_len(line) <= 100 for line in lines)

@@ -6,11 +6,11 @@ import errno
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gpuwatch import procfs
 from gpuwatch.kill import target as pidfd

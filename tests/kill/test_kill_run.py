@@ -8,11 +8,11 @@ import signal
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gpuwatch import procfs
 from gpuwatch.kill import target as pidfd

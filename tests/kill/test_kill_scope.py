@@ -7,6 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpuwatch import procfs
@@ -33,7 +34,7 @@ def taken(tree: Family, folder: Path, target: str, on_gpu: Collection[str] = BOT
         rows.append(builders.process(pid, "you", start=start, uid=ME, surroundings=tree.around(name)))
         held.append(builders.holding(pid, 1.0, start=start))
     snapshot = builders.snapshot([builders.gpu(0, holdings=held)], rows, viewer=ME)
-    killer = a_killer(folder, replace(POLICY, uid=ME, euid=ME, allow_root=True))
+    killer = a_killer(folder, msgspec.structs.replace(POLICY, uid=ME, euid=ME, allow_root=True))
     pid = tree.pids[target]
     pinned = killer.open(pid)
     assert isinstance(pinned, Pinned)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gpuwatch.minute import Minute
 from gpuwatch.recorder.minutes import KEEP, MOST_PROCESSES, load_older, read_minutes, write_minutes

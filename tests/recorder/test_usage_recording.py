@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gpuwatch.alerts.alert import TROUBLE
 from gpuwatch.alerts.rules.shares import OVERSHOOT

@@ -6,11 +6,11 @@ import os
 import signal
 import sys
 import time
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gpuwatch.model import Gpu, Health, SourceState
 from gpuwatch.sources.local import LocalSource, Quarantine, Timeouts

@@ -6,9 +6,10 @@ import json
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.outcome import Outcome, Refusal, Refused

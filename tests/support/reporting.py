@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace as with_fields
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
+from msgspec.structs import replace as with_fields
 
 from gpuwatch import cli
 from gpuwatch.alerts.alert import Alert

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import threading
 from typing import Any
@@ -218,7 +217,7 @@ async def test_a_figure_that_is_never_measured_has_its_reason_in_its_graph() -> 
 
 async def test_in_a_replay_pcie_that_was_not_recorded_is_no_sample_that_is_awaited() -> None:
     bare: dict[str, Any] = dict.fromkeys(("pcie_rx", "pcie_tx", "pcie_link"), Reason.NO_SAMPLE)
-    async with running(dataclasses.replace(watched(30, **bare), restarts=1), (160, 50)) as (app, pilot):
+    async with running(msgspec.structs.replace(watched(30, **bare), restarts=1), (160, 50)) as (app, pilot):
         app.show_gpu(gpu(0).key)
         await pilot.pause()
         assert text(app).count("not recorded: it is read only while") == 2
@@ -283,7 +282,7 @@ async def test_an_event_that_another_gpuwatch_logged_under_its_own_id_is_listed_
     now = watched(5)
     ours = alert(0)
     log = Helpers(events=lambda: Events(alerts=(alert(0, id="other", raised=ours.raised - 2.0),), exists=True))
-    async with running(dataclasses.replace(now, alerts=(ours,)), (160, 50), helpers=log) as (app, pilot):
+    async with running(msgspec.structs.replace(now, alerts=(ours,)), (160, 50), helpers=log) as (app, pilot):
         app.show_gpu(gpu(0).key)
         await until(pilot, lambda: ours.title in text(app) and not sheet(app).reading)
         await pilot.pause()

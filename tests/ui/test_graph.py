@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import time
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -296,10 +296,10 @@ def test_a_value_axis_ends_at_a_round_value(value: float, top: float, scale: flo
 
 @skins
 def test_a_graph_without_values_says_why(skin: Skin) -> None:
-    graph = dataclasses.replace(of([None] * 60, skin=skin), empty="no permission")
+    graph = msgspec.structs.replace(of([None] * 60, skin=skin), empty="no permission")
     assert "no permission" in text(draw_graph(graph, skin, 60, 6))
     assert "no permission" in text(draw_graph(graph, skin, 60, 6, cursor=END - 300))
-    assert "no permission" not in text(draw_graph(dataclasses.replace(graph, curves=of([1.0]).curves), skin, 60, 6))
+    assert "no permission" not in text(draw_graph(msgspec.structs.replace(graph, curves=of([1.0]).curves), skin, 60, 6))
 
 
 def test_a_limit_that_is_a_height_in_a_stack_has_no_number() -> None:

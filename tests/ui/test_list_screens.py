@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 from rich.cells import cell_len
 from textual.events import MouseScrollDown
 from textual.pilot import Pilot

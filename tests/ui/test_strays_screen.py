@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import os
@@ -186,7 +185,7 @@ async def test_the_process_list_and_the_gpu_say_it_too() -> None:
 async def test_a_question_that_was_open_for_long_makes_nothing_stale(tmp_path: Path) -> None:
     killer = a_killer(tmp_path)
     with GpuHolder() as one:
-        old = dataclasses.replace(a_frame(one), received=time.monotonic() - 3 * SLOW)
+        old = replace(a_frame(one), received=time.monotonic() - 3 * SLOW)
         async with listed(killer, old) as (app, pilot, _):
             await pilot.press("space", "enter")
             await hand(app, pilot, a_frame(one))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
+
+import msgspec
 
 from gpuwatch import units
 from gpuwatch.alerts.alert import Alert, Severity, Unit
@@ -47,8 +48,7 @@ class Value(NamedTuple):
 UNKNOWN: Final = Value(None)
 
 
-@dataclass(slots=True)
-class UserHoldings:
+class UserHoldings(msgspec.Struct):
     """One user's memory on the GPUs of a rule."""
 
     uid: int
@@ -57,9 +57,9 @@ class UserHoldings:
     """Whether the list of processes of each of these GPUs could be read."""
     whole: int | None
     """Bytes that these GPUs can give to programs; None unless this is known for each GPU."""
-    memory: Counter[int] = field(default_factory=Counter)
+    memory: Counter[int] = msgspec.field(default_factory=Counter)
     """Bytes by the GPU's index, as far as they are known."""
-    pids: Counter[int] = field(default_factory=Counter)
+    pids: Counter[int] = msgspec.field(default_factory=Counter)
     """Bytes by process, as far as they are known."""
     unknown: bool = False
     """The memory of one of the user's processes is not known."""

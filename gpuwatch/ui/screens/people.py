@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
 from textwrap import wrap
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from msgspec.structs import replace
 from rich.cells import cell_len, set_cell_size
 from textual.binding import Binding, BindingType
 

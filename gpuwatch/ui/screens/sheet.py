@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple, Protocol
 
+import msgspec
 from rich.cells import cell_len
 from rich.console import Console
 from rich.style import Style
@@ -40,8 +40,7 @@ _WRAP: Final = Console(color_system=None, width=80)
 """Console that wraps text; nothing is printed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(msgspec.Struct, frozen=True):
     """Label with a value, or with the reason why there is none."""
 
     label: str
@@ -51,8 +50,7 @@ class Fact:
     """Less important words: the source of the value, how certain it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(msgspec.Struct, frozen=True):
     """Facts under a heading."""
 
     title: str

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import ClassVar, Final
 
+import msgspec
+from msgspec.structs import replace
 from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 
@@ -45,8 +47,7 @@ _GUIDES = ("├─", "└─", "│ ", "  ")
 _GUIDES_ASCII = ("|-", "`-", "| ", "  ")
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(msgspec.Struct, frozen=True):
     """Node on a line of the list, with its place in the tree."""
 
     node: Node
@@ -430,10 +431,10 @@ class TreeScreen(ListScreen[TreeList]):
         node = tree.chosen
         if node is not None and node.process is None:  # Enter does what one of the arrows does
             is_open = tree.is_open(node)
-            keys["choose"] = replace(keys["choose"], description="close" if is_open else "open")
+            keys["choose"] = dataclasses.replace(keys["choose"], description="close" if is_open else "open")
             del keys["left" if is_open else "right"]
             if is_open:
-                keys["right"] = replace(keys["right"], description="step in")
+                keys["right"] = dataclasses.replace(keys["right"], description="step in")
         elif node is not None and not node.rows:
             del keys["choose"]
         found = hints(list(keys.values()))

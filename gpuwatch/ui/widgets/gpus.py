@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil, floor
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from msgspec.structs import replace
 from rich.cells import cell_len
 from textual import events
 

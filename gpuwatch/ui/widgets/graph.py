@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from math import ceil, floor, inf, isfinite
 from typing import Final, NamedTuple, TypeAlias
 
+import msgspec
 from rich.cells import cell_len
 from rich.style import Style
 
@@ -81,8 +81,7 @@ class Mark(NamedTuple):
     style: Style
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(msgspec.Struct, frozen=True):
     """Graph of some curves: as lines, or stacked as areas."""
 
     title: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.style import Style
 

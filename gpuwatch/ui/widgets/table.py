@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 from rich.cells import cell_len
 from rich.style import Style
 
@@ -16,8 +16,7 @@ Cell: TypeAlias = tuple[tuple[str, Role | Style], ...]
 """Runs of text with their styles. The last one is cut or padded to the column, the others are written as they are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """One column of a table."""
 
     id: str
