@@ -118,6 +118,10 @@ class Means(Protocol):
     def values(self) -> Mapping[str, float]:
         """Means by `str(Key)`."""
 
+    @property
+    def users(self) -> Mapping[str, str]:
+        """Names of users by owner: `user:1001`."""
+
 
 # -- one series ---------------------------------------------------------------------------------------------------
 
@@ -309,6 +313,8 @@ class Timeline:
         """By GPU, the time at which its last sample was made, on the sampler's clock."""
         self._owners: dict[str, _Owners] = {}
         """By GPU (empty for the host), the keys of the processes and users that its last sample had."""
+        self._names: dict[str, str] = {}
+        """Names of users by owner."""
         self._base: float | None = None
         """Wall clock minus the clock of the history at the first snapshot. Times in the series have it added."""
         self._shift = 0
@@ -346,6 +352,10 @@ class Timeline:
                 and key.owner.startswith("user:")
                 and any(one == one for one in series.slots(level, begin, ceil(end / width), self._now))
             )
+
+    def user_name(self, owner: str) -> str:
+        """Return the name of a user (`user:1001`), who may have left; empty where it is not known."""
+        return self._names.get(owner, "")
 
     def means(self, since: float, seconds: float) -> dict[Key, float]:
         """Return the means of all series that have any value in `seconds` from the wall-clock time `since` on."""
@@ -389,6 +399,7 @@ class Timeline:
         """
         keys: dict[str, Key | None] = {}
         found: dict[Key, dict[int, float]] = {}
+        names: dict[str, str] = {}
         for one in minutes:
             if not 0 <= one.at < _FAR:
                 continue
@@ -399,8 +410,11 @@ class Timeline:
                 key = keys.get(words)
                 if key is not None and 0 <= value < _HUGE:
                     found.setdefault(key, {})[minute] = value
+            names.update(one.users)
         newest = max((max(one) for one in found.values()), default=0)
         with self._lock:
+            owners = {key.owner for key in found}
+            self._names = {owner: name for owner, name in names.items() if owner in owners} | self._names
             for key, values in found.items():
                 series = self._series.get(key)
                 if series is None:
@@ -471,6 +485,8 @@ class Timeline:
             owners[process] = keys
             self._put(keys[0], one.cpu, now, until)
             self._put(keys[1], one.rss, now, until)
+            if one.uid is not None and one.user:
+                self._names[user_owner(one.uid)] = one.user
         self._note("", owners, now, is_complete=True)
 
     def _note(self, gpu: str, owners: _Owners, time: float, *, is_complete: bool) -> None:
@@ -507,6 +523,8 @@ class Timeline:
             for key, one in self._series.items()
             if self._now - one.end <= (process if key.owner.startswith("process:") else DAY)
         }
+        owners = {key.owner for key in self._series}
+        self._names = {owner: name for owner, name in self._names.items() if owner in owners}
         gpus = {key.gpu for key in self._series}
         self._stamps = {gpu: stamp for gpu, stamp in self._stamps.items() if gpu in gpus}
         self._owners = {gpu: owners for gpu, owners in self._owners.items() if gpu in gpus}

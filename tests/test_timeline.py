@@ -235,8 +235,17 @@ def test_ended_processes_are_removed_and_their_users_stay() -> None:
     watch.run(range(10, PROCESS_ENDED + 200, 10))
     owners = {key.owner for key in watch.timeline._series}
     assert owners == {"", ADA}
+    assert watch.timeline.user_name(ADA) == "ada"
     watch.run(range(PROCESS_ENDED + 200, DAY + 2000, 1800))
     assert {key.owner for key in watch.timeline._series} == {""}
+    assert watch.timeline.user_name(ADA) == ""
+
+
+def test_users_of_older_minutes_have_their_names() -> None:
+    timeline = Timeline()
+    values = {str(Key(GPU, ADA, Metric.MEMORY)): 1.0}
+    timeline.load([Minute(at=START - 60, values=values, users={ADA: "ada", "user:7": "eve"})])
+    assert (timeline.user_name(ADA), timeline.user_name("user:7")) == ("ada", "")
 
 
 def test_processes_that_come_and_go_take_bounded_memory() -> None:

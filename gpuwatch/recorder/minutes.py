@@ -12,6 +12,7 @@ import msgspec
 
 from gpuwatch.minute import Minute
 from gpuwatch.recorder.store import create_minutes, own_store, reading
+from gpuwatch.text import clean
 from gpuwatch.timeline import Metric, Timeline, parse_key
 
 KEEP: Final = 25 * 3600
@@ -60,10 +61,12 @@ def read_minutes(connection: Connection, since: float, until: float) -> Iterator
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'minutes'").fetchone():
         return  # it was written by a gpuwatch without minutes
     asked = "SELECT at, body FROM minutes WHERE at >= ? AND at < ? AND length(body) <= ? ORDER BY at DESC LIMIT ?"
+    names = connection.execute("SELECT uid, name FROM users").fetchall()
+    users: dict[str, str] = {f"user:{uid}": clean(name) for uid, name in names if isinstance(name, str)}
     for at, body in reversed(connection.execute(asked, (since, until, _LARGEST, _MOST)).fetchall()):
         values = _read_values(body)
         if values is not None and isinstance(at, int):
-            yield Minute(at=float(at), values=values)
+            yield Minute(at=float(at), values=values, users=users)
 
 
 def _read_values(body: Any) -> dict[str, float] | None:

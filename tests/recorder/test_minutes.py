@@ -119,6 +119,17 @@ def test_the_dashboard_reads_what_is_older_than_itself(path: Path) -> None:
     assert timeline.read(KEY, START + 600, 6 * 3600, 360)[-9:] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
+def test_minutes_have_the_names_of_the_users_in_the_store(path: Path) -> None:
+    write(path, [minute(0)])
+
+    def add(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO users VALUES (1001, 'a\x1bda')")
+
+    Store(path).write(add)
+    with reading(path) as connection:
+        assert [one.users for one in read_minutes(connection, 0.0, 1e12)] == [{"user:1001": "a\ufffdda"}]
+
+
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_a_recorder_that_keeps_usage_writes_the_minutes(path: Path, is_kept: bool) -> None:
     with recording(path.parent) as make:

@@ -414,6 +414,19 @@ async def test_the_detail_of_a_process_has_its_graphs() -> None:
         assert top(app) is app.dashboard
 
 
+async def test_a_process_on_two_instances_of_a_gpu_has_one_graph_of_both() -> None:
+    one = msgspec.structs.replace(holding(11, 30.0), gpu_instance=1, compute_instance=0)
+    other = msgspec.structs.replace(holding(11, 12.0), gpu_instance=2, compute_instance=0)
+    async with running(watched(300, holdings=(one, other)), (160, 50)) as (app, pilot):
+        app.show_detail((gpu(0).key, 11, 11))
+        await pilot.pause()
+        assert list(sheet(app).blocks) == ["Memory", "SM busy", "CPU", "Host memory"]
+        graph = sheet(app).blocks["Memory"].graph
+        assert graph is not None
+        assert graph.curves[0].now == 42.0 * GIB == next(one for one in graph.curves[0].values if one is not None)
+        assert text(app).splitlines()[0].startswith(" 11 python · ada · GPU 0 ")
+
+
 async def test_owners_who_left_stay_in_the_graph() -> None:
     history = History()
     for second in range(300):
@@ -421,7 +434,8 @@ async def test_owners_who_left_stay_in_the_graph() -> None:
         if second >= 150:
             gone = tuple(one for one in seen.gpus[0].holdings if one.pid == 11)
             one = msgspec.structs.replace(seen.gpus[0], holdings=gone)
-            seen = msgspec.structs.replace(seen, gpus=(one, seen.gpus[1]))
+            left = tuple(one for one in seen.processes if one.pid == 11)
+            seen = msgspec.structs.replace(seen, gpus=(one, seen.gpus[1]), processes=left)
         history.add(seen, float(second))
     owners = history.view.timeline.owners(gpu(0).key, seen.taken, 600)
     assert owners == sorted([user_owner(uid("ada")), user_owner(uid("ben"))])

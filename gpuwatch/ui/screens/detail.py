@@ -16,7 +16,7 @@ from gpuwatch.analysis.explanation import Point, context_points, explain_process
 from gpuwatch.analysis.rows import Row, RowKey, rows
 from gpuwatch.analysis.strays import Stray
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Reading, Reason, Snapshot, known, number
-from gpuwatch.timeline import Metric, process_owner
+from gpuwatch.timeline import Metric, merge_holdings, process_owner
 from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest
 from gpuwatch.ui.screens.sheet import Block, Fact, Section
@@ -400,30 +400,31 @@ class DetailScreen(GraphSheet):
         owner = process_owner(process.pid, process.start)
         found = []
         marks = self.event_marks(self._events())
-        for row in self._held[:MOST_GPUS]:
-            name = f" on GPU {row.gpu.index}" * (len(self._held) > 1)
+        held = list({row.gpu.key: row for row in self._held}.values())  # one a GPU, also with several MIG instances
+        for row in held[:MOST_GPUS]:
+            name = f" on GPU {row.gpu.index}" * (len(held) > 1)
+            size_now, sm_now = merge_holdings(one.holding for one in self._held if one.gpu is row.gpu)[row.key[1:]]
             values = self.read(row.gpu.key, owner, Metric.MEMORY)
             limits, most = [], float(GIB)
             if row.limit is not None:
                 words = "limit shared with others" if row.limit.scope else "limit"
                 limits, most = [Limit(words, float(row.limit.bytes), dashed)], max(most, row.limit.bytes)
-            holding = row.holding
             found.append(
                 self.graph(
                     f"Memory{name}",
                     "GiB",
-                    [Curve("", values, line, now=number(holding.memory))],
+                    [Curve("", values, line, now=number(size_now))],
                     axis_top(1.05 * largest(values, least=most), GIB),
                     limits=limits,
                     marks=marks,
                     show=gib,
                     scale=GIB,
-                    empty=reason_words(holding.memory),
+                    empty=reason_words(size_now),
                 )
             )
             marks = []
-            curve = Curve("", self.read(row.gpu.key, owner, Metric.SM), line, now=number(holding.sm))
-            found.append(self.graph(f"SM busy{name}", "%", [curve], 100.0, empty=reason_words(holding.sm)))
+            curve = Curve("", self.read(row.gpu.key, owner, Metric.SM), line, now=number(sm_now))
+            found.append(self.graph(f"SM busy{name}", "%", [curve], 100.0, empty=reason_words(sm_now)))
         cpu = Curve("", self.read("", owner, Metric.CPU), line, now=number(process.cpu))
         rss = Curve("", self.read("", owner, Metric.RSS), line, now=number(process.rss))
         most = largest(cpu.values, least=100.0)
@@ -452,7 +453,7 @@ class DetailScreen(GraphSheet):
 def _title(held: Sequence[Row]) -> str:
     """Name a process in a line: `15260 python · ada · GPU 0, 1`."""
     first = held[0]
-    gpus = ", ".join(str(index) for index in sorted(row.gpu.index for row in held))
+    gpus = ", ".join(str(index) for index in sorted({row.gpu.index for row in held}))
     return f"{first.holding.pid} {first.process.name or '?'} · {first.owner} · GPU {gpus}"
 
 

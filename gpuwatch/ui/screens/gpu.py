@@ -11,7 +11,6 @@ from textual.binding import Binding, BindingType
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.unattributed import missing
 from gpuwatch.analysis.events import moment
-from gpuwatch.analysis.people import names
 from gpuwatch.analysis.rows import Row, rows, share_words
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Reading, Reason, known, number
@@ -133,8 +132,6 @@ class GpuScreen(GraphSheet):
         self._focus = focus
         self._gpu: Gpu | None = None
         """The GPU as it was last listed."""
-        self._people: dict[int, str] = {}
-        """Names of all people that were seen."""
         self.processes = ProcessBlock()
 
     def on_mount(self) -> None:
@@ -157,7 +154,6 @@ class GpuScreen(GraphSheet):
             self.show("GPU", [], [])
             self.notice("The driver does not list this GPU.", over=True)
             return
-        self._people |= names(frame.snapshot)
         if gpu is None:
             self.notice("The driver does not list this GPU any more. Last known values:", over=True)
         else:
@@ -289,14 +285,14 @@ class GpuScreen(GraphSheet):
         limits: list[Limit] = []
         below: list[float | None] = [None if one is None else 0.0 for one in used]
         for owner in sorted(owners, key=lambda one: (one == user_owner(None), len(one), one)):
-            name = owner.removeprefix("user:")
-            uid = int(name) if name.isdigit() else None
+            number_or_sign = owner.removeprefix("user:")
+            uid = int(number_or_sign) if number_or_sign.isdigit() else None
+            label = "not visible"
             if uid is not None:
-                self._people.setdefault(uid, name)
-                skin.styles.add_people({uid: self._people[uid]})
+                label = timeline.user_name(owner) or str(uid)
+                skin.styles.add_people({uid: label})
             values = self.read(key, owner, Metric.MEMORY, stacked=True)
             part = held.get(uid)
-            label = "not visible" if uid is None else self._people[uid]
             limit = ""
             if part is not None and part.declared is not None:
                 mine = tuple(one for one in gpu.holdings if one.pid in people and people[one.pid].uid == uid)
@@ -312,6 +308,7 @@ class GpuScreen(GraphSheet):
             ]
             now = float(part.bytes) if part is not None else None
             curves.append(Curve(label, values, skin.styles.owner(uid), skin.styles.initial(uid), now, limit=limit))
+        memory = gpu.memory
         rest: Values = [
             None if one is None else max(0.0, one - (held_then or 0.0))
             for one, held_then in zip(used, below, strict=True)
@@ -319,7 +316,7 @@ class GpuScreen(GraphSheet):
         curves.append(
             Curve(
                 # Where the driver does not tell its own memory from that of unknown processes, it is both.
-                "unknown" if known(gpu.unattributed) else "rest",
+                "rest" if known(memory.used) and not known(gpu.unattributed) else "unknown",
                 rest,
                 skin.styles("muted"),
                 skin.glyphs.hatch,
@@ -327,9 +324,8 @@ class GpuScreen(GraphSheet):
                 hatched=True,
             )
         )
-        memory = gpu.memory
         reserved = memory.reserved if known(memory.reserved) else 0
-        top = memory.total - reserved if known(memory.total) else largest(below, used, least=float(GIB))
+        top = memory.total - reserved if known(memory.total) else axis_top(largest(below, used, least=float(GIB)), GIB)
         return self.graph(
             "Memory",
             "GiB",
