@@ -5,10 +5,12 @@ The inspector writes an empty line when it is ready.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from gpuwatch.declared.facts import GpuFacts, Share
-from gpuwatch.model import Declared, Surroundings
+from gpuwatch.model import LIMITS, Declaration, Declared, Kind, Surroundings
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -41,3 +43,53 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Terminal, container, job and other context of the process; None where nothing could be read."""
     took: float = 0.0
     """Seconds that reading the process took."""
+
+
+ROOM = 16 << 10
+"""Bytes of one process's declarations as JSON, at most: some twenty statements on eight GPUs."""
+
+MOST = 20
+"""Statements of one process, and hints, that are kept besides those that limits name."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def bounded(declared: Declared, room: int = ROOM) -> Declared:
+    """Shorten the declarations of a process to `room` bytes; keep those in effect first, and count the others.
+
+    All limits stay, and the statements that they name, and the first statement in effect without a number.
+    `shares.is_conclusive` gives the same answer before and after.
+    """
+    if len(declared.declarations) <= MOST and len(declared.hints) <= MOST and len(_encode(declared)) <= room:
+        return declared
+    named = max((limit.declaration + 1 for limit in declared.limits), default=0)
+    room -= len(_encode(msgspec.structs.replace(declared, declarations=(), hints=())))
+    room -= sum(len(_encode(one)) for one in declared.declarations[:named])
+    rest = sorted(range(named, len(declared.declarations)), key=lambda place: _rank(declared.declarations[place]))
+    kept = [*range(named), *sorted(_fitting([declared.declarations[place] for place in rest], rest, room))]
+    room -= sum(len(_encode(declared.declarations[place])) for place in kept[named:])
+    hints = _fitting(declared.hints, range(len(declared.hints)), room)
+    return msgspec.structs.replace(
+        declared,
+        declarations=tuple(declared.declarations[place] for place in kept),
+        left_out=declared.left_out + len(declared.declarations) - len(kept),
+        hints=tuple(declared.hints[place] for place in hints),
+        hints_left_out=declared.hints_left_out + len(declared.hints) - len(hints),
+    )
+
+
+def _rank(one: Declaration) -> tuple[bool, bool, bool]:
+    """Return the sort key of a declaration: those that lift a limit first, then start sizes, then others in effect."""
+    lifts = one.undecided or (one.kind in LIMITS and one.value is None)
+    return (not one.effective, not lifts, one.kind is not Kind.START)
+
+
+def _fitting(items: Sequence[msgspec.Struct], places: Sequence[int], room: int) -> list[int]:
+    """Return the places of the items that fit; the first item always fits."""
+    kept: list[int] = []
+    for item, place in zip(items, places, strict=True):
+        room -= len(_encode(item))
+        if kept and (room < 0 or len(kept) == MOST):
+            break
+        kept.append(place)
+    return kept

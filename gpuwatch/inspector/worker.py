@@ -22,10 +22,10 @@ import msgspec
 from gpuwatch import procfs
 from gpuwatch.child import die_with_parent
 from gpuwatch.declared.facts import GpuFacts, Share
-from gpuwatch.declared.resolver import bounded, resolve
+from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector import context, reader
 from gpuwatch.inspector.containers import ContainerNames
-from gpuwatch.inspector.protocol import Answer, Question
+from gpuwatch.inspector.protocol import Answer, Question, bounded
 from gpuwatch.inspector.servers import Sockets
 from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.model import Declared, Knowledge, Surroundings

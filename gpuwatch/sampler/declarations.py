@@ -15,8 +15,8 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from gpuwatch.declared.facts import GpuFacts, gpu_facts
-from gpuwatch.declared.resolver import ROOM, bounded
 from gpuwatch.inspector.client import InspectorClient
+from gpuwatch.inspector.protocol import ROOM, bounded
 from gpuwatch.model import Declared, Gpu, Health, Knowledge, Order, Presence, Process, Surroundings
 
 AGAIN = 20.0

@@ -9,7 +9,8 @@ import pytest
 
 from gpuwatch.analysis.explanation import explain_process
 from gpuwatch.declared.facts import GpuFacts
-from gpuwatch.declared.resolver import MOST, ROOM, bounded, resolve
+from gpuwatch.declared.resolver import resolve
+from gpuwatch.inspector.protocol import MOST, ROOM, bounded
 from gpuwatch.model import Basis, Declaration, Declared, Hint, Kind, Limit, Snapshot, encode
 from gpuwatch.shares import is_conclusive
 from gpuwatch.sources.sampler_process import LONGEST_LINE
