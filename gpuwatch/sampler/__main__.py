@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 
 from gpuwatch.child import ChildProcess
-from gpuwatch.declared import resolver  # noqa: F401 - both processes need it: imported once, before the fork
 
 
 def main(arguments: Sequence[str]) -> None:
