@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import pwd
+import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -43,35 +43,43 @@ class UserNames:
         self._ttl = ttl
         self._clock = clock
         self._names: dict[int, tuple[str, float]] = {}
-        self._worker = Worker("user names")
-        self._pending: dict[int, Future[str]] = {}
+        self._pending: list[int] = []
+        """Uids that are looked up, the first one now."""
+        self._found = threading.Condition()
+        self._worker = Worker("user names", self._look_up_pending)
 
     def name(self, uid: int) -> str:
         """Return a user's name, cleaned, or the uid in digits; never waits."""
-        if self._pending:
-            self._collect()
         known = self._names.get(uid)
         if (known is None or self._clock() - known[1] > self._ttl) and uid not in self._pending:
-            self._pending[uid] = self._worker(lambda: clean(self._look_up(uid), 64))
+            self._pending.append(uid)
+            try:
+                self._worker.wake()
+            except NoThreadError:  # the next call tries again
+                self._pending.remove(uid)
         return known[0] if known else str(uid)
 
     def wait(self, seconds: float) -> bool:
         """Wait up to `seconds` for the running look-ups; return whether all are done."""
-        wait(self._pending.values(), seconds)
-        return not self.pending
+        with self._found:
+            return self._found.wait_for(lambda: not self._pending, seconds)
 
     @property
     def pending(self) -> int:
         """Number of running look-ups."""
-        self._collect()
         return len(self._pending)
 
-    def _collect(self) -> None:
-        for uid in [uid for uid, future in self._pending.items() if future.done()]:
-            error = (future := self._pending.pop(uid)).exception()
-            if not isinstance(error, NoThreadError):  # else the next call tries again
-                # An error is a uid that no user has, or a directory that does not answer.
-                self._names[uid] = (str(uid) if error else future.result() or str(uid), self._clock())
+    def _look_up_pending(self) -> None:
+        while self._pending:
+            uid = self._pending[0]
+            try:
+                name = str(clean(self._look_up(uid), 64))
+            except Exception:  # noqa: BLE001 - a uid that no user has, or a directory that does not answer
+                name = ""
+            self._names[uid] = (name or str(uid), self._clock())
+            with self._found:
+                del self._pending[0]
+                self._found.notify()
 
 
 REFRESH = 10.0
