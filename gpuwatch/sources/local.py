@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -279,7 +278,7 @@ class LocalSource:
         self._listed = 0
         """Number of GPUs that the driver listed last."""
         self._last = Snapshot(
-            host=clean(socket.gethostname()),
+            host=clean(os.uname().nodename),
             taken=wall(),
             monotonic=clock(),
             interval=self._options.interval,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
 
 import gpuwatch.sampler
 from gpuwatch.child import ChildProcess, python_command
@@ -45,7 +46,7 @@ class SamplerProcess(ChildProcess):
 
     def send(self, **command: object) -> None:
         """Send a command (`sampler.protocol.Command`)."""
-        self.write(json.dumps(command).encode() + b"\n")
+        self.write(msgspec.json.encode(command) + b"\n")
 
     def in_flight(self) -> CallInFlight | None:
         """Return the present NVML call of the sampler; None between two calls."""
