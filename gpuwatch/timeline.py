@@ -133,10 +133,14 @@ class Series:
     next one, and at most until the time that came with it: after that there is a gap. NaN stands for a gap.
     """
 
-    __slots__ = ("_arrays", "_count", "_ends", "_peak", "_until", "_value")
+    __slots__ = ("_arrays", "_count", "_ends", "_peak", "_until", "_value", "_whole")
 
-    def __init__(self, second: int, *, peak: bool = False) -> None:
-        """`second` is the one in which the first value will be put."""
+    def __init__(self, second: int, *, peak: bool = False, whole: Series | None = None) -> None:
+        """`second` is the one in which the first value will be put.
+
+        `whole` is a series of which this is a part: where it has values and this has none, this counts as 0.
+        """
+        self._whole = whole
         self._peak = peak
         self._arrays: list[array[float]] = [array("f") for _ in LEVELS]
         self._ends = [second // width for width, _ in LEVELS]
@@ -204,9 +208,22 @@ class Series:
             found += mine[low - first : high - first]
         width = LEVELS[level][0]
         for slot in range(max(begin, after), min(end, ceil(self.end / width))):
-            found.append(_mean(self._seconds(slot * width, slot * width + width, now)))
+            start, stop = slot * width, slot * width + width
+            found.append(self.mean(self._seconds(start, stop, now), 0, start, stop, now))
         found.extend(repeat(nan, end - begin - len(found)))
         return found
+
+    def mean(self, own: Sequence[float], level: int, begin: int, end: int, now: int) -> float:
+        """Return the mean of values that were found in some slots of a resolution."""
+        mean = _mean(own)
+        if self._whole is None or mean != mean:
+            return mean
+        missing = end - begin - len(own) + _gaps(own)
+        if not missing:
+            return mean
+        others = end - begin - _gaps(self._whole.slots(level, begin, end, now))
+        known = end - begin - missing
+        return mean * known / max(known, others)
 
     def _older(self, level: int, begin: int, end: int, first: int, now: int) -> list[float]:
         """Return slots before the `first` one of a resolution, by the next coarser one."""
@@ -252,7 +269,9 @@ class Series:
                 empty = max(0, min(end, first // width) - slot)
                 mine.extend(repeat(nan, min(empty, size)))
                 for each in range(slot + empty, end):
-                    mine.append(_mean(fine[max(0, each * width - first) : (each + 1) * width - first]))
+                    start, stop = each * width, each * width + width
+                    own = fine[max(0, start - first) : max(0, stop - first)]
+                    mine.append(self.mean(own, 0, start, stop, stop))
                 self._ends[level] = end
         for mine, (_, size) in zip(self._arrays, LEVELS, strict=True):
             if len(mine) > size + _SLACK:
@@ -267,6 +286,11 @@ class Series:
                 del mine[max(0, len(mine) - surplus) :]
             self._ends[level] = end if surplus > 0 else self._ends[level]
         self._value, self._until = nan, second
+
+
+def _gaps(values: Sequence[float]) -> int:
+    """Return the number of gaps."""
+    return sum(1 for value in values if value != value)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -372,7 +396,10 @@ class Timeline:
         first = bounds[0]
         slots = series.slots(level, first, bounds[-1] + 1, self._now)
         # Where a slot is longer than a point, its value is that of each point in it.
-        means = [_mean(slots[low - first : max(low + 1, high) - first]) for low, high in pairwise(bounds)]
+        means = [
+            series.mean(slots[low - first : high - first], level, low, high, self._now)
+            for low, high in ((low, max(low + 1, high)) for low, high in pairwise(bounds))
+        ]
         return [None if value != value else value for value in means]
 
     def _level(self, begin: float) -> int:
@@ -415,14 +442,14 @@ class Timeline:
         with self._lock:
             owners = {key.owner for key in found}
             self._names = {owner: name for owner, name in names.items() if owner in owners} | self._names
-            for key, values in found.items():
+            for key, values in sorted(found.items(), key=lambda one: one[0].owner):  # GPUs before their users
                 series = self._series.get(key)
                 if series is None:
                     last = max(values)
                     ended = key.owner.startswith("process:") and (newest - last) * 60 > PROCESS_ENDED
                     if ended or len(self._series) >= MOST:
                         continue
-                    series = self._series[key] = Series((last + 1) * 60, peak=key.metric in _PEAKS)
+                    series = self._new(key, (last + 1) * 60)
                 series.load(values)
 
     def add(self, snapshot: Snapshot, now: float) -> None:
@@ -504,8 +531,14 @@ class Timeline:
         if series is None:
             if isinstance(reading, Reason) or len(self._series) >= MOST:
                 return
-            series = self._series[key] = Series(floor(time), peak=key.metric in _PEAKS)
+            series = self._new(key, floor(time))
         series.put(nan if isinstance(reading, Reason) else reading, time, until)
+
+    def _new(self, key: Key, second: int) -> Series:
+        """Add a series; a user's memory is a part of the used memory."""
+        whole = self._series.get(Key(key.gpu, "", Metric.USED)) if key.owner.startswith("user:") else None
+        series = self._series[key] = Series(second, peak=key.metric in _PEAKS, whole=whole)
+        return series
 
     def _repeat(self, gpu: Gpu, now: float) -> None:
         """Add a sample that came again, so that its age shows: a figure that was taken back is a gap from now on."""

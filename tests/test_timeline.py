@@ -229,6 +229,21 @@ def test_a_gpu_that_is_lost_is_a_gap_from_then_on() -> None:
     assert watch.timeline.read(USED, START + 15, 3, 3) == [None] * 3
 
 
+@pytest.mark.parametrize("every", [120, 1800])
+def test_the_means_of_all_users_are_that_of_the_used_memory(every: int) -> None:
+    """A user who came for a part of a point held nothing in the other part."""
+    watch = Watch()
+    for second in range(0, 7200, every):
+        watch.run(range(second, second + every // 4), holding(1, 40))
+        watch.run(range(second + every // 4, second + every))
+    for span, points in ((600, 5), (3600, 2), (3600, 30), (6 * 3600, 12)):
+        of_user = watch.read(Key(GPU, ADA, Metric.MEMORY), span, points)
+        used = watch.read(USED, span, points)
+        assert [one or 0.0 for one in of_user] == pytest.approx([one or 0.0 for one in used])
+    minute = watch.timeline.means(START + 7200 - every, 60)
+    assert minute[Key(GPU, ADA, Metric.MEMORY)] == pytest.approx(minute[USED])
+
+
 def test_ended_processes_are_removed_and_their_users_stay() -> None:
     watch = Watch()
     watch.run(range(0, 10), holding(1, 4))
