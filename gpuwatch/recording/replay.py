@@ -235,7 +235,8 @@ class Replay:
         if not self._playing or self._ahead is None:
             return None
         began, played = self._anchor
-        due = began + (self._ahead.taken - played) / self._speed
+        wait = (self._ahead.taken - played) / self._speed
+        due = began + (wait if self._gap_ahead() is None else min(wait, _PAUSE))
         return max(due, self._drawn + _SHORTEST) - self._clock()
 
     def _show(self) -> Snapshot | None:
@@ -251,13 +252,16 @@ class Replay:
 
     def _play_on(self) -> None:
         """Go on to the newest snapshot that is due, or to one on either side of a gap."""
+        gap = self._gap_ahead()
+        if gap is not None:
+            self._set_anchor(gap[1])
         began, played = self._anchor
         now = self._clock()
         until, give_up = played + (now - began) * self._speed, now + _LONGEST
         while self._take() and self._ahead is not None:
             gap = self._gap_ahead()
             if gap is not None:
-                self._set_anchor(gap[1] - _PAUSE * self._speed)
+                self._set_anchor(gap[0])
                 break
             if self._ahead.taken > until:
                 break

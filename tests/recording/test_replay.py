@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
@@ -9,7 +11,7 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.history import History
 from gpuwatch.minute import IdleTime
 from gpuwatch.monitor import Frame, Monitor
-from gpuwatch.recording.replay import SPEEDS, Playback, events_of, events_until
+from gpuwatch.recording.replay import SPEEDS, Playback, Replay, events_of, events_until
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, snapshot
 from tests.support.recording import alert, ended
 from tests.support.replaying import MemoryRecording, Player, machine, minute, seconds
@@ -117,6 +119,24 @@ def test_a_gap_is_passed_in_a_second_and_named() -> None:
     assert player.replay.playback.gap is None
     assert [player.next(0.5), player.next(0.5), player.next(1.0)] == [None, 5000, 5001]
     assert player.replay.playback.gap == (EPOCH + 9, EPOCH + 5000)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda replay: replay.set_speed(120.0),
+        lambda replay: (replay.play(False), replay.play(True)),
+        lambda replay: replay.seek(EPOCH + 9),
+        lambda replay: replay.seek(EPOCH + 3000),
+    ],
+)
+def test_a_gap_is_passed_also_after_a_key(act: Callable[[Replay], object]) -> None:
+    player = Player(seconds((0, 10), (5000, 5010)), at=8)
+    assert [player.next(), player.next(1.0)] == [8, 9]
+    act(player.replay)
+    player.next()
+    assert player.next(0.9) is None
+    assert player.next(0.2) == 5000
 
 
 def test_a_time_in_a_gap_shows_the_snapshot_before_it_and_names_the_gap() -> None:
