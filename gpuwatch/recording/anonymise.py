@@ -307,7 +307,7 @@ class Anonymiser:
                 how=self._without_arguments(alert, alert.how),
             )
         rule = alert.rule if alert.rule in RULE_NAMES else str(self._stand_in("rule", alert.rule, _T.NAME))
-        subject = alert.subject.split(" ")
+        subject = alert.subject.split()
         return msgspec.structs.replace(
             alert,
             rule=rule,

@@ -18,6 +18,7 @@ from gpuwatch.monitor import Frame
 from gpuwatch.recording.anonymise import TREATMENTS, Anonymiser, Treatment, program_of
 from gpuwatch.recording.format import Commands
 from gpuwatch.recording.reader import Recording
+from gpuwatch.recording.replay import all_minutes, events_of
 from gpuwatch.recording.writer import RecordingWriter
 from tests.recording.test_hostile import strings
 from tests.recording.test_reader import demo
@@ -201,6 +202,27 @@ def test_by_default_no_title_or_end_of_an_alert_has_an_argument() -> None:
     (found,) = anonymiser.minute(Minute(at=60.0, alerts=(held,))).alerts
     assert "hush" not in found.title + found.how
     assert found.title
+
+
+def test_an_alert_goes_on_as_the_same_where_its_minute_is_played(tmp_path: Path) -> None:
+    """Its key must stay that of the condition: each alert of the demo was an event twice."""
+    path = tmp_path / "day.gz"
+    writer, history, engine, maker = (
+        RecordingWriter(path, commands=Commands.ANONYMISED),
+        History(),
+        Engine(),
+        MinuteMaker(),
+    )
+    for one in demo(200, step=5):
+        view = history.add(one, one.taken)
+        found = engine.update(one, view, one.taken, one.taken)
+        writer.take(Frame(one, one.taken, view, minute=maker.add(one, view, found.active, found.cleared)))
+    writer.close(30.0)
+    with Recording([path]) as recording:
+        events = [one for one in events_of(all_minutes(recording)) if one.ended is None]
+    assert not [one.subject for one in events if one.subject.startswith("name-")]
+    assert sorted({one.key for one in events}) == sorted(one.key for one in events)
+    assert {one.rule for one in events} >= {"memory near limit", "overbooked"}
 
 
 def test_the_name_of_a_rule_of_the_user_gets_a_stand_in() -> None:
