@@ -246,6 +246,15 @@ def test_the_legend_has_the_newest_values_and_those_of_the_cursor() -> None:
     assert "a ada 2  b bda 5" in late
 
 
+@given(st.integers(60 + AXIS, 400), st.floats(0.01, 59.99))
+def test_the_value_of_the_cursor_is_that_of_its_time(width: int, back: float) -> None:
+    """Each of the last 60 seconds has its number as its value."""
+    seconds = [float(one) for one in range(60)]
+    graph = msgspec.structs.replace(of(seconds), span=60.0)
+    words = plain(draw_graph(graph, SKINS["colours"], width, 9, cursor=END - back)[0]).split()
+    assert float(words[-1]) == float(words[-2].rpartition(":")[2])
+
+
 def test_the_cursor_in_a_gap_has_no_value() -> None:
     graph = of([1.0] * 30 + [None] * 30)
     assert plain(draw_graph(graph, SKINS["colours"], 66, 9, cursor=END - 100)[0]).rstrip().endswith("—")

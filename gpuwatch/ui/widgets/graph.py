@@ -184,22 +184,22 @@ def draw_plot(
 
 
 def at_column(values: Values, column: int, cells: int) -> float | None:
-    """Return the mean of the values that a column shows; None for a gap."""
+    """Return the mean of the values that a column shows; None for a gap.
+
+    Where values are longer than columns it is the value at the middle of the column, whose time the legend shows.
+    """
     number = len(values)
-    first = column * number // cells
-    some = values[first : max(first + 1, (column + 1) * number // cells)]
+    if number <= cells:
+        first = (2 * column + 1) * number // (2 * cells)
+        some = values[first : first + 1]
+    else:
+        some = values[column * number // cells : -(-(column + 1) * number // cells)]
     inside = [one for one in some if one is not None and isfinite(one)]
     return sum(inside) / len(inside) if inside else None
 
 
 def _columns(values: Values, columns: int) -> list[float | None]:
     """Return a value for each of some columns."""
-    number = len(values)
-    if not number:
-        return [None] * columns
-    if number <= columns:
-        spread = [values[column * number // columns] for column in range(columns)]
-        return [one if one is not None and isfinite(one) else None for one in spread]
     return [at_column(values, column, columns) for column in range(columns)]
 
 
