@@ -322,7 +322,10 @@ def _warn(console: Console, args: argparse.Namespace, kept: UsageReport, notes: 
     if args.recording and not kept.watched:
         console.warn("nothing was recorded in that time")
     elif not kept.watched:
-        console.warn("gpuwatch was not running in that time; `gpuwatch watch` records what this is made from")
+        console.warn(
+            "gpuwatch was not running in that time, or no GPU listed its processes; `gpuwatch watch` records what "
+            "this is made from"
+        )
 
 
 def _read(file: str | None, by: By, since: float, most: int | None) -> UsageReport:

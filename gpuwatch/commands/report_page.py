@@ -249,7 +249,7 @@ def _unknown(page: Page) -> Iterator[str]:
     span, watched = page.until - page.since, page.parts[0].watched
     lost = span - watched
     if not watched:
-        yield "Nothing is known of this time: gpuwatch was not running."
+        yield "Nothing is known of this time: gpuwatch was not running, or no GPU listed its processes."
     elif lost > max(120.0, 0.005 * span):
         gaps = _gaps(page)
         listed = ", ".join(_span(*gap) for gap in gaps[:MOST_GAPS])
@@ -257,7 +257,7 @@ def _unknown(page: Page) -> Iterator[str]:
         when = f" ({listed}{more})" if listed else ""
         yield (
             f"{long_duration(lost)} of {long_duration(span)} are not known: gpuwatch was not running, or no GPU "
-            f"answered{when}. The charts have gaps there, and the tables leave it out."
+            f"listed its processes{when}. The charts have gaps there, and the tables leave it out."
         )
     for words in usage_notes(page.parts[0].total):
         yield f"{words[0].upper()}{words[1:]}."

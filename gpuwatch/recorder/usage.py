@@ -181,6 +181,8 @@ class Tally:
                 continue
             total = number(gpu.memory.total)
             batch.gpus[gpu.key] = GpuFacts(gpu.index, gpu.name, None if total is None else int(total))
+            if gpu.holdings_note and not gpu.holdings:  # no list, such as of a lost GPU: nobody knows who held it
+                continue
             for hour, part in _hours(snapshot.taken, seconds):
                 at = (hour, gpu.key)
                 batch.watched[at] = batch.watched.get(at, 0.0) + part

@@ -145,10 +145,7 @@ def test_where_nobody_watched_that_is_said(capsys: pytest.CaptureFixture[str]) -
     assert run("--since", "1h", now=NOW + 40 * DAY) == 0
     captured = capsys.readouterr()
     assert captured.out == "box3 · from 2023-12-25 02:00 · watched 0.0 of 1 h\n"
-    assert (
-        captured.err
-        == "gpuwatch: gpuwatch was not running in that time; `gpuwatch watch` records what this is made from\n"
-    )
+    assert captured.err.startswith("gpuwatch: gpuwatch was not running in that time, or no GPU listed its processes; ")
 
 
 def one(use: Use, **changes: Any) -> list[str]:

@@ -109,6 +109,15 @@ def test_an_unwatched_gpu_is_not_said_to_be_free(record: Record, folder: Path) -
     assert [(line.gpus, line.watched) for line in lines(folder, "gpu")] == [((0,), 2.0)]
 
 
+def test_a_gpu_without_a_list_of_processes_is_not_said_to_be_free(record: Record, folder: Path) -> None:
+    frames, one = Frames(), record()
+    lost = snapshot([gpu(0, holdings_note="the GPU does not answer")])
+    feed(one, frames, machine(process(1)), 3)
+    feed(one, frames, lost, 3)
+    one.close()
+    assert [(line.gpus, line.use.held, line.watched) for line in lines(folder, "gpu")] == [((0,), 2.0, 2.0)]
+
+
 def test_who_cannot_be_seen_is_named_as_such(record: Record, folder: Path) -> None:
     gone = process(1, start=0, presence=Presence.GONE, uid=None, user="", command="", name="")
     one = record()
