@@ -6,6 +6,7 @@ import argparse
 import ctypes
 import os
 import re
+import shlex
 import shutil
 import sys
 import textwrap
@@ -327,16 +328,21 @@ def _clock_state() -> int:
 
 def check_files(config: str | None, store: Path | None = None) -> Iterator[Check]:
     """Yield the checks of the configuration and of the store."""
+    yield _configuration(config)
+    yield _store(store or own_store())
+
+
+def _configuration(config: str | None) -> Check:
     try:
         wrong = [line for _, lines in problems(config) for line in lines]
-        found = "without a mistake"
     except (GpuwatchError, OSError) as error:
-        wrong, found = [clean(str(error))], ""
-    if wrong:
-        yield Check("configuration", Mark.MEND, wrong[0], "`gpuwatch config --check` lists all mistakes")
-    else:
-        yield Check("configuration", Mark.OK, found)
-    yield _store(store or own_store())
+        return Check(
+            "configuration", Mark.MEND, clean(str(error)), "name a file that you can read, or leave --config out"
+        )
+    if not wrong:
+        return Check("configuration", Mark.OK, "without a mistake")
+    flag = f" --config {clean(shlex.quote(config))}" if config else ""
+    return Check("configuration", Mark.MEND, wrong[0], f"`gpuwatch config --check{flag}` lists all mistakes")
 
 
 def _store(path: Path) -> Check:
