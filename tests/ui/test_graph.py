@@ -297,7 +297,7 @@ def test_a_round_value_is_drawn_in_the_row_of_its_label(skin: Skin, top: float, 
         assert next(place for place, line in enumerate(drawn) if not line.isspace()) == row
 
 
-@pytest.mark.parametrize(("value", "top"), [(0.4, 1), (3, 3), (11, 15), (83, 100), (735, 800), (2619, 3000)])
+@pytest.mark.parametrize(("value", "top"), [(0.4, 1), (3, 3), (11, 12), (83, 90), (735, 800), (2619, 3000)])
 @pytest.mark.parametrize("scale", [1.0, 2.0**30])
 def test_a_value_axis_ends_at_a_round_value(value: float, top: float, scale: float) -> None:
     assert axis_top(value * scale, scale) == top * scale

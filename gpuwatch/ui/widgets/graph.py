@@ -259,7 +259,7 @@ def round_up(value: float) -> float:
 
 def axis_top(value: float, scale: float = 1.0) -> float:
     """Return a round upper end for a value axis that has room for a value, in units of `scale`."""
-    step = scale * round_up(value / scale / _MOST_STEPS)
+    step = scale * round_up(value / scale / 10)
     return ceil(value / step) * step
 
 
