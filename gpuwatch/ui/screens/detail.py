@@ -205,7 +205,6 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
     if gpu.words:
         facts.append(Fact("problem", gpu.words))
     throttle = gpu.throttle if isinstance(gpu.throttle, Reason) else ", ".join(gpu.throttle) or "nothing"
-    mode = next((reason for reason in REASONS if reason.value == gpu.compute_mode), gpu.compute_mode)
     facts += [
         *_memory_facts(gpu, snapshot),
         *_declared_facts(gpu, snapshot),
@@ -219,21 +218,20 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
         fact("SM clock", gpu.sm_clock, "{:.0f} MHz".format),
         fact("memory clock", gpu.memory_clock, "{:.0f} MHz".format),
         fact("P-state", gpu.pstate, "P{:.0f}".format),
-        _value("slowed down by", throttle),
+        value_fact("slowed down by", throttle),
         fact("ECC", gpu.ecc_uncorrected, "{:.0f} uncorrected errors since the driver was loaded".format),
-        _value("persistence", gpu.persistence),
-        _value("compute mode", mode),
-        _value("display", gpu.display_active),
-        _value("MIG", gpu.mig),
+        value_fact("persistence", gpu.persistence),
+        value_fact("compute mode", gpu.compute_mode),
+        value_fact("display", gpu.display_active),
+        value_fact("MIG", gpu.mig),
         Fact("last read", _age(gpu, snapshot.monotonic)),
     ]
     return Section(f"GPU {gpu.index}", tuple(facts))
 
 
-def _value(label: str, value: str | bool | Reason) -> Fact:
-    if isinstance(value, Reason):
-        return Fact(label, REASONS[value], missing=True)
-    return Fact(label, value if isinstance(value, str) else "on" if value else "off")
+def value_fact(label: str, value: str | bool | Reason) -> Fact:
+    reason = next((words for one, words in REASONS.items() if one == value), "")  # some are sent as plain texts
+    return Fact(label, reason or (value if isinstance(value, str) else "on" if value else "off"), missing=bool(reason))
 
 
 def _with_limit(label: str, reading: Reading, limit: Reading, unit: str, words: str) -> Fact:

@@ -18,7 +18,7 @@ from gpuwatch.monitor import Frame
 from gpuwatch.shares import declared_memory
 from gpuwatch.timeline import Metric, user_owner
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.detail import REASONS, fact, gpu_section, reason_words
+from gpuwatch.ui.screens.detail import REASONS, fact, gpu_section, reason_words, value_fact
 from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest
 from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section
 from gpuwatch.ui.theme import Ground, Role, Skin
@@ -360,9 +360,8 @@ class GpuScreen(GraphSheet):
         def rate(value: float) -> str:
             return f"{size(value)}/s"
 
-        link = next((reason for reason in REASONS if reason.value == gpu.pcie_link), None)
         facts = [
-            Fact("PCIe", REASONS[link] if link is not None else gpu.pcie_link, missing=link is not None),
+            value_fact("PCIe", gpu.pcie_link),
             fact("received", gpu.pcie_rx, rate),
             fact("sent", gpu.pcie_tx, rate),
         ]

@@ -145,26 +145,9 @@ def column_of(graph: Graph, at: float, width: int) -> int | None:
     return place if 0 <= place < cells else None
 
 
-def draw_graph(
-    graph: Graph, skin: Skin, width: int, height: int, *, cursor: float | None = None, axis: bool = True
-) -> list[Line]:
-    """Draw a graph in exactly `height` lines of `width` cells; `cursor` is the time whose values the legend shows.
-
-    Where there is no room for a plot, there is the legend alone.
-    """
-    if height <= 0 or width <= 0:
-        return []
-    return [
-        draw_legend(graph, skin, width, cursor=cursor),
-        *draw_plot(graph, skin, width, height - 1, cursor=cursor, axis=axis),
-    ]
-
-
-def draw_plot(
-    graph: Graph, skin: Skin, width: int, height: int, *, cursor: float | None = None, axis: bool = True
-) -> list[Line]:
-    """Draw all of a graph but its legend; the newest values of the curves are not in it."""
-    cells, rows = plot_cells(width), height - axis
+def draw_plot(graph: Graph, skin: Skin, width: int, height: int, *, cursor: float | None = None) -> list[Line]:
+    """Draw all of a graph but its legend in `height` lines of `width` cells; without room for a plot they are empty."""
+    cells, rows = plot_cells(width), height - 1
     if rows < 1 or cells < _LEAST_CELLS:
         return [LineBuilder(skin).build(width)] * height
     column = column_of(graph, cursor, width) if cursor is not None else None
@@ -178,9 +161,7 @@ def draw_plot(
         builder.write("|" if skin.glyphs.ascii else "┤" if row in labels else "│", "faint")
         builder.write_spans(spans if column is None else _with_cursor(spans, column, skin))
         lines.append(builder.build(width))
-    if axis:
-        lines.append(_time_axis(graph, skin, width, cells, column))
-    return lines
+    return [*lines, _time_axis(graph, skin, width, cells, column)]
 
 
 def at_column(values: Values, column: int, cells: int) -> float | None:
