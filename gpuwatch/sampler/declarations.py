@@ -17,11 +17,11 @@ import msgspec
 from gpuwatch.declared.facts import GpuFacts, gpu_facts
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import ROOM, bounded
-from gpuwatch.model import Declared, Gpu, Health, Knowledge, Order, Presence, Process, Surroundings
+from gpuwatch.model import Declared, Gpu, Health, Knowledge, Order, Presence, Process, Reason, Surroundings
 
 AGAIN = 20.0
-"""Seconds after the first reading at which a process is read again: until then it has imported its modules and
-started its workers."""
+"""Seconds after the first reading at which a process that has used the CPU since is read again: until then it has
+imported its modules and started its workers."""
 
 OWN = 60.0
 """Seconds after which the viewer's own processes are read again, all at once: a process may have become a leftover, or
@@ -53,7 +53,9 @@ class _Entry(msgspec.Struct):
 
     seen: tuple[object, ...] = ()
     again: float | None = None
-    """Time to ask about the process again even without a change."""
+    """Time to ask about the process again even without a change, if it `ran`."""
+    ran: bool = False
+    """Whether it has used the CPU since it was asked about, or may have."""
     bonds: tuple[bool | None, bool] = (None, False)
     """At that time: whether its session's leader ran, and whether it was adopted."""
     calm: float = 0.0
@@ -158,18 +160,21 @@ class Declarations:
             if process.presence is not Presence.SEEN:
                 continue
             entry = self._known[process.key] = before.get(process.key) or _Entry()
+            # Of the first sample there is no value yet: that of the second counts from there.
+            entry.ran = entry.ran or process.cpu not in (0, Reason.NO_SAMPLE)
             if entry.waiting:
                 continue
             bonds = (process.led, process.adopted)
             seen = (process.name, process.command, process.ppid, process.user, cards)
+            due = entry.again is not None and now >= entry.again
+            if due:
+                entry.again = None
             if seen != entry.seen and now >= entry.calm:
                 entry.again = now + AGAIN
                 entry.calm = now + AGAIN if entry.seen else 0.0
-            elif entry.again is not None and now >= entry.again:
-                entry.again = None
-            elif bonds == entry.bonds and not (again and process.uid == self._viewer):
+            elif bonds == entry.bonds and not (due and entry.ran) and not (again and process.uid == self._viewer):
                 continue
-            entry.seen, entry.bonds, entry.waiting = seen, bonds, True
+            entry.seen, entry.bonds, entry.waiting, entry.ran = seen, bonds, True, False
             self._inspector.ask(process.pid, process.start, process.user)
         if len(self._known) < len(before) or any(key not in self._known for key in before):
             self._inspector.retain(self._known)

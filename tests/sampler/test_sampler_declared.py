@@ -13,7 +13,19 @@ from gpuwatch import procfs
 from gpuwatch.declared.facts import MigFacts, Share
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Answer
-from gpuwatch.model import Declared, Gpu, Health, Instance, Knowledge, Memory, Presence, Process, Reason, Snapshot
+from gpuwatch.model import (
+    Declared,
+    Gpu,
+    Health,
+    Instance,
+    Knowledge,
+    Memory,
+    Presence,
+    Process,
+    Reading,
+    Reason,
+    Snapshot,
+)
 from gpuwatch.sampler.declarations import AGAIN, Declarations
 from tests.driver import GIB, Driver, Proc
 from tests.driver import Gpu as Fake
@@ -23,8 +35,8 @@ from tests.support.waiting import wait_for
 
 # -- when it asks --------------------------------------------------------------------------------------------------
 
-ADA = Process(pid=7, start=1, uid=1000, user="ada", name="python", command="python train.py", ppid=3)
-BEN = Process(pid=8, start=2, uid=1001, user="ben", name="python", command="python other.py", ppid=3)
+ADA = Process(pid=7, start=1, uid=1000, user="ada", name="python", command="python train.py", ppid=3, cpu=97.0)
+BEN = Process(pid=8, start=2, uid=1001, user="ben", name="python", command="python other.py", ppid=3, cpu=3.0)
 GPU = Gpu(index=0, uuid="GPU-a", name="H100", bus_id="0:1:0.0", memory=Memory(total=80 * GIB), mig=False)
 OTHER = Gpu(index=1, uuid="GPU-b", name="H100", bus_id="0:2:0.0", memory=Memory(total=80 * GIB), mig=False)
 
@@ -107,6 +119,22 @@ def test_it_is_asked_once_more_when_it_has_imported_what_it_uses() -> None:
     bench.now = 1000.0
     assert bench.see(ADA) == [Declared(words="more")]
     assert bench.asked() == []
+
+
+@pytest.mark.parametrize(
+    ("used", "asked"),
+    [((0.0, 0.0), []), ((0.1, 0.0), [7]), ((0.0, 2.5), [7]), ((Reason.ERROR, 0.0), [7])],
+)
+def test_one_that_has_used_no_cpu_since_has_imported_nothing(used: tuple[Reading, Reading], asked: list[int]) -> None:
+    bench = Bench()
+    first = msgspec.structs.replace(ADA, cpu=Reason.NO_SAMPLE)
+    bench.see(first)
+    bench.answer(ADA)
+    bench.see(first)  # the same sample, with the answer
+    assert bench.asked() == [7]
+    for bench.now, cpu in zip((AGAIN - 1.0, AGAIN + 1.0), used, strict=True):
+        bench.see(msgspec.structs.replace(ADA, cpu=cpu))
+    assert bench.asked() == asked
 
 
 @pytest.mark.parametrize(
