@@ -73,6 +73,9 @@ _TOP = os.sysconf("SC_PAGESIZE") + 8192
 """Bytes from the end of the environment to the top of the memory without address randomization, at most: a guard page,
 and the path of the program (PATH_MAX). With it they are GiBs apart: one in a million is within these bytes."""
 
+_LONGEST_STAT = 4096
+"""Bytes of /proc/PID/stat, at most: a name of 64 bytes, and 51 numbers of up to 20 digits."""
+
 _ANCESTORS_MAX = 256
 """Ancestors of a process, at most, since the tree may change while it is read; real chains have about ten."""
 
@@ -257,7 +260,11 @@ def read_name(pid: int, stat: Stat, proc: Path = PROC) -> bytes:
 
 def read_stat(pid: int, proc: Path = PROC) -> Stat:
     """Read /proc/PID/stat; raises `OSError` (see `GONE`) or `ValueError`."""
-    return parse_stat(read_file(pid, "stat", proc))
+    descriptor = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return parse_stat(os.read(descriptor, _LONGEST_STAT))  # the kernel hands it out whole (single_open)
+    finally:
+        os.close(descriptor)
 
 
 def find_stat(pid: int, proc: Path = PROC, start_ticks: int | None = None) -> Stat | None:
