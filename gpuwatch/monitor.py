@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -242,12 +242,10 @@ class Monitor(threading.Thread):
 
     def _apply_requests(self) -> None:
         # Before the user's own marks, whichever came first: taken over after them, it would undo them.
-        with contextlib.suppress(Empty):
-            while True:
-                self._attention = self._attended = self._attending.get_nowait()
-        with contextlib.suppress(Empty):
-            while True:
-                self._requests.get_nowait()()
+        while not self._attending.empty():  # only this thread takes from the queues
+            self._attention = self._attended = self._attending.get()
+        while not self._requests.empty():
+            self._requests.get()()
 
     def _publish_marks(self) -> bool:
         """Publish the newest frame again with the present marks; return False where there is no receiver any more."""
