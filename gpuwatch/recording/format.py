@@ -33,8 +33,6 @@ LONGEST_HEADER: Final = 4096
 """Bytes of a header, decompressed."""
 LONGEST_LINE: Final = 8 * 2**20
 """Bytes of a line, decompressed. A whole snapshot of 5,000 processes takes less."""
-LARGEST_BLOCK: Final = 512 * 2**20
-"""Bytes of a block, decompressed."""
 LARGEST_RATIO: Final = 256
 """Decompressed bytes of a block for each compressed one. One with 5,000 processes has 40; bombs have 1,000 and more."""
 LARGEST_SNAPSHOTS: Final = 1024 * 2**20

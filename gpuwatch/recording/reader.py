@@ -24,7 +24,6 @@ from gpuwatch.model import SCHEMA, Snapshot
 from gpuwatch.recording.format import (
     BLOCK_S,
     HEAD,
-    LARGEST_BLOCK,
     LARGEST_RATIO,
     LARGEST_SNAPSHOTS,
     LONGEST_HEADER,
@@ -261,7 +260,7 @@ class Recording:
 def read_lines(file: int, codec: Codec, offset: int, end: int, longest: int = LONGEST_LINE) -> Iterator[bytearray]:
     """Yield the complete lines of the block at an offset of a file; a torn end is left out.
 
-    Raises DamagedError for a line or a block that is too long.
+    Raises DamagedError for a line that is too long, and for a block that is too large for its compressed size.
     """
     rest = bytearray()
     total, largest = 0, LARGEST_RATIO * (end - offset)
@@ -275,8 +274,6 @@ def read_lines(file: int, codec: Codec, offset: int, end: int, longest: int = LO
             yield from lines
         if len(rest) > longest:
             raise DamagedError(f"a line of more than {longest >> 10:,} KiB")
-        if total > LARGEST_BLOCK:
-            raise DamagedError(f"a block of more than {LARGEST_BLOCK >> 20} MiB")
 
 
 def _without_replaced(blocks: Sequence[Block]) -> list[Block]:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from gpuwatch.errors import UsageError
 from gpuwatch.model import SCHEMA, Snapshot
 from gpuwatch.recording.anonymise import TREATMENTS
-from gpuwatch.recording.format import LARGEST_BLOCK, LARGEST_RATIO, LONGEST_LINE, MOST_LINES
+from gpuwatch.recording.format import LARGEST_RATIO, LARGEST_SNAPSHOTS, LONGEST_LINE, MOST_LINES
 from gpuwatch.recording.reader import Recording
 from gpuwatch.text import LIMIT
 from tests import CHECKOUT
@@ -90,7 +90,7 @@ BOMBS: Final = {
 def test_a_bomb_costs_little_memory(tmp_path: Path, suffix: str, bomb: str) -> None:
     content, words = BOMBS[bomb]
     path = tmp_path / f"bomb.{suffix}"
-    path.write_bytes(packed(suffix, HEADER, content, largest=LARGEST_BLOCK))
+    path.write_bytes(packed(suffix, HEADER, content, largest=LARGEST_SNAPSHOTS // 2))
     assert path.stat().st_size < 14 * 10**6
     assert words in "\n".join(read(path))
 
@@ -101,7 +101,7 @@ def test_a_small_change_of_a_large_snapshot_counts_as_a_large_line(tmp_path: Pat
     whole = b'{"taken":1e9,"mps":[' + b"1," * 4_000_000 + b"1]}\n"
     changes = b"".join(b'{"taken":%d}\n' % (10**9 + number) for number in range(1, 300))
     path = tmp_path / "day.gz"
-    path.write_bytes(packed("gz", HEADER, whole, changes, largest=LARGEST_BLOCK))
+    path.write_bytes(packed("gz", HEADER, whole, changes, largest=LARGEST_SNAPSHOTS // 2))
     count, note = read(path)
     assert int(count) < 150
     assert "snapshots of more than" in note
