@@ -84,10 +84,16 @@ BOMBS: Final = {
 }
 
 
+LINES: Final = {"a list without end", "many objects", "many numbers"}
+"""Bombs of which one line is enough: they are for the decoder of JSON, whatever the line was compressed with."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("bomb", BOMBS)
-def test_a_bomb_costs_little_memory(tmp_path: Path, suffix: str, bomb: str) -> None:
+@pytest.mark.parametrize(
+    ("bomb", "suffix"),
+    [(bomb, suffix) for bomb in BOMBS for suffix in SUFFIXES if suffix == "zst" or bomb not in LINES],
+)
+def test_a_bomb_costs_little_memory(tmp_path: Path, bomb: str, suffix: str) -> None:
     content, words = BOMBS[bomb]
     path = tmp_path / f"bomb.{suffix}"
     path.write_bytes(packed(suffix, HEADER, content, largest=LARGEST_SNAPSHOTS // 2))
@@ -98,7 +104,7 @@ def test_a_bomb_costs_little_memory(tmp_path: Path, suffix: str, bomb: str) -> N
 @pytest.mark.slow
 def test_a_small_change_of_a_large_snapshot_counts_as_a_large_line(tmp_path: Path) -> None:
     """It takes as long to read as the whole snapshot: without a limit, 10,000 lines of 20 bytes take many minutes."""
-    whole = b'{"taken":1e9,"mps":[' + b"1," * 4_000_000 + b"1]}\n"
+    whole = b'{"taken":1e9,"host":"' + b"x" * 8_000_000 + b'"}\n'
     changes = b"".join(b'{"taken":%d}\n' % (10**9 + number) for number in range(1, 300))
     path = tmp_path / "day.gz"
     path.write_bytes(packed("gz", HEADER, whole, changes, largest=LARGEST_SNAPSHOTS // 2))
