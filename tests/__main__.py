@@ -1,7 +1,7 @@
 """Every check there is, in one command: `python -m tests [pytest arguments]`.
 
-Format, lint, types, import contracts, a wheel that installs and starts, and last the tests with branch coverage, so
-that pytest's own line closes the run.
+Format and lint, and then the tests with branch coverage. The tests wait now and then: beside them run types, import
+contracts, and a wheel that installs and starts; what these print is shown when each has ended.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -19,15 +20,27 @@ LOCK = ROOT / ".ci" / "lock.txt"
 COVERAGE_FLOOR = 97
 
 
-def step(name: str, *command: str | Path, cwd: Path = ROOT) -> None:
-    """Run one check and end the whole with its exit code where it fails."""
-    print(f"== {name}", flush=True)
+def step(name: str, *command: str | Path, cwd: Path = ROOT, live: bool = False) -> None:
+    """Run one check and show what it prints, at once or when it has ended; raises SystemExit where it fails."""
     # The tests start gpuwatch a thousand times: without compiled modules each of them would compile it again.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    done = subprocess.run([str(word) for word in command], cwd=cwd, env=environment, check=False)
+    if live:
+        print(f"== {name}", flush=True)
+    output = None if live else subprocess.PIPE
+    words = [str(word) for word in command]
+    done = subprocess.run(
+        words,
+        cwd=cwd,
+        env=environment,
+        check=False,
+        text=True,
+        stdout=output,
+        stderr=None if live else subprocess.STDOUT,
+    )
+    if not live:
+        print(f"\n== {name}\n{done.stdout}", end="", flush=True)
     if done.returncode:
-        print(f"== {name}: failed", flush=True)
-        sys.exit(done.returncode)
+        raise SystemExit(f"== {name}: failed")
 
 
 def wheel_starts() -> None:
@@ -48,15 +61,22 @@ def wheel_starts() -> None:
         step("start its demo", gpuwatch, "--demo", "--once", cwd=folder)
 
 
+def other_checks() -> None:
+    """Run what runs beside the tests."""
+    step("types", BIN / "mypy")
+    step("import contracts", BIN / "lint-imports")
+    wheel_starts()
+
+
 def main() -> None:
     """Run all checks."""
     step("format", BIN / "ruff", "format", "--check", ".")
     step("lint", BIN / "ruff", "check", ".")
-    step("types", BIN / "mypy")
-    step("import contracts", BIN / "lint-imports")
-    wheel_starts()
     coverage = ["--cov", "--cov-report=term", f"--cov-fail-under={COVERAGE_FLOOR}"]
-    step("tests", sys.executable, "-m", "pytest", "-n", "3", *coverage, *sys.argv[1:])
+    with ThreadPoolExecutor(1) as beside:
+        others = beside.submit(other_checks)
+        step("tests", sys.executable, "-m", "pytest", "-n", "3", *coverage, *sys.argv[1:], live=True)
+        others.result()
 
 
 if __name__ == "__main__":
