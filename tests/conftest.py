@@ -1,28 +1,53 @@
 """What every test stands on: the fake driver, and a home of its own.
 
-`@pytest.mark.no_cover` stands at long tests whose lines other tests run too: counting them takes twice as long.
+`@pytest.mark.no_cover` stands at long tests whose lines other tests run too: counting them takes twice as long. A child
+process that counts its lines takes 0.1 s more to start, so only those of `COUNTED` do.
 """
 
 from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # A shell ignores SIGINT in what it starts in its background, nohup SIGHUP, and every child inherits that.
 for _signal, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(_signal, _usual)
 
-# Half of what is usual: there are some two hundred such tests, and all of them run at every change. Without a deadline:
-# how long an example takes says how busy the machine is.
-settings.register_profile("gpuwatch", max_examples=50, deadline=None)
-settings.register_profile("nightly", max_examples=2000, deadline=None)
+# Half of what is usual: there are some two hundred such tests, and all of them run at every change. Without limits of
+# time: how long an example takes says how busy the machine is.
+_ANY_TIME: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("gpuwatch", max_examples=50, **_ANY_TIME)
+settings.register_profile("nightly", max_examples=2000, **_ANY_TIME)
 settings.load_profile("gpuwatch")  # more examples: pytest --hypothesis-profile=nightly
 
+COUNTED = (
+    "commands/test_cmd_kill.py",
+    "commands/test_cmd_run.py",
+    "commands/test_cmd_watch.py",
+    "inspector/test_client.py",
+    "inspector/test_worker.py",
+    "kill/",
+    "program/test_pty.py",
+    "program/test_recording.py",
+    "program/test_replay.py",
+    "recorder/test_notifiers.py",
+    "sampler/",
+)
+"""Tests that run what runs in a child process alone: the sampler, the inspector, the dashboard in its terminal, …"""
+
 pytest_plugins = ["tests.driver.fixtures", "tests.support.inspecting", "tests.support.tmux"]
+
+
+@pytest.fixture(autouse=True)
+def uncounted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count no lines in the child processes of a test that is not in `COUNTED`."""
+    if not str(request.path.relative_to(Path(__file__).parent)).startswith(COUNTED):
+        monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,18 +37,21 @@ def record(path: Path, snapshots: Iterable[Snapshot]) -> Path:
     return path
 
 
-SNAPSHOTS = [*demo(200), *demo(50, first=400)]
+@cache
+def snapshots() -> list[Snapshot]:
+    """Return 250 s of the demo, with a gap; made by the first test, for each worker imports this file."""
+    return [*demo(200), *demo(50, first=400)]
 
 
 @pytest.fixture(scope="module")
 def day(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return a recording of the demo, with a gap."""
-    return str(record(tmp_path_factory.mktemp("recording") / "day.gz", SNAPSHOTS))
+    return str(record(tmp_path_factory.mktemp("recording") / "day.gz", snapshots()))
 
 
 def time_of(second: int) -> str:
     """Return a second of the demo as a clock time."""
-    return format_moment(SNAPSHOTS[0].taken + second)
+    return format_moment(snapshots()[0].taken + second)
 
 
 def test_events_of_a_recording_are_those_that_were_raised(call: Call, day: str) -> None:
@@ -82,7 +86,7 @@ def test_events_of_the_last_minute_are_made_from_its_snapshots(call: Call, tmp_p
 def test_since_counts_from_the_end_of_the_recording_and_filters_are_as_ever(call: Call, day: str) -> None:
     _, out, _ = call("events", "--recording", day, "--since", "40s", "--json", has_driver=False)
     assert all(
-        (one := json.loads(line)).get("ended") is None or one["ended"] > SNAPSHOTS[-1].taken - 40
+        (one := json.loads(line)).get("ended") is None or one["ended"] > snapshots()[-1].taken - 40
         for line in out.splitlines()
     )
     _, out, err = call("events", "--recording", day, "--user", "nobody-of-that-name", has_driver=False)
@@ -95,8 +99,8 @@ def test_the_report_of_a_recording_adds_up_its_minutes(call: Call, day: str) -> 
     report = json.loads(out)
     rows = {one["user"]: one for one in report["rows"]}
     assert (code, err) == (0, "")
-    assert report["host"] == SNAPSHOTS[0].host
-    assert report["until"] == SNAPSHOTS[-1].taken
+    assert report["host"] == snapshots()[0].host
+    assert report["until"] == snapshots()[-1].taken
     assert report["watched_s"] == pytest.approx(248, abs=3)
     assert rows["gus"]["held_s"] == pytest.approx(248, abs=3)
     assert rows["ada"]["overshoots"] == 1
@@ -107,7 +111,7 @@ def test_the_report_of_a_recording_adds_up_its_minutes(call: Call, day: str) -> 
 @pytest.mark.parametrize(("second", "shown"), [(0, 0), (100, 100), (199, 199), (300, 199), (449, 449)])
 def test_one_snapshot_of_a_recording(call: Call, day: str, second: int, shown: int) -> None:
     code, out, err = call("--once", "--json", "--recording", day, "--at", time_of(second), has_driver=False)
-    snapshot = next(one for one in SNAPSHOTS if one.taken == SNAPSHOTS[0].taken + shown)
+    snapshot = next(one for one in snapshots() if one.taken == snapshots()[0].taken + shown)
     assert code == 0
     assert decode(out.encode()) == snapshot
     said = f"nothing was recorded for 3 min 21 s, {time_of(199)} to {time_of(400)}; this is the snapshot before"
