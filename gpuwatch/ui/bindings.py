@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast, get_args
 from msgspec.structs import fields
 from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
-from textual.keys import _character_to_key
+from textual.keys import _character_to_key, key_to_character
 
 from gpuwatch.analysis.rows import SORTS
 from gpuwatch.config import Theme
 from gpuwatch.config.keymap import DEFAULT_KEYS, Keys
-from gpuwatch.ui.screens.help import key_names
 from gpuwatch.ui.widgets.processes import ASCENDING
 
 if TYPE_CHECKING:
@@ -80,6 +79,52 @@ _FIXED: Final = (
     Binding("ctrl+c,ctrl+q", "quit", "quit", id="quit_now", show=False, priority=True, tooltip="Quit, from any screen"),
 )
 """Keys that always do the same: `config.keymap.RESERVED`."""
+
+
+_KEY_NAMES = {
+    "up": "↑",
+    "down": "↓",
+    "left": "←",
+    "right": "→",
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
+    "escape": "Esc",
+    "enter": "Enter",
+    "space": "Space",
+    "tab": "Tab",
+    "backspace": "Backspace",
+    "insert": "Ins",
+    "delete": "Del",
+    "home": "Home",
+    "end": "End",
+    "slash": "/",
+    "less_than_sign": "<",
+    "greater_than_sign": ">",
+    "question_mark": "?",
+    "colon": ":",
+    "plus": "+",
+    "minus": "-",
+    "equals_sign": "=",
+    "comma": ",",
+    "full_stop": ".",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "left_curly_bracket": "{",
+    "right_curly_bracket": "}",
+}
+
+
+def key_names(keys: str) -> str:
+    """Format keys with Textual's names (`K,f9`) as printed on a keyboard: `K F9`."""
+    return " ".join(_key_name(key.strip()) for key in keys.split(","))
+
+
+def _key_name(key: str) -> str:
+    *modifiers, last = key.split("+") if key != "+" else ["+"]
+    name = _KEY_NAMES.get(
+        last, last.upper() if last[:1] == "f" and last[1:].isdigit() else key_to_character(last) or last
+    )
+    return "".join({"ctrl": "^", "shift": "⇧"}.get(modifier, f"{modifier}+") for modifier in modifiers) + name
 
 
 def textual_key(key: str) -> str:

@@ -13,10 +13,10 @@ from gpuwatch.analysis.rows import rows
 from gpuwatch.kill.target import target_of
 from gpuwatch.model import Gpu, Health, Presence, Process, Reading, Reason, Snapshot
 from gpuwatch.ui import theme
-from gpuwatch.ui.bindings import KEYS, GpuwatchCommands
+from gpuwatch.ui.bindings import KEYS, GpuwatchCommands, key_names
 from gpuwatch.ui.screens.detail import REASONS, DetailScreen, brief, fact, gpu_section, process_section
 from gpuwatch.ui.screens.dialog import ChoiceButton, EndDialog
-from gpuwatch.ui.screens.help import HelpScreen, cost, key_names
+from gpuwatch.ui.screens.help import HelpScreen, cost
 from gpuwatch.ui.screens.sheet import Section
 from tests.support import builders
 from tests.support.screens import HOSTILE, PID, Host, a_snapshot, fits, frame_of, key_of, press, text_of, until

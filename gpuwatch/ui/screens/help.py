@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.keys import key_to_character
 
 from gpuwatch import __version__
+from gpuwatch.ui.bindings import key_names
 from gpuwatch.ui.screens.sheet import Fact, Section, Sheet
 from gpuwatch.ui.theme import Glyphs, Skin
 from gpuwatch.units import size
@@ -32,38 +32,6 @@ _GROUPS = {
     "Moving": ("up", "down", "left", "right", "pageup", "pagedown", "first", "last"),
 }
 _REST = "Everything else"
-
-_KEY_NAMES = {
-    "up": "↑",
-    "down": "↓",
-    "left": "←",
-    "right": "→",
-    "pageup": "PgUp",
-    "pagedown": "PgDn",
-    "escape": "Esc",
-    "enter": "Enter",
-    "space": "Space",
-    "tab": "Tab",
-    "backspace": "Backspace",
-    "insert": "Ins",
-    "delete": "Del",
-    "home": "Home",
-    "end": "End",
-    "slash": "/",
-    "less_than_sign": "<",
-    "greater_than_sign": ">",
-    "question_mark": "?",
-    "colon": ":",
-    "plus": "+",
-    "minus": "-",
-    "equals_sign": "=",
-    "comma": ",",
-    "full_stop": ".",
-    "left_square_bracket": "[",
-    "right_square_bracket": "]",
-    "left_curly_bracket": "{",
-    "right_curly_bracket": "}",
-}
 
 
 class HelpScreen(Sheet):
@@ -104,19 +72,6 @@ def key_sections(keys: Sequence[Binding]) -> list[Section]:
         if not one.system and (one.description or one.tooltip):
             grouped[title].append(Fact(key_names(one.key), one.tooltip or one.description))
     return [Section(title, tuple(facts)) for title, facts in grouped.items() if facts]
-
-
-def key_names(keys: str) -> str:
-    """Format keys with Textual's names (`K,f9`) as printed on a keyboard: `K F9`."""
-    return " ".join(_key_name(key.strip()) for key in keys.split(","))
-
-
-def _key_name(key: str) -> str:
-    *modifiers, last = key.split("+") if key != "+" else ["+"]
-    name = _KEY_NAMES.get(
-        last, last.upper() if last[:1] == "f" and last[1:].isdigit() else key_to_character(last) or last
-    )
-    return "".join({"ctrl": "^", "shift": "⇧"}.get(modifier, f"{modifier}+") for modifier in modifiers) + name
 
 
 def legend(glyphs: Glyphs) -> list[Section]:
