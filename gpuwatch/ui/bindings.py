@@ -133,9 +133,12 @@ def textual_key(key: str) -> str:
     return "+".join([*modifiers, _character_to_key(name) if len(name) == 1 else name])
 
 
+_TOOLTIPS: Final = {field.name: field.type.__metadata__[-1].description for field in fields(Keys)}
+"""Explanation of each action."""
+
+
 def make_bindings(keys: Keys = DEFAULT_KEYS) -> list[Binding]:
     """Return the bindings of the dashboard; an action without a key has none."""
-    tooltips = {field.name: field.type.__metadata__[-1].description for field in fields(Keys)}
     found = []
     for one in _ACTIONS:
         names = [textual_key(key) for key in keys.of(one.id)]
@@ -149,7 +152,7 @@ def make_bindings(keys: Keys = DEFAULT_KEYS) -> list[Binding]:
                     key_display=key_names(names[0]),
                     show=one.show,
                     priority=one.priority,
-                    tooltip=tooltips[one.id],
+                    tooltip=_TOOLTIPS[one.id],
                 )
             )
     return [*found, *_FIXED]
@@ -216,10 +219,6 @@ def make_replay_bindings(keys: Keys = DEFAULT_KEYS) -> list[Binding]:
         if own:
             found.append(replace(one, key=",".join(own), key_display=key_names(own[0])))
     return found
-
-
-REPLAY_KEYS: Final = make_replay_bindings()
-"""Keys of a replay: those that move through the recording come first."""
 
 
 _NAMES = {

@@ -17,7 +17,7 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.recorder.store import Events
 from gpuwatch.recording.replay import SPEEDS, Playback, Replay, events_until
 from gpuwatch.ui.app import GpuwatchApp, NewFrame
-from gpuwatch.ui.bindings import REPLAY_KEYS, make_replay_bindings
+from gpuwatch.ui.bindings import make_replay_bindings
 from gpuwatch.ui.options import Helpers, MonitorControl, Options
 from gpuwatch.ui.screens.dialog import Dialog
 from gpuwatch.ui.theme import Glyphs
@@ -35,7 +35,7 @@ _SAME: Final = 1.0
 class ReplayApp(GpuwatchApp, inherit_bindings=False):
     """Dashboard of a recording. Nothing can be ended, acknowledged, muted, recorded or sent."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*REPLAY_KEYS]
+    BINDINGS: ClassVar[list[BindingType]] = [*make_replay_bindings()]
 
     def __init__(self, replay: Replay, *, watch: MonitorControl | None = None, options: Options) -> None:
         quiet = replace(options, read_only=True, caller=None, bell=False, toast=False, desktop="off")

@@ -14,7 +14,7 @@ from gpuwatch.monitor import Monitor
 from gpuwatch.recording.replay import Replay
 from gpuwatch.timeline import Key, Metric
 from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.bindings import KEYS, REPLAY_KEYS, commands
+from gpuwatch.ui.bindings import KEYS, commands, make_replay_bindings
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.replay import ReplayApp
 from gpuwatch.units import format_moment
@@ -260,12 +260,12 @@ async def test_help_and_palette_have_the_keys_of_the_replay_alone() -> None:
         assert "Freeze the screen" not in words
         assert "End this process" not in words
         assert "judged again, by your limits" in words
-    live, then = ({one.name for one in commands(keys)} for keys in (KEYS, REPLAY_KEYS))
+    live, then = ({one.name for one in commands(keys)} for keys in (KEYS, make_replay_bindings()))
     assert not {"End the selected process", "Acknowledge or mute an alert"} & then
     assert {"Play the recording, or pause", "To a clock time"} <= then - live
 
 
 def test_no_key_of_a_replay_has_two_meanings() -> None:
     in_cells = ("left", "right")  # on the GPUs of a heat map alone; elsewhere the same keys move through the recording
-    keys = [key for one in REPLAY_KEYS if one.id not in in_cells for key in one.key.split(",")]
+    keys = [key for one in make_replay_bindings() if one.id not in in_cells for key in one.key.split(",")]
     assert sorted(set(keys)) == sorted(keys)
