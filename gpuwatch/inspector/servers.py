@@ -216,8 +216,10 @@ def _find_by_port(facts: Facts, sockets: Sockets) -> str:
     held = sockets.inodes(one.pid for one in line)
     ports = sockets.listening(facts.pid) if held else {}
     held &= ports.keys()
-    if held:  # a fork of a notebook kernel has the kernel's sockets, which are for its notebook
-        held -= sockets.inodes(one.pid for one in facts.ancestors[len(line) - 1 : len(line)])
+    if not held:
+        return ""
+    # A fork of a notebook kernel has the kernel's sockets, which are for its notebook.
+    held -= sockets.inodes(one.pid for one in facts.ancestors[len(line) - 1 : len(line)])
     never, assigned = _INTERNAL_PORTS | rendezvous_ports(facts), sockets.ephemeral()
     chosen = {_GRPC, *_parse_ports(word.rpartition("=")[2] for word in facts.argv)}
     found = {ports[inode] for inode in held} - never
