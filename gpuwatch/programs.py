@@ -534,6 +534,7 @@ def find_launcher(argv: tuple[str, ...], comm: str = "") -> str:
     return "" if launcher is None else launcher.label
 
 
+@functools.lru_cache(maxsize=128)
 def find_role(argv: tuple[str, ...], comm: str = "") -> Role:
     """Return the role that an ancestor of this command line and `comm` has in a run."""
     name = find_executable(argv, comm)
