@@ -100,7 +100,7 @@ def stream(
 def _open(
     only: Sequence[int], demo: bool, config: str | os.PathLike[str] | None, interval: float, *, once: bool = False
 ) -> Source:
-    if any(index < 0 for index in only):
+    if not all(isinstance(index, int) and index >= 0 for index in only):
         raise UsageError(f"only: {list(only)} is not a list of GPU indices; write only=[0, 2]")
     read = load(None if config is None else os.fspath(config))
     args = argparse.Namespace(demo=demo, reservations=None)

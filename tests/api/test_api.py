@@ -9,6 +9,7 @@ import sys
 import threading
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -85,8 +86,8 @@ def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         next(snapshots)
 
 
-@pytest.mark.parametrize("only", [[9], [-1]])
-def test_an_unknown_gpu(machine: Driver, only: list[int]) -> None:
+@pytest.mark.parametrize("only", [[9], [-1], [0.5], "0"])
+def test_an_unknown_gpu(machine: Driver, only: Any) -> None:
     with pytest.raises(UsageError, match="only"):
         snapshot(only=only)
     with pytest.raises(UsageError, match="only"):
