@@ -51,7 +51,7 @@ def report_lines(kept: UsageReport, now: float, most: int = MOST) -> list[str]:
 def _title(kept: UsageReport, now: float) -> str:
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(kept.since))
     hours = max(0.0, now - kept.since) / _HOUR
-    watched = f"watched {_hours(kept.watched)} of {hours:.{0 if hours >= 1 else 1}f} h"
+    watched = f"watched {format_hours(kept.watched)} of {hours:.{0 if hours >= 1 else 1}f} h"
     return " · ".join(filter(None, (kept.host, f"from {since}", watched)))
 
 
@@ -77,7 +77,7 @@ def _fitted(text: str) -> str:
     return text if len(text) <= _WIDEST and text.isascii() else fit(text, min(_WIDEST, cell_width(text)))
 
 
-def _hours(seconds: float) -> str:
+def format_hours(seconds: float) -> str:
     """Format hours: with a decimal below 100, and never 0 for a time above 0."""
     hours = seconds / _HOUR
     if 0 < hours < 0.05:
@@ -89,14 +89,14 @@ def _gib_hours(use: Use, amount: float) -> str:
     """Format byte-seconds as GiB·h; a dash where no size was known, `≥` where some were not."""
     if use.unsized >= use.held > 0 and not amount:
         return UNKNOWN
-    return ("≥" if use.unsized > _DOUBT * use.held else "") + _hours(amount / GIB)
+    return ("≥" if use.unsized > _DOUBT * use.held else "") + format_hours(amount / GIB)
 
 
 def _idle(use: Use) -> str:
     """Format the memory held without use; a dash where that is not known, `≥` where it is known in part."""
     if use.unknown >= use.held > 0 and not use.idle:
         return UNKNOWN
-    return ("≥" if use.unknown + use.unsized > _DOUBT * use.held else "") + _hours(use.idle / GIB)
+    return ("≥" if use.unknown + use.unsized > _DOUBT * use.held else "") + format_hours(use.idle / GIB)
 
 
 def _idle_part(use: Use) -> str:
@@ -128,7 +128,7 @@ WHO: Final[dict[By, tuple[Column[UsageLine], ...]]] = {
     "gpu": (
         Column("GPU", lambda line: str(line.gpus[0]) if line.gpus else UNKNOWN),
         Column("name", lambda line: _name(line).removeprefix("NVIDIA "), right=False),
-        Column("watched h", lambda line: _hours(line.watched or 0.0)),
+        Column("watched h", lambda line: format_hours(line.watched or 0.0)),
     ),
     "job": (
         Column("run", _name, right=False),
@@ -139,7 +139,7 @@ WHO: Final[dict[By, tuple[Column[UsageLine], ...]]] = {
 }
 
 SUMS: Final[tuple[Column[UsageLine], ...]] = (
-    Column("GPU·h", lambda line: _hours(line.use.held)),
+    Column("GPU·h", lambda line: format_hours(line.use.held)),
     Column("busy %", lambda line: percent(line.use.busy, line.use.held - line.use.unknown)),
     Column("GiB·h", lambda line: _gib_hours(line.use, line.use.memory)),
     Column("idle GiB·h", lambda line: _idle(line.use)),
@@ -258,7 +258,7 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
     if args.recording and (args.file or by == "job"):
         why = "--file" if args.file else "--by job: it has the use of users and GPUs, not of runs"
         raise UsageError(f"--recording does not go with {why}")
-    if getattr(args, "html", None) is not None:
+    if args.html is not None:
         if args.by:
             raise UsageError("--by does not go with --html: the page has the use of users, of GPUs and of runs")
         return _main_html(args, since, now)

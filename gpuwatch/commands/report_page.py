@@ -24,7 +24,7 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.commands.console import Column
 from gpuwatch.commands.events import EventRow, events_rows
-from gpuwatch.commands.report import SUMS, WHO, total_cells, usage_notes
+from gpuwatch.commands.report import MOST, SUMS, WHO, format_hours, total_cells, usage_notes
 from gpuwatch.commands.report_charts import OTHERS, SIGNS, SLOTS, UNSEEN, Bar, Chart, render_chart
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.minute import Minute
@@ -234,8 +234,8 @@ def _facts(page: Page) -> str:
     total, watched = users.total, sum(line.watched or 0.0 for line in gpus.lines)
     idle = next(column.cell(UsageLine("", total)) for column in SUMS if column.header == "idle %")
     facts = [
-        ("GPU·h watched", _hours(watched)),
-        ("GPU·h held", _hours(sum(line.use.held for line in gpus.lines))),
+        ("GPU·h watched", format_hours(watched)),
+        ("GPU·h held", format_hours(sum(line.use.held for line in gpus.lines))),
         ("of the memory held was idle", f"{idle} %" if total.memory else UNKNOWN),
         ("overshoots", str(users.events.overshoots)),
         ("warnings and worse", str(users.events.warnings)),
@@ -387,10 +387,10 @@ def _usage_section(title: str, kept: UsageReport, color: Callable[[UsageLine], i
         return ""
     columns = [*WHO[kept.by], *SUMS]
     rows = []
-    for line in kept.lines[:100]:
+    for line in kept.lines[:MOST]:
         first, *cells = [escape(column.cell(line)) for column in columns]
         rows.append(("", [f"{_swatch(color(line))}<bdi>{first}</bdi>", *cells]))
-    more = kept.more + len(kept.lines) - 100
+    more = kept.more + len(kept.lines) - MOST
     if len(kept.lines) > 1:
         rows.append(('class="sum"', [escape(cell) for cell in total_cells(kept)]))
     note = f'<p class="quiet">{more} more with less</p>' if more > 0 else ""
@@ -467,11 +467,6 @@ def _span(since: float, until: float) -> str:
     """Format a time span: `2026-11-21 08:00 to 14:03`, with both dates where they differ."""
     same = time.localtime(since)[:3] == time.localtime(until)[:3]
     return f"{_date(since)} to {time.strftime('%H:%M', time.localtime(until)) if same else _date(until)}"
-
-
-def _hours(seconds: float) -> str:
-    hours = seconds / _HOUR
-    return f"{hours:.1f}" if hours < 99.95 else f"{hours:.0f}"
 
 
 # ---------------------------------------------------------------------------------------------------------------

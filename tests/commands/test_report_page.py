@@ -7,6 +7,7 @@ import re
 import stat
 import sys
 from collections.abc import Iterator
+from dataclasses import replace as with_fields
 from html.parser import HTMLParser
 from itertools import pairwise
 from math import isnan
@@ -15,11 +16,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gpuwatch import cli, commands
 from gpuwatch.commands import report_page
 from gpuwatch.commands.report_charts import OTHERS, SLOTS, UNSEEN, Bar, Chart, clock_times, render_chart
 from gpuwatch.commands.report_page import Series, owner_colors, read_series, render_page, resampled
+from gpuwatch.history import Use
 from gpuwatch.minute import Minute
 from gpuwatch.recorder.store import Events, Gap
 from gpuwatch.ui import theme
@@ -60,6 +63,13 @@ def test_page_has_charts_tables_and_what_is_not_known(plain: Reader) -> None:
     for words in ("GPUs of ada", "memory, GiB", "utilization, %", "other alerts", "idle GiB·h", "how it ended"):
         assert words in text
     assert "5 h of 6 h are not known: gpuwatch was not running" in text
+
+
+def test_a_short_use_is_not_said_to_be_none() -> None:
+    page = page_of()
+    short = Use(60.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    parts = tuple(with_fields(one, lines=(replace(one.lines[0], use=short, watched=60.0),)) for one in page.parts)
+    assert render_page(with_fields(page, parts=parts)).count("<dd>&lt;0.1</dd>") == 2
 
 
 def test_ids_are_unique_and_every_link_leads_to_one(plain: Reader) -> None:
