@@ -175,7 +175,7 @@ class Terminal:
             assert time.monotonic() < end, f"the program did not end; the screen:\n{self.text}"
             if self.read(0.02) is None:
                 time.sleep(0.005)
-        while self.read(0):
+        while self.read(1.0):  # to the end of what it wrote: the kernel passes that on a moment after its death
             pass
         code = self.process.returncode
         return 128 - code if code < 0 else code
