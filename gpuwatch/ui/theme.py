@@ -58,15 +58,15 @@ DARK: Final = Palette(
     dark=True,
     text="#c5cad3",
     strong="#f2f4f7",
-    muted="#8a92a0",
+    muted="#969eab",
     faint="#565d69",
-    critical="#ff7070",
+    critical="#ff7878",
     warning="#e8b650",
     note="#74b4f5",
     base="#14161b",
     band="#1f232b",
     track="#23272f",
-    cursor="#2e3a4f",
+    cursor="#2a3548",
     fills=tuple(_DARK_FILLS.split()),
     owner_text="#f4f5f7",
     swatches=tuple(_DARK_SWATCHES.split()),
@@ -76,10 +76,10 @@ LIGHT: Final = Palette(
     dark=False,
     text="#30353d",
     strong="#000000",
-    muted="#666d79",
+    muted="#5d6470",
     faint="#a3a9b3",
-    critical="#c01f2c",
-    warning="#8f5a00",
+    critical="#b81c29",
+    warning="#865400",
     note="#0b5cba",
     base="#fcfcfa",
     band="#eceef1",
@@ -98,10 +98,14 @@ _TABLE_DARK = "#005f87 #00875f #af5f00 #5f00af #af005f #005faf #008700 #875faf #
 _TABLE_LIGHT = "#afafff #87d7d7 #ffaf87 #ffafff #d787af #87afd7 #87d787 #af87ff #d7af5f #ff87ff #c6c6c6"
 _TABLE_DARK_SWATCHES = "#5fd7ff #00af5f #d78700 #d7afff #ff5faf #5f87ff #5fd700 #af87ff #d7d75f #ff5fff #949494"
 _TABLE_LIGHT_SWATCHES = "#0000ff #00875f #875f00 #d700d7 #d7005f #005faf #008700 #5f5fff #5f5f00 #870087 #767676"
-_GROUNDS_256: Final[dict[str, dict[str, Any]]] = {
-    "gpuwatch-dark": {"base": "#121212", "band": "#262626", "track": "#303030", "cursor": "#444444"},
-    "gpuwatch-light": {"base": "#ffffff", "band": "#eeeeee", "track": "#e4e4e4", "cursor": "#d7d7ff"},
-}
+_OWN_256: Final[dict[str, dict[str, Any]]] = {
+    "gpuwatch-dark": {
+        "muted": "#a8a8a8", "base": "#121212", "band": "#262626", "track": "#303030", "cursor": "#3a3a3a",
+    },
+    "gpuwatch-light": {
+        "muted": "#585858", "base": "#ffffff", "band": "#eeeeee", "track": "#e4e4e4", "cursor": "#d7d7ff",
+    },
+}  # fmt: skip
 _HEAT_256: Final = {
     True: ("#303030", "#00005f", "#000087", "#0000af", "#005faf"),
     False: ("#e4e4e4", "#d7d7ff", "#afd7ff", "#87afff", "#5fafff"),
@@ -117,7 +121,7 @@ def _in_256(name: str, palette: Palette) -> Palette:
         owner_text="#ffffff" if dark else LIGHT.owner_text,
         swatches=tuple((_TABLE_DARK_SWATCHES if dark else _TABLE_LIGHT_SWATCHES).split()),
         heat=_HEAT_256[dark],
-        **_GROUNDS_256.get(name, {}),
+        **_OWN_256.get(name, {}),
     )
 
 

@@ -273,7 +273,7 @@ def test_a_bar_has_the_initial_where_the_name_does_not_fit(skin: dict[str, Any])
 
 TEXTUAL: Final = tuple(BUILTIN_THEMES)
 ROLES: Final[dict[Role, float]] = {
-    "text": 5.5, "strong": 7.0, "muted": 3.5, "critical": 4.0, "warning": 4.0, "note": 4.0,
+    "text": 5.5, "strong": 6.6, "muted": 4.5, "critical": 4.5, "warning": 4.5, "note": 4.5,
 }  # fmt: skip
 
 
@@ -281,12 +281,12 @@ def test_the_configuration_names_every_theme() -> None:
     assert {theme_id(name) for name in get_args(Theme)} == {*THEMES, *TEXTUAL}
 
 
-@pytest.mark.parametrize("theme", TEXTUAL)
+@pytest.mark.parametrize("theme", [*THEMES, *TEXTUAL])
 @pytest.mark.parametrize("colors", [1 << 24, 256])
 def test_every_theme_can_be_read(theme: str, colors: int) -> None:
     styles, uids = everybody(theme, colors)
     system = SYSTEMS[colors]
-    slack = 1.0 if colors > 256 else 0.8  # what the table of 256 has for a colour may lie nearer to its ground
+    slack = 0.99 if colors > 256 else 0.9  # what the table of 256 has for a colour may lie nearer to its ground
     for ground in GROUNDS:
         for role, least in ROLES.items():
             style = styles(role, ground)
