@@ -42,7 +42,6 @@ class Dashboard(Screen[None]):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        """Keys shown while there is no GPU."""
         self._compositor = PartialUpdateCompositor()
         self.layout_now: Layout | None = None
         """Layout of the last drawing."""

@@ -13,7 +13,7 @@ from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.layout import Form, form_of
 from gpuwatch.ui.screens.columns import ColumnsDialog
 from gpuwatch.ui.theme import ASCII, UNICODE
-from gpuwatch.ui.widgets.processes import columns, default_columns
+from gpuwatch.ui.widgets.processes import COLUMNS, columns, default_columns
 from tests.support.dashboards import frame, machine, resize, running, text, top
 from tests.support.screens import click, fits, press
 
@@ -56,6 +56,7 @@ async def test_columns_are_chosen_and_ordered_in_a_dialog() -> None:
         await press(pilot, "C")
         assert isinstance(top(app), ColumnsDialog)
         assert "[x] PID" in text(app)
+        assert "[x] GiB           memory" in text(app)
         await press(pilot, "down", "space")
         assert shown(app) == [name for name in before if name != "pid"]
         await press(pilot, "space", "greater_than_sign")
@@ -88,7 +89,7 @@ async def test_the_dialog_fits(size: tuple[int, int]) -> None:
         assert fits(app)
         dialog = top(app)
         assert isinstance(dialog, ColumnsDialog)
-        assert f"] {SORTS[dialog._order[-1]][0]}" in text(app)
+        assert f"] {COLUMNS[dialog._order[-1]].title}" in text(app)
 
 
 @pytest.mark.parametrize("size", [(60, 10), (80, 24)])

@@ -81,6 +81,13 @@ async def test_saved_filters_are_offered_one_after_the_other() -> None:
         assert app.dashboard.active is app.dashboard.processes
 
 
+@pytest.mark.parametrize("size", [(60, 10), (80, 24), (160, 50)])
+async def test_beside_a_filter_stands_how_to_keep_and_to_clear_it(size: tuple[int, int]) -> None:
+    async with running(frame(machine(2)), size) as (app, pilot):
+        await press(pilot, "slash", *"gpu:1")
+        assert app.dashboard.prompt.note.startswith("Enter keeps it, Esc clears it")
+
+
 async def test_without_saved_filters_tab_does_nothing() -> None:
     async with running(frame(machine(2))) as (app, pilot):
         await press(pilot, "slash", "a", "tab", "down")

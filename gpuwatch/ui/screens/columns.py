@@ -14,6 +14,7 @@ from textual.widgets.option_list import Option
 from gpuwatch.analysis.rows import SORTS
 from gpuwatch.ui.screens.dialog import Dialog
 from gpuwatch.ui.theme import UNICODE, Glyphs
+from gpuwatch.ui.widgets.processes import COLUMNS
 
 _HINT = "Space shows or hides, < and > move, d: as the width allows, Esc closes"
 _SHORT = "Space shows, < > move, Esc closes"
@@ -134,4 +135,5 @@ class ColumnsDialog(Dialog[None]):
         options.highlighted = place
 
     def _line(self, name: str) -> str:
-        return f"[{'x' if name in self._shown else ' '}] {SORTS[name][0]}"
+        title, words = COLUMNS[name].title, SORTS[name][0]
+        return f"[{'x' if name in self._shown else ' '}] {title:<14}{words if words != title else ''}".rstrip()

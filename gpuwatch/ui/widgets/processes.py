@@ -25,7 +25,7 @@ from gpuwatch.units import duration, gib
 
 QUIET_S: Final = 60
 """Idle times shorter than this many seconds are not shown."""
-_COLUMNS: Final = {
+COLUMNS: Final = {
     column.id: column
     for column in (
         Column("gpu", "GPU", 4),
@@ -43,8 +43,9 @@ _COLUMNS: Final = {
         Column("command", "command", 0, right=False, gap=2),
     )
 }
+"""Columns of the list by id, in their usual order."""
 _FORMS: Final = {
-    Form.FULL: tuple(_COLUMNS),
+    Form.FULL: tuple(COLUMNS),
     Form.MEDIUM: ("gpu", "pid", "swatch", "user", "memory", "share", "sm", "cpu", "idle", "age", "command"),
     Form.COMPACT: ("gpu", "pid", "swatch", "user", "memory", "share", "sm", "idle", "command"),
     Form.HEAT_MAP: ("gpu", "pid", "swatch", "user", "memory", "sm", "command"),
@@ -79,21 +80,19 @@ def columns(
     # An initial is a letter: without a blank, it would be read as part of the name.
     lettered = not glyphs.swatch.strip()
     fitted = {
-        "swatch": replace(_COLUMNS["swatch"], gap=2 - lettered),
-        "user": replace(_COLUMNS["user"], cells=users, gap=int(lettered)),
-        "share": replace(_COLUMNS["share"], title="used/limit", cells=12)
-        if form is Form.COMPACT
-        else _COLUMNS["share"],
-        "idle": replace(_COLUMNS["idle"], cells=8 + glyphs.ascii),  # `>=10h02m` takes a cell more than `≥10h02m`
+        "swatch": replace(COLUMNS["swatch"], gap=2 - lettered),
+        "user": replace(COLUMNS["user"], cells=users, gap=int(lettered)),
+        "share": replace(COLUMNS["share"], title="used/limit", cells=12) if form is Form.COMPACT else COLUMNS["share"],
+        "idle": replace(COLUMNS["idle"], cells=8 + glyphs.ascii),  # `>=10h02m` takes a cell more than `≥10h02m`
     }
     if not chosen:
-        return [fitted.get(name, _COLUMNS[name]) for name in _FORMS[form]]
+        return [fitted.get(name, COLUMNS[name]) for name in _FORMS[form]]
     last, room = _REST, width - CURSOR_CELLS
     if "command" in chosen:
-        last, room = _COLUMNS["command"], room - _COLUMNS["command"].gap - _LEAST_COMMAND
+        last, room = COLUMNS["command"], room - COLUMNS["command"].gap - _LEAST_COMMAND
     shown: list[Column] = []
     for name in chosen:
-        parts = [fitted.get(part, _COLUMNS[part]) for part in (("swatch", "user") if name == "user" else (name,))]
+        parts = [fitted.get(part, COLUMNS[part]) for part in (("swatch", "user") if name == "user" else (name,))]
         cells = sum(column.gap + column.cells for column in parts)
         if name != "command" and cells <= room:
             shown += parts

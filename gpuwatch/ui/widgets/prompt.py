@@ -20,8 +20,10 @@ from gpuwatch.analysis.rows import Filter
 from gpuwatch.ui.theme import Skin
 from gpuwatch.ui.widgets.lines import LineBuilder, LinePanel
 
+KEYS_HINT: Final = "Enter keeps it, Esc clears it"
+"""Hint beside a filter, before the hints of how it looks."""
 HINTS: Final = (
-    "user:ada,ben  gpu:0-3  mine  mem>10GiB  idle>30m  share>1  !text   Enter keeps it, Esc clears it",
+    "user:ada,ben  gpu:0-3  mine  mem>10GiB  idle>30m  share>1  !text",
     "user:ada  gpu:0-3  mine  mem>10GiB  idle>30m  share>1  !text",
     "user:ada gpu:0-3 mine mem>10GiB idle>30m !text",
     "user:ada gpu:0-3 mem>10GiB !text",
@@ -178,6 +180,8 @@ class Prompt(Horizontal):
         width = max(2, int(self.app.size.width * NOTE))
         offered = entry.offered
         hints: tuple[str, ...] = FIND_HINTS if self.finding else HINTS
+        if entry.value and not self.finding:
+            hints = (*(f"{KEYS_HINT}   {hint}" for hint in hints), KEYS_HINT)
         if offered.startswith("Tab"):
             hints = (*(f"{hint}   {offered}" for hint in hints), *hints)
         elif offered:
