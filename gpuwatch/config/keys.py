@@ -91,7 +91,7 @@ class Key(NamedTuple):
         """Convert and check a value from `tomllib`; raises NotAllowedError."""
         try:
             value = msgspec.convert(self._prepare(raw), self.type)
-        except ValueError as error:  # msgspec.ValidationError too
+        except ValueError as error:
             raise NotAllowedError(self.allowed, self._found(raw, str(error))) from None
         if found := self._check(value):
             raise NotAllowedError(self.allowed, found)

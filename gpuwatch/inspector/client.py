@@ -231,7 +231,7 @@ class InspectorClient:
                 continue
             try:
                 answer = self._decode(line)
-            except msgspec.MsgspecError:
+            except ValueError:
                 answer = None
             first = self._sent[0] if self._sent else None
             if answer is None or first is None or (answer.pid, answer.start) != (first.pid, first.start):

@@ -206,7 +206,7 @@ def _read_storage(folder: Path, ident: str, owner: procfs.Owner) -> ContainerNam
         raw = _read(folder / "overlay-containers" / name, owner)
         try:
             stored = msgspec.json.decode(raw, type=list[_Stored]) if raw else []
-        except (msgspec.MsgspecError, ValueError, RecursionError):  # another format
+        except (ValueError, RecursionError):  # another format
             continue
         for one in stored:
             if one.id == ident and one.names:
@@ -217,7 +217,7 @@ def _read_storage(folder: Path, ident: str, owner: procfs.Owner) -> ContainerNam
 def _parse_inspected(raw: bytes) -> ContainerName | None:
     try:
         found = msgspec.json.decode(raw, type=_Inspected) if raw else _Inspected()
-    except (msgspec.MsgspecError, ValueError, RecursionError):  # another format
+    except (ValueError, RecursionError):  # another format
         return None
     name = parse_name(found.name.removeprefix("/"))
     labels = (found.config and found.config.labels) or {}

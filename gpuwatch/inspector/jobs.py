@@ -120,7 +120,7 @@ def _parse_cluster(environ: Mapping[str, str]) -> _Cluster | None:
         sizes = {str(kind): len(hosts) for kind, hosts in cluster.items()}
         kind, index = str(task["type"]), _parse_number(str(task["index"]))
         text = msgspec.json.encode(cluster, order="deterministic").decode()
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # msgspec's own errors are ValueErrors
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     if index is None or index >= sizes.get(kind, 0) or sum(sizes.values()) < 2:
         return None

@@ -343,7 +343,7 @@ def _answers(code: int | None, heard: bytes, count: int, *, stopped: bool) -> tu
         return ("was stopped" if stopped else _WHY["timeout"],) * count
     try:
         answer = msgspec.json.decode(heard, type=_Answer)
-    except msgspec.MsgspecError:
+    except ValueError:
         return (f"could not be asked: the child that sends ended with {code}",) * count
     if not answer.installed:
         return (NOT_INSTALLED,) * count

@@ -74,7 +74,7 @@ def _read_values(body: Any) -> dict[str, float] | None:
         return None
     try:
         values = _decoder.decode(zlib.decompressobj().decompress(body, _LARGEST_JSON))
-    except (zlib.error, msgspec.MsgspecError, RecursionError):
+    except (zlib.error, ValueError, RecursionError):
         return None
     return {words: value for words, value in values.items() if parse_key(words) is not None and value >= 0}
 

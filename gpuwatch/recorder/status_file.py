@@ -188,6 +188,6 @@ def _read(folder: Path, uid: int, warn: Callable[[str], None]) -> Status | None:
         os.close(file)
     try:
         return msgspec.json.decode(content, type=Status)
-    except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors
+    except (ValueError, RecursionError):
         warn(clean(f"{folder}/{FILE} is damaged, and not used: it holds no newest figures of a gpuwatch"))
         return None

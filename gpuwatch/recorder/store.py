@@ -599,7 +599,7 @@ def _decode_alert(content: object) -> Alert | None:
         return None
     try:
         alert = _decoder.decode(content)
-    except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors
+    except (ValueError, RecursionError):
         return None
     times = (alert.raised, alert.seen, alert.lasted, alert.ended or 0.0)
     values = (alert.peak or 0.0, alert.mean or 0.0, alert.last or 0.0, float(alert.index or 0))

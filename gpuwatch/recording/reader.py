@@ -229,7 +229,7 @@ class Recording:
         try:
             # A day has 1,440 of them, and looking at each value takes four times as long.
             last = _decode_minute(line) if _is_plain(line) else _converted(_decoded(line), LastMinute)
-        except msgspec.MsgspecError:
+        except (ValueError, RecursionError):
             raise DamagedError("a damaged line") from None
         minute: Minute = last.minute
         times = [at for one in (*minute.alerts, *minute.ended) for at in (one.raised, one.seen, one.ended or 0.0)]
@@ -322,7 +322,7 @@ def read_header(file: int, codec: Codec, offset: int, end: int) -> Header:
         raise DamagedError("no header")
     try:
         header = _decode_first(line).block
-    except (msgspec.MsgspecError, RecursionError):
+    except (ValueError, RecursionError):
         raise DamagedError("a damaged header") from None
     if not (0.0 <= header.at < _LATEST and 0.0 < header.interval <= MAX_INTERVAL_S):
         raise DamagedError("a damaged header")
@@ -381,7 +381,7 @@ def _decoded(line: bytearray) -> dict[str, Any]:
     """Decode one line, with clean strings and believable numbers; raises DamagedError."""
     try:
         found: dict[str, Any] = _checked(_decode_line(line))
-    except (msgspec.MsgspecError, RecursionError):
+    except (ValueError, RecursionError):
         raise DamagedError("a damaged line") from None
     return found
 
@@ -402,5 +402,5 @@ def _checked(value: Any, name: str = "") -> Any:
 def _converted(value: Any, kind: type[Any]) -> Any:
     try:
         return msgspec.convert(value, kind)
-    except (msgspec.MsgspecError, RecursionError, ValueError):
+    except (ValueError, RecursionError):
         raise DamagedError("a damaged line") from None

@@ -175,7 +175,7 @@ def _has_answer(line: bytes) -> bool:
     """Return whether the snapshot of a probe has an answer about its GPU, or says that the GPU is missing."""
     try:
         snapshot = decode(line)
-    except msgspec.MsgspecError:
+    except ValueError:
         return False
     return snapshot.state is SourceState.OK and any(gpu.health is not Health.SILENT for gpu in snapshot.gpus)
 
@@ -422,7 +422,7 @@ class LocalSource:
             self._has_output = True
             try:
                 snapshot = decode(line)
-            except msgspec.MsgspecError:  # half a line, or a sampler gone mad: the next line is as good
+            except ValueError:  # half a line, or a sampler gone mad: the next line is as good
                 continue
             if snapshot.schema <= SCHEMA:
                 newest = snapshot

@@ -71,6 +71,6 @@ def read_choices(fixed: Collection[str] = ()) -> Remembered:
         notice = ""
     except OSError as error:
         notice = f"earlier choices are not known: {files.words(error, path)}"
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:  # ValidationError too
+    except (ValueError, RecursionError) as error:
         notice = clean(f"earlier choices are not known: {files.shown_path(path)} is damaged: {error}", 200)
     return Remembered(fixed=fixed, notice=notice)

@@ -273,6 +273,13 @@ def original(suffix: str) -> bytes:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_line_that_is_not_utf_8_is_a_damaged_line(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"day.{suffix}"
+    path.write_bytes(packed(suffix, HEADER, b'{"taken":1e9,"host":"\xff"}\n'))
+    assert "a damaged line" in "\n".join(read(path))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damage=DAMAGE)
 def test_damage_shortens_a_recording_and_raises_nothing_else(tmp_path: Path, suffix: str, damage: Damage) -> None:
