@@ -7,6 +7,7 @@ environment of its own, unless `--nvitop` names one that is there.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import os
 import platform
@@ -58,13 +59,13 @@ class Program:
 
 
 def cpu_seconds(tree: list[psutil.Process]) -> float:
-    """Return the CPU time of a process tree, with what its ended children took."""
+    """Return the CPU time of a process tree; what has ended counts among the ended children of its parent."""
     total = 0.0
     for process in tree:
-        times = process.cpu_times()
-        total += times.user + times.system
-    first = tree[0].cpu_times()
-    return float(total + first.children_user + first.children_system)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
 
 
 def dashboard(program: Program, machine: Machine, seconds: float) -> None:
@@ -78,7 +79,7 @@ def dashboard(program: Program, machine: Machine, seconds: float) -> None:
         program.note("CPU, %", 100 * (cpu_seconds(tree) - busy) / took)
         program.note("bytes to the terminal, kB/s", sent / took / 1000)
         program.note("NVML calls a GPU a second", (machine.driver.calls().total() - calls) / took / GPUS)
-        program.note("memory (PSS), MiB", sum(process.memory_full_info().pss for process in tree) / 2**20)
+        program.note("memory (PSS), MiB", sum(process.memory_full_info().pss for process in terminal.tree()) / 2**20)
         machine.in_order = True  # or the chosen row would move by itself
         keys(program, terminal)
         machine.in_order = False
