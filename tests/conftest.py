@@ -1,12 +1,14 @@
 """What every test stands on: the fake driver, and a home of its own.
 
-`@pytest.mark.no_cover` stands at long tests whose lines other tests run too: counting them takes twice as long. A child
-process that counts its lines takes 0.1 s more to start, so only those of `COUNTED` do.
+`@pytest.mark.uncounted` stands at long tests whose lines other tests run too: counting them takes twice as long. A
+child process that counts its lines takes 0.1 s more to start, so only those of `COUNTED` do.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +45,24 @@ COUNTED = (
 pytest_plugins = ["tests.driver.fixtures", "tests.support.inspecting", "tests.support.tmux"]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Run an uncounted test without the trace function of coverage.
+
+    pytest-cov's `no_cover` saves nothing in a worker of pytest-xdist: it pauses one of several collectors.
+    """
+    if "uncounted" not in item.keywords:
+        return (yield)
+    trace = sys.gettrace()
+    sys.settrace(None)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(trace)
+
+
 @pytest.fixture(autouse=True)
-def uncounted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def children_uncounted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Count no lines in the child processes of a test that is not in `COUNTED`."""
     if not str(request.path.relative_to(Path(__file__).parent)).startswith(COUNTED):
         monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)

@@ -15,7 +15,7 @@ from gpuwatch.alerts.limits import Limits
 from tests.timelines import busy, recording
 from tests.timelines.player import Player, as_lines
 
-pytestmark = pytest.mark.no_cover
+pytestmark = pytest.mark.uncounted
 """Hours of simulation, which take ten times as long while lines are counted; what they run is counted elsewhere."""
 
 BEGINS = 60.0
@@ -28,7 +28,7 @@ def job(gpu: int, gib: Any, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", [1, *map(int, os.environ.get("GPUWATCH_TEST_SEEDS", "").split())])
-@pytest.mark.no_cover
+@pytest.mark.uncounted
 def test_for_most_of_an_hour_only_the_job_that_hangs_is_told(seed: int) -> None:
     happened = Player(busy.ticks(seed, 2400, recording.parse({"t": BEGINS, **job(4, 10, sm=0)})), [Limits()]).play()
     assert [one.first.rule for one in happened] == ["idle but held"], as_lines(happened)

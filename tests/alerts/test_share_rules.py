@@ -318,7 +318,7 @@ def test_declarations_that_cannot_be_read_for_a_moment_end_nothing(declared: Dec
     assert feed(bench, Declared(), 50) == [("cleared",)]
 
 
-@pytest.mark.no_cover
+@pytest.mark.uncounted
 def test_hundreds_of_short_lived_processes_leave_nothing_behind() -> None:
     bench = Bench(rules=RULES)
     for generation in range(5):

@@ -16,9 +16,9 @@ def named(name: str) -> recording.Recording:
     return recording.read(recording.FOLDER / f"{name}.jsonl")
 
 
-@pytest.mark.no_cover
+@pytest.mark.uncounted
 @pytest.mark.parametrize("name", recording.names())
-@pytest.mark.no_cover
+@pytest.mark.uncounted
 def test_exactly_the_expected_events_come_of_a_recording(name: str) -> None:
     story = named(name)
     happened = player.play(story)

@@ -16,7 +16,7 @@ from tests.support.builders import uid
 from tests.support.straying import LEFT, find
 from tests.timelines import busy
 
-pytestmark = pytest.mark.no_cover
+pytestmark = pytest.mark.uncounted
 """Hours of simulation, which take ten times as long while lines are counted; what they run is counted elsewhere."""
 
 HOUR = 3600.0

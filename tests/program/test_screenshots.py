@@ -9,7 +9,7 @@ import pytest
 from tests import CHECKOUT
 from tests.screenshots import PICTURES, REPORTS, draw
 
-pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
+pytestmark = [pytest.mark.uncounted, pytest.mark.slow]
 """Minutes of simulation, which take ten times as long while lines are counted; their code is counted elsewhere."""
 
 FOLDER = CHECKOUT / "screenshots"

@@ -238,7 +238,7 @@ async def test_gpuwatchs_own_trouble_cannot_be_silenced() -> None:
         assert any("nothing to acknowledge" in one.message for one in app._notifications)
 
 
-@pytest.mark.no_cover
+@pytest.mark.uncounted
 async def test_the_dialog_fits_any_size_and_takes_any_text() -> None:
     app = Host()
     async with app.run_test(size=(160, 50)) as pilot:

@@ -64,7 +64,7 @@ WAYS: list[Way] = [by_enter, by_double_click, by_click, by_dialog]
 SIZES = [(160, 50), (60, 10)]
 
 
-@pytest.mark.no_cover
+@pytest.mark.uncounted
 async def test_a_process_is_shown_in_full() -> None:
     async with running(frame(machine(4), ABOUT_PROCESS, ABOUT_GPU)) as (app, pilot):
         for size, way in product(SIZES, WAYS):

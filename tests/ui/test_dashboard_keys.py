@@ -69,7 +69,7 @@ async def test_after_a_change_of_sorting_the_list_is_at_its_top() -> None:
 
 
 @pytest.mark.parametrize("filtered", [False, True])
-@pytest.mark.no_cover
+@pytest.mark.uncounted
 async def test_the_column_that_is_sorted_by_is_named_at_every_size(filtered: bool) -> None:
     async with running(frame(machine(8)), filter="python -nobody" if filtered else "") as (app, pilot):
         panel = app.dashboard.processes

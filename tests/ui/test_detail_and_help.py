@@ -106,7 +106,7 @@ def test_what_gpuwatch_costs_is_read_and_a_failure_is_told(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("size", [(160, 50), (60, 10)])
-@pytest.mark.no_cover
+@pytest.mark.uncounted
 async def test_detail_shows_hostile_text_as_it_is(size: tuple[int, int]) -> None:
     app = Host()
     async with app.run_test(size=size) as pilot:

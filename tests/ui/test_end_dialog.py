@@ -184,7 +184,7 @@ async def test_cancel_is_the_default_and_neither_enter_nor_k_ends_anything(
     assert not killer.audit.path.exists() or on_record(killer) == []
 
 
-@pytest.mark.no_cover
+@pytest.mark.uncounted
 async def test_the_dialog_shows_hostile_text_as_it_is(tmp_path: Path) -> None:
     app = Host(a_killer(tmp_path))
     async with app.run_test() as pilot:
@@ -528,7 +528,7 @@ async def test_the_buttons_of_a_run_are_on_screen_at_every_size(tmp_path: Path) 
         assert focused(screen) is Choice.TERMINATE
 
 
-@pytest.mark.no_cover
+@pytest.mark.uncounted
 async def test_the_buttons_of_a_question_are_on_screen_at_every_size() -> None:
     app = Host()
     async with app.run_test(size=(80, 24)) as pilot:

@@ -59,7 +59,7 @@ async def opened(app: GpuwatchApp, pilot: Pilot[int], key: str) -> ListScreen[An
 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("ascii_only", [False, True])
-@pytest.mark.no_cover
+@pytest.mark.uncounted
 async def test_it_fits_any_size_and_takes_any_text(key: str, ascii_only: bool) -> None:
     async with running(full(HOSTILE), SIZES[0], ascii=ascii_only) as (app, pilot):
         screen = await opened(app, pilot, key)
