@@ -26,8 +26,8 @@ from gpuwatch.commands.stray_inputs import idle_times
 from gpuwatch.history import History
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
+from gpuwatch.recorder.replay import Replay
 from gpuwatch.recorder.store import Events
-from gpuwatch.recording.replay import Replay
 from gpuwatch.sources.demo import DemoSource
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers, Options

@@ -12,10 +12,10 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.errors import UsageError
 from gpuwatch.minute import MINUTE, Minute
 from gpuwatch.model import Snapshot
+from gpuwatch.recorder.recording import Recording
+from gpuwatch.recorder.replay import all_minutes, events_of, gap_limit
 from gpuwatch.recorder.store import UNWATCHED, Gap, Store, write_events
 from gpuwatch.recorder.usage import HOUR, NOBODY, Batch, GpuFacts, Owned, write_usage
-from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.replay import all_minutes, events_of, gap_limit
 from gpuwatch.units import format_moment, long_duration, parse_moment
 
 

@@ -11,7 +11,7 @@ from gpuwatch.errors import UsageError
 from gpuwatch.units import MIB, parse_size
 
 if TYPE_CHECKING:
-    from gpuwatch.recording.writer import RecordingWriter
+    from gpuwatch.recorder.recording_writer import RecordingWriter
 
 _MOST_PARTS: Final = 1000
 
@@ -31,8 +31,8 @@ def make_recording(args: argparse.Namespace) -> RecordingWriter | None:
         raise UsageError("--record-commands and --anonymise exclude each other")
     if not args.record:
         raise UsageError("--record: the name of a file is missing")
-    from gpuwatch.recording.format import Commands  # 8 ms with the next one, and each dashboard comes by here
-    from gpuwatch.recording.writer import PARTS, SIZE, RecordingWriter
+    from gpuwatch.recorder.recording_format import Commands  # 8 ms with the next one, and each dashboard comes by here
+    from gpuwatch.recorder.recording_writer import PARTS, SIZE, RecordingWriter
 
     size, parts = parse_value("--record-size", _parse_limit, args.record_size), _parse_parts(args.record_keep)
     return RecordingWriter(

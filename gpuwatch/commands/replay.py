@@ -13,7 +13,7 @@ from gpuwatch.commands.recorded import open_recording, parse_at
 from gpuwatch.commands.startup import configured, fixed_settings
 from gpuwatch.errors import UsageError
 from gpuwatch.monitor import Frame, Monitor
-from gpuwatch.recording.replay import Replay
+from gpuwatch.recorder.replay import Replay
 from gpuwatch.text import clean
 from gpuwatch.threads import start_thread
 from gpuwatch.ui.choices import read_choices

@@ -297,7 +297,7 @@ def _main_html(args: argparse.Namespace, since: float, now: float) -> int:
     notes: list[str] = []
     if args.recording:
         from gpuwatch.commands import recorded
-        from gpuwatch.recording.replay import all_minutes
+        from gpuwatch.recorder.replay import all_minutes
 
         with recorded.open_recording(args.recording) as recording, recorded.recorded_store(recording) as copy:
             start, end = recording.first, recording.last

@@ -14,8 +14,8 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from gpuwatch.alerts.alert import Alert
+from gpuwatch.recorder.replay import SPEEDS, Playback, Replay, events_until
 from gpuwatch.recorder.store import Events
-from gpuwatch.recording.replay import SPEEDS, Playback, Replay, events_until
 from gpuwatch.ui.app import GpuwatchApp, NewFrame
 from gpuwatch.ui.bindings import make_replay_bindings
 from gpuwatch.ui.options import Helpers, MonitorControl, Options

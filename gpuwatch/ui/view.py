@@ -14,7 +14,7 @@ from gpuwatch.analysis.rows import Row, rows
 from gpuwatch.analysis.strays import Stray, StrayReport, judge
 from gpuwatch.model import Gpu, Health
 from gpuwatch.monitor import Frame
-from gpuwatch.recording.replay import Playback
+from gpuwatch.recorder.replay import Playback
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.theme import Glyphs, Role, Skin
 

@@ -24,9 +24,9 @@ from gpuwatch.history import History
 from gpuwatch.minute import MinuteMaker
 from gpuwatch.model import Snapshot, decode
 from gpuwatch.monitor import Frame
-from gpuwatch.recording.format import Commands
-from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.writer import MOST_WAITING, RecordingWriter
+from gpuwatch.recorder.recording import Recording
+from gpuwatch.recorder.recording_format import Commands
+from gpuwatch.recorder.recording_writer import MOST_WAITING, RecordingWriter
 from tests.bench.machine import Machine
 
 DAY = 86_400

@@ -16,9 +16,9 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.history import History
 from gpuwatch.minute import MinuteMaker
 from gpuwatch.monitor import Frame
-from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.replay import Replay
-from gpuwatch.recording.writer import RecordingWriter
+from gpuwatch.recorder.recording import Recording
+from gpuwatch.recorder.recording_writer import RecordingWriter
+from gpuwatch.recorder.replay import Replay
 from gpuwatch.sources.demo import DemoSource
 
 BEGAN = 1_795_219_200.0

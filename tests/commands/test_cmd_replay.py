@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import cli
-from gpuwatch.recording.format import codec_of
-from gpuwatch.recording.reader import Recording
+from gpuwatch.recorder.recording import Recording
+from gpuwatch.recorder.recording_format import codec_of
 from gpuwatch.units import format_moment
-from tests.recording.test_reader import demo, record
+from tests.recorder.test_recording import demo, record
 
 
 @pytest.fixture

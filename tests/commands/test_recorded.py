@@ -14,10 +14,10 @@ from gpuwatch.history import History
 from gpuwatch.minute import MinuteMaker
 from gpuwatch.model import Snapshot, decode
 from gpuwatch.monitor import Frame
-from gpuwatch.recording.format import Commands
-from gpuwatch.recording.writer import MOST_WAITING, RecordingWriter
+from gpuwatch.recorder.recording_format import Commands
+from gpuwatch.recorder.recording_writer import MOST_WAITING, RecordingWriter
 from gpuwatch.units import format_moment
-from tests.recording.test_reader import demo
+from tests.recorder.test_recording import demo
 from tests.support.launching import Call
 from tests.support.waiting import wait_for
 

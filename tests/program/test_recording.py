@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.recording.reader import Recording
+from gpuwatch.recorder.recording import Recording
 from tests import CHECKOUT
 from tests.support.waiting import wait_for
 
@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from gpuwatch.history import History
 from gpuwatch.monitor import Frame
-from gpuwatch.recording.writer import RecordingWriter
+from gpuwatch.recorder.recording_writer import RecordingWriter
 from gpuwatch.sources.demo import DemoSource
 
 source, history = DemoSource(wall=lambda: 1795269780.0 + int(sys.argv[2])), History()

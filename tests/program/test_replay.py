@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.recording.reader import Recording
+from gpuwatch.recorder.recording import Recording
 from gpuwatch.units import format_moment
 from tests.driver import Driver
 from tests.support.terminal import Terminal, foreign

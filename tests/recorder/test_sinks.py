@@ -19,8 +19,8 @@ from gpuwatch.monitor import Frame, Sink
 from gpuwatch.recorder.delivery import Message
 from gpuwatch.recorder.notify import Messenger
 from gpuwatch.recorder.recorder import Recorder, UsageSettings
+from gpuwatch.recorder.recording_writer import RecordingWriter
 from gpuwatch.recorder.status_writer import StatusFile
-from gpuwatch.recording.writer import RecordingWriter
 from tests.support.builders import EPOCH, gpu, snapshot
 from tests.support.recording import QUICK, FailingStore, alert
 from tests.support.waiting import PATIENCE, wait_for

@@ -10,7 +10,7 @@ import msgspec
 
 from gpuwatch.minute import Minute
 from gpuwatch.model import Snapshot
-from gpuwatch.recording.replay import Replay
+from gpuwatch.recorder.replay import Replay
 from tests.support.builders import EPOCH, at, gpu, holding, snapshot
 
 BLOCK = 60.0

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.monitor import Monitor
-from gpuwatch.recording.replay import Replay
+from gpuwatch.recorder.replay import Replay
 from gpuwatch.timeline import Key, Metric
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.bindings import KEYS, commands, make_replay_bindings

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rich.cells import cell_len
 
 from gpuwatch.model import SourceState
-from gpuwatch.recording.replay import Playback
+from gpuwatch.recorder.replay import Playback
 from gpuwatch.ui.theme import Role
 from gpuwatch.ui.view import View, clock
 from gpuwatch.ui.widgets.alerts import silent_mutes

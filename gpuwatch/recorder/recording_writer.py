@@ -21,8 +21,9 @@ from gpuwatch.errors import UsageError
 from gpuwatch.minute import Minute
 from gpuwatch.model import Snapshot, encode
 from gpuwatch.monitor import Frame
-from gpuwatch.recording.anonymise import Anonymiser
-from gpuwatch.recording.format import (
+from gpuwatch.recorder.anonymise import Anonymiser
+from gpuwatch.recorder.recording import DamagedError, newer, part_of, read_header
+from gpuwatch.recorder.recording_format import (
     BLOCK_S,
     SCHEMA,
     Codec,
@@ -33,7 +34,6 @@ from gpuwatch.recording.format import (
     changes,
     codec_of,
 )
-from gpuwatch.recording.reader import DamagedError, newer, part_of, read_header
 from gpuwatch.text import clean
 from gpuwatch.threads import Worker
 from gpuwatch.units import MIB

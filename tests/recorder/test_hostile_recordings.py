@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 
 from gpuwatch.errors import UsageError
 from gpuwatch.model import SCHEMA, Snapshot
-from gpuwatch.recording.anonymise import TREATMENTS
-from gpuwatch.recording.format import LARGEST_RATIO, LARGEST_SNAPSHOTS, LONGEST_LINE, MOST_LINES
-from gpuwatch.recording.reader import Recording
+from gpuwatch.recorder.anonymise import TREATMENTS
+from gpuwatch.recorder.recording import Recording
+from gpuwatch.recorder.recording_format import LARGEST_RATIO, LARGEST_SNAPSHOTS, LONGEST_LINE, MOST_LINES
 from gpuwatch.text import LIMIT
 from tests import CHECKOUT
-from tests.recording.test_reader import SUFFIXES, demo, record
+from tests.recorder.test_recording import SUFFIXES, demo, record
 
 HEADER: Final = (
     b'{"block":{"schema":1,"version":"0.1","host":"box3","at":1795269780.0,"interval":1.0,"commands":"names"}}\n'
@@ -36,7 +36,7 @@ READ: Final = """
 import resource, sys
 from pathlib import Path
 from gpuwatch.errors import UsageError
-from gpuwatch.recording.reader import Recording
+from gpuwatch.recorder.recording import Recording
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
 try:
     recording = Recording([Path(sys.argv[1])])

@@ -15,13 +15,13 @@ from gpuwatch.history import History
 from gpuwatch.minute import Minute, MinuteMaker
 from gpuwatch.model import Declaration, Declared, Job, Kind, Process, Snapshot, Surroundings
 from gpuwatch.monitor import Frame
-from gpuwatch.recording.anonymise import TREATMENTS, Anonymiser, Treatment, program_of
-from gpuwatch.recording.format import Commands
-from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.replay import all_minutes, events_of
-from gpuwatch.recording.writer import RecordingWriter
-from tests.recording.test_hostile import strings
-from tests.recording.test_reader import demo
+from gpuwatch.recorder.anonymise import TREATMENTS, Anonymiser, Treatment, program_of
+from gpuwatch.recorder.recording import Recording
+from gpuwatch.recorder.recording_format import Commands
+from gpuwatch.recorder.recording_writer import RecordingWriter
+from gpuwatch.recorder.replay import all_minutes, events_of
+from tests.recorder.test_hostile_recordings import strings
+from tests.recorder.test_recording import demo
 from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.recording import alert
 

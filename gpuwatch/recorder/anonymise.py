@@ -21,7 +21,7 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.rules import RULE_NAMES
 from gpuwatch.minute import Minute
 from gpuwatch.model import Declaration, Process, Snapshot
-from gpuwatch.recording.format import Commands, changes
+from gpuwatch.recorder.recording_format import Commands, changes
 from gpuwatch.timeline import user_owner
 
 S = TypeVar("S", bound=msgspec.Struct)

@@ -15,9 +15,9 @@ from gpuwatch.history import History
 from gpuwatch.minute import MinuteMaker
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.recording.format import Commands
-from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.writer import MOST_WAITING, RecordingWriter
+from gpuwatch.recorder.recording import Recording
+from gpuwatch.recorder.recording_format import Commands
+from gpuwatch.recorder.recording_writer import MOST_WAITING, RecordingWriter
 from gpuwatch.sources.demo import DemoSource
 from tests.support.recording import frame
 from tests.support.waiting import wait_for

@@ -16,9 +16,9 @@ import pytest
 from gpuwatch import files
 from gpuwatch.errors import UsageError
 from gpuwatch.model import Snapshot
-from gpuwatch.recording.reader import Recording
-from gpuwatch.recording.writer import MOST_WAITING, RecordingWriter
-from tests.recording.test_reader import SUFFIXES, demo, record
+from gpuwatch.recorder.recording import Recording
+from gpuwatch.recorder.recording_writer import MOST_WAITING, RecordingWriter
+from tests.recorder.test_recording import SUFFIXES, demo, record
 from tests.support.recording import frame
 from tests.support.waiting import PATIENCE, wait_for
 
@@ -187,7 +187,7 @@ def test_frames_beyond_a_slow_disk_are_lost_and_the_monitor_never_waits(
         write(file, content)
 
     monkeypatch.setattr(files, "write_all", slow)
-    monkeypatch.setattr("gpuwatch.recording.writer._SLOW", 0.0)
+    monkeypatch.setattr("gpuwatch.recorder.recording_writer._SLOW", 0.0)
     writer, snapshots = make(tmp_path / "day.gz"), demo(MOST_WAITING + 11)
     writer.take(frame(shown=snapshots[0]))
     assert stuck.wait(60.0)

@@ -21,7 +21,7 @@ from gpuwatch import files
 from gpuwatch.errors import UsageError
 from gpuwatch.minute import Minute
 from gpuwatch.model import SCHEMA, Snapshot
-from gpuwatch.recording.format import (
+from gpuwatch.recorder.recording_format import (
     BLOCK_S,
     HEAD,
     LARGEST_RATIO,

@@ -11,7 +11,7 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.history import History
 from gpuwatch.minute import IdleTime
 from gpuwatch.monitor import Frame, Monitor
-from gpuwatch.recording.replay import SPEEDS, Playback, Replay, events_of, events_until
+from gpuwatch.recorder.replay import SPEEDS, Playback, Replay, events_of, events_until
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, snapshot
 from tests.support.recording import alert, ended
 from tests.support.replaying import MemoryRecording, Player, machine, minute, seconds

@@ -1,1 +1,0 @@
-"""Tests of recordings: writing, reading, and what must not be in them."""
