@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "report": "how much each user held and used, from what gpuwatch has recorded",
     "events": "alerts that were raised and how they ended, from what gpuwatch has recorded",
     "replay": "show a recording in the dashboard: play it, and move to any time of it",
+    "recording": "copy a recording that is being written",
     "watch": "monitor without a terminal: one line per event, messages",
     "status": "one short line for the status bar of tmux",
     "config": "show, check or create a gpuwatch.toml",
@@ -82,7 +83,7 @@ def _without_command(args: argparse.Namespace) -> str:
         raise UsageError("--at goes with --once --recording FILE")
     if args.recording and (args.demo or args.only is not None):
         raise UsageError(f"--recording does not go with {'--demo' if args.demo else '--only'}")
-    recording = ("record", "record_size", "record_keep", "record_commands", "anonymise")
+    recording = ("record", "record_size", "record_commands", "anonymise")
     given = [f"--{name.replace('_', '-')}" for name in recording if getattr(args, name) is not None]
     if given and (args.once or args.stream):
         raise UsageError(f"{given[0]} is for the dashboard and for `gpuwatch watch`; --once and --stream print instead")

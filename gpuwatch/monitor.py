@@ -56,7 +56,7 @@ class Frame(msgspec.Struct, frozen=True):
     kept: IdleTimes | None = None
     """Idle times from a running `gpuwatch watch`, for where the history is too short; None where none runs."""
     minute: Minute | None = None
-    """Summary of the minute before, in the first frame of each minute; None in all other frames."""
+    """Means of the minute before, in the first frame of each minute; None in all other frames."""
     restarts: int = 0
     """How often the monitor was restarted before this frame; greater than 0 in every frame of a replay."""
 
@@ -280,7 +280,7 @@ class Monitor(threading.Thread):
             cleared=cleared,
             eased=self._marked(changes.eased, wall),
             kept=kept,
-            minute=self._minutes.add(snapshot, view, alerts, cleared, kept),
+            minute=self._minutes.add(snapshot, view),
         )
         self._attention = self._attention.pruned((*changes.cleared, *over), wall)
         self._marks_changed = False

@@ -64,7 +64,7 @@ def show(
         if app is not None and app.is_running:
             app.publish(frame)
 
-    recording = make_recording(args)
+    recording = make_recording(args, config.limits())
     watch = Monitor(
         source,
         publish,

@@ -78,10 +78,10 @@ def main(
     if args.recording:
         from gpuwatch.commands import recorded  # 60 ms, for the rules and more, which the store does without
 
-        with recorded.open_recording(args.recording) as recording, recorded.recorded_store(recording) as copy:
-            now, covered = recording.last, f"the recording covers {recorded.covered_words(recording)}"
-            found = _read(copy, now - since if args.since else 0.0, given=True)
-            notes = [*recording.notes]
+        recording = recorded.open_recording(args.recording)
+        now, covered = recording.last, f"the recording covers {recorded.covered_words(recording)}"
+        found = recording.events(now - since if args.since else None)
+        notes = recording.notes
     else:
         found = _read(path, now - since, given=bool(args.file))
     chosen_by = EventFilter(gpus, user, _rules(args.rule, found))

@@ -29,15 +29,12 @@ def add_recording_flags(parser: argparse.ArgumentParser | argparse._ArgumentGrou
 
     `gpuwatch.commands.recording` reads them.
     """
-    parser.add_argument("--record", metavar="FILE", help="record to FILE.gz or FILE.zst", **defaults)
+    parser.add_argument("--record", metavar="FILE", help="record every snapshot in FILE", **defaults)
     parser.add_argument(
         "--record-size",
         metavar="SIZE",
-        help="size at which FILE becomes an older part (default 256MiB; 0: never)",
+        help="size beyond which the oldest snapshots of FILE are deleted (default 2GiB; 0: never)",
         **defaults,
-    )
-    parser.add_argument(
-        "--record-keep", metavar="N", help="number of older parts that are kept (default 8)", **defaults
     )
     parser.add_argument(
         "--record-commands",

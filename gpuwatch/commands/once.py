@@ -61,10 +61,10 @@ def _recorded(args: argparse.Namespace) -> int:
     config = configured(args)
     keep = _filter(args, config)
     console = Console(ascii_only=config.ascii)
-    with recorded.open_recording(args.recording) as recording:
-        at = recorded.parse_at(args.at, recording) if args.at is not None else recording.last
-        snapshot, warning = recorded.recorded_snapshot(recording, at)
-        notes = [*recording.notes]
+    recording = recorded.open_recording(args.recording)
+    at = recorded.parse_at(args.at, recording) if args.at is not None else recording.last
+    snapshot, warning = recorded.recorded_snapshot(recording, at)
+    notes = [*recording.notes]
     print_snapshot(snapshot, console, as_json=args.json, keep=keep)
     console.warn(*notes, *[warning] * bool(warning))
     check_snapshot(snapshot)

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     add_flags(parser)
     add_refused_demo(parser)
-    parser.add_argument("files", metavar="FILE", nargs="+", help="recordings, played as one; older parts are found")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="recordings, played as one")
     parser.add_argument("--at", metavar="TIME", help="begin at this time: 03:10, 03:10:22, '2026-11-21 03:10'")
     parser.add_argument(
         "--filter", metavar="TEXT", default=argparse.SUPPRESS, help="start with the processes that match"

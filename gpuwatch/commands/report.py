@@ -17,7 +17,7 @@ from gpuwatch.commands.flags import add_flags, add_refused_demo, parse_since
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.history import Use
 from gpuwatch.recorder.store import StoreError, own_store
-from gpuwatch.recorder.usage import By, EventCounts, UsageLine, UsageReport, read_usage
+from gpuwatch.recorder.usage import By, EventCounts, UsageLine, UsageReport, joined_reports, read_usage
 from gpuwatch.text import cell_width, clean, fit
 from gpuwatch.units import GIB, UNKNOWN, percent, ranges
 
@@ -255,9 +255,8 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
     if len(forms) > 1:
         raise UsageError(f"--{forms[0]} and --{forms[1]} exclude each other")
     by, since, now = _by(args.by or "user"), parse_since(args.since or "7d", "8h or 7d"), wall()
-    if args.recording and (args.file or by == "job"):
-        why = "--file" if args.file else "--by job: it has the use of users and GPUs, not of runs"
-        raise UsageError(f"--recording does not go with {why}")
+    if args.recording and args.file:
+        raise UsageError("--recording does not go with --file")
     if args.html is not None:
         if args.by:
             raise UsageError("--by does not go with --html: the page has the use of users, of GPUs and of runs")
@@ -268,9 +267,10 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
     if args.recording:
         from gpuwatch.commands import recorded  # 60 ms, for the rules and more, which the store does without
 
-        with recorded.open_recording(args.recording) as recording, recorded.recorded_store(recording) as copy:
-            now, notes = recording.last, recording.notes
-            kept = _read(str(copy), by, now - since if args.since else recording.first, most)
+        recording = recorded.open_recording(args.recording)
+        now, notes = recording.last, recording.notes
+        start = now - since if args.since else recording.first
+        kept = joined_reports([_read(file, by, start, most, "--recording") for file in args.recording], most)
     else:
         kept = _read(args.file, by, now - since, most)
     console = Console(ascii_only=bool(args.ascii))
@@ -297,18 +297,20 @@ def _main_html(args: argparse.Namespace, since: float, now: float) -> int:
     notes: list[str] = []
     if args.recording:
         from gpuwatch.commands import recorded
-        from gpuwatch.recorder.replay import all_minutes
 
-        with recorded.open_recording(args.recording) as recording, recorded.recorded_store(recording) as copy:
-            start, end = recording.first, recording.last
-            parts = tuple(_read(str(copy), by, end - since if args.since else start, MOST) for by in ("user", "gpu"))
-            start = max(start, parts[0].since)
-            series = report_page.read_series(copy, start, end, minutes=all_minutes(recording))
-            page = report_page.Page(start, end, now, parts, series, source="a recording")
-            notes = recording.notes
+        recording = recorded.open_recording(args.recording)
+        start, end, notes = recording.first, recording.last, recording.notes
+        asked = end - since if args.since else start
+        parts = tuple(
+            joined_reports([_read(file, by, asked, MOST, "--recording") for file in args.recording], MOST)
+            for by in _WAYS
+        )
+        start = max(start, parts[0].since)
+        series = report_page.read_series([*map(Path, args.recording)], start, end)
+        page = report_page.Page(start, end, now, parts, series, source="a recording")
     else:
         parts = tuple(_read(args.file, by, now - since, MOST) for by in _WAYS)
-        series = report_page.read_series(Path(args.file) if args.file else own_store(), parts[0].since, now)
+        series = report_page.read_series([Path(args.file) if args.file else own_store()], parts[0].since, now)
         page = report_page.Page(parts[0].since, now, now, parts, series)
     report_page.save_page(path, report_page.render_page(page))
     console = Console(ascii_only=bool(args.ascii))
@@ -328,17 +330,17 @@ def _warn(console: Console, args: argparse.Namespace, kept: UsageReport, notes: 
         )
 
 
-def _read(file: str | None, by: By, since: float, most: int | None) -> UsageReport:
+def _read(file: str | None, by: By, since: float, most: int | None, flag: str = "--file") -> UsageReport:
     """Read the store; an error in a store that a flag names is reported as a mistake in that flag."""
     try:
         report = read_usage(Path(file) if file else own_store(), by, since, named=bool(file), most=most)
     except FileNotFoundError:
         if file:
-            raise UsageError(f"--file: there is no {clean(file)}; allowed is a store that gpuwatch wrote") from None
+            raise UsageError(f"{flag}: there is no {clean(file)}; allowed is a store that gpuwatch wrote") from None
         report = UsageReport(by, since, exists=False)
     except StoreError as error:
         if file:
-            raise UsageError(f"--file: {error}; allowed is a store that gpuwatch wrote") from None
+            raise UsageError(f"{flag}: {error}; allowed is a store that gpuwatch wrote") from None
         raise
     if not report.exists and not file:
         raise GpuwatchError("nothing was recorded yet: leave `gpuwatch watch` running")

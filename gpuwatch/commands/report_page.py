@@ -70,20 +70,23 @@ class Series(msgspec.Struct, frozen=True):
     events: Events = msgspec.field(default_factory=Events)
 
 
-def read_series(path: Path, since: float, until: float, *, minutes: Iterable[Minute] | None = None) -> Series:
+def read_series(paths: Sequence[Path], since: float, until: float) -> Series:
     """Read means and events of a span of wall-clock time; raises FileNotFoundError and StoreError.
 
-    `minutes` are those of a recording. Of a store the minutes are read for up to a day, else the hours; also where a
-    recorder without minutes wrote it.
+    The minutes are read for up to a day, else the hours; also where a recorder without minutes wrote the store.
     """
-    with reading(path, named=True) as connection:
-        totals = read_totals(connection)
-        step, means = 60, [one for one in minutes or () if since - 60 < one.at < until]
-        if minutes is None and until - since <= DAY + _HOUR:
-            means = [*read_minutes(connection, since, until)]
-        if minutes is None and not means:
-            step, means = 3600, [*read_hours(connection, since)]
-    return Series(means, step, totals, read_events(path, since, named=True))
+    totals: dict[str, float] = {}
+    minutes: list[Minute] = []
+    hours: list[Minute] = []
+    for path in paths:
+        with reading(path, named=True) as connection:
+            totals |= read_totals(connection)
+            if until - since <= DAY + _HOUR:
+                minutes += read_minutes(connection, since, until)
+            if not minutes:
+                hours += read_hours(connection, since)
+    events = Events.joined([read_events(path, since, named=True) for path in paths])
+    return Series(minutes or hours, 60 if minutes else 3600, totals, events)
 
 
 class Page(msgspec.Struct, frozen=True):

@@ -262,7 +262,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         raise UsageError("--quiet and --json exclude each other")
     config = configured(args)
     interval, only = interval_of(args, config), parse_indices(args.only)
-    recording = make_recording(args)
+    recording = make_recording(args, config.limits())
     with _signals() as signals:
         source = open_source(args, config, sampler, interval=interval, only=only, tmux=config.tmux)
         try:

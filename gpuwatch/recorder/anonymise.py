@@ -11,22 +11,25 @@ import hashlib
 import os
 import shlex
 from collections.abc import Mapping
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
 from gpuwatch import model, programs
-from gpuwatch.alerts.alert import Alert
-from gpuwatch.alerts.rules import RULE_NAMES
-from gpuwatch.minute import Minute
 from gpuwatch.model import Declaration, Process, Snapshot
-from gpuwatch.recorder.recording_format import Commands, changes
-from gpuwatch.timeline import user_owner
 
 S = TypeVar("S", bound=msgspec.Struct)
-K = TypeVar("K")
-V = TypeVar("V")
+
+
+class Commands(StrEnum):
+    """How much of the command lines of processes is recorded."""
+
+    NAMES = "names"
+    """The name of the program, without arguments."""
+    ALL = "all"
+    ANONYMISED = "anonymised"
+    """Stand-ins, as for users, hosts, paths, containers and sessions."""
 
 
 class Treatment(Enum):
@@ -125,8 +128,6 @@ _CONSONANTS: Final = "bdfghjklmnprstvwz"
 _VOWELS: Final = "aeiou"
 _MOST_ARGUMENTS: Final = 1000
 """Arguments of one process that are remembered, at most."""
-_MOST_KEPT: Final = 5000
-"""Command lines and processes that are remembered for the texts of alerts, at most."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -151,16 +152,11 @@ def _arguments(command: str) -> tuple[str, ...]:
     return tuple([word for word in _words(command)[1:] if len(word) > _SHORT and word.rpartition("/")[2] != name])
 
 
-def _keep(kept: dict[K, V], key: K, value: V) -> None:
-    """Set the newest entry of a dict, and remove the oldest where there are too many."""
-    kept.pop(key, None)
-    kept[key] = value
-    if len(kept) > _MOST_KEPT:
-        del kept[next(iter(kept))]
-
-
 class Anonymiser:
-    """Function on snapshots and minutes that removes what a recording may not have; used from one thread."""
+    """Function on snapshots that removes what a recording may not have; used from one thread.
+
+    All else in a recording is made from the snapshots that it returns.
+    """
 
     def __init__(self, commands: Commands, key: bytes | None = None) -> None:
         """`key` replaces the random key of the stand-ins."""
@@ -169,16 +165,15 @@ class Anonymiser:
         self._stand_in = functools.lru_cache(maxsize=10_000)(self._make_stand_in)
         self._treated: dict[tuple[int, int], tuple[Process, Process]] = {}
         """Processes of the snapshot before, as they were and as they are recorded, by their key."""
-        self._hidden: dict[str, str] = {}
-        """Recorded text of each command line that was seen, the newest last."""
-        self._arguments: dict[int, tuple[str, ...]] = {}
-        """Arguments of the processes that were seen, by PID."""
+        self._arguments: dict[tuple[int, int], tuple[str, ...]] = {}
+        """Arguments of these processes."""
 
-    def snapshot(self, snapshot: Snapshot) -> Snapshot:
+    def __call__(self, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot as it is recorded."""
         if self._commands is Commands.ALL:
             return snapshot
         before, self._treated = self._treated, {}
+        self._arguments = {key: words for key, words in self._arguments.items() if key in before}
         # Not its GPUs, which have only texts that are kept.
         fields = self._values(Snapshot, {name: getattr(snapshot, name) for name in TREATMENTS[Snapshot]}, ())
         fields["processes"] = tuple([self._process(one, before) for one in snapshot.processes])
@@ -187,36 +182,6 @@ class Anonymiser:
         )
         return msgspec.structs.replace(snapshot, **fields)
 
-    def minute(self, minute: Minute) -> Minute:
-        """Return a minute as it is recorded."""
-        if self._commands is Commands.ALL:
-            return minute
-        changed: dict[str, Any] = {}
-        if self._commands is Commands.ANONYMISED:
-            changed = {
-                "values": {self._series(key): value for key, value in minute.values.items()},
-                "use": {gpu: {self._owner(key): use for key, use in uses.items()} for gpu, uses in minute.use.items()},
-                "users": {self._owner(key): self._person(name) for key, name in minute.users.items()},
-            }
-        return msgspec.structs.replace(
-            minute,
-            **changed,
-            alerts=tuple([self._alert(one) for one in minute.alerts]),
-            ended=tuple([self._alert(one) for one in minute.ended]),
-        )
-
-    def _series(self, key: str) -> str:
-        """Return the name of a series with a stand-in for its user."""
-        gpu, owner, metric = key.rsplit("/", 2)
-        return f"{gpu}/{self._owner(owner)}/{metric}"
-
-    def _owner(self, owner: str) -> str:
-        """Return the owner of a series (`timeline.user_owner`) with a stand-in for a user."""
-        kind, _, number = owner.partition(":")
-        if kind != "user" or not number.isdigit():
-            return owner
-        return user_owner(self._stand_in("uid", int(number), Treatment.UID))
-
     # -- processes ---------------------------------------------------------------------------------------------------
 
     def _process(self, process: Process, before: Mapping[tuple[int, int], tuple[Process, Process]]) -> Process:
@@ -224,15 +189,16 @@ class Anonymiser:
         known = before.get(process.key)
         if known is not None and known[0].command == process.command:
             was, treated = known
-            changed = self._values(Process, changes(was, process), self._arguments.get(process.pid, ()))
+            fields = {name: getattr(process, name) for name in process.__struct_fields__}
+            news = {name: value for name, value in fields.items() if value != getattr(was, name)}
+            changed = self._values(Process, news, self._arguments.get(process.key, ()))
             treated = msgspec.structs.replace(treated, **changed)
         else:
             # Its other texts may still quote the command line before.
-            before_it = self._arguments.get(process.pid, ()) if known is not None else ()
+            before_it = self._arguments.get(process.key, ())
             found = dict.fromkeys((*_arguments(process.command), *before_it))
-            _keep(self._arguments, process.pid, tuple(found)[:_MOST_ARGUMENTS])
-            treated = self._struct(process, self._arguments[process.pid])
-            _keep(self._hidden, process.command, treated.command)
+            self._arguments[process.key] = tuple(found)[:_MOST_ARGUMENTS]
+            treated = self._struct(process, self._arguments[process.key])
         self._treated[process.key] = (process, treated)
         return treated
 
@@ -293,53 +259,3 @@ class Anonymiser:
 
     def _hash(self, text: str) -> bytes:
         return hashlib.blake2b(text.encode("utf-8", "replace"), key=self._key, digest_size=8).digest()
-
-    # -- alerts ------------------------------------------------------------------------------------------------------
-
-    def _alert(self, alert: Alert) -> Alert:
-        """Return an alert as it is recorded."""
-        place = "" if alert.index is None else f" · GPU {alert.index}"
-        if self._commands is Commands.NAMES:
-            return msgspec.structs.replace(
-                alert,
-                title=self._without_arguments(alert, alert.title) or f"{alert.rule}{place}",
-                evidence=self._evidence(alert),
-                how=self._without_arguments(alert, alert.how),
-            )
-        rule = alert.rule if alert.rule in RULE_NAMES else str(self._stand_in("rule", alert.rule, _T.NAME))
-        subject = alert.subject.split()
-        return msgspec.structs.replace(
-            alert,
-            rule=rule,
-            host=_HOST,
-            subject=" ".join(map(self._subject, subject)),
-            title=f"{rule}{place}",
-            evidence="",
-            how="",
-            owners=tuple([self._person(one) for one in alert.owners]),
-        )
-
-    def _evidence(self, alert: Alert) -> str:
-        """Return the evidence of an alert; empty where it may quote a process that was never seen."""
-        is_known = all(pid in self._arguments for pid in alert.pids)
-        return self._without_arguments(alert, alert.evidence) if is_known else ""
-
-    def _without_arguments(self, alert: Alert, text: str) -> str:
-        """Return a text of an alert with program names for command lines; empty where an argument is or may be left."""
-        for command, recorded in sorted(self._hidden.items(), key=lambda one: -len(one[0])):
-            if command != recorded and command in text:
-                text = text.replace(command, recorded)
-        words = [word for pid in alert.pids for word in self._arguments.get(pid, ())]
-        return "" if any(word in text for word in words) else text
-
-    def _subject(self, word: str) -> str:
-        """Return a word of an alert's subject: `PID:START`, `uid:1001`, `GPU-…` and `xid` stay words of that form."""
-        kind, _, number = word.partition(":")
-        if kind == "uid" and number.isdigit():
-            return f"uid:{self._stand_in('uid', int(number), Treatment.UID)}"
-        is_number = kind.isdigit() and (not number or number.isdigit())
-        return (
-            word
-            if is_number or word.startswith(("xid", "GPU-", "index-"))
-            else str(self._stand_in("name", word, _T.NAME))
-        )

@@ -29,8 +29,8 @@ _SLOWEST: Final = 5.0
 _decoder: Final = msgspec.json.Decoder(dict[str, float])
 
 
-def write_minutes(connection: Connection, minutes: Sequence[Minute]) -> None:
-    """Write minutes, and delete those that are too old for the last one, inside an open transaction.
+def write_minutes(connection: Connection, minutes: Sequence[Minute], keep: float = KEEP) -> None:
+    """Write minutes, and delete those that began `keep` seconds before the last one, inside an open transaction.
 
     Only the values are stored: the rest of a minute is in the tables of events and usage.
     """
@@ -42,7 +42,7 @@ def write_minutes(connection: Connection, minutes: Sequence[Minute]) -> None:
         connection.execute("INSERT OR REPLACE INTO minutes VALUES (?, ?)", (int(one.at), body))
     newest = int(minutes[-1].at)
     # A minute to come is one of a clock that was wrong.
-    connection.execute("DELETE FROM minutes WHERE at < ? OR at > ?", (newest - KEEP, newest))
+    connection.execute("DELETE FROM minutes WHERE at < ? OR at > ?", (newest - keep, newest))
 
 
 def _without_small(values: Mapping[str, float]) -> dict[str, float]:

@@ -1,389 +1,332 @@
-"""Reader of recordings: finds the blocks of all files and parts, and reads snapshots and minutes, within bounds.
+"""Recording: a store with a table of snapshots, and its reader, which bounds what a file may cost.
 
-Foreign, torn and hostile files end in one UsageError, or in a block that is shorter: memory and time are bounded.
+A row of the table has the snapshots of ten seconds, compressed by lzma:
+
+    body     = standing, then one line of JSON for each snapshot
+    standing = {"idle": […], "alerts": […]}    what held before the first snapshot of the row
+
+All other tables are those of the store, made from the snapshots as they are recorded.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
+import lzma
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from gpuwatch import files
+from gpuwatch.alerts.alert import Alert
 from gpuwatch.errors import UsageError
+from gpuwatch.history import Idle, IdleTimes
 from gpuwatch.minute import Minute
 from gpuwatch.model import SCHEMA, Snapshot
-from gpuwatch.recorder.recording_format import (
-    BLOCK_S,
-    HEAD,
-    LARGEST_RATIO,
-    LARGEST_SNAPSHOTS,
-    LONGEST_HEADER,
-    LONGEST_LINE,
-    MINUTE,
-    MOST_LINES,
-    Codec,
-    First,
-    Header,
-    LastMinute,
-    codec_of,
-    merged,
-)
+from gpuwatch.recorder.minutes import read_minutes
+from gpuwatch.recorder.store import Events, StoreError, read_about, read_events, reading
 from gpuwatch.text import LIMIT, clean
-from gpuwatch.units import MAX_INTERVAL_S
+from gpuwatch.units import MAX_INTERVAL_S, format_moment
 
-MOST_BLOCKS: Final = 1_000_000
-"""Blocks of all files: two years of minutes."""
-_CHUNK: Final = 2**16
-"""Bytes that are read or decompressed at a time."""
-_SCAN: Final = 2**22
-"""Bytes that are searched for blocks at a time."""
+ROW_S: Final = 10.0
+"""Seconds of snapshots in one row: what is lost when gpuwatch is killed, at most."""
+LARGEST_ROW: Final = 16 * 2**20
+"""Bytes of the lines of a row after which the writer begins another."""
+LARGEST: Final = 2 * LARGEST_ROW
+"""Bytes of the lines of a row, at most; 8 GPUs and 43 processes have 40,000 in a snapshot."""
+_LARGEST_BODY: Final = 8 * 2**20
+"""Compressed bytes of a row, at most; those of the machine above have 7,000."""
+_MEMORY: Final = 16 * 2**20
+"""Bytes of memory of the decompressor, at most; preset 0 needs 1 MiB."""
+_MOST_LINES: Final = 1000
+"""Snapshots in a row, at most; 100 are made in ten seconds at the shortest interval."""
+MOST_ROWS: Final = 400_000
+"""Rows that are read, at most: the newest, 46 days."""
+_MOST_NOTES: Final = 20
 _LATEST: Final = 4102444800.0
 """Latest wall-clock time that is believed: the year 2100."""
 _GREATEST: Final = 2.0**63
 _GREAT: Final = re.compile(rb"[:,\[]-?(?:[0-9]{18}|[0-9.]+[eE])")
 """Number in JSON that may be greater, and is not in a string: there a quote precedes it."""
-_SET_BACK: Final = "the clock was set back; of a time that was recorded twice the later recording is read"
-_TIMES: Final = frozenset({"at", "taken", "since", "searched", "started", "raised", "seen", "ended"})
+_TIMES: Final = frozenset({"taken", "since", "searched", "started", "raised", "seen", "ended"})
 """Fields with wall-clock times."""
+_ODD_TIME: Final = re.compile(rb'"(?:%s)":(?!0[.,}]|[1-3]?[0-9]{1,9}[.,}]|null)' % b"|".join(map(str.encode, _TIMES)))
+"""Time that may be later, or before 1970."""
+_SET_BACK: Final = "the clock was set back; of a time that was recorded twice the later recording is read"
+_FORMER: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5": "Zstandard"}
+"""First bytes of the recordings of gpuwatch 0.1."""
+FORMER_SUFFIXES: Final = frozenset({".gz", ".zst"})
+"""Ends of their names."""
 
 
-class Block(NamedTuple):
-    """Place of one block."""
+class IdleTime(NamedTuple):
+    """Time for which a process has not run a kernel on a GPU: an entry of `history.IdleTimes`."""
 
-    at: float
+    gpu: str
+    """`Gpu.key`."""
+    pid: int
+    start: int
+    seconds: float
+    at_least: bool
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What held before the first snapshot of a row."""
+
+    idle: tuple[IdleTime, ...] = ()
+    alerts: tuple[Alert, ...] = ()
+
+    @property
+    def idle_times(self) -> IdleTimes:
+        """The idle times as a history has them."""
+        return {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in self.idle}
+
+
+class Row(NamedTuple):
+    """Place and times of one row."""
+
+    since: float
     """Wall-clock time of its first snapshot."""
+    until: float
+    """Wall-clock time of its last snapshot."""
     file: int
     """Index of its file in `Recording.paths`."""
-    offset: int
-    end: int
-    """Offset of the next block, or of the end of the file."""
+    id: int
 
 
-class DamagedError(Exception):
-    """Error in the contents of a block: what follows in it is not read."""
+class DamagedRowError(Exception):
+    """Error in a row: what follows in it is not read."""
 
 
-_decode_first: Final = msgspec.json.Decoder(First).decode
-_decode_minute: Final = msgspec.json.Decoder(LastMinute).decode
-_decode_line: Final = msgspec.json.Decoder(dict[str, Any]).decode
+def pack(standing: Standing, lines: Iterable[bytes]) -> bytes:
+    """Return the body of a row; `lines` are encoded snapshots."""
+    whole = b"".join([line + b"\n" for line in (msgspec.json.encode(standing), *lines)])
+    return lzma.compress(whole, check=lzma.CHECK_CRC32, preset=0)
+
+
+def unpack(body: bytes) -> list[bytes]:
+    """Return the lines of a row, the standing first; raises DamagedRowError."""
+    unpacker = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_MEMORY)
+    try:
+        whole = unpacker.decompress(body, LARGEST + 1)
+    except (lzma.LZMAError, EOFError, MemoryError):
+        raise DamagedRowError("it is damaged") from None
+    if not unpacker.eof or len(whole) > LARGEST:
+        raise DamagedRowError(f"it has more than {LARGEST >> 20} MiB")
+    lines = whole.split(b"\n", _MOST_LINES + 2)
+    if len(lines) > _MOST_LINES + 2:
+        raise DamagedRowError(f"it has more than {_MOST_LINES:,} snapshots")
+    return lines[:-1]
 
 
 class Recording:
-    """One recording: all blocks of its files and their parts, in the order of time; any thread may read it."""
+    """Recording of one host in one or several files; any thread may read it.
+
+    Each read opens its file and closes it again, so that no transaction is kept open beside a writer.
+    """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """Open the files with their parts, and find their blocks; raises UsageError where one is no recording.
-
-        The parts of `day.gz` are `day.1.gz`, `day.2.gz` and so on, beside it; the greatest number is the oldest part.
-        """
-        self.paths: list[Path] = []
-        """Files and parts."""
-        self.blocks: list[Block] = []
-        """All blocks, oldest first; never empty."""
+        """List the rows of all files; raises UsageError where one is no recording."""
+        self.paths = list(paths)
+        self.rows: list[Row] = []
+        """All rows, oldest first; never empty."""
         self.notes: list[str] = []
-        """What could not be read, in one line each."""
-        self._files: list[tuple[int, Codec]] = []
-        self._hosts: set[str] = set()
+        """What could not be read so far, in one line each."""
+        self.limits = ""
+        """Limits of the alerts of the last file, as JSON."""
+        hosts: set[str] = set()
+        for index in range(len(self.paths)):
+            hosts.add(self._add(index))
+        if len(hosts) > 1:
+            raise UsageError(f"recordings of different hosts: {', '.join(sorted(hosts))}")
+        self.host = hosts.pop()
+        self.rows.sort()
+        self.first: float = self.rows[0].since
+        """Wall-clock time of the first snapshot."""
+        self.last: float = self.rows[-1].until
+        """Wall-clock time of the last snapshot."""
+
+    def snapshots(self, at: float = 0.0, until: float = inf) -> Iterator[Snapshot]:
+        """Yield the snapshots from the row that has the time `at` on, oldest first, up to the row with `until`.
+
+        Of a damaged row `notes` gets a line, and the next row follows.
+        """
+        return self._read(self._rows(at, until))
+
+    def play(self, at: float) -> tuple[Standing, Iterator[Snapshot]]:
+        """Return what held before the row that has the time `at`, and the snapshots from that row on."""
+        rows = self._rows(at, inf)
         try:
-            for path in paths:
-                self._add(path)
-            self.blocks.sort()
-            newest = self.blocks[-1]
-            self.header: Header = read_header(*self._files[newest.file], newest.offset, newest.end)
-            """Header of the last block."""
-            self.host = self.header.host
-            if len(self._hosts) > 1:
-                raise UsageError(f"recordings of different hosts: {', '.join(sorted(self._hosts))}")
-            self.first: float = self.blocks[0].at
-            """Wall-clock time of the first snapshot."""
-            self.last: float = max((one.taken for one in self.snapshots(inf)), default=self.blocks[-1].at)
-            """Wall-clock time of the last snapshot that can be read."""
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> Recording:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the files."""
-        while self._files:
-            os.close(self._files.pop()[0])
+            standing = _convert(_decode_any(self._lines(rows[0])[0]), Standing)
+        except DamagedRowError as error:
+            self._note(rows[0], str(error))
+            standing = Standing()
+        return standing, self._read(rows)
 
     def minutes(self, since: float = 0.0, until: float = inf) -> Iterator[Minute]:
-        """Yield the minutes that begin in a span of wall-clock time, oldest first; those that are damaged are left out.
+        """Yield the stored minutes that began in a span of wall-clock time, oldest first."""
+        for path in self.paths:
+            with _explained(path), reading(path, named=True) as connection:
+                found = list(read_minutes(connection, since, until))
+            yield from found
 
-        A block has the minute before it.
-        """
-        for block in self.blocks[max(0, self._index(since)) :]:
-            if block.at > until + MAX_INTERVAL_S:
-                return
-            with contextlib.suppress(DamagedError):
-                minute = self._minute(block)
-                if minute is not None and since <= minute.at < until:
-                    yield minute
+    def events(self, since: float | None = None) -> Events:
+        """Return the events that had not ended before `since` (all for None), by their start; raises UsageError."""
+        parts = []
+        for path in self.paths:
+            with _explained(path):
+                parts.append(read_events(path, since, named=True))
+        return Events.joined(parts)
 
-    def snapshots(self, at: float = 0.0) -> Iterator[Snapshot]:
-        """Yield the snapshots from the block that has the time `at` on, oldest first.
+    def _rows(self, at: float, until: float) -> list[Row]:
+        first = max(0, bisect_right(self.rows, at, key=lambda row: row.since) - 1)
+        return [row for row in self.rows[first:] if row.since <= until]
 
-        A snapshot that is no later than the one before is left out, and one that is no earlier than the next block.
-        Where a block is damaged, `notes` gets a line, and the next block follows.
-        """
+    def _read(self, rows: Iterable[Row]) -> Iterator[Snapshot]:
         newest = -inf
-        blocks = self.blocks[max(0, self._index(at)) :]
-        for number, block in enumerate(blocks, 1):
-            after = blocks[number] if number < len(blocks) else None
+        for row in rows:
             try:
-                for snapshot in self._read(block):
-                    if after is not None and snapshot.taken >= after.at:
-                        if after.file == block.file:
-                            self._note(block, _SET_BACK)
-                        break
+                for line in self._lines(row)[1:]:
+                    snapshot = _read_snapshot(line)
+                    if not row.since <= snapshot.taken <= row.until:
+                        raise DamagedRowError("a snapshot is of another time")
                     if snapshot.taken > newest:
                         newest = snapshot.taken
                         yield snapshot
-            except DamagedError as error:
-                self._note(block, str(error))
+            except DamagedRowError as error:
+                self._note(row, str(error))
 
-    def _note(self, block: Block, words: str) -> None:
-        note = f"{clean(str(self.paths[block.file]))}: {words}"
-        if note not in self.notes:
-            self.notes.append(note)
-
-    def _index(self, at: float) -> int:
-        """Return the index of the last block that begins at a time or before; -1 where there is none."""
-        return bisect_right(self.blocks, at, key=lambda block: block.at) - 1
-
-    # -- files and blocks ----------------------------------------------------------------------------------------
-
-    def _add(self, path: Path) -> None:
-        """Open a file and its parts, and find their blocks; raises UsageError."""
-        codec = codec_of(path)
-        others = len(self.blocks)
-        for part in (*reversed([*parts_of(path)]), path):
-            file = _open(part)
-            if any(os.path.sameopenfile(file, other) for other, _ in self._files):
-                os.close(file)
-                continue
-            self._files.append((file, codec))
-            self.paths.append(part)
-            if size := os.fstat(file).st_size:  # a part was made a moment ago, and nothing is written yet
-                self._find_blocks(len(self._files) - 1, size)
-        if not self.blocks:
-            raise UsageError(f"{clean(str(path))}: the file is empty")
-        found = self.blocks[others:]
-        self.blocks[others:] = _without_replaced(found)
-        if len(self.blocks) - others < len(found):
-            self._note(found[-1], _SET_BACK)
-
-    def _find_blocks(self, index: int, size: int) -> None:
-        """Add the blocks of a file; raises UsageError where the file is no recording."""
-        path = clean(str(self.paths[index]))
-        file, codec = self._files[index]
-        found: list[tuple[float, int]] = []
-        for offset in _find_all(file, codec.magic, size):
-            try:
-                header = read_header(file, codec, offset, size)
-            except DamagedError:
-                if not offset:
-                    break  # another file, whatever its length
-                continue  # by chance, or damaged
-            if header.schema > SCHEMA:
-                raise UsageError(f"{path}: {newer(header)}")
-            if not offset:
-                self._hosts.add(header.host)
-            found.append((header.at, offset))
-            if len(self.blocks) + len(found) > MOST_BLOCKS:
-                raise UsageError(f"{path}: more than {MOST_BLOCKS:,} blocks")
-        if not found:
-            raise UsageError(f"{path}: not a recording of gpuwatch")
-        ends = [offset for _, offset in found[1:]] + [size]
-        self.blocks += [Block(at, index, offset, end) for (at, offset), end in zip(found, ends, strict=True)]
-
-    # -- lines ---------------------------------------------------------------------------------------------------
-
-    def _lines(self, block: Block) -> Iterator[bytearray]:
-        """Yield the lines of a block without its header."""
-        file, codec = self._files[block.file]
-        lines = read_lines(file, codec, block.offset, block.end)
-        next(lines, None)
+    def _lines(self, row: Row) -> list[bytes]:
+        """Read the lines of a row; raises DamagedRowError."""
+        asked = "SELECT body FROM snapshots WHERE id = ? AND typeof(body) = 'blob' AND length(body) <= ?"
+        path = self.paths[row.file]
+        try:
+            with reading(path, named=True) as connection:
+                found = connection.execute(asked, (row.id, _LARGEST_BODY)).fetchone()
+        except (StoreError, FileNotFoundError) as error:
+            raise DamagedRowError(files.words(error, None)) from None
+        if found is None:
+            raise DamagedRowError("it is damaged")
+        lines = unpack(found[0])
+        if not lines:
+            raise DamagedRowError("it is damaged")
         return lines
 
-    def _minute(self, block: Block) -> Minute | None:
-        """Read the minute of a block; None where it has none. Raises DamagedError."""
-        line = next(self._lines(block), bytearray())
-        if not line.startswith(MINUTE):
-            return None
-        try:
-            # A day has 1,440 of them, and looking at each value takes four times as long.
-            last = _decode_minute(line) if _is_plain(line) else _converted(_decoded(line), LastMinute)
-        except (ValueError, RecursionError):
-            raise DamagedError("a damaged line") from None
-        minute: Minute = last.minute
-        times = [at for one in (*minute.alerts, *minute.ended) for at in (one.raised, one.seen, one.ended or 0.0)]
-        if not all(0.0 <= at < _LATEST for at in (minute.at, *times)):
-            raise DamagedError("a number out of range")
-        return minute if minute.at < block.at else None  # else the clock was set back
+    def _note(self, row: Row, words: str) -> None:
+        self._add_note(f"{clean(str(self.paths[row.file]))}: the 10 s from {format_moment(row.since)}: {words}")
 
-    def _read(self, block: Block) -> Iterator[Snapshot]:
-        """Yield the snapshots of a block; raises DamagedError, and what follows in the block is not read."""
-        whole: dict[str, Any] = {}
-        longest = total = 0
-        for number, line in enumerate(self._lines(block)):
-            if number == MOST_LINES:
-                raise DamagedError(f"a block with more than {MOST_LINES:,} snapshots")
-            if not number and line.startswith(MINUTE):
-                continue
-            longest = max(longest, len(line))
-            total += longest
-            if total > LARGEST_SNAPSHOTS:
-                raise DamagedError(f"a block with snapshots of more than {LARGEST_SNAPSHOTS >> 20:,} MiB")
-            whole = merged(whole, _decoded(line))
-            snapshot = _converted(whole, Snapshot)
-            if snapshot.taken <= 0.0 or not 0.0 < snapshot.interval <= MAX_INTERVAL_S:
-                raise DamagedError("a damaged snapshot")
-            yield snapshot
+    def _add_note(self, note: str) -> None:
+        if note not in self.notes and len(self.notes) < _MOST_NOTES:
+            self.notes.append(note)
 
-
-def read_lines(file: int, codec: Codec, offset: int, end: int, longest: int = LONGEST_LINE) -> Iterator[bytearray]:
-    """Yield the complete lines of the block at an offset of a file; a torn end is left out.
-
-    Raises DamagedError for a line that is too long, and for a block that is too large for its compressed size.
-    """
-    rest = bytearray()
-    total, largest = 0, LARGEST_RATIO * (end - offset)
-    for data in _inflate(file, codec, offset, end, min(longest, _CHUNK)):
-        total += len(data)
-        if total > largest:
-            raise DamagedError(f"a block of more than {LARGEST_RATIO} times its compressed size")
-        rest += data
-        if b"\n" in data:
-            *lines, rest = rest.split(b"\n")
-            yield from lines
-        if len(rest) > longest:
-            raise DamagedError(f"a line of more than {longest >> 10:,} KiB")
+    def _add(self, index: int) -> str:
+        """Add the rows of a file, and return its host; raises UsageError."""
+        path = self.paths[index]
+        name = clean(str(path))
+        _refuse_former(path)
+        with _explained(path), reading(path, named=True) as connection:
+            if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'snapshots'").fetchone():
+                raise UsageError(f"{name}: it has events and use, and no snapshots; `--file` reads those")
+            schema, version = read_about(connection, "snapshots"), read_about(connection, "version")
+            if schema.isdigit() and int(schema[:9]) > SCHEMA:
+                by = f"recorded by gpuwatch {version[:20]} with schema {schema[:9]}"
+                raise UsageError(f"{name}: {by}, and this gpuwatch knows schema {SCHEMA}; install the newer one")
+            host, self.limits = read_about(connection, "host"), read_about(connection, "limits", 100_000)
+            asked = "SELECT since, until, id FROM snapshots ORDER BY since DESC LIMIT ?"
+            cells = connection.execute(asked, (MOST_ROWS + 1,)).fetchall()
+        rows = [Row(since, until, index, id) for since, until, id in cells if _are_times(since, until)]
+        if len(rows) < len(cells):
+            self._add_note(f"{name}: {len(cells) - len(rows)} rows are damaged")
+        if len(cells) > MOST_ROWS:
+            self._add_note(f"{name}: the newest {MOST_ROWS:,} rows are read")
+        kept = without_replaced(rows)
+        if len(kept) < len(rows):
+            self._add_note(f"{name}: {_SET_BACK}")
+        if not kept:
+            raise UsageError(f"{name}: nothing is recorded in it")
+        self.rows += kept
+        return host
 
 
-def _without_replaced(blocks: Sequence[Block]) -> list[Block]:
-    """Return blocks, given in the order in which they were written, without those that a later one replaces.
-
-    Where the clock was set back, a minute is recorded twice; the clock was right the second time.
-    """
-    kept: dict[float, list[Block]] = {}
-    for block in blocks:
-        same = kept.setdefault(block.at // BLOCK_S, [])
-        while same and same[-1].at >= block.at:
-            same.pop()
-        same.append(block)
-    return [block for same in kept.values() for block in same]
+def without_replaced(rows: Iterable[Row]) -> list[Row]:
+    """Return rows by time, without those of which a later row has the same time: the clock was set back in between."""
+    kept: list[Row] = []
+    for row in sorted(rows):
+        while kept and kept[-1].until >= row.since and kept[-1].id < row.id:
+            kept.pop()
+        if not kept or kept[-1].until < row.since:
+            kept.append(row)
+    return kept
 
 
-def _inflate(file: int, codec: Codec, offset: int, end: int, size: int) -> Iterator[bytes]:
-    """Yield the decompressed bytes of a block, at most `size` at a time, up to its end or where it is damaged."""
-    decompressor = codec.decompressor()
-    while offset < end:
-        try:
-            data = os.pread(file, min(size, end - offset), offset)
-        except OSError as error:
-            raise DamagedError(files.reason(error)) from None
-        if not data:  # it was cut while it was read
-            return
-        offset += len(data)
-        while True:
-            try:
-                out = decompressor.decompress(data, size)
-            except codec.errors:
-                return
-            if out:
-                yield out
-            if decompressor.eof:
-                return
-            data = getattr(decompressor, "unconsumed_tail", b"")
-            if not data and len(out) < size:
-                break
-
-
-def read_header(file: int, codec: Codec, offset: int, end: int) -> Header:
-    """Read the header of the block at an offset of a file; raises DamagedError."""
-    line = next(read_lines(file, codec, offset, end, LONGEST_HEADER), bytearray())
-    if not line.startswith(HEAD):
-        raise DamagedError("no header")
+def _refuse_former(path: Path) -> None:
+    """Raise UsageError where a file cannot be read, or is a recording of gpuwatch 0.1."""
     try:
-        header = _decode_first(line).block
-    except (ValueError, RecursionError):
-        raise DamagedError("a damaged header") from None
-    if not (0.0 <= header.at < _LATEST and 0.0 < header.interval <= MAX_INTERVAL_S):
-        raise DamagedError("a damaged header")
-    return msgspec.structs.replace(header, host=clean(header.host, 255), version=clean(header.version, 40))
-
-
-def newer(header: Header) -> str:
-    """Return in one line that a recording was written by a newer gpuwatch."""
-    by = f"recorded by gpuwatch {header.version[:20]} with schema {header.schema}"
-    return f"{by}, and this gpuwatch knows schema {SCHEMA}; install the newer one"
-
-
-def parts_of(path: Path) -> Iterator[Path]:
-    """Yield the older parts of a recording that exist, newest first: `day.1.gz`, `day.2.gz` of `day.gz`."""
-    number = 1
-    while (part := part_of(path, number)).exists():
-        yield part
-        number += 1
-
-
-def part_of(path: Path, number: int) -> Path:
-    """Return the path of an older part of a recording; 1 is the newest."""
-    return path.with_name(f"{path.name.removesuffix(path.suffix)}.{number}{path.suffix}")
-
-
-def _open(path: Path) -> int:
-    try:
-        return files.open_ordinary(path)
+        with open(files.open_ordinary(path), "rb") as file:
+            kind = _FORMER.get(file.read(2))
     except OSError as error:
         raise UsageError(f"{clean(str(path))}: {files.reason(error)}") from None
+    if kind:
+        raise UsageError(f"{clean(str(path))}: a recording of gpuwatch 0.1 ({kind}), which this one cannot read")
 
 
-def _find_all(file: int, magic: bytes, size: int) -> Iterator[int]:
-    """Yield each offset in a file at which some bytes stand; the first must be 0, else none is yielded."""
-    pattern = re.compile(re.escape(magic))
-    offset = 0
-    while offset < size:
-        data = os.pread(file, _SCAN, offset)
-        if not data or (not offset and not data.startswith(magic)):
-            return
-        for found in pattern.finditer(data):
-            yield offset + found.start()
-        if len(data) < len(magic) or offset + len(data) >= size:
-            return
-        offset += len(data) - len(magic) + 1
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Context that replaces the errors of a store by UsageError."""
+    try:
+        yield
+    except StoreError as error:
+        raise UsageError(str(error)) from None
+    except FileNotFoundError:
+        raise UsageError(f"{clean(str(path))}: No such file or directory") from None
 
 
-def _is_plain(line: bytearray) -> bool:
+# ---------------------------------------------------------------------------------------------------------------
+# Lines
+
+
+def _are_times(since: object, until: object) -> bool:
+    """Return whether a row may have these times: it has ten seconds, and one snapshot more."""
+    return (
+        isinstance(since, float)
+        and isinstance(until, float)
+        and 0.0 < since <= until < _LATEST
+        and until - since <= 2 * ROW_S
+    )
+
+
+def _read_snapshot(line: bytes) -> Snapshot:
+    """Decode a snapshot, with clean texts and believable numbers; raises DamagedRowError."""
+    try:
+        # Looking at each value takes four times as long.
+        snapshot = _decode_snapshot(line) if _is_plain(line) else _convert(_decode_any(line), Snapshot)
+    except (ValueError, RecursionError):
+        raise DamagedRowError("it is damaged") from None
+    if not 0.0 < snapshot.interval <= MAX_INTERVAL_S:
+        raise DamagedRowError("it is damaged")
+    return snapshot
+
+
+_decode_snapshot: Final = msgspec.json.Decoder(Snapshot).decode
+
+
+def _is_plain(line: bytes) -> bool:
     """Return whether a line has neither texts that `clean` would change nor numbers that `_checked` would refuse."""
     if not line.isascii() or b"\\" in line or not line.decode("ascii").isprintable():
         return False
-    return not _GREAT.search(line) and max(map(len, line.split(b'"'))) <= LIMIT
+    return not _GREAT.search(line) and not _ODD_TIME.search(line) and max(map(len, line.split(b'"'))) <= LIMIT
 
 
-def _decoded(line: bytearray) -> dict[str, Any]:
-    """Decode one line, with clean strings and believable numbers; raises DamagedError."""
+def _decode_any(line: bytes) -> Any:
+    """Decode one line, with clean texts and believable numbers; raises DamagedRowError."""
     try:
-        found: dict[str, Any] = _checked(_decode_line(line))
+        return _checked(msgspec.json.decode(line))
     except (ValueError, RecursionError):
-        raise DamagedError("a damaged line") from None
-    return found
+        raise DamagedRowError("it is damaged") from None
 
 
 def _checked(value: Any, name: str = "") -> Any:
@@ -395,12 +338,12 @@ def _checked(value: Any, name: str = "") -> Any:
     if kind is list:
         return [_checked(one) for one in value]
     if kind in (int, float) and not (0 <= value < _LATEST if name in _TIMES else -_GREATEST < value < _GREATEST):
-        raise DamagedError("a number out of range")
+        raise DamagedRowError("a number is out of range")
     return value
 
 
-def _converted(value: Any, kind: type[Any]) -> Any:
+def _convert(value: Any, kind: type[Any]) -> Any:
     try:
         return msgspec.convert(value, kind)
     except (ValueError, RecursionError):
-        raise DamagedError("a damaged line") from None
+        raise DamagedRowError("it is damaged") from None

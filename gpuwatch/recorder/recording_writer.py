@@ -1,63 +1,75 @@
-"""Writer of a recording: a sink that compresses each snapshot, and appends to the file every ten seconds.
+"""Writer of a recording: a sink that adds a row of snapshots, and what came of them, every ten seconds.
 
-All that may wait is done on a thread of its own. After an error (a full disk, a folder that is gone) it tries again
-with the next snapshots, in a new block; what was not written yet is lost, and counted.
+All that may wait is done on a thread of its own. Events, use and means are made again from the snapshots as they are
+recorded, so that nothing in the file says more than these.
 """
 
 from __future__ import annotations
 
-import os
-import stat
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from sqlite3 import Connection
+from typing import Final
 
 import msgspec
 
 from gpuwatch import __version__, files
+from gpuwatch.alerts.alert import TROUBLE, Alert
+from gpuwatch.alerts.engine import Engine
+from gpuwatch.alerts.limits import Limits
 from gpuwatch.errors import UsageError
-from gpuwatch.minute import Minute
-from gpuwatch.model import Snapshot, encode
-from gpuwatch.monitor import Frame
-from gpuwatch.recorder.anonymise import Anonymiser
-from gpuwatch.recorder.recording import DamagedError, newer, part_of, read_header
-from gpuwatch.recorder.recording_format import (
-    BLOCK_S,
-    SCHEMA,
-    Codec,
-    Commands,
-    First,
-    Header,
-    LastMinute,
-    changes,
-    codec_of,
+from gpuwatch.history import History, HistoryView, Idle, IdleTimes
+from gpuwatch.minute import Minute, MinuteMaker
+from gpuwatch.model import SCHEMA, Snapshot, encode
+from gpuwatch.monitor import Frame, seconds_suspended
+from gpuwatch.recorder.anonymise import Anonymiser, Commands
+from gpuwatch.recorder.minutes import write_minutes
+from gpuwatch.recorder.recorder import NOT_RUNNING
+from gpuwatch.recorder.recording import FORMER_SUFFIXES, LARGEST_ROW, ROW_S, IdleTime, Standing, pack
+from gpuwatch.recorder.status_file import boot
+from gpuwatch.recorder.store import (
+    UNWATCHED,
+    Gap,
+    Store,
+    StoreError,
+    delete_before,
+    lock_path,
+    read_about,
+    read_events,
+    reading,
+    used_bytes,
+    write_about,
+    write_events,
 )
+from gpuwatch.recorder.usage import Batch, Tally, joined, write_usage
 from gpuwatch.text import clean
 from gpuwatch.threads import Worker
-from gpuwatch.units import MIB
+from gpuwatch.units import GIB
 
-SIZE: Final = 256 * MIB
-"""Default size in bytes at which a file becomes a part."""
-PARTS: Final = 8
-"""Default number of parts that are kept."""
-FLUSH_S: Final = 10.0
-"""Seconds between two writes to the file: what is lost when gpuwatch is killed, at most. Also the pause after an
-error."""
+SIZE: Final = 2 * GIB
+"""Default size in bytes beyond which the oldest snapshots are deleted."""
+MOST_ROWS: Final = 12
+"""Rows that wait for a slow or full disk, at most; beyond that the oldest is lost, and counted."""
 MOST_WAITING: Final = 120
-"""Frames that wait for a slow disk, at most; beyond that they are lost, and counted."""
+"""Snapshots that wait for the thread, at most; beyond that they are lost, and counted."""
 _SLOW: Final = 30.0
 """Seconds after which a disk that does not answer is reported."""
+_FOREVER: Final = 1e9
+"""Seconds for which a recording keeps its means."""
 
-_encode: Final = msgspec.json.Encoder().encode
+
+class WaitingRow(msgspec.Struct, frozen=True):
+    """Row that is not written yet."""
+
+    since: float
+    until: float
+    count: int
+    body: bytes
 
 
 class RecordingWriter:
-    """Sink that appends every snapshot to a recording.
-
-    The file is opened anew where it was moved or removed, and becomes the part `day.1.gz` where it is too large.
-    """
+    """Sink that records every snapshot in a store of its own."""
 
     name = "recording"
 
@@ -66,50 +78,56 @@ class RecordingWriter:
         path: Path,
         *,
         size: int = SIZE,
-        parts: int = PARTS,
         commands: Commands = Commands.NAMES,
-        pace: float = FLUSH_S,
+        limits: Limits | None = None,
+        pace: float = ROW_S,
     ) -> None:
-        """Open the file, or create it; raises UsageError where it cannot be used.
+        """Create the file, or open it to add to it; raises UsageError where it cannot be used.
 
-        `size` is in bytes, 0 for no limit; `parts` is the number of older parts that are kept. Stand-ins last for one
-        run, so an anonymised recording begins with a new file.
+        `size` is in bytes, 0 for no limit; `pace` is the seconds of a row.
         """
-        self._path, self._codec = path, codec_of(path)
-        self._size, self._parts, self._pace = size, parts, pace
-        self._commands, self._anonymiser = commands, Anonymiser(commands)
-        self._waiting: deque[Frame] = deque()
+        self._path, self._size, self._commands, self._pace = path, size, commands, pace
+        self._waiting: deque[tuple[Snapshot, float, IdleTimes]] = deque()
         self._newest: Snapshot | None = None
-        # What follows belongs to the worker.
-        self._file: int | None = None
-        self._host = ""
-        """Host of which the file is a recording; empty for an empty file."""
-        self._block: Any = None
-        """Compressor of the block that is being written; None between two blocks."""
-        self._began = 0.0
-        """Wall-clock time of the first snapshot of that block."""
-        self._last: Snapshot | None = None
-        """Snapshot before, in that block."""
-        self._ready: list[bytes] = []
-        """Compressed bytes that are not written yet."""
-        self._count = 0
-        """Snapshots in them."""
-        self._minute: Minute | None = None
-        """Minute that the next block begins with."""
-        self._error = ""
         self._lost = 0
-        self._at = time.monotonic()
-        """Time of the last write, or of the last error."""
+        self._error = ""
         self._busy: float | None = None
         """Time at which a call began that may wait for the disk."""
+        self._retry_at = 0.0
+        # What follows belongs to the worker.
+        self._anonymise = Anonymiser(commands)
+        limits = limits or Limits()
+        # The name of a user's own rule may be that of a person.
+        self._limits = msgspec.structs.replace(limits, custom=()) if commands is Commands.ANONYMISED else limits
+        self._history, self._engine = History(), Engine(self._limits)
+        self._tally, self._minutes = Tally(), MinuteMaker()
+        self._last: Snapshot | None = None
+        """Last snapshot, as it is recorded."""
+        self._alerts: tuple[Alert, ...] = ()
+        """Alerts that hold after it."""
+        self._standing = Standing()
+        """What held before the row that is being made."""
+        self._lines: list[bytes] = []
+        """Snapshots of that row."""
+        self._since = 0.0
+        self._began = 0.0
+        """Time on the monotonic clock at which that row began."""
+        self._rows: deque[WaitingRow] = deque()
+        self._changed: dict[str, Alert] = {}
+        """Events that are to be written, by id."""
+        self._gaps: list[Gap] = []
+        self._batch = Batch()
+        self._means: list[Minute] = []
+        self._host, self._until, self._open = "", 0.0, tuple[Alert, ...]()
+        """Host of the recording before this run, its last time, and the events that held then."""
+        self._store = Store(path, private=False, recording=True)
+        self._lock = files.FileLock(lock_path(path), private=False)
         try:
-            self._open()
-            if commands is Commands.ANONYMISED and self._length():
-                self._rotate()
-                self._open()
-        except OSError as error:
-            self._close()
-            raise UsageError(f"--record: {clean(str(path))}: {files.reason(error)}") from None
+            self._prepare()
+        except (StoreError, OSError) as error:
+            self._lock.release()
+            words = str(error) if isinstance(error, StoreError) else f"{clean(str(path))}: {files.reason(error)}"
+            raise UsageError(f"--record: {words}; give a new file, or a recording of gpuwatch") from None
         self._worker = Worker("gpuwatch-recording", self._task, last=self._leave)
 
     @property
@@ -127,9 +145,12 @@ class RecordingWriter:
         """Queue the snapshot of a frame; returns at once."""
         if frame.snapshot is self._newest or not frame.snapshot.host:
             return
+        idle: IdleTimes = {}
+        if self._newest is None:  # what was known before the recording
+            idle = {**_idle_times(frame.snapshot, frame.history), **(frame.kept or {})}
         self._newest = frame.snapshot
         if len(self._waiting) < MOST_WAITING:
-            self._waiting.append(frame)
+            self._waiting.append((frame.snapshot, seconds_suspended(), idle))
         else:
             self._lost += 1
         self._worker.wake()
@@ -138,188 +159,160 @@ class RecordingWriter:
         """Write what waits, and give up after `seconds`."""
         self._worker.close(seconds)
 
-    # -- blocks, in the worker ---------------------------------------------------------------------------------------
+    # -- the file ------------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Lock the file, and create it or read where it ended; raises StoreError, OSError and UsageError."""
+        name = clean(str(self._path))
+        if self._path.suffix in FORMER_SUFFIXES:
+            raise StoreError(f"{name}: a recording is no {self._path.suffix} file; try {self._path.stem}.gpuwatch")
+        if not self._lock.acquire():
+            raise StoreError(f"{name}: another gpuwatch records to it")
+        try:
+            with reading(self._path) as connection:
+                if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'snapshots'").fetchone():
+                    raise StoreError(f"{name}: it is a store without snapshots")
+                self._host = read_about(connection, "host")
+                self._until = connection.execute("SELECT max(until) FROM snapshots").fetchone()[0] or 0.0
+            self._open = read_events(self._path).open
+        except FileNotFoundError:
+            pass
+        except StoreError:
+            if self._path.lstat().st_size:  # an empty file is as good as none
+                raise
+        if self._host and self._commands is Commands.ANONYMISED:
+            raise StoreError(f"{name}: the stand-ins of --anonymise last for one run")
+        self._store.write(self._write_facts)
+
+    def _write_facts(self, connection: Connection) -> None:
+        write_about(connection, "snapshots", str(SCHEMA))
+        write_about(connection, "version", __version__)
+        write_about(connection, "commands", self._commands.value)
+        write_about(connection, "limits", msgspec.json.encode(self._limits).decode())
+
+    # -- snapshots, in the worker --------------------------------------------------------------------------------
 
     def _task(self) -> float | None:
         while self._waiting:
-            self._run(lambda: self._add(self._waiting.popleft()))
-        if self._block is None:
-            return None
-        left = self._pace - (time.monotonic() - self._at)
-        if left <= 0:
-            self._run(lambda: self._flush(self._codec.part))
-        return max(left, 0.0) or self._pace
+            try:
+                self._add(*self._waiting.popleft())
+            except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
+                self._error, self._lost = f"{type(error).__name__}: {error}", self._lost + 1
+            self._write()
+        if self._lines and time.monotonic() >= self._began + self._pace:
+            self._end_row()
+        self._write()
+        due = [self._began + self._pace] * bool(self._lines) + [self._retry_at] * bool(self._rows)
+        return max(0.0, min(due) - time.monotonic()) if due else None
 
     def _leave(self) -> None:
         self._task()
-        if self._block is not None:
-            self._run(lambda: self._flush(self._codec.end))
-        self._close()
+        minute = self._minutes.finish()
+        self._means += [minute] if minute is not None else []
+        if self._lines:
+            self._end_row()
+        self._retry_at = 0.0
+        self._write()
+        self._lock.release()
 
-    def _run(self, step: Callable[[], None]) -> None:
-        """Run a step; after an error begin a new block, after a pause."""
-        try:
-            step()
-        except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
-            self._error = files.reason(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-            self._lost += self._count
-            self._busy, self._at = None, time.monotonic()
-            self._abandon()
-            self._close()
-
-    def _add(self, frame: Frame) -> None:
-        snapshot = frame.snapshot
-        if frame.minute is not None:
-            self._minute = self._anonymiser.minute(frame.minute)
-        if self._error and time.monotonic() - self._at < self._pace:
-            self._lost += 1
-            return
-        self._count += 1
-        snapshot = self._anonymiser.snapshot(snapshot)
-        if self._last is not None and (
-            snapshot.taken // BLOCK_S != self._began // BLOCK_S
-            or snapshot.taken < self._last.taken  # the clock was set back
-            or self._is_moved()
-        ):
-            self._end_block()
-            self._count = 1  # this snapshot
-        if self._block is None:
-            self._begin(snapshot)
-        self._put(encode(snapshot) if self._last is None else _encode(changes(self._last, snapshot)))
-        self._last = snapshot
-
-    def _begin(self, snapshot: Snapshot) -> None:
-        """Begin a block, in a new file where the present one is full, or was moved or removed."""
-        if self._file is not None and self._is_moved():
-            self._close()
-        self._busy = time.monotonic()
-        if self._file is None:
-            self._open()
-        if self._size and self._length() >= self._size:
-            self._rotate()
-            self._open()
-        self._busy = None
+    def _add(self, snapshot: Snapshot, slept: float, idle: IdleTimes) -> None:
+        """Add a snapshot to the row, and to events, use and means; `slept` is as in `History.add`."""
+        snapshot = self._anonymise(snapshot)
+        now = snapshot.monotonic
         if self._host not in ("", snapshot.host):
-            raise files.UnsafePathError(f"it is a recording of {self._host}, and this is {snapshot.host}")
+            self._error, self._lost = f"it is a recording of {self._host}, and this is {snapshot.host}", self._lost + 1
+            return
+        last = self._last
+        if last is None:
+            self._begin(snapshot, slept, idle)
+        elif 0.0 <= last.taken - snapshot.taken < ROW_S:
+            return  # a late one
+        elif snapshot.taken - last.taken >= UNWATCHED:
+            self._gaps.append(Gap(last.taken, snapshot.taken))
+        if self._lines and not 0.0 <= snapshot.taken - self._since < self._pace:
+            self._end_row()
+        if not self._lines:
+            times = _idle_times(last, self._history.view) if last else {}
+            self._standing = Standing(tuple([IdleTime(*key, *one) for key, one in times.items()]), self._alerts)
+            self._since, self._began = snapshot.taken, time.monotonic()
+        view = self._history.add(snapshot, now, slept)
+        changes = self._engine.update(snapshot, view, now, snapshot.taken)
+        alerts, cleared = changes.active, [one for one in changes.cleared if one.rule != TROUBLE]
+        minute = self._minutes.add(snapshot, view)
+        self._means += [minute] if minute is not None else []
+        self._tally.add(Frame(snapshot, now, view, alerts, raised=changes.raised, cleared=changes.cleared))
+        self._changed |= {one.id: one for one in (*alerts, *cleared)}
+        self._lines.append(encode(snapshot))
+        self._alerts, self._last = alerts, snapshot
+        if sum(map(len, self._lines)) > LARGEST_ROW:
+            self._end_row()
+
+    def _begin(self, snapshot: Snapshot, slept: float, idle: IdleTimes) -> None:
+        """Go on from where the recording ended, if that was not long ago."""
         self._host = snapshot.host
-        self._block = self._codec.compressor()
-        self._began = snapshot.taken
-        header = Header(
-            version=__version__,
-            host=snapshot.host,
-            at=snapshot.taken,
-            interval=snapshot.interval,
-            commands=self._commands,
+        self._history.restore_idle(idle, snapshot.monotonic + slept)
+        if snapshot.taken - self._until < UNWATCHED:
+            self._engine.restore(self._open, snapshot.monotonic, snapshot.taken)
+        elif self._until:
+            self._gaps.append(Gap(self._until, snapshot.taken))
+            for one in self._open:
+                ended = max(self._until, one.seen)
+                lasted = max(one.lasted, ended - one.raised)
+                over = msgspec.structs.replace(one, ended=ended, lasted=lasted, how=NOT_RUNNING)
+                self._changed[one.id] = over
+
+    def _end_row(self) -> None:
+        assert self._last is not None
+        self._rows.append(
+            WaitingRow(self._since, self._last.taken, len(self._lines), pack(self._standing, self._lines))
         )
-        self._put(_encode(First(header)))
-        if self._minute is not None:
-            self._put(_encode(LastMinute(self._minute)))
-            self._minute = None
+        self._lines = []
+        self._batch = joined([self._batch, self._tally.pop()])
+        if len(self._rows) > MOST_ROWS:
+            self._lost += self._rows.popleft().count
 
-    def _end_block(self) -> None:
-        """End the block in its file, also where that was moved; what belongs to a removed file is lost."""
-        assert self._file is not None
-        if os.fstat(self._file).st_nlink:
-            self._flush(self._codec.end)
-        else:
-            self._lost += self._count - 1
-            self._abandon()
-
-    def _is_moved(self) -> bool:
-        """Return whether the file was moved or removed."""
-        assert self._file is not None
-        self._busy = time.monotonic()
-        is_moved = not files.is_same_file(os.fstat(self._file), self._path)
-        self._busy = None
-        return is_moved
-
-    def _put(self, line: bytes) -> None:
-        self._ready.append(self._block.compress(line + b"\n"))
-
-    def _flush(self, mode: int) -> None:
-        """Write what is compressed to the file."""
-        assert self._file is not None
-        self._busy = time.monotonic()
-        self._ready.append(self._block.flush(mode))
-        files.write_all(self._file, b"".join(self._ready))
-        self._busy, self._at, self._error, self._lost = None, time.monotonic(), "", 0
-        self._ready.clear()
-        self._count = 0
-        if mode == self._codec.end:
-            self._abandon()
-
-    def _abandon(self) -> None:
-        """Begin a new block with the next snapshot."""
-        self._block, self._last, self._count = None, None, 0
-        self._ready.clear()
-
-    # -- files -------------------------------------------------------------------------------------------------------
-
-    def _open(self) -> None:
-        """Open the file for appending; raises OSError where it is no recording, or another gpuwatch writes it."""
-        self._file, self._host = _open_recording(self._path, self._codec, os.O_CREAT)
-        if not files.try_lock(self._file):
-            raise files.UnsafePathError("another gpuwatch records to it")
-
-    def _length(self) -> int:
-        assert self._file is not None
-        return os.fstat(self._file).st_size
-
-    def _close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    def _rotate(self) -> None:
-        """Make the file the newest part, and remove the oldest; raises OSError where another file is in the way."""
-        numbers = [number for number in range(1, self._parts + 1) if os.path.lexists(part_of(self._path, number))]
-        for number in numbers:
-            part = part_of(self._path, number)
+    def _write(self) -> None:
+        """Write the rows that wait, one a transaction; after an error try again later."""
+        while self._rows and time.monotonic() >= self._retry_at:
+            self._busy = time.monotonic()
             try:
-                os.close(_open_recording(part, self._codec)[0])
-            except OSError as error:
-                raise files.UnsafePathError(f"it is full, and {part.name}: {files.reason(error)}") from None
-        free = next((number for number in range(1, self._parts + 1) if number not in numbers), self._parts)
-        for number in range(free, 1, -1):
-            part_of(self._path, number - 1).replace(part_of(self._path, number))
-        if self._parts:
-            self._path.replace(part_of(self._path, 1))
-        else:
-            self._path.unlink()
-        self._close()
+                self._store.write(self._write_row)
+            except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
+                self._error = str(error) if isinstance(error, StoreError) else files.words(error, None)
+                self._retry_at = time.monotonic() + ROW_S
+            else:
+                self._rows.popleft()
+                self._changed, self._gaps, self._batch, self._means = {}, [], Batch(), []
+                self._error, self._lost = "", 0
+            self._busy = None
+
+    def _write_row(self, connection: Connection) -> None:
+        row = self._rows[0]
+        self._write_facts(connection)
+        write_events(connection, self._changed.values(), self._gaps, row.until)
+        write_usage(connection, self._batch, boot() if self._commands is not Commands.ANONYMISED else "")
+        write_minutes(connection, self._means, _FOREVER)
+        cells = (row.since, row.until, row.count, row.body)
+        connection.execute("INSERT INTO snapshots (since, until, count, body) VALUES (?, ?, ?, ?)", cells)
+        if self._size:
+            _delete_oldest(connection, self._size)
 
 
-def _open_recording(path: Path, codec: Codec, flags: int = 0) -> tuple[int, str]:
-    """Open a recording of ours, or an empty file, for appending; raises OSError, also for another file.
-
-    Return the file, and the host of which it is a recording.
-    """
-    host = ""
-    with files.opened_folder(path.parent, private=False) as folder:
-        try:
-            file = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-        except FileNotFoundError:
-            pass
-        else:
-            try:
-                host = _check(file, codec)
-            finally:
-                os.close(file)
-        # It makes the file private, so another one must not come so far.
-        return files.open_file(folder, path.name, os.O_WRONLY | os.O_APPEND | flags), host
+def _delete_oldest(connection: Connection, size: int) -> None:
+    """Delete the oldest rows, and what is older than the others, until the store uses at most `size` bytes."""
+    before = None
+    while used_bytes(connection) > size:
+        rows = connection.execute("SELECT id FROM snapshots ORDER BY id LIMIT 13").fetchall()
+        if len(rows) < 2:
+            return
+        connection.executemany("DELETE FROM snapshots WHERE id = ?", rows[: min(12, len(rows) - 1)])
+        (before,) = connection.execute("SELECT min(since) FROM snapshots").fetchone()
+    if before is not None:
+        delete_before(connection, before)
+        connection.execute("DELETE FROM minutes WHERE at < ?", (before - 60,))
 
 
-def _check(file: int, codec: Codec) -> str:
-    """Return the host of an open recording, empty for an empty file; raises OSError where nothing may be appended."""
-    facts = os.fstat(file)
-    if not stat.S_ISREG(facts.st_mode):
-        raise files.UnsafePathError("it is not a regular file")
-    if not facts.st_size:
-        return ""
-    try:
-        header = read_header(file, codec, 0, facts.st_size)
-    except DamagedError:
-        raise files.UnsafePathError("it is there, and is no recording; choose another name") from None
-    if header.schema > SCHEMA:
-        raise files.UnsafePathError(newer(header))
-    return header.host
+def _idle_times(snapshot: Snapshot, history: HistoryView) -> dict[tuple[str, int, int], Idle]:
+    keys = [(gpu.key, one.pid, one.start) for gpu in snapshot.gpus for one in gpu.holdings]
+    times = {key: history.idle(*key) for key in keys}
+    return {key: idle for key, idle in times.items() if idle is not None}

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from math import floor, inf
+from math import inf
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -20,9 +20,11 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.declared.facts import Share
-from gpuwatch.history import History, Idle
-from gpuwatch.minute import MINUTE, Minute, MinuteMaker
+from gpuwatch.history import History
+from gpuwatch.minute import Minute
 from gpuwatch.model import Snapshot
+from gpuwatch.recorder.recording import Standing
+from gpuwatch.recorder.store import Events
 from gpuwatch.threads import Worker
 from gpuwatch.timeline import DAY, Timeline
 
@@ -45,18 +47,23 @@ _HOUR: Final = 3600.0
 
 
 class RecordingReader(Protocol):
-    """Methods of `recording.reader.Recording` that a replay calls, some of them on two threads at a time."""
+    """Methods of `recording.Recording` that a replay calls, some of them on two threads at a time."""
 
     first: float
     last: float
     notes: list[str]
     """What could not be read so far, in one line each."""
+    limits: str
+    """Limits of the recorded alerts, as JSON."""
 
     def minutes(self, since: float = 0.0, until: float = inf) -> Iterator[Minute]:
         """Yield the minutes that begin in a span of wall-clock time, oldest first."""
 
-    def snapshots(self, at: float = 0.0) -> Iterator[Snapshot]:
-        """Yield the snapshots from about a minute before `at` on, or earlier, oldest first."""
+    def play(self, at: float) -> tuple[Standing, Iterator[Snapshot]]:
+        """Return what held a moment before `at`, and the snapshots from then on, oldest first."""
+
+    def events(self) -> Events:
+        """Return all recorded events, in the order of their start."""
 
 
 class Playback(NamedTuple):
@@ -98,6 +105,7 @@ class Replay:
         self._changed = threading.Condition()
         # Guarded by `_changed`:
         self._target: float | None = recording.first if at is None else at
+        self._onwards = False
         self._steps = 0
         self._playing = True
         self._speed = 1.0
@@ -120,8 +128,11 @@ class Replay:
         self._drawn = 0.0
         """Time on the clock at which that was."""
         self._gap: tuple[float, float] | None = None
+        self._own_notes: list[str] = []
+        if limits is not None and recording.limits not in ("", msgspec.json.encode(limits).decode()):
+            self._own_notes = ["alerts are judged by your limits, which differ from those of the recording"]
         self._worker = Worker("gpuwatch-minutes")
-        self._events = self._worker(lambda: events_of(all_minutes(recording, limits)))
+        self._events = recording.events().alerts
 
     # -- what the user does ----------------------------------------------------------------------------------------
 
@@ -154,30 +165,28 @@ class Replay:
             self._steps += by
             self._changed.notify()
 
-    def seek(self, at: float) -> None:
-        """Show the last snapshot up to a wall-clock time, or the first of all; a later call replaces this one."""
+    def seek(self, at: float, *, onwards: bool = False) -> None:
+        """Show the last snapshot up to a wall-clock time, or the first of all; a later call replaces this one.
+
+        With `onwards`, where that is no later one than now, the next one is shown: a gap is crossed.
+        """
         with self._changed:
+            self._onwards = onwards
             self._target, self._steps = min(max(at, self._recording.first), self._recording.last), 0
             self._changed.notify()
 
     def events(self) -> tuple[Alert, ...]:
-        """Return all events of the recording as they were last seen, in the order of their start; may take seconds."""
-        found: tuple[Alert, ...] = self._events.result()
-        return found
+        """Return all events of the recording as they were last seen, in the order of their start."""
+        return self._events
 
     @property
     def notes(self) -> Sequence[str]:
-        """What could not be read of the recording so far, in one line each."""
-        return self._recording.notes
+        """What the viewer should know of the recording so far, in one line each."""
+        return [*self._own_notes, *(f"not all can be read: {note}" for note in self._recording.notes)]
 
     def load_older(self, timeline: Timeline, until: float) -> None:
         """Add the means of the day before a wall-clock time to a timeline; may take seconds."""
         timeline.load(self._recording.minutes(until - DAY, until))
-
-    @property
-    def has_read_events(self) -> bool:
-        """Whether `events` answers at once."""
-        return self._events.done()
 
     # -- the source ------------------------------------------------------------------------------------------------
 
@@ -197,8 +206,11 @@ class Replay:
             if self._closed:
                 return None
             target, steps, self._target, self._steps = self._target, self._steps, None, 0
+            shown, onwards, self._onwards = self._shown, self._onwards, False
         if target is not None:
             self._move(target)
+            if onwards and self._newest is not None and self._newest.taken <= shown and self._take():
+                self._set_anchor(self._newest.taken)
         if steps < 0 and self._past:
             self._move(self._past[max(0, len(self._past) - 1 + steps)])
         elif steps > 0:
@@ -287,12 +299,14 @@ class Replay:
                 self._worker(partial(self._load_hour, self._history, newest.taken))
 
     def _begin(self, at: float) -> None:
-        """Begin anew at a time or up to a minute before it, with what was known then."""
-        self._snapshots = self._recording.snapshots(at)
+        """Begin anew at a time or a moment before it, with what was known then."""
+        standing, self._snapshots = self._recording.play(at)
         self._ahead, self._newest, self._gap = next(self._snapshots, None), None, None
         self._past.clear()
         first = at if self._ahead is None else self._ahead.taken
-        self._history, self._engine = _begin_after(self._minute_before(first), first, self._limits)
+        self._history, self._engine = History(), Engine(self._limits)
+        self._history.restore_idle(standing.idle_times, first)
+        self._engine.restore(standing.alerts, first, first)
         self.restart(self._history, self._engine)
 
     def _load_hour(self, history: History, until: float) -> None:
@@ -325,57 +339,10 @@ class Replay:
             return None
         return newest.taken, ahead.taken
 
-    def _minute_before(self, at: float) -> Minute | None:
-        """Return the last minute that had ended at a wall-clock time; None where it was not recorded."""
-        start = floor(at / MINUTE) * MINUTE - MINUTE
-        if start <= self._recording.first - MINUTE:  # there is nothing to search for
-            return None
-        return next(self._recording.minutes(start, start + 1.0), None)
-
-
-def _begin_after(minute: Minute | None, at: float, limits: Limits | None) -> tuple[History, Engine]:
-    """Return a history and an engine with the idle times and alerts at the end of a minute; `at` is the time now."""
-    history, engine = History(), Engine(limits)
-    if minute is not None:
-        idle = {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in minute.idle}
-        history.restore_idle(idle, at)
-        engine.restore(minute.alerts, at, at)
-    return history, engine
-
 
 def gap_limit(snapshot: Snapshot) -> float:
     """Return the seconds without another snapshot from which on there is a gap after this one."""
     return max(GAP, _GAP_INTERVALS * snapshot.interval)
-
-
-def all_minutes(recording: RecordingReader, limits: Limits | None = None) -> Iterator[Minute]:
-    """Yield all minutes of a recording, oldest first; the last one, which no block has, is made from its snapshots.
-
-    Of a recording without minutes those of the last hour are made.
-    """
-    minute: Minute | None = None
-    for minute in recording.minutes():
-        yield minute
-    end = recording.last - _HOUR if minute is None else minute.at + MINUTE
-    maker = MinuteMaker()
-    history, engine = _begin_after(minute, end, limits)
-    for snapshot in recording.snapshots(end):
-        if snapshot.taken < end:
-            continue
-        view = history.add(snapshot, snapshot.taken)
-        changes = engine.update(snapshot, view, snapshot.taken, snapshot.taken)
-        made = maker.add(snapshot, view, changes.active, changes.cleared)
-        if made is not None:
-            yield made
-    made = maker.finish()
-    if made is not None:
-        yield made
-
-
-def events_of(minutes: Iterable[Minute]) -> tuple[Alert, ...]:
-    """Return the events of minutes, each as it was last seen, in the order of their start."""
-    found = {alert.id: alert for minute in minutes for alert in (*minute.alerts, *minute.ended)}
-    return tuple(sorted(found.values(), key=lambda alert: alert.raised))
 
 
 def events_until(events: Iterable[Alert], at: float) -> tuple[Alert, ...]:

@@ -22,7 +22,7 @@ import re
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from sqlite3 import Connection
@@ -41,6 +41,9 @@ VERSION: Final = 1
 """Value of `PRAGMA user_version`."""
 PATIENCE: Final = 10.0
 """Seconds to wait for another process that writes, at most, and seconds that a query may take."""
+
+_COPY_S: Final = 600.0
+"""Seconds that a copy may take, at most."""
 
 _SCHEMA: Final = (
     "CREATE TABLE about (name TEXT PRIMARY KEY, value) WITHOUT ROWID",
@@ -70,7 +73,14 @@ _SCHEMA: Final = (
     # A minute is named by its start; `body` is the values of `minute.Minute` as JSON, compressed by zlib.
     "CREATE TABLE minutes (at INTEGER PRIMARY KEY, body BLOB NOT NULL)",
 )
-_NAMES: Final = frozenset(words.split()[2] for words in _SCHEMA)
+_SNAPSHOTS: Final = (
+    # In a recording alone. A row has the snapshots of ten seconds; `recording.py` says what `body` is.
+    """CREATE TABLE snapshots (id INTEGER PRIMARY KEY, since REAL NOT NULL, until REAL NOT NULL,
+        count INTEGER NOT NULL, body BLOB NOT NULL)""",
+    # With it the list of all rows is read without their bodies.
+    "CREATE INDEX snapshots_by_time ON snapshots (since, until, count)",
+)
+_NAMES: Final = frozenset(words.split()[2] for words in (*_SCHEMA, *_SNAPSHOTS))
 
 KEEP: Final = 90.0 * 24 * 3600
 LARGEST: Final = 64 << 20
@@ -86,6 +96,8 @@ _MOST_ASIDE: Final = 5
 _DAY: Final = 24 * 3600
 _STEPS: Final = (7 * _DAY, _DAY, 3600)
 """Steps in seconds by which usage is deleted from a full file: the largest step that the usage covers."""
+_MOST_PAGES: Final = (1 << 32) - 2
+"""Pages of a SQLite file, at most. Source: sqlite.org/limits.html"""
 _FULL: Final = 0.95
 """Part of the largest size at which old rows are deleted, and below which the file is after that."""
 _ROOM: Final = 0.9
@@ -187,6 +199,20 @@ def _check_journal(path: Path) -> None:
             raise StoreError(f"its journal {journal.name} is not a regular file")
 
 
+def copy_store(path: Path, target: Path) -> None:
+    """Copy a store that may be being written; raises FileNotFoundError, StoreError, and UsageError about `target`.
+
+    SQLite's backup begins again where the store was written meanwhile, so that the copy is of one moment.
+    """
+    with reading(path, named=True, seconds=_COPY_S) as connection, _explained(target):
+        try:
+            os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise UsageError(files.words(error, target)) from None
+        with contextlib.closing(sqlite3.connect(target)) as copy:
+            connection.backup(copy, pages=4096)
+
+
 def check_file(path: Path) -> None:
     """Raise UsageError where `path` exists and is not a store."""
     try:
@@ -261,10 +287,15 @@ class Store:
         keep: float = KEEP,
         largest: int = LARGEST,
         patience: float = PATIENCE,
+        recording: bool = False,
     ) -> None:
-        """`keep` (seconds) and `largest` (bytes) bound the usage; `private` is as in `files.open_folder`."""
+        """`keep` (seconds) and `largest` (bytes) bound the usage; `private` is as in `files.open_folder`.
+
+        A `recording` has a table of snapshots too; its writer bounds it.
+        """
         self.path = path
         self.keep, self.largest = keep, largest
+        self._recording = recording
         self._private = private
         self._patience = patience
 
@@ -329,7 +360,7 @@ class Store:
                 connection.execute("PRAGMA journal_mode = DELETE")
                 connection.execute("PRAGMA synchronous = EXTRA")
                 if _read_version(connection) < VERSION:
-                    _create(connection)
+                    _create(connection, (*_SCHEMA, *(_SNAPSHOTS if self._recording else ())))
                 connection.execute(f"PRAGMA max_page_count = {self._pages(connection)}")
                 yield connection
             if not files.is_same_file(facts, self.path):
@@ -362,6 +393,8 @@ class Store:
         return facts
 
     def _pages(self, connection: Connection) -> int:
+        if self._recording:
+            return _MOST_PAGES
         return (self.largest + EVENTS_BYTES) // int(connection.execute("PRAGMA page_size").fetchone()[0])
 
     def _shrink(self, connection: Connection) -> None:
@@ -377,12 +410,12 @@ class Store:
         connection.execute(f"PRAGMA max_page_count = {pages}")
 
 
-def _create(connection: Connection) -> None:
+def _create(connection: Connection, schema: Iterable[str]) -> None:
     """Create the tables of a new store, unless another process has just created them."""
     with _transaction(connection):
         if not _read_version(connection):
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
-            for statement in _SCHEMA:
+            for statement in schema:
                 connection.execute(statement)
             write_about(connection, "identity", os.urandom(8).hex())
             connection.execute(f"PRAGMA user_version = {VERSION}")
@@ -406,28 +439,37 @@ def _transaction(connection: Connection) -> Iterator[None]:
 
 
 def _used(connection: Connection) -> int:
+    """Return the pages of a store that are in use."""
     (pages,), (free,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count"))
     return int(pages) - int(free)
+
+
+def used_bytes(connection: Connection) -> int:
+    """Return the bytes of a store that are in use, also within a transaction."""
+    return _used(connection) * int(connection.execute("PRAGMA page_size").fetchone()[0])
 
 
 def _delete_old(connection: Connection, before: float) -> None:
     """Delete what ended before a wall-clock time, and all but the newest events; return the space to the disk."""
     with _transaction(connection):
-        connection.execute("DELETE FROM hours WHERE hour + 3600 <= ?", (before,))
-        connection.execute("DELETE FROM watched WHERE hour + 3600 <= ?", (before,))
-        connection.execute("DELETE FROM events WHERE coalesce(ended, seen) < ?", (before,))
-        connection.execute(
-            "DELETE FROM events WHERE rowid IN "
-            "(SELECT rowid FROM events ORDER BY ended IS NULL DESC, rowid DESC LIMIT -1 OFFSET ?)",
-            (_MOST_EVENTS,),
-        )
-        connection.execute(
-            "DELETE FROM gaps WHERE until < ? OR rowid <= (SELECT max(rowid) FROM gaps) - 1000", (before,)
-        )
-        connection.execute("DELETE FROM event_owners WHERE event NOT IN (SELECT id FROM events)")
-        connection.execute("DELETE FROM jobs WHERE last < ?", (before,))
+        delete_before(connection, before)
     # It frees a page at each step, and `execute` makes one step where there are no columns.
     connection.executescript("PRAGMA incremental_vacuum")
+
+
+def delete_before(connection: Connection, before: float) -> None:
+    """Delete what ended before a wall-clock time, and all but the newest events, inside an open transaction."""
+    connection.execute("DELETE FROM hours WHERE hour + 3600 <= ?", (before,))
+    connection.execute("DELETE FROM watched WHERE hour + 3600 <= ?", (before,))
+    connection.execute("DELETE FROM events WHERE coalesce(ended, seen) < ?", (before,))
+    connection.execute(
+        "DELETE FROM events WHERE rowid IN "
+        "(SELECT rowid FROM events ORDER BY ended IS NULL DESC, rowid DESC LIMIT -1 OFFSET ?)",
+        (_MOST_EVENTS,),
+    )
+    connection.execute("DELETE FROM gaps WHERE until < ? OR rowid <= (SELECT max(rowid) FROM gaps) - 1000", (before,))
+    connection.execute("DELETE FROM event_owners WHERE event NOT IN (SELECT id FROM events)")
+    connection.execute("DELETE FROM jobs WHERE last < ?", (before,))
 
 
 def write_about(connection: Connection, name: str, value: object) -> None:
@@ -436,10 +478,10 @@ def write_about(connection: Connection, name: str, value: object) -> None:
     connection.execute(asked, (name, value))
 
 
-def read_about(connection: Connection, name: str) -> str:
-    """Return one fact about the store as clean text; empty where it is not there."""
+def read_about(connection: Connection, name: str, most: int = 200) -> str:
+    """Return one fact about the store as clean text of `most` characters; empty where it is not there."""
     row = connection.execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
-    return text.clean(str(row[0]), 200) if row and row[0] is not None else ""
+    return text.clean(str(row[0]), most) if row and row[0] is not None else ""
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -492,6 +534,19 @@ class Events(msgspec.Struct, frozen=True):
     exists: bool = False
     identity: str = ""
     """Identity of the store."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Events]) -> Events:
+        """Return the events of several stores as those of one."""
+        alerts = {alert.id: alert for part in parts for alert in part.alerts}
+        return cls(
+            alerts=tuple(sorted(alerts.values(), key=lambda alert: alert.raised)),
+            gaps=tuple(sorted(gap for part in parts for gap in part.gaps)),
+            damaged=sum(part.damaged for part in parts),
+            watched=any(part.watched for part in parts),
+            watched_until=max((part.watched_until or 0.0 for part in parts), default=None),
+            exists=any(part.exists for part in parts),
+        )
 
     def state(self, alert: Alert) -> State:
         """Return the state of one of the events."""

@@ -6,7 +6,7 @@ the like in the store are the fields of `history.Use`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
@@ -383,7 +383,7 @@ _MOST: Final = 1_000_000
 """Rows that are read, at most; a usual store has a thousandth of that."""
 
 
-class EventCounts(msgspec.Struct, frozen=True):
+class EventCounts(NamedTuple):
     """Numbers of events by severity."""
 
     overshoots: int = 0
@@ -416,6 +416,18 @@ class UsageLine(msgspec.Struct, frozen=True):
     first: float | None = None
     last: float | None = None
     """Wall-clock time at which a run was last seen (`first`: first seen), as far as the store reaches."""
+
+    def plus(self, other: UsageLine) -> UsageLine:
+        """Return the line of the same user, GPU or run in two stores, the later one first known."""
+        return msgspec.structs.replace(
+            other,
+            use=self.use.plus(other.use),
+            gpus=tuple(sorted({*self.gpus, *other.gpus})),
+            events=EventCounts(*map(sum, zip(self.events, other.events, strict=True))),
+            watched=None if other.watched is None else (self.watched or 0.0) + other.watched,
+            first=min(filter(None, (self.first, other.first)), default=None),
+            last=max(filter(None, (self.last, other.last)), default=None),
+        )
 
 
 class UsageReport(msgspec.Struct, frozen=True):
@@ -482,14 +494,37 @@ def read_hours(connection: Connection, since: float) -> Iterator[Minute]:
             del values[str(Key(gpu, "", Metric.UTILIZATION))]
         else:
             values[str(Key(gpu, "", Metric.UTILIZATION))] = min(100.0, 100 * use.busy / known)
-    for at, (watched, values) in sorted(found.items()):
-        yield Minute(at=float(at), watched=watched, values=values)
+    for at, (_, values) in sorted(found.items()):
+        yield Minute(at=float(at), values=values)
 
 
 def read_totals(connection: Connection) -> dict[str, float]:
     """Return the bytes of memory of each GPU by its key, as far as they are known."""
     rows = connection.execute("SELECT uuid, total FROM gpus").fetchmany(_MOST)
     return {_text(uuid): _amount(total) for uuid, total in rows if _amount(total)}
+
+
+def joined_reports(parts: Sequence[UsageReport], most: int | None = None) -> UsageReport:
+    """Return the reports of several stores, of one kind and host, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    lines: dict[tuple[object, ...], UsageLine] = {}
+    for line in (line for part in parts for line in part.lines):
+        key = (line.name, line.uid, line.uuid, line.key)
+        before = lines.get(key)
+        lines[key] = line if before is None else before.plus(line)
+    ordered = sorted(lines.values(), key=lambda line: (-line.use.held, -line.use.memory, line.name, line.gpus))
+    return msgspec.structs.replace(
+        parts[-1],
+        since=min(part.since for part in parts),
+        lines=tuple(ordered[:most]),
+        watched=sum(part.watched for part in parts),
+        total=Use(*map(sum, zip(*(part.total for part in parts), strict=True))),
+        gpus=tuple(sorted({index for part in parts for index in part.gpus})),
+        events=EventCounts(*map(sum, zip(*(part.events for part in parts), strict=True))),
+        more=sum(part.more for part in parts) + max(0, len(ordered) - (len(ordered) if most is None else most)),
+        exists=any(part.exists for part in parts),
+    )
 
 
 class _Reader:

@@ -7,7 +7,7 @@
 #    source ~/.local/share/bash_completion/gpuwatch
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_gpuwatch_subparsers=(explain visible pick run strays kill report events replay watch status config doctor docs completion)
+_shtab_gpuwatch_subparsers=(explain visible pick run strays kill report events replay recording watch status config doctor docs completion)
 
 _shtab_gpuwatch_explain_option_strings=(-h --help --config --ascii --json --demo)
 _shtab_gpuwatch_visible_option_strings=(-h --help --config --ascii --json --demo --order)
@@ -18,13 +18,14 @@ _shtab_gpuwatch_kill_option_strings=(-h --help --config --ascii --signal --job -
 _shtab_gpuwatch_report_option_strings=(-h --help --config --ascii --json --recording --since --by --csv --html --file)
 _shtab_gpuwatch_events_option_strings=(-h --help --config --ascii --json --recording --since --gpu --user --rule --file --follow)
 _shtab_gpuwatch_replay_option_strings=(-h --help --config --ascii --at --filter --theme)
-_shtab_gpuwatch_watch_option_strings=(-h --help --config --ascii --json --demo --events --quiet --interval --only --record --record-size --record-keep --record-commands --anonymise)
+_shtab_gpuwatch_recording_option_strings=(-h --help --config --ascii)
+_shtab_gpuwatch_watch_option_strings=(-h --help --config --ascii --json --demo --events --quiet --interval --only --record --record-size --record-commands --anonymise)
 _shtab_gpuwatch_status_option_strings=(-h --help --config --ascii --json --demo --tmux)
 _shtab_gpuwatch_config_option_strings=(-h --help --config --ascii --show --init --check)
 _shtab_gpuwatch_doctor_option_strings=(-h --help --config --ascii --json)
 _shtab_gpuwatch_docs_option_strings=(-h --help --config --ascii)
 _shtab_gpuwatch_completion_option_strings=(-h --help --config --ascii)
-_shtab_gpuwatch_option_strings=(-h --help --version --once --json --stream --recording --at --demo --only --user --mine --filter --interval --memory-warning --memory-critical --bell --read-only --allow-root-kill --wait --theme --ascii --config --record --record-size --record-keep --record-commands --anonymise)
+_shtab_gpuwatch_option_strings=(-h --help --version --once --json --stream --recording --at --demo --only --user --mine --filter --interval --memory-warning --memory-critical --bell --read-only --allow-root-kill --wait --theme --ascii --config --record --record-size --record-commands --anonymise)
 
 _shtab_gpuwatch_explain___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_visible___config_COMPGEN=_shtab_compgen_files
@@ -41,6 +42,8 @@ _shtab_gpuwatch_events___recording_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_events___file_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_replay_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_replay___config_COMPGEN=_shtab_compgen_files
+_shtab_gpuwatch_recording_pos_1_COMPGEN=_shtab_compgen_files
+_shtab_gpuwatch_recording___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_watch___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_watch___events_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_watch___record_COMPGEN=_shtab_compgen_files
@@ -58,9 +61,10 @@ _shtab_gpuwatch_kill___signal_choices=(INT TERM KILL)
 _shtab_gpuwatch_report___by_choices=(user gpu job)
 _shtab_gpuwatch_events___rule_choices=(XID data-stale dead-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-at-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)
 _shtab_gpuwatch_replay___theme_choices=(dark light)
+_shtab_gpuwatch_recording_pos_0_choices=(copy)
 _shtab_gpuwatch_docs_pos_0_choices=(guide shares alerts configuration stream service recording shell python design security)
 _shtab_gpuwatch_completion_pos_0_choices=(bash zsh fish tcsh)
-_shtab_gpuwatch_pos_0_choices=(explain visible pick run strays kill report events replay watch status config doctor docs completion)
+_shtab_gpuwatch_pos_0_choices=(explain visible pick run strays kill report events replay recording watch status config doctor docs completion)
 _shtab_gpuwatch___theme_choices=(dark light)
 
 _shtab_gpuwatch_explain__h_nargs=0
@@ -112,6 +116,9 @@ _shtab_gpuwatch_replay_pos_0_nargs=+
 _shtab_gpuwatch_replay__h_nargs=0
 _shtab_gpuwatch_replay___help_nargs=0
 _shtab_gpuwatch_replay___ascii_nargs=0
+_shtab_gpuwatch_recording__h_nargs=0
+_shtab_gpuwatch_recording___help_nargs=0
+_shtab_gpuwatch_recording___ascii_nargs=0
 _shtab_gpuwatch_watch__h_nargs=0
 _shtab_gpuwatch_watch___help_nargs=0
 _shtab_gpuwatch_watch___ascii_nargs=0

@@ -52,8 +52,8 @@ function _shtab_gpuwatch_using
   test "$_shtab_gpuwatch_cmdpath" = "$argv"
 end
 
-set -g _shtab_gpuwatch_commands explain visible pick run strays kill report events replay watch status config doctor docs completion
-set -g _shtab_gpuwatch_opts_with_value --at --by --config --events --file --filter --gpu --html --interval --max-util --memory --memory-critical --memory-warning --only --order --record --record-keep --record-size --recording --rule --share --signal --since --theme --user -n
+set -g _shtab_gpuwatch_commands explain visible pick run strays kill report events replay recording watch status config doctor docs completion
+set -g _shtab_gpuwatch_opts_with_value --at --by --config --events --file --filter --gpu --html --interval --max-util --memory --memory-critical --memory-warning --only --order --record --record-size --recording --rule --share --signal --since --theme --user -n
 
 complete -c gpuwatch -e
 complete -c gpuwatch -f
@@ -80,9 +80,8 @@ complete -c gpuwatch -n _shtab_gpuwatch_using -l wait -d 'wait for a driver wher
 complete -c gpuwatch -n _shtab_gpuwatch_using -l theme -xka "dark light" -d 'dark (the default), light, or a theme of Textual: nord'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l ascii -d 'print only ASCII characters'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'
-complete -c gpuwatch -n _shtab_gpuwatch_using -l record -xka "(__fish_complete_path (commandline -ct))" -d 'record to FILE.gz or FILE.zst'
-complete -c gpuwatch -n _shtab_gpuwatch_using -l record-size -x -d 'size at which FILE becomes an older part (default 256MiB; 0: never)'
-complete -c gpuwatch -n _shtab_gpuwatch_using -l record-keep -x -d 'number of older parts that are kept (default 8)'
+complete -c gpuwatch -n _shtab_gpuwatch_using -l record -xka "(__fish_complete_path (commandline -ct))" -d 'record every snapshot in FILE'
+complete -c gpuwatch -n _shtab_gpuwatch_using -l record-size -x -d 'size beyond which the oldest snapshots of FILE are deleted (default 2GiB; 0: never)'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l record-commands -d 'record whole command lines (default: the names of programs)'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l anonymise -d 'record stand-ins for users, hosts, programs, paths and names'
 complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a explain -d 'Show what a process declared, which GPUs it sees, and the evidence.'
@@ -167,7 +166,13 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using replay' -l ascii -d 'print only A
 complete -c gpuwatch -n '_shtab_gpuwatch_using replay' -l at -x -d 'begin at this time: 03:10, 03:10:22, '"'"'2026-11-21 03:10'"'"''
 complete -c gpuwatch -n '_shtab_gpuwatch_using replay' -l filter -x -d 'start with the processes that match'
 complete -c gpuwatch -n '_shtab_gpuwatch_using replay' -l theme -xka "dark light" -d 'dark (the default), light, or a theme of Textual: nord'
-complete -c gpuwatch -n '_shtab_gpuwatch_using replay; and test $_shtab_gpuwatch_npos -ge 0' -ka "(__fish_complete_path (commandline -ct))" -d 'recordings, played as one; older parts are found'
+complete -c gpuwatch -n '_shtab_gpuwatch_using replay; and test $_shtab_gpuwatch_npos -ge 0' -ka "(__fish_complete_path (commandline -ct))" -d 'recordings, played as one'
+complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a recording -d 'Copy a recording that is being written.'
+complete -c gpuwatch -n '_shtab_gpuwatch_using recording' -s h -l help -d 'show this help message and exit'
+complete -c gpuwatch -n '_shtab_gpuwatch_using recording' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'
+complete -c gpuwatch -n '_shtab_gpuwatch_using recording' -l ascii -d 'print only ASCII characters'
+complete -c gpuwatch -n '_shtab_gpuwatch_using recording; and test $_shtab_gpuwatch_npos -eq 0' -ka "copy" -d 'copy a recording, also one that is being written'
+complete -c gpuwatch -n '_shtab_gpuwatch_using recording; and test $_shtab_gpuwatch_npos -eq 1' -ka "(__fish_complete_path (commandline -ct))" -d 'the recording, or your store of events and use'
 complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a watch -d 'Monitor without a terminal: one line per event, messages.'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -s h -l help -d 'show this help message and exit'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'
@@ -178,9 +183,8 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l events -xka "(__fish_co
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l quiet -d 'print nothing but what goes wrong'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l interval -x -d 'time between two samples'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l only -x -d 'these GPUs alone'
-complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l record -xka "(__fish_complete_path (commandline -ct))" -d 'record to FILE.gz or FILE.zst'
-complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l record-size -x -d 'size at which FILE becomes an older part (default 256MiB; 0: never)'
-complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l record-keep -x -d 'number of older parts that are kept (default 8)'
+complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l record -xka "(__fish_complete_path (commandline -ct))" -d 'record every snapshot in FILE'
+complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l record-size -x -d 'size beyond which the oldest snapshots of FILE are deleted (default 2GiB; 0: never)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l record-commands -d 'record whole command lines (default: the names of programs)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l anonymise -d 'record stand-ins for users, hosts, programs, paths and names'
 complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a status -d 'One short line for the status bar of tmux.'

@@ -21,7 +21,7 @@ complete gpuwatch \
         'c/--file=/f/' \
         'c/--rule=/(XID data-stale dead-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-at-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
         'c/--events=/f/' \
-        'c/--/(allow-root-kill anonymise ascii at bell by check config csv demo events file filter follow gpu help html ignore-reservations index init interval job json max-util memory memory-critical memory-warning mine once only order quiet read-only record record-commands record-keep record-size recording rule share show signal since stream theme tmux user version wait yes)/' \
+        'c/--/(allow-root-kill anonymise ascii at bell by check config csv demo events file filter follow gpu help html ignore-reservations index init interval job json max-util memory memory-critical memory-warning mine once only order quiet read-only record record-commands record-size recording rule share show signal since stream theme tmux user version wait yes)/' \
         'c/-/(- h n)/' \
         'n/--recording/f/' \
         'n/--theme/(dark light)/' \
@@ -34,8 +34,10 @@ complete gpuwatch \
         'n/--file/f/' \
         'n/--rule/(XID data-stale dead-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-at-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
         'n/--events/f/' \
-        'p/1/(explain visible pick run strays kill report events replay watch status config doctor docs completion)/' \
+        'p/1/(explain visible pick run strays kill report events replay recording watch status config doctor docs completion)/' \
         'n/replay/f/' \
+        'n/recording/(copy)/' \
         'n/docs/(guide shares alerts configuration stream service recording shell python design security)/' \
         'n/completion/(bash zsh fish tcsh)/' \
+        'p/3/f/' \
         'p/*/()/'

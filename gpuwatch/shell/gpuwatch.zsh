@@ -20,6 +20,7 @@ _shtab_gpuwatch_commands() {
     explain:'Show what a process declared, which GPUs it sees, and the evidence.'
     kill:'End your own processes, or a whole run, and report what became of them.'
     pick:'Print GPUs that have room, for CUDA_VISIBLE_DEVICES.'
+    recording:'Copy a recording that is being written.'
     replay:'Show a recording in the dashboard: play it, and move to any time of it.'
     report:'How much each user held and used, from what gpuwatch has recorded.'
     run:'Pick GPUs, set the share for every framework, start a program.'
@@ -54,9 +55,8 @@ _shtab_gpuwatch_options=(
   "--theme[dark (the default), light, or a theme of Textual\: nord]:NAME:(dark light)"
   "--ascii[print only ASCII characters]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
-  "--record[record to FILE.gz or FILE.zst]:FILE:_files"
-  "--record-size[size at which FILE becomes an older part (default 256MiB\; 0\: never)]:SIZE:"
-  "--record-keep[number of older parts that are kept (default 8)]:N:"
+  "--record[record every snapshot in FILE]:FILE:_files"
+  "--record-size[size beyond which the oldest snapshots of FILE are deleted (default 2GiB\; 0\: never)]:SIZE:"
   "--record-commands[record whole command lines (default\: the names of programs)]"
   "--anonymise[record stand-ins for users, hosts, programs, paths and names]"
 )
@@ -168,6 +168,18 @@ _shtab_gpuwatch_pick_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_gpuwatch_pick_defaults_added=0
 
+_shtab_gpuwatch_recording_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
+  "--ascii[print only ASCII characters]"
+  ":copy a recording, also one that is being written:(copy)"
+  ":the recording, or your store of events and use:_files"
+  ":the copy\; it must not exist:"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_gpuwatch_recording_defaults_added=0
+
 _shtab_gpuwatch_replay_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
@@ -175,7 +187,7 @@ _shtab_gpuwatch_replay_options=(
   "--at[begin at this time\: 03\:10, 03\:10\:22, \'2026-11-21 03\:10\']:TIME:"
   "--filter[start with the processes that match]:TEXT:"
   "--theme[dark (the default), light, or a theme of Textual\: nord]:NAME:(dark light)"
-  "(*):recordings, played as one\; older parts are found:_files"
+  "(*):recordings, played as one:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -259,9 +271,8 @@ _shtab_gpuwatch_watch_options=(
   "--quiet[print nothing but what goes wrong]"
   "--interval[time between two samples]:S:"
   "--only[these GPUs alone]:0,2:"
-  "--record[record to FILE.gz or FILE.zst]:FILE:_files"
-  "--record-size[size at which FILE becomes an older part (default 256MiB\; 0\: never)]:SIZE:"
-  "--record-keep[number of older parts that are kept (default 8)]:N:"
+  "--record[record every snapshot in FILE]:FILE:_files"
+  "--record-size[size beyond which the oldest snapshots of FILE are deleted (default 2GiB\; 0\: never)]:SIZE:"
   "--record-commands[record whole command lines (default\: the names of programs)]"
   "--anonymise[record stand-ins for users, hosts, programs, paths and names]"
 )
@@ -296,6 +307,7 @@ _shtab_gpuwatch() {
         explain) _arguments -C -s $_shtab_gpuwatch_explain_options ;;
         kill) _arguments -C -s $_shtab_gpuwatch_kill_options ;;
         pick) _arguments -C -s $_shtab_gpuwatch_pick_options ;;
+        recording) _arguments -C -s $_shtab_gpuwatch_recording_options ;;
         replay) _arguments -C -s $_shtab_gpuwatch_replay_options ;;
         report) _arguments -C -s $_shtab_gpuwatch_report_options ;;
         run) _arguments -C -s $_shtab_gpuwatch_run_options ;;

@@ -88,7 +88,7 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
         self._gap = gap
         for note in self.replay.notes[self._noted :]:
             self._noted += 1
-            self.notify(f"not all can be read: {note}", severity="warning", markup=False, timeout=6)
+            self.notify(note, severity="warning", markup=False, timeout=6)
 
     # -- keys ------------------------------------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
 
     def action_seek(self, by: float) -> None:
         """Move by so many seconds of the recording."""
-        self._go(self.replay.playback.at + by)
+        self._go(self.replay.playback.at + by, onwards=by > 0)
 
     def action_speed(self, by: int) -> None:
         """Play at the next higher or lower of `SPEEDS`."""
@@ -121,9 +121,6 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
 
     def action_event(self, by: int) -> None:
         """Move to where the next event begins, or the one before began."""
-        if not self.replay.has_read_events:
-            self.notify("the events of the recording are still being read", markup=False, timeout=3)
-            return
         now = self.replay.playback
         starts = [alert.raised for alert in self.replay.events()]
         before = now.at - _SAME if now.playing else now.at
@@ -138,8 +135,11 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
         """Ask for a clock time, and move to it."""
         self.push_screen(TimeDialog(self.replay.playback, self.skin.glyphs), self._go)
 
-    def _go(self, at: float | None) -> None:
-        """Move to a time of the recording, or to its start or end, which is said in words; None is no time."""
+    def _go(self, at: float | None, *, onwards: bool = False) -> None:
+        """Move to a time of the recording, or to its start or end, which is said in words; None is no time.
+
+        With `onwards` a later snapshot than now is shown, across a gap too.
+        """
         if at is None:
             return
         now = self.replay.playback
@@ -148,7 +148,7 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
             if at < now.first:
                 words = f"start of the recording: {format_moment(now.first)}"
             self.notify(words, markup=False, timeout=4)
-        self.replay.seek(min(max(at, now.first), now.last))
+        self.replay.seek(min(max(at, now.first), now.last), onwards=onwards)
 
     # -- what the past does not allow ------------------------------------------------------------------------------
 

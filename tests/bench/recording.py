@@ -1,7 +1,7 @@
 """Size and cost of a recording: `python -m tests.bench.recording [SECONDS]`.
 
 The snapshots are those of the bench machine (8 GPUs and 43 processes whose figures change each second), taken once a
-second by the real sampler. They are recorded in each form; a day is made of them by repetition.
+second by the real sampler. They are recorded with each kind of command lines; a day is made of them by repetition.
 """
 
 from __future__ import annotations
@@ -12,22 +12,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from itertools import count
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import median
 
 import msgspec
 
-from gpuwatch.alerts.engine import Engine
-from gpuwatch.history import History
-from gpuwatch.minute import MinuteMaker
 from gpuwatch.model import Snapshot, decode
-from gpuwatch.monitor import Frame
+from gpuwatch.recorder.anonymise import Commands
 from gpuwatch.recorder.recording import Recording
-from gpuwatch.recorder.recording_format import Commands
 from gpuwatch.recorder.recording_writer import MOST_WAITING, RecordingWriter
 from tests.bench.machine import Machine
+from tests.support.recording import frame
 
 DAY = 86_400
 
@@ -44,84 +40,64 @@ def sample(seconds: int) -> list[Snapshot]:
     return [decode(line) for line in lines[skipped:]]
 
 
-def frames(snapshots: list[Snapshot]) -> list[Frame]:
-    """Return the frames that the monitor makes of snapshots."""
-    history, engine, maker, found = History(), Engine(), MinuteMaker(), []
-    for one in snapshots:
-        view = history.add(one, one.monotonic)
-        changes = engine.update(one, view, one.monotonic, one.taken)
-        minute = maker.add(one, view, changes.active, changes.cleared)
-        found.append(Frame(one, one.monotonic, view, changes.active, cleared=changes.cleared, minute=minute))
-    return found
-
-
-def day(some: list[Frame]) -> Iterator[Frame]:
-    """Yield the frames of a day: the same ones again and again, with other times."""
-    minutes = [frame.minute for frame in some if frame.minute is not None]
-    began = some[0].snapshot.taken // 60 * 60
+def day(some: list[Snapshot]) -> Iterator[Snapshot]:
+    """Yield the snapshots of a day: the same ones again and again, with other times."""
+    began = some[0].taken // 60 * 60
     for second in range(DAY):
-        frame = some[second % len(some)]
-        taken = began + second
-        snapshot = msgspec.structs.replace(frame.snapshot, taken=taken, sequence=second, monotonic=float(second))
-        minute = None
-        if second and second % 60 == 0:
-            minute = msgspec.structs.replace(minutes[second // 60 % len(minutes)], at=taken - 60)
-        yield Frame(snapshot, float(second), frame.history, minute=minute)
+        shown = some[second % len(some)]
+        late = second - second % len(some)
+        gpus = tuple(msgspec.structs.replace(one, sampled=one.sampled + late) for one in shown.gpus)
+        monotonic = shown.monotonic + late
+        yield msgspec.structs.replace(shown, taken=began + second, sequence=second, monotonic=monotonic, gpus=gpus)
 
 
-def record(path: Path, some: Iterator[Frame], commands: Commands) -> tuple[int, float, int]:
-    """Record frames; return the bytes, the CPU seconds, and the number of frames."""
-    writer, number, spent = RecordingWriter(path, size=0, commands=commands), count(), 0.0
-    for frame in some:
+def record(path: Path, some: Iterable[Snapshot], commands: Commands) -> tuple[int, float, int]:
+    """Record snapshots; return the bytes, the CPU seconds, and the number of snapshots."""
+    writer, number, spent = RecordingWriter(path, size=0, commands=commands), 0, 0.0
+    for shown in some:
         began = time.process_time()
-        writer.take(frame)
-        next(number)
+        writer.take(frame(shown=shown))
+        number += 1
         while len(writer._waiting) > MOST_WAITING // 2:
             time.sleep(0.001)
         spent += time.process_time() - began
     began = time.process_time()
     writer.close(60.0)
-    return path.stat().st_size, spent + time.process_time() - began, next(number)
+    return path.stat().st_size, spent + time.process_time() - began, number
 
 
 def main(seconds: int) -> None:
     """Print the figures."""
-    some = frames(sample(seconds))
-    print(
-        f"{len(some)} snapshots of {sum(len(msgspec.json.encode(one.snapshot)) for one in some) // len(some):,} bytes"
-    )
+    some = sample(seconds)
+    print(f"{len(some)} snapshots of {sum(len(msgspec.json.encode(one)) for one in some) // len(some):,} bytes")
     with tempfile.TemporaryDirectory() as folder:
-        for suffix in ("gz", "zst"):
-            for commands in Commands:
-                path = Path(folder) / f"{commands.value}.{suffix}"
-                size, spent, number = record(path, iter(some), commands)
-                print(
-                    f"{suffix:<4}{commands.value:<11}{size / number * DAY / 1e6:6.0f} MB a day, "
-                    f"{100 * spent / number:.3f} % of a core at one snapshot a second"
-                )
-        for suffix in ("gz", "zst"):
-            path = Path(folder) / f"day.{suffix}"
-            size, _, _ = record(path, day(some), Commands.NAMES)
-            began = time.perf_counter()
-            with Recording([path]) as recording:
-                opened = time.perf_counter() - began
-                began = time.perf_counter()
-                minutes = sum(1 for _ in recording.minutes())
-                read = time.perf_counter() - began
-                seeks, chance = [], random.Random(1)
-                for _ in range(20):
-                    at = chance.uniform(recording.first, recording.last)
-                    began = time.perf_counter()
-                    with contextlib.suppress(StopIteration):
-                        shots = recording.snapshots(at)
-                        while next(shots).taken < at:
-                            pass
-                    seeks.append(time.perf_counter() - began)
+        for commands in Commands:
+            size, spent, number = record(Path(folder) / commands.value, some, commands)
             print(
-                f"a day in {suffix}, {size / 1e6:.0f} MB: opened in {opened:.2f} s, "
-                f"{minutes} minutes read in {read:.2f} s, "
-                f"a snapshot found in {median(seeks):.3f} s (at most {max(seeks):.3f} s)"
+                f"{commands.value:<11}{size / number * DAY / 1e6:6.0f} MB a day, "
+                f"{100 * spent / number:.3f} % of a core at one snapshot a second"
             )
+        path = Path(folder) / "day"
+        size, _, _ = record(path, day(some), Commands.NAMES)
+        began = time.perf_counter()
+        recording = Recording([path])
+        opened = time.perf_counter() - began
+        began = time.perf_counter()
+        minutes = sum(1 for _ in recording.minutes())
+        read = time.perf_counter() - began
+        seeks, chance = [], random.Random(1)
+        for _ in range(20):
+            at = chance.uniform(recording.first, recording.last)
+            began = time.perf_counter()
+            with contextlib.suppress(StopIteration):
+                shots = recording.snapshots(at)
+                while next(shots).taken < at:
+                    pass
+            seeks.append(time.perf_counter() - began)
+        print(
+            f"a day of {size / 1e6:.0f} MB: opened in {opened:.2f} s, {minutes} minutes read in {read:.2f} s, "
+            f"a snapshot found in {median(seeks):.3f} s (at most {max(seeks):.3f} s)"
+        )
 
 
 if __name__ == "__main__":

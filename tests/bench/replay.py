@@ -1,4 +1,4 @@
-"""Time to open a recording of a day and to seek in it: `python -m tests.bench.replay FILE.gz [HOURS]`.
+"""Time to open a recording of a day and to seek in it: `python -m tests.bench.replay FILE [HOURS]`.
 
 A missing file is made first: the demo (8 GPUs, 43 processes) at one snapshot a second, on a simulated clock, which
 takes ten minutes for a day.
@@ -12,14 +12,11 @@ import time
 from pathlib import Path
 from statistics import median
 
-from gpuwatch.alerts.engine import Engine
-from gpuwatch.history import History
-from gpuwatch.minute import MinuteMaker
-from gpuwatch.monitor import Frame
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.recorder.recording_writer import RecordingWriter
 from gpuwatch.recorder.replay import Replay
 from gpuwatch.sources.demo import DemoSource
+from tests.support.recording import frame
 
 BEGAN = 1_795_219_200.0
 """Saturday 21 November 2026, 00:00 UTC."""
@@ -28,20 +25,13 @@ BEGAN = 1_795_219_200.0
 def record(path: Path, hours: float) -> None:
     """Record the demo for so many hours of its clock."""
     source = DemoSource(clock=lambda: 0.0, wall=lambda: BEGAN)
-    engine, history, maker = Engine(), History(), MinuteMaker()
     writer = RecordingWriter(path, size=0)
-    for number in range(int(hours * 3600)):
-        second = float(number)
-        snapshot = source.at(second)
-        view = history.add(snapshot, second)
-        changes = engine.update(snapshot, view, second, snapshot.taken)
-        minute = maker.add(snapshot, view, changes.active, changes.cleared)
-        frame = Frame(snapshot, second, view, changes.active, changes.raised, changes.cleared, minute=minute)
+    for second in range(int(hours * 3600)):
         while len(writer._waiting) > 100:
             time.sleep(0.01)
-        writer.take(frame)
-        if number % 3600 == 0:
-            print(f"{number // 3600} h", file=sys.stderr)
+        writer.take(frame(shown=source.at(float(second))))
+        if second % 3600 == 0:
+            print(f"{second // 3600} h", file=sys.stderr)
     writer.close(600.0)
 
 
@@ -56,8 +46,6 @@ def main(path: Path, hours: float) -> None:
     replay.play(False)
     replay.next(60.0)
     shown = time.perf_counter() - began
-    replay.events()
-    events = time.perf_counter() - began
     rng = random.Random(1)
     seeks = []
     for _ in range(20):
@@ -66,8 +54,8 @@ def main(path: Path, hours: float) -> None:
         replay.next(60.0)
         seeks.append(time.perf_counter() - at)
     hours = (recording.last - recording.first) / 3600
-    print(f"{path.stat().st_size / 1e6:.0f} MB, {hours:.1f} h, {len(recording.blocks)} blocks")
-    print(f"open {opened:.2f} s, first snapshot {shown:.2f} s, events {events:.2f} s")
+    print(f"{path.stat().st_size / 1e6:.0f} MB, {hours:.1f} h, {len(recording.rows)} rows")
+    print(f"open {opened:.2f} s, first snapshot {shown:.2f} s")
     print(f"seek {median(seeks):.2f} s in the middle, {max(seeks):.2f} s at most")
 
 

@@ -198,6 +198,7 @@ def test_only_some_gpus_are_called(driver: Driver, call: Call) -> None:
         ("completion nowhere", "invalid choice: 'nowhere'"),
         ("replay", "FILE"),
         ("replay /nowhere.gz", "/nowhere.gz"),
+        ("recording copy /nowhere /tmp", "/nowhere"),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_code_2(call: Call, arguments: str, said: str) -> None:

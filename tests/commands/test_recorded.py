@@ -3,38 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from gpuwatch.alerts.engine import Engine
-from gpuwatch.history import History
-from gpuwatch.minute import MinuteMaker
 from gpuwatch.model import Snapshot, decode
-from gpuwatch.monitor import Frame
-from gpuwatch.recorder.recording_format import Commands
-from gpuwatch.recorder.recording_writer import MOST_WAITING, RecordingWriter
 from gpuwatch.units import format_moment
-from tests.recorder.test_recording import demo
+from tests.recorder.test_recording import demo, record
 from tests.support.launching import Call
-from tests.support.waiting import wait_for
-
-
-def record(path: Path, snapshots: Iterable[Snapshot]) -> Path:
-    """Record snapshots with their minutes and alerts, as the program does."""
-    engine, history, maker = Engine(), History(), MinuteMaker()
-    writer = RecordingWriter(path, commands=Commands.ALL)
-    for one in snapshots:
-        view = history.add(one, one.monotonic)
-        changes = engine.update(one, view, one.monotonic, one.taken)
-        minute = maker.add(one, view, changes.active, changes.cleared)
-        writer.take(Frame(one, one.monotonic, view, changes.active, minute=minute))
-        wait_for(lambda: len(writer._waiting) < MOST_WAITING)  # what comes beyond that is lost
-    writer.close(60.0)
-    assert not writer.trouble
-    return path
 
 
 @cache
@@ -46,7 +23,7 @@ def snapshots() -> list[Snapshot]:
 @pytest.fixture(scope="module")
 def day(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return a recording of the demo, with a gap."""
-    return str(record(tmp_path_factory.mktemp("recording") / "day.gz", snapshots()))
+    return str(record(tmp_path_factory.mktemp("recording") / "day.gpuwatch", snapshots()))
 
 
 def time_of(second: int) -> str:
@@ -77,8 +54,8 @@ def test_a_page_of_a_recording_has_its_minutes_events_and_span(call: Call, day: 
     assert "<bdi>ada</bdi>" in text
 
 
-def test_events_of_the_last_minute_are_made_from_its_snapshots(call: Call, tmp_path: Path) -> None:
-    short = str(record(tmp_path / "short.gz", demo(50)))
+def test_events_of_a_short_recording_are_there_too(call: Call, tmp_path: Path) -> None:
+    short = str(record(tmp_path / "short", demo(50)))
     _, out, _ = call("events", "--recording", short, "--json", has_driver=False)
     assert "gpu health" in {json.loads(line)["rule"] for line in out.splitlines()}
 
@@ -106,6 +83,24 @@ def test_the_report_of_a_recording_adds_up_its_minutes(call: Call, day: str) -> 
     assert rows["ada"]["overshoots"] == 1
     _, out, _ = call("report", "--recording", day, "--by", "gpu", "--json", has_driver=False)
     assert {one["index"] for one in json.loads(out)["rows"]} == set(range(8))
+
+
+def test_the_report_of_a_recording_has_its_runs(call: Call, day: str) -> None:
+    _, out, _ = call("report", "--recording", day, "--by", "job", "--json", has_driver=False)
+    runs = {one["job"]: one for one in json.loads(out)["rows"]}
+    assert {"train.py"} <= {*runs}
+
+
+def test_the_report_of_several_recordings_adds_up_their_use(call: Call, tmp_path: Path) -> None:
+    files = [str(record(tmp_path / name, part)) for name, part in (("a", demo(100)), ("b", demo(100, first=100)))]
+    found = []
+    for chosen in (files[:1], files[1:], files):
+        flags = [word for file in chosen for word in ("--recording", file)]
+        _, out, _ = call("report", *flags, "--json", has_driver=False)
+        found.append(json.loads(out))
+    held = [{one["user"]: one["held_s"] for one in report["rows"]} for report in found]
+    assert held[2]["gus"] == pytest.approx(held[0]["gus"] + held[1]["gus"])
+    assert found[2]["total"]["byte_s"] == pytest.approx(sum(one["total"]["byte_s"] for one in found[:2]))
 
 
 @pytest.mark.parametrize(("second", "shown"), [(0, 0), (100, 100), (199, 199), (300, 199), (449, 449)])
@@ -138,11 +133,10 @@ def test_the_table_of_a_recorded_snapshot_has_its_time_and_one_users_rows(call: 
         ("--recording DAY", "`gpuwatch replay FILE` shows a recording"),
         ("--once --recording DAY --demo", "--recording does not go with --demo"),
         ("--once --recording DAY --only 0", "--recording does not go with --only"),
-        ("--once --recording /nowhere.gz", "/nowhere.gz"),
+        ("--once --recording /nowhere", "/nowhere"),
         ("events --recording DAY --follow", "--recording does not go with --follow"),
         ("events --recording DAY --file x", "--recording does not go with --file"),
-        ("events --recording /nowhere.gz", "/nowhere.gz"),
-        ("report --recording DAY --by job", "--recording does not go with --by job"),
+        ("events --recording /nowhere", "/nowhere"),
         ("report --recording DAY --file x", "--recording does not go with --file"),
     ],
 )

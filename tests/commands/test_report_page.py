@@ -178,7 +178,7 @@ def test_clock_times_are_round_and_few(seconds: int, step: int) -> None:
 def test_a_span_of_more_than_a_day_is_made_from_hours(tmp_path: Path) -> None:
     store = tmp_path / "store.sqlite"
     save(store, *(batch(HOUR + 3600 * at, use=hours(0.5, gib=10.0, busy=0.5), watched=3600.0) for at in range(2)))
-    series = read_series(store, SINCE, SINCE + 40 * 3600)
+    series = read_series([store], SINCE, SINCE + 40 * 3600)
     assert (series.step, len(series.means)) == (3600, 2)
     values = series.means[0].values
     assert values == pytest.approx(
@@ -189,7 +189,7 @@ def test_a_span_of_more_than_a_day_is_made_from_hours(tmp_path: Path) -> None:
 def test_hours_without_a_figure_for_use_have_no_utilization(tmp_path: Path) -> None:
     store = tmp_path / "store.sqlite"
     save(store, batch(use=hours(1.0, busy=0.1, unknown=0.8)))
-    series = read_series(store, SINCE, SINCE + 40 * 3600)
+    series = read_series([store], SINCE, SINCE + 40 * 3600)
     assert "GPU-0//utilization" not in series.means[0].values
 
 

@@ -28,9 +28,8 @@ def clock(terminal: Terminal) -> str:
     return found[0] if found else ""
 
 
-@pytest.mark.parametrize("suffix", ["gz", "zst"])
-def test_the_demo_is_recorded_and_played(driver: Driver, tmp_path: Path, suffix: str) -> None:
-    day, env = str(tmp_path / f"day.{suffix}"), driver.write().env()
+def test_the_demo_is_recorded_and_played(driver: Driver, tmp_path: Path) -> None:
+    day, env = str(tmp_path / "day"), driver.write().env()
     seen: set[str] = set()
     with Terminal([GPUWATCH, "--demo", "--record", day], columns=160, rows=50, env=env) as live:
 
@@ -42,8 +41,8 @@ def test_the_demo_is_recorded_and_played(driver: Driver, tmp_path: Path, suffix:
         live.send("q")
         assert live.wait_exit() == 0
 
-    with Recording([Path(day)]) as recording:
-        first, last = (format_moment(time)[-8:] for time in (recording.first, recording.last))
+    recording = Recording([Path(day)])
+    first, last = (format_moment(time)[-8:] for time in (recording.first, recording.last))
     with Terminal([GPUWATCH, "replay", day], columns=160, rows=50, env=env) as replay:
         replay.wait_for(lambda one: "REPLAY" in one.lines[0] and "? help" in one.lines[49])
         replay.send(" ")

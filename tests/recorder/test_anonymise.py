@@ -10,20 +10,14 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 import pytest
 
-from gpuwatch.alerts.engine import Engine
-from gpuwatch.history import History
-from gpuwatch.minute import Minute, MinuteMaker
-from gpuwatch.model import Declaration, Declared, Job, Kind, Process, Snapshot, Surroundings
-from gpuwatch.monitor import Frame
-from gpuwatch.recorder.anonymise import TREATMENTS, Anonymiser, Treatment, program_of
+from gpuwatch.alerts.limits import CustomRule, Limits
+from gpuwatch.model import Declaration, Declared, Job, Kind, Limit, Process, Snapshot, Surroundings
+from gpuwatch.recorder.anonymise import TREATMENTS, Anonymiser, Commands, Treatment, program_of
 from gpuwatch.recorder.recording import Recording
-from gpuwatch.recorder.recording_format import Commands
-from gpuwatch.recorder.recording_writer import RecordingWriter
-from gpuwatch.recorder.replay import all_minutes, events_of
 from tests.recorder.test_hostile_recordings import strings
-from tests.recorder.test_recording import demo
-from tests.support.builders import gpu, holding, process, snapshot
-from tests.support.recording import alert
+from tests.recorder.test_recording import demo, record
+from tests.support.builders import GIB, gpu, holding, process, snapshot
+from tests.support.recording import ask
 
 
 def structs(kind: type, found: list[type]) -> list[type]:
@@ -90,19 +84,14 @@ def test_a_command_line_is_cut_to_its_program(command: str, name: str) -> None:
 
 
 def played(path: Path, snapshots: list[Snapshot], commands: Commands) -> tuple[list[Snapshot], list[Any]]:
-    """Record snapshots with their alerts; return what is read again: the snapshots, and all strings of the file."""
-    writer, history, engine, maker = RecordingWriter(path, commands=commands), History(), Engine(), MinuteMaker()
-    for one in snapshots:
-        view = history.add(one, one.taken)
-        changes = engine.update(one, view, one.taken, one.taken)
-        found = (*changes.active, alert(evidence=one.processes[0].command, title=f"{one.processes[0].user} holds it"))
-        minute = maker.add(one, view, found, changes.cleared)
-        writer.take(Frame(one, one.taken, view, alerts=found, cleared=changes.cleared, minute=minute))
-    writer.close(30.0)
-    with Recording([path]) as recording:
-        again, minutes = list(recording.snapshots()), list(recording.minutes())
-        whole = [msgspec.to_builtins(one) for one in (*again, *minutes, recording.header)]
-    return again, [*strings(whole)]
+    """Record snapshots; return what is read again: the snapshots, and all texts of the file."""
+    recording = Recording([record(path, snapshots, commands=commands)])
+    again = list(recording.snapshots())
+    tables = {name for (name,) in ask(path, "SELECT name FROM sqlite_schema WHERE type = 'table'")} - {"snapshots"}
+    cells = [str(cell) for name in tables for row in ask(path, f"SELECT * FROM {name}") for cell in row]
+    standing = [recording.play(row.since)[0] for row in recording.rows]
+    whole = [msgspec.to_builtins(one) for one in (*again, *recording.minutes(), *recording.events().alerts, *standing)]
+    return again, [*strings(whole), *cells]
 
 
 SECRET = "/home/ada/hushhush"
@@ -138,20 +127,20 @@ def secretive(seconds: int = 80) -> list[Snapshot]:
 
 
 def test_by_default_no_argument_of_a_command_line_is_recorded(tmp_path: Path) -> None:
-    again, texts = played(tmp_path / "day.gz", secretive(), Commands.NAMES)
+    again, texts = played(tmp_path / "day", secretive(), Commands.NAMES)
     assert not [one for one in texts if "hush" in one]
     (first,) = again[0].processes
     assert (first.command, first.user, again[0].host) == ("train.py", "ada", "lab-secret")
-    assert "train.py" in texts  # the evidence of the alert
+    assert "train.py" in texts
 
 
 def test_all_is_recorded_where_the_user_says_so(tmp_path: Path) -> None:
     snapshots = secretive()
-    assert played(tmp_path / "day.gz", snapshots, Commands.ALL)[0] == snapshots
+    assert played(tmp_path / "day", snapshots, Commands.ALL)[0] == snapshots
 
 
 def test_stand_ins_hide_people_hosts_and_programs(tmp_path: Path) -> None:
-    again, texts = played(tmp_path / "day.gz", secretive(), Commands.ANONYMISED)
+    again, texts = played(tmp_path / "day", secretive(), Commands.ANONYMISED)
     assert not [one for one in texts if any(word in one for word in ("hush", "ada", "lab-secret", "train"))]
     assert len({one.processes[0].user for one in again}) == len({one.processes[0].uid for one in again}) == 1
 
@@ -159,7 +148,7 @@ def test_stand_ins_hide_people_hosts_and_programs(tmp_path: Path) -> None:
 def test_the_demo_keeps_its_people_apart(tmp_path: Path) -> None:
     snapshots = demo(150, step=5)
     private = {one.user for one in snapshots[0].processes if one.user not in ("", "root")} | {"lab-gpu-03"}
-    again, texts = played(tmp_path / "day.gz", snapshots, Commands.ANONYMISED)
+    again, texts = played(tmp_path / "day", snapshots, Commands.ANONYMISED)
     assert not private & {*texts}
     assert not [one for one in texts if "/home/" in one or any(f"{name} holds" in one for name in private)]
     for before, after in zip(snapshots, again, strict=True):
@@ -173,60 +162,56 @@ def test_the_demo_keeps_its_people_apart(tmp_path: Path) -> None:
 
 def test_the_same_text_has_another_stand_in_in_another_run() -> None:
     (one,) = secretive(1)
-    users = {Anonymiser(Commands.ANONYMISED).snapshot(one).processes[0].user for _ in range(3)}
+    users = {Anonymiser(Commands.ANONYMISED)(one).processes[0].user for _ in range(3)}
     assert len(users) == 3
 
 
 def test_a_process_that_changes_is_looked_at_again() -> None:
     anonymiser = Anonymiser(Commands.NAMES)
     (one,) = secretive(1)
-    anonymiser.snapshot(one)
+    anonymiser(one)
     for changes in ({"command": "python other.py --x hushtwo"}, {"name": "other"}, {"parent": "bash"}):
         changed: Process = msgspec.structs.replace(one.processes[0], **changes)
-        found = anonymiser.snapshot(msgspec.structs.replace(one, processes=(changed,)))
+        found = anonymiser(msgspec.structs.replace(one, processes=(changed,)))
         assert not [text for text in strings(msgspec.to_builtins(found)) if "hush" in text]
         assert found.processes[0].name == changed.name
 
 
-def test_by_default_an_alert_about_a_process_that_was_never_seen_has_no_evidence() -> None:
-    """It was restored from the store, and its process had ended before."""
-    held = alert(pids=(9,), evidence=f"CUDA_VISIBLE_DEVICES=1 · python train.py --data {SECRET}")
-    minute = Anonymiser(Commands.NAMES).minute(Minute(at=60.0, alerts=(held,), ended=(held,)))
-    assert [one.evidence for one in (*minute.alerts, *minute.ended)] == ["", ""]
-
-
-def test_by_default_no_title_or_end_of_an_alert_has_an_argument() -> None:
-    anonymiser = Anonymiser(Commands.NAMES)
-    anonymiser.snapshot(secretive(1)[0])
-    held = alert(pids=(7,), title=f"7 (ada) is on GPU 0, its --data {SECRET} shows 1", how=f"{SECRET} was freed")
-    (found,) = anonymiser.minute(Minute(at=60.0, alerts=(held,))).alerts
-    assert "hush" not in found.title + found.how
-    assert found.title
-
-
-def test_an_alert_goes_on_as_the_same_where_its_minute_is_played(tmp_path: Path) -> None:
-    """Its key must stay that of the condition: each alert of the demo was an event twice."""
-    path = tmp_path / "day.gz"
-    writer, history, engine, maker = (
-        RecordingWriter(path, commands=Commands.ANONYMISED),
-        History(),
-        Engine(),
-        MinuteMaker(),
+def test_no_text_of_an_alert_has_an_argument(tmp_path: Path) -> None:
+    """It overshoots what it declared, and the alert quotes the declaration and the command line."""
+    told = Declared(
+        declarations=(
+            Declaration(channel="--share", where="command line", text=f"--share 0.1 {SECRET}", kind=Kind.CAP),
+        ),
+        limits=(Limit(gpu=gpu(0).key, bytes=int(GIB), declaration=0),),
     )
-    for one in demo(200, step=5):
-        view = history.add(one, one.taken)
-        found = engine.update(one, view, one.taken, one.taken)
-        writer.take(Frame(one, one.taken, view, minute=maker.add(one, view, found.active, found.cleared)))
-    writer.close(30.0)
-    with Recording([path]) as recording:
-        events = [one for one in events_of(all_minutes(recording)) if one.ended is None]
-    assert not [one.subject for one in events if one.subject.startswith("name-")]
-    assert sorted({one.key for one in events}) == sorted(one.key for one in events)
-    assert {one.rule for one in events} >= {"memory near limit", "overbooked"}
+    snapshots = [
+        msgspec.structs.replace(
+            one,
+            gpus=(gpu(0, holdings=[holding(7, 60)], sampled=one.monotonic),),
+            processes=(msgspec.structs.replace(one.processes[0], declared=told),),
+        )
+        for one in secretive()
+    ]
+    for commands in (Commands.NAMES, Commands.ANONYMISED):
+        path = tmp_path / commands
+        _, texts = played(path, snapshots, commands)
+        assert "uses more than declared" in {one.rule for one in Recording([path]).events().alerts}
+        assert not [one for one in texts if "hush" in one]
 
 
-def test_the_name_of_a_rule_of_the_user_gets_a_stand_in() -> None:
-    held = (alert(rule="ada-too-much"), alert(), alert(rule="ada-too-much"))
-    found = Anonymiser(Commands.ANONYMISED).minute(Minute(at=60.0, alerts=held)).alerts
-    assert not [text for text in strings(msgspec.to_builtins(found)) if "ada" in text]
-    assert found[0].rule == found[2].rule != found[1].rule == "memory near limit"
+def test_an_alert_is_one_event_with_stand_ins_too(tmp_path: Path) -> None:
+    path = record(tmp_path / "day", demo(200, step=2), commands=Commands.ANONYMISED)
+    held = [one for one in Recording([path]).events().alerts if one.ended is None]
+    assert sorted({one.key for one in held}) == sorted(one.key for one in held)
+    assert {one.rule for one in held} >= {"memory near limit", "overbooked"}
+
+
+def test_rules_of_the_user_are_not_applied_with_stand_ins(tmp_path: Path) -> None:
+    """Their names may be those of people."""
+    rule = CustomRule(name="ada-too-much", metric="processes", above=0.0, after=0.0)
+    limits = Limits(custom=(rule,), quiet=0.0)
+    for commands, count in ((Commands.NAMES, 1), (Commands.ANONYMISED, 0)):
+        path = record(tmp_path / commands, demo(30), commands=commands, limits=limits)
+        assert len({one.rule for one in Recording([path]).events().alerts} & {"ada-too-much"}) == count
+        assert (b"ada-too-much" in path.read_bytes()) == bool(count)

@@ -11,18 +11,15 @@ import msgspec
 import pytest
 
 from gpuwatch.errors import UsageError
-from gpuwatch.history import History
-from gpuwatch.minute import MinuteMaker
 from gpuwatch.model import Snapshot
-from gpuwatch.monitor import Frame
+from gpuwatch.recorder.anonymise import Commands
 from gpuwatch.recorder.recording import Recording
-from gpuwatch.recorder.recording_format import Commands
 from gpuwatch.recorder.recording_writer import MOST_WAITING, RecordingWriter
+from gpuwatch.recorder.store import own_store
 from gpuwatch.sources.demo import DemoSource
-from tests.support.recording import frame
+from tests.support.recording import alert, frame, write
 from tests.support.waiting import wait_for
 
-SUFFIXES = ("gz", "zst")
 _DEMO = DemoSource(wall=lambda: 1795269780.0)
 
 
@@ -47,54 +44,55 @@ def record(path: Path, snapshots: Iterable[Snapshot], **options: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_recording_gives_back_every_snapshot(tmp_path: Path, suffix: str) -> None:
-    snapshots = demo(150)
-    with Recording([record(tmp_path / f"day.{suffix}", snapshots)]) as recording:
-        assert list(recording.snapshots()) == snapshots
-        assert [block.at for block in recording.blocks] == [snapshots[index].taken for index in (0, 60, 120)]
-        assert (recording.first, recording.last) == (snapshots[0].taken, snapshots[-1].taken)
-        assert recording.host == "lab-gpu-03"
+def test_a_recording_gives_back_every_snapshot(tmp_path: Path) -> None:
+    snapshots = demo(65)
+    recording = Recording([record(tmp_path / "day", snapshots)])
+    assert list(recording.snapshots()) == snapshots
+    assert [row.since for row in recording.rows] == [snapshots[index].taken for index in range(0, 65, 10)]
+    assert (recording.first, recording.last) == (snapshots[0].taken, snapshots[-1].taken)
+    assert recording.host == "lab-gpu-03"
 
 
-@pytest.mark.parametrize(("at", "first"), [(0, 0), (59, 0), (60, 60), (75, 60), (149, 120), (9999, 120)])
-def test_snapshots_are_read_from_the_block_that_has_a_time(tmp_path: Path, at: int, first: int) -> None:
-    snapshots = demo(150)
-    with Recording([record(tmp_path / "day.gz", snapshots)]) as recording:
-        assert next(recording.snapshots(snapshots[0].taken + at)) == snapshots[first]
+@pytest.mark.parametrize(("at", "first"), [(-50, 0), (0, 0), (9, 0), (10, 10), (15, 10), (24, 20), (9999, 20)])
+def test_snapshots_are_read_from_the_row_that_has_a_time(tmp_path: Path, at: int, first: int) -> None:
+    snapshots = demo(25)
+    recording = Recording([record(tmp_path / "day", snapshots)])
+    assert next(recording.snapshots(snapshots[0].taken + at)) == snapshots[first]
 
 
 @pytest.mark.parametrize("commands", Commands)
-def test_a_block_begins_with_the_summary_of_the_minute_before(tmp_path: Path, commands: Commands) -> None:
-    snapshots, maker, view = demo(150), MinuteMaker(), History().view
+def test_a_row_begins_with_what_held_before_it(tmp_path: Path, commands: Commands) -> None:
+    snapshots = demo(150)
+    recording = Recording([record(tmp_path / "day", snapshots, commands=commands)])
+    standing, after = recording.play(snapshots[145].taken)
+    assert next(after).sequence == snapshots[140].sequence
+    assert {one.rule for one in standing.alerts} >= {"memory near limit", "overbooked"}
+    assert {one.id for one in standing.alerts} <= {one.id for one in recording.events().alerts}
+    idle = {one.gpu: one.seconds for one in standing.idle}
+    assert max(idle.values()) == pytest.approx(139, abs=1)
+
+
+def test_means_and_use_are_those_of_the_snapshots(tmp_path: Path) -> None:
+    snapshots = demo(150)
     zero = snapshots[0].taken
-    writer = RecordingWriter(tmp_path / "day.gz", commands=commands)
-    for one in snapshots:
-        writer.take(Frame(one, one.taken, view, minute=maker.add(one, view)))
-        wait_for(lambda: not writer._waiting)
-    writer.close(30.0)
-    with Recording([tmp_path / "day.gz"]) as recording:
-        minutes = list(recording.minutes())
-        assert [one.at - zero for one in minutes] == [0, 60]
-        assert [one.seconds for one in minutes] == pytest.approx([59, 60], abs=2)
-        users = {f"user:{one.uid}": one.user for one in next(recording.snapshots()).processes if one.uid and one.user}
-        assert users.items() <= minutes[0].users.items()
-        assert {*minutes[0].use[snapshots[0].gpus[0].key]} & {*users}
-        assert [one.at - zero for one in recording.minutes(zero + 60, zero + 120)] == [60]
+    recording = Recording([record(tmp_path / "day", snapshots)])
+    assert [one.at - zero for one in recording.minutes()] == [0, 60, 120]
+    assert [one.at - zero for one in recording.minutes(zero + 60, zero + 120)] == [60]
+    users = {f"user:{one.uid}": one.user for one in snapshots[0].processes if one.uid and one.user}
+    assert users.items() <= next(recording.minutes()).users.items()
 
 
 def test_several_files_play_as_one(tmp_path: Path) -> None:
-    snapshots = demo(150)
-    late, early = record(tmp_path / "b.gz", snapshots[70:]), record(tmp_path / "a.zst", snapshots[:70])
-    with Recording([late, early]) as recording:
-        assert list(recording.snapshots()) == snapshots
+    snapshots = demo(70)
+    late, early = record(tmp_path / "b", snapshots[33:]), record(tmp_path / "a", snapshots[:33])
+    assert list(Recording([late, early]).snapshots()) == snapshots
 
 
 @pytest.mark.parametrize(
     ("back", "played"),
     [
-        (60.0, [*range(30), *range(100, 190)]),  # into the middle of the first block
-        (10.0, [*range(80), *range(100, 190)]),  # within the second one
+        (60.0, [*range(30), *range(100, 190)]),
+        (10.0, [*range(80), *range(100, 190)]),
         (600.0, [*range(100, 190), *range(100)]),  # to a time before the recording: nothing is recorded twice
     ],
 )
@@ -103,31 +101,43 @@ def test_where_the_clock_was_set_back_the_later_recording_of_a_time_is_read(
 ) -> None:
     snapshots = demo(190)
     late = [msgspec.structs.replace(one, taken=one.taken - 10 - back) for one in snapshots[100:]]
-    path = record(tmp_path / "day.gz", [*snapshots[:100], *late])
-    with Recording([path]) as recording:
-        found = list(recording.snapshots())
-        assert [one.sequence for one in found] == [snapshots[one].sequence for one in played]
-        assert (recording.first, recording.last) == (found[0].taken, found[-1].taken)
-        assert any("the clock was set back" in one for one in recording.notes) == (back < 600)
+    recording = Recording([record(tmp_path / "day", [*snapshots[:100], *late])])
+    found = list(recording.snapshots())
+    assert [one.sequence for one in found] == [snapshots[one].sequence for one in played]
+    assert (recording.first, recording.last) == (found[0].taken, found[-1].taken)
+    assert any("the clock was set back" in one for one in recording.notes) == (back < 600)
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"\x1f\x8b\x08\0\0\0\0\0" + bytes(100)])
-def test_another_file_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "day.gz").write_bytes(content)
-    with pytest.raises(UsageError, match=r"day\.gz: .*(empty|not a recording)"):
-        Recording([tmp_path / "day.gz"])
+def test_a_late_snapshot_is_left_out(tmp_path: Path) -> None:
+    snapshots = demo(30)
+    late = msgspec.structs.replace(snapshots[15], sequence=999)
+    recording = Recording([record(tmp_path / "day", [*snapshots[:18], late, *snapshots[18:]])])
+    assert list(recording.snapshots()) == snapshots
+    assert not recording.notes
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "it is empty"),
+        (b"{}", "not a database"),
+        (b"\x1f\x8b\x08\0\0\0\0\0", "a recording of gpuwatch 0.1 .gzip., which this one cannot read"),
+    ],
+)
+def test_another_file_is_refused_in_one_line(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "day").write_bytes(content)
+    with pytest.raises(UsageError, match=rf"day: .*{words}") as raised:
+        Recording([tmp_path / "day"])
+    assert "\n" not in str(raised.value)
+
+
+def test_a_store_without_snapshots_names_the_flag_that_reads_it(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no snapshots; `--file` reads those"):
+        Recording([write(own_store(tmp_path), alert())])
 
 
 def test_recordings_of_two_hosts_do_not_play_as_one(tmp_path: Path) -> None:
     one = demo(1)
-    paths = [record(tmp_path / f"{host}.gz", [msgspec.structs.replace(one[0], host=host)]) for host in ("box2", "box1")]
+    paths = [record(tmp_path / host, [msgspec.structs.replace(one[0], host=host)]) for host in ("box2", "box1")]
     with pytest.raises(UsageError, match="recordings of different hosts: box1, box2"):
         Recording(paths)
-
-
-def test_an_empty_file_with_a_part_is_a_recording(tmp_path: Path) -> None:
-    snapshots = demo(3)
-    record(tmp_path / "day.1.gz", snapshots)
-    (tmp_path / "day.gz").touch()
-    with Recording([tmp_path / "day.gz"]) as recording:
-        assert list(recording.snapshots()) == snapshots

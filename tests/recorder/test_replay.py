@@ -9,12 +9,12 @@ import pytest
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.history import History
-from gpuwatch.minute import IdleTime
 from gpuwatch.monitor import Frame, Monitor
-from gpuwatch.recorder.replay import SPEEDS, Playback, Replay, events_of, events_until
+from gpuwatch.recorder.recording import IdleTime
+from gpuwatch.recorder.replay import SPEEDS, Playback, Replay, events_until
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, snapshot
 from tests.support.recording import alert, ended
-from tests.support.replaying import MemoryRecording, Player, machine, minute, seconds
+from tests.support.replaying import MemoryRecording, Player, machine, seconds
 from tests.support.watches import Reader, full
 from tests.support.watches import ended as has_ended
 
@@ -121,6 +121,16 @@ def test_a_gap_is_passed_in_a_second_and_named() -> None:
     assert player.replay.playback.gap == (EPOCH + 9, EPOCH + 5000)
 
 
+@pytest.mark.parametrize(("by", "shown"), [(10.0, 5000), (60.0, 5000), (-1.0, 8)])
+def test_a_move_onwards_crosses_a_gap(by: float, shown: int) -> None:
+    player = Player(seconds((0, 10), (5000, 5010)), at=9)
+    player.next()
+    player.replay.seek(EPOCH + 9 + by, onwards=by > 0)
+    assert player.next() == shown
+    player.replay.seek(EPOCH + shown + 1, onwards=True)
+    assert player.next() == shown + 1
+
+
 @pytest.mark.parametrize(
     "act",
     [
@@ -183,9 +193,8 @@ def test_after_a_move_the_last_minute_is_in_the_history_and_times_are_those_of_t
 
 def test_an_alert_that_held_before_holds_after_a_move_and_ends_by_the_samples() -> None:
     held = alert("x", gpu=gpu(0).key, host="box3", raised=EPOCH + 100.0)
-    minutes = [minute(60.0 * number, alerts=(held,) if number >= 2 else ()) for number in range(10)]
     snapshots = [full(second) if second < 500 else machine(second) for second in map(float, range(600))]
-    before, after, over = frames(MemoryRecording(snapshots, minutes), 90.0, 420.0, 595.0)
+    before, after, over = frames(MemoryRecording(snapshots, [held]), 90.0, 420.0, 595.0)
     assert [one.id for one in before.alerts] != ["id-x"]
     assert [(one.id, one.raised) for one in after.alerts] == [("id-x", EPOCH + 100.0)]
     assert over.alerts == ()
@@ -195,21 +204,13 @@ def test_an_alert_that_held_before_holds_after_a_move_and_ends_by_the_samples() 
 def test_idle_times_go_on_after_a_move(*, at_least: bool, busy: int | None) -> None:
     snapshots = [at(snapshot([gpu(0, holdings=[holding(100, sm=0)])]), float(second)) for second in range(600)]
     idle = (IdleTime(gpu(0).key, 100, 100, 3600.0, at_least), IdleTime("GPU-of-before", 7, 7, 60.0, False))
-    minutes = [minute(60.0 * number, idle=idle) for number in range(10)]
     if busy is not None:
         snapshots[400] = at(snapshot([gpu(0, holdings=[holding(100, sm=busy)])]), 400.0)
-    _, frame = frames(MemoryRecording(snapshots, minutes), 0.0, 420.0)
+    _, frame = frames(MemoryRecording(snapshots, idle=idle), 0.0, 420.0)
     found = frame.history.idle(gpu(0).key, 100, 100)
     assert found is not None
     assert found.at_least is (at_least and busy is None)
     assert 3660 <= found.seconds <= 3740 if busy is None else found.seconds == 20
-
-
-def test_events_of_minutes_are_each_as_it_was_last_seen() -> None:
-    first, second = alert("b", raised=EPOCH + 50.0), alert("a", raised=EPOCH + 10.0)
-    over = ended(first, after=100.0)
-    events = events_of([minute(0.0, alerts=(first, second)), minute(60.0, alerts=(second,), ended=(over,))])
-    assert events == (second, over)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from sqlite3 import Connection
 
 import msgspec
 import pytest
@@ -77,12 +78,12 @@ class HangingStatusFile(StatusFile):
 
 class HangingRecording(RecordingWriter):
     def __init__(self, folder: Path, work: Work) -> None:
-        super().__init__(folder / "box.gz", pace=0.01)
+        super().__init__(folder / "box", pace=0.01)
         self._work = work
 
-    def _flush(self, mode: int) -> None:
+    def _write_row(self, connection: Connection) -> None:
         self._work()
-        super()._flush(mode)
+        super()._write_row(connection)
 
 
 def recorder(folder: Path, work: Work) -> Sink:

@@ -8,13 +8,16 @@ from math import inf
 
 import msgspec
 
+from gpuwatch.alerts.alert import Alert
 from gpuwatch.minute import Minute
 from gpuwatch.model import Snapshot
+from gpuwatch.recorder.recording import IdleTime, Standing
 from gpuwatch.recorder.replay import Replay
+from gpuwatch.recorder.store import Events
 from tests.support.builders import EPOCH, at, gpu, holding, snapshot
 
-BLOCK = 60.0
-"""Seconds of a block, as in a file."""
+ROW = 10.0
+"""Seconds of a row, as in a file."""
 
 
 @cache
@@ -24,23 +27,38 @@ def machine(second: float) -> Snapshot:
 
 
 class MemoryRecording:
-    """Recording whose snapshots and minutes are lists; it has the methods of `recording.reader.Recording`."""
+    """Recording whose snapshots and events are lists; it has the methods of `recorder.recording.Recording`."""
 
-    def __init__(self, snapshots: Iterable[Snapshot], minutes: Sequence[Minute] = ()) -> None:
-        self._snapshots, self._minutes = list(snapshots), list(minutes)
+    def __init__(
+        self,
+        snapshots: Iterable[Snapshot],
+        events: Sequence[Alert] = (),
+        *,
+        idle: Sequence[IdleTime] = (),
+        minutes: Sequence[Minute] = (),
+    ) -> None:
+        """`idle` are the idle times before each row; the alerts that held then are among `events`."""
+        self._minutes = list(minutes)
+        self._snapshots, self._events, self._idle = list(snapshots), Events(alerts=tuple(events)), tuple(idle)
         self.first, self.last = self._snapshots[0].taken, self._snapshots[-1].taken
         self.notes: list[str] = []
+        self.limits = ""
         self.begun: list[float] = []
-        """Arguments of `snapshots`."""
+        """Arguments of `play`."""
+
+    def events(self) -> Events:
+        return self._events
 
     def minutes(self, since: float = 0.0, until: float = inf) -> Iterator[Minute]:
         return (one for one in self._minutes if since <= one.at < until)
 
-    def snapshots(self, at: float = 0.0) -> Iterator[Snapshot]:
+    def play(self, at: float) -> tuple[Standing, Iterator[Snapshot]]:
         self.begun.append(at)
-        blocks = [one.taken // BLOCK for one in self._snapshots]
-        block = max((one for one in blocks if one <= at // BLOCK), default=blocks[0])
-        return (one for one in self._snapshots if one.taken // BLOCK >= block)
+        rows = [one.taken // ROW for one in self._snapshots]
+        row = max((one for one in rows if one <= at // ROW), default=rows[0])
+        held = [one for one in self._events.alerts if one.raised < row * ROW and (one.ended or inf) >= row * ROW]
+        after = (one for one in self._snapshots if one.taken // ROW >= row)
+        return Standing(self._idle, tuple(msgspec.structs.replace(one, ended=None) for one in held)), after
 
 
 def seconds(*spans: tuple[int, int]) -> MemoryRecording:
@@ -71,8 +89,3 @@ class Player:
         """Move to a second; return the second of the snapshot that comes."""
         self.replay.seek(EPOCH + second)
         return self.next()
-
-
-def minute(start: float, **changes: object) -> Minute:
-    """Return the minute with a second."""
-    return msgspec.structs.replace(Minute(at=(EPOCH + start) // 60 * 60), **changes)

@@ -99,7 +99,7 @@ def save_demo(
         )  # fmt: skip
         tally.add(frame)
         events |= {one.id: one for one in (*changes.active, *changes.cleared)}
-        made = maker.add(snapshot, view, changes.active, changes.cleared)
+        made = maker.add(snapshot, view)
         minutes += [made] if made is not None else []
     batch = tally.pop()
     gaps = [Gap(start + gap[0] * seconds, start + gap[1] * seconds)] if gap[0] < gap[1] else []

@@ -131,7 +131,7 @@ def legend(glyphs: Glyphs) -> list[Section]:
 _REPLAY = Section(
     "In a replay",
     (
-        Fact("alerts", "judged again, by your limits; those of e are as they were recorded"),
+        Fact("alerts", "judged by your limits; the events (e) are those that were recorded"),
         Fact("you, strays", "of the user who recorded it"),
     ),
 )
