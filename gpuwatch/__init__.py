@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from gpuwatch.api import Stream, snapshot, stream
+    from gpuwatch.api import Stream, recording, snapshot, stream
     from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
     from gpuwatch.model import Gpu, Holding, Process, Reason, Snapshot, known
 
@@ -21,12 +21,13 @@ __all__ = [
     "UnavailableError",
     "UsageError",
     "known",
+    "recording",
     "snapshot",
     "stream",
 ]
 
 _MODULES = {
-    **dict.fromkeys(("Stream", "snapshot", "stream"), "gpuwatch.api"),
+    **dict.fromkeys(("Stream", "recording", "snapshot", "stream"), "gpuwatch.api"),
     **dict.fromkeys(("GpuwatchError", "UnavailableError", "UsageError"), "gpuwatch.errors"),
     **dict.fromkeys(("Gpu", "Holding", "Process", "Reason", "Snapshot", "known"), "gpuwatch.model"),
 }

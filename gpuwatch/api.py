@@ -1,17 +1,20 @@
-"""Python API: `snapshot` and `stream`, for notebooks, schedulers and scripts; see `docs/python.md`."""
+"""Python API: `snapshot`, `stream` and `recording`, for notebooks, schedulers and scripts; see `docs/python.md`."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import weakref
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 
 from gpuwatch.commands.startup import check_snapshot, first_snapshot, open_source
 from gpuwatch.config import load
 from gpuwatch.errors import UsageError
 from gpuwatch.model import Snapshot, SourceState
+from gpuwatch.recorder.recording import Recording
 from gpuwatch.sources.source import Source
 from gpuwatch.units import MAX_INTERVAL_S, MIN_INTERVAL_S
 
@@ -95,6 +98,16 @@ def stream(
     if not MIN_INTERVAL_S <= interval <= MAX_INTERVAL_S:
         raise UsageError(f"interval: {interval!r} is not allowed; {MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g} s is")
     return Stream(_open(only, demo, config, interval))
+
+
+def recording(file: str | os.PathLike[str], since: float = 0.0, until: float = math.inf) -> Iterator[Snapshot]:
+    """Yield the snapshots of a recording that were taken between two wall-clock times, oldest first.
+
+    A row that is damaged is left out. Raises UsageError where the file is no recording.
+    """
+    for found in Recording([Path(file)]).snapshots(since, until):
+        if since <= found.taken <= until:
+            yield found
 
 
 def _open(

@@ -19,11 +19,16 @@ from gpuwatch import Snapshot, Stream, UnavailableError, UsageError, known, snap
 from gpuwatch.commands.docs import FOLDER
 from gpuwatch.model import Reason, SourceState
 from tests.driver import Driver, Gpu
+from tests.recorder.test_recording import demo, record
 from tests.support.builders import snapshot as built
 from tests.support.uncovered import environment
 from tests.support.watches import Script
 
-EXAMPLES = re.findall(r"```python\n(.*?)```", (FOLDER / "python.md").read_text(), re.DOTALL)
+EXAMPLES = [
+    example
+    for page in ("python.md", "recording.md")
+    for example in re.findall(r"```python\n(.*?)```", (FOLDER / page).read_text(), re.DOTALL)
+]
 
 
 @pytest.fixture
@@ -40,15 +45,26 @@ def children() -> set[int]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_of_the_guide_runs(example: str) -> None:
+def test_an_example_of_the_guide_runs(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path / "day.gpuwatch", demo(12))
+    monkeypatch.chdir(tmp_path)
     out = io.StringIO()
     with redirect_stdout(out):
         exec(compile(example, "python.md", "exec"), {})
-    assert "GiB" in out.getvalue() or "idle GPUs [" in out.getvalue()
+    assert re.search(r"GiB|idle GPUs \[|^1795269780\.0 ", out.getvalue())
 
 
-def test_the_guide_has_three_examples() -> None:
-    assert len(EXAMPLES) == 3
+def test_the_guide_has_these_examples() -> None:
+    assert len(EXAMPLES) == 5
+
+
+def test_a_recording_is_read_between_two_times(tmp_path: Path) -> None:
+    shown = demo(40)
+    day = record(tmp_path / "day", shown)
+    assert list(gpuwatch.recording(day)) == shown
+    assert list(gpuwatch.recording(day, shown[7].taken, shown[23].taken)) == shown[7:24]
+    with pytest.raises(gpuwatch.UsageError, match="No such file"):
+        next(gpuwatch.recording(tmp_path / "none"))
 
 
 def test_an_import_of_gpuwatch_loads_nothing_else() -> None:
