@@ -7,6 +7,7 @@ import shlex
 import sys
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpuwatch.text import ELLIPSIS, LIMIT, MARK, Clean, clean, fit, format_command_line, redact, shorten
+from gpuwatch.text import ELLIPSIS, LIMIT, MARK, MASK, Clean, clean, fit, format_command_line, redact, shorten
 from tests.support.tmux import Tmux
 
 SECRET = "s3cr3tValue"
@@ -362,6 +363,21 @@ def test_a_private_key_is_masked() -> None:
 )
 def test_what_is_no_secret_stays(line: str) -> None:
     assert redact(shlex.split(line)) == shlex.split(line)
+
+
+# Lines of `{"argv", "shown", "hidden"}`: command lines, titles and paths, what was shown of each when the file was
+# made, and the words in it that were masked. A line is added where a new kind of secret is known; none is taken away.
+FROZEN = [json.loads(line) for line in Path(__file__).with_name("secrets.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("line", FROZEN, ids=lambda line: " ".join(line["argv"])[:60])
+def test_what_was_masked_once_stays_masked(line: dict[str, Any]) -> None:
+    argv = line["argv"]
+    title = len(argv) == 1
+    shown = format_command_line(argv[0].split(" ") if title else argv)
+    assert not [word for word in line["hidden"] if word in shown and not (title and word not in redact(argv)[0])]
+    if not line["hidden"] and MASK not in line["shown"]:
+        assert shown == line["shown"]
 
 
 names = st.sampled_from(
