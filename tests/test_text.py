@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpuwatch.text import ELLIPSIS, LIMIT, MARK, MASK, Clean, clean, fit, format_command_line, redact, shorten
+from gpuwatch.text import ELLIPSIS, LIMIT, MARK, MASK, Clean, clean, fit, format_command_line, mask, redact, shorten
 from tests.support.tmux import Tmux
 
 SECRET = "s3cr3tValue"
@@ -372,10 +372,8 @@ FROZEN = [json.loads(line) for line in Path(__file__).with_name("secrets.jsonl")
 
 @pytest.mark.parametrize("line", FROZEN, ids=lambda line: " ".join(line["argv"])[:60])
 def test_what_was_masked_once_stays_masked(line: dict[str, Any]) -> None:
-    argv = line["argv"]
-    title = len(argv) == 1
-    shown = format_command_line(argv[0].split(" ") if title else argv)
-    assert not [word for word in line["hidden"] if word in shown and not (title and word not in redact(argv)[0])]
+    shown = format_command_line(line["argv"])
+    assert not [word for word in line["hidden"] if word in shown]
     if not line["hidden"] and MASK not in line["shown"]:
         assert shown == line["shown"]
 
@@ -435,6 +433,22 @@ def test_a_secret_at_the_cut_does_not_survive(padding: int, name: str) -> None:
     url = f"https://user:{SECRET}@host"
     for argv in (["x" * padding, url, f"--{name}={SECRET}"], ["x" * padding + " " + url + " y" * 3000]):
         assert SECRET[:4] not in format_command_line(argv)
+    assert SECRET[:4] not in mask("x" * padding + f" --{name} {SECRET}", 40 + padding % 40)
+
+
+title_parts = st.sampled_from(
+    [
+        *("--token", "--token=", "token:", "secret:", "Bearer", "basic", "Authorization:", "curl", "-u", "wandb"),
+        *("login", "--pwd", "=", '"', "'", "it's", SECRET, f"ada:{SECRET}", f"https://{SECRET}@h", f"?sig={SECRET}"),
+    ]
+)
+
+
+@given(st.lists(title_parts, min_size=2, max_size=7).map(" ".join))
+def test_a_title_is_searched_as_words_and_as_a_text(title: str) -> None:
+    (shown,) = redact([title])
+    for other in (" ".join(redact([*title.split(" "), "-"])), redact([title, "-"])[0]):
+        assert shown.count(SECRET) <= other.count(SECRET)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -449,7 +463,7 @@ def test_a_secret_at_the_cut_does_not_survive(padding: int, name: str) -> None:
         (["python", "-c", "print(1); x"], "python -c 'print(1); x'"),
         (["echo", "it's $5"], 'echo "it\'s \\$5"'),
         (["x", "", "y"], "x '' y"),
-        (["title set by itself", "", "", ""], "'title set by itself'"),
+        (["title it's set", "", "", ""], "title it's set"),
         (["a\x1b]2;x\x07"], f"a{MARK}]2;x{MARK}"),
         (["--token", "abc"], "--token ***"),
     ],
