@@ -38,7 +38,7 @@ class Treatment(Enum):
     UID = auto()
     HOST = auto()
     PROGRAM = auto()
-    """Name of a program. Those that gpuwatch knows, such as `bash`, are kept."""
+    """Name of a program, or a title, which is cut to it. Names that gpuwatch knows, such as `bash`, are kept."""
     COMMAND = auto()
     """Command line: by default cut to the name of its program."""
     NAME = auto()
@@ -108,7 +108,7 @@ TREATMENTS: Final[Mapping[type[msgspec.Struct], _Table]] = {
 }
 """Treatment of each text of a snapshot, and of each uid."""
 
-_QUOTING: Final = frozenset({_T.TEXT, _T.NAME})
+_QUOTING: Final = frozenset({_T.TEXT, _T.NAME, _T.PLACE})
 """Treatments of texts that may repeat an argument of a command line."""
 _SHORT: Final = 2
 """Length up to which an argument says nothing: `-n`, `4`."""
@@ -170,7 +170,7 @@ class Anonymiser:
         self._treated: dict[tuple[int, int], tuple[Process, Process]] = {}
         """Processes of the snapshot before, as they were and as they are recorded, by their key."""
         self._hidden: dict[str, str] = {}
-        """Recorded text of each command line that was seen, the newest last."""
+        """Recorded text of each command line and title that was seen, the newest last."""
         self._arguments: dict[int, tuple[str, ...]] = {}
         """Arguments of the processes that were seen, by PID."""
 
@@ -233,6 +233,8 @@ class Anonymiser:
             _keep(self._arguments, process.pid, tuple(found)[:_MOST_ARGUMENTS])
             treated = self._struct(process, self._arguments[process.pid])
             _keep(self._hidden, process.command, treated.command)
+        if treated.name != process.name:
+            _keep(self._hidden, process.name, treated.name)
         self._treated[process.key] = (process, treated)
         return treated
 
@@ -258,7 +260,7 @@ class Anonymiser:
             return value
         if self._commands is Commands.ANONYMISED:
             return self._stand_in(name, value, treatment)
-        if treatment is Treatment.COMMAND:
+        if treatment is Treatment.COMMAND or (treatment is Treatment.PROGRAM and " " in value):
             return program_of(value)
         if treatment in _QUOTING and any(word in value for word in arguments):
             return self._stand_in(name, value, treatment)
