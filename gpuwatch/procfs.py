@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuwatch import programs
-from gpuwatch.text import clean
+from gpuwatch.text import Clean, mask
 
 PROC = Path("/proc")
 
@@ -52,6 +52,9 @@ _LONGEST_STATUS = 1 << 20
 
 _LONGEST_PATH = 4096
 """Bytes of the command line that are read to find the name of its program: PATH_MAX (limits.h)."""
+
+_LONGEST_NAME = 64
+"""Characters of a name that is completed from the command line, at most."""
 
 _COMM_MAX = 15
 """Bytes of a name that the kernel keeps: TASK_COMM_LEN less the NUL (include/linux/sched.h)."""
@@ -243,19 +246,29 @@ def read_arguments(pid: int, proc: Path = PROC, limit: int = LONGEST) -> Argumen
     return Arguments(tuple(words), len(raw) == limit)
 
 
-def read_name(pid: int, stat: Stat, proc: Path = PROC) -> bytes:
-    """Return the name of a process; never raises.
+def format_name(comm: bytes) -> Clean:
+    """Return the kernel's name of a process for display, with its secrets masked.
 
-    The kernel cuts it after 15 bytes; it is completed where the program in the command line begins with it.
+    A program may set a title as its name. The kernel cuts it after 15 bytes: the last word of such a title is left out,
+    since a secret that is cut may not be known.
+    """
+    cut = len(comm) >= _COMM_MAX and b" " in comm
+    return mask(comm.rpartition(b" ")[0] if cut else comm, _LONGEST_NAME)
+
+
+def read_name(pid: int, stat: Stat, proc: Path = PROC) -> Clean:
+    """Return the name of a process for display; never raises.
+
+    Where the kernel has cut it, it is completed if the program in the command line begins with it.
     """
     if len(stat.comm) < _COMM_MAX:
-        return stat.comm
+        return format_name(stat.comm)
     try:
         first = read_file(pid, "cmdline", proc, _LONGEST_PATH).partition(b"\0")[0]
     except OSError:  # it has just ended
-        return stat.comm
+        return format_name(stat.comm)
     program = first.partition(b" ")[0].rpartition(b"/")[2]  # of a title only the first word
-    return program if program.startswith(stat.comm) else stat.comm
+    return mask(program, _LONGEST_NAME) if program.startswith(stat.comm) else format_name(stat.comm)
 
 
 def read_stat(pid: int, proc: Path = PROC) -> Stat:
@@ -469,7 +482,7 @@ def has_gpu_open(pid: int, proc: Path = PROC, dev: str = "/dev") -> bool:
 def read_pid_and_name(pid: int, proc: Path = PROC) -> tuple[int, str]:
     """Return a PID with the name of its process, for a sentence."""
     stat = find_stat(pid, proc)
-    return pid, clean(stat.comm) if stat else "unknown"
+    return pid, format_name(stat.comm) if stat else "unknown"
 
 
 def is_in_pid_namespace(proc: Path = PROC) -> bool:

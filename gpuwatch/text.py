@@ -1,8 +1,9 @@
 """Cleaning of foreign text, masking of secrets, and text of a fixed width.
 
-Command lines, user names, host names, GPU names, container names and error texts pass `clean` or
-`format_command_line` once, where they enter. The result has nothing that a terminal acts on, no invisible characters,
-and no secret that is known by its name or shape. It may still look like markup: widgets render it as plain text.
+User names, host names, GPU names, container names and error texts pass `clean` once, where they enter; command lines,
+titles, and paths and names that are taken from these pass `format_command_line` or `mask`. The result has nothing that
+a terminal acts on, no invisible characters, and of the latter no secret that is known by its name or shape. It may
+still look like markup: widgets render it as plain text.
 """
 
 from __future__ import annotations
@@ -171,14 +172,23 @@ _MARGIN = 1024
 def format_command_line(argv: Sequence[str], limit: int = LIMIT) -> Clean:
     """Return *argv* as one clean line of at most *limit* characters, with its secrets masked.
 
-    Arguments with spaces or quotes are quoted. Empty arguments at the end, which a title leaves behind, are dropped. A
-    line of any length costs no more than one of *limit*.
+    Arguments with spaces or quotes are quoted; a single one is a title, and stays as it is. Empty arguments at the end,
+    which a title leaves behind, are dropped. A line of any length costs no more than one of *limit*.
     """
     shown, was_cut = _bounded(argv, limit + _MARGIN)
-    line = " ".join(_quote(arg) for arg in redact(shown))
+    words = redact(shown)
+    line = words[0] if len(words) == 1 else " ".join(map(_quote, words))
     if was_cut:
         line = line[: min(max(len(line) - _MARGIN, 0), max(limit, 1) - 1)] + ELLIPSIS
     return clean(line, limit)
+
+
+def mask(raw: str | bytes, limit: int = LIMIT) -> Clean:
+    """Return a title, or a path or name that may hold an argument, as `clean` does, with its secrets masked.
+
+    Its secrets are masked before it is cut: one that is cut may no longer be known.
+    """
+    return format_command_line([raw if isinstance(raw, str) else raw.decode("utf-8", "replace")], limit)
 
 
 def _bounded(argv: Sequence[str], budget: int) -> tuple[list[str], bool]:
@@ -206,6 +216,10 @@ def _quote(arg: str) -> str:
 # ---------------------------------------------------------------------------------------------------------------
 # Secrets
 
+# Replaces each character of a secret while others are searched; no argument contains it.
+_HIDDEN = "\0"
+_HIDDEN_SECRET = "\0+"
+_BLANK = r"(\s)"
 # Words before the secret in a header.
 _SCHEMES = ("bearer", "basic", "digest", "token")
 # Longest name of a flag or variable; of a longer word the end counts.
@@ -268,24 +282,27 @@ _VALUE = r"""(?sx)(?:
     [rbfuRBFU]{0,2}(?:\"{3}.*?(?:\"{3}|\Z)|'{3}.*?(?:'{3}|\Z)|"(?:\\.|[^"\\])*+"?|'[^']*+'?)
     | (?:\\.|[^\s"';|&)}\\]|\\$)++)"""
 # The userinfo of a URL ends at the last "@" before its path (RFC 3986, 3.2.1).
-_USERINFO = r"""://[^\s/?#'"]*@"""
-_BEARER = r"""(?i)\b(bearer\s+)[^\s"']+"""
+_USERINFO = r"""://(?P<secret>[^\s/?#'"]*)@"""
+_BEARER = r"""(?i)\bbearer\s+(?P<secret>[^\s"']+)"""
 # `curl -u user:password`; `docker run -u 1000:1000` is none.
 _CURL = r"(?<![\w.\-])curl(?![\w.\-])"
-_CURL_USER = r"""(?x)(?<!\S)(-[A-Za-z]{0,8}[uU]\s*+|--(?:proxy-)?user[\s=]\s*+)(["']?[^\s:"']*+:)[^\s"']++"""
+_CURL_USER = r"""(?x)
+    (?<!\S)(?:-[A-Za-z]{0,8}[uU]\s*+|--(?:proxy-)?user[\s=]\s*+)["']?[^\s:"']*+:(?P<secret>[^\s"']++)"""
 _CURL_USER_FLAG = r"-[A-Za-z]{0,8}[uU]|--(?:proxy-)?user"
-_WANDB_LOGIN = r"""(?<![\w.\-])(wandb['"]?\s++login\s++(?:-\S*+\s++){0,4}+)[^\s;|&'"\-][^\s;|&'"]*+"""
+_WANDB_LOGIN = r"""(?x)
+    (?<![\w.\-])wandb['"]?\s++login\s++(?:-\S*+\s++){0,4}+(?P<secret>[^\s;|&'"\-][^\s;|&'"]*+)"""
 # What follows is known to the chat service and its customer alone. Source: the rules of gitleaks and detect-secrets;
 # docs.ntfy.sh/publish, where the topic "is essentially a password"; the URLs of apprise.
-_WEBHOOK = r"""(?ix)(
+_WEBHOOK = r"""(?ix)(?:
     hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/
     | https?://[^\s"'?\#]{0,200}?/(?:web)?hooks?(?:b2)?/
     | maker\.ifttt\.com/trigger/[^\s"']{0,80}?/with/key/
     | (?<![\w.\-])ntfy\.sh/
     | (?<![\w.\-])(?:slack|discord|tgram|msteams|mmosts?|rockets?|ntfys?|pover|gotifys?)://
-    )(?!\*\*\*)[^\s"'`)]+"""
-_QUERY = r"""(?ix)([?&](?:key|sig|signature|code|x-amz-signature|x-goog-signature)=)([^\s"'&\#`)]+)"""
-_SHAPES = r"""(?x)(?<![A-Za-z0-9])(?:
+    )(?!\0|\*\*\*)(?P<secret>[^\s"'`)]+)"""
+_QUERY = r"""(?ix)[?&](?:key|sig|signature|code|x-amz-signature|x-goog-signature)=
+    (?!(?:true|false|yes|no|on|off|none|null|auto|[0-9]{1,2})(?:[\s"'&\#`)]|\Z))(?P<secret>[^\s"'&\#`)]+)"""
+_SHAPES = r"""(?x)(?P<secret>(?<![A-Za-z0-9])(?:
     hf_(?:[A-Za-z0-9]{20,}|(?=[A-Za-z]{0,64}[0-9])[A-Za-z0-9]{10,}) | api_org_[A-Za-z0-9]{20,}   # Hugging Face
     | g?sk[_\-](?:[A-Za-z0-9]{20,}|(?=[A-Za-z_\-]{0,64}[0-9])[\w\-]{16,})   # OpenAI, Anthropic, Stripe, Groq
     | gh[pousr]_[A-Za-z0-9]{10,} | github_pat_\w{10,} | gl(?:pat|dt)-[\w\-]{10,}
@@ -299,8 +316,8 @@ _SHAPES = r"""(?x)(?<![A-Za-z0-9])(?:
     | eyJ[\w\-]{8,}\.[\w\-.]+   # JSON Web Token
     )
     | (?<![0-9])[0-9]{6,16}:A[\w\-]{34}(?![\w\-])   # a bot of Telegram, also in a URL, behind `bot`
-    """
-_PEM = r"(?s)(-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----).*?(?:(?=-----END)|\Z)"
+    )"""
+_PEM = r"(?s)-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----(?P<secret>.*?)(?:(?=-----END)|\Z)"
 
 
 def redact(argv: Sequence[str]) -> list[str]:
@@ -318,6 +335,16 @@ def redact(argv: Sequence[str]) -> list[str]:
     # Most command lines have no secret.
     if not _may_hold_secret("\n".join(argv)):
         return list(argv)
+    hidden = _hide_in_words(argv)
+    if len(argv) == 1:  # a title: its words are arguments, too
+        parts = _compiled(_BLANK).split(argv[0])
+        parts[::2] = _hide_in_words(parts[::2])
+        hidden = ["".join(map(min, "".join(parts), hidden[0]))]  # what either hides
+    return [_compiled(_HIDDEN_SECRET).sub(MASK, arg) for arg in hidden]
+
+
+def _hide_in_words(argv: Sequence[str]) -> list[str]:
+    """Return arguments of the same length with `_HIDDEN` for each character of a secret."""
     result: list[str] = []
     value_follows = False
     before = program = ""
@@ -326,15 +353,15 @@ def redact(argv: Sequence[str]) -> list[str]:
         if value_follows and _is_scheme(before, bare):
             result.append(arg)
         elif value_follows and not arg.startswith("-"):
-            result.append(arg if _is_trivial(arg) or _is_directory(before, arg) else MASK)
+            result.append(arg if _is_trivial(arg) or _is_directory(before, arg) else _HIDDEN * len(arg))
             value_follows = False
         elif program == "curl" and _compiled(_CURL_USER_FLAG).fullmatch(before):
-            user, colon, _ = arg.partition(":")
-            result.append(f"{user}:{MASK}" if colon else arg)
+            user, colon, password = arg.partition(":")
+            result.append(user + colon + _HIDDEN * len(password))
             before = arg
         else:
-            text = _redact_text(arg, is_script=_takes_script(before))
-            result.append(_compiled(_CURL_USER).sub(rf"\1\2{MASK}", text) if program == "curl" else text)
+            text = _hide_in_text(arg, is_script=_takes_script(before))
+            result.append(_compiled(_CURL_USER).sub(_hide, text) if program == "curl" else text)
             to_login = program == "wandb" and (bare == "login" or (value_follows and arg.startswith("-")))
             value_follows = _announces_value(bare) or to_login
             before = arg
@@ -409,26 +436,32 @@ def _is_directory(name: str, value: str) -> bool:
     return name.strip("-").lower() == "pwd" and value.startswith(("/", "~"))
 
 
-def _redact_text(text: str, *, is_script: bool) -> str:
-    """Mask the secrets inside one argument; *is_script* when it is the text of a `sh -c` or `python -c`."""
+def _hide(match: re.Match[str]) -> str:
+    """Return the text of a match with its group `secret` hidden."""
+    start, end = (place - match.start() for place in match.span("secret"))
+    return match[0][:start] + _HIDDEN * (end - start) + match[0][end:]
+
+
+def _hide_in_text(text: str, *, is_script: bool) -> str:
+    """Hide the secrets inside one argument; *is_script* when it is the text of a `sh -c` or `python -c`."""
     if not _may_hold_secret(text):
         return text
-    text = _compiled(_USERINFO).sub(f"://{MASK}@", text)
-    text = _compiled(_PEM).sub(rf"\1{MASK}", text)
+    text = _compiled(_USERINFO).sub(_hide, text)
+    text = _compiled(_PEM).sub(_hide, text)
     if "/" in text:
-        text = _compiled(_WEBHOOK).sub(rf"\1{MASK}", text)
+        text = _compiled(_WEBHOOK).sub(_hide, text)
     if "?" in text or "&" in text:
-        text = _compiled(_QUERY).sub(lambda found: found[0] if _is_trivial(found[2]) else found[1] + MASK, text)
+        text = _compiled(_QUERY).sub(_hide, text)
     if "curl" in text and _compiled(_CURL).search(text):
-        text = _compiled(_CURL_USER).sub(rf"\1\2{MASK}", text)
+        text = _compiled(_CURL_USER).sub(_hide, text)
     if "wandb" in text:
-        text = _compiled(_WANDB_LOGIN).sub(rf"\1{MASK}", text)
-    text = _redact_named(text, is_script=is_script)
-    text = _compiled(_BEARER).sub(rf"\1{MASK}", text)
-    return _compiled(_SHAPES).sub(MASK, text)
+        text = _compiled(_WANDB_LOGIN).sub(_hide, text)
+    text = _hide_named(text, is_script=is_script)
+    text = _compiled(_BEARER).sub(_hide, text)
+    return _compiled(_SHAPES).sub(_hide, text)
 
 
-def _redact_named(text: str, *, is_script: bool) -> str:
+def _hide_named(text: str, *, is_script: bool) -> str:
     parts: list[str] = []
     done = 0
     named = _compiled(_NAMED)
@@ -440,7 +473,7 @@ def _redact_named(text: str, *, is_script: bool) -> str:
             value = _compiled(_VALUE).match(text, match.end())
             if value and not _is_trivial(value[0]):
                 resume = _end_of_value(match, value.end(), is_script=is_script)
-                parts += (text[done : match.end()], MASK)
+                parts += (text[done : match.end()], _HIDDEN * (resume - match.end()))
                 done = resume
         match = named.search(text, resume)
     return "".join(parts) + text[done:]

@@ -65,6 +65,21 @@ def test_any_other_text_is_a_value_error_or_a_stat(raw: bytes) -> None:
         procfs.parse_stat(raw)
 
 
+@pytest.mark.parametrize(
+    ("comm", "name"),
+    [
+        (b"tmux: server", "tmux: server"),
+        (b"pt_data_worker", "pt_data_worker"),
+        (b"cuda-EvtHandlrX", "cuda-EvtHandlrX"),
+        (b"t --pwd=hunter", "t --pwd=***"),
+        (b"serve sk-hunter", "serve"),  # the kernel has cut it, so that its shape is not known
+        (b"\x1b[2J", "\N{REPLACEMENT CHARACTER}[2J"),
+    ],
+)
+def test_the_name_that_a_process_gives_itself_is_shown_without_a_secret(comm: bytes, name: str) -> None:
+    assert procfs.format_name(comm) == name
+
+
 def test_a_line_cut_short_is_an_error() -> None:
     for raw, match in ((b"7 (python) S 1 7", "3 fields"), (b"7 (x", "no command"), (b") (", "no command")):
         with pytest.raises(ValueError, match=match):

@@ -7,6 +7,7 @@ import shlex
 import sys
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpuwatch.text import ELLIPSIS, LIMIT, MARK, Clean, clean, fit, format_command_line, redact, shorten
+from gpuwatch.text import ELLIPSIS, LIMIT, MARK, MASK, Clean, clean, fit, format_command_line, mask, redact, shorten
 from tests.support.tmux import Tmux
 
 SECRET = "s3cr3tValue"
@@ -364,6 +365,19 @@ def test_what_is_no_secret_stays(line: str) -> None:
     assert redact(shlex.split(line)) == shlex.split(line)
 
 
+# Lines of `{"argv", "shown", "hidden"}`: command lines, titles and paths, what was shown of each when the file was
+# made, and the words in it that were masked. A line is added where a new kind of secret is known; none is taken away.
+FROZEN = [json.loads(line) for line in Path(__file__).with_name("secrets.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("line", FROZEN, ids=lambda line: " ".join(line["argv"])[:60])
+def test_what_was_masked_once_stays_masked(line: dict[str, Any]) -> None:
+    shown = format_command_line(line["argv"])
+    assert not [word for word in line["hidden"] if word in shown]
+    if not line["hidden"] and MASK not in line["shown"]:
+        assert shown == line["shown"]
+
+
 names = st.sampled_from(
     ["token", "api-key", "API_KEY", "hfToken", "db.password", "PASSWD", "secret", "aws_secret_access_key", "auth"]
 )
@@ -419,6 +433,22 @@ def test_a_secret_at_the_cut_does_not_survive(padding: int, name: str) -> None:
     url = f"https://user:{SECRET}@host"
     for argv in (["x" * padding, url, f"--{name}={SECRET}"], ["x" * padding + " " + url + " y" * 3000]):
         assert SECRET[:4] not in format_command_line(argv)
+    assert SECRET[:4] not in mask("x" * padding + f" --{name} {SECRET}", 40 + padding % 40)
+
+
+title_parts = st.sampled_from(
+    [
+        *("--token", "--token=", "token:", "secret:", "Bearer", "basic", "Authorization:", "curl", "-u", "wandb"),
+        *("login", "--pwd", "=", '"', "'", "it's", SECRET, f"ada:{SECRET}", f"https://{SECRET}@h", f"?sig={SECRET}"),
+    ]
+)
+
+
+@given(st.lists(title_parts, min_size=2, max_size=7).map(" ".join))
+def test_a_title_is_searched_as_words_and_as_a_text(title: str) -> None:
+    (shown,) = redact([title])
+    for other in (" ".join(redact([*title.split(" "), "-"])), redact([title, "-"])[0]):
+        assert shown.count(SECRET) <= other.count(SECRET)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -433,7 +463,7 @@ def test_a_secret_at_the_cut_does_not_survive(padding: int, name: str) -> None:
         (["python", "-c", "print(1); x"], "python -c 'print(1); x'"),
         (["echo", "it's $5"], 'echo "it\'s \\$5"'),
         (["x", "", "y"], "x '' y"),
-        (["title set by itself", "", "", ""], "'title set by itself'"),
+        (["title it's set", "", "", ""], "title it's set"),
         (["a\x1b]2;x\x07"], f"a{MARK}]2;x{MARK}"),
         (["--token", "abc"], "--token ***"),
     ],

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from gpuwatch.declared.sizes import Parser
 from gpuwatch.fields import Bytes, Fraction, Gpus, Pattern, Text
 from gpuwatch.model import Basis, Confidence, Gpu, Health, Hint, Kind, Margin, Memory, Reading, known, number
-from gpuwatch.text import LIMIT, Clean, clean, redact, shorten
+from gpuwatch.text import LIMIT, Clean, clean, mask, redact, shorten
 from gpuwatch.units import MIB
 
 
@@ -134,6 +134,11 @@ def format_excerpt(text: str) -> Clean:
     return cut(redact([text[:LIMIT]])[0], SHOWN)
 
 
+def format_path(path: str) -> Clean:
+    """Return the path of a script or a configuration file for display: cleaned, secrets masked."""
+    return mask(path, 200)
+
+
 def parse_value(candidate: Candidate, value: str | None, reads: Parser) -> list[Candidate]:
     """Return a candidate with its parsed value: one for each GPU that the value names, none where it is switched off.
 
@@ -158,7 +163,7 @@ def parse_value(candidate: Candidate, value: str | None, reads: Parser) -> list[
 
 def void(candidate: Candidate, why: str) -> Candidate:
     """Return a candidate with the reason why it has no effect."""
-    return replace(candidate, void=clean(why, 2 * SHOWN))
+    return replace(candidate, void=mask(why, 2 * SHOWN))
 
 
 Ranks: TypeAlias = tuple[tuple[str, str], ...] | None

@@ -113,7 +113,7 @@ def read_script(source: str | bytes, name: str = "script", ranks: Ranks = None) 
 def read_scripts(sources: Sequence[tuple[str, str | bytes]], ranks: Ranks = None) -> tuple[ScriptContents, ...]:
     """Return the declarations in each source of a program: its script, then modules that it imports. Never raises.
 
-    Each source has a display name; `ranks` are variables of the process that runs them. A source that cannot be parsed
+    Each source has a path; `ranks` are variables of the process that runs them. A source that cannot be parsed
     gives contents with an `error`, and the imports that its lines seem to have. A module without any word of a
     declaration is not parsed: the names that it mentions are found as words.
     """

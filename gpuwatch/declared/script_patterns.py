@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from msgspec.structs import replace
 
 from gpuwatch.declared import sizes
-from gpuwatch.declared.facts import Candidate, Selection, Setting, parse_value
+from gpuwatch.declared.facts import Candidate, Selection, Setting, format_path, parse_value
 from gpuwatch.declared.script_values import GETS, LOCAL, UNKNOWN, Loop, SymbolTable, Value, is_number
 from gpuwatch.model import Basis, Confidence, Hint, Kind, Margin
 from gpuwatch.text import ELLIPSIS, clean, redact, shorten
@@ -44,7 +44,7 @@ class Source:
     """Text of a source, which returns excerpts for display."""
 
     def __init__(self, text: str, name: str) -> None:
-        self.name = clean(name)
+        self.name = format_path(name)
         self._lines = text.encode().split(b"\n")  # `ast` counts columns in bytes of UTF-8
 
     def excerpt(self, node: ast.expr | ast.stmt) -> str:

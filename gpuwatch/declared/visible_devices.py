@@ -20,7 +20,7 @@ import msgspec
 
 from gpuwatch.declared.facts import Facts, GpuFacts, MigFacts, Selection, Setting, Unread
 from gpuwatch.model import Confidence, Hint, Order, Visible
-from gpuwatch.text import clean
+from gpuwatch.text import clean, mask
 
 PCI_BUS_ID = "PCI_BUS_ID"
 FASTEST_FIRST = "FASTEST_FIRST"
@@ -258,7 +258,7 @@ def _invalid(entry: str, what: str) -> str:
 
 
 def _excerpt(entry: str) -> str:
-    return clean(entry.strip(_BLANKS), _SHOWN)
+    return mask(entry.strip(_BLANKS), _SHOWN)
 
 
 CVD = "CUDA_VISIBLE_DEVICES"
@@ -383,7 +383,7 @@ def _hints(settings: Mapping[str, Setting]) -> tuple[Hint, ...]:
 
 
 def _text(name: str, setting: Setting) -> str:
-    return clean(f"{name}={setting.value}", _TEXT)
+    return mask(f"{name}={setting.value}", _TEXT)
 
 
 def _where(said: Setting | Selection) -> str:

@@ -19,10 +19,10 @@ import msgspec
 
 from gpuwatch import procfs, programs
 from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
-from gpuwatch.inspector import servers
+from gpuwatch.inspector import files, servers
 from gpuwatch.model import Job
 from gpuwatch.programs import Role, SourceKind
-from gpuwatch.text import clean
+from gpuwatch.text import clean, mask
 
 # -- ranks, by the environment -------------------------------------------------------------------------------------
 
@@ -455,7 +455,7 @@ def _find_name(run: _Run, head: RelatedProcess | None) -> str:
     processes = [] if head is None else [head]
     processes += [member.process for member in reversed(run.line)]
     named = next((name for one in processes if (name := format_run_name(one.argv))), "")
-    return named or run.launcher or clean(run.itself.process.comm, LONGEST_NAME)
+    return named or run.launcher or procfs.format_name(files.encode_environ(run.itself.process.comm))
 
 
 def format_run_name(argv: tuple[str, ...]) -> str:
@@ -469,34 +469,43 @@ def format_run_name(argv: tuple[str, ...]) -> str:
         return _name_behind_launcher(argv)
     source = programs.find_source(argv)
     if source is None:
-        return NOTEBOOK if programs.is_kernel(argv) else clean(_with_subcommand(argv[0], argv), LONGEST_NAME)
+        return NOTEBOOK if programs.is_kernel(argv) else _with_subcommand(argv[0], argv)
     if source.kind is SourceKind.WORKER:
         return ""
     if source.kind is SourceKind.CODE:
         return clean(f"{PurePosixPath(argv[0]).name} -c", LONGEST_NAME)
     if source.kind is SourceKind.MODULE:
-        return clean(source.text, LONGEST_NAME)
-    return clean(_with_subcommand(source.text, argv), LONGEST_NAME)
+        return mask(source.text, LONGEST_NAME)
+    return _with_subcommand(source.text, argv)
 
 
 def _with_subcommand(word: str, argv: Sequence[str]) -> str:
     if "::" in word:  # a title: `ray::Trainer.train()`
-        return re.split(r"[.( ]", word, maxsplit=1)[0]
-    name = PurePosixPath(word).name or word
+        return clean(re.split(r"[.( ]", mask(word), maxsplit=1)[0], LONGEST_NAME)
+    if len(argv) == 1:  # a title: only the first word may be a path
+        program, blank, rest = mask(word).partition(" ")
+        return clean(PurePosixPath(program).name + blank + rest, LONGEST_NAME)
+    name = _file_name(word)
     if name.endswith((".py", ".sh")) or programs.is_python(name):
         return name
     after = argv[argv.index(word) + 1 :] if word in argv else ()
-    return f"{name} {after[0]}" if after and _SUBCOMMAND.fullmatch(after[0]) else name
+    return clean(f"{name} {after[0]}", LONGEST_NAME) if after and _SUBCOMMAND.fullmatch(after[0]) else name
+
+
+def _file_name(path: str) -> str:
+    """Return the name of a file. The path is masked before: the name of a secret may be cut off with the folders."""
+    shown = mask(path)
+    return clean(PurePosixPath(shown).name or shown, LONGEST_NAME)
 
 
 def _name_behind_launcher(argv: tuple[str, ...]) -> str:
     """Return the name of the program that a launcher starts; empty where that is not Python."""
     source = programs.find_source(argv)
     if source is not None:
-        return clean(PurePosixPath(source.text).name, LONGEST_NAME)
+        return _file_name(source.text)
     for place, word in enumerate(argv[1:], 1):
         if programs.is_python(word):
             return format_run_name(argv[place:])
         if word.endswith(".py") and not word.startswith("-"):
-            return clean(PurePosixPath(word).name, LONGEST_NAME)
+            return _file_name(word)
     return ""

@@ -27,11 +27,11 @@ from gpuwatch.declared.facts import (
     ScriptContents,
     Share,
     Unread,
+    format_path,
 )
 from gpuwatch.inspector import cgroups, files
 from gpuwatch.inspector.credentials import acting_as
 from gpuwatch.programs import Source, SourceKind
-from gpuwatch.text import clean
 
 LARGEST_SCRIPT = 1 << 20
 LARGEST_RC = 64 << 10
@@ -62,7 +62,7 @@ _MOST_TRIED = 200
 """Module names that are searched beside a script, at most: most modules are installed elsewhere."""
 
 Sources = tuple[tuple[str, bytes], ...]
-"""Sources of a program, each with its display name: its script, then its modules."""
+"""Sources of a program, each with its path: its script, then its modules."""
 Scanner = Callable[[Sources, Ranks], tuple[ScriptContents, ...]]
 
 
@@ -330,7 +330,6 @@ class _Main(NamedTuple):
     """Source file that a process runs."""
 
     path: str
-    """Path for display."""
     data: bytes
     edited: bool = False
     likely: bool = False
@@ -368,7 +367,7 @@ def _runs_python(proc: Path, pid: int) -> bool:
 def _read_script(target: _Target, place: int, source: Source, *, titled: bool) -> _Program:
     module = source.kind is SourceKind.MODULE
     for path in _module_files(source.text) if module else [source.text]:
-        shown = clean(path, 200)
+        shown = format_path(path)
         try:
             file = target.read_file(place, path, LARGEST_SCRIPT)
         except FileNotFoundError:
@@ -379,7 +378,7 @@ def _read_script(target: _Target, place: int, source: Source, *, titled: bool) -
             return _NO_SCRIPT if module else (Script(path=shown, contents=reason(error)), ())
         own = path[: path.rfind("/") + 1]
         edited, likely = target.was_edited(place, file), file.likely or titled
-        return _scan(target, place, _Main(shown, file.data, edited, likely, "" if module else own, own))
+        return _scan(target, place, _Main(path, file.data, edited, likely, "" if module else own, own))
     return _NO_SCRIPT
 
 
@@ -390,15 +389,15 @@ def _scan(target: _Target, place: int, main: _Main) -> _Program:
             found = _modules(target.proc / str(target.line[place].pid), main)
     except PermissionError:  # root may not act as its owner here
         found = {}
-    read = {clean(path, 200): one for path, one in found.items() if not isinstance(one, Unread)}
+    read = {path: one for path, one in found.items() if not isinstance(one, Unread)}
     sources = ((main.path, main.data), *((path, one.data) for path, one in read.items()))
     scan, *scans = target.scan(sources, target.ranks)
     modules = [
-        Script(path=path, contents=scan, edited=target.was_edited(place, one), likely=True)
+        Script(path=format_path(path), contents=scan, edited=target.was_edited(place, one), likely=True)
         for (path, one), scan in zip(read.items(), scans, strict=True)
     ]
-    modules += [Script(path=clean(path, 200), contents=one) for path, one in found.items() if isinstance(one, Unread)]
-    return Script(path=main.path, contents=scan, edited=main.edited, likely=main.likely), tuple(modules)
+    modules += [Script(path=format_path(path), contents=one) for path, one in found.items() if isinstance(one, Unread)]
+    return Script(path=format_path(main.path), contents=scan, edited=main.edited, likely=main.likely), tuple(modules)
 
 
 def _modules(process: Path, main: _Main) -> dict[str, files.Found | Unread]:
@@ -467,7 +466,7 @@ def _read_configs(target: _Target) -> dict[int, Config]:
         path = flags.config_file(process.argv)
         if path is None:
             continue
-        shown = clean(path, 200)
+        shown = format_path(path)
         try:
             file = target.read_file(place, path, LARGEST_CONFIG)
         except OSError as error:
@@ -507,7 +506,7 @@ def _read_rc(target: _Target) -> list[File]:
         except OSError:  # most have none; ConfigParser.read passes over one that cannot be opened, too
             continue
         shown = f"~{full.removeprefix(home)}" if home and full.startswith(f"{home}/") else full
-        found.append(File(path=clean(shown, 200), text=file.data.decode("utf-8", "replace")))
+        found.append(File(path=format_path(shown), text=file.data.decode("utf-8", "replace")))
     return found
 
 

@@ -19,7 +19,7 @@ from gpuwatch import procfs, programs
 from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
 from gpuwatch.model import Notebook
 from gpuwatch.programs import Role
-from gpuwatch.text import clean
+from gpuwatch.text import clean, mask
 
 # -- sockets -------------------------------------------------------------------------------------------------------
 
@@ -280,7 +280,7 @@ def read_notebook(line: Sequence[RelatedProcess], *, proc: Path = procfs.PROC) -
     server, left = _find_server_of(line[place:], _parse_pid(environ.get("JPY_PARENT_PID", "")), proc)
     return Notebook(
         kernel=clean((programs.find_kernel_id(kernel.argv) or environ.get("KERNEL_ID", ""))[:_SHOWN_ID]),
-        path=clean(environ.get("JPY_SESSION_NAME", ""), _LONGEST_PATH),
+        path=mask(environ.get("JPY_SESSION_NAME", ""), _LONGEST_PATH),
         server=server,
         left=left,
     )

@@ -28,7 +28,7 @@ from gpuwatch import procfs, programs
 from gpuwatch.child import die_with_parent
 from gpuwatch.declared.facts import RelatedProcess, Unread
 from gpuwatch.model import Pane
-from gpuwatch.text import clean
+from gpuwatch.text import clean, mask
 
 LONGEST = 40
 """Characters of a name."""
@@ -129,11 +129,11 @@ def _parse_screen(environ: Mapping[str, str]) -> Place | None:
     if not match:
         return None
     window = clean(environ.get("WINDOW", ""), 8)
-    return Place(Pane(program="screen", session=clean(match[2], LONGEST), window=window), int(match[1]))
+    return Place(Pane(program="screen", session=mask(match[2], LONGEST), window=window), int(match[1]))
 
 
 def _parse_zellij(environ: Mapping[str, str]) -> Place | None:
-    name, window = clean(environ.get("ZELLIJ_SESSION_NAME", ""), LONGEST), clean(environ.get("ZELLIJ_PANE_ID", ""), 8)
+    name, window = mask(environ.get("ZELLIJ_SESSION_NAME", ""), LONGEST), clean(environ.get("ZELLIJ_PANE_ID", ""), 8)
     return Place(Pane(program="zellij", session=name, window=window)) if name else None
 
 
@@ -300,9 +300,9 @@ def _parse_answer(output: bytes) -> _Listed:
     for line in output.split(b"\n"):
         if match := _LINE.fullmatch(line):
             server, pane, number, index, session, window = match.groups()
-            title = f"{index.decode()}:{clean(window, LONGEST)}".rstrip(":")
+            title = f"{index.decode()}:{mask(window, LONGEST)}".rstrip(":")
             rows = listed.setdefault((int(server), pane.decode()), [])
-            rows.append(_Row(number.decode(), clean(session, LONGEST), title))
+            rows.append(_Row(number.decode(), mask(session, LONGEST), title))
     return listed
 
 

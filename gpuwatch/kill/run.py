@@ -314,7 +314,7 @@ class _Search:
         name = _name(stat)
         # An editor or an IDE that was started by a run ends with it; the shells of its terminals do not.
         if _is_login_shell(pid, stat) or programs.is_session_keeper(name) or name in programs.USER_SWITCHES:
-            self._left_out[pid] = f"{clean(stat.comm)}: it keeps a session of its own"
+            self._left_out[pid] = f"{procfs.format_name(stat.comm)}: it keeps a session of its own"
             return None
         uids = _find_uids(pid, self._proc)
         if child.exited() or not uids:

@@ -34,7 +34,6 @@ from gpuwatch.kill.outcome import End, Outcome, Refusal, Refused, unreaped
 from gpuwatch.kill.policy import Policy
 from gpuwatch.model import Presence, Process, Snapshot, known
 from gpuwatch.sampler.owners import read_command
-from gpuwatch.text import clean
 
 if TYPE_CHECKING:
     from gpuwatch.kill.session import PinnedProcess
@@ -263,7 +262,7 @@ class Killer:
 
     def shown(self, pid: int, comm: bytes) -> str:
         """Return the command of a process as on screen, or its name where that cannot be read."""
-        return self.described(pid) or clean(comm)
+        return self.described(pid) or procfs.format_name(comm)
 
     def facts(self, target: Target) -> dict[str, object]:
         """Return the fields about a target for each line of the audit file."""

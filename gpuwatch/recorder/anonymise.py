@@ -41,7 +41,7 @@ class Treatment(Enum):
     UID = auto()
     HOST = auto()
     PROGRAM = auto()
-    """Name of a program. Those that gpuwatch knows, such as `bash`, are kept."""
+    """Name of a program, or a title, which is cut to it. Names that gpuwatch knows, such as `bash`, are kept."""
     COMMAND = auto()
     """Command line: by default cut to the name of its program."""
     NAME = auto()
@@ -111,7 +111,7 @@ TREATMENTS: Final[Mapping[type[msgspec.Struct], _Table]] = {
 }
 """Treatment of each text of a snapshot, and of each uid."""
 
-_QUOTING: Final = frozenset({_T.TEXT, _T.NAME})
+_QUOTING: Final = frozenset({_T.TEXT, _T.NAME, _T.PLACE})
 """Treatments of texts that may repeat an argument of a command line."""
 _SHORT: Final = 2
 """Length up to which an argument says nothing: `-n`, `4`."""
@@ -224,7 +224,7 @@ class Anonymiser:
             return value
         if self._commands is Commands.ANONYMISED:
             return self._stand_in(name, value, treatment)
-        if treatment is Treatment.COMMAND:
+        if treatment is Treatment.COMMAND or (treatment is Treatment.PROGRAM and " " in value):
             return program_of(value)
         if treatment in _QUOTING and any(word in value for word in arguments):
             return self._stand_in(name, value, treatment)

@@ -98,9 +98,6 @@ _MOST_READ = 20 << 10
 """Bytes of a command line that are read: the 5,120 characters that are formatted, of four bytes each.
 The kernel looks up page by page what was never touched: 64 KiB of it would take as long as all else of a process."""
 
-_LONGEST_NAME = 64
-"""Characters of a name that is completed from the command line, at most; the kernel's name has 15 bytes."""
-
 _STATES = {
     "R": "running",
     "S": "sleeping",
@@ -283,7 +280,7 @@ class Owners:
             start=stat.start_ticks,
             uid=facts.uid,
             user=self._user(facts),
-            name=facts.name or clean(stat.comm),
+            name=facts.name or procfs.format_name(stat.comm),
             command=facts.command,
             program=facts.program,
             state=self._state(pid, stat, facts),
@@ -355,12 +352,12 @@ def _refresh(pid: int, stat: procfs.Stat, facts: _Facts, proc: Path) -> None:
         if command or not ending:  # it has none any more
             facts.command = command
     if not ending or not facts.name:
-        facts.name = clean(procfs.read_name(pid, stat, proc), _LONGEST_NAME)
+        facts.name = procfs.read_name(pid, stat, proc)
     facts.parent = ""
     with suppress(OSError, ValueError):
         if facts.ppid > 0:
             parent = procfs.read_stat(facts.ppid, proc)
-            facts.parent = clean(procfs.read_name(facts.ppid, parent, proc), _LONGEST_NAME)
+            facts.parent = procfs.read_name(facts.ppid, parent, proc)
 
 
 def read_command(pid: int, proc: Path = procfs.PROC) -> Clean:
@@ -369,7 +366,7 @@ def read_command(pid: int, proc: Path = procfs.PROC) -> Clean:
     A title that a program has written over its arguments is one argument that contains spaces.
     """
     words = procfs.read_arguments(pid, proc, _MOST_READ).words
-    command = format_command_line(words[0].split(" ") if len(words) == 1 else words)
+    command = format_command_line(words)
     if len(command) <= _LONGEST_COMMAND // 4 or len(command.encode()) <= _LONGEST_COMMAND:
         return command
     return clean(command.encode()[: _LONGEST_COMMAND - len(ELLIPSIS.encode())].decode("utf-8", "ignore") + ELLIPSIS)

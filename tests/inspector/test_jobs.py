@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.inspector.jobs import format_run_name
 from tests.support.families import Family, Member, family
 from tests.support.gpuholder import ME, ROOT
 
@@ -173,6 +174,27 @@ def test_lightning_starts_the_others_itself() -> None:
         (0, 2, "lightning", None),
         (1, 2, "lightning", None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (("serve --password hunter2/abc --data /srv/data",), "serve --password *** --data /srv/data"),
+        (
+            ("/usr/bin/api --workers 4 --xxxxxxxxxxxxxx x --api-key hunter2",),
+            "api --workers 4 --xxxxxxxxxxxxxx x --ap…",
+        ),
+        (("gunicorn: master [app:main]",), "gunicorn: master [app:main]"),
+        (("gunicorn: master [token=hunter2]",), "gunicorn: master [token=***"),
+        (("ray::Trainer[token=hunter2.train()",), "ray::Trainer[token=***)"),
+        ((PYTHON, "/home/ada/password=hunter2/train.py"), "password=***"),
+        ((PYTHON, "-m", "password=hunter2"), "password=***"),
+        (("/opt/my tools/password=hunter2/serve", "run"), "password=*** run"),
+        (("torchrun", "/home/ada/password=hunter2/train.py"), "password=***"),
+    ],
+)
+def test_the_name_of_a_run_has_no_secret(argv: tuple[str, ...], name: str) -> None:
+    assert format_run_name(argv) == name
 
 
 def test_rays_workers_belong_to_the_program_that_asked_for_them() -> None:

@@ -5,6 +5,7 @@ A widget test cannot see an escape sequence that leaks; a terminal acts on it.
 
 from __future__ import annotations
 
+import lzma
 import re
 import subprocess
 import sys
@@ -15,10 +16,16 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.errors import UsageError
 from gpuwatch.model import decode
+from gpuwatch.recorder.recording import Recording
+from gpuwatch.recorder.store import own_store
 from tests.driver import GIB, MIB, Driver, Gpu, Proc
+from tests.support.families import Member, family
+from tests.support.recording import ask, story
 from tests.support.terminal import Terminal, foreign, modes_on
 from tests.support.uncovered import environment
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +53,22 @@ COMMANDS: list[list[bytes]] = [
         b"https://ada:SECRET3@h/x",
     ],
 ]
-MARKS = [line[0].split(b"-")[0].decode() for line in COMMANDS]
+MARKS = [re.split(b"[- ]", line[0])[0].decode() for line in COMMANDS]
+
+
+TITLES = [
+    "serve --password SECRETLY/hush --data /srv/data --port 8000",
+    "gunicorn: master [token=SECRETLY]",
+    "api --name xxxxxxxxxxxxxxx --api-key=sk-SECRETLYa1b2c3d4e5f6",
+]
+"""Titles as setproctitle leaves them; each process is the head of its run. A name is cut in the secret of the last."""
+NAMES = ["t --pwd=SECRETL", "x sk-SECRETLYa1"]
+"""Names that processes give themselves, with prctl(2): the kernel cuts them after 15 bytes."""
+SCRIPTS = {
+    "api_key=SECRETLY/train.py": "import torch\ntorch.cuda.set_per_process_memory_fraction(0.3)\n",
+    "password=SECRETLY.py": "",
+}
+"""Scripts by their path: one declares a share, and one cannot be read."""
 
 
 @dataclass
@@ -72,6 +94,14 @@ def machine(nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         for argv, program in [*((argv, Path("/bin/sh")) for argv in COMMANDS), ([b""], nameless)]:
             process = running.enter_context(subprocess.Popen(argv, executable=program, stdin=subprocess.PIPE))
             pids.append(process.pid)
+        members = [Member(title.split()[0], (title,)) for title in TITLES]
+        members += [Member(name.split()[0], (), comm=name) for name in NAMES]
+        for path, source in SCRIPTS.items():
+            (folder / path).parent.mkdir(exist_ok=True)
+            if source:
+                (folder / path).write_text(source)
+            members.append(Member(path[-6:], ("python", str(folder / path), "--token", "SECRETLY")))
+        pids += [pid for name, pid in running.enter_context(family(*members)).pids.items() if name != "root"]
         driver = Driver(folder, nvml_library, driver="580\x1b]2;PWN\x07")
         used = len(pids) * GIB
         driver.gpus = [Gpu(0, name=b"GPU-" + EVIL, memory_used=used, uuid=b"GPU-\x1b[2J\xff"), Gpu(1, util_gpu=37)]
@@ -82,8 +112,14 @@ def machine(nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def assert_clean(raw: bytes) -> None:
     """Nothing got through, and no secret is told."""
     assert foreign(raw) == []
-    for what in (b"\x1b]2;PWN", b"\x1b]52", b"\x07PWN", b"SECRET"):
+    for what in (b"\x1b]2;PWN", b"\x1b]52", b"\x07PWN"):
         assert what not in raw
+    assert_clean_of_secrets(raw)
+
+
+def assert_clean_of_secrets(raw: bytes) -> None:
+    """No secret is in what was kept, whatever else a file of SQLite has."""
+    assert [raw[max(0, at.start() - 60) : at.end() + 30] for at in re.finditer(b"SECR|hush", raw)] == []
 
 
 def test_every_view_of_the_dashboard(machine: Machine) -> None:
@@ -180,6 +216,47 @@ def test_every_output(machine: Machine, flags: list[str]) -> None:
         texts += [text for process in snapshot.processes for text in (process.command, process.name, process.user)]
         assert [text for text in texts if not text.isprintable()] == []
         assert {process.pid for process in snapshot.processes} == set(machine.pids)
+
+
+def test_what_is_kept_and_printed_of_it(machine: Machine, tmp_path: Path, own_home: Path) -> None:
+    config, recording = tmp_path / "gpuwatch.toml", tmp_path / "day"
+    rule = '[[rule]]\nname = "held"\nmetric = "memory"\nscope = "process"\nabove = "1MiB"\nfor = 0\n'
+    config.write_text(f'interval = "200ms"\n[alerts]\nquiet = 0\n{rule}')
+    argv = [GPUWATCH, "watch", "--config", str(config), "--record", str(recording)]
+    with ExitStack() as ending:
+        output = ending.enter_context((tmp_path / "output").open("wb+"))
+        watch = ending.enter_context(subprocess.Popen(argv, env=machine.env(), stdout=output, stderr=output))
+        ending.callback(watch.kill)
+        wait_for(lambda: len(story(own_store())) >= len(machine.pids))
+        wait_for(lambda: {"serve", "gunicorn", "api"} <= recorded_runs(recording))
+        watch.terminate()
+        assert watch.wait() == 0
+        output.seek(0)
+        assert_clean(output.read().replace(b"\n", b"\r\n"))
+    kept = own_store().read_bytes()
+    assert_clean_of_secrets(kept)
+    assert b"--password ***" in kept
+    bodies = b"".join(lzma.decompress(body) for (body,) in ask(recording, "SELECT body FROM snapshots"))
+    played = recording.read_bytes() + bodies
+    assert_clean_of_secrets(played)
+    assert b"/srv/data" not in played
+    assert b"master" not in played
+    for command in (["explain", str(pid)] for pid in machine.pids[len(COMMANDS) + 1 :]):
+        printed = subprocess.run([GPUWATCH, *command], env=machine.env(), capture_output=True, check=False)
+        assert_clean((printed.stdout + printed.stderr).replace(b"\n", b"\r\n"))
+    for command in (["report", "--by", "job"], ["events", "--json"], ["events", "--recording", str(recording)]):
+        printed = subprocess.run([GPUWATCH, *command], env=machine.env(), capture_output=True, check=True)
+        assert_clean((printed.stdout + printed.stderr).replace(b"\n", b"\r\n"))
+
+
+def recorded_runs(path: Path) -> set[str]:
+    """Return the names of the runs in a recording, as far as it is written."""
+    try:
+        recording = Recording([path])
+    except UsageError:
+        return set()
+    places = [process.surroundings for one in recording.snapshots() for process in one.processes]
+    return {place.job.name for place in places if place is not None and place.job is not None}
 
 
 def test_without_colour_and_outside_ascii_nothing_is_sent(machine: Machine) -> None:

@@ -77,6 +77,9 @@ def test_all_texts_of_gpus_are_kept() -> None:
         ("python 'torn quote", "'torn"),
         ("ray::Trainer.fit(secret)", "ray::Trainer.fit(secret)"),
         ("", ""),
+        ("serve --password *** --data /srv/data", "serve"),
+        ("gunicorn: master [app]", "gunicorn"),
+        ("/usr/bin/redis-server 127.0.0.1:6379 [/srv/data]", "redis-server"),
     ],
 )
 def test_a_command_line_is_cut_to_its_program(command: str, name: str) -> None:
@@ -175,6 +178,38 @@ def test_a_process_that_changes_is_looked_at_again() -> None:
         found = anonymiser(msgspec.structs.replace(one, processes=(changed,)))
         assert not [text for text in strings(msgspec.to_builtins(found)) if "hush" in text]
         assert found.processes[0].name == changed.name
+
+
+def test_by_default_a_title_is_cut_to_its_program_wherever_it_is_a_name() -> None:
+    title = "serve --data /srv/data on 4"
+    (one,) = secretive(1)
+    job = Job(key="7:1", name=title)
+    changed: Process = msgspec.structs.replace(
+        one.processes[0], name=title, parent=title, command="python a.py", surroundings=Surroundings(job=job)
+    )
+    anonymiser = Anonymiser(Commands.NAMES)
+    found = anonymiser(msgspec.structs.replace(one, processes=(changed,))).processes[0]
+    assert found.surroundings is not None
+    assert found.surroundings.job is not None
+    assert (found.name, found.parent, found.surroundings.job.name) == ("serve", "serve", "serve")
+
+
+def test_by_default_the_path_of_a_file_that_an_argument_names_is_not_recorded() -> None:
+    (one,) = secretive(1)
+    told = Declared(
+        declarations=(
+            Declaration(channel="--share", where=f"{SECRET}/x.yaml", kind=Kind.CAP),
+            Declaration(channel="--share", where="/home/ada/train.py", kind=Kind.CAP),
+        )
+    )
+    changed = msgspec.structs.replace(
+        one.processes[0], command=f"python /home/ada/train.py --config {SECRET}/x.yaml", declared=told
+    )
+    found = Anonymiser(Commands.NAMES)(msgspec.structs.replace(one, processes=(changed,))).processes[0]
+    assert found.declared is not None
+    config, script = (one.where for one in found.declared.declarations)
+    assert "hush" not in config
+    assert script == "/home/ada/train.py"
 
 
 def test_no_text_of_an_alert_has_an_argument(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.declared.facts import Facts, Ranks, ScriptContents
+from gpuwatch.declared.facts import Facts, Ranks, ScriptContents, format_path
 from gpuwatch.inspector.reader import Sources
 
 SOURCE = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.5)\n"
@@ -21,5 +21,5 @@ def script_of(facts: Facts) -> tuple[str, str]:
     assert facts.script is not None
     assert isinstance(facts.script.contents, ScriptContents)
     name, _, text = facts.script.contents.error.partition(": ")
-    assert name == facts.script.path
-    return name, text
+    assert format_path(name) == facts.script.path
+    return facts.script.path, text
