@@ -202,21 +202,25 @@ class ExitWatchdog:
         self._patience = patience
         self._news: SimpleQueue[int | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._early: int | None = None
+        """Exit code of a signal that came before the event loop."""
         self._before: dict[signal.Signals, Any] = {}
         self._modes: list[Any] | None = None
         with contextlib.suppress(termios.error):
             self._modes = termios.tcgetattr(descriptor)
 
     def begin(self) -> None:
-        """Start the thread, before the first screen; raises NoThreadError."""
+        """Start the thread and install the signal handlers, before the first screen; raises NoThreadError."""
         start_thread(threading.Thread(target=self._watch, name="gpuwatch-exit-watchdog", daemon=True))
-
-    def start(self) -> None:
-        """Install the signal handlers; called in the event loop of the main thread."""
-        self._loop = asyncio.get_running_loop()
         for number in EXIT_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._on_signal)
+
+    def start(self) -> None:
+        """Use the running event loop from now on; end the program if a signal has already asked for it."""
+        self._loop = asyncio.get_running_loop()
+        if self._early is not None:
+            self._ask(self._early)
 
     def arm(self, code: int) -> None:
         """Begin the time in which the dashboard must end; after it, the process is ended at once."""
@@ -249,9 +253,11 @@ class ExitWatchdog:
 
     def _leave(self, code: int) -> None:
         self.arm(code)
+        if self._loop is None:
+            self._early = code
+            return
         with contextlib.suppress(RuntimeError):  # the loop is closed: leaving is under way
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._ask, code)
+            self._loop.call_soon_threadsafe(self._ask, code)
 
     def _watch(self) -> None:
         code: int | None = None
