@@ -297,8 +297,10 @@ def _tmux(machine: Machine) -> Iterator[Check]:
     if clipboard == "on" or passes:
         yield Check("clipboard", Mark.OK, facts)
     else:
+        # With `external`, the default, tmux sets the clipboard for its own copy mode alone. Source: tmux(1).
         step = "in ~/.tmux.conf: set -g set-clipboard on (and for desktop notifications: set -g allow-passthrough on)"
-        yield Check("clipboard", Mark.MEND, f"{facts}: tmux keeps what `y` copies (OSC 52)", step)
+        found = f"{facts}: what `y` copies (OSC 52) reaches neither tmux's buffer nor the clipboard"
+        yield Check("clipboard", Mark.NOTE, found, step)
 
 
 # ---------------------------------------------------------------------------------------------------------------

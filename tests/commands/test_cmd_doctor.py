@@ -156,7 +156,7 @@ def test_the_terminal(machine: Machine, change: dict[str, Any], mark: Mark, word
 @pytest.mark.parametrize(
     ("options", "mark"),
     [
-        (["set-clipboard external", "allow-passthrough off"], Mark.MEND),
+        (["set-clipboard external", "allow-passthrough off"], Mark.NOTE),
         (["set-clipboard on", "allow-passthrough off"], Mark.OK),
         (["set-clipboard off", "allow-passthrough on"], Mark.OK),
     ],
