@@ -22,6 +22,10 @@ _FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 """Errors of the whole disk, for which the name of the file does not matter."""
 
+_NO_NAMELESS: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR})
+"""Errors of a file system or a kernel that has no files without a name; see open(2), O_TMPFILE."""
+_TRIAL: Final = 256 << 10
+"""Bytes that `check_folder` writes: a new store and its journal take less."""
 _OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 _MOST_LINKS: Final = 40
 """Links that are followed, at most, as in Linux."""
@@ -154,6 +158,47 @@ def open_ordinary(path: Path) -> int:
         os.close(file)
         raise UnsafePathError("is no ordinary file")
     return file
+
+
+def check_folder(path: Path) -> None:
+    """Raise OSError where no file can be created and written in a folder, or where the folder cannot be created.
+
+    Nothing is changed: the file has no name (O_TMPFILE), so that it is gone when it is closed. It lies in the nearest
+    folder above where this one is missing. A file system without such files, as a server's, is asked for the rights and
+    the free blocks.
+    """
+    nearest = next(one for one in (path, *path.parents) if os.path.lexists(one))
+    exists = nearest == path
+    folder = os.open(nearest, _FOLDER | os.O_NOFOLLOW if exists else _FOLDER)
+    try:
+        owner = os.fstat(folder).st_uid
+        if exists and owner != os.geteuid():
+            raise UnsafePathError(f"the folder belongs to uid {owner}")
+        try:
+            file = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        except OSError as error:
+            if error.errno not in _NO_NAMELESS:
+                raise
+            _check_rights(folder)
+            return
+        try:
+            write_all(file, os.urandom(_TRIAL))
+            os.fsync(file)
+        finally:
+            os.close(file)
+    finally:
+        os.close(folder)
+
+
+def _check_rights(folder: int) -> None:
+    """Raise OSError where the rights or the free blocks of an open folder allow no new file."""
+    room = os.fstatvfs(folder)
+    if room.f_flag & os.ST_RDONLY:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+    if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder, effective_ids=True):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+    if room.f_bavail * room.f_frsize < _TRIAL:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def open_file(folder: int, name: str, flags: int) -> int:

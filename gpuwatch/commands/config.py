@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 import msgspec
 
@@ -23,6 +23,9 @@ from gpuwatch.files import shown_path
 from gpuwatch.recorder import delivery
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+MOST_MISTAKES: Final = 50
+"""Mistakes of a file that are printed, at most: a file of 1 MiB may have 100,000."""
 
 CheckUrls = Callable[[Sequence[str]], Sequence[str]]
 """Function that returns for each URL why apprise refuses it, in words to follow the scheme; empty for a good one."""
@@ -92,12 +95,18 @@ def init(file: Path) -> str:
 def check(given: str | None, administrators: Path, check_urls: CheckUrls) -> tuple[list[str], int]:
     """Return a line for each correct file, a line for each mistake, warnings, and the exit code."""
     found = problems(given, administrators=administrators)
-    lines = [line for file, wrong in found for line in (wrong or [f"{shown_path(file)}: ok"])]
+    lines = [line for file, wrong in found for line in (_cut(file, wrong) or [f"{shown_path(file)}: ok"])]
     if any(wrong for _, wrong in found):
         return lines, 2
     config, origins = load_traced(given, administrators=administrators)
     lines += _warnings(config, origins, check_urls)
     return lines or [f"{shown_path(path())}: not there; the defaults hold"], 0
+
+
+def _cut(file: Path, wrong: Sequence[str]) -> Sequence[str]:
+    """Return the first mistakes of a file, and a line that counts the others."""
+    more = len(wrong) - MOST_MISTAKES
+    return [*wrong[:MOST_MISTAKES], f"{shown_path(file)}: and {more} more"] if more > 0 else wrong
 
 
 def _warnings(config: Config, origins: Mapping[str, Origin], check_urls: CheckUrls) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""`gpuwatch doctor`: checks of the machine, the terminal and the files, each with its mend. It only reads."""
+"""`gpuwatch doctor`: checks of the machine, the terminal and the files, each with its mend. It changes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuwatch import __version__, procfs
+from gpuwatch import __version__, files, procfs
 from gpuwatch.commands.console import GREEN, YELLOW, Console
 from gpuwatch.commands.flags import add_flags, add_refused_demo
 from gpuwatch.commands.startup import read_snapshot
@@ -297,8 +297,10 @@ def _tmux(machine: Machine) -> Iterator[Check]:
     if clipboard == "on" or passes:
         yield Check("clipboard", Mark.OK, facts)
     else:
+        # With `external`, the default, tmux sets the clipboard for its own copy mode alone. Source: tmux(1).
         step = "in ~/.tmux.conf: set -g set-clipboard on (and for desktop notifications: set -g allow-passthrough on)"
-        yield Check("clipboard", Mark.MEND, f"{facts}: tmux keeps what `y` copies (OSC 52)", step)
+        found = f"{facts}: what `y` copies (OSC 52) reaches neither tmux's buffer nor the clipboard"
+        yield Check("clipboard", Mark.NOTE, found, step)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -347,6 +349,13 @@ def _configuration(config: str | None) -> Check:
 
 def _store(path: Path) -> Check:
     shown = clean(str(path))
+    try:
+        files.check_folder(path.parent)
+    except OSError as error:
+        step = "make the folder writable, or let XDG_STATE_HOME name a folder that you may write"
+        if error.errno in files.FULL:
+            step = "make room on that disk"
+        return Check("store", Mark.MEND, f"{shown} cannot be written: {files.words(error, None)}", step)
     try:
         if Path(f"{path}-journal").exists():  # to open it now could finish what a killed writer has begun
             return Check("store", Mark.OK, f"{shown} is being written")

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import os
 import posixpath
 import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from gpuwatch.model import Gpu, Holding, Presence, Process, Reading, Snapshot, known
+from gpuwatch import procfs
+from gpuwatch.model import Gpu, Holding, Presence, Process, Reading, Reason, Snapshot, known
 
 _MIB: Final = 1 << 20
+
+_CPU_SECONDS: Final = 0.1
 
 _UNKNOWN: Final = "?"
 """Text of gpustat for what it cannot read of a process."""
@@ -30,6 +38,37 @@ def gpustat_json(snapshot: Snapshot) -> bytes:
         "gpus": [_gpu(one, processes) for one in snapshot.gpus],
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=4)
+
+
+def measure_cpu(
+    snapshot: Snapshot, proc: Path = procfs.PROC, *, sleep: Callable[[float], object] = time.sleep
+) -> Snapshot:
+    """Return a snapshot of this machine in which the CPU use that one sample lacks was measured over 0.1 s.
+
+    Source: `get_process_info` in gpustat/core.py, which waits as long between two calls of psutil's `cpu_percent`.
+    """
+    unmeasured = [one for one in snapshot.processes if one.cpu is Reason.NO_SAMPLE and one.presence is Presence.SEEN]
+    if not unmeasured:
+        return snapshot
+    before = {one.pid: _cpu_ticks(one, proc) for one in unmeasured}
+    began = time.monotonic()
+    sleep(_CPU_SECONDS)
+    ticks = (time.monotonic() - began) * os.sysconf("SC_CLK_TCK")
+    processes = []
+    for one in snapshot.processes:
+        first, last = before.get(one.pid), _cpu_ticks(one, proc)
+        if first is not None and last is not None:
+            one = msgspec.structs.replace(one, cpu=round((last - first) / ticks * 100, 1))
+        processes.append(one)
+    return msgspec.structs.replace(snapshot, processes=tuple(processes))
+
+
+def _cpu_ticks(process: Process, proc: Path) -> int | None:
+    """Return the CPU time of a process in clock ticks; None where it cannot be read, or its PID has another process."""
+    with contextlib.suppress(OSError, ValueError):
+        stat = procfs.read_stat(process.pid, proc)
+        return stat.used if stat.start_ticks == process.start else None
+    return None
 
 
 def _gpu(gpu: Gpu, processes: dict[int, Process]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from gpuwatch.analysis.rows import Filter, Row, rows, share_words, sort
 from gpuwatch.commands.console import Column, Console, cut, format_table
 from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.flags import parse_indices
-from gpuwatch.commands.gpustat import gpustat_json
+from gpuwatch.commands.gpustat import gpustat_json, measure_cpu
 from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, interval_of, open_source
 from gpuwatch.config import Config
 from gpuwatch.history import IdleTimes
@@ -81,6 +81,8 @@ def once(
 ) -> int:
     """Print the first complete snapshot; raises UnavailableError (exit code 3) where there is no driver or no GPU."""
     snapshot = first_snapshot(source, monotonic)
+    if as_json == "gpustat":
+        snapshot = measure_cpu(snapshot)
     idle = _idle_times(snapshot) if keep.terms else None
     print_snapshot(snapshot, console, as_json=as_json, keep=keep, idle=idle)
     check_snapshot(snapshot)

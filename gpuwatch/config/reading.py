@@ -45,7 +45,7 @@ from gpuwatch.files import check_source, shown_path
 FILTER_NAME: Final = r"[A-Za-z0-9_-]{1,40}"
 _FILTER: Final = f'the text of a filter, such as "mem>10GiB idle>30m", of 1 to {LONGEST} printable characters'
 _MOST_BYTES: Final = 1 << 20
-"""Largest size of a file, which is read before the first screen; a file of a thousand rules has 100 KiB."""
+"""Largest size of a file, which is read before the first screen; a file of 64 rules has 6 KiB."""
 _MOST_PARTS: Final = 32
 """Parts of a dotted key, at most (ours have 2): the memory and time of `tomllib` grow with the square of them."""
 _LONG_KEY: Final = rf"""(?x)(?<![A-Za-z0-9_\-])
@@ -186,6 +186,7 @@ class ConfigFile:
             return
         if len(table) > MOST:
             self.wrong(f"found {len(table)} filters; allowed are {MOST}", "filters")
+            return
         for name, raw in table.items():
             if not re.fullmatch(FILTER_NAME, name):
                 words = f"found the name {shown(name)}; allowed are letters, digits, - and _, 40 at most"
@@ -262,6 +263,10 @@ class ConfigFile:
                 self.shares.append(Share(**values, where=where, line=self._lines.find(*place), ceiling=ceiling))
 
     def _read_rules(self) -> None:
+        rules = self._document.get("rule")
+        if isinstance(rules, list) and len(rules) > MOST:
+            self.wrong(f"found {len(rules)} rules; allowed are {MOST}", "rule")
+            return
         for number, table in self._tables("rule"):
             before, place = len(self._problems), ("rule", number)
             plain = {name: raw for name, raw in table.items() if name not in AMOUNTS}

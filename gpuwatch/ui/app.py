@@ -285,6 +285,15 @@ class GpuwatchApp(App[int]):
         self._close_endings()
         super().exit(result, return_code, message)
 
+    def _handle_exception(self, error: Exception) -> None:
+        """End the program with a traceback; where it is ending already, ignore the error.
+
+        Once `exit` was called Textual 8.2 adds no widgets to a screen that is being opened, but still mounts the screen
+        (`Widget.mount_all`): its handlers then find nothing, which is no fault.
+        """
+        if not self._exit:
+            super()._handle_exception(error)
+
     def _close_endings(self) -> None:
         """Abandon the sessions that end processes, and wait up to `CLOSING_SECONDS` for their audit records."""
         if self.endings is not None:
@@ -299,7 +308,7 @@ class GpuwatchApp(App[int]):
     # Life
 
     def on_mount(self) -> None:
-        """Apply the options, install the signal handlers, and draw a frame that has already come."""
+        """Apply the options, and draw a frame that has already come."""
         panel = self.dashboard.processes
         panel.mine = self.options.mine
         panel.chosen = self.options.columns

@@ -24,7 +24,9 @@ from rich.style import Style
 from textual._xterm_parser import XTermParser
 from textual.color import Color
 from textual.drivers.linux_driver import LinuxDriver
+from textual.events import Resize
 from textual.filter import LineFilter
+from textual.message import Message
 
 from gpuwatch.errors import NoThreadError
 from gpuwatch.threads import no_thread_error, start_thread
@@ -70,10 +72,16 @@ def _ascii(text: str) -> str:
     return "".join(char if char.isascii() else _STAND_INS.get(char, "?" * cell_len(char)) for char in text)
 
 
-class TolerantDriver(LinuxDriver):
-    """Terminal driver that survives input that is not UTF-8, and a lack of threads.
+LARGEST: Final = (1000, 400)
+"""Columns and rows that are drawn, at most: an 8K screen in a small font has about 960×400. A terminal that reported
+9,999×9,999 took 960 MiB, and was sent 500 MB."""
 
-    Textual 8.2 ends the program on the first such byte (Alt with a key, a torn paste).
+
+class TolerantDriver(LinuxDriver):
+    """Terminal driver that survives input that is not UTF-8, a lack of threads, and sizes that no terminal has.
+
+    Textual 8.2 ends the program on the first such byte (Alt with a key, a torn paste). In a terminal larger than
+    `LARGEST` the rest stays empty.
 
     Where one of its two threads cannot be started, at the start or after Ctrl-Z, the driver restores the terminal and
     raises SystemExit from a NoThreadError: for other exceptions Textual prints a traceback.
@@ -83,6 +91,7 @@ class TolerantDriver(LinuxDriver):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._size = self._size or self._get_terminal_size()
         self._input_end = os.eventfd(0, os.EFD_NONBLOCK)
         """Event that ends the thread that reads keys."""
 
@@ -98,6 +107,16 @@ class TolerantDriver(LinuxDriver):
                 self.stop_application_mode()
             self._given_back = True  # or it was never taken
             raise SystemExit(NoThreadError.exit_code) from no_thread_error()
+
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """Return the size that the kernel reports, `LARGEST` at most."""
+        return _bounded(*super()._get_terminal_size())
+
+    def process_message(self, message: Message) -> None:
+        """Pass a message on to the app; a size that the terminal itself reports is `LARGEST` at most."""
+        if isinstance(message, Resize):
+            message = Resize.from_dimensions(_bounded(*message.size), message.pixel_size)
+        super().process_message(message)
 
     def stop_application_mode(self) -> None:
         """Restore the terminal, once."""
@@ -157,6 +176,10 @@ class TolerantDriver(LinuxDriver):
             os.eventfd_read(self._input_end)
 
 
+def _bounded(columns: int, rows: int) -> tuple[int, int]:
+    return min(columns, LARGEST[0]), min(rows, LARGEST[1])
+
+
 def is_utf8_terminal() -> bool:
     """Return whether the locale says that the terminal reads UTF-8."""
     encoding = getattr(sys.__stderr__, "encoding", None) or ""
@@ -202,21 +225,25 @@ class ExitWatchdog:
         self._patience = patience
         self._news: SimpleQueue[int | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._early: int | None = None
+        """Exit code of a signal that came before the event loop."""
         self._before: dict[signal.Signals, Any] = {}
         self._modes: list[Any] | None = None
         with contextlib.suppress(termios.error):
             self._modes = termios.tcgetattr(descriptor)
 
     def begin(self) -> None:
-        """Start the thread, before the first screen; raises NoThreadError."""
+        """Start the thread and install the signal handlers, before the first screen; raises NoThreadError."""
         start_thread(threading.Thread(target=self._watch, name="gpuwatch-exit-watchdog", daemon=True))
-
-    def start(self) -> None:
-        """Install the signal handlers; called in the event loop of the main thread."""
-        self._loop = asyncio.get_running_loop()
         for number in EXIT_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._on_signal)
+
+    def start(self) -> None:
+        """Use the running event loop from now on; end the program if a signal has already asked for it."""
+        self._loop = asyncio.get_running_loop()
+        if self._early is not None:
+            self._ask(self._early)
 
     def arm(self, code: int) -> None:
         """Begin the time in which the dashboard must end; after it, the process is ended at once."""
@@ -249,9 +276,11 @@ class ExitWatchdog:
 
     def _leave(self, code: int) -> None:
         self.arm(code)
+        if self._loop is None:
+            self._early = code
+            return
         with contextlib.suppress(RuntimeError):  # the loop is closed: leaving is under way
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._ask, code)
+            self._loop.call_soon_threadsafe(self._ask, code)
 
     def _watch(self) -> None:
         code: int | None = None

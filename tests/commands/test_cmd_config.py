@@ -193,6 +193,15 @@ def test_where_it_cannot_be_written_that_is_said(tmp_path: Path) -> None:
 # --check
 
 
+def test_of_very_many_mistakes_the_first_are_printed(tmp_path: Path) -> None:
+    file = write(tmp_path / "mine.toml", "[[share]]\n" * 1000)
+    code, lines = run("--check", "--config", str(file))
+    assert code == 2
+    assert len(lines) == command.MOST_MISTAKES + 1
+    assert "[[share]] number 1:" in lines[0]
+    assert lines[-1] == f"{file}: and {1000 - command.MOST_MISTAKES} more"
+
+
 def test_files_that_are_well_are_named(tmp_path: Path, own_home: Path) -> None:
     assert run("--check") == (0, ["~/config/gpuwatch/gpuwatch.toml: not there; the defaults hold"])
     admin, file = write(tmp_path / "etc.toml", "bell = true\n"), write(tmp_path / "mine.toml", "")

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from gpuwatch.commands.doctor import Check, Machine, Mark
 from gpuwatch.model import Gpu as GpuRow
 from gpuwatch.model import Health, Snapshot, SourceState
 from gpuwatch.recorder.store import own_store
+from tests import CHECKOUT
 from tests.driver import Driver, Gpu
 from tests.support.builders import gpu, snapshot
+from tests.support.gpuholder import ME, ROOT, unavailable
 from tests.support.launching import Call, Run
 from tests.support.recording import alert, write
 
@@ -156,7 +159,7 @@ def test_the_terminal(machine: Machine, change: dict[str, Any], mark: Mark, word
 @pytest.mark.parametrize(
     ("options", "mark"),
     [
-        (["set-clipboard external", "allow-passthrough off"], Mark.MEND),
+        (["set-clipboard external", "allow-passthrough off"], Mark.NOTE),
         (["set-clipboard on", "allow-passthrough off"], Mark.OK),
         (["set-clipboard off", "allow-passthrough on"], Mark.OK),
     ],
@@ -214,6 +217,71 @@ def test_a_store_that_is_being_written_is_not_opened() -> None:
     Path(f"{own_store()}-journal").write_bytes(b"half a write")
     assert "being written" in files()["store"].found
     assert Path(f"{own_store()}-journal").read_bytes() == b"half a write"
+
+
+STORES = """
+import os, sys
+from pathlib import Path
+from gpuwatch.commands import doctor
+from gpuwatch.recorder.store import own_store
+uid = int(sys.argv[1])
+if os.geteuid() != uid:
+    os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
+for folder in sys.argv[2:]:
+    (check,) = (one for one in doctor.check_files(None, own_store(Path(folder))) if one.name == "store")
+    print(check.mark, check.found, check.mend, sep="; ")
+"""
+
+
+def test_a_store_that_may_not_be_made(public: Path) -> None:
+    """A folder with mode 0500, one below it, one that is nobody's, and one that is well; nothing is left behind."""
+    closed, good = public / "closed", public / "good"
+    for folder in (closed, good):
+        folder.mkdir()
+        os.chown(folder, ME, -1)
+    closed.chmod(0o500)
+    asked = [closed, closed / "state/gpuwatch", Path("/proc/gpuwatch"), good, good / "state/gpuwatch"]
+    command = [sys.executable, "-c", STORES, str(ME), *map(str, asked)]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert [line.partition("; ")[0] for line in lines] == ["mend", "mend", "mend", "ok", "ok"]
+    assert f"{own_store(closed)} cannot be written: permission denied; make the folder writable" in lines[0]
+    assert "permission denied" in lines[1]
+    assert "none yet" in lines[3]
+    assert set(public.rglob("*")) == {closed, good}
+
+
+FULL = """
+set -e
+mount -t tmpfs -o size=512k,mode=700 none "$1"
+exec "$2" - "$1" <<'END'
+import sys
+from pathlib import Path
+from gpuwatch.commands import doctor
+folder = Path(sys.argv[1])
+def show():
+    (check,) = (one for one in doctor.check_files(None, folder / "gpuwatch" / "x.sqlite") if one.name == "store")
+    print(check.mark, check.found.replace(str(folder), ""), check.mend, sep="; ")
+show()
+(folder / "hog").write_bytes(b"x" * (448 << 10))
+show()
+print(sorted(one.name for one in folder.iterdir()))
+END
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not ROOT, reason="mounting a small disk needs root")
+def test_a_store_on_a_full_disk(tmp_path: Path) -> None:
+    command = ["unshare", "-m", "sh", "-c", FULL, "sh", str(tmp_path), sys.executable]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    if done.returncode and "unshare" in done.stderr:
+        unavailable(done.stderr.strip())
+    assert done.stderr == ""
+    empty, full, left = done.stdout.splitlines()
+    assert empty.startswith("ok; none yet")
+    assert full == "mend; /gpuwatch/x.sqlite cannot be written: no space left on device; make room on that disk"
+    assert left == "['hog']"
 
 
 def test_lines_are_folded_at_the_width_of_the_terminal() -> None:

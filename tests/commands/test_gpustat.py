@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from gpuwatch import cli
-from gpuwatch.commands.gpustat import gpustat_json
+from gpuwatch.commands.gpustat import gpustat_json, measure_cpu
 from gpuwatch.model import Holding, Presence, Process, Reason
 from gpuwatch.units import GIB, MIB
 from tests.driver import Driver, Gpu, Proc
@@ -75,6 +75,7 @@ def test_it_is_what_gpustat_wrote(driver: Driver, run: Run) -> None:
     assert (process["pid"], process["gpu_memory_usage"]) == (os.getpid(), 12288)
     assert process["command"] == Path(process["full_command"][0]).name
     assert process["cpu_memory_usage"] > MIB
+    assert isinstance(process["cpu_percent"], float)
     assert (second["fan.speed"], second["power.draw"]) == (43, None)
     assert second["processes"][0]["gpu_memory_usage"] is None
 
@@ -93,7 +94,7 @@ def test_it_is_what_gpustat_writes_now(driver: Driver, run: Run) -> None:
         assert document.pop("query_time")
         for one in document["gpus"]:
             for process in one["processes"]:
-                assert process.pop("cpu_percent") is None or document is theirs
+                assert process.pop("cpu_percent") >= 0
                 assert process.pop("cpu_memory_usage")
     assert list(map(list, ours["gpus"])) == list(map(list, theirs["gpus"]))
     assert ours == theirs
@@ -125,6 +126,29 @@ def test_a_process(process: Process | None, username: str, command: str, full: i
     (found,) = read(gpustat_json(seen).decode())["gpus"][0]["processes"]
     assert (found["username"], found["command"], len(found["full_command"])) == (username, command, full)
     assert (found["gpu_memory_usage"], found["cpu_percent"]) == (2048, None)
+
+
+def test_cpu_use_is_measured_where_one_sample_has_none(tmp_path: Path) -> None:
+    """Of five processes: one is busy, one is idle, one ends, one PID gets another process, one was measured already."""
+
+    def write(used: dict[int, int]) -> None:
+        for pid, ticks in used.items():
+            (tmp_path / str(pid)).mkdir(exist_ok=True)
+            line = f"{pid} (python) R 1 1 1 0 -1 0 0 0 0 0 {ticks} 0 0 0 20 0 1 0 {pid} 0 0\n"  # started at its PID
+            (tmp_path / str(pid) / "stat").write_text(line)
+
+    def work(_seconds: float) -> None:
+        write({1: 150, 2: 7})
+        shutil.rmtree(tmp_path / "3")
+
+    write({1: 100, 2: 7, 3: 7, 4: 7})
+    starts = {1: 1, 2: 2, 3: 3, 4: 99}
+    found = [Process(pid=pid, start=start) for pid, start in starts.items()]
+    seen = msgspec.structs.replace(snapshot([]), processes=(*found, Process(pid=5, cpu=12.5)))
+    busy, *others = (one.cpu for one in measure_cpu(seen, tmp_path, sleep=work).processes)
+    assert isinstance(busy, float)
+    assert busy > 0
+    assert others == [0.0, Reason.NO_SAMPLE, Reason.NO_SAMPLE, 12.5]
 
 
 def test_a_process_that_has_ended_is_left_out_as_gpustat_does() -> None:

@@ -160,6 +160,12 @@ def test_a_bad_rule_is_named_with_its_line_and_key(tmp_path: Path, content: str,
     assert said in refused(tmp_path, f"[[rule]]\n{content}\n")
 
 
+def test_a_file_has_64_rules_at_most(tmp_path: Path) -> None:
+    rules = "".join(f"[[rule]]\nname = 'r{n}'\nmetric = 'fan'\nabove = 1\n" for n in range(64))
+    assert len(loaded(tmp_path, rules).rules) == 64
+    assert refused(tmp_path, rules + "[[rule]]\n").endswith("key rule: found 65 rules; allowed are 64")
+
+
 def test_a_name_is_given_once_in_a_file_and_replaces_the_administrators(tmp_path: Path) -> None:
     one = "[[rule]]\nname = 'a'\nmetric = 'fan'\nabove = {}\n"
     assert refused(tmp_path, one.format(1) * 2).startswith('6: key rule[2].name: found "a", which is another [[rule]];')

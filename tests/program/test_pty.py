@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from gpuwatch import config, files
+from gpuwatch.ui.terminal import LARGEST
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.terminal import OURS, Terminal, foreign, modes_on
 
@@ -69,6 +70,23 @@ def test_any_size_to_start_with(busy: Driver, size: tuple[int, int]) -> None:
         terminal.send("q")
         assert terminal.wait_exit() == 0
         assert_left_well(terminal)
+
+
+@pytest.mark.parametrize("way", ["at the start", "by a signal", "by the terminal itself"])
+def test_of_a_size_that_no_terminal_has_only_a_part_is_drawn(busy: Driver, way: str) -> None:
+    start = (9999, 9999) if way == "at the start" else (120, 30)
+    with Terminal([GPUWATCH], columns=start[0], rows=start[1], env=busy.env(), draw=False) as terminal:
+        terminal.wait_for(lambda one: b"memory by owner" in one.raw)
+        if way == "by a signal":
+            terminal.resize(9999, 9999)
+        elif way == "by the terminal itself":
+            terminal.send("\x1b[48;9999;9999;0;0t")
+        terminal.wait_for(lambda one: f"\x1b[{LARGEST[1]};1H".encode() in one.raw)
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+        places = [(int(column), int(row)) for row, column in re.findall(rb"\x1b\[(\d+);(\d+)H", terminal.raw)]
+        assert max(row for _, row in places) == LARGEST[1]
+        assert max(column for column, _ in places) <= LARGEST[0]
 
 
 def test_choices_and_keys_are_there_at_the_next_start(busy: Driver) -> None:

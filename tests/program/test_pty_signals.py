@@ -58,6 +58,17 @@ def test_a_signal_leaves_nothing_behind(busy: Driver, number: signal.Signals, co
         assert_gone(everybody)
 
 
+@pytest.mark.parametrize(("key", "seconds"), [("K", 0.0), ("K", 0.01), ("C", 0.0), (":", 0.0)])
+def test_a_signal_just_after_a_key(key: str, seconds: float) -> None:
+    with Terminal([GPUWATCH, "--demo"], columns=120, rows=30, env=environment()) as terminal:
+        terminal.wait_for(TITLES)
+        terminal.send(key)
+        terminal.pump(seconds)
+        terminal.process.send_signal(signal.SIGTERM)
+        assert terminal.wait_exit(5.0) == 143
+        assert_given_back(terminal)
+
+
 @pytest.mark.parametrize("how", ["key", "signal"])
 def test_ctrl_z_and_back(busy: Driver, how: str) -> None:
     with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment())) as terminal:
