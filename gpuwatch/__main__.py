@@ -12,7 +12,6 @@ import contextlib
 import gc
 import os
 import sys
-import time
 from collections.abc import Sequence
 
 from gpuwatch import model, procfs  # noqa: F401 - all processes need them: imported once, before the fork
@@ -22,13 +21,11 @@ SELDOM = 30_000
 """New objects between two garbage collections: imports create many objects that stay, and what a frame of the dashboard
 needs is freed without a collection. With Python's 700 there was one for each frame."""
 
-_YOUNG = 6.0
-"""Seconds since its last change for which the status file counts as fresh; most users sample every second or two."""
-
 _WITHOUT_DRIVER = frozenset(
-    {"--demo", "--help", "-h", "--version", "--recording", "events", "report", "replay", "config", "docs", "completion"}
+    {"--demo", "--help", "-h", "--version", "--recording", "events", "report", "replay", "recording", "config", "docs"}
+    | {"completion", "status"}
 )
-"""Words of command lines that need no driver."""
+"""Words of command lines that need no driver, or need it seldom: `status` mostly finds a live file."""
 
 
 def main() -> None:
@@ -48,10 +45,9 @@ def _run() -> int:
     try:
         _open_closed()
         if _wants_sampler(ours):
-            from gpuwatch.sources.sampler_process import ONE_SAMPLE, SamplerProcess
+            from gpuwatch.sources.sampler_process import SamplerProcess
 
-            # The options of `status` are known before its arguments: a third of the time that it may take is saved.
-            sampler = SamplerProcess(ONE_SAMPLE if "status" in ours else None, command=_run_sampler)
+            sampler = SamplerProcess(command=_run_sampler)
     except OSError as error:  # no memory, no room for a process, no more descriptors
         sys.stderr.write(f"gpuwatch: the sampler cannot be started: {start_error(error)}\n")
         return 3
@@ -68,23 +64,12 @@ def _run_sampler() -> None:
     """Run the sampler in a fork of this process."""
     from gpuwatch.sampler.__main__ import main
 
-    main(["--no-declared"] if "status" in sys.argv else [])
+    main([])
 
 
 def _wants_sampler(words: Sequence[str]) -> bool:
     """Return whether a command line seems to need a sampler."""
-    return _WITHOUT_DRIVER.isdisjoint(words) and not ("status" in words and _status_looks_fresh())
-
-
-def _status_looks_fresh() -> bool:
-    """Return whether another gpuwatch seems to write the status file, without reading the file."""
-    from gpuwatch.files import runtime_folder  # 10 ms, before which a sampler that is wanted starts
-
-    try:
-        changed = (runtime_folder() / "newest.json").lstat().st_mtime
-    except OSError:
-        return False
-    return abs(time.time() - changed) < _YOUNG
+    return _WITHOUT_DRIVER.isdisjoint(words)
 
 
 def _open_closed() -> None:

@@ -147,7 +147,7 @@ class _LateSinks:
             from gpuwatch.recorder.recorder import Sinks  # 50 ms, for SQLite and more
 
             with self._guard:
-                self._sinks = Sinks(self._watch, self._config, demo=self._demo, only=self._only)
+                self._sinks = Sinks(self._watch, self._config, demo=self._demo, part=bool(self._only))
         except NoThreadError:  # the watch tells of it, and each frame tries again
             return
         except Exception as error:  # noqa: BLE001 - the edge of the thread: a traceback would be drawn over the screen

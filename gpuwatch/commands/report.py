@@ -343,7 +343,7 @@ def _read(file: str | None, by: By, since: float, most: int | None, flag: str = 
             raise UsageError(f"{flag}: {error}; allowed is a store that gpuwatch wrote") from None
         raise
     if not report.exists and not file:
-        raise GpuwatchError("nothing was recorded yet: leave `gpuwatch watch` running")
+        raise GpuwatchError("nothing was recorded yet: leave a dashboard or `gpuwatch watch` running")
     return report
 
 

@@ -18,7 +18,7 @@ from gpuwatch.commands.startup import configured, configured_sampler, open_sourc
 from gpuwatch.config import Config
 from gpuwatch.errors import EXIT_CODES, UsageError
 from gpuwatch.model import Health, SourceState, known
-from gpuwatch.recorder.status_file import Status, read_status
+from gpuwatch.recorder.live import PACE, Status, read_status
 from gpuwatch.sampler.protocol import Options
 from gpuwatch.sources.sampler_process import ONE_SAMPLE, WITHOUT_INSPECTOR, SamplerProcess
 from gpuwatch.text import clean, fit
@@ -99,7 +99,7 @@ def parts(found: Status, now: float) -> Iterator[Part]:
 
 def _stale(found: Status, now: float) -> Iterator[Part]:
     age = now - found.sampled if found.sampled is not None else 0.0
-    if age > max(STALE * found.interval, 2.0):
+    if age > max(STALE * found.interval, 2 * PACE):
         yield Part(f"stale {long_duration(age)}", "red")
 
 
@@ -156,7 +156,7 @@ def _sampled(args: argparse.Namespace, config: Config, sampler: SamplerProcess |
     from gpuwatch.alerts.engine import Engine
     from gpuwatch.alerts.rule import SAMPLES
     from gpuwatch.history import History
-    from gpuwatch.recorder.status_writer import make_status
+    from gpuwatch.recorder.live_writer import make_status
     from gpuwatch.sources.local import LocalSource
 
     source = open_source(args, config, None) if args.demo else LocalSource(Options(shares=config.shares), first=sampler)

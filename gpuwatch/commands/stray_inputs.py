@@ -11,7 +11,7 @@ from gpuwatch.config import Config
 from gpuwatch.history import Idle, IdleTimes
 from gpuwatch.kill.policy import Policy
 from gpuwatch.model import Snapshot
-from gpuwatch.recorder.status_file import read_idle
+from gpuwatch.recorder.live import read_idle
 
 _DEMO_SECONDS: Final = 2400.0
 

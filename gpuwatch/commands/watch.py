@@ -276,7 +276,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
             named = Path(args.events) if args.events else None
             sinks: Sinks | None = None
             try:
-                sinks = Sinks(watch, config, demo=args.demo, named=named, status=True, keeps_usage=True, only=only)
+                sinks = Sinks(watch, config, demo=args.demo, named=named, watch=True, part=bool(only))
                 output.store = str(named or ("" if args.demo else own_store()))
 
                 def apply(old: Config, new: Config) -> None:

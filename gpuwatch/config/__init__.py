@@ -103,7 +103,7 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """`[report]`: how usage is recorded for `gpuwatch report`."""
 
-    dashboard: Annotated[bool, Meta(description="the dashboard records it too, not only `gpuwatch watch`")] = False
+    dashboard: Annotated[bool, Meta(description="the dashboard records it too, not only `gpuwatch watch`")] = True
     keep: Annotated[Seconds, Meta(ge=DAY, le=365 * DAY, description="time for which it is kept")] = 90 * DAY
     largest: Annotated[
         Bytes, Meta(ge=4 * MIB, description="size of the file at which the oldest weeks are deleted")

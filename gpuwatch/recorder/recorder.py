@@ -1,6 +1,7 @@
 """Recorder: one thread that writes events, marks and usage to the store, whatever the number of gpuwatches.
 
-Events: of all gpuwatches of a user and host the one that holds the lock writes; another one takes over when it ends.
+Of all gpuwatches of a user and host the one that holds the lock records: it writes events and usage, sends messages,
+and writes the live file; another one takes over when it ends. A dashboard hands over to a `gpuwatch watch` that waits.
 Two that run side by side see the same conditions a moment apart, and each gives them an id of its own. So an alert is
 looked up in the store, by its id and else by its key: an open event that is found there is the same event.
 
@@ -8,8 +9,6 @@ looked up in the store, by its id and else by its key: an open event that is fou
               └─► somebody else has it: hand over what is open, write nothing, ask again
 
 Marks: every gpuwatch writes what its own user acknowledged and muted, in a transaction, and reads what others did.
-
-Usage: the holder of a lock of its own writes it, for the gpuwatch that writes events may be configured to keep none.
 
 The store may lie on a file system that hangs, so nothing but this thread touches it.
 """
@@ -32,10 +31,10 @@ from gpuwatch.config import Config
 from gpuwatch.minute import Minute
 from gpuwatch.monitor import Frame, Monitor, Sink
 from gpuwatch.recorder.delivery import make_notifiers
+from gpuwatch.recorder.live import boot
+from gpuwatch.recorder.live_writer import LiveFile
 from gpuwatch.recorder.minutes import write_minutes
 from gpuwatch.recorder.notify import Messenger
-from gpuwatch.recorder.status_file import boot
-from gpuwatch.recorder.status_writer import StatusFile
 from gpuwatch.recorder.store import (
     UNWATCHED,
     DamagedError,
@@ -126,21 +125,11 @@ class Ledger:
         """Add an alert as it was at a wall-clock time: as a new event, or as a change of a stored one."""
         return self._update_held(alert, at) if alert.ended is None else self._update_ended(alert, at)
 
-    def settle(
-        self,
-        held: Mapping[str, Alert],
-        at: float,
-        until: float,
-        how: str,
-        judged: Callable[[Alert], bool] = lambda alert: True,
-    ) -> list[Alert]:
-        """Add all held alerts (by key), and end all other events: at `until`, or when last seen if that is later.
-
-        An event that is not `judged`, because its GPU is not watched, stays open.
-        """
+    def settle(self, held: Mapping[str, Alert], at: float, until: float, how: str) -> list[Alert]:
+        """Add all held alerts (by key), and end all other events: at `until`, or when last seen if that is later."""
         changed = [one for alert in held.values() for one in self.update(alert, at)]
         holding = {self._find(alert).id for alert in held.values()}
-        for alert in [one for one in self._open.values() if one.id not in holding and judged(one)]:
+        for alert in [one for one in self._open.values() if one.id not in holding]:
             ended = max(until, alert.seen, alert.raised)
             lasted = max(alert.lasted, ended - alert.raised)
             changed += self.update(msgspec.structs.replace(alert, ended=ended, lasted=lasted, how=how), at)
@@ -212,6 +201,56 @@ def _merge(before: Alert, now: Alert) -> Alert:
 # Parts of the recorder
 
 
+class RecorderLock:
+    """Lock that elects the gpuwatch of a user and host that records; `gpuwatch watch` comes before dashboards.
+
+    The recorder's thread acquires and releases it; others look at `held`.
+    """
+
+    def __init__(self, store: Path, *, watch: bool = False, private: bool = True) -> None:
+        """`watch` is whether this is a `gpuwatch watch`; `private` is as in `files.open_folder`."""
+        self._lock = files.FileLock(lock_path(store), private=private)
+        self._watches = lock_path(store, "watch")
+        self._watch = files.FileLock(self._watches, private=private) if watch else None
+        """Lock that a `gpuwatch watch` holds while it runs, which dashboards see."""
+
+    @property
+    def held(self) -> bool:
+        """Whether this gpuwatch holds the lock."""
+        return self._lock.held
+
+    @property
+    def touched(self) -> float | None:
+        """Wall-clock time of the last sign of life of another holder; None where there was none."""
+        return self._lock.touched
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether this is a dashboard, and a `gpuwatch watch` runs, which comes first."""
+        return self._watch is None and files.read_lock(self._watches)[0]
+
+    def acquire(self) -> bool:
+        """Try to get the lock, without waiting; return whether it is held. Raises OSError where locking fails."""
+        if self._watch is not None:
+            self._watch.acquire()
+        elif not self._lock.held and self.is_wanted:
+            return False
+        return self._lock.acquire()
+
+    def touch(self, now: float) -> None:
+        """Give a sign of life at a wall-clock time; raises OSError."""
+        self._lock.touch(now)
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def close(self) -> None:
+        """Release it, and let dashboards record again."""
+        self._lock.release()
+        if self._watch is not None:
+            self._watch.release()
+
+
 class _Part:
     """Part of the recorder: does a step again and again; after an error it waits before the next one."""
 
@@ -239,7 +278,7 @@ class _Part:
         raise NotImplementedError
 
     def leave(self) -> None:
-        """Write all that is left, and release all locks."""
+        """Write all that is left, before the lock is released."""
         raise NotImplementedError
 
     def run(self, step: Callable[[], None]) -> None:
@@ -270,9 +309,8 @@ class EventsPart(_Part):
     def __init__(
         self,
         store: Store,
-        lock: files.FileLock,
+        lock: RecorderLock,
         restore: Callable[[Sequence[Alert]], object],
-        only: Collection[int],
         pace: Pace,
         wall: Callable[[], float],
         *,
@@ -281,7 +319,6 @@ class EventsPart(_Part):
         super().__init__(store, pace, wall)
         self._lock = lock
         self._restore = restore
-        self._only = frozenset(only)
         self._with_demo = with_demo
         # What the monitor's thread hands over, under the guard.
         self._news: dict[str, tuple[float, Alert]] = {}
@@ -291,8 +328,6 @@ class EventsPart(_Part):
         self._lost: Gap | None = None
         self._snapshots = 0
         self._newest: object = None
-        self._gpus: frozenset[str] = frozenset()
-        """Keys of the GPUs in the newest snapshot that has any."""
         # What is the thread's own.
         self._ledger: Ledger | None = None
         """None until the store has been read under the lock."""
@@ -344,7 +379,6 @@ class EventsPart(_Part):
             if frame.snapshot is not self._newest and frame.snapshot.host:
                 self._newest = frame.snapshot
                 self._snapshots += 1
-                self._gpus = frozenset(gpu.key for gpu in frame.snapshot.gpus) or self._gpus
             for alert in news:
                 if len(self._news) < MOST or alert.id in self._news:
                     self._news[alert.id] = (now, alert)
@@ -364,17 +398,15 @@ class EventsPart(_Part):
 
     def leave(self) -> None:
         """Write all that is left, and the present state of the alerts that hold."""
-        try:
-            if self._ledger is not None and self._lock.acquire():
-                if self._settle_at is None:
-                    self._digest(self._ledger)
-                    for alert in self._copy_held().values():
-                        self._ledger.update(alert, self._wall())
-                    self._changed |= {alert.id: alert for alert in self._ledger.open}
-                self._write()
-                self._lock.touch(self._wall())
-        finally:
-            self._lock.release()
+        if self._ledger is not None and self._lock.held:
+            if self._settle_at is None:
+                self._digest(self._ledger)
+                for alert in self._copy_held().values():
+                    self._ledger.update(alert, self._wall())
+                self._changed |= {alert.id: alert for alert in self._ledger.open}
+            self._write()
+            self._lock.touch(self._wall())
+        self._ledger = None
 
     # -- who writes --------------------------------------------------------------------------------------------
 
@@ -430,16 +462,9 @@ class EventsPart(_Part):
         return ledger
 
     def _hand_over(self, alerts: Iterable[Alert]) -> None:
-        """Let the engine continue the store's open events, of the GPUs that this gpuwatch watches."""
-        if ours := [alert for alert in alerts if self._is_watched(alert)]:
+        """Let the engine continue the store's open events."""
+        if ours := list(alerts):
             self._restore(ours)
-
-    def _is_watched(self, alert: Alert) -> bool:
-        if not self._only or alert.index is None:
-            return True
-        # Its index may be another's now; of a GPU without a UUID so far nothing else is known.
-        gpus = self._gpus
-        return bool(gpus & {alert.gpu, f"index-{alert.index}"}) if gpus else alert.index in self._only
 
     def _forget(self) -> None:
         """Discard new alerts because another gpuwatch writes them; keep those that ended a moment ago."""
@@ -480,7 +505,7 @@ class EventsPart(_Part):
             if self._news or self._settle_at is not None:
                 return
             held = self._held
-        self._note(ledger.settle(held, now, now, NOT_SEEN, self._is_watched))
+        self._note(ledger.settle(held, now, now, NOT_SEEN))
         if self._is_due("carry"):
             self._set("carry", self._pace.carry)
             self._note(ledger.open)
@@ -494,7 +519,7 @@ class EventsPart(_Part):
             held, self._settle_at = self._held, None
         for at, alert in items:
             self._note(ledger.update(alert, at))
-        self._note(ledger.settle(held, now, self._until or now, NOT_RUNNING, self._is_watched))
+        self._note(ledger.settle(held, now, self._until or now, NOT_RUNNING))
 
     def _digest(self, ledger: Ledger) -> None:
         with self._guard:
@@ -649,7 +674,7 @@ class UsageSettings(NamedTuple):
 
 
 class UsagePart(_Part):
-    """Part that adds up usage, and writes it with the values of each minute, where it holds a lock of its own.
+    """Part that adds up usage, and writes it with the values of each minute, where it holds the lock.
 
     Two writers would count everything twice, so that without a lock nothing is written.
     """
@@ -657,7 +682,7 @@ class UsagePart(_Part):
     def __init__(
         self,
         store: Store,
-        lock: files.FileLock,
+        lock: RecorderLock,
         settings: UsageSettings,
         pace: Pace,
         wall: Callable[[], float],
@@ -666,6 +691,8 @@ class UsagePart(_Part):
         self._lock = lock
         self.settings = settings
         """May be replaced at any time."""
+        self._has_sums = False
+        """Whether anything was added up since usage is kept."""
         self._tally = Tally()
         self._batch = Batch()
         """Sums that are not written yet."""
@@ -675,16 +702,12 @@ class UsagePart(_Part):
         """Minutes that are not written yet."""
         self._set("usage", pace.usage)
 
-    @property
-    def is_writer(self) -> bool:
-        """Whether this gpuwatch is the one that writes usage."""
-        return self._lock.held
-
     def take(self, frame: Frame) -> bool:
         """Add the usage of a frame; a demo's is ignored."""
         if not frame.snapshot.demo and self.settings.is_kept:
             with self._guard:
                 self._tally.add(frame)
+                self._has_sums = True
                 if frame.minute is not None:
                     self._news = [*self._news[1 - _MOST_MINUTES :], frame.minute]
         return False
@@ -692,9 +715,9 @@ class UsagePart(_Part):
     def step(self) -> None:
         """Write the sums of the last minute."""
         if not self.settings.is_kept:
-            self.error = ""
-            if self._lock.held:
-                self.leave()
+            if self._has_sums and self._lock.held:
+                self._write()  # what was added up until the configuration changed
+            self._has_sums, self.error = False, ""
             return
         if not self._is_due("retry") or not self._lock_held() or not (self._is_due("usage") or self.error):
             return
@@ -706,15 +729,11 @@ class UsagePart(_Part):
         self.error = ""
 
     def leave(self) -> None:
-        """Write the sums, and release the lock."""
-        try:
-            if self._lock.held or (self.settings.is_kept and self._lock.acquire()):
-                self._write()
-        finally:
-            self._lock.release()
+        """Write the sums."""
+        if self._lock_held():
+            self._write()
 
     def _lock_held(self) -> bool:
-        was_held = self._lock.held
         if not self._lock.acquire():
             with self._guard:  # the holder of the lock has written this too
                 self._tally.forget()
@@ -722,8 +741,6 @@ class UsagePart(_Part):
             self._batch, self._minutes = Batch(), []
             self.error = ""
             return False
-        if not was_held:
-            self._set("usage", self._pace.usage)
         return True
 
     def _write(self) -> None:
@@ -758,9 +775,10 @@ class Recorder:
         folder: Path | None = None,
         named: Path | None = None,
         demo: bool = False,
+        part: bool = False,
+        watch: bool = False,
         restore: Callable[[Sequence[Alert]], object] = lambda alerts: None,
         attend: Callable[[Attention], object] = lambda attention: None,
-        only: Collection[int] = (),
         usage: UsageSettings | None = None,
         pace: Pace | None = None,
         wall: Callable[[], float] = time.time,
@@ -769,8 +787,9 @@ class Recorder:
         """Keep events in the store at `named`, all else in the user's store; in a demo only a named store is written.
 
         `folder` stands in for the user's state folder. `restore` and `attend` are called from the recorder's thread:
-        with the alerts that held when a gpuwatch recorded last, and with what others acknowledged and muted. `only` are
-        the GPUs that are watched, empty for all. UsageError where something else is at `named`.
+        with the alerts that held when a gpuwatch recorded last, and with what others acknowledged and muted. Where only
+        a `part` of the GPUs is watched, events are kept at `named` alone. `watch` is whether this is a `gpuwatch
+        watch`. UsageError where something else is at `named`.
         """
         if named is not None:
             check_file(named)
@@ -778,16 +797,21 @@ class Recorder:
         own = own_store(folder)
         path = named or own
         store = make_store(path, private=named is None)
-        lock = files.FileLock(lock_path(path), private=named is None)
-        self.events = EventsPart(store, lock, restore, only, pace, wall, with_demo=named is not None)
-        self._parts: list[_Part] = [self.events]
+        lock = RecorderLock(path, watch=watch, private=named is None)
+        self._locks = [lock] if named is None else [lock, RecorderLock(own, watch=watch)]
+        self.lock = self._locks[-1]
+        """Lock of the user's own store."""
+        self.events: EventsPart | None = None
+        if named is not None or not part:
+            self.events = EventsPart(store, lock, restore, pace, wall, with_demo=named is not None)
+        self._parts: list[_Part] = [self.events] if self.events is not None else []
         self.usage: UsagePart | None = None
         if not demo:
             if named is not None:
                 store = make_store(own)
             self._parts.append(MarksPart(store, attend, pace, wall))
-            usage_lock = files.FileLock(lock_path(own, "usage"))
-            self.usage = UsagePart(store, usage_lock, usage or UsageSettings(), pace, wall)
+        if not demo and not part:
+            self.usage = UsagePart(store, self.lock, usage or UsageSettings(), pace, wall)
             self._parts.append(self.usage)
         self._pace = pace
         self._note: tuple[str, float] = ("", 0.0)
@@ -824,29 +848,52 @@ class Recorder:
         self._worker.close(seconds)
 
     def _task(self) -> float:
+        if any(lock.held and lock.is_wanted for lock in self._locks):
+            for part in self._parts:
+                part.run(part.leave)
+            for lock in self._locks:
+                lock.release()
         for part in self._parts:
             part.run(part.step)
-        if self.events.is_leader and any(part.is_damaged and part.store is self.events.store for part in self._parts):
-            self.events.run(self._set_aside)
+        events = self.events
+        damaged = {id(part.store) for part in self._parts if part.is_damaged}
+        if events is not None and events.is_leader and id(events.store) in damaged:
+            events.run(lambda: self._set_aside(events.store))
         return self._pace.poll
 
-    def _set_aside(self) -> None:
+    def _set_aside(self, store: Store) -> None:
         """Rename the damaged file, and make every part write to a new one."""
-        self._note = (self.events.store.set_aside(), time.monotonic() + _SHOWN)
+        self._note = (store.set_aside(), time.monotonic() + _SHOWN)
         for part in self._parts:
             part.begin_anew()
 
     def _leave(self) -> None:
         for part in self._parts:
             part.run(part.leave)
+        for lock in self._locks:
+            lock.close()
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # All sinks of a run
 
 
+class Elected:
+    """Lock of the recorder as the messenger sees it: it has the lock while the recorder has it."""
+
+    def __init__(self, lock: RecorderLock) -> None:
+        self._lock = lock
+
+    def acquire(self) -> bool:
+        """Return whether the recorder holds the lock."""
+        return self._lock.held
+
+    def release(self) -> None:
+        """Do nothing: the recorder releases it."""
+
+
 class Sinks:
-    """Sinks of one run: the recorder, the messenger and the file for `gpuwatch status`.
+    """Sinks of one run: the recorder, the messenger and the live file.
 
     A demo is neither recorded nor sent; its events are written only to a store that the user named.
     """
@@ -858,16 +905,16 @@ class Sinks:
         *,
         demo: bool = False,
         named: Path | None = None,
-        status: bool = False,
-        keeps_usage: bool = False,
-        only: Collection[int] = (),
+        watch: bool = False,
+        part: bool = False,
     ) -> None:
         """Make the sinks and add them to the monitor; raises UsageError where `named` is something else than a store.
 
-        With `keeps_usage` usage is kept even where the configuration says that the dashboard keeps none; `status` adds
-        the status file. `only` are the indices of the GPUs that are watched, empty for all.
+        `watch` is whether this is a `gpuwatch watch`, which comes before dashboards and keeps usage even where the
+        configuration says that a dashboard keeps none. Where only a `part` of the GPUs is watched, marks and a named
+        store alone are written.
         """
-        self._keeps_usage = keeps_usage
+        self._watch = watch
         self._recorder: Recorder | None = None
         self._messenger: Messenger | None = None
         self._sinks: list[Sink] = []
@@ -875,17 +922,17 @@ class Sinks:
             self._recorder = Recorder(
                 named=named,
                 demo=demo,
+                part=part,
+                watch=watch,
                 restore=monitor.restore,
                 attend=monitor.attend,
-                only=only,
                 usage=self._usage_settings(config),
             )
             self._sinks.append(self._recorder)
-        if not demo:
-            lock = files.FileLock(lock_path(own_store(), "messages"))
-            notify = config.notify
-            self._messenger = Messenger(notify, make_notifiers(notify.command, notify.urls), lock)
-            self._sinks += [self._messenger, *([StatusFile()] if status else [])]
+        if self._recorder is not None and not demo and not part:
+            lock, notify = self._recorder.lock, config.notify
+            self._messenger = Messenger(notify, make_notifiers(notify.command, notify.urls), Elected(lock))
+            self._sinks += [self._messenger, LiveFile(lambda: lock.held)]
         monitor.add(*self._sinks)
         if self._recorder is not None:
             self._recorder.start()  # what held before is to be known before the first snapshot is judged
@@ -906,4 +953,4 @@ class Sinks:
 
     def _usage_settings(self, config: Config) -> UsageSettings:
         report = config.report
-        return UsageSettings(self._keeps_usage or report.dashboard, report.keep, report.largest)
+        return UsageSettings(self._watch or report.dashboard, report.keep, report.largest)

@@ -24,10 +24,10 @@ from gpuwatch.minute import Minute, MinuteMaker
 from gpuwatch.model import SCHEMA, Snapshot, encode
 from gpuwatch.monitor import Frame, seconds_suspended
 from gpuwatch.recorder.anonymise import Anonymiser, Commands
+from gpuwatch.recorder.live import boot
 from gpuwatch.recorder.minutes import write_minutes
 from gpuwatch.recorder.recorder import NOT_RUNNING
 from gpuwatch.recorder.recording import FORMER_SUFFIXES, LARGEST_ROW, ROW_S, IdleTime, Standing, pack
-from gpuwatch.recorder.status_file import boot
 from gpuwatch.recorder.store import (
     UNWATCHED,
     Gap,

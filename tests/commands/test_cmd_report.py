@@ -297,7 +297,9 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path, content: bytes
 
 
 def test_nothing_was_kept_yet(own_home: Path) -> None:
-    with pytest.raises(GpuwatchError, match="nothing was recorded yet: leave `gpuwatch watch` running") as caught:
+    with pytest.raises(
+        GpuwatchError, match="nothing was recorded yet: leave a dashboard or `gpuwatch watch` running"
+    ) as caught:
         run()
     assert caught.value.exit_code == 1
     assert not own_store().parent.exists()

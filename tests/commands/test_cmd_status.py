@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.commands.status import CELLS, exit_code, status_line
 from gpuwatch.model import Health, Reason, SourceState
-from gpuwatch.recorder.status_file import FILE, IdleHolding, Overuse, Status, StatusGpu, boot
+from gpuwatch.recorder.live import FILE, IdleHolding, Overuse, Status, StatusGpu, boot
 from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.launching import Call, Run

@@ -26,7 +26,7 @@ from gpuwatch.commands import strays as command
 from gpuwatch.commands.strays import document, table
 from gpuwatch.history import Idle, IdleTimes
 from gpuwatch.model import Health, Job, Pane, Surroundings, Unlisted
-from gpuwatch.recorder.status_file import FILE, IdleHolding, Status, boot
+from gpuwatch.recorder.live import FILE, IdleHolding, Status, boot
 from gpuwatch.sources.sampler_process import SamplerProcess
 from tests.driver import Driver, Gpu, Proc
 from tests.support.builders import EPOCH, GIB, gpu

@@ -14,7 +14,7 @@ import pytest
 
 from gpuwatch import cli, procfs
 from gpuwatch.alerts.alert import Acknowledgement, Attention, Mute
-from gpuwatch.recorder.status_file import FILE, IdleHolding, Overuse, Status, StatusGpu, boot, read_idle, read_status
+from gpuwatch.recorder.live import FILE, IdleHolding, Overuse, Status, StatusGpu, boot, read_idle, read_status
 from gpuwatch.recorder.store import Store, StoreError, marks_of, own_store, write_events, write_marks
 from gpuwatch.recorder.usage import joined
 from gpuwatch.sampler.reservations import Place, peek

@@ -17,9 +17,9 @@ from gpuwatch.config import Notify
 from gpuwatch.errors import NoThreadError
 from gpuwatch.files import FileLock
 from gpuwatch.kill.audit import Audit
+from gpuwatch.recorder.live_writer import LiveFile
 from gpuwatch.recorder.notify import Messenger
 from gpuwatch.recorder.recorder import Recorder
-from gpuwatch.recorder.status_writer import StatusFile
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.threads import Worker
 from tests.driver import GIB, Driver, Gpu, Proc
@@ -192,7 +192,7 @@ def messenger(folder: Path) -> Messenger:
 SINKS: dict[str, Callable[[Path], Any]] = {
     "recorder": lambda folder: Recorder(folder=folder),
     "messages": messenger,
-    "status": lambda folder: StatusFile(folder),
+    "live": lambda folder: LiveFile(lambda: True, folder),
 }
 
 

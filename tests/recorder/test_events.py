@@ -234,28 +234,11 @@ def test_what_ended_just_before_a_takeover_ends_as_the_second_saw_it(record: Rec
     first.expect("id-a warning")
     second.feed(alert(id="other"))
     second.feed(cleared=[ended(alert(id="other"), after=1001.0, how="process 7 has ended")])
-    wait_for(lambda: second.recorder.events._recent)
+    wait_for(lambda: second.events._recent)
     first.close()
     second.settle()
     second.expect("id-a ended")
     assert read_events(second.path).alerts[0].how == "process 7 has ended"
-
-
-def test_who_sees_some_gpus_ends_nothing_of_the_others(record: Record) -> None:
-    record().settle(alert(), alert("b", index=1)).close()
-    one = record(only=(0,)).settle()
-    assert [event.id for events in one.restored for event in events] == ["id-a"]
-    one.expect("id-a ended", "id-b warning")
-
-
-def test_the_gpus_that_are_seen_are_told_by_uuid_once_their_indices_have_moved(record: Record) -> None:
-    moved, other = alert("a", gpu=gpu(5).uuid, index=4), alert("b", gpu=gpu(6).uuid, index=5)
-    record().settle(moved, other).close()
-    one = record(only=(5,))
-    one.feed()
-    wait_for(lambda: one.is_leader)
-    one.settle(gpus=[gpu(4, uuid=gpu(5).uuid)])
-    one.expect("id-a ended", "id-b warning")
 
 
 @pytest.mark.slow
@@ -522,14 +505,16 @@ def test_an_alert_of_the_engine_goes_on_over_a_restart_and_ends_as_it_should(fol
         one = Recorder(folder=folder, restore=watch.restore, pace=QUICK, wall=lambda: wall[0])
         watch.add(one)
         one.start()
-        wait_for(lambda: one.events.is_leader)
+        events = one.events
+        assert events is not None
+        wait_for(lambda: events.is_leader)
         watch.start()
         for end, snapshots in make:
 
             def is_there(end: str = end, snapshots: object = snapshots) -> bool:
                 if source.steps.empty():
                     source.steps.put(snapshots(float(next(second))))  # type: ignore[operator]
-                return one.events.is_settled if end == "settled" else any(end in line for line in story(path))
+                return events.is_settled if end == "settled" else any(end in line for line in story(path))
 
             wait_for(is_there)
         watch.stop()

@@ -18,10 +18,10 @@ from gpuwatch.config import Notify
 from gpuwatch.history import History
 from gpuwatch.monitor import Frame, Sink
 from gpuwatch.recorder.delivery import Message
+from gpuwatch.recorder.live_writer import LiveFile
 from gpuwatch.recorder.notify import Messenger
 from gpuwatch.recorder.recorder import Recorder, UsageSettings
 from gpuwatch.recorder.recording_writer import RecordingWriter
-from gpuwatch.recorder.status_writer import StatusFile
 from tests.support.builders import EPOCH, gpu, snapshot
 from tests.support.recording import QUICK, FailingStore, alert
 from tests.support.waiting import PATIENCE, wait_for
@@ -66,14 +66,12 @@ class Outbox:
         """A delivery that hangs cannot be stopped."""
 
 
-class HangingStatusFile(StatusFile):
-    def __init__(self, folder: Path, work: Work) -> None:
-        super().__init__(folder, pace=0.01)
-        self._work = work
+def live(folder: Path, work: Work) -> Sink:
+    def is_leader() -> bool:
+        work()
+        return True
 
-    def _write(self, content: bytes) -> None:
-        self._work()
-        super()._write(content)
+    return LiveFile(is_leader, folder, pace=0.01)
 
 
 class HangingRecording(RecordingWriter):
@@ -105,7 +103,7 @@ def messenger(folder: Path, work: Work) -> Sink:
 SINKS: dict[str, Callable[[Path, Work], Sink]] = {
     "recorder": recorder,
     "messages": messenger,
-    "status": HangingStatusFile,
+    "live": live,
     "recording": HangingRecording,
 }
 

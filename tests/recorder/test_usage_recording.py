@@ -18,7 +18,7 @@ from gpuwatch.config import Config, Report
 from gpuwatch.model import Job, Presence, Process, Snapshot, Surroundings
 from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.recorder import Sinks, UsageSettings
-from gpuwatch.recorder.store import StoreError, own_store
+from gpuwatch.recorder.store import StoreError, lock_path, own_store, read_events
 from gpuwatch.recorder.usage import HOUR, By, JobId, Tally, UsageLine, job_name, read_usage
 from tests.support.builders import EPOCH, GIB, gpu, holding, process, snapshot, uid
 from tests.support.recording import PATIENCE, QUICK, Record, Recording, alert, ask, damage, ended, recording, wait_for
@@ -188,7 +188,7 @@ def test_events_are_counted_for_those_they_are_about(record: Record, folder: Pat
     feed(one, frames, base)
     wait_for(lambda: one.is_leader)
     feed(one, frames, base, 3)
-    wait_for(lambda: one.recorder.events.is_settled)
+    wait_for(lambda: one.events.is_settled)
     feed(one, frames, base, raised=(over,), alerts=(alert("own", rule=TROUBLE), over))
     feed(one, frames, machine(process(2, "ben")), cleared=(ended(over),), raised=(full,), alerts=(full,))
     feed(one, frames, base, alerts=(full,))
@@ -209,29 +209,50 @@ def test_one_writes_and_another_goes_on_where_it_ends(record: Record, folder: Pa
     frames, base = Frames(), machine(process(1))
     first, second = record(**NOW), record(**NOW)
     feed(first, frames, base)
-    wait_for(lambda: first.recorder.usage and first.recorder.usage.is_writer)
+    wait_for(lambda: first.recorder.lock.held)
     for _ in range(5):
         frame = frames(base)
         first.recorder.take(frame)
         second.recorder.take(frame)
     first.close()
     assert [line.use.held for line in lines(folder)] == [5.0]
-    wait_for(lambda: second.recorder.usage and second.recorder.usage.is_writer)
+    wait_for(lambda: second.recorder.lock.held)
     feed(second, frames, base, 3)
     second.close()
     assert 8.0 <= lines(folder)[0].use.held <= 13.0, "nothing is counted twice, but for what came at the end"
 
 
-def test_who_is_to_keep_usage_does_so_beside_a_recorder_that_is_not(record: Record, folder: Path) -> None:
-    """As `gpuwatch watch` beside a dashboard that was started first."""
-    dashboard = record(usage=UsageSettings(is_kept=False)).settle()
-    assert dashboard.is_leader
-    watch = record()
-    feed(watch, Frames(), machine(process(1)), 3)
-    wait_for(lambda: watch.recorder.usage and watch.recorder.usage.is_writer)
-    assert not watch.is_leader
+def test_a_dashboard_hands_over_to_a_watch_and_records_again_when_it_ends(record: Record, folder: Path) -> None:
+    frames, base, held = Frames(), machine(process(1)), alert()
+    dashboard = record(**NOW).settle()
+    feed(dashboard, frames, base, 3)
+    dashboard.feed(held)
+    watch = record(watch=True, **NOW)
+    watch.settle(held)
+    assert (dashboard.recorder.lock.held, watch.recorder.lock.held) == (False, True)
+    assert [one.id for one in read_events(own_store(folder)).open] == [held.id]
+    assert [line.use.held for line in lines(folder)] == [2.0], "what the dashboard had added up"
     watch.close()
-    assert [line.use.held for line in lines(folder)] == [2.0]
+    wait_for(lambda: dashboard.recorder.lock.held)
+
+
+def test_of_two_watches_one_waits_without_stopping_the_other(record: Record) -> None:
+    first = record(watch=True).settle()
+    second = record(watch=True).start()
+    wait_for(lambda: second.recorder._worker.is_running)
+    second.feed()
+    assert (first.recorder.lock.held, second.recorder.lock.held) == (True, False)
+    first.close()
+    wait_for(lambda: second.recorder.lock.held)
+
+
+def test_who_watches_a_part_of_the_gpus_takes_no_lock(record: Record, folder: Path) -> None:
+    one = record(part=True)
+    feed(one, Frames(), machine(process(1)), 3)
+    one.feed(alert())
+    one.close()
+    assert not own_store(folder).exists()
+    assert not lock_path(own_store(folder)).exists()
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -255,8 +276,7 @@ def test_where_no_lock_can_be_had_nothing_is_counted_twice(record: Record, folde
     one = record(**NOW)
     feed(one, Frames(), machine(process(1)), 3)
     wait_for(lambda: one.trouble)
-    assert one.recorder.usage is not None
-    assert not one.recorder.usage.is_writer
+    assert not one.recorder.lock.held
     folder.unlink()
     wait_for(lambda: not one.trouble and lines(folder))
 
@@ -291,15 +311,13 @@ def test_what_is_old_is_deleted_in_time(record: Record, folder: Path) -> None:
 
 def test_it_begins_and_stops_with_the_configuration(record: Record, folder: Path) -> None:
     frames, base, one = Frames(), machine(process(1)), record(usage=UsageSettings(is_kept=False))
-    usage = one.recorder.usage
-    assert usage is not None
     feed(one, frames, base, 3)
     assert not lines(folder)
     one.recorder.configure(UsageSettings())
     feed(one, frames, base, 3)
-    wait_for(lambda: usage.is_writer)
+    wait_for(lambda: one.recorder.lock.held)
     one.recorder.configure(UsageSettings(is_kept=False))
-    wait_for(lambda: not usage.is_writer)
+    wait_for(lambda: lines(folder))
     assert [line.use.held for line in lines(folder)] == [2.0]
     feed(one, frames, base)
     one.close()
@@ -312,8 +330,8 @@ def test_watch_always_keeps_and_the_dashboard_if_told_so(
 ) -> None:
     source = Script([Frames()(machine(process(1), host=os.uname().nodename)).snapshot])
     watch = Monitor(source, lambda frame: None)
-    sinks = Sinks(watch, Config(), keeps_usage=keeps)
-    sinks.configure(Config(), Config(report=Report(dashboard=dashboard)))
+    sinks = Sinks(watch, Config(report=Report(dashboard=False)), watch=keeps)
+    sinks.configure(Config(report=Report(dashboard=False)), Config(report=Report(dashboard=dashboard)))
     watch.start()
     try:
         wait_for(lambda: watch.newest is not None)

@@ -21,7 +21,7 @@ from gpuwatch.alerts.alert import NO_ATTENTION, Alert, Attention, Severity
 from gpuwatch.history import History
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.recorder.recorder import Pace, Recorder, UsageSettings
+from gpuwatch.recorder.recorder import EventsPart, Pace, Recorder, UsageSettings
 from gpuwatch.recorder.store import Gap, Store, StoreError, own_store, read_marks, reading, write_events
 from tests import CHECKOUT
 from tests.support.builders import EPOCH, snapshot
@@ -182,9 +182,15 @@ class Recording:
             self._take(*self._held)
 
     @property
+    def events(self) -> EventsPart:
+        """Its part that writes events."""
+        assert self.recorder.events is not None
+        return self.recorder.events
+
+    @property
     def is_leader(self) -> bool:
         """Whether it is the one that writes events."""
-        return self.recorder.events.is_leader
+        return self.events.is_leader
 
     @property
     def trouble(self) -> str:
@@ -201,7 +207,7 @@ class Recording:
 
         def is_settled() -> bool:
             self._take(*held, **changes)
-            return self.recorder.events.is_settled
+            return self.events.is_settled
 
         wait_for(is_settled, "it did not settle")
         return self

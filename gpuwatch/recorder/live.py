@@ -1,8 +1,8 @@
-"""Status file: the newest values for `gpuwatch status`, which then needs no sampler.
+"""Live file: the newest values of a gpuwatch that records, for `gpuwatch status`, `gpuwatch strays` and dashboards.
 
-It also has the idle times of the user's own holdings (of everybody's where root writes it) for `gpuwatch strays`, which
-takes one sample alone. Only `gpuwatch watch` writes the file, and of several the one that holds the lock. A reader
-trusts the file only if it is the reader's own (under sudo, the caller's), of this boot, and seconds old.
+The gpuwatch that holds the recorder's lock replaces `live.json` every two seconds. A reader trusts it only if it is the
+reader's own (under sudo, the caller's), of this boot, and seconds old. So no sampler is needed for a status line, and
+one sample is enough to find strays: the file has the idle times of the user's holdings (root's, of everybody's).
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from gpuwatch.history import Idle
 
 SCHEMA: Final = 1
-LATE: Final = 2.0
-"""Seconds that a file may be older than three intervals."""
-
+PACE: Final = 2.0
+"""Seconds between two writes."""
+LATE: Final = 4.0
+"""Seconds that a file may be older than its interval asks for."""
 OLDEST: Final = 60.0
-"""Age in seconds up to which idle times are used, at most; three intervals and `LATE` where that is shorter."""
+"""Age in seconds up to which idle times are used, at most; one interval and `LATE` where that is shorter."""
 
-FILE: Final = "newest.json"
+FILE: Final = "live.json"
 _LARGEST: Final = 1 << 18
 """Bytes; 64 GPUs and 200 people take 20 kB."""
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -158,7 +159,7 @@ def read_idle(
     from gpuwatch.history import Idle
 
     found = read_status(folder, uid=uid, clock=clock, boot_id=boot_id, warn=warn)
-    if found is None:
+    if found is None or found.pid == os.getpid():  # our own history has more
         return None
     if clock() - found.monotonic > min(found.interval, OLDEST) + LATE:
         return {}

@@ -1,4 +1,4 @@
-"""The newest figures in their file: who writes it, who believes it, and what stands in it."""
+"""The live file: who writes it, who believes it, and what stands in it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ import msgspec
 import pytest
 
 from gpuwatch import files
-from gpuwatch.__main__ import _status_looks_fresh
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.history import History, Idle
 from gpuwatch.model import Declared, Health, Knowledge, Reason
 from gpuwatch.monitor import Frame
-from gpuwatch.recorder.status_file import FILE, Overuse, Status, boot, read_idle, read_status
-from gpuwatch.recorder.status_writer import StatusFile, make_status
+from gpuwatch.recorder.live import FILE, Overuse, Status, boot, read_idle, read_status
+from gpuwatch.recorder.live_writer import LiveFile, make_status
 from tests.support.alerting import cap
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
 from tests.support.homes import plant_drafts
@@ -53,12 +52,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start(folder: Path) -> Iterator[Callable[[], StatusFile]]:
+def start(folder: Path) -> Iterator[Callable[[], LiveFile]]:
     """Return a function that starts a sink; all are closed."""
-    started: list[StatusFile] = []
+    started: list[LiveFile] = []
 
-    def begin() -> StatusFile:
-        started.append(StatusFile(folder, pace=0.01))
+    def begin() -> LiveFile:
+        started.append(LiveFile(lambda: True, folder, pace=0.01))
         return started[-1]
 
     yield begin
@@ -66,7 +65,7 @@ def start(folder: Path) -> Iterator[Callable[[], StatusFile]]:
         sink.close(LONG)
 
 
-def test_what_was_written_is_read_and_goes_with_its_writer(folder: Path, start: Callable[[], StatusFile]) -> None:
+def test_what_was_written_is_read_and_goes_with_its_writer(folder: Path, start: Callable[[], LiveFile]) -> None:
     sink = start()
     sink.take(frame(30.0, interval=2.0))
     wait_for(lambda: read_status(folder))
@@ -79,10 +78,10 @@ def test_what_was_written_is_read_and_goes_with_its_writer(folder: Path, start: 
     sink.close(LONG)
     assert read_status(folder) is None
     assert not (folder / FILE).exists()
-    assert not [thread for thread in threading.enumerate() if thread.name == "gpuwatch-status"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "gpuwatch-live"]
 
 
-def test_the_last_of_many_frames_counts(folder: Path, start: Callable[[], StatusFile]) -> None:
+def test_the_last_of_many_frames_counts(folder: Path, start: Callable[[], LiveFile]) -> None:
     sink = start()
     for size in range(200):
         sink.take(frame(float(size % 70), sequence=size))
@@ -90,39 +89,29 @@ def test_the_last_of_many_frames_counts(folder: Path, start: Callable[[], Status
     wait_for(lambda: (found := read_status(folder)) and found.gpus[0].used == 71 * GIB)
 
 
-def test_the_demo_is_nobodys_status(folder: Path, start: Callable[[], StatusFile]) -> None:
-    sink = start()
-    sink.take(frame(demo=True))
-    sink.close(LONG)
-    assert not folder.exists()
-
-
-def test_of_two_the_elder_writes_and_the_other_takes_over(folder: Path, start: Callable[[], StatusFile]) -> None:
-    elder, younger = start(), start()
+def test_who_leads_writes(folder: Path) -> None:
+    leaders = {"elder"}
+    elder, younger = (LiveFile(lambda name=name: name in leaders, folder, pace=0.01) for name in ("elder", "younger"))  # type: ignore[misc]
     elder.take(frame(10.0))
-    wait_for(lambda: read_status(folder))
     younger.take(frame(20.0))
-    elder.take(frame(11.0))
-    wait_for(lambda: (found := read_status(folder)) and found.gpus[0].used == 11 * GIB)
-    assert (younger.trouble, elder.trouble) == ("", "")
-    elder.close(LONG)
-
-    def is_its() -> bool:
-        younger.take(frame(20.0))
-        found = read_status(folder)
-        return found is not None and found.gpus[0].used == 20 * GIB
-
-    wait_for(is_its)
+    wait_for(lambda: (found := read_status(folder)) and found.gpus[0].used == 10 * GIB)
+    leaders |= {"younger"}
+    leaders -= {"elder"}
+    wait_for(lambda: (found := read_status(folder)) and found.gpus[0].used == 20 * GIB)
+    for sink in (elder, younger):
+        sink.close(LONG)
+        assert not sink.trouble
+    assert not (folder / FILE).exists()
 
 
-def test_one_that_was_killed_leaves_the_way_free(folder: Path, start: Callable[[], StatusFile]) -> None:
+def test_one_that_was_killed_leaves_the_way_free(folder: Path, start: Callable[[], LiveFile]) -> None:
     program = (
         "import pathlib, sys, time\n"
-        "from gpuwatch.recorder.status_writer import StatusFile\n"
+        "from gpuwatch.recorder.live_writer import LiveFile\n"
         "from gpuwatch.monitor import Frame\n"
         "from gpuwatch.history import History\n"
         "from gpuwatch.model import Snapshot\n"
-        "sink = StatusFile(pathlib.Path(sys.argv[1]), pace=0.01)\n"
+        "sink = LiveFile(lambda: True, pathlib.Path(sys.argv[1]), pace=0.01)\n"
         "while True:\n"
         "    sink.take(Frame(Snapshot(host='other'), time.monotonic(), History().view))\n"
         "    time.sleep(0.01)\n"
@@ -143,7 +132,7 @@ def test_one_that_was_killed_leaves_the_way_free(folder: Path, start: Callable[[
     wait_for(is_mine)
 
 
-def test_drafts_of_killed_writers_are_removed(folder: Path, start: Callable[[], StatusFile]) -> None:
+def test_drafts_of_killed_writers_are_removed(folder: Path, start: Callable[[], LiveFile]) -> None:
     folder.mkdir(mode=0o700)
     dead, kept = plant_drafts(folder, FILE)
     start().take(frame())
@@ -153,15 +142,17 @@ def test_drafts_of_killed_writers_are_removed(folder: Path, start: Callable[[], 
     assert left >= kept
 
 
-def test_it_is_believed_for_three_intervals_and_a_little(folder: Path, start: Callable[[], StatusFile]) -> None:
+def test_it_is_believed_for_three_intervals_and_a_little(folder: Path, start: Callable[[], LiveFile]) -> None:
     start().take(frame(received=500.0, interval=2.0))
     wait_for((folder / FILE).exists)
-    for age, believed in ((0.0, True), (8.0, True), (8.1, False), (-1.0, False)):
+    for age, believed in ((0.0, True), (10.0, True), (10.1, False), (-1.0, False)):
         assert (read_status(folder, clock=lambda age=age: 500.0 + age) is not None) is believed  # type: ignore[misc]
     assert read_status(folder, clock=lambda: 501.0, boot_id=lambda: "another") is None
 
 
-def test_how_long_ones_own_were_idle_is_there_for_a_moment(folder: Path, start: Callable[[], StatusFile]) -> None:
+def test_how_long_ones_own_were_idle_is_there_for_a_moment(
+    folder: Path, start: Callable[[], LiveFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
     history = History()
     for second, busy in ((0, 90), (1, 0), (31, 0)):
         held = [holding(100, sm=0, start=5), holding(101, sm=busy, start=6), holding(102, sm=0)]
@@ -170,21 +161,26 @@ def test_how_long_ones_own_were_idle_is_there_for_a_moment(folder: Path, start: 
         view = history.add(shown, 500.0 + second)
     start().take(Frame(shown, 500.0, view))
     wait_for((folder / FILE).exists)
-    found = read_idle(folder, clock=lambda: 504.0)
+    assert read_idle(folder, clock=lambda: 501.0) is None, "of our own we know more"
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    found = read_idle(folder, clock=lambda: 506.0)
     key = gpu(0).key
     assert found == {(key, 100, 5): Idle(31.0, at_least=True), (key, 101, 6): Idle(31.0, at_least=False)}
-    assert read_idle(folder, clock=lambda: 504.1) == {}, "somebody watches"
+    assert read_idle(folder, clock=lambda: 506.1) == {}, "somebody watches"
     assert read_idle(folder, clock=lambda: 501.0, boot_id=lambda: "another") is None
 
 
-def test_at_a_long_interval_idle_times_are_believed_for_a_minute(folder: Path, start: Callable[[], StatusFile]) -> None:
+def test_at_a_long_interval_idle_times_are_believed_for_a_minute(
+    folder: Path, start: Callable[[], LiveFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
     history = History()
     shown = snapshot([gpu(0, holdings=[holding(100)])], [process(100)], viewer=uid("ada"), interval=600.0)
     start().take(Frame(shown, 500.0, history.add(shown, 500.0)))
     wait_for((folder / FILE).exists)
-    assert read_idle(folder, clock=lambda: 562.0)
-    assert read_idle(folder, clock=lambda: 562.1) == {}, "somebody watches"
-    assert read_idle(folder, clock=lambda: 500.0 + 3 * 600.0 + 2.1) is None
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    assert read_idle(folder, clock=lambda: 564.0)
+    assert read_idle(folder, clock=lambda: 564.1) == {}, "somebody watches"
+    assert read_idle(folder, clock=lambda: 500.0 + 3 * 600.0 + 4.1) is None
 
 
 def test_who_watches_as_root_tells_of_everybody() -> None:
@@ -227,7 +223,7 @@ def test_what_is_not_ours_is_not_believed(folder: Path, what: str) -> None:
 
 
 def test_a_folder_that_is_a_link_is_neither_written_nor_read(
-    folder: Path, tmp_path: Path, start: Callable[[], StatusFile]
+    folder: Path, tmp_path: Path, start: Callable[[], LiveFile]
 ) -> None:
     other = tmp_path / "other"
     other.mkdir(mode=0o700)
@@ -244,7 +240,7 @@ def test_a_folder_that_is_a_link_is_neither_written_nor_read(
     wait_for(lambda: not sink.trouble and read_status(folder))
 
 
-def test_a_folder_that_went_is_made_again(folder: Path, start: Callable[[], StatusFile]) -> None:
+def test_a_folder_that_went_is_made_again(folder: Path, start: Callable[[], LiveFile]) -> None:
     sink = start()
     sink.take(frame())
     wait_for(lambda: read_status(folder))
@@ -312,14 +308,3 @@ def test_the_place_is_the_runtime_folder_that_is_ours(tmp_path: Path) -> None:
     assert files.runtime_folder({"XDG_RUNTIME_DIR": "given"}, uid, str(runtimes)) == runtimes / str(uid) / "gpuwatch"
     stranger = uid + 1
     assert files.runtime_folder(environ, stranger, str(runtimes)).name == f"gpuwatch-{stranger}"
-
-
-def test_a_look_at_the_file_is_enough_for_a_guess(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert not _status_looks_fresh()
-    file = tmp_path / "gpuwatch" / FILE
-    file.parent.mkdir()
-    file.touch()
-    assert _status_looks_fresh()
-    os.utime(file, (0, 0))
-    assert not _status_looks_fresh()

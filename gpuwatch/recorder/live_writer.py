@@ -1,11 +1,11 @@
-"""Writer of the status file: saves the newest snapshot and its alerts once a second."""
+"""Writer of the live file: saves the newest snapshot and its alerts every two seconds."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -19,14 +19,11 @@ from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Health, Knowledge, Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.recorder.status_file import FILE, IdleHolding, Overuse, Status, StatusGpu, boot
+from gpuwatch.recorder.live import FILE, PACE, IdleHolding, Overuse, Status, StatusGpu, boot
 from gpuwatch.shares import limit_usages
 from gpuwatch.threads import Worker
 from gpuwatch.units import GIB
 
-PACE: Final = 1.0
-"""Seconds between two writes, at least."""
-_LOCK: Final = "newest.lock"
 _MOST_OVER: Final = 200
 _MOST_RESTING: Final = 2000
 
@@ -107,65 +104,49 @@ def _over(snapshot: Snapshot, alerts: Iterable[Alert]) -> tuple[Overuse, ...]:
     return tuple(Overuse(user=user, gib=round(size / GIB, 2)) for user, size in worst[:_MOST_OVER])
 
 
-class StatusFile:
-    """Sink that writes the status file on a thread of its own: the recorder's thread may hang on its disk."""
+class LiveFile:
+    """Sink that writes the live file on a thread of its own: the recorder's thread may hang on its disk."""
 
-    name = "status"
+    name = "live"
 
-    def __init__(self, folder: Path | None = None, *, pace: float = PACE) -> None:
-        """`folder` stands in for the user's runtime folder; `pace` for the seconds between two writes."""
+    def __init__(self, is_leader: Callable[[], bool], folder: Path | None = None, *, pace: float = PACE) -> None:
+        """`is_leader` returns whether this gpuwatch is the one that records; `folder` is the user's runtime folder."""
         self.trouble = ""
         """Why the file cannot be written, in one line; empty for no trouble."""
+        self._is_leader = is_leader
         self._folder = folder or files.runtime_folder()
         self._pace = pace
         self._frame: Frame | None = None
-        self._written: Frame | None = None
-        self._not_before = 0.0
-        self._lock = files.FileLock(self._folder / _LOCK)
-        self._worker = Worker("gpuwatch-status", self._task, last=self._leave)
+        self._was_leader = False
+        self._worker = Worker("gpuwatch-live", self._task, last=self._leave)
 
     def take(self, frame: Frame) -> None:
-        """Queue a frame; a later frame replaces it before it is written."""
-        if not frame.snapshot.demo:  # nobody's status line is to show made-up figures
-            self._frame = frame
+        """Replace the frame that is written next."""
+        self._frame = frame
+        if not self._worker.is_running:
             self._worker.wake()
 
     def close(self, seconds: float) -> None:
         """Remove the file, and give up after `seconds`."""
         self._worker.close(seconds)
 
-    def _task(self) -> float | None:
-        """Write the newest frame, once per `pace` at most; return the seconds until the next write."""
-        wait = self._not_before - time.monotonic()
-        if wait > 0 or self._frame is self._written:
-            return wait if wait > 0 else None
-        frame = self._written = self._frame
-        self._not_before = time.monotonic() + self._pace
+    def _task(self) -> float:
+        frame, was_leader = self._frame, self._was_leader
         try:
-            if frame is not None and self._has_lock():
-                found = make_status(frame.snapshot, frame.alerts, frame.received, frame.history)
-                self._write(msgspec.json.encode(found))
+            self._was_leader = self._is_leader()
+            if frame is not None and self._was_leader:
+                content = msgspec.json.encode(make_status(frame.snapshot, frame.alerts, frame.received, frame.history))
+                with files.opened_folder(self._folder) as folder:
+                    if not was_leader:
+                        files.sweep_drafts(folder, FILE)
+                    files.replace_file(folder, FILE, content, durable=False)
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
             self.trouble = f"the figures for `gpuwatch status` cannot be written: {files.words(error, None)}"
-            self._lock.release()  # the folder may have ended with the session: it is made anew the next time
         else:
             self.trouble = ""
         return self._pace
 
-    def _has_lock(self) -> bool:
-        """Return whether this gpuwatch holds the lock; raises OSError where no process can get it."""
-        was_held = self._lock.held
-        if self._lock.acquire() and not was_held:
-            with files.opened_folder(self._folder) as folder:
-                files.sweep_drafts(folder, FILE)
-        return self._lock.held
-
-    def _write(self, content: bytes) -> None:
-        with files.opened_folder(self._folder) as folder:
-            files.replace_file(folder, FILE, content, durable=False)
-
     def _leave(self) -> None:
-        if self._lock.held:
+        if self._was_leader:
             with contextlib.suppress(OSError):  # the session's folder went first
                 (self._folder / FILE).unlink()
-        self._lock.release()
