@@ -151,13 +151,15 @@ def _make_folders(path: Path) -> None:
 def open_ordinary(path: Path) -> int:
     """Open any user's file for reading, also through links; raises OSError, also for a FIFO or a device.
 
-    Opening a FIFO without O_NONBLOCK would wait for a writer.
+    Its type is known before it is opened: opening a FIFO waits for a writer, and opening some devices has an effect.
     """
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise UnsafePathError("is no ordinary file")
-    return file
+    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(place).st_mode):
+            raise UnsafePathError("is no ordinary file")
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    finally:
+        os.close(place)
 
 
 def check_folder(path: Path) -> None:

@@ -206,7 +206,13 @@ def _draw_times(axes: Sequence[Axes], since: float, until: float) -> None:
 
 def clock_times(since: float, until: float) -> tuple[list[float], int]:
     """Return the round local times between two wall-clock times, at most `_MOST_TICKS`, and the seconds between two."""
-    step = next((one for one in _STEPS if (until - since) / one <= _MOST_TICKS), _STEPS[-1])
+    span = until - since
+    step = next((one for one in _STEPS if span / one <= _MOST_TICKS), _DAY * ceil(span / (_DAY * _MOST_TICKS)))
+    if step >= _DAY:
+        year, month, day, *_ = time.localtime(since)
+        days = [day + step // _DAY * count for count in range(_MOST_TICKS + 2)]
+        midnights = [time.mktime((year, month, one, 0, 0, 0, 0, 0, -1)) for one in days]
+        return [at for at in midnights if since <= at <= until], step
     stride = min(step, 15 * _MINUTE)  # all time zones differ by a multiple of 15 minutes
     times, at = [], since // stride * stride
     while at <= until:

@@ -46,6 +46,8 @@ _MOST_LINES: Final = 1000
 """Snapshots in a row, at most; 100 are made in ten seconds at the shortest interval."""
 MOST_ROWS: Final = 400_000
 """Rows that are read, at most: the newest, 46 days."""
+MOST_GPUS: Final = 256
+"""GPUs in a snapshot, at most: sixteen times what a large machine has."""
 _MOST_NOTES: Final = 20
 _LATEST: Final = 4102444800.0
 """Latest wall-clock time that is believed: the year 2100."""
@@ -170,7 +172,7 @@ class Recording:
     def minutes(self, since: float = 0.0, until: float = inf) -> Iterator[Minute]:
         """Yield the stored minutes that began in a span of wall-clock time, oldest first."""
         for path in self.paths:
-            with _explained(path), reading(path, named=True) as connection:
+            with _explained(path), reading(path, named=True, repairs=True) as connection:
                 found = list(read_minutes(connection, since, until))
             yield from found
 
@@ -179,7 +181,7 @@ class Recording:
         parts = []
         for path in self.paths:
             with _explained(path):
-                parts.append(read_events(path, since, named=True))
+                parts.append(read_events(path, since, named=True, repairs=True))
         return Events.joined(parts)
 
     def _rows(self, at: float, until: float) -> list[Row]:
@@ -205,7 +207,7 @@ class Recording:
         asked = "SELECT body FROM snapshots WHERE id = ? AND typeof(body) = 'blob' AND length(body) <= ?"
         path = self.paths[row.file]
         try:
-            with reading(path, named=True) as connection:
+            with reading(path, named=True, repairs=True) as connection:
                 found = connection.execute(asked, (row.id, _LARGEST_BODY)).fetchone()
         except (StoreError, FileNotFoundError) as error:
             raise DamagedRowError(files.words(error, None)) from None
@@ -228,7 +230,7 @@ class Recording:
         path = self.paths[index]
         name = clean(str(path))
         _refuse_former(path)
-        with _explained(path), reading(path, named=True) as connection:
+        with _explained(path), reading(path, named=True, repairs=True) as connection:
             if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'snapshots'").fetchone():
                 raise UsageError(f"{name}: it has events and use, and no snapshots; `--file` reads those")
             schema, version = read_about(connection, "snapshots"), read_about(connection, "version")
@@ -306,7 +308,7 @@ def _read_snapshot(line: bytes) -> Snapshot:
         snapshot = _decode_snapshot(line) if _is_plain(line) else _convert(_decode_any(line), Snapshot)
     except (ValueError, RecursionError):
         raise DamagedRowError("it is damaged") from None
-    if not 0.0 < snapshot.interval <= MAX_INTERVAL_S:
+    if not 0.0 < snapshot.interval <= MAX_INTERVAL_S or len(snapshot.gpus) > MOST_GPUS:
         raise DamagedRowError("it is damaged")
     return snapshot
 

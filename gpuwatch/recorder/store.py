@@ -9,8 +9,12 @@ file system, which a home on a file server does not have (sqlite.org/wal.html), 
 seconds apart: 70 ms a write in place of 30 on a busy disk, in a thread that nothing waits for. With
 `synchronous = EXTRA` a committed write is still there after a power failure.
 
-Nothing that is read is trusted: rows that gpuwatch cannot have written are counted and left out, and every text is
-cleaned again. A file of something else, of another user or of a newer gpuwatch is never touched.
+Nothing that is read is trusted: the schema must be ours to the letter, rows that gpuwatch cannot have written are
+counted and left out, and every text is cleaned again. A file of something else, of another user or of a newer gpuwatch
+is never touched.
+
+A journal beside a store is rolled back by whoever opens the store for writing, and it may name another file, which
+SQLite then deletes (sqlite.org/fileformat2.html, 3). So a file that somebody sent is never opened for writing.
 """
 
 from __future__ import annotations
@@ -80,7 +84,15 @@ _SNAPSHOTS: Final = (
     # With it the list of all rows is read without their bodies.
     "CREATE INDEX snapshots_by_time ON snapshots (since, until, count)",
 )
-_NAMES: Final = frozenset(words.split()[2] for words in (*_SCHEMA, *_SNAPSHOTS))
+_STATEMENTS: Final = {words.split()[2]: " ".join(words.split()) for words in (*_SCHEMA, *_SNAPSHOTS)}
+"""Statement of each table and index by its name."""
+_LONGEST_VALUE: Final = 16 << 20
+"""Bytes of a value, a row or a statement, at most; a row of snapshots has the longest."""
+_HEADER: Final = b"SQLite format 3\0"
+_SUPER: Final = bytes.fromhex("d9d505f920a163d7")
+"""Last bytes of a journal that names another file. Source: sqlite.org/fileformat2.html, 3."""
+_WRITING_S: Final = 1.0
+"""Seconds to wait for a writer to end its transaction, at most, which takes some 30 ms."""
 
 KEEP: Final = 90.0 * 24 * 3600
 LARGEST: Final = 64 << 20
@@ -130,10 +142,13 @@ def lock_path(store: Path, duty: str = "") -> Path:
 
 
 @contextlib.contextmanager
-def reading(path: Path, *, named: bool = False, seconds: float = PATIENCE) -> Iterator[Connection]:
+def reading(
+    path: Path, *, named: bool = False, repairs: bool = False, seconds: float = PATIENCE
+) -> Iterator[Connection]:
     """Open a store for reading; raises FileNotFoundError and StoreError.
 
-    A store that the user `named` may be a link, and belong to anybody. A query may take `seconds`.
+    A store that the user `named` may be a link, and belong to anybody; it is not opened for writing. With `repairs` one
+    whose writer was killed is repaired all the same, where nobody else can have changed it. A query may take `seconds`.
     """
     with _explained(path):
         facts = path.stat() if named else path.lstat()
@@ -141,11 +156,12 @@ def reading(path: Path, *, named: bool = False, seconds: float = PATIENCE) -> It
             raise StoreError("it is not a regular file")
         if not named and facts.st_uid != os.geteuid():
             raise StoreError(f"the file belongs to uid {facts.st_uid}")
-        _check_journal(path)
+        is_foreign = named and not (repairs and _is_closed(path))
+        (_refuse_unfinished if is_foreign else _check_journal)(path)
         try:
             connection = _connect(path, "ro", seconds)
         except sqlite3.OperationalError as error:
-            if _code(error) != sqlite3.SQLITE_READONLY_ROLLBACK:
+            if is_foreign or _code(error) != sqlite3.SQLITE_READONLY_ROLLBACK:
                 raise
             connection = _connect(path, "rw", seconds)  # a killed writer left its journal: SQLite undoes that write
         with contextlib.closing(connection):
@@ -161,7 +177,8 @@ def _connect(path: Path, mode: str, seconds: float) -> Connection:
     connection = sqlite3.connect(where, uri=True, timeout=seconds, isolation_level=None)
     connection.text_factory = _decode
     try:
-        # A file that somebody planted runs no code of its own, and does not keep us for ever.
+        # A file that somebody planted runs no code of its own, and takes neither for ever nor all memory.
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
         connection.execute("PRAGMA trusted_schema = OFF")
         end = time.monotonic() + seconds
         connection.set_progress_handler(lambda: time.monotonic() > end, 100_000)
@@ -173,9 +190,12 @@ def _connect(path: Path, mode: str, seconds: float) -> Connection:
         if version > VERSION:
             raise StoreError(f"it is of a newer gpuwatch (version {version} of the store; this one knows {VERSION})")
         for kind, name, statement in found:
-            virtual = str(statement).upper().startswith("CREATE VIRTUAL")
-            if (name not in _NAMES or kind not in ("table", "index") or virtual) and statement is not None:
+            if statement is None:  # the index of a primary key
+                continue
+            if name not in _STATEMENTS or kind not in ("table", "index"):
                 raise StoreError("it holds what no gpuwatch made")
+            if " ".join(str(statement).split()) != _STATEMENTS[name]:
+                raise DamagedError(f"it is damaged (its {kind} {name} is not that of gpuwatch)")
     except BaseException:
         connection.close()
         raise
@@ -192,11 +212,58 @@ def _decode(raw: bytes) -> str:
 
 
 def _check_journal(path: Path) -> None:
-    """Refuse a journal that is no regular file: SQLite would wait for a FIFO forever, and follow a link."""
+    """Refuse a journal that SQLite must not roll back: of another user, no regular file, or naming another file.
+
+    SQLite would wait for a FIFO forever, and follow a link.
+    """
     journal = Path(f"{os.path.realpath(path)}-journal")
     with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISREG(journal.lstat().st_mode):
+        facts = journal.lstat()
+        if not stat.S_ISREG(facts.st_mode):
             raise StoreError(f"its journal {journal.name} is not a regular file")
+        if facts.st_uid != os.geteuid():
+            raise StoreError(f"its journal {journal.name} belongs to uid {facts.st_uid}")
+        with open(files.open_ordinary(journal), "rb") as file:
+            file.seek(max(0, facts.st_size - len(_SUPER)))
+            if file.read(len(_SUPER)) == _SUPER:
+                raise StoreError(f"its journal {journal.name} names another file, as no gpuwatch's does")
+
+
+def _refuse_unfinished(path: Path) -> None:
+    """Refuse a store with a journal or a write-ahead log beside it; wait for a writer that is about to end."""
+    real = os.path.realpath(path)
+    end = time.monotonic() + _WRITING_S
+    while True:
+        left = [name for name in (f"{real}-journal", f"{real}-wal") if _has_content(name)]
+        if not left:
+            break
+        if time.monotonic() > end:
+            raise StoreError(f"its writer was killed or is still writing ({Path(left[0]).name} lies beside it)")
+        time.sleep(0.05)
+    with open(files.open_ordinary(path), "rb") as file:
+        header = file.read(20)
+    if header.startswith(_HEADER) and header[18:20] != b"\1\1":  # SQLite would make files beside it
+        raise StoreError("it is a database of something else")
+
+
+def _has_content(name: str) -> bool:
+    try:
+        facts = os.lstat(name)
+    except FileNotFoundError:
+        return False
+    return bool(facts.st_size) or not stat.S_ISREG(facts.st_mode)
+
+
+def _is_closed(path: Path) -> bool:
+    """Return whether a file, its journal and their folder are ours, and writable for nobody else."""
+    real = os.path.realpath(path)
+    try:
+        facts = [os.lstat(name) for name in (Path(real).parent, real)]
+        if os.path.lexists(f"{real}-journal"):
+            facts.append(os.lstat(f"{real}-journal"))
+    except OSError:
+        return False
+    return all(one.st_uid == os.geteuid() and not one.st_mode & 0o022 for one in facts)
 
 
 def copy_store(path: Path, target: Path) -> None:
@@ -204,12 +271,13 @@ def copy_store(path: Path, target: Path) -> None:
 
     SQLite's backup begins again where the store was written meanwhile, so that the copy is of one moment.
     """
-    with reading(path, named=True, seconds=_COPY_S) as connection, _explained(target):
+    with reading(path, named=True, repairs=True, seconds=_COPY_S) as connection, _explained(target):
         try:
             os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except OSError as error:
             raise UsageError(files.words(error, target)) from None
         with contextlib.closing(sqlite3.connect(target)) as copy:
+            copy.execute("PRAGMA journal_mode = OFF")
             connection.backup(copy, pages=4096)
 
 
@@ -595,11 +663,11 @@ def check_pages(path: Path) -> None:
             raise DamagedError(f"it is damaged ({found})")
 
 
-def read_events(path: Path, since: float | None = None, *, named: bool = False) -> Events:
+def read_events(path: Path, since: float | None = None, *, named: bool = False, repairs: bool = False) -> Events:
     """Read the events that had not ended before `since` (wall-clock time), all for None; raises StoreError."""
     watched, touched = files.read_lock(lock_path(path))
     try:
-        with reading(path, named=named) as connection:
+        with reading(path, named=named, repairs=repairs) as connection:
             found = connection.execute("SELECT alert FROM events WHERE ended IS NULL OR ended >= ?", (since or 0.0,))
             alerts = [_decode_alert(row[0]) for row in found]
             rows = connection.execute("SELECT since, until, lost FROM gaps WHERE until >= ?", (since or 0.0,))

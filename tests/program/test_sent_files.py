@@ -1,0 +1,239 @@
+"""Stores and recordings that somebody sent: nothing is written, nothing else is touched, and memory is bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sqlite3
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from gpuwatch import files
+from gpuwatch.recorder.store import own_store
+from tests import CHECKOUT
+from tests.recorder.test_recording import demo, record
+from tests.support.recording import alert, change, write
+
+WAYS = (
+    "events --file DAY",
+    "report --file DAY",
+    "report --file DAY --html PAGE",
+    "events --recording DAY",
+    "report --recording DAY",
+    "--once --recording DAY",
+    "replay DAY",
+    "recording copy DAY COPY",
+)
+HALF = """
+import os, signal, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA cache_size = 1")  # what does not fit is in the file before the end
+connection.execute("BEGIN")
+connection.execute("DELETE FROM snapshots")
+connection.execute("WITH n(i) AS (SELECT 2000 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) "
+                   "INSERT INTO users SELECT i, hex(randomblob(100)) FROM n")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+MEMORY = 600 * 2**20
+"""Bytes of address space that a command may take, with Python and all libraries."""
+
+
+def run(way: str, day: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command about a file, with little memory."""
+    names = {"DAY": str(day), "PAGE": str(day.with_suffix(".html")), "COPY": str(day.with_suffix(".copy"))}
+    words = [names.get(word, word) for word in way.split()]
+    limited = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2); "
+    limited += "sys.argv = ['gpuwatch', *sys.argv[2:]]; runpy.run_module('gpuwatch', run_name='__main__')"
+    command = [sys.executable, "-c", limited, str(MEMORY), *words]
+    return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=60)
+
+
+def killed_in_a_write(day: Path) -> Path:
+    """Kill a writer of a recording in the middle of a transaction; return its journal."""
+    assert subprocess.run([sys.executable, "-c", HALF, day], check=False).returncode == -signal.SIGKILL
+    journal = day.with_name(f"{day.name}-journal")
+    assert journal.stat().st_size
+    return journal
+
+
+def name_another(journal: Path, other: Path) -> None:
+    """Make a journal name another file, which SQLite deletes after a rollback: sqlite.org/fileformat2.html, 3."""
+    name = os.fsencode(other)
+    record = struct.pack(">I", 0x40000000 // 4096 + 1) + name + struct.pack(">II", len(name), sum(name))
+    with journal.open("ab") as file:
+        file.write(record + bytes.fromhex("d9d505f920a163d7"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return the files in a folder."""
+    return {one.name: one.read_bytes() for one in folder.iterdir()}
+
+
+@pytest.fixture
+def sent(tmp_path: Path) -> Path:
+    """Return a recording in a folder that others can write to, beside a file of the reader's."""
+    folder = tmp_path / "sent"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    (folder / "thesis").write_text("my only copy")
+    return record(folder / "day", demo(12))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_journal_that_names_another_file_deletes_nothing(sent: Path, way: str) -> None:
+    name_another(killed_in_a_write(sent), sent.with_name("thesis"))
+    before = contents(sent.parent)
+    done = run(way, sent)
+    assert contents(sent.parent) == before
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert "its writer was killed or is still writing (day-journal lies beside it)" in done.stderr
+
+
+@pytest.mark.parametrize("way", ["watch --quiet --demo --record DAY", "watch --quiet --demo --events DAY"])
+def test_nothing_is_recorded_beside_a_journal_that_names_another_file(sent: Path, way: str) -> None:
+    name_another(killed_in_a_write(sent), sent.with_name("thesis"))
+    before = contents(sent.parent)
+    done = run(way, sent)
+    after = contents(sent.parent)
+    assert {name: after[name] for name in before} == before
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "names another file" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["-wal", "-journal"])
+def test_an_unfinished_file_is_refused_wherever_others_can_write(sent: Path, kind: str) -> None:
+    sent.with_name(f"day{kind}").write_bytes(b"x")
+    before = contents(sent.parent)
+    done = run("events --file DAY", sent)
+    assert (done.returncode, contents(sent.parent)) == (2, before)
+
+
+def test_a_database_with_a_write_ahead_log_gets_no_files_beside_it(sent: Path) -> None:
+    change(sent, "PRAGMA journal_mode = WAL")
+    before = contents(sent.parent)
+    done = run("events --file DAY", sent)
+    assert (done.returncode, contents(sent.parent)) == (2, before)
+    assert "it is a database of something else" in done.stderr
+
+
+@pytest.mark.parametrize("way", ["events --recording DAY", "--once --recording DAY", "recording copy DAY COPY"])
+def test_ones_own_recording_in_a_closed_folder_is_repaired(tmp_path: Path, way: str) -> None:
+    day = record(tmp_path / "day", demo(12))
+    journal = killed_in_a_write(day)
+    done = run(way, day)
+    assert done.returncode == 0, done.stderr
+    assert not journal.exists()
+
+
+def test_not_even_ones_own_is_repaired_where_its_journal_names_another_file(tmp_path: Path) -> None:
+    day, thesis = record(tmp_path / "day", demo(12)), tmp_path / "thesis"
+    thesis.write_text("my only copy")
+    name_another(killed_in_a_write(day), thesis)
+    before = contents(tmp_path)
+    done = run("--once --recording DAY", day)
+    assert (done.returncode, contents(tmp_path)) == (2, before)
+    assert "names another file" in done.stderr
+
+
+SCHEMAS: dict[str, tuple[str, ...]] = {
+    "generated column": (
+        "ALTER TABLE users ADD COLUMN huge TEXT GENERATED ALWAYS AS (printf('%.*c', 500000000, 'x')) VIRTUAL",
+    ),
+    "generated name": (
+        "DROP TABLE users",
+        "CREATE TABLE users (uid INTEGER PRIMARY KEY, name TEXT AS (printf('%.*c', 500000000, 'x')))",
+        "INSERT INTO users (uid) VALUES (1000)",
+    ),
+    "view": ("DROP TABLE users", "CREATE VIEW users AS SELECT 1 AS uid, hex(zeroblob(250000000)) AS name"),
+    "trigger": ("CREATE TRIGGER t AFTER INSERT ON users BEGIN DELETE FROM users; END",),
+    "long comment": ("CREATE TABLE gaps2 (since /* " + "x" * 900_000 + " */)",),
+    "default": ("ALTER TABLE users ADD COLUMN more DEFAULT (1)",),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"), [*((kind, WAYS[0]) for kind in SCHEMAS), *(("generated name", way) for way in WAYS[1:])]
+)
+def test_a_schema_that_is_not_ours_is_refused_before_any_row_is_read(sent: Path, kind: str, way: str) -> None:
+    change(sent, *SCHEMAS[kind])
+    done = run(way, sent)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "it holds what no gpuwatch made" in done.stderr or "is not that of gpuwatch" in done.stderr
+
+
+@pytest.mark.parametrize("way", WAYS[:3])
+def test_huge_values_take_little_memory(sent: Path, way: str) -> None:
+    with contextlib.closing(sqlite3.connect(sent, isolation_level=None)) as connection:
+        connection.execute("UPDATE users SET name = hex(zeroblob(100000000))")
+        connection.execute("UPDATE events SET alert = hex(zeroblob(100000000))")
+        connection.execute("INSERT INTO minutes VALUES (60, zeroblob(300000000))")
+    done = run(way, sent)
+    assert done.returncode in (0, 2)
+    assert "Traceback" not in done.stderr
+    assert "Memory" not in done.stderr
+
+
+def test_two_rows_130_years_apart_take_no_longer_than_two_rows(sent: Path) -> None:
+    gpus = [f"GPU-{number}" for number in range(64)]
+    with contextlib.closing(sqlite3.connect(sent, isolation_level=None)) as connection:
+        connection.execute("UPDATE snapshots SET since = 1.0, until = 2.0 WHERE id = 1")
+        connection.execute("UPDATE snapshots SET since = 4102440000.0, until = 4102440001.0 WHERE id = 2")
+        for number, uuid in enumerate(gpus, 100):
+            connection.execute("INSERT INTO gpus VALUES (?, ?, ?, 'x', 1)", (number, uuid, number))
+            for hour in (0, 4102437600):
+                connection.execute("INSERT INTO watched VALUES (?, ?, 60.0)", (hour, number))
+    for way in ("report --recording DAY --html PAGE", "report --recording DAY", "events --recording DAY"):
+        assert run(way, sent).returncode == 0
+
+
+def test_many_gpus_in_a_snapshot_are_a_damaged_row(sent: Path) -> None:
+    shown = demo(1)[0]
+    many = tuple(shown.gpus[0] for _ in range(5000))
+    path = sent.with_name("many")
+    record(path, [type(shown)(host=shown.host, taken=shown.taken, monotonic=1.0, gpus=many)])
+    done = run("--once --recording DAY", path)
+    assert done.returncode == 2
+    assert "no snapshot of" in done.stderr
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_what_is_no_ordinary_file_is_not_opened(tmp_path: Path, link: bool) -> None:
+    """A writer that waits for a reader of a pipe sees whether somebody opens it."""
+    pipe, path, opened = tmp_path / "pipe", tmp_path / "path", threading.Event()
+    os.mkfifo(pipe)
+    path.symlink_to(pipe) if link else shutil.move(pipe, path)
+
+    def wait() -> None:
+        os.close(os.open(path, os.O_WRONLY))
+        opened.set()
+
+    writer = threading.Thread(target=wait)
+    writer.start()
+    with pytest.raises(files.UnsafePathError, match="is no ordinary file"):
+        files.open_ordinary(path)
+    was_opened = opened.wait(0.2)
+    os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    writer.join()
+    assert not was_opened
+
+
+def test_ones_own_store_is_repaired(own_home: Path) -> None:
+    """As nobody else can have put anything there."""
+    store = write(own_store(), alert())
+    script = HALF.replace('"DELETE FROM snapshots"', '"DELETE FROM events"')
+    subprocess.run([sys.executable, "-c", script, store], check=False)
+    assert store.with_name(f"{store.name}-journal").stat().st_size
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuwatch", "events", "--since", "8760h"],
+        cwd=CHECKOUT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert not store.with_name(f"{store.name}-journal").exists()
