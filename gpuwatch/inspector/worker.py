@@ -140,7 +140,7 @@ def main() -> None:
             inspector.begin()
             for question in several:
                 _write(encode(inspector.answer(question)) + b"\n")
-                if procfs.read_stat(os.getpid()).rss * resource.getpagesize() > LARGE:
+                if procfs.read_rss(os.getpid()) > LARGE:
                     return  # ru_maxrss would be our parent's: exec(3) keeps it
     except BrokenPipeError:
         return
