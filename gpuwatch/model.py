@@ -430,8 +430,8 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     memory: Reading = Reason.NO_SAMPLE
     """Bytes. Unsupported on WSL and on some MIG and vGPU set-ups."""
     sm: Reading = Reason.NO_SAMPLE
-    """Percent of the time since the last sample, but at least of the last 1.25 s, in which its kernels ran; 0 is a
-    measured value. All processes of a GPU together have at most 100."""
+    """Percent of the time since the last sample, but at least of the last 1.25 s, in which its kernels ran, as NVML has
+    it; 0 is a measured value. The values of a GPU's processes may add up to more than 100."""
     memory_utilization: Reading = Reason.NO_SAMPLE
     """Percent of the same time in which it read or wrote memory."""
     encoder: Reading = Reason.NO_SAMPLE
