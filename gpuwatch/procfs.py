@@ -128,6 +128,11 @@ class Stat(NamedTuple):
         return f"{binascii.crc32(b'%d %d' % (self.start_code, self.start_stack)):08x}"
 
     @property
+    def is_ending(self) -> bool:
+        """Whether the first thread has ended or is ending: then it has no command line, environment and addresses."""
+        return self.state in DEAD or bool(self.flags & PF_EXITING)
+
+    @property
     def kernel_thread(self) -> bool:
         """Whether it is a kernel thread, which no signal ends."""
         return bool(self.flags & PF_KTHREAD)

@@ -229,7 +229,7 @@ class Owners:
         if stat.start_stack not in (0, facts.start_stack):  # another program, which may have the same name
             facts.start_stack, same = stat.start_stack, False
         program = stat.program
-        if program or not _ending(stat):  # it has no mark any more
+        if program or not stat.is_ending:  # it has no mark any more
             facts.program = program
         if now - facts.read_at >= REFRESH or not same:
             since = now - facts.read_at
@@ -345,14 +345,9 @@ def _started(stat: procfs.Stat) -> float:
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_ticks / _TICKS)
 
 
-def _ending(stat: procfs.Stat) -> bool:
-    """Return whether the first thread has ended or is ending: then it has no command line and no addresses."""
-    return stat.state in procfs.DEAD or bool(stat.flags & procfs.PF_EXITING)
-
-
 def _refresh(pid: int, stat: procfs.Stat, facts: _Facts, proc: Path) -> None:
     """Read the facts about a process; a fact that cannot be read keeps its old value."""
-    ending = _ending(stat)
+    ending = stat.is_ending
     with suppress(OSError, ValueError):
         facts.uid = procfs.read_uids(pid, proc)[0]
     with suppress(OSError):
