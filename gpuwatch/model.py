@@ -638,6 +638,11 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         """Identity of this process on its host: PID and start time."""
         return (self.pid, self.start)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether all its threads have ended; the driver may go on listing it."""
+        return self.presence is Presence.GONE or self.state in ("zombie", "dead")
+
 
 class Unlisted(msgspec.Struct, frozen=True, kw_only=True):
     """A process that has GPU device files open and that NVML does not list: a worker that was forked, or a leftover."""
