@@ -378,7 +378,8 @@ class Presence(StrEnum):
 
     SEEN = "seen"
     GONE = "gone"
-    """It has ended: NVML lists it, and the kernel has no such process."""
+    """It has ended: NVML lists it, and the kernel has no such process. Its facts are those that were read while it
+    ran; none where gpuwatch was started later."""
     HIDDEN = "hidden"
     """/proc is mounted with hidepid: it may exist, and gpuwatch may not see it."""
     ELSEWHERE = "other namespace"
