@@ -378,7 +378,8 @@ class Presence(StrEnum):
 
     SEEN = "seen"
     GONE = "gone"
-    """It has ended: NVML lists it, and the kernel has no such process."""
+    """It has ended: NVML lists it, and the kernel has no such process. Its facts are those that were read while it
+    ran; none where gpuwatch was started later."""
     HIDDEN = "hidden"
     """/proc is mounted with hidepid: it may exist, and gpuwatch may not see it."""
     ELSEWHERE = "other namespace"
@@ -430,8 +431,8 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     memory: Reading = Reason.NO_SAMPLE
     """Bytes. Unsupported on WSL and on some MIG and vGPU set-ups."""
     sm: Reading = Reason.NO_SAMPLE
-    """Percent of the time since the last sample, but at least of the last 1.25 s, in which its kernels ran; 0 is a
-    measured value. All processes of a GPU together have at most 100."""
+    """Percent of the time since the last sample, but at least of the last 1.25 s, in which its kernels ran, as NVML has
+    it; 0 is a measured value. The values of a GPU's processes may add up to more than 100."""
     memory_utilization: Reading = Reason.NO_SAMPLE
     """Percent of the same time in which it read or wrote memory."""
     encoder: Reading = Reason.NO_SAMPLE
@@ -637,6 +638,11 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> tuple[int, int]:
         """Identity of this process on its host: PID and start time."""
         return (self.pid, self.start)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all its threads have ended; the driver may go on listing it."""
+        return self.presence is Presence.GONE or self.state in ("zombie", "dead")
 
 
 class Unlisted(msgspec.Struct, frozen=True, kw_only=True):

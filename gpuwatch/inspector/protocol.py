@@ -41,6 +41,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     declared: Declared
     surroundings: Surroundings | None = None
     """Terminal, container, job and other context of the process; None where nothing could be read."""
+    ended: bool = False
+    """Whether its first thread has ended or is ending: most of what it was started with cannot be read any more."""
     took: float = 0.0
     """Seconds that reading the process took."""
 

@@ -333,7 +333,8 @@ class _Search:
         """
         if self._job is None:
             return
-        same = [(one, job) for one in self._known.values() if (job := job_of(one)) and job.key == self._job.key]
+        running = (one for one in self._known.values() if not one.has_ended)
+        same = [(one, job) for one in running if (job := job_of(one)) and job.key == self._job.key]
         said = [(one.pid, job.rank) for one, job in same if job.rank is not None and not job.orphaned]
         ranks = Counter(rank for _, rank in said)  # what a rank left behind has its variables, and may be many
         twins = {pid: rank for pid, rank in said if ranks[rank] > 1}

@@ -13,11 +13,15 @@ import pytest
 from msgspec.structs import replace
 
 from gpuwatch import procfs
+from gpuwatch.analysis.rows import rows
 from gpuwatch.kill import target as pidfd
 from gpuwatch.kill.outcome import End, Refusal
 from gpuwatch.kill.policy import Policy
 from gpuwatch.kill.target import WEAKER, Target
+from gpuwatch.kill.target import target_of as row_target
+from gpuwatch.model import Presence
 from gpuwatch.procfs import has_gpu_open
+from tests.support import builders
 from tests.support.gpuholder import ME, SOMEBODY_ELSE, GpuHolder
 from tests.support.killing import POLICY, a_killer, on_record, pinned, reason, refused, sent, target_of
 from tests.test_procfs import fixture_process, stat_line
@@ -212,6 +216,22 @@ def test_a_process_that_has_gone(tmp_path: Path, holder: GpuHolder) -> None:
     os.kill(holder.pid, signal.SIGKILL)
     holder.reap()
     assert reason(a_killer(tmp_path), target_of(holder)) is Refusal.GONE
+
+
+@pytest.mark.parametrize("reused", [False, True])
+def test_one_that_the_driver_still_lists_is_refused_also_where_its_pid_is_used_again(
+    tmp_path: Path, holder: GpuHolder, reused: bool
+) -> None:
+    before = holder.start_ticks - 1 if reused else holder.start_ticks
+    facts: dict[str, Any] = {"uid": ME, "start": before, "presence": Presence.GONE, "state": ""}
+    listed = [builders.gpu(0, holdings=[builders.holding(holder.pid, start=before)])]
+    shown = builders.snapshot(listed, [builders.process(holder.pid, **facts)])
+    if not reused:
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.reap()
+    refusal = refused(a_killer(tmp_path), row_target(rows(shown), shown))
+    assert refusal.reason is (Refusal.CHANGED if reused else Refusal.GONE)
+    assert holder.alive() is reused
 
 
 def test_a_zombie_names_its_parent(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from gpuwatch.kill.outcome import Outcome, Refusal, Refused
 from gpuwatch.kill.run import Run, pin_run
 from gpuwatch.kill.session import Phase, Session
 from gpuwatch.kill.target import Killer, Target
-from gpuwatch.model import Job, Snapshot, Surroundings
+from gpuwatch.model import Job, Presence, Snapshot, Surroundings
 from tests.support import builders
 from tests.support.gpuholder import ME, SOMEBODY_ELSE, GpuHolder
 from tests.support.killing import POLICY, a_killer, asking, has_exited, look, on_record, pinned
@@ -243,6 +243,21 @@ def test_one_that_has_just_ended_is_left_out(tmp_path: Path) -> None:
         wait_for(lambda: gone not in run.alive())
         members = found(a_killer(tmp_path, dev=run.dev), run)
         assert gone not in members.pids, "a zombie needs no signal"
+        members.close()
+
+
+def test_an_ended_rank_that_the_driver_still_lists_is_no_twin_of_its_successor(tmp_path: Path) -> None:
+    with RealRun(ranks=2, workers=1, launcher="dies") as run:
+        job = run.job(key="slurm 4711", launcher="srun", head=0, head_start=0)
+        ranks = [
+            replace(one, surroundings=Surroundings(job=replace(job, rank=place)))
+            for place, one in enumerate(run.processes())
+        ]
+        ended = replace(ranks[1], pid=ranks[1].pid + 2**22, presence=Presence.GONE, state="")
+        shown = replace(run.snapshot(), processes=(*ranks, ended))
+        members = found(a_killer(tmp_path, dev=run.dev), run, shown)
+        assert set(members.pids) == {*run.of("rank"), *run.of("worker")}
+        assert members.left_out == ()
         members.close()
 
 
