@@ -15,7 +15,8 @@ import re
 import tokenize
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -106,14 +107,11 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
 _SETS_DEVICE = frozenset({"set_device", "setDevice", "select_device"})
 _WITH_DEVICE = ("torch.cuda.device", "cuda.Device")
 _EXITS = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort"})
-_RETURN, _JUMP, _RAISE = "return", "jump", "raise"
 _CALLS_DEEP = 8
 _INVERSE = {"if": "unless", "unless": "if", "in except": "unless"}
 
 _When: TypeAlias = Condition | None
 """Condition under which a statement runs; None where none is in doubt."""
-_Leaves: TypeAlias = dict[str, _When]
-"""Ways in which control leaves a block early, each with its condition; None for a block that never reaches its end."""
 
 
 class _Place(NamedTuple):
@@ -145,6 +143,8 @@ class _Walk:
         self._in_class = False
         self._tries = 0
         """Blocks of `try` around the present statement, within its function."""
+        self._left: dict[str, Condition] = {}
+        """Conditions under which the present function, loop or `try` has not been left: by return, break, raise."""
         self._block(tree.body, None)
 
     def result(self) -> ScriptContents:
@@ -192,31 +192,21 @@ class _Walk:
     # -----------------------------------------------------------------------------------------------------------------
     # Statements
 
-    def _block(self, statements: Iterable[ast.stmt], when: _When) -> _Leaves:
-        """Follow statements up to the first that always leaves the block; return how control may leave it."""
-        left: _Leaves = {}
-        for statement in statements:
-            for kind, under in self._statement(statement, when).items():
-                if under is None:
-                    return {**left, kind: None}
-                left.setdefault(kind, under)
-                if kind != _RAISE or self._tries:  # outside of `try` it ends the process, which still runs
-                    when = Condition(_INVERSE.get(under.words, "behind"), under.node, when)
-        return left
+    def _block(self, statements: Iterable[ast.stmt], when: _When) -> bool:
+        """Follow statements up to the first that always leaves the block; return whether one does."""
+        return any(self._statement(one, when or next(iter(self._left.values()), None)) for one in statements)
 
-    def _statement(self, node: ast.stmt, when: _When) -> _Leaves:
+    def _statement(self, node: ast.stmt, when: _When) -> bool:
         match node:
             case ast.If():
                 return self._if(node, when)
-            case ast.For(iter=head) | ast.AsyncFor(iter=head):
+            case ast.For(iter=head) | ast.AsyncFor(iter=head) | ast.While(test=head):
                 self._expression(head, when)
-                left = self._loop(node, Condition("in a loop over", head, when), when)
-                return left | self._block(node.orelse, when)
-            case ast.While(test=test):
-                self._expression(test, when)
-                truth, under = self._symbols.truth(test), Condition("while", test, when)
-                left = {} if truth is False else self._loop(node, under, when if truth else under)
-                return left | self._block(node.orelse, when)
+                truth = self._symbols.truth(head) if isinstance(node, ast.While) else True
+                with self._scope("break"):
+                    if truth is not False:
+                        self._block(node.body, when if truth else Condition("while", head, when))
+                self._block(node.orelse, when)
             case ast.With() | ast.AsyncWith():
                 before = self._within
                 for item in node.items:
@@ -228,64 +218,63 @@ class _Walk:
                 return self._try(node, when)
             case ast.Match(subject=subject, cases=cases):
                 self._expression(subject, when)
-                several = [Condition("in case", case.pattern, when) for case in cases]
-                return _merge(
-                    [
-                        ({}, when),
-                        *((self._block(case.body, one), one) for case, one in zip(cases, several, strict=True)),
-                    ]
-                )
+                for case in cases:
+                    self._block(case.body, Condition("in case", case.pattern, when))
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 self._define(node, when)
-            case ast.Return() | ast.Raise() | ast.Break() | ast.Continue():
-                self._simple(node, when)
-                kind = _RETURN if isinstance(node, ast.Return) else _RAISE if isinstance(node, ast.Raise) else _JUMP
-                return {kind: None}
+            case ast.Return():
+                return self._leave(node, when, "return")
+            case ast.Break() | ast.Continue():
+                return self._leave(node, when, "break")
+            case ast.Raise():
+                return self._leave(node, when, "raise")
             case ast.Expr(value=ast.Call(func=function)) if self._symbols.path(function) in _EXITS:
-                self._simple(node, when)
-                return {_RAISE: None}
+                return self._leave(node, when, "raise")
             case _:
                 self._simple(node, when)
-        return {}
+        return False
 
-    def _if(self, node: ast.If, when: _When) -> _Leaves:
-        """Follow the branches that may run, `elif` by `elif`."""
-        branches: list[tuple[_Leaves, _When]] = []
-        under = when
-        """Condition of what comes after the tests so far."""
+    def _leave(self, node: ast.stmt, when: _When, how: str) -> bool:
+        """Follow a statement that leaves its block; outside of `try`, an exception ends the process, which runs."""
+        self._simple(node, when)
+        if how != "raise" or self._tries:
+            inverse = Condition(_INVERSE.get(when.words, "behind"), when.node) if when else Condition("behind", node)
+            self._left.setdefault(how, inverse)
+        return True
+
+    @contextmanager
+    def _scope(self, how: str) -> Iterator[None]:
+        """Follow a loop or a `try`, after which it does not matter how it was left."""
+        outside = how in self._left
+        yield
+        if not outside:
+            self._left.pop(how, None)
+
+    def _if(self, node: ast.If, when: _When) -> bool:
+        """Follow the branches that may run, `elif` by `elif`; return whether all of them leave the block."""
+        leaves, under = True, when
         while True:
             self._expression(node.test, under)
             truth = self._symbols.truth(node.test)
             if truth is not False:
-                inside = under if truth else Condition("if", node.test, when)
-                branches.append((self._block(node.body, inside), inside))
+                leaves = self._block(node.body, under if truth else Condition("if", node.test, when)) and leaves
             if truth:
-                return _merge(branches)
-            if truth is None:
-                under = Condition("unless", node.test, when)
+                return leaves
+            under = Condition("unless", node.test, when) if truth is None else under
             match node.orelse:
                 case [ast.If() as node]:
                     continue
                 case other:
-                    branches.append((self._block(other, under), under))
-                    return _merge(branches)
+                    return self._block(other, under) and leaves
 
-    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, head: Condition, when: _When) -> _Leaves:
-        """Follow the body of a loop, which may run more than once, or not at all."""
-        left = self._block(node.body, when)
-        return {kind: under or head for kind, under in left.items() if kind != _JUMP}
-
-    def _try(self, node: ast.Try | ast.TryStar, when: _When) -> _Leaves:
+    def _try(self, node: ast.Try | ast.TryStar, when: _When) -> bool:
         self._tries += bool(node.handlers)
-        left = self._block(node.body, when)
+        with self._scope("raise" if node.handlers else ""):
+            left = self._block(node.body, when)
         self._tries -= bool(node.handlers)
-        left |= self._block(node.orelse, when)
-        if node.handlers:
-            left = {kind: under or Condition("behind", node.body[-1], when) for kind, under in left.items()}
-            left.pop(_RAISE, None)
-        several = [Condition("in except", handler.type, when) for handler in node.handlers]
-        handled = [(self._block(one.body, under), under) for one, under in zip(node.handlers, several, strict=True)]
-        return _merge([(left, when), *handled]) | self._block(node.finalbody, when)
+        left = self._block(node.orelse, when) or left
+        several = [self._block(handler.body, Condition("in except", handler.type, when)) for handler in node.handlers]
+        return self._block(node.finalbody, when) or (left and all(several))
 
     def _enter(self, node: ast.expr, when: _When) -> None:
         """Follow a `with` statement, which may select another GPU: `with torch.cuda.device(1):`."""
@@ -298,13 +287,13 @@ class _Walk:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr | ast.arguments):
                 self._expression(child, when)
-        outside = self._function, self._in_class, self._tries, self._within
+        outside = self._function, self._in_class, self._tries, self._within, self._left
         # A framework may call a method, or what a decorator was given.
         named = not (self._in_class or isinstance(node, ast.ClassDef) or node.decorator_list)
         self._function, self._in_class = node.name if named else "", isinstance(node, ast.ClassDef)
-        self._tries, self._within = 0, ()
+        self._tries, self._within, self._left = 0, (), {}
         self._block(node.body, when)
-        self._function, self._in_class, self._tries, self._within = outside
+        self._function, self._in_class, self._tries, self._within, self._left = outside
 
     def _simple(self, node: ast.stmt, when: _When) -> None:
         """Follow a statement that contains no block."""
@@ -391,16 +380,3 @@ class _Walk:
         if len(self._places) < _KEPT:
             site = Site(node, self._symbols, self._source, current=self._within)
             self._places.append(_Place(site, when, self._function, read, arguments))
-
-
-def _merge(branches: Sequence[tuple[_Leaves, _When]]) -> _Leaves:
-    """Return how control may leave one of several branches, each with the condition under which it runs."""
-    if len(branches) == 1:
-        return branches[0][0]
-    found: _Leaves = {}
-    for left, under in branches:
-        for kind, condition in left.items():
-            found.setdefault(kind, condition or under)
-    if all(None in left.values() for left, _ in branches):
-        found[_RAISE] = None
-    return found

@@ -1,9 +1,10 @@
 """Symbol table of a Python source: its names, and the values, conditions and GPUs that are known without running it.
 
 A name stands for its binding where the whole source, in any function, binds it only once, or always to the same
-expression. A value is known where it is a constant, such a name, simple arithmetic or text made of them, or a variable
-in the environment of the process. All other values (`args.fraction`) are UNKNOWN: only known at run time. Nothing is
-imported or called, and every result is bounded: numbers to 1e18, texts to 4 kB, lists to 1000 items.
+expression. A value is known where it is a constant, such a name, simple arithmetic or text made of them, a variable in
+the environment of the process, or a GPU in a framework's list. All other values (`args.fraction`) are UNKNOWN: only
+known at run time. Nothing is imported or called, and every result is bounded: numbers to 1e18, texts to 4 kB, lists to
+1000 items.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import operator
 import re
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias, TypeGuard
+from itertools import islice, pairwise
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeGuard
 
 from gpuwatch.declared.facts import LOCAL_RANKS, Variables
 
@@ -29,8 +31,6 @@ _TESTS_DEEP = 20
 """Tests within tests that are followed, at most."""
 _BINDINGS = 8
 """Bindings of one name that are compared, at most."""
-_STARS = 16
-"""Imports `from x import *` that are assumed to change earlier names, at most."""
 _LARGEST = 1e18
 _LONGEST = 4096
 _MOST = 1000
@@ -43,7 +43,7 @@ _MUTATORS = frozenset({"append", "extend", "insert", "remove", "pop", "clear", "
 _STORES = frozenset({"__setitem__", "pop", "putenv", "unsetenv"})
 """Methods and functions whose first argument is a key that they set or delete."""
 GETS = ("os.environ.get", "os.getenv")
-_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], object]] = {
+_OPERATORS: dict[type[ast.operator | ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -53,8 +53,6 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], object]] = {
     ast.Pow: operator.pow,
     ast.LShift: operator.lshift,
     ast.RShift: operator.rshift,
-}
-_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -66,7 +64,6 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.In: lambda one, several: one in several,
     ast.NotIn: lambda one, several: one not in several,
 }
-_TEXT_METHODS: dict[str, Callable[[str], str]] = {"lower": str.lower, "upper": str.upper, "strip": str.strip}
 _CONVERSIONS: dict[str, Callable[[Any], object]] = {"int": int, "float": float, "bool": bool}
 
 
@@ -77,10 +74,6 @@ class Unknown(Enum):
 
 
 UNKNOWN = Unknown.UNKNOWN
-
-Scalar: TypeAlias = str | int | float | None
-Known: TypeAlias = Scalar | tuple[Scalar, ...]
-Value: TypeAlias = Known | Unknown
 
 
 class _UnknownError(Exception):
@@ -97,7 +90,8 @@ _Binding: TypeAlias = str | ast.expr | _Loop | None
 """Path of an import, an assigned expression, a loop; None for anything else."""
 
 
-class Device(NamedTuple):
+@dataclass(frozen=True)
+class Device:
     """GPU in an expression: an ordinal among the visible ones; None for each visible GPU, or for an unknown one."""
 
     ordinal: int | None
@@ -105,17 +99,21 @@ class Device(NamedTuple):
 
 
 EACH = Device(None)
-"""Each visible GPU."""
+"""Each visible GPU; as a value, the list of them, or the number of them."""
 SOME = Device(None, known=False)
 """One GPU that is only known at run time."""
 CURRENT = Device(-1)
 """GPU that CUDA uses at the place of the expression: `"cuda"`."""
 
+Scalar: TypeAlias = str | int | float | Device | None
+Known: TypeAlias = Scalar | tuple[Scalar, ...]
+Value: TypeAlias = Known | Unknown
+
 _LISTS = ("list_physical_devices", "get_visible_devices", "list_logical_devices")
-_COUNTS = ("cuda.device_count()", "runtime.getDeviceCount()")
-"""Calls that count the visible GPUs: PyTorch's and CuPy's."""
-_GPU_TESTS = ("cuda.is_available()", "is_gpu_available()", "is_built_with_cuda()", *_COUNTS)
-"""Calls whose result is true in a process that holds a GPU."""
+_COUNTS = ("cuda.device_count", "runtime.getDeviceCount")
+"""Functions that count the visible GPUs: PyTorch's and CuPy's."""
+_GPU_TESTS = ("cuda.is_available", "is_gpu_available", "is_built_with_cuda")
+"""Functions whose result is true in a process that holds a GPU."""
 
 
 class SymbolTable:
@@ -133,8 +131,10 @@ class SymbolTable:
         self._assigned: dict[ast.expr, _Binding] = {}
         """Binding of each name that is the only target of an assignment or a loop."""
         self._mutated: set[str] = set()
-        """Names whose content is changed in place, or that `from x import *` may bind again."""
-        self._stars: list[str] = []
+        """Names whose content is changed in place."""
+        self._star = ""
+        """Module of the last `from module import *`, which may bind again any name that is bound before it."""
+        self._before_star = 0
         self._singles: dict[str, _Binding] = {}
         self._values: dict[str, Value] = {}
         self._truths: dict[ast.expr, bool | None] = {}
@@ -145,6 +145,7 @@ class SymbolTable:
             node = waiting.pop()
             self._collect(node)
             waiting += reversed(children(node))
+        self._mutated.update(islice(self._bindings, self._before_star))
 
     @property
     def first_gpu(self) -> Device:
@@ -181,17 +182,14 @@ class SymbolTable:
                 tail, node = f"[]{tail}", node.value
         if len(tail) > _PATH or not isinstance(node, ast.Name):
             return LOCAL if len(tail) > _PATH else LOCAL + tail
-        return self._root(node.id, depth) + tail
-
-    def _root(self, name: str, depth: int) -> str:
-        bindings = self._bindings.get(name)
+        bindings = self._bindings.get(node.id)
         if not bindings:
-            return f"{self._stars[-1]}.{name}" if self._stars else name
+            return f"{self._star}.{node.id}{tail}" if self._star else node.id + tail
         imported = next((one for one in bindings[:_BINDINGS] if isinstance(one, str)), None)
         if imported is not None:
-            return imported
-        found = self._single(name)
-        return self.path(found, depth - 1) if isinstance(found, ast.expr) and depth else LOCAL
+            return imported + tail
+        found = self._single(node.id)
+        return (self.path(found, depth - 1) if isinstance(found, ast.expr) and depth else LOCAL) + tail
 
     # -----------------------------------------------------------------------------------------------------------------
     # Values
@@ -200,7 +198,7 @@ class SymbolTable:
         """Return the value of an expression, or UNKNOWN."""
         try:
             return self._evaluate(node, _VALUES_DEEP)
-        except (_UnknownError, ArithmeticError, TypeError, ValueError):  # what raises there too has no value
+        except (_UnknownError, ArithmeticError, LookupError, TypeError, ValueError):  # what raises has no value
             return UNKNOWN
 
     def truth(self, test: ast.expr) -> bool | None:
@@ -224,27 +222,22 @@ class SymbolTable:
         if self.path(test).endswith("TYPE_CHECKING"):
             return False
         value = self.value(test)
-        if value is not UNKNOWN:
-            return bool(value)
-        return self._asks_for_gpu(test) or None
+        return None if value is UNKNOWN else bool(value)
 
-    def _asks_for_gpu(self, test: ast.expr) -> bool:
-        """Return whether a test asks for a GPU: `if len(gpus) > 0:`, `if device.type == "cuda":`."""
-        match test:
-            case ast.Compare(left=left, ops=[ast.Gt() | ast.NotEq()], comparators=[ast.Constant(value=0)]):
-                test = left
-            case ast.Compare(left=left, ops=[ast.GtE()], comparators=[ast.Constant(value=1)]):
-                test = left
-            case ast.Compare(
-                left=ast.Attribute(value=device, attr="type"), ops=[ast.Eq()], comparators=[ast.Constant(value="cuda")]
-            ):
-                return SOME not in self.devices(device)
-        match test:
-            case ast.Call(func=ast.Name(id="len" | "bool"), args=[inner]):
-                test = inner
-        if not isinstance(test, ast.Name | ast.Call):
-            return False
-        return self.path(test).endswith(_GPU_TESTS) or self.devices(test) == (EACH,)
+    def devices(self, node: ast.expr, depth: int = _NAMES_DEEP) -> tuple[Device, ...]:
+        """Return the GPUs that an expression means: `1`, `"cuda:1"`, `gpus[0:2]`, a loop's variable; else SOME."""
+        value = self.value(node)
+        if value is not UNKNOWN:
+            several = value if isinstance(value, tuple) else (value,)
+            return tuple(map(_device, several[:_MOST_DEVICES]))
+        match node:
+            case ast.Name(id=name) if depth:
+                bound = self._single(name)
+                inner = bound.iterable if isinstance(bound, _Loop) else self.constant(name)
+                return self.devices(inner, depth - 1) if inner is not None else (SOME,)
+            case ast.Subscript(value=base, slice=index) if depth and self.value(base) in (EACH, ()):
+                return self.devices(index, depth - 1) if self.value(base) == EACH else ()
+        return (SOME,)
 
     def _evaluate(self, node: ast.expr, depth: int) -> Known:
         if depth <= 0:
@@ -273,41 +266,68 @@ class SymbolTable:
                     if bool(value := evaluate(part)) is isinstance(operation, ast.Or):
                         return value
                 return evaluate(last)
-            case ast.Compare(left=key, ops=[ast.In() | ast.NotIn() as kind], comparators=[right]) if (
-                self.path(right) == "os.environ"
-            ):
-                return (self._read_variable(evaluate(key), None) is not None) is isinstance(kind, ast.In)
             case ast.Compare(left=left, ops=[kind], comparators=[right]):
-                return _COMPARISONS[type(kind)](evaluate(left), evaluate(right))
+                if self.path(right) == "os.environ":
+                    found = self._read_variable(evaluate(left), None) is not None
+                    return found is isinstance(kind, ast.In) if isinstance(kind, ast.In | ast.NotIn) else _unknown()
+                return _compare(evaluate(left), kind, evaluate(right))
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 truth = self.truth(test)
                 if truth is not None:
                     return evaluate(body if truth else orelse)
             case ast.JoinedStr(values=parts) if len(parts) <= _MOST:
-                return _join("", [evaluate(part) for part in parts])
+                return _join("", tuple(_text(evaluate(part)) for part in parts))
             case ast.FormattedValue(value=inner, conversion=-1, format_spec=None):
                 return _text(evaluate(inner))
+            case ast.Attribute(value=base, attr="type"):  # `device.type == "cuda"`
+                if isinstance(evaluate(base), Device):
+                    return "cuda"
             case ast.Subscript(value=base, slice=key) if self.path(base) == "os.environ":
                 return self._read_variable(evaluate(key))
-            case ast.Call(func=ast.Name(id="str"), args=[argument], keywords=[]):
-                return _text(evaluate(argument))
-            case ast.Call(func=ast.Name(id="int" | "float" | "bool" as conversion), args=[argument], keywords=[]):
-                return _bounded(_CONVERSIONS[conversion](evaluate(argument)))
-            case ast.Call(func=ast.Attribute(value=separator, attr="join"), args=[parts], keywords=[]):
-                match parts:  # ",".join(map(str, [2, 3]))
-                    case ast.Call(func=ast.Name(id="map"), args=[ast.Name(id="str"), items], keywords=[]):
-                        several = evaluate(items)
-                        texts: Known = tuple(map(_text, several)) if isinstance(several, tuple) else None
-                    case _:
-                        texts = evaluate(parts)
-                return _join(evaluate(separator), texts)
-            case ast.Call(func=function, args=[key, *others], keywords=[]) if self.path(function) in GETS:
-                return self._read_variable(evaluate(key), evaluate(others[0]) if others else None)
-            case ast.Call(func=ast.Attribute(value=base, attr=method), args=[], keywords=[]):
-                text = evaluate(base) if method in _TEXT_METHODS else None
-                if isinstance(text, str):
-                    return _TEXT_METHODS[method](text)
+            case ast.Subscript(value=base, slice=ast.Slice(lower=lower, upper=upper, step=None)):
+                return _cut(evaluate(base), *(None if bound is None else evaluate(bound) for bound in (lower, upper)))
+            case ast.Subscript(value=base, slice=index):
+                whole, place = evaluate(base), evaluate(index)
+                if isinstance(place, int) and whole == EACH and 0 <= place < _MOST_DEVICES:
+                    return Device(place)  # `gpus[-1]` is not known: the last of how many?
+                if isinstance(place, int) and isinstance(whole, tuple):
+                    return whole[place]
+            case ast.Call(func=function, args=arguments, keywords=keywords):
+                return self._evaluate_call(function, [*arguments, *(one.value for one in keywords)], evaluate)
         raise _UnknownError
+
+    def _evaluate_call(
+        self, function: ast.expr, arguments: list[ast.expr], evaluate: Callable[[ast.expr], Known]
+    ) -> Known:
+        """Return the result of a call whose arguments, by position or by name, are known."""
+        match function, arguments:
+            case ast.Name(id="str"), [argument]:
+                return _text(evaluate(argument))
+            case ast.Name(id="int" | "float" | "bool" as conversion), [argument]:
+                return _bounded(_CONVERSIONS[conversion](evaluate(argument)))
+            case ast.Name(id="len"), [argument]:
+                whole = evaluate(argument)
+                return EACH if whole == EACH else len(whole) if isinstance(whole, str | tuple) else _unknown()
+            case ast.Name(id="range"), [*begin, end] if len(begin) <= 1:
+                first, last = evaluate(begin[0]) if begin else 0, evaluate(end)
+                if isinstance(first, int) and isinstance(last, int) and last - first <= _MOST:
+                    return tuple(range(first, last))
+                return EACH if last == EACH and not first else _unknown()
+            case ast.Name(id="map"), [ast.Name(id="str"), items]:  # ",".join(map(str, [2, 3]))
+                several = evaluate(items)
+                return tuple(map(_text, several)) if isinstance(several, tuple) else _unknown()
+            case ast.Attribute(value=separator, attr="join"), [parts]:
+                return _join(evaluate(separator), evaluate(parts))
+            case ast.Attribute(value=base, attr="lower" | "upper" | "strip" as method), []:
+                return str(getattr(_text(evaluate(base)), method)())
+        path = self.path(function)
+        if path in GETS and arguments:
+            return self._read_variable(*map(evaluate, arguments), *[None] * (len(arguments) == 1))
+        if path.endswith(_LISTS) and arguments:  # without a type the list begins with the CPU
+            return EACH if evaluate(arguments[0]) == "GPU" else ()
+        if path.endswith(("torch.device", "cuda.Device")) and arguments:
+            return _device(evaluate(arguments[-1]))
+        return EACH if path.endswith(_COUNTS) else True if path.endswith(_GPU_TESTS) else _unknown()
 
     def _evaluate_name(self, name: str, depth: int) -> Known:
         if name not in self._values:
@@ -316,9 +336,7 @@ class SymbolTable:
             if constant is not None:
                 self._values[name] = self._evaluate(constant, depth)
         found = self._values[name]
-        if isinstance(found, Unknown):
-            raise _UnknownError
-        return found
+        return _unknown() if isinstance(found, Unknown) else found
 
     def _read_variable(self, name: Known, *default: Known) -> Known:
         """Return a variable that the process was started with and the source does not set, else the default."""
@@ -326,84 +344,7 @@ class SymbolTable:
             raise _UnknownError
         if name in self._environ:
             return _bounded(self._environ[name])
-        if not default or name in self._defaulted:
-            raise _UnknownError
-        return default[0]
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # GPUs
-
-    def devices(self, node: ast.expr, depth: int = _NAMES_DEEP, *, in_list: bool = False) -> tuple[Device, ...]:
-        """Return the GPUs that an expression means: `1`, `"cuda:1"`, `gpus[0:2]`, a loop's variable.
-
-        A GPU that is only known at run time is SOME.
-        """
-        value = self.value(node)
-        if value is not UNKNOWN:
-            several = value if isinstance(value, tuple) else (value,)
-            return tuple(_device(one) for one in several[:_MOST_DEVICES])
-        if not depth:
-            return (SOME,)
-        match node:
-            case ast.Name(id=name):
-                bound = self._single(name)
-                if isinstance(bound, _Loop):
-                    return self._devices_of_loop(bound.iterable, depth - 1)
-                constant = self.constant(name)
-                if constant is not None:
-                    return self.devices(constant, depth - 1, in_list=in_list)
-            case ast.Call(func=function, args=arguments, keywords=keywords) if self.path(function).endswith(
-                ("torch.device", "cuda.Device")
-            ):
-                index = [*(one.value for one in keywords if one.arg in ("index", "device")), *arguments[:2]]
-                if index:
-                    return self.devices(index[0] if keywords else index[-1], depth - 1)
-            case ast.Call(func=function, args=arguments, keywords=keywords) if self.path(function).endswith(_LISTS):
-                kinds = [self.value(one) for one in (*arguments[:1], *(one.value for one in keywords))]
-                if kinds and kinds[0] is not UNKNOWN:  # without a type the list begins with the CPU
-                    return (EACH,) if kinds[0] == "GPU" else ()
-            case ast.Subscript(value=base, slice=ast.Slice(lower=lower, upper=upper, step=None)):
-                return self._devices_of_slice(self.devices(base, depth - 1), lower, upper)
-            case ast.Subscript(value=base, slice=index):
-                whole, place = self.devices(base, depth - 1), self.value(index)
-                if whole == (EACH,):
-                    return self.devices(index, depth - 1)  # `gpus[-1]` is SOME: the last of how many?
-                if isinstance(place, int) and SOME not in whole and abs(place) <= _MOST_DEVICES:
-                    return whole[place : place + 1 or None]
-            case ast.List(elts=parts) | ast.Tuple(elts=parts) if len(parts) <= _MOST_DEVICES and not in_list:
-                found = [one for part in parts for one in self.devices(part, depth - 1, in_list=True)]
-                return tuple(found) if len(found) <= _MOST_DEVICES else (SOME,)
-        return (SOME,)
-
-    def _devices_of_slice(
-        self, whole: tuple[Device, ...], lower: ast.expr | None, upper: ast.expr | None
-    ) -> tuple[Device, ...]:
-        first = None if lower is None else self.value(lower)
-        last = None if upper is None else self.value(upper)
-        if not isinstance(first, int | None) or not isinstance(last, int | None) or SOME in whole:
-            return (SOME,)
-        if whole != (EACH,):
-            return whole[first:last]
-        if last is None and not first:
-            return whole
-        if last is not None and last >= 0 and (first or 0) >= 0:
-            return tuple(map(Device, range(min(last, _MOST_DEVICES))))[first:]
-        return (SOME,)
-
-    def _devices_of_loop(self, iterable: ast.expr, depth: int) -> tuple[Device, ...]:
-        """Return the GPUs over which a loop runs: `gpus`, `[0, 2]`, `range(4)`, `range(torch.cuda.device_count())`."""
-        match iterable:
-            case ast.Call(func=ast.Name(id="range"), args=[ast.Call(func=ast.Name(id="len"), args=[listed])]):
-                several = self.devices(listed, depth)
-                return several if several == (EACH,) else (SOME,)
-            case ast.Call(func=ast.Name(id="range"), args=[end]) if self.path(end).endswith(_COUNTS):
-                return (EACH,)
-            case ast.Call(func=ast.Name(id="range"), args=[*begin, end]) if len(begin) <= 1:
-                first, last = self.value(begin[0]) if begin else 0, self.value(end)
-                if isinstance(first, int) and isinstance(last, int) and 0 <= first < last <= _MOST_DEVICES:
-                    return tuple(map(Device, range(first, last)))
-                return (SOME,)
-        return self.devices(iterable, depth)
+        return default[0] if default and name not in self._defaulted else _unknown()
 
     # -----------------------------------------------------------------------------------------------------------------
     # Collecting
@@ -460,9 +401,7 @@ class SymbolTable:
             if package:
                 self.imports.setdefault(package)
             if alias.name == "*":
-                self._stars.append(prefix.rstrip("."))
-                if len(self._stars) <= _STARS:
-                    self._mutated.update(self._bindings)  # it may bind any name again
+                self._star, self._before_star = prefix.rstrip("."), len(self._bindings)
             elif alias.asname or prefix:
                 self._bindings[alias.asname or alias.name].append(path)
             else:
@@ -479,10 +418,14 @@ def is_number(value: Value) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _device(value: Value) -> Device:
+def _unknown() -> NoReturn:
+    raise _UnknownError
+
+
+def _device(value: Known) -> Device:
     """Return the GPU that an ordinal, `"cuda"` or `"cuda:1"` means."""
-    if value == "cuda":
-        return CURRENT
+    if isinstance(value, Device) or value == "cuda":
+        return value if isinstance(value, Device) else CURRENT
     match = re.fullmatch(r"cuda:([0-9]{1,4})", value) if isinstance(value, str) else None
     ordinal = int(match[1]) if match else value
     return Device(int(ordinal)) if isinstance(ordinal, int) and 0 <= ordinal < _MOST_DEVICES else SOME
@@ -505,7 +448,7 @@ def _is_same(one: _Binding, other: _Binding) -> bool:
 
 
 def _bounded(value: object) -> Scalar:
-    if value is None or (isinstance(value, str) and len(value) <= _LONGEST):
+    if value is None or isinstance(value, Device) or (isinstance(value, str) and len(value) <= _LONGEST):
         return value
     if isinstance(value, int | float) and abs(value) <= _LARGEST:  # neither an infinity nor a NaN is
         return value
@@ -515,23 +458,42 @@ def _bounded(value: object) -> Scalar:
 def _compute(left: Known, operation: ast.operator, right: Known) -> Scalar:
     texts = isinstance(left, str) and isinstance(right, str) and isinstance(operation, ast.Add)
     numbers = isinstance(left, int | float) and isinstance(right, int | float)
-    if type(operation) not in _ARITHMETIC or not (texts or numbers):
+    if type(operation) not in _OPERATORS or not (texts or numbers):
         raise _UnknownError
     if isinstance(operation, ast.Pow | ast.LShift) and isinstance(right, int | float) and abs(right) > _POWER:
         raise _UnknownError
-    return _bounded(_ARITHMETIC[type(operation)](left, right))
+    return _bounded(_OPERATORS[type(operation)](left, right))
+
+
+def _compare(left: Known, kind: ast.cmpop, right: Known) -> bool:
+    """Compare two values; the number of GPUs (EACH) is at least 1 in a process that holds one."""
+    if left != EACH:
+        return bool(_OPERATORS[type(kind)](left, right))
+    if not isinstance(right, int) or (isinstance(kind, ast.Eq | ast.NotEq) and right > 0):
+        raise _UnknownError
+    found = {bool(_OPERATORS[type(kind)](number, right)) for number in (1, _MOST_DEVICES)}
+    return found.pop() if len(found) == 1 else _unknown()
+
+
+def _cut(whole: Known, first: Known = None, last: Known = None) -> Known:
+    """Return a slice of a list; of that of all GPUs only the beginning, or the whole, is known."""
+    if not isinstance(first, int | None) or not isinstance(last, int | None):
+        raise _UnknownError
+    if isinstance(whole, tuple):
+        return whole[first:last]
+    if whole != EACH or (last is None and first) or (last or 0) < 0 or (first or 0) < 0:
+        raise _UnknownError
+    return EACH if last is None else tuple(map(Device, range(min(last, _MOST_DEVICES))))[first:]
 
 
 def _text(value: Known) -> str:
-    if not isinstance(value, str | int | float):
-        raise _UnknownError
-    return str(value)
+    return str(value) if isinstance(value, str | int | float) else _unknown()
 
 
-def _join(separator: Known, parts: object) -> Scalar:
-    texts = [part for part in parts if isinstance(part, str)] if isinstance(parts, tuple | list) else []
-    if not isinstance(separator, str) or not isinstance(parts, tuple | list) or len(texts) < len(parts):
+def _join(separator: Known, parts: Known) -> Scalar:
+    if not isinstance(separator, str) or not isinstance(parts, tuple):
         raise _UnknownError
-    if sum(map(len, texts)) > _LONGEST:
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) < len(parts) or sum(map(len, texts)) > _LONGEST:
         raise _UnknownError
     return _bounded(separator.join(texts))
