@@ -152,7 +152,10 @@ class _Walk:
         current = self._find_current()
         items: list[Item] = []
         for one in sorted(self._places, key=lambda one: (one.site.node.lineno, one.site.node.col_offset)):
-            when = one.when or self._find_call(one.function)
+            called, when = self._find_call(one.function)
+            if not called:
+                continue
+            when = one.when or when
             site = one.site._replace(condition=self._source.describe(when), current=one.site.current or current)
             items += one.read(site, *one.arguments)
         settings = [one for one in items if isinstance(one, tuple)]
@@ -170,16 +173,19 @@ class _Walk:
             hints=tuple(hints[:MOST]),
         )
 
-    def _find_call(self, function: str) -> _When:
-        """Return the condition under which a function is called that is mentioned only once."""
+    def _find_call(self, function: str) -> tuple[bool, _When]:
+        """Return whether a function may run, and under which condition, if it is mentioned only once.
+
+        One that only code mentions that never runs does not run either; one that nothing mentions may.
+        """
         for _ in range(_CALLS_DEEP):
             mentions = self._mentions.get(function, [])
             if len(mentions) != 1:
-                return None
+                return bool(mentions) or function not in self._symbols.mentioned, None
             when, function = mentions[0]
             if when is not None:
-                return when
-        return None
+                return True, when
+        return True, None
 
     def _find_current(self) -> tuple[Device, ...]:
         """Return the GPU that CUDA uses where nothing else is said: SOME where several are set, or one perhaps."""

@@ -122,6 +122,8 @@ class SymbolTable:
     def __init__(self, tree: ast.Module, variables: Variables) -> None:
         self.imports: dict[str, None] = {}
         """Top-level packages that are imported anywhere, in the order of their first import."""
+        self.mentioned: set[str] = set()
+        """Names that are read anywhere."""
         self._environ = None if variables is None else dict(variables)
         self._stored: set[str] = set()
         """Keys that the source sets or deletes: `os.environ["LOCAL_RANK"] = …`, `{"LOCAL_RANK": …}`."""
@@ -351,8 +353,10 @@ class SymbolTable:
 
     def _collect(self, node: ast.AST) -> None:
         match node:
-            case ast.Constant() | ast.Expr() | ast.Name(ctx=ast.Load()):
+            case ast.Constant() | ast.Expr():
                 pass
+            case ast.Name(id=name, ctx=ast.Load()):
+                self.mentioned.add(name)
             case ast.Name(id=name):
                 self._bindings[name].append(self._assigned.get(node))
             case (

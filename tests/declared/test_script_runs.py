@@ -91,6 +91,9 @@ def conditions(template: str, **environ: str) -> list[str]:
         ("if a:\n  raise E\nelse:\n  exit()\nHERE", []),
         ("def f():\n  HERE\nif a.cap:\n  f()", ["if `a.cap`"]),
         ("def f():\n  HERE\ndef g():\n  f()\nif a.cap:\n  g()", ["if `a.cap`"]),
+        ("def f():\n  HERE\nif 0:\n  f()", []),
+        ("def f():\n  HERE\ndef g():\n  f()\nif 0:\n  g()", []),
+        ("def f():\n  HERE\n  f()", [""]),
         ("if a:\n  def f():\n    HERE\nf()", ["if `a`"]),
     ],
 )  # fmt: skip
