@@ -66,6 +66,8 @@ class Confidence(StrEnum):
     STALE = "stale"
     """The file was edited after the process started."""
     GUESS = "guess"
+    POSSIBLE = "possible"
+    """It depends on a condition that is not known to hold: it is no limit, and raises no alert."""
 
 
 class Order(StrEnum):
@@ -131,6 +133,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Whether its GPU is a guess, because CUDA's order of the GPUs is one (`heuristic`)."""
     undecided: bool = False
     """It may limit the process; but whether it does, to what, or on which GPU is known only at run time."""
+    condition: str = ""
+    """Condition of a `possible` declaration: "if `args.cap`". It quotes the script, cleaned and shortened."""
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -177,7 +181,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     words: str = ""
     """Parts that could not be read, and why; empty if everything was read."""
     incomplete: bool = False
-    """Some modules of its script were not read; they may declare more."""
+    """Some code of its program was not read, or what its script loads; `words` has which. It may declare more."""
     frameworks: tuple[str, ...] = ()
     """Names of the frameworks that it uses: `JAX`; empty if none is known."""
     visible: Visible | None = None

@@ -427,6 +427,16 @@ def find_source(argv: tuple[str, ...]) -> Source | None:
     return _find_wrapped(arguments) if wraps else source
 
 
+def unread_code(argv: tuple[str, ...]) -> str:
+    """Return why the code that a Python runs is in no file that could be read; empty for any other program."""
+    if is_kernel(argv):
+        return "the code of a notebook is not read"
+    name, _, source = parse_command(argv)
+    bare = source is None and bool(argv) and is_python(argv[0])
+    wrapper = name in _PYTHON_WRAPPERS and find_source(argv) is None  # ipython
+    return "code that is typed or piped into Python is not read" if bare or wrapper else ""
+
+
 def _find_wrapped(arguments: Sequence[str]) -> Source | None:
     """Return the script after the options of a wrapper: the first `*.py`, or the module after `-m`."""
     for place, word in enumerate(arguments):

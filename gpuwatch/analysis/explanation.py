@@ -78,7 +78,7 @@ def explain_process(process: Process, snapshot: Snapshot, allowances: Allowances
             found.append(
                 Point("also set", _more(declared.left_out, "statement"), "weighed too, and left out of the list")
             )
-        if not said and declared.knowledge is Knowledge.READ:
+        if not said and declared.knowledge is Knowledge.READ and not declared.incomplete:
             found.append(Point("declared", "nothing"))
         found += (_default(one) for one in declared.declarations if one.kind is Kind.DEFAULT and one.effective)
     found += _holdings(process, snapshot, allowances)
@@ -131,18 +131,20 @@ def _sees(visible: Visible | None, names: Mapping[str, str]) -> Point:
 
 def _declaration(one: Declaration, names: Mapping[str, str]) -> Point:
     holds = one.effective and bool(one.limits)
-    label = "declared" if holds else "also set"
+    label = "declared" if holds else "possible" if one.condition else "also set"
     place = f"{one.where}:{one.line}" if one.line else one.where
     aside = _joined(one.text or one.channel, place, one.framework, one.confidence.value, _effect(one))
     amount, scope = _amount(one), f"counted together as {one.scope}" if one.scope else ""
     if one.basis is Basis.BYTES and set(one.limits.values()) == {one.value}:  # to print the bytes once is enough
-        return Point(label, _joined(f"{amount} on {_gpus(one.limits, names)}", scope, between=", "), aside)
-    return Point(label, _joined(amount, _limits(one.limits, names), scope, between=", "), aside)
+        value = _joined(f"{amount} on {_gpus(one.limits, names)}", scope, between=", ")
+    else:
+        value = _joined(amount, _limits(one.limits, names), scope, between=", ")
+    return Point(label, _joined(value, one.condition, between=" "), aside)
 
 
 def _effect(one: Declaration) -> str:
     """Return whether a declaration is in effect, and why."""
-    if one.effective and not one.limits and one.why:
+    if one.condition or (one.effective and not one.limits and one.why):
         return one.why
     return _joined("in effect" if one.effective else "not in effect", one.why, between=": ")
 

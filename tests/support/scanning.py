@@ -8,7 +8,7 @@ from gpuwatch.declared.facts import Candidate, ScriptContents, Setting
 from gpuwatch.declared.script import read_script
 from gpuwatch.model import Confidence
 
-CERTAIN, LIKELY, GUESS = Confidence.CERTAIN, Confidence.LIKELY, Confidence.GUESS
+LIKELY, GUESS = Confidence.LIKELY, Confidence.GUESS
 TF = "import tensorflow as tf\ngpus = tf.config.list_physical_devices('GPU')\n"
 TORCH = "import torch\n"
 CUPY = "import cupy as cp\n"
