@@ -239,8 +239,7 @@ class KillCommand:
         self._clock = clock
         self._snapshot = Snapshot()
         self._groups: list[ProcessGroup] = []
-        self._reported: list[ProcessGroup] = []
-        """Groups whose outcome was printed."""
+        """Groups whose outcome was not printed yet."""
         self._failed = False
 
     def run(self, pids: Sequence[int], start_ticks: int | None = None) -> int:
@@ -251,12 +250,11 @@ class KillCommand:
         try:
             self._read_facts(pids)
             ready = [group for pid in pids if (group := self._pin(pid, start_ticks)) is not None]
-            if ready and self._is_confirmed(ready):
-                for group in ready:
-                    self._end(group)
-            elif ready:
-                self._failed = True
+            if ready and not self._is_confirmed(ready):
+                self._failed, ready = True, []
                 self._console.warn("nothing was sent")
+            for group in ready:
+                self._end(group)
         except Interrupted:
             self._break_off()
             raise
@@ -373,7 +371,7 @@ class KillCommand:
 
     def _report(self, group: ProcessGroup, words: str) -> None:
         self._console.print(f"{self._name(group)}: {words}")
-        self._reported.append(group)
+        self._groups.remove(group)
 
     def _next(self, group: ProcessGroup, sig: signal.Signals) -> str:
         """Return the command that ends the rest with a harder signal, or why there is none."""
@@ -388,15 +386,13 @@ class KillCommand:
 
     def _break_off(self) -> None:
         """Send no more signals, and print the outcomes."""
-        for group in self._groups:
+        for group in list(self._groups):
             group.tick()
             group.abandon()
-            if group.sent is None or group in self._reported:
-                continue
             if group.exited and group.outcome is not None:
-                unseen = "" if group.over else "; what became of its memory was not waited for"
-                self._report(group, (group.message if group.over else group.outcome.sentence) + unseen)
-            else:
+                unseen = f"{group.outcome.sentence}; what became of its memory was not waited for"
+                self._report(group, group.message or unseen)
+            elif group.sent is not None:
                 self._console.warn(f"{self._name(group)} was signalled, and is left as it is")
         self._console.warn("broken off: nothing more is sent")
 

@@ -3,14 +3,13 @@
 CHECKING ─► ASKING ─► WAITING ─► OVER, from WAITING back to ASKING where the countdown is over and a process still runs,
 and from each state to OVER: refused, cancelled, left running.
 
-The dialog, the screen of strays and `gpuwatch kill` drive a group from outside, and it never blocks: `tick` advances
-it, `observe` receives each new snapshot, `choose` presses a button. Only the check, which reads much of /proc, runs in
-a worker. All else is some reads of /proc and a poll of the handles, ten times a second.
+The dialog, the screen of strays and `gpuwatch kill` drive a group from outside: `tick` advances it, `observe` receives
+each new snapshot, `choose` presses a button. Only the check, which reads much of /proc, runs in a worker.
 
 In a run the head is signalled first: launchers forward a signal, and a second signal may interrupt saving. A process
 below another is signalled when the upper one has ended; a rank whose launcher is not known to forward signals, at the
-latest PASS_ON_SECONDS after it. A helper (a data loader's worker) is signalled only when the process above has ended: a
-trainer that loses its workers fails before it has saved. SIGKILL goes to all at once.
+latest PASS_ON_SECONDS after it; a helper (a data loader's worker) never before, since a trainer that loses its workers
+fails before it has saved. SIGKILL goes to all at once.
 """
 
 from __future__ import annotations
@@ -34,6 +33,9 @@ from gpuwatch.units import long_duration
 
 POLL_SECONDS: Final = 0.1
 """Seconds between two checks of the processes."""
+
+ASKING_SECONDS: Final = 1.0
+"""The same while it asks again: the state of each process of a run is read then, and a run may have hundreds."""
 
 GRACE_SECONDS: Final = 10.0
 """Seconds between the first signal and the question: enough for most trainers, not always for a checkpoint."""
@@ -147,6 +149,7 @@ class ProcessGroup:
         self._descendants: dict[int, int] = {}
         """Start ticks by PID of all below the group at the first signal: without their parents they are not found."""
         self._sessions: set[int] = set()
+        self._by_pid: dict[int, Member] = {}
         self._checked: Future[Any] | None = None
         if snapshot.demo:  # a real process on this machine may have a PID of the demo
             self._refuse("demo: its processes are not real")
@@ -276,13 +279,13 @@ class ProcessGroup:
 
     def tick(self) -> None:
         """Read the result of the check, look at the processes and the time, and change the state where needed."""
-        now = self._clock()
+        now, every = self._clock(), ASKING_SECONDS if self.asks_again else POLL_SECONDS
         if self._checked is not None:
             if self._checked.done():
                 self._end_check(self._checked)
         elif self.exited and not self.over:
             self._compare_memory(now)
-        elif self.sent is not None and not self.over and now >= self._polled + POLL_SECONDS:
+        elif self.sent is not None and not self.over and now >= self._polled + every:
             self._poll(now)
 
     def observe(self, snapshot: Snapshot) -> None:
@@ -334,6 +337,7 @@ class ProcessGroup:
         """Choose the process alone, or its whole run."""
         self.whole_run = whole_run
         self.chosen = self.run if self.run and whole_run else self.alone
+        self._by_pid = {member.pid: member for member in self.members}
         self.ignores_interrupt = self.members[0].pinned.ignores(signal.SIGINT)
 
     def _refuse(self, sentence: str) -> None:
@@ -390,7 +394,7 @@ class ProcessGroup:
         return [member for member in self.members if member.outcome is None]
 
     def _is_due(self, member: Member, now: float) -> bool:
-        above = next((other for other in self.members if other.pid == member.above), None)
+        above = self._by_pid.get(member.above)
         if self.sent is signal.SIGKILL or above is None or above.exited:
             return True
         return not member.waits and above.signalled is not None and now >= above.signalled + PASS_ON_SECONDS

@@ -141,14 +141,6 @@ class PinnedProcess:
         self._pinner = pinner
         self._proc = pinner.proc
         self._pidfd: int | None = pidfd
-        self._program = ""
-        self._command: str | None = None
-        """Command when it was pinned; compared where its program has no mark."""
-
-    def note_program(self, stat: procfs.Stat) -> None:
-        """Store which program the process runs, for the comparison before each signal."""
-        self._program = stat.program
-        self._command = None if self._program else self._pinner.read_command(self.target.pid)
 
     def has_exited(self) -> bool:
         """Return whether all threads of the process have ended, reaped by the parent or not."""
@@ -167,7 +159,7 @@ class PinnedProcess:
         try:
             if set(procfs.read_uids(self.target.pid, self._proc)) != {self._pinner.policy.may_end}:
                 return Outcome(End.DENIED, detail="it runs as another user now")
-            if changed := self._find_change():
+            if changed := self._pinner.find_change(self.target.process):
                 not_sent = f"{sig.name} was not sent" if self.signals else "nothing was sent"
                 return Outcome(End.CHANGED, detail=f"{changed}; {not_sent}")
             self._pinner.send_signal(self._handle(), sig)
@@ -180,13 +172,15 @@ class PinnedProcess:
 
     def read_outcome(self, seconds: float, sent: signal.Signals) -> Outcome:
         """Read what has become of the process `seconds` after the first signal; `sent` is the last one."""
+        pid, killed = self.target.pid, sent is signal.SIGKILL
         if self.has_exited():
-            parent = self._find_unreaping_parent()
-            return Outcome(End.ZOMBIE if parent else End.EXITED, seconds, sent, parent)
-        killed = sent is signal.SIGKILL
+            stat = procfs.find_stat(pid, self._proc, self.target.process.start)
+            if stat is None or stat.state not in procfs.DEAD:
+                return Outcome(End.EXITED, seconds, sent)
+            return Outcome(End.ZOMBIE, seconds, sent, procfs.read_pid_and_name(stat.ppid, self._proc))
         try:
-            main = procfs.read_stat(self.target.pid, self._proc).state
-            threads = islice(procfs.read_threads(self.target.pid, self._proc), procfs.THREADS_MAX)
+            main = procfs.read_stat(pid, self._proc).state
+            threads = islice(procfs.read_threads(pid, self._proc), procfs.THREADS_MAX)
             # After SIGKILL only a thread inside the kernel can be left; before it, one such thread means little.
             states = {stat.state for _, stat in threads} if killed else {main}
         except (OSError, ValueError):
@@ -222,31 +216,6 @@ class PinnedProcess:
         if self._pidfd is None:
             raise ValueError(f"PID {self.target.pid} is no longer pinned")
         return self._pidfd
-
-    def _find_change(self) -> str:
-        """Return what has changed since it was pinned; empty for no change. Raises `OSError` or `ValueError`.
-
-        Other addresses in memory mean another program, and not only another title of the same program. Where the
-        addresses are not known, another command line counts as another program.
-        """
-        pid = self.target.pid
-        stat = procfs.read_living_stat(pid, self._proc)
-        if stat is None:
-            return ""  # it is on its way out: there is nothing more to compare, and a signal does nothing
-        if stat.start_ticks != self.target.process.start:
-            return "it started at another time"
-        if self._program and stat.program:
-            changed = "it runs another program now" if stat.program != self._program else ""
-        else:
-            changed = "it may run another program now" if self._command != self._pinner.read_command(pid) else ""
-        return f"{changed}: {self._pinner.read_command(pid) or clean(stat.comm)}" if changed else ""
-
-    def _find_unreaping_parent(self) -> tuple[int, str] | None:
-        """Return PID and name of the parent of a zombie; None where the process was reaped."""
-        stat = procfs.find_stat(self.target.pid, self._proc, self.target.process.start)
-        if stat is None or stat.state not in procfs.DEAD:
-            return None
-        return procfs.read_pid_and_name(stat.ppid, self._proc)
 
 
 class Pinner:
@@ -321,6 +290,24 @@ class Pinner:
     def read_command(self, pid: int) -> str | None:
         """Return the command of a process as on screen; None where it cannot be read."""
         return self._describe(pid) if self._describe is not None else None
+
+    def find_change(self, shown: Process) -> str:
+        """Return in what a process is not the one that was shown; empty where it is. Raises `OSError` or `ValueError`.
+
+        Other addresses in memory mean another program, and not only another title of the same program. Where the
+        addresses are not known, another command line counts as another program.
+        """
+        stat = procfs.read_living_stat(shown.pid, self.proc)
+        if stat is None:
+            return ""  # it is on its way out: there is nothing more to compare, and a signal does nothing
+        if stat.start_ticks != shown.start:
+            return "it started at another time"
+        if shown.program and stat.program:
+            changed = "it runs another program now" if stat.program != shown.program else ""
+        else:
+            is_same = self._describe is None or self._describe(shown.pid) == shown.command
+            changed = "" if is_same else "it may run another program now"
+        return f"{changed}: {self.read_command(shown.pid) or clean(stat.comm)}" if changed else ""
 
     def find_uids(self, pid: int) -> set[int]:
         """Return the uids of a process; empty where they cannot be read."""
@@ -399,14 +386,10 @@ class Pinner:
             return Refused(Refusal.NOT_YOURS, pid, f"it runs as uid {min(others)}")
         if procfs.has_ended(pid, self.proc):
             return Refused(Refusal.GONE, pid, format_parent(procfs.read_pid_and_name(stat.ppid, self.proc)))
+        if changed := self.find_change(shown):
+            return Refused(Refusal.CHANGED, pid, changed)
         stat = procfs.read_living_stat(pid, self.proc) or stat
-        pinned.note_program(stat)
-        if shown.program and stat.program:
-            if stat.program != shown.program:
-                command = self.read_command(pid) or clean(stat.comm)
-                return Refused(Refusal.CHANGED, pid, f"it runs another program now: {command}")
-        elif self._describe is not None and self._describe(pid) != shown.command:
-            return Refused(Refusal.CHANGED, pid, "its command is another")
+        pinned.target = replace(pinned.target, process=replace(shown, program=stat.program or shown.program))
         return None
 
     def _refuse_without_gpu(self, target: KillTarget) -> Refused | None:

@@ -229,10 +229,9 @@ class _Search:
         process = Process(pid=pid, start=stat.start_ticks, uid=self._pinner.policy.may_end)
         target = self._known.get(process.key, KillTarget(process))
         command, program = target.process.command, target.process.program
-        if not command or (program and stat.program and program != stat.program):  # it runs another program by now
+        if not command or not stat.program or program not in ("", stat.program):  # it runs another program by now
             command = self._pinner.read_command(pid) or clean(stat.comm)
-        pinned.target = replace(target, process=replace(target.process, command=command))
-        pinned.note_program(stat)
+        pinned.target = replace(target, process=replace(target.process, command=command, program=stat.program))
         return pinned
 
 

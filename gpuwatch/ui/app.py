@@ -286,9 +286,8 @@ class GpuwatchApp(App[int]):
         super().exit(result, return_code, message)
 
     def _close_endings(self) -> None:
-        """Abandon the sessions that end processes, and wait up to `CLOSING_SECONDS` for their audit records."""
+        """Leave the processes that are being ended as they are; wait up to `CLOSING_SECONDS` for their audit lines."""
         if self.endings is not None:
-            self.endings.abandon()
             self.endings.close(time.monotonic() + CLOSING_SECONDS)
 
     def publish(self, frame: Frame) -> None:

@@ -84,8 +84,7 @@ class QueuedStray(msgspec.Struct):
 class Endings:
     """All groups that are ended; the app has one of these.
 
-    Call `open` for a key, `begin` for selected strays, `observe` for each frame, and `abandon` and `close` when the
-    program ends.
+    Call `open` for a key, `begin` for selected strays, `observe` for each frame, and `close` when the program ends.
     """
 
     def __init__(
@@ -123,7 +122,7 @@ class Endings:
         """
         if any(not dialog.closed for dialog in self._dialogs):
             return False
-        hidden = self._dialog_of(key[1:])
+        hidden = self.find_dialog(key[1:])
         if hidden is not None:  # a second signal may break off what the first set going
             self._dialogs.remove(hidden)
             self._show(EndDialog(hidden.group, hidden.facts, self._glyphs))
@@ -137,11 +136,10 @@ class Endings:
             run = [one for one in targets.values() if whole_run and one.job and one.job == target.job]
             self._notify(target.pid, self._ender.end(run or [target]))
             return True
-        facts = [target.process.command or f"[{target.process.name}]"]
-        if held := held_by(key[1:], frame, key[0]):
-            facts = brief(held, frame.snapshot)
-        else:
-            facts.append("unlisted: it has a GPU open, the driver does not list it")
+        unlisted = "unlisted: it has a GPU open, the driver does not list it"
+        held = held_by(key[1:], frame, key[0])
+        command = target.process.command or f"[{target.process.name}]"
+        facts = brief(held, frame.snapshot) if held else [command, unlisted]
         group = ProcessGroup(
             self._ender,
             target,
@@ -149,7 +147,7 @@ class Endings:
             submit=self._worker,
             has_run=True,
             whole_run=whole_run,
-            is_under_way=lambda process: self.has_dialog(process) or self.has_stray(process),
+            is_under_way=lambda process: self.find_dialog(process) is not None or self.has_stray(process),
             clock=self._clock,
         )
         self._show(EndDialog(group, facts, self._glyphs))
@@ -160,11 +158,8 @@ class Endings:
         self._dialogs.append(dialog)
         self._app.push_screen(dialog)
 
-    def has_dialog(self, process: Key) -> bool:
-        """Return whether the group of a dialog about that process is under way."""
-        return self._dialog_of(process) is not None
-
-    def _dialog_of(self, process: Key) -> EndDialog | None:
+    def find_dialog(self, process: Key) -> EndDialog | None:
+        """Return the dialog whose group, which is under way, has that process."""
         return next((dialog for dialog in self._dialogs if dialog.group.has(process)), None)
 
     def _follow_hidden(self, dialog: EndDialog) -> None:
@@ -264,15 +259,12 @@ class Endings:
             if not found.unjudged:
                 self._call_off_strays(f"{LEFT_ALONE}: no longer a stray", but={one.key for one in found.strays})
 
-    def abandon(self) -> None:
-        """Abandon all groups, since the program ends; the audit lines of signalled processes say so."""
+    def close(self, deadline: float) -> None:
+        """Leave all processes as they are, and wait until `deadline` (monotonic clock) for the lines that say so."""
         self._timer.stop()
         self._call_off_strays()
         for group in self._groups():
             group.abandon()
-
-    def close(self, deadline: float) -> None:
-        """Wait until the audit lines of abandoned groups are written, or until `deadline` (monotonic clock)."""
         if isinstance(self._ender, Pinner):
             self._ender.audit.flush(max(0.0, deadline - time.monotonic()))
         self._dialogs.clear()

@@ -198,7 +198,7 @@ def test_each_device_file_of_a_gpu_counts_and_no_other_file(tmp_path: Path, file
     [
         ({"start": 1}, "it started at another time"),
         ({"uid": SOMEBODY_ELSE}, f"it runs as uid {ME} now"),
-        ({"command": "python other.py"}, "its command is another"),
+        ({"command": "python other.py"}, "it may run another program now: python train.py"),
     ],
 )
 def test_a_process_that_is_not_the_one_on_screen(
@@ -231,7 +231,7 @@ def test_a_title_that_changed_since_it_was_drawn_is_the_same_process(tmp_path: P
     with GpuHolder() as training:
         unknown = target_of(training)
         training.retitle()
-        assert refused(pinner, unknown).detail == "its command is another", "where nothing tells them apart"
+        assert "it may run another" in refused(pinner, unknown).detail, "where nothing tells them apart"
 
 
 def test_one_whose_first_thread_has_ended_is_the_same_process(tmp_path: Path) -> None:
@@ -284,6 +284,36 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         assert reason(processes.pinner(), target) is Refusal.UNREADABLE
         (processes.proc / "7" / "stat").write_text("nonsense")
         assert reason(processes.pinner(), target) is Refusal.UNREADABLE
+
+
+def test_what_cannot_be_read_any_more_is_not_known_to_ignore_hold_or_run(tmp_path: Path) -> None:
+    with table(tmp_path) as processes:
+        processes.add(7)
+        pinner = processes.pinner()
+        process = pinned(pinner, a_target(7, HEAD, command="python 7.py"))
+        assert process.is_on_gpu()
+        for file in ("status", "stat"):
+            (processes.proc / "7" / file).write_text("nonsense")
+        assert not process.ignores(signal.SIGINT)
+        assert not process.is_on_gpu()
+        assert not pinner.is_running(7, HEAD)
+        assert pinner.find_uids(7) == set()
+        assert process.read_outcome(1.0, signal.SIGKILL).end is End.RUNNING
+        outcome = process.send(signal.SIGTERM)
+        assert outcome is not None
+        assert outcome.sentence == "not permitted: /proc/PID/status: no Uid line"
+        process.close()
+
+
+def test_a_pid_that_was_typed_is_a_target_on_no_gpu(tmp_path: Path) -> None:
+    with table(tmp_path) as processes:
+        processes.add(7, program=1)
+        pinner, seen = processes.pinner(), builders.snapshot([builders.gpu(0, holdings=[builders.holding(70)])])
+        typed, gone = pinner.find_target(7, seen), pinner.find_target(8, seen)
+        assert (typed.on_screen, typed.process.command, typed.key) == (False, "python 7.py", (7, HEAD))
+        assert reason(pinner, typed) is Refusal.NOT_ON_GPU
+        assert reason(pinner, gone) is Refusal.GONE
+        assert pinner.find_target(70, seen).on_screen
 
 
 def test_inside_a_container_an_open_device_is_evidence_only_where_the_driver_means_this_process(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from gpuwatch.kill.group import KillChoice, KillState, ProcessGroup
 from gpuwatch.kill.pinned import Pinner, find_targets
-from gpuwatch.model import Job, Process, Snapshot, Surroundings, Unlisted
+from gpuwatch.model import Job, Process, Reason, Snapshot, Surroundings, Unlisted
 from tests.support import builders
 from tests.support.gpuholder import ME
 from tests.support.killing import Clock, a_pinner, a_target, on_record
@@ -192,6 +192,9 @@ class Story:
 
     def _gpus(self, *words: str) -> None:
         self._gpu = {"name": " ".join(words)}
+
+    def _unknown(self) -> None:
+        self._gpu = {"memory": builders.memory(0.0, used=Reason.NO_SAMPLE)}
 
     def _dies(self, pid: str, *signals: str) -> None:
         self._table.deadly |= {(int(pid), sig) for sig in signals}

@@ -270,7 +270,7 @@ async def test_a_hidden_dialog_is_shown_again_and_no_second_signal_offered(tmp_p
         await pilot.press("enter")
         await closed(pilot, again)
         assert training.alive()
-        app.endings.abandon()
+        app.endings.close(time.monotonic() + PATIENCE)
     assert outcomes(pinner) == [(["SIGINT"], "running")]
 
 
@@ -296,7 +296,6 @@ async def test_quitting_meanwhile_leaves_the_process_as_it_is(tmp_path: Path) ->
         assert app.endings is not None
         await pilot.press(*TERMINATE)
         await reached(pilot, screen, KillChoice.HIDE)
-        app.endings.abandon()
         app.endings.close(time.monotonic() + PATIENCE)
         assert screen.group.message == "left running"
         assert training.alive()

@@ -231,7 +231,7 @@ class StraysScreen(ListScreen[StrayList]):
             why = "whether it is idle is not known yet: K on the dashboard ends it anyway"
         elif chosen.key not in {one.key for one in self._report.strays}:
             why = "it is no longer a stray"
-        elif endings is not None and endings.has_dialog(chosen.key):
+        elif endings is not None and endings.find_dialog(chosen.key):
             why = "it is being ended already: K on the dashboard shows it"
         else:
             self.rows.chosen ^= {chosen.key}
