@@ -20,26 +20,14 @@ ANSWER_SECONDS: Final = 2.0
 """Seconds for which the file system is waited for; a home folder on NFS may never answer."""
 
 
-def _local_time() -> datetime:
-    return datetime.now().astimezone()
-
-
 class Audit:
     """Audit file `actions.jsonl` in a private folder; never raises, but returns errors as text.
 
     A thread writes the lines, in their order, so that a file system that does not answer holds nothing up.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        now: Callable[[], datetime] = _local_time,
-        write: Callable[[int, bytes], int] = os.write,
-    ) -> None:
-        """`now` returns the local time with its time zone."""
+    def __init__(self, folder: Path, *, write: Callable[[int, bytes], int] = os.write) -> None:
         self.path = folder / FILE_NAME
-        self._now = now
         self._write = write
         self._worker = Worker("gpuwatch-audit")
         self._lines: list[Future[Any]] = []
@@ -50,7 +38,8 @@ class Audit:
 
     def append(self, event: str, fields: Mapping[str, object]) -> None:
         """Append one line, in one write, with the wall-clock time and the event; `flush` returns what failed."""
-        record = {"time": self._now().isoformat(timespec="milliseconds"), "event": event, **fields}
+        now = datetime.now().astimezone().isoformat(timespec="milliseconds")
+        record = {"time": now, "event": event, **fields}
         # ASCII only: a surrogate from a file name cannot then fail the write.
         line = json.dumps(record, ensure_ascii=True, separators=(",", ":"), default=str).encode("ascii") + b"\n"
         self._lines.append(self._worker(lambda: self._append(line)))

@@ -297,7 +297,8 @@ class ProcessGroup:
     def on_gpu(self) -> tuple[int, ...]:
         """Return the PIDs of running members that have a GPU open, those with known memory first."""
         members = sorted(self.members, key=lambda member: not member.pinned.target.gpus)
-        return tuple(member.pid for member in members if member.pinned.is_on_gpu())
+        running = [member.pid for member in members if not member.pinned.has_exited()]
+        return tuple(pid for pid in running if self._pinner.is_on_gpu(pid))
 
     # -- check -----------------------------------------------------------------------------------------------------
 

@@ -189,10 +189,6 @@ class PinnedProcess:
             return Outcome(End.STUCK, seconds, sent)
         return Outcome(End.STOPPED if main in procfs.STOPPED and not killed else End.RUNNING, seconds, sent)
 
-    def is_on_gpu(self) -> bool:
-        """Return whether the process still runs and has a GPU device open; False where that cannot be read."""
-        return not self.has_exited() and self._pinner.is_on_gpu(self.target.pid)
-
     def ignores(self, sig: signal.Signals) -> bool:
         """Return whether the process ignores a signal; False where that cannot be read.
 

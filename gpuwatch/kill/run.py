@@ -69,9 +69,13 @@ def find_run(
     session keepers and other users' processes are left out, with all below them. `is_under_way` returns whether another
     session is ending a process (PID, start time): then the run is refused.
     """
-    search = _Search(pinner, target, snapshot, is_under_way)
+    search = _Search(pinner, target, snapshot)
     try:
-        return search.find()
+        run = search.find()
+        for member in run.members:
+            if member.pinned is not target and is_under_way(member.pinned.target.key):
+                raise _RefusedError(Refusal.UNDER_WAY, member.pid)
+        return run
     except BaseException as error:
         search.close()
         if isinstance(error, _RefusedError):
@@ -88,16 +92,9 @@ class _RefusedError(Exception):
 class _Search:
     """Search for the members of a run."""
 
-    def __init__(
-        self,
-        pinner: Pinner,
-        target: PinnedProcess,
-        snapshot: Snapshot,
-        is_under_way: Callable[[tuple[int, int]], bool],
-    ) -> None:
+    def __init__(self, pinner: Pinner, target: PinnedProcess, snapshot: Snapshot) -> None:
         self._pinner = pinner
         self._target = target
-        self._is_under_way = is_under_way
         self._known = find_targets(snapshot)
         self._job = self._known.get(target.target.key, target.target).job
         self._protected = {pinner.policy.pid, *procfs.find_ancestors(pinner.policy.pid, pinner.proc)}
@@ -116,16 +113,13 @@ class _Search:
             self._add(self._target)
         for pinned in self._find_by_key():
             self._add(pinned)
-        members = self._members.values()
-        for member in members:
-            if member.pinned is not self._target and self._is_under_way(member.pinned.target.key):
-                raise _RefusedError(Refusal.UNDER_WAY, member.pid)
+        members = tuple(self._members.values())
         used = {id(member.pinned) for member in members}
         for pinned in self._opened:
             if id(pinned) not in used:
                 pinned.close()
         key = self._job.key if self._job else f"{target.pid}:{target.process.start}"
-        return Run(tuple(members), key, tuple(sorted(self._left_out.items())))
+        return Run(members, key, tuple(sorted(self._left_out.items())))
 
     def close(self) -> None:
         """Close all handles except the target's."""

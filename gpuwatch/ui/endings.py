@@ -133,8 +133,8 @@ class Endings:
             self._app.notify(f"process {key[1]} is on no GPU any more", markup=False)
             return False
         if isinstance(self._ender, DemoEnder):
-            run = [one for one in targets.values() if whole_run and one.job and one.job == target.job]
-            self._notify(target.pid, self._ender.end(run or [target]))
+            run = [one for one in targets.values() if one.job and target.job and one.job.key == target.job.key]
+            self._notify(target.pid, self._ender.end(run if whole_run and run else [target]))
             return True
         unlisted = "unlisted: it has a GPU open, the driver does not list it"
         held = held_by(key[1:], frame, key[0])

@@ -291,11 +291,11 @@ def test_what_cannot_be_read_any_more_is_not_known_to_ignore_hold_or_run(tmp_pat
         processes.add(7)
         pinner = processes.pinner()
         process = pinned(pinner, a_target(7, HEAD, command="python 7.py"))
-        assert process.is_on_gpu()
+        assert pinner.is_on_gpu(7)
         for file in ("status", "stat"):
             (processes.proc / "7" / file).write_text("nonsense")
         assert not process.ignores(signal.SIGINT)
-        assert not process.is_on_gpu()
+        assert not pinner.is_on_gpu(7)
         assert not pinner.is_running(7, HEAD)
         assert pinner.find_uids(7) == set()
         assert process.read_outcome(1.0, signal.SIGKILL).end is End.RUNNING
