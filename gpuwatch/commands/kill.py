@@ -398,7 +398,7 @@ class KillCommand:
 
     def _name(self, group: ProcessGroup) -> str:
         if group.chosen.key:
-            return f"run of PID {group.target.pid} ({len(group.members)} processes)"
+            return f"run of PID {group.target.pid} ({len(group.targets)} processes)"
         return f"PID {group.target.pid}"
 
     def _step(self, seconds: float = _STEP) -> None:

@@ -27,7 +27,7 @@ from gpuwatch import procfs
 from gpuwatch.kill.memory import MEMORY_SECONDS, FreedMemory
 from gpuwatch.kill.outcome import End, Outcome, Refused, merge_outcomes
 from gpuwatch.kill.pinned import KillTarget, PinnedProcess, Pinner, refuse_owner
-from gpuwatch.kill.run import Member, Run, find_run
+from gpuwatch.kill.run import Member, PinnedRun, find_run
 from gpuwatch.model import Snapshot
 from gpuwatch.units import long_duration
 
@@ -127,9 +127,9 @@ class ProcessGroup:
         self.refused = False
         self.warnings: tuple[str, ...] = ()
         self.whole_run = whole_run
-        self.alone = self.chosen = Run()
+        self.alone = self.chosen = PinnedRun()
         """Process alone, and what is chosen to be ended; empty until they were checked."""
-        self.run: Run | None = None
+        self.run: PinnedRun | None = None
         """Run of the process; None where it has no other process."""
         self.ignores_interrupt = False
         """Whether the process ignores SIGINT."""
@@ -173,14 +173,9 @@ class ProcessGroup:
         return self.outcome is not None and self.outcome.over and not self._open()
 
     @property
-    def members(self) -> tuple[Member, ...]:
-        """Processes that are ended, in the order of their signals."""
-        return self.chosen.members
-
-    @property
     def targets(self) -> tuple[KillTarget, ...]:
-        """The processes as they were on screen."""
-        return tuple(member.pinned.target for member in self.members)
+        """Processes that are ended, as they were on screen, in the order of their signals."""
+        return tuple(member.pinned.target for member in self.chosen.members)
 
     def has(self, process: tuple[int, int]) -> bool:
         """Return whether a process (PID, start time) is being ended with this group now."""
@@ -189,7 +184,7 @@ class ProcessGroup:
     @property
     def left(self) -> int:
         """Number of processes that have not ended."""
-        return sum(not member.exited for member in self.members)
+        return sum(not member.exited for member in self.chosen.members)
 
     @property
     def choices(self) -> tuple[KillChoice, ...]:
@@ -213,7 +208,7 @@ class ProcessGroup:
     @property
     def sentence(self) -> str:
         """Sentence about the present state; empty while it asks for the first time."""
-        total, seconds = len(self.members), max(0, math.ceil(self._deadline - self._clock()))
+        total, seconds = len(self.chosen.members), max(0, math.ceil(self._deadline - self._clock()))
         count = f"; {total - self.left} of {total} exited, {self.left} still running" if total > 1 else ""
         if self.state is KillState.CHECKING:
             return "making sure that it is still this process …"
@@ -296,7 +291,7 @@ class ProcessGroup:
 
     def on_gpu(self) -> tuple[int, ...]:
         """Return the PIDs of running members that have a GPU open, those with known memory first."""
-        members = sorted(self.members, key=lambda member: not member.pinned.target.gpus)
+        members = sorted(self.chosen.members, key=lambda member: not member.pinned.target.gpus)
         running = [member.pid for member in members if not member.pinned.has_exited()]
         return tuple(pid for pid in running if self._pinner.is_on_gpu(pid))
 
@@ -304,7 +299,7 @@ class ProcessGroup:
 
     def _check(
         self, has_run: bool, is_under_way: Callable[[tuple[int, int]], bool]
-    ) -> tuple[PinnedProcess | Refused, Run | Refused | None, str | None]:
+    ) -> tuple[PinnedProcess | Refused, PinnedRun | Refused | None, str | None]:
         pinned = self._pinner.pin(self.target)
         if isinstance(pinned, Refused):
             return pinned, None, None
@@ -322,8 +317,8 @@ class ProcessGroup:
             owner = "" if policy.read_only else refuse_owner(self.target, policy.may_end)
             self._refuse(owner or pinned.sentence)
             return
-        self.alone = Run((Member(pinned),))
-        self.run = run if isinstance(run, Run) and len(run.members) > 1 else None
+        self.alone = PinnedRun((Member(pinned),))
+        self.run = run if isinstance(run, PinnedRun) and len(run.members) > 1 else None
         self._take(whole_run=self.whole_run)
         if isinstance(run, Refused) and self.whole_run:
             self._pinner.record_refusal(self.target, run)
@@ -338,8 +333,8 @@ class ProcessGroup:
         """Choose the process alone, or its whole run."""
         self.whole_run = whole_run
         self.chosen = self.run if self.run and whole_run else self.alone
-        self._by_pid = {member.pid: member for member in self.members}
-        self.ignores_interrupt = self.members[0].pinned.ignores(signal.SIGINT)
+        self._by_pid = {member.pid: member for member in self.chosen.members}
+        self.ignores_interrupt = self.chosen.members[0].pinned.ignores(signal.SIGINT)
 
     def _refuse(self, sentence: str) -> None:
         self.refused = True
@@ -361,7 +356,7 @@ class ProcessGroup:
         self._memory = FreedMemory(self._latest, {target.pid for target in self.targets}, gpus)
         self._first = now
         self._first_ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
-        for member in self.members:
+        for member in self.chosen.members:
             if not member.above:
                 self._descendants |= procfs.find_descendants(member.pid, self._pinner.proc)
             stat = procfs.find_stat(member.pid, self._pinner.proc)
@@ -392,7 +387,7 @@ class ProcessGroup:
                 self._memory_until = now + MEMORY_SECONDS
 
     def _open(self) -> list[Member]:
-        return [member for member in self.members if member.outcome is None]
+        return [member for member in self.chosen.members if member.outcome is None]
 
     def _is_due(self, member: Member, now: float) -> bool:
         above = self._by_pid.get(member.above)
@@ -436,7 +431,7 @@ class ProcessGroup:
         return member.pinned.read_outcome(seconds, self.sent or signal.SIGTERM)
 
     def _merge_outcomes(self, now: float) -> Outcome:
-        each = [(member.pid, member.outcome or self._read_outcome(member, now)) for member in self.members]
+        each = [(member.pid, member.outcome or self._read_outcome(member, now)) for member in self.chosen.members]
         return merge_outcomes(each, self._find_started() if self.chosen.key and not self._open() else ())
 
     # -- what is left ----------------------------------------------------------------------------------------------
@@ -471,5 +466,5 @@ class ProcessGroup:
             parent = procfs.find_stat(stat.ppid, proc)
             if stat.session in self._sessions and (parent is None or parent.session not in self._sessions):
                 found.add(pid)
-        found -= {*(member.pid for member in self.members), *dict(self.chosen.left_out)}
+        found -= {*(member.pid for member in self.chosen.members), *dict(self.chosen.left_out)}
         return tuple(pid for pid in sorted(found) if self._pinner.find_uids(pid) == {self._pinner.policy.may_end})

@@ -47,7 +47,7 @@ class Member(msgspec.Struct):
         return self.ended is not None or (self.outcome is not None and self.outcome.over)
 
 
-class Run(msgspec.Struct, frozen=True):
+class PinnedRun(msgspec.Struct, frozen=True):
     """Processes that are ended together, all pinned, the head first."""
 
     members: tuple[Member, ...] = ()
@@ -62,7 +62,7 @@ def find_run(
     target: PinnedProcess,
     snapshot: Snapshot,
     is_under_way: Callable[[tuple[int, int]], bool] = lambda process: False,
-) -> Run | Refused:
+) -> PinnedRun | Refused:
     """Pin all processes of the run of a pinned process, which is one of them; it stays open after a refusal.
 
     Its head is the one that the snapshot names, where that is above the process, else the process itself. Shells,
@@ -80,6 +80,7 @@ def find_run(
         search.close()
         if isinstance(error, _RefusedError):
             return error.refused
+        target.close()
         raise
 
 
@@ -102,7 +103,7 @@ class _Search:
         self._left_out: dict[int, str] = {}
         self._opened: list[PinnedProcess] = []
 
-    def find(self) -> Run:
+    def find(self) -> PinnedRun:
         """Find and pin the members; raises _RefusedError."""
         target = self._target.target
         head = self._find_head()
@@ -119,7 +120,7 @@ class _Search:
             if id(pinned) not in used:
                 pinned.close()
         key = self._job.key if self._job else f"{target.pid}:{target.process.start}"
-        return Run(members, key, tuple(sorted(self._left_out.items())))
+        return PinnedRun(members, key, tuple(sorted(self._left_out.items())))
 
     def close(self) -> None:
         """Close all handles except the target's."""

@@ -11,7 +11,7 @@ import pytest
 
 from gpuwatch import procfs
 from gpuwatch.kill.pinned import PinnedProcess
-from gpuwatch.kill.run import Run, find_run
+from gpuwatch.kill.run import PinnedRun, find_run
 from tests.support import builders
 from tests.support.families import Family, Member, family
 from tests.support.killing import POLICY, a_pinner, a_target
@@ -40,7 +40,7 @@ def taken(tree: Family, folder: Path, target: str, on_gpu: Collection[str] = BOT
         pinned = pinner.pin(a_target(pid, procfs.read_stat(pid).start_ticks, ME))
         assert isinstance(pinned, PinnedProcess), pinned.sentence
         run = find_run(pinner, pinned, snapshot)
-    assert isinstance(run, Run), run.sentence
+    assert isinstance(run, PinnedRun), run.sentence
     names = {pid: name for name, pid in tree.pids.items()}
     found = {names[member.pid] for member in run.members}
     for member in run.members:

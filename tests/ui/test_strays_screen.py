@@ -17,6 +17,7 @@ from textual.pilot import Pilot
 
 from gpuwatch.analysis.strays import NONE
 from gpuwatch.history import Idle
+from gpuwatch.kill.demo import DemoEnder
 from gpuwatch.kill.pinned import Pinner
 from gpuwatch.model import Job, Reason, Snapshot, Surroundings
 from gpuwatch.monitor import Frame
@@ -164,6 +165,24 @@ async def test_what_signals_real_processes_ends_nothing_of_a_demo(tmp_path: Path
             await told_to_end(pilot)
             await fed(app, pilot, demo, lambda: "not ended: demo: its processes are not real" in text(app))
         assert one.alive()
+
+
+async def test_in_the_demo_rows_are_removed_and_nothing_is_signalled() -> None:
+    removed: list[int] = []
+    ender = DemoEnder(removed.append, ME)
+    with GpuHolder() as one, GpuHolder() as two:
+        seen = framed(replace(a_frame(one, two).snapshot, demo=True))
+        async with running(seen, (160, 50), helpers=Helpers(killer=lambda: ender)) as (app, pilot):
+            await pilot.press("K")
+            await until(pilot, lambda: "demo: nothing was signalled; its row is removed" in toasts(app))
+            await opened(app, pilot)
+            await pilot.press("space", "down")
+            await told_to_end(pilot)
+            await until(pilot, lambda: "demo: nothing was signalled; 2 rows are removed" in toasts(app))
+        assert len(removed) == 3
+        assert set(removed) == {one.pid, two.pid}
+        assert one.alive()
+        assert two.alive()
 
 
 async def test_the_process_list_and_the_gpu_say_it_too() -> None:

@@ -54,7 +54,7 @@ class ChoiceButton(Widget, can_focus=True):
         Binding("enter", "press", "choose", id="dialog.choose", tooltip="Press the marked button"),
     ]
 
-    class Pressed(Message):
+    class Picked(Message):
         def __init__(self, button: ChoiceButton) -> None:
             self.button = button
             self.choice = button.choice
@@ -80,7 +80,7 @@ class ChoiceButton(Widget, can_focus=True):
         return len(self._text) + 2
 
     def action_press(self) -> None:
-        self.post_message(self.Pressed(self))
+        self.post_message(self.Picked(self))
 
     def on_click(self, event: events.Click) -> None:
         event.stop()
@@ -223,7 +223,7 @@ class ConfirmDialog(Dialog[KillChoice]):
     def buttons(self) -> Sequence[ChoiceButton]:
         return [ChoiceButton(choice, choice.label(self._count), self.glyphs) for choice in CONFIRM]
 
-    def on_choice_button_pressed(self, message: ChoiceButton.Pressed) -> None:
+    def on_choice_button_picked(self, message: ChoiceButton.Picked) -> None:
         message.stop()
         self.dismiss(message.choice)
 
@@ -397,7 +397,7 @@ class EndDialog(Dialog[None]):
         again = [button for button in self._buttons if button.choice in kept]
         self.set_focus((again or self._buttons)[0])
 
-    def on_choice_button_pressed(self, message: ChoiceButton.Pressed) -> None:
+    def on_choice_button_picked(self, message: ChoiceButton.Picked) -> None:
         message.stop()
         # A key may be quicker than the screen: what a button did not say yet is not what was chosen with it.
         if message.button in self._buttons and self._offered == self._offer():
