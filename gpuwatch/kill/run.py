@@ -67,7 +67,7 @@ def find_run(
 
     Its head is the one that the snapshot names, where that is above the process, else the process itself. Shells,
     session keepers and other users' processes are left out, with all below them. `is_under_way` returns whether another
-    session is ending a process (PID, start time): then the run is refused.
+    group has a process (PID, start time): then the run is refused.
     """
     search = _Search(pinner, target, snapshot)
     try:

@@ -645,7 +645,7 @@ class GpuwatchApp(App[int]):
             self.need_endings().open(key, self.newest, whole_run=whole_run)
 
     def need_endings(self) -> Endings:
-        """Return the sessions that end processes, made at the first call; requires `may_end`."""
+        """Return the groups that are ended, made at the first call; requires `may_end`."""
         if self.endings is None:
             from gpuwatch.ui.endings import Endings
 
