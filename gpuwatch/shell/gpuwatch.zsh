@@ -140,6 +140,7 @@ _shtab_gpuwatch_kill_options=(
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--ascii[print only ASCII characters]"
   "--signal[INT, TERM or KILL (default\: TERM)]:NAME:(INT TERM KILL)"
+  "--start[end the PID only if it started then, in clock ticks since boot\: \`start\` of a process in --json]:TICKS:"
   "--job[the whole run that it belongs to\: launcher, ranks, workers]"
   "--yes[do not ask]"
   "--allow-root-kill[let root end processes\: its own, under sudo those of the caller]"
