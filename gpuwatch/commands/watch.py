@@ -242,7 +242,7 @@ CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130, signal.SIGHUP: 129}
 _CLOSING: Final = 0.9
 """Seconds for the sinks to finish; with all other work the program ends within 2 s."""
 _LOOK: Final = 5.0
-"""Seconds between two checks that the watch thread still runs, without a signal."""
+"""Seconds between two checks that the monitor still runs, without a signal."""
 _LAST_WORDS: Final = 0.2
 """Seconds that the watch, and each of stdout and stderr, has to finish."""
 
@@ -324,7 +324,7 @@ def _signals() -> Iterator[SimpleQueue[signal.Signals | None]]:
 
 
 class _Output:
-    """Output of the watch thread's frames; the main thread waits for signals in `serve`."""
+    """Output of the monitor's frames; the main thread waits for signals in `serve`."""
 
     def __init__(self, args: argparse.Namespace, config: Config, signals: SimpleQueue[signal.Signals | None]) -> None:
         self.store = ""
@@ -341,7 +341,7 @@ class _Output:
         self._terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
 
     def publish(self, frame: Frame) -> None:
-        """Print the changes and troubles of a frame; from the watch thread."""
+        """Print the changes and troubles of a frame; in the thread of the monitor."""
         for words in self._troubles.find(frame):
             self.warn(words)
         state = frame.snapshot.state

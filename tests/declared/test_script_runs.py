@@ -12,7 +12,7 @@ from tests.support.scanning import CERTAIN, LIKELY, LIMIT, TF, read
 
 
 def under(template: str) -> list[Confidence]:
-    """ScriptContents a source with a candidate in the place of HERE, indented as it stands."""
+    """Read a source with a candidate in the place of HERE, indented as it stands."""
     return [candidate.confidence for candidate in read(template.replace("HERE", LIMIT)).candidates]
 
 
