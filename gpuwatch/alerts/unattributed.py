@@ -172,7 +172,11 @@ def _candidates(gpu: Gpu, snapshot: Snapshot, gap: int) -> Iterator[Cause | None
     yield _unlisted(gpu, snapshot)
     yield _mps(gpu, snapshot, elsewhere=True)
     held = {one.pid for one in gpu.holdings}
-    ending = [one.pid for one in snapshot.processes if one.pid in held and _is_ending(one)]
+    ending = [
+        one.pid
+        for one in snapshot.processes
+        if one.pid in held and (one.presence is Presence.GONE or one.state in ("zombie", "dead"))
+    ]
     if ending:
         words = f"PID {ending[0]} has ended and is still being cleaned up: the driver gives its memory back bit by bit"
         settle = "wait some seconds; where it stays, see who else has the GPU open"
@@ -283,10 +287,6 @@ def _is_under(pid: int, above: Mapping[int, int | None], listed: set[int]) -> bo
         seen.add(parent)
         parent = above.get(parent)
     return False
-
-
-def _is_ending(process: Process) -> bool:
-    return process.presence is Presence.GONE or process.state in ("zombie", "dead")
 
 
 # -- words --------------------------------------------------------------------------------------------------------

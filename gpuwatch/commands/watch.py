@@ -116,13 +116,9 @@ class Printer:
                 rest = rest[os.write(self._descriptor, rest) :]
                 self._torn = bool(rest)
                 continue
-            _wait_for_room(self._descriptor)
-
-
-def _wait_for_room(descriptor: int) -> None:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLOUT)
-    poll.poll()
+            poll = select.poll()
+            poll.register(self._descriptor, select.POLLOUT)
+            poll.poll()
 
 
 _ENDED: Final = "✓"
@@ -350,7 +346,7 @@ class _Output:
             self.warn(greeting(frame, self.store))
         for event in self._changes.find(frame):
             if self._args.json:
-                self._out.put(_record(event))
+                self._out.put(msgspec.json.encode({"at": event.at, "event": event.kind, "alert": event.alert}).decode())
             elif not self._args.quiet:
                 self._out.put(self._console.format_line(self._lines.format(event)))
         if self._out.broken and not self._warned and not self._args.quiet:
@@ -400,11 +396,6 @@ class _Output:
         """Print the waiting lines."""
         for printer in (self._out, self._err):
             printer.close(_LAST_WORDS)
-
-
-def _record(event: Change) -> str:
-    """Return an event as one JSON object."""
-    return msgspec.json.encode({"at": event.at, "event": event.kind, "alert": event.alert}).decode()
 
 
 def _printer(stream: TextIO | None) -> Printer:
