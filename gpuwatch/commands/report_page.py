@@ -24,8 +24,8 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.commands.console import Column
 from gpuwatch.commands.events import EventRow, events_rows
-from gpuwatch.commands.report import MOST, SUMS, WHO, format_hours, total_cells, usage_notes
 from gpuwatch.commands.report_charts import OTHERS, SIGNS, SLOTS, UNSEEN, Bar, Chart, render_chart
+from gpuwatch.commands.report_formats import MOST, SUMS, WHO, format_hours, total_cells, usage_notes
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.minute import Minute
 from gpuwatch.recorder.minutes import read_minutes
