@@ -68,11 +68,11 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
 
 def _main_html(args: argparse.Namespace, since: float, now: float) -> int:
     try:
-        from gpuwatch.commands import report_page  # 0.4 s, for matplotlib, which is optional
+        from gpuwatch.commands import report_page  # 0.5 s, for matplotlib and jinja2, which are optional
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "gpuwatch":
             raise
-        raise UsageError("--html needs matplotlib: pip install '.[html]' in the clone of gpuwatch") from None
+        raise UsageError("--html needs matplotlib and jinja2: pip install '.[html]' in the clone of gpuwatch") from None
 
     path = Path(args.html)
     report_page.check_target(path)
