@@ -416,8 +416,11 @@ def check_target(path: Path) -> int:
     """Return the permissions for a page; raises UsageError where something else than a page of gpuwatch is there."""
     try:
         found = path.lstat()
-        is_own = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
-        if not is_own or path.read_bytes()[: len(START)] not in (b"", START.encode()):
+        begun = b"something else"
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+            with path.open("rb") as file:
+                begun = file.read(len(START))
+        if begun not in (b"", START.encode()):
             raise UsageError(f"--html: {clean(str(path))} is there, and is no page of yours; choose another name")
     except FileNotFoundError:
         return 0o600
