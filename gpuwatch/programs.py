@@ -302,7 +302,7 @@ def is_boundary(name: str) -> bool:
 
 
 def is_monitor(name: str) -> bool:
-    """Return whether a program only calls the driver: a monitor, an exporter, a display server."""
+    """Return whether a program only calls the driver, or keeps it loaded: a monitor, an exporter, a display server."""
     return name in MONITORS or name.startswith("dcgm") or name.endswith("exporter")
 
 

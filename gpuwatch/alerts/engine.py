@@ -191,7 +191,9 @@ class Engine:
                 found = list(rule.find(context))
             except Exception as error:  # noqa: BLE001 - whatever is wrong with one rule, the others go on
                 failing.add(rule.name)
-                yield TROUBLE, _failure(rule.name, error)
+                words = text.clean(f"the rule {rule.name} failed: {type(error).__name__}: {error}", limit=300)
+                level = Severity.WARNING
+                yield TROUBLE, Observation(subject=rule.name, level=level, keeps=level, raise_after=1, title=words)
                 continue
             for seen in found:
                 yield rule.name, seen
@@ -224,11 +226,6 @@ class Engine:
 
 def _sorted(alerts: Iterable[Alert]) -> tuple[Alert, ...]:
     return tuple(sorted(alerts, key=lambda alert: alert.weight))
-
-
-def _failure(rule: str, error: Exception) -> Observation:
-    words = text.clean(f"the rule {rule} failed: {type(error).__name__}: {error}", limit=300)
-    return Observation(subject=rule, level=Severity.WARNING, keeps=Severity.WARNING, raise_after=1, title=words)
 
 
 def _is_over(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> bool:

@@ -13,7 +13,6 @@ from gpuwatch.model import (
     Basis,
     Container,
     Declaration,
-    Declared,
     Gpu,
     Job,
     Kind,
@@ -67,7 +66,11 @@ def explain_process(process: Process, snapshot: Snapshot, allowances: Allowances
     if declared is None:
         found.append(Point("declared", "not known: it was not read"))
     else:
-        found += _read(declared)
+        if declared.knowledge is not Knowledge.READ or declared.incomplete:
+            words = declared.words or declared.knowledge.value
+            found.append(Point("not read", words, "it may have declared more than is shown"))
+        elif declared.words:
+            found.append(Point("read", declared.words))
         if declared.frameworks:
             together = "exchanges data between GPUs, which takes buffers of its own" if declared.collective else ""
             found.append(Point("uses", ", ".join(declared.frameworks), together))
@@ -101,13 +104,6 @@ def _names(gpus: Iterable[Gpu]) -> Mapping[str, str]:
         for instance in gpu.instances:
             names[instance.uuid] = f"MIG {instance.gpu_instance}/{instance.compute_instance} of GPU {gpu.index}"
     return names
-
-
-def _read(declared: Declared) -> Iterator[Point]:
-    if declared.knowledge is not Knowledge.READ or declared.incomplete:
-        yield Point("not read", declared.words or declared.knowledge.value, "it may have declared more than is shown")
-    elif declared.words:
-        yield Point("read", declared.words)
 
 
 def device_map(visible: Visible, names: Mapping[str, str]) -> str:

@@ -218,12 +218,8 @@ def _number(get: Callable[[Person], float | None]) -> Callable[[Person], SortVal
     return key
 
 
-def _user(person: Person) -> SortValue:
-    return (person.uid is None, person.name.casefold())
-
-
 SORTS: Final[dict[str, tuple[str, Callable[[Person], SortValue]]]] = {
-    "user": ("user", _user),
+    "user": ("user", lambda person: (person.uid is None, person.name.casefold())),
     "gpus": ("number of GPUs", _number(lambda one: len(one.gpus))),
     "memory": ("memory", _number(lambda one: one.memory)),
     "share": ("share of all GPU memory", _number(lambda one: one.share)),

@@ -1,4 +1,4 @@
-"""Assembly of the dashboard: the watch thread, the sinks, and the app with its options and helpers."""
+"""Assembly of the dashboard: the monitor, the sinks, and the app with its options and helpers."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -78,7 +78,7 @@ def recorded_store(recording: Recording) -> Iterator[Path]:
         for alert in events.values():
             owners = frozenset(uids[name] for name in alert.owners if name in uids)
             batch.events[alert.id] = Owned(alert, owners, frozenset())
-        gaps = _gaps(starts)
+        gaps = [Gap(one + MINUTE, other) for one, other in pairwise(starts) if other - one - MINUTE >= UNWATCHED]
         store = Store(path)
         store.write(lambda connection: write_events(connection, events.values(), gaps, recording.last))
         store.write(lambda connection: write_usage(connection, batch, boot=""))
@@ -110,8 +110,3 @@ def _uid(owner: str) -> int | None:
     if owner == "user:?":
         return NOBODY
     return int(number) if number.isascii() and number.isdigit() and len(number) < 12 else None
-
-
-def _gaps(starts: Sequence[float]) -> list[Gap]:
-    """Return the gaps between minutes, given their starts."""
-    return [Gap(one + MINUTE, other) for one, other in pairwise(starts) if other - one - MINUTE >= UNWATCHED]

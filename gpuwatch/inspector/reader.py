@@ -300,7 +300,10 @@ def _read_ancestors(pid: int, uid: int, proc: Path, known: dict[int, Ancestor]) 
     found: list[RelatedProcess] = []
     while pid > 0 and len(found) < _MOST_ANCESTORS:
         try:
-            one = known[pid] = known.get(pid) or _read_ancestor(pid, proc)
+            if pid not in known:
+                stat, owner = procfs.read_stat(pid, proc), procfs.read_owner(pid, proc)
+                known[pid] = Ancestor(_related(pid, stat, _read_environ(pid, proc, stat), proc), owner.uid)
+            one = known[pid]
         except (OSError, ValueError):  # it has ended: the present parent has not started the process below
             break
         if one.uid != uid:
@@ -308,11 +311,6 @@ def _read_ancestors(pid: int, uid: int, proc: Path, known: dict[int, Ancestor]) 
         found.append(one.process)
         pid = one.process.parent
     return tuple(found)
-
-
-def _read_ancestor(pid: int, proc: Path) -> Ancestor:
-    stat, owner = procfs.read_stat(pid, proc), procfs.read_owner(pid, proc)
-    return Ancestor(_related(pid, stat, _read_environ(pid, proc, stat), proc), owner.uid)
 
 
 def _related(pid: int, stat: procfs.Stat, block: bytes | Unread, proc: Path) -> RelatedProcess:

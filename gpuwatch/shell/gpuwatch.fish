@@ -197,7 +197,7 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using config' -l config -xka "(__fish_c
 complete -c gpuwatch -n '_shtab_gpuwatch_using config' -l ascii -d 'print only ASCII characters'
 complete -c gpuwatch -n '_shtab_gpuwatch_using config' -l show -d 'every key, its value, and where it comes from'
 complete -c gpuwatch -n '_shtab_gpuwatch_using config' -l init -d 'write a commented file; never over one that is there'
-complete -c gpuwatch -n '_shtab_gpuwatch_using config' -l check -d 'read the files and list their mistakes'
+complete -c gpuwatch -n '_shtab_gpuwatch_using config' -l check -d 'read the files and name the first mistake'
 complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a doctor -d 'Check the driver, permissions, terminal and files, and say how to mend what is wrong.'
 complete -c gpuwatch -n '_shtab_gpuwatch_using doctor' -s h -l help -d 'show this help message and exit'
 complete -c gpuwatch -n '_shtab_gpuwatch_using doctor' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'

@@ -80,7 +80,7 @@ _shtab_gpuwatch_config_options=(
   "--ascii[print only ASCII characters]"
   "--show[every key, its value, and where it comes from]"
   "--init[write a commented file\; never over one that is there]"
-  "--check[read the files and list their mistakes]"
+  "--check[read the files and name the first mistake]"
 )
 
 # guard to ensure default positional specs are added only once per session

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class NewFrame(Message):
-    """Message: a new frame from the watch thread. A slow dashboard skips frames, but none in which an alert ended."""
+    """Message: a new frame from the monitor. A slow dashboard skips frames, but none in which an alert ended."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
@@ -190,7 +190,7 @@ def _enable_collector() -> None:
 
 
 class GpuwatchApp(App[int]):
-    """Textual application of the dashboard. Frames are `NewFrame` messages, from the watch thread or from a test."""
+    """Textual application of the dashboard. Frames are `NewFrame` messages, from the monitor or from a test."""
 
     TITLE = "gpuwatch"
     CSS_PATH = "gpuwatch.tcss"

@@ -16,7 +16,7 @@ LIMIT = "c.gpu_options.per_process_gpu_memory_fraction = 0.4"
 
 
 def read(source: str, before: str = "") -> ScriptContents:
-    """ScriptContents a source, which must be one that Python can read."""
+    """Read a source, which must be one that Python can read."""
     found = read_script(before + textwrap.dedent(source), "train.py")
     assert not found.error
     return found
