@@ -170,14 +170,6 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def whole_parser() -> argparse.ArgumentParser:
-    """Return the parser with the arguments of all commands, for the completions and the man page."""
-    top = parser()
-    for name, one in commands_of(top).items():
-        _import(name).add_arguments(one)
-    return top
-
-
 def commands_of(top: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
     """Return the parser of each command."""
     (commands,) = (action.choices for action in top._actions if isinstance(action.choices, dict))

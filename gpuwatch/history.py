@@ -437,7 +437,6 @@ class GpuView(NamedTuple):
     """History of one GPU, for readers."""
 
     utilization: Points = _GAP
-    memory: Points = _GAP
     records: Mapping[Owner, HoldingRecord] = MappingProxyType({})
     trend: Trend | None = None
     xids: XidCounts = MappingProxyType({})
@@ -477,10 +476,6 @@ class HistoryView:
         the next sample, for two intervals at most.
         """
         return self._gpus.get(gpu_key, _NO_GPU).utilization
-
-    def memory(self, gpu_key: str) -> Points:
-        """Return the used memory of the last minute in bytes, like `utilization`, but with maxima in place of means."""
-        return self._gpus.get(gpu_key, _NO_GPU).memory
 
     def idle(self, gpu_key: str, pid: int, start: int) -> Idle | None:
         """Return how long a process has not run on a GPU; None where that is not known.
@@ -625,7 +620,6 @@ class _GpuHistory:
                 self._complete = (gpu, snapshot)
 
     def view(self, key: str, timeline: Timeline) -> GpuView:
-        utilization, used = (timeline.last_minute(Key(key, "", one)) for one in (Metric.UTILIZATION, Metric.USED))
-        errors = self._errors
+        utilization, errors = timeline.last_minute(Key(key, "", Metric.UTILIZATION)), self._errors
         records, trend = self._holdings.records, self._growth.trend
-        return GpuView(utilization, used, records, trend, errors.xids, errors.ecc, self._complete, self._throttles)
+        return GpuView(utilization, records, trend, errors.xids, errors.ecc, self._complete, self._throttles)

@@ -66,6 +66,8 @@ class Confidence(StrEnum):
     STALE = "stale"
     """The file was edited after the process started."""
     GUESS = "guess"
+    POSSIBLE = "possible"
+    """It depends on a condition that is not known to hold: it is no limit, and raises no alert."""
 
 
 class Order(StrEnum):
@@ -131,6 +133,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Whether its GPU is a guess, because CUDA's order of the GPUs is one (`heuristic`)."""
     undecided: bool = False
     """It may limit the process; but whether it does, to what, or on which GPU is known only at run time."""
+    condition: str = ""
+    """Condition of a `possible` declaration: "if `args.cap`". It quotes the script, cleaned and shortened."""
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -177,7 +181,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     words: str = ""
     """Parts that could not be read, and why; empty if everything was read."""
     incomplete: bool = False
-    """Some modules of its script were not read; they may declare more."""
+    """Some code of its program was not read, or what its script loads; `words` has which. It may declare more."""
     frameworks: tuple[str, ...] = ()
     """Names of the frameworks that it uses: `JAX`; empty if none is known."""
     visible: Visible | None = None
@@ -378,7 +382,8 @@ class Presence(StrEnum):
 
     SEEN = "seen"
     GONE = "gone"
-    """It has ended: NVML lists it, and the kernel has no such process."""
+    """It has ended: NVML lists it, and the kernel has no such process. Its facts are those that were read while it
+    ran; none where gpuwatch was started later."""
     HIDDEN = "hidden"
     """/proc is mounted with hidepid: it may exist, and gpuwatch may not see it."""
     ELSEWHERE = "other namespace"
@@ -430,8 +435,8 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     memory: Reading = Reason.NO_SAMPLE
     """Bytes. Unsupported on WSL and on some MIG and vGPU set-ups."""
     sm: Reading = Reason.NO_SAMPLE
-    """Percent of the time since the last sample, but at least of the last 1.25 s, in which its kernels ran; 0 is a
-    measured value. All processes of a GPU together have at most 100."""
+    """Percent of the time since the last sample, but at least of the last 1.25 s, in which its kernels ran, as NVML has
+    it; 0 is a measured value. The values of a GPU's processes may add up to more than 100."""
     memory_utilization: Reading = Reason.NO_SAMPLE
     """Percent of the same time in which it read or wrote memory."""
     encoder: Reading = Reason.NO_SAMPLE
@@ -637,6 +642,11 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> tuple[int, int]:
         """Identity of this process on its host: PID and start time."""
         return (self.pid, self.start)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all its threads have ended; the driver may go on listing it."""
+        return self.presence is Presence.GONE or self.state in ("zombie", "dead")
 
 
 class Unlisted(msgspec.Struct, frozen=True, kw_only=True):

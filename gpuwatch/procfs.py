@@ -72,7 +72,9 @@ THREADS_MAX = 64
 _STARTERS_MAX = 1024
 """Threads of a process whose children are read, at most; a training has some hundred threads."""
 
-_TOP = os.sysconf("SC_PAGESIZE") + 8192
+_PAGE = os.sysconf("SC_PAGESIZE")
+
+_TOP = _PAGE + 8192
 """Bytes from the end of the environment to the top of the memory without address randomization, at most: a guard page,
 and the path of the program (PATH_MAX). With it they are GiBs apart: one in a million is within these bytes."""
 
@@ -87,7 +89,7 @@ _DESCENDANTS_MAX = 4096
 
 
 class Stat(NamedTuple):
-    """Fields of /proc/PID/stat: times in clock ticks (`start_ticks` since boot), `rss` in pages."""
+    """Fields of /proc/PID/stat: times in clock ticks, `start_ticks` since boot."""
 
     comm: bytes
     state: str
@@ -101,7 +103,6 @@ class Stat(NamedTuple):
     used: int
     """CPU time, in the program and in the kernel for it."""
     start_ticks: int
-    rss: int
     environ_end: int
     """End address of the environment; 0 where there is none (the process has ended, is in execve(2), or is a kernel
     thread), and where it is not readable."""
@@ -130,6 +131,11 @@ class Stat(NamedTuple):
         return f"{binascii.crc32(b'%d %d' % (self.start_code, self.start_stack)):08x}"
 
     @property
+    def is_ending(self) -> bool:
+        """Whether the first thread has ended or is ending: then it has no command line, environment and addresses."""
+        return self.state in DEAD or bool(self.flags & PF_EXITING)
+
+    @property
     def kernel_thread(self) -> bool:
         """Whether it is a kernel thread, which no signal ends."""
         return bool(self.flags & PF_KTHREAD)
@@ -156,7 +162,6 @@ def parse_stat(raw: bytes) -> Stat:
         flags=int(fields[6]),
         used=int(fields[11]) + int(fields[12]),
         start_ticks=int(fields[19]),
-        rss=int(fields[21]),
         environ_end=int(fields[48]) if len(fields) > 48 else 0,
         waited=int(fields[13]) + int(fields[14]),
         start_code=int(fields[23]) if len(fields) > 23 else 0,
@@ -278,6 +283,22 @@ def read_stat(pid: int, proc: Path = PROC) -> Stat:
         return parse_stat(os.read(descriptor, _LONGEST_STAT))  # the kernel hands it out whole (single_open)
     finally:
         os.close(descriptor)
+
+
+def read_rss(pid: int, proc: Path = PROC) -> int:
+    """Return the resident memory of a process in bytes, from /proc/PID/statm; 0 where its first thread has ended.
+
+    The value in /proc/PID/stat lacks what each CPU has counted and not added up yet; newer kernels add it up for statm
+    (`task_statm` in fs/proc/task_mmu.c, commit 82241a83cd15). Raises `OSError` (see `GONE`) or `ValueError`.
+    """
+    descriptor = os.open(f"{proc}/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fields = os.read(descriptor, _LONGEST_STAT).split()
+    finally:
+        os.close(descriptor)
+    if len(fields) < 2:
+        raise ValueError(f"/proc/PID/statm: {len(fields)} fields, at least 2 expected")
+    return int(fields[1]) * _PAGE
 
 
 def find_stat(pid: int, proc: Path = PROC, start_ticks: int | None = None) -> Stat | None:

@@ -302,7 +302,7 @@ def is_boundary(name: str) -> bool:
 
 
 def is_monitor(name: str) -> bool:
-    """Return whether a program only calls the driver: a monitor, an exporter, a display server."""
+    """Return whether a program only calls the driver, or keeps it loaded: a monitor, an exporter, a display server."""
     return name in MONITORS or name.startswith("dcgm") or name.endswith("exporter")
 
 
@@ -425,6 +425,16 @@ def find_source(argv: tuple[str, ...]) -> Source | None:
         return Source(SourceKind.WORKER)
     wraps = name in LAUNCHERS or name in _PYTHON_WRAPPERS or name.removesuffix(".py") in _PYTHON_WRAPPERS
     return _find_wrapped(arguments) if wraps else source
+
+
+def unread_code(argv: tuple[str, ...]) -> str:
+    """Return why the code that a Python runs is in no file that could be read; empty for any other program."""
+    if is_kernel(argv):
+        return "the code of a notebook is not read"
+    name, _, source = parse_command(argv)
+    bare = source is None and bool(argv) and is_python(argv[0])
+    wrapper = name in _PYTHON_WRAPPERS and find_source(argv) is None  # ipython
+    return "code that is typed or piped into Python is not read" if bare or wrapper else ""
 
 
 def _find_wrapped(arguments: Sequence[str]) -> Source | None:

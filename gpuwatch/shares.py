@@ -220,7 +220,7 @@ def find_promised(
     found = [
         PromisedMemory(holder_name(limit.pids[0], processes), size - limit.held, reserved=False)
         for size, limit in counted.values()
-        if size > limit.held
+        if size > limit.held and not all(pid in processes and processes[pid].has_ended for pid in limit.pids)
     ]
     rests: defaultdict[int, int] = defaultdict(int)
     names: dict[int, str] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 from collections.abc import Iterator
 from typing import Any, Final
@@ -44,9 +45,17 @@ def _actions(top: argparse.ArgumentParser) -> Iterator[tuple[str, Any]]:
             yield name, action
 
 
+def whole_parser() -> argparse.ArgumentParser:
+    """Return the parser with the arguments of all commands."""
+    top = cli.parser()
+    for name, one in cli.commands_of(top).items():
+        importlib.import_module(f"gpuwatch.commands.{name}").add_arguments(one)
+    return top
+
+
 def completions(shell: str) -> str:
     """Return the completions for a shell: commands, flags, files, and the words that an argument takes."""
-    top = cli.whole_parser()
+    top = whole_parser()
     for name, action in _actions(top):
         if action.metavar == "FILE":
             action.complete = shtab.FILE
@@ -58,7 +67,7 @@ def completions(shell: str) -> str:
 def man_page() -> str:
     """Return the man page of all commands."""
     with mock.patch.dict(os.environ, COLUMNS="100"):  # the parser folds its texts at the width of the terminal
-        top = cli.whole_parser()
+        top = whole_parser()
         for one in (top, *cli.commands_of(top).values()):
             one.epilog = None
         page = Manpage(

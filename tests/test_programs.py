@@ -14,7 +14,7 @@ from gpuwatch.declared.facts import Facts, RelatedProcess
 from gpuwatch.inspector import servers
 from gpuwatch.inspector.servers import Sockets
 from gpuwatch.programs import Role, Source, SourceKind, find_source
-from tests.kill.test_kill_scope import BOTH, above_two, taken
+from tests.kill.test_run import taken
 from tests.sampler.test_owners import related
 from tests.support.families import Member, family
 
@@ -98,17 +98,6 @@ def test_what_keeps_sessions_is_not_ended_with_the_run_that_started_it(name: str
     own = Member("a", (PYTHON, "a.py"))
     with family(Member("main", (PYTHON, "sweep.py"), children=(own, keeper))) as tree:
         assert taken(tree, tmp_path, "a") == {"main", "a"}
-
-
-@pytest.mark.slow
-def test_a_shell_with_a_script_below_an_agent_is_no_head_of_a_run(tmp_path: Path) -> None:
-    agent = above_two(("/opt/lab/bin/jobd", "--queue", "gpu"))
-    agent.children = tuple(
-        Member(f"{child.name}-script", ("elvish", "sweep.sh"), comm="elvish", leads=True, children=(child,))
-        for child in agent.children
-    )
-    with family(agent) as tree:
-        assert taken(tree, tmp_path, BOTH[0]) == {"a"}
 
 
 # -- Python sources ------------------------------------------------------------------------------------------------

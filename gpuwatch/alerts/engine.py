@@ -24,8 +24,9 @@ from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import Observation, Rule, RuleContext, is_listed
 from gpuwatch.alerts.rules import RULES
 from gpuwatch.alerts.rules.custom import asks_the_same, custom_rules, judges
+from gpuwatch.alerts.rules.idle import DEAD
 from gpuwatch.history import HistoryView
-from gpuwatch.model import Gpu, Presence, Snapshot, SourceState
+from gpuwatch.model import Gpu, Snapshot, SourceState
 from gpuwatch.shares import was_read
 
 FORGOTTEN: Final = 600.0
@@ -190,7 +191,9 @@ class Engine:
                 found = list(rule.find(context))
             except Exception as error:  # noqa: BLE001 - whatever is wrong with one rule, the others go on
                 failing.add(rule.name)
-                yield TROUBLE, _failure(rule.name, error)
+                words = text.clean(f"the rule {rule.name} failed: {type(error).__name__}: {error}", limit=300)
+                level = Severity.WARNING
+                yield TROUBLE, Observation(subject=rule.name, level=level, keeps=level, raise_after=1, title=words)
                 continue
             for seen in found:
                 yield rule.name, seen
@@ -225,11 +228,6 @@ def _sorted(alerts: Iterable[Alert]) -> tuple[Alert, ...]:
     return tuple(sorted(alerts, key=lambda alert: alert.weight))
 
 
-def _failure(rule: str, error: Exception) -> Observation:
-    words = text.clean(f"the rule {rule} failed: {type(error).__name__}: {error}", limit=300)
-    return Observation(subject=rule, level=Severity.WARNING, keeps=Severity.WARNING, raise_after=1, title=words)
-
-
 def _is_over(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> bool:
     """Return whether a condition that no rule observes any more has lost its subject."""
     if snapshot.state is not SourceState.OK or not snapshot.gpus:
@@ -260,9 +258,9 @@ def _describe_end(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> 
     pids = _pids_of(condition)
     who = f"process {next(iter(pids))} has" if len(pids) == 1 else "its processes have"
     there = [one for one in snapshot.processes if _is_one_of(pids, *one.key)]
-    if not there and any(condition.subject.startswith(f"{pid}:0 ") for pid in pids):  # it had ended before
+    if not there and condition.rule == DEAD:  # it had ended before
         return f"the driver no longer lists {who.removesuffix(' has')}"
-    if pids and all(one.presence is Presence.GONE for one in there):
+    if pids and all(one.has_ended for one in there):
         return f"{who} ended"
     if gpu is not None and _has_left(condition, gpu, snapshot):
         return f"{who} left GPU {gpu.index}"

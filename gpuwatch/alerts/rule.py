@@ -162,10 +162,13 @@ class RuleContext:
 
     @cached_property
     def limit_usages(self) -> Mapping[str, Sequence[LimitUsage]]:
-        """Declared limits and the memory held under each, by the UUID of the GPU, as far as they can be judged."""
+        """Declared limits and the memory held under each, by the UUID of the GPU, as far as they can be judged.
+
+        A limit of processes that have all ended is not judged: nobody can do anything about it.
+        """
         found: dict[str, list[LimitUsage]] = {gpu.uuid: [] for gpu in self.gpus if gpu.uuid and not gpu.unreliable}
         for one in limit_usages(self.snapshot):
-            if one.gpu in found:
+            if one.gpu in found and not all(self.processes[pid].has_ended for pid in one.pids):
                 found[one.gpu].append(one)
         return found
 

@@ -64,8 +64,6 @@ class Cause(msgspec.Struct, frozen=True):
     """Command or step that confirms or mends the cause, in one line."""
     pids: tuple[int, ...] = ()
     """Suspected processes."""
-    proven: bool = True
-    """Whether a fact of this machine points to this cause; False where it is left after all others were excluded."""
     harmless: bool = False
     """Whether nothing needs to be done about it."""
 
@@ -174,7 +172,7 @@ def _candidates(gpu: Gpu, snapshot: Snapshot, gap: int) -> Iterator[Cause | None
     yield _unlisted(gpu, snapshot)
     yield _mps(gpu, snapshot, elsewhere=True)
     held = {one.pid for one in gpu.holdings}
-    ending = [one.pid for one in snapshot.processes if one.pid in held and _is_ending(one)]
+    ending = [one.pid for one in snapshot.processes if one.pid in held and one.has_ended]
     if ending:
         words = f"PID {ending[0]} has ended and is still being cleaned up: the driver gives its memory back bit by bit"
         settle = "wait some seconds; where it stays, see who else has the GPU open"
@@ -184,7 +182,7 @@ def _candidates(gpu: Gpu, snapshot: Snapshot, gap: int) -> Iterator[Cause | None
         return
     if not ending:
         words = "a process that ended moments ago: its memory can take some seconds to be free"
-        yield Cause(CauseKind.ENDING, words, "wait some seconds", proven=False)
+        yield Cause(CauseKind.ENDING, words, "wait some seconds")
     yield _leak(gpu, snapshot)
 
 
@@ -257,13 +255,13 @@ def _leak(gpu: Gpu, snapshot: Snapshot) -> Cause:
     if gpu.opened_by:
         has, they = ("has", "it holds") if len(gpu.opened_by) == 1 else ("have", "they hold")
         words = f"{_pids(gpu.opened_by)} {has} it open too: if {they} none of this, only a reset frees it"
-        return Cause(CauseKind.LEAK, words, f"where it is still in use when they have ended: {reset}", proven=False)
+        return Cause(CauseKind.LEAK, words, f"where it is still in use when they have ended: {reset}")
     # Without its minor number nobody can tell whose open files are this GPU's.
     looked = snapshot.searched > 0 and known(gpu.minor)
     looked = looked and not snapshot.blind and not snapshot.hides and not snapshot.confined
     who = "no other process has it open:" if looked else "if nobody has it open,"
     words = f"{who} the driver has lost track of memory, and only a reset of the GPU frees it"
-    return Cause(CauseKind.LEAK, words, f"{_fuser(gpu)} names nobody: {reset}", proven=False)
+    return Cause(CauseKind.LEAK, words, f"{_fuser(gpu)} names nobody: {reset}")
 
 
 def _is_attended(process: Process) -> bool:
@@ -285,10 +283,6 @@ def _is_under(pid: int, above: Mapping[int, int | None], listed: set[int]) -> bo
         seen.add(parent)
         parent = above.get(parent)
     return False
-
-
-def _is_ending(process: Process) -> bool:
-    return process.presence is Presence.GONE or process.state in ("zombie", "dead")
 
 
 # -- words --------------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from gpuwatch.model import (
     Basis,
     Container,
     Declaration,
-    Declared,
     Gpu,
     Job,
     Kind,
@@ -67,7 +66,11 @@ def explain_process(process: Process, snapshot: Snapshot, allowances: Allowances
     if declared is None:
         found.append(Point("declared", "not known: it was not read"))
     else:
-        found += _read(declared)
+        if declared.knowledge is not Knowledge.READ or declared.incomplete:
+            words = declared.words or declared.knowledge.value
+            found.append(Point("not read", words, "it may have declared more than is shown"))
+        elif declared.words:
+            found.append(Point("read", declared.words))
         if declared.frameworks:
             together = "exchanges data between GPUs, which takes buffers of its own" if declared.collective else ""
             found.append(Point("uses", ", ".join(declared.frameworks), together))
@@ -78,7 +81,7 @@ def explain_process(process: Process, snapshot: Snapshot, allowances: Allowances
             found.append(
                 Point("also set", _more(declared.left_out, "statement"), "weighed too, and left out of the list")
             )
-        if not said and declared.knowledge is Knowledge.READ:
+        if not said and declared.knowledge is Knowledge.READ and not declared.incomplete:
             found.append(Point("declared", "nothing"))
         found += (_default(one) for one in declared.declarations if one.kind is Kind.DEFAULT and one.effective)
     found += _holdings(process, snapshot, allowances)
@@ -103,13 +106,6 @@ def _names(gpus: Iterable[Gpu]) -> Mapping[str, str]:
     return names
 
 
-def _read(declared: Declared) -> Iterator[Point]:
-    if declared.knowledge is not Knowledge.READ or declared.incomplete:
-        yield Point("not read", declared.words or declared.knowledge.value, "it may have declared more than is shown")
-    elif declared.words:
-        yield Point("read", declared.words)
-
-
 def device_map(visible: Visible, names: Mapping[str, str]) -> str:
     """Return the GPU of each ordinal of a framework: `cuda:0 → GPU 2, cuda:1 → GPU 3`."""
     return ", ".join(f"cuda:{place} → {names.get(uuid, uuid)}" for place, uuid in enumerate(visible.gpus))
@@ -131,18 +127,20 @@ def _sees(visible: Visible | None, names: Mapping[str, str]) -> Point:
 
 def _declaration(one: Declaration, names: Mapping[str, str]) -> Point:
     holds = one.effective and bool(one.limits)
-    label = "declared" if holds else "also set"
+    label = "declared" if holds else "possible" if one.condition else "also set"
     place = f"{one.where}:{one.line}" if one.line else one.where
     aside = _joined(one.text or one.channel, place, one.framework, one.confidence.value, _effect(one))
     amount, scope = _amount(one), f"counted together as {one.scope}" if one.scope else ""
     if one.basis is Basis.BYTES and set(one.limits.values()) == {one.value}:  # to print the bytes once is enough
-        return Point(label, _joined(f"{amount} on {_gpus(one.limits, names)}", scope, between=", "), aside)
-    return Point(label, _joined(amount, _limits(one.limits, names), scope, between=", "), aside)
+        value = _joined(f"{amount} on {_gpus(one.limits, names)}", scope, between=", ")
+    else:
+        value = _joined(amount, _limits(one.limits, names), scope, between=", ")
+    return Point(label, _joined(value, one.condition, between=" "), aside)
 
 
 def _effect(one: Declaration) -> str:
     """Return whether a declaration is in effect, and why."""
-    if one.effective and not one.limits and one.why:
+    if one.condition or (one.effective and not one.limits and one.why):
         return one.why
     return _joined("in effect" if one.effective else "not in effect", one.why, between=": ")
 

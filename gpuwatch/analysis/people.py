@@ -56,7 +56,8 @@ class Person(msgspec.Struct, frozen=True):
     unread: bool
     """Whether some of the person's processes could not be read: more may be declared."""
     sm: float | None
-    """Percent, added up over GPUs: 250 is two and a half GPUs busy. None where no process has a figure."""
+    """Percent, added up over GPUs with at most 100 of each: 250 is two and a half GPUs busy. None where no process
+    has a figure."""
     sm_at_least: bool
     """Whether the SM value of some processes is not known."""
     use: Use
@@ -167,7 +168,7 @@ def _person(
     sizes = [int(one.memory) for one in every if known(one.memory)]
     # Of a GPU that does not say how much it has, what is held is no part of the whole.
     counted = [int(one.memory) for gpu, some in cards if shares.usable(gpu) for one in some if known(one.memory)]
-    busy = [float(one.sm) for one in every if known(one.sm)]
+    busy = [[float(one.sm) for one in some if known(one.sm)] for _, some in cards]
     idles = [(gpu, one, view.idle(gpu.key, one.pid, one.start)) for gpu, some in cards for one in some] if view else []
     promises = [shares.declared_memory(replace(gpu, holdings=tuple(holdings)), processes) for gpu, holdings in cards]
     started = [one.started for one in theirs.values() if one.started is not None]
@@ -186,8 +187,8 @@ def _person(
         share=100 * sum(counted) / total if total and counted else None,
         declared=sum(one.declared for one in promises) if any(one.limits for one in promises) else None,
         unread=any(one.unread for one in promises),
-        sm=sum(busy) if busy else None,
-        sm_at_least=len(busy) < len(every),
+        sm=sum(min(sum(one), 100.0) for one in busy) if any(busy) else None,
+        sm_at_least=sum(map(len, busy)) < len(every),
         use=view.use(uid) if view and uid is not None else NO_USE,
         longest=_longest(idles),
         idle=sum(int(one.memory) for _, one, idle in idles if idle and idle.seconds >= QUIET and known(one.memory)),
@@ -217,12 +218,8 @@ def _number(get: Callable[[Person], float | None]) -> Callable[[Person], SortVal
     return key
 
 
-def _user(person: Person) -> SortValue:
-    return (person.uid is None, person.name.casefold())
-
-
 SORTS: Final[dict[str, tuple[str, Callable[[Person], SortValue]]]] = {
-    "user": ("user", _user),
+    "user": ("user", lambda person: (person.uid is None, person.name.casefold())),
     "gpus": ("number of GPUs", _number(lambda one: len(one.gpus))),
     "memory": ("memory", _number(lambda one: one.memory)),
     "share": ("share of all GPU memory", _number(lambda one: one.share)),

@@ -65,13 +65,15 @@ class PartialSum(NamedTuple):
 
 
 class OnGpu(NamedTuple):
-    """Memory held on one GPU."""
+    """Memory held on one GPU, and its use."""
 
     gpu: int
     """NVML's index."""
     key: str
     memory: PartialSum
     """Bytes."""
+    sm: PartialSum
+    """Percent; the sum may be more than 100."""
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,8 +81,6 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
     memory: PartialSum = PartialSum()
     """Bytes on all GPUs. A process that NVML does not list adds nothing: no memory is attributed to it."""
-    sm: PartialSum = PartialSum()
-    """Percent, added up over GPUs: two that are fully busy are 200."""
     gpus: tuple[OnGpu, ...] = ()
     """GPUs with memory held, by index."""
     opened: tuple[int, ...] = ()
@@ -96,6 +96,12 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """Shortest idle time; None where a process may be busy and its idle time is not known."""
     started: float | None = None
     """Wall-clock start of the oldest process."""
+
+    @property
+    def sm(self) -> PartialSum:
+        """Percent, added up over GPUs with at most 100 of each: two that are fully busy are 200."""
+        sums = [one.sm for one in self.gpus]
+        return add(one if one.value is None else one._replace(value=min(one.value, 100)) for one in sums)
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,11 +207,13 @@ def shortest(idles: Sequence[Idle | None]) -> Idle | None:
 
 
 def _by_gpu(parts: Iterable[OnGpu]) -> tuple[OnGpu, ...]:
-    """Add up the memory on each GPU; sorted by index."""
+    """Add up memory and use on each GPU; sorted by index."""
     found: dict[str, OnGpu] = {}
     for one in parts:
         before = found.get(one.key)
-        found[one.key] = one._replace(memory=add([before.memory, one.memory])) if before else one
+        if before:
+            one = one._replace(memory=add([before.memory, one.memory]), sm=add([before.sm, one.sm]))
+        found[one.key] = one
     return tuple(sorted(found.values()))
 
 
@@ -219,7 +227,6 @@ def total(parts: Sequence[Totals]) -> Totals:
             flags[flag] += count
     return Totals(
         memory=add(part.memory for part in parts),
-        sm=add(part.sm for part in parts),
         gpus=_by_gpu(held for part in parts for held in part.gpus),
         opened=tuple(sorted({index for part in parts for index in part.opened})),
         processes=sum(part.processes for part in parts),
@@ -396,10 +403,11 @@ def _attach_workers(together: Sequence[_Member]) -> None:
 def _process_node(member: _Member, history: HistoryView | None, indices: dict[str, int]) -> Node:
     process, job = member.process, member.job
     opened = sorted(indices[key] for key in member.unlisted.gpus if key in indices) if member.unlisted else ()
-    held = [OnGpu(row.gpu.index, row.gpu.key, sum_of([row.holding.memory])) for row in member.rows]
+    held = [
+        OnGpu(row.gpu.index, row.gpu.key, sum_of([row.holding.memory]), sum_of([row.holding.sm])) for row in member.rows
+    ]
     own = Totals(
         memory=held[0].memory if len(held) == 1 else add(one.memory for one in held),
-        sm=sum_of([row.holding.sm for row in member.rows]),
         gpus=tuple(held) if len(held) == 1 else _by_gpu(held),
         opened=tuple(opened),
         holders=int(member.unlisted is not None),

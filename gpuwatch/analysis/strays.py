@@ -29,7 +29,6 @@ from gpuwatch.model import (
     Snapshot,
     SourceState,
     Surroundings,
-    Unlisted,
     known,
     number,
 )
@@ -322,7 +321,10 @@ class _Machine:
                         candidate = self._by_pid[held.pid] = _Candidate(process, weakref.proxy(self))
                     candidate.holdings.append((gpu, held))
         unlisted = [one for one in snapshot.unlisted if is_mine(one.process) and one.process.pid not in self.listed]
-        self.candidates = (*self._by_pid.values(), *map(self._unlisted_candidate, unlisted))
+        self.candidates = tuple(self._by_pid.values())
+        for one in unlisted:
+            open_gpus = tuple(gpu for key, gpu in self._gpus.items() if key in one.gpus) if one.context else ()
+            self.candidates += (_Candidate(one.process, weakref.proxy(self), open=open_gpus),)
         self._by_pid |= {one.process.pid: one for one in self.candidates}
         self._families: dict[int, tuple[_Candidate, ...]] = {}
 
@@ -360,10 +362,6 @@ class _Machine:
         """Return whether on one of these GPUs more memory is unattributed than a driver takes for itself."""
         judged = (gpu for gpu in gpus if gpu.key in self._gpus and not gpu.memory.unified)
         return any(known(gpu.unattributed) and gpu.unattributed > unattributed.of_driver(gpu) for gpu in judged)
-
-    def _unlisted_candidate(self, one: Unlisted) -> _Candidate:
-        gpus = tuple(gpu for key, gpu in self._gpus.items() if key in one.gpus) if one.context else ()
-        return _Candidate(one.process, weakref.proxy(self), open=gpus)
 
     def join(self, process: Process, gpu: Gpu, held: Sequence[Holding]) -> _OnGpu:
         """Join the holdings of a process on one GPU."""

@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, TextIO
+from typing import TextIO
 
 import msgspec
 
@@ -17,15 +17,13 @@ from gpuwatch.commands.flags import add_flags
 from gpuwatch.config import ADMINISTRATORS, Config, path
 from gpuwatch.config.document import default_text, effective_text
 from gpuwatch.config.keys import escaped
-from gpuwatch.config.reading import Origin, load_traced, problems
+from gpuwatch.config.reading import load_traced
 from gpuwatch.errors import UsageError
 from gpuwatch.files import shown_path
 from gpuwatch.recorder import delivery
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-MOST_MISTAKES: Final = 50
-"""Mistakes of a file that are printed, at most: a file of 1 MiB may have 100,000."""
 
 CheckUrls = Callable[[Sequence[str]], Sequence[str]]
 """Function that returns for each URL why apprise refuses it, in words to follow the scheme; empty for a good one."""
@@ -36,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--show", action="store_true", help="every key, its value, and where it comes from")
     what.add_argument("--init", action="store_true", help="write a commented file; never over one that is there")
-    what.add_argument("--check", action="store_true", help="read the files and list their mistakes")
+    what.add_argument("--check", action="store_true", help="read the files and name the first mistake")
 
 
 def main(
@@ -61,9 +59,10 @@ def main(
 
 def show(given: str | None, *, ascii_flag: bool, administrators: Path) -> list[str]:
     """Return every key with its value, and where it comes from."""
-    config, origins = load_traced(given, administrators=administrators)
+    config, files = load_traced(given, administrators=administrators)
+    origins = {name: shown_path(file) for name, file in files.items()}
     if ascii_flag:
-        config, origins = msgspec.structs.replace(config, ascii=True), {**origins, "ascii": Origin(flag="--ascii")}
+        config, origins = msgspec.structs.replace(config, ascii=True), {**origins, "ascii": "--ascii"}
     return effective_text(config, origins).splitlines()
 
 
@@ -93,34 +92,29 @@ def init(file: Path) -> str:
 
 
 def check(given: str | None, administrators: Path, check_urls: CheckUrls) -> tuple[list[str], int]:
-    """Return a line for each correct file, a line for each mistake, warnings, and the exit code."""
-    found = problems(given, administrators=administrators)
-    lines = [line for file, wrong in found for line in (_cut(file, wrong) or [f"{shown_path(file)}: ok"])]
-    if any(wrong for _, wrong in found):
-        return lines, 2
-    config, origins = load_traced(given, administrators=administrators)
+    """Return a line for each correct file with its warnings, or for the first mistake, and the exit code."""
+    own = Path(given) if given is not None else path()
+    try:
+        config, origins = load_traced(given, administrators=administrators)
+    except UsageError as error:
+        return [str(error)], 2
+    lines = [f"{shown_path(file)}: ok" for file in (administrators, own) if file.exists()]
     lines += _warnings(config, origins, check_urls)
     return lines or [f"{shown_path(path())}: not there; the defaults hold"], 0
 
 
-def _cut(file: Path, wrong: Sequence[str]) -> Sequence[str]:
-    """Return the first mistakes of a file, and a line that counts the others."""
-    more = len(wrong) - MOST_MISTAKES
-    return [*wrong[:MOST_MISTAKES], f"{shown_path(file)}: and {more} more"] if more > 0 else wrong
-
-
-def _warnings(config: Config, origins: Mapping[str, Origin], check_urls: CheckUrls) -> Iterator[str]:
+def _warnings(config: Config, origins: Mapping[str, Path], check_urls: CheckUrls) -> Iterator[str]:
     """Yield warnings about a correct file: a command that cannot run, secrets that others can read."""
     if config.notify.command:
         words = _program(config.notify.command[0])
         if words:
-            yield f"{origins['notify.command']}: warning: key notify.command: {words}"
+            yield f"{shown_path(origins['notify.command'])}: warning: key notify.command: {words}"
     if config.notify.urls:
-        origin = origins["notify.urls"]
+        file = origins["notify.urls"]
         wrong = zip(config.notify.urls, check_urls(config.notify.urls), strict=False)
-        for words in (_readable(origin.file), *(f"{text.mask_url(url)} {words}" for url, words in wrong if words)):
+        for words in (_readable(file), *(f"{text.mask_url(url)} {words}" for url, words in wrong if words)):
             if words:
-                yield f"{origin}: warning: key notify.urls: {text.clean(words)}"
+                yield f"{shown_path(file)}: warning: key notify.urls: {text.clean(words)}"
 
 
 def _program(word: str) -> str:
@@ -131,10 +125,8 @@ def _program(word: str) -> str:
     return "" if os.access(program, os.X_OK) else f"{text.clean(str(program))} cannot be executed"
 
 
-def _readable(file: Path | None) -> str:
+def _readable(file: Path) -> str:
     """Return a warning where others can read the secrets in a file."""
-    if file is None:
-        return ""
     mode = stat.S_IMODE(file.stat().st_mode)
     if not mode & (stat.S_IRGRP | stat.S_IROTH):
         return ""

@@ -1,4 +1,4 @@
-"""Assembly of the dashboard: the watch thread, the sinks, and the app with its options and helpers."""
+"""Assembly of the dashboard: the monitor, the sinks, and the app with its options and helpers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from gpuwatch.ui.desktop import which_osc
 from gpuwatch.ui.options import Helpers, Options, Reloading
 
 if TYPE_CHECKING:
-    from gpuwatch.kill.session import ProcessEnder
+    from gpuwatch.kill.demo import DemoEnder
+    from gpuwatch.kill.pinned import Pinner
     from gpuwatch.recorder.recorder import Sinks
     from gpuwatch.recorder.store import Events, EventsReader
     from gpuwatch.timeline import Timeline
@@ -198,16 +199,17 @@ def _helpers(
 
     reloader = Reloader(args, config, apply)
 
-    def killer() -> ProcessEnder:
+    def killer() -> Pinner | DemoEnder:
         if args.demo:  # its PIDs may be those of real processes: nothing that could signal these is made at all
             from gpuwatch.kill.demo import DemoEnder
             from gpuwatch.sources.demo import DemoSource
+            from gpuwatch.sources.demo_machine import VIEWER_UID
 
             assert isinstance(source, DemoSource)
-            return DemoEnder(source, read_only=reloader.config.read_only)
-        from gpuwatch.kill.target import make_killer  # 2 MiB, for those who end processes
+            return DemoEnder(lambda pid: source.end(pid, 0.0), VIEWER_UID)
+        from gpuwatch.kill.pinned import make_pinner  # 2 MiB, for those who end processes
 
-        return make_killer(read_only=reloader.config.read_only, allow_root=args.allow_root_kill)
+        return make_pinner(read_only=reloader.config.read_only, allow_root=args.allow_root_kill)
 
     reader: EventsReader | None = None
 

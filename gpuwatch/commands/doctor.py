@@ -6,7 +6,6 @@ import argparse
 import ctypes
 import os
 import re
-import shlex
 import shutil
 import sys
 import textwrap
@@ -22,8 +21,7 @@ from gpuwatch import __version__, files, procfs
 from gpuwatch.commands.console import GREEN, YELLOW, Console
 from gpuwatch.commands.flags import add_flags, add_refused_demo
 from gpuwatch.commands.startup import read_snapshot
-from gpuwatch.config import Config
-from gpuwatch.config.reading import problems
+from gpuwatch.config import Config, load
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.model import Health, Snapshot, SourceState
@@ -336,15 +334,11 @@ def check_files(config: str | None, store: Path | None = None) -> Iterator[Check
 
 def _configuration(config: str | None) -> Check:
     try:
-        wrong = [line for _, lines in problems(config) for line in lines]
+        load(config)
     except (GpuwatchError, OSError) as error:
-        return Check(
-            "configuration", Mark.MEND, clean(str(error)), "name a file that you can read, or leave --config out"
-        )
-    if not wrong:
-        return Check("configuration", Mark.OK, "without a mistake")
-    flag = f" --config {clean(shlex.quote(config))}" if config else ""
-    return Check("configuration", Mark.MEND, wrong[0], f"`gpuwatch config --check{flag}` lists all mistakes")
+        mend = "mend the file, or leave --config out" if config else "mend the file"
+        return Check("configuration", Mark.MEND, clean(str(error)), mend)
+    return Check("configuration", Mark.OK, "without a mistake")
 
 
 def _store(path: Path) -> Check:

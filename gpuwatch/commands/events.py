@@ -248,18 +248,15 @@ def table(rows: Sequence[EventRow], *, width: int | None = None, color: bool = F
     return format_table(_COLUMNS, rows, width=width, least=_NARROWEST, color=color)
 
 
-def _severity(row: EventRow) -> str:
-    return f"{row.mark or ' '} {row.severity}"
-
-
-def _color(row: EventRow) -> str:
-    return DIM if row.alert is None else COLORS[row.alert.most]
-
-
 _COLUMNS: Final[tuple[Column[EventRow], ...]] = (
     Column("start", lambda row: row.start),
     Column("for", lambda row: row.lasted),
-    Column("  severity", _severity, right=False, color=_color),
+    Column(
+        "  severity",
+        lambda row: f"{row.mark or ' '} {row.severity}",
+        right=False,
+        color=lambda row: DIM if row.alert is None else COLORS[row.alert.most],
+    ),
     Column("GPU", lambda row: row.gpu),
     Column("who", lambda row: fit(row.owners, min(_WIDEST, cell_width(row.owners))), right=False),
     Column("what", lambda row: " · ".join(filter(None, (row.title, row.worst, row.how))), right=False),

@@ -142,7 +142,10 @@ def table(
     holdings = sort([row for row in rows(snapshot, idle_times=idle) if keep(row)], "memory")
     holdings.sort(key=lambda row: row.gpu.index)
     if holdings:
-        age: Column[Row] = Column("age", lambda row: _age(row, snapshot.taken))
+        age: Column[Row] = Column(
+            "age",
+            lambda row: UNKNOWN if row.process.started is None else duration(snapshot.taken - row.process.started),
+        )
         lines += ["", *format_table((*ROW_COLUMNS[:-2], age, *ROW_COLUMNS[-2:]), holdings)]
     else:
         lines += ["", f"no process matches {keep.text}" if keep.terms else "no process holds a GPU"]
@@ -200,17 +203,9 @@ def state(gpu: Gpu) -> str:
     return ", ".join(words)
 
 
-def _power(gpu: Gpu) -> str:
-    return f"{reading(gpu.power)}/{reading(gpu.power_limit)}" if known(gpu.power) else UNKNOWN
-
-
 def _share(row: Row) -> str:
     held, declared = share_words(row)
     return f"{held}/{declared:<7}"  # so that the slashes stand in one column, below that of the title
-
-
-def _age(row: Row, now: float) -> str:
-    return UNKNOWN if row.process.started is None else duration(now - row.process.started)
 
 
 GPU_COLUMNS: tuple[Column[Gpu], ...] = (
@@ -222,7 +217,7 @@ GPU_COLUMNS: tuple[Column[Gpu], ...] = (
     Column("unknown", lambda gpu: memory(gpu.unattributed)),
     Column("util %", lambda gpu: reading(gpu.utilization)),
     Column("°C", lambda gpu: reading(gpu.temperature)),
-    Column("W/limit", _power),
+    Column("W/limit", lambda gpu: f"{reading(gpu.power)}/{reading(gpu.power_limit)}" if known(gpu.power) else UNKNOWN),
     Column("state", state, right=False),
 )
 

@@ -1,31 +1,40 @@
 """Page of `gpuwatch report --html`: one HTML file with charts and tables that needs neither a network nor a script.
 
-Names, titles and hosts are other people's: each is escaped where it enters the page, and none enters a chart.
+Names, titles and hosts are other people's: the template, `report_page.html.j2`, escapes every value, and no chart has
+one. matplotlib draws the charts; their colours are CSS variables of the page, for a light and a dark ground.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
+import io
 import os
+import re
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from html import escape
-from math import ceil, nan
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from math import ceil
 from pathlib import Path
-from typing import Final, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
-from msgspec.structs import replace
+import numpy as np
+from dateutil.tz import tzlocal
+from jinja2 import Environment, StrictUndefined
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.dates import AutoDateLocator
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
 
 from gpuwatch import __version__, files
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.rules.shares import OVERSHOOT
-from gpuwatch.commands.console import Column
-from gpuwatch.commands.events import EventRow, events_rows
-from gpuwatch.commands.report import MOST, SUMS, WHO, format_hours, total_cells, usage_notes
-from gpuwatch.commands.report_charts import OTHERS, SIGNS, SLOTS, UNSEEN, Bar, Chart, render_chart
+from gpuwatch.commands.events import events_rows
+from gpuwatch.commands.report_formats import MOST, SUMS, WHO, format_hours, total_cells, usage_notes
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.minute import Minute
 from gpuwatch.recorder.minutes import read_minutes
@@ -33,29 +42,29 @@ from gpuwatch.recorder.store import Events, read_events, reading
 from gpuwatch.recorder.usage import UsageLine, UsageReport, read_hours, read_totals
 from gpuwatch.text import cell_width, clean, fit
 from gpuwatch.timeline import NO_USER, Metric, parse_key
-from gpuwatch.units import UNKNOWN, long_duration
+from gpuwatch.units import GIB, gib, long_duration
 
-T = TypeVar("T")
+Values: TypeAlias = NDArray[np.float64]
+"""Values of a series over time; NaN is a gap."""
 
-DAY: Final = 24 * 3600
-MOST_POINTS: Final = 360
+_HOUR: Final = 3600
+_DAY: Final = 24 * _HOUR
+"""Seconds of a day, matplotlib's unit of time."""
+_MOST_POINTS: Final = 360
 """Values of a chart in its width of 442 pixels, at most."""
-MOST_EVENTS: Final = 300
+_MOST_EVENTS: Final = 300
 """Events in the table and on the time lines, at most: the worst, then the newest."""
-MOST_GAPS: Final = 4
+_MOST_GAPS: Final = 4
 """Times without gpuwatch that are listed, at most."""
-_WIDEST: Final = 64
-"""Cells of a name."""
-_HOUR: Final = 3600.0
-
-START: Final = (
-    '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="generator" content="gpuwatch '
-)
+SLOTS: Final = 10
+"""Colours of users; then that of owners who are not visible, and one that all other users share."""
+UNSEEN: Final = SLOTS
+OTHERS: Final = SLOTS + 1
+SIGNS: Final = (*map(str, range(SLOTS)), "?", "+")
+"""Signs of the colours, in charts and legends: colours alone say nothing on grey paper, or to whom they look alike."""
+_TEMPLATE: Final = Path(__file__).with_suffix(".html.j2").read_text("utf-8")
+START: Final = _TEMPLATE.partition("{{")[0]
 """First characters of every page, by which an older one is known."""
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# What the page is made from
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -81,12 +90,12 @@ def read_series(paths: Sequence[Path], since: float, until: float) -> Series:
     for path in paths:
         with reading(path, named=True) as connection:
             totals |= read_totals(connection)
-            if until - since <= DAY + _HOUR:
+            if until - since <= _DAY + _HOUR:
                 minutes += read_minutes(connection, since, until)
             if not minutes:
                 hours += read_hours(connection, since)
     events = Events.joined([read_events(path, since, named=True) for path in paths])
-    return Series(minutes or hours, 60 if minutes else 3600, totals, events)
+    return Series(minutes or hours, 60 if minutes else _HOUR, totals, events)
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -101,265 +110,145 @@ class Page(msgspec.Struct, frozen=True):
     source: str = "what gpuwatch recorded"
 
 
-class GpuValues(msgspec.Struct):
-    """Values of one GPU in the points of time of a chart; NaN is a gap."""
+class Bar(NamedTuple):
+    """Alert on the time line of a chart, which links to its line in the table."""
 
-    count: list[int]
-    """Means in each point."""
-    used: list[float]
-    busy: list[float]
-    owners: dict[str, list[float]]
-
-
-def resampled(series: Series, since: float, until: float) -> tuple[list[float], dict[str, GpuValues]]:
-    """Return the edges of at most `MOST_POINTS` points of time, and the mean values of each GPU in them, by its key.
-
-    A user who holds nothing on a GPU has 0 there while the GPU was watched.
-    """
-    step = series.step
-    first = int(since // step) * step
-    width = step * max(1, ceil((until - first) / step / MOST_POINTS))
-    count = max(1, ceil((until - first) / width))
-    edges = [float(first + width * at) for at in range(count + 1)]
-    found: dict[str, GpuValues] = {}
-    known: dict[str, list[list[int]]] = {}
-    keys: dict[str, tuple[str, str, Metric] | None] = {}
-    for one in series.means:
-        at = int((one.at - first) // width)
-        if not 0 <= at < count:
-            continue
-        seen = set()
-        for words, value in one.values.items():
-            if words not in keys:
-                keys[words] = parse_key(words)
-            key = keys[words]
-            if key is None or key[1].startswith("process:"):
-                continue
-            gpu, owner, metric = key
-            if gpu not in found:
-                found[gpu] = GpuValues([0] * count, [0.0] * count, [0.0] * count, {})
-                known[gpu] = [[0] * count, [0] * count]
-            values = found[gpu]
-            if metric is Metric.USED and not owner:
-                values.used[at] += value
-                known[gpu][0][at] += 1
-            elif metric is Metric.UTILIZATION and not owner:
-                values.busy[at] += value
-                known[gpu][1][at] += 1
-            elif metric is Metric.MEMORY and owner:
-                values.owners.setdefault(owner, [0.0] * count)[at] += value
-            else:
-                continue
-            seen.add(gpu)
-        for gpu in seen:
-            found[gpu].count[at] += 1
-    for gpu, values in found.items():
-        values.used = _means(values.used, known[gpu][0])
-        values.busy = _means(values.busy, known[gpu][1])
-        values.owners = {owner: _means(sums, values.count) for owner, sums in values.owners.items()}
-    return edges, found
-
-
-def _means(sums: Sequence[float], counts: Sequence[int]) -> list[float]:
-    return [total / count if count else nan for total, count in zip(sums, counts, strict=True)]
-
-
-def owner_colors(found: dict[str, GpuValues]) -> dict[str, int]:
-    """Return the number of the colour of each owner in the charts.
-
-    The last digit of the uid gives it, as on the dashboard, unless a user with more memory has it. The users with the
-    most memory get a colour of their own, the others share one.
-    """
-    sums: dict[str, float] = {}
-    for values in found.values():
-        for owner, line in values.owners.items():
-            sums[owner] = sums.get(owner, 0.0) + sum(value for value in line if value == value)
-    colors = {owner: UNSEEN if owner == NO_USER else OTHERS for owner in sums}
-    free = set(range(SLOTS))
-    users = sorted((owner for owner in sums if owner != NO_USER), key=lambda owner: (-sums[owner], owner))
-    for own_digit in (True, False):
-        for owner in users[:SLOTS]:
-            uid = int(owner.removeprefix("user:"))
-            if colors[owner] == OTHERS and free and (not own_digit or uid % SLOTS in free):
-                colors[owner] = min(free, key=lambda slot: (slot - uid) % SLOTS)
-                free.remove(colors[owner])
-    return colors
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# The page
+    since: float
+    until: float
+    severity: str
+    is_overshoot: bool
+    target: str
 
 
 def render_page(page: Page) -> str:
     """Return the page."""
-    users, gpus, *rest = page.parts
-    gpus = replace(gpus, lines=tuple(sorted(gpus.lines, key=lambda line: line.gpus)))
+    users, gpus, *_ = page.parts
+    events = page.series.events
+    worst = sorted(events.alerts, key=lambda one: (-max(one.most, one.severity), -one.raised, one.key))[:_MOST_EVENTS]
+    alerts = sorted(worst, key=lambda one: (one.raised, one.key))
     edges, found = resampled(page.series, page.since, page.until)
     colors = owner_colors(found)
-    names = {owner: name for one in page.series.means for owner, name in one.users.items()}
-    names |= {f"user:{line.uid}": line.name for line in users.lines if line.uid is not None}
-    chosen = _chosen_events(page.series.events)
-    swatches = {line.uid: colors.get(NO_USER if line.uid is None else f"user:{line.uid}") for line in users.lines}
-    body = [
-        _head(page),
-        _facts(page),
-        *(f"<p>{escape(words)}</p>" for words in _unknown(page)),
-        "<section>\n<h2>GPUs over time</h2>",
-        _explanation(page),
-        '<div class="cards">',
-        *_cards(page, edges, found, colors, names, chosen),
-        "</div>\n</section>",
-        _usage_section("Users", users, lambda line: swatches.get(line.uid)),
-        _usage_section("GPUs", gpus),
-        *(_usage_section("Runs", one) for one in rest if one.lines),
-        _events_section(page, chosen),
-    ]
-    title = f"GPUs of {_short(users.host) or 'this machine'}, {_span(page.since, page.until)}"
-    return f'{START}{escape(__version__)}">\n{_HEAD.format(title=escape(title), style=_STYLE)}' + "\n".join(
-        [*body, "</main>\n</body>\n</html>\n"]
+    gaps = [gap for gap in events.gaps if gap.until > page.since and gap.since < page.until]
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"short": _short, "hours": format_hours, "duration": long_duration}
+    return environment.from_string(_TEMPLATE).render(
+        page=page,
+        users=users,
+        gpus=gpus,
+        version=__version__,
+        host=users.host or "this machine",
+        span=_span(page.since, page.until),
+        made=time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(page.made)),
+        idle=next(column.cell(UsageLine("", users.total)) for column in SUMS if column.header == "idle %"),
+        notes=_notes(page),
+        signs=SIGNS,
+        colors=colors,
+        cards=_cards(page, edges, found, colors, alerts),
+        who=WHO,
+        sums=SUMS,
+        most=MOST,
+        total_cells=total_cells,
+        events=events_rows(alerts, page.made, watched=events.watched, until=events.watched_until, gaps=gaps),
+        targets={alert.id: f"event-{number}" for number, alert in enumerate(alerts, 1)},
     )
 
 
-def _head(page: Page) -> str:
-    host = _name(page.parts[0].host or "this machine")
-    span = f"{_span(page.since, page.until)} · {long_duration(page.until - page.since)}"
-    made = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(page.made))
-    made = f"made {made} by gpuwatch {__version__} from {page.source}"
-    return f"""<header>
-<h1>GPUs of {host}</h1>
-<p>{escape(span)}</p>
-<p class="quiet">{escape(made)}</p>
-</header>"""
+def resampled(series: Series, since: float, until: float) -> tuple[Values, dict[str, dict[str, Values]]]:
+    """Return the edges of at most `_MOST_POINTS` points of time, and the means in them by GPU and name of the series.
+
+    A series is `used`, `utilization` or an owner, who has 0 where something else of the GPU is known.
+    """
+    first = since // series.step * series.step
+    width = series.step * ceil(max(1.0, (until - first) / series.step) / _MOST_POINTS)
+    points = max(1, ceil((until - first) / width))
+    sums: dict[str, dict[str, Values]] = {}
+    counts: dict[tuple[str, str], Values] = {}
+    """Means in each point, by GPU and name; by GPU and no name, those with anything of the GPU."""
+    key_of = cache(parse_key)
+    for mean in series.means:
+        at = int((mean.at - first) // width)
+        seen = set()
+        for key in filter(None, map(key_of, mean.values)) if 0 <= at < points else ():
+            name = key.owner if key.metric is Metric.MEMORY else "" if key.owner else key.metric
+            if name in (Metric.USED, Metric.UTILIZATION) or name.startswith("user:"):
+                sums.setdefault(key.gpu, {}).setdefault(name, np.zeros(points))[at] += mean.values[str(key)]
+                seen |= {(key.gpu, name), (key.gpu, "")}
+        for place in seen:
+            counts.setdefault(place, np.zeros(points))[at] += 1
+    with np.errstate(invalid="ignore"):  # 0 / 0 is a gap
+        found = {
+            gpu: {name: line / counts[gpu, "" if name.startswith("user:") else name] for name, line in lines.items()}
+            for gpu, lines in sums.items()
+        }
+    return np.arange(points + 1, dtype=np.float64) * width + first, found
 
 
-def _facts(page: Page) -> str:
-    users, gpus = page.parts[:2]
-    total, watched = users.total, sum(line.watched or 0.0 for line in gpus.lines)
-    idle = next(column.cell(UsageLine("", total)) for column in SUMS if column.header == "idle %")
-    facts = [
-        ("GPU·h watched", format_hours(watched)),
-        ("GPU·h held", format_hours(sum(line.use.held for line in gpus.lines))),
-        ("of the memory held was idle", f"{idle} %" if total.memory else UNKNOWN),
-        ("overshoots", str(users.events.overshoots)),
-        ("warnings and worse", str(users.events.warnings)),
-    ]
-    tiles = "".join(f"<div><dt>{escape(words)}</dt><dd>{escape(value)}</dd></div>" for words, value in facts)
-    return f'<dl class="facts">{tiles}</dl>'
+def owner_colors(found: dict[str, dict[str, Values]]) -> dict[str, int]:
+    """Return the number of the colour of each owner in the charts.
+
+    The last digit of the uid gives it, as on the dashboard, unless a user with more memory has that colour: then it is
+    the next free one. The users with the most memory get a colour of their own, the others share one.
+    """
+    sums: dict[str, float] = {}
+    for name, line in (each for lines in found.values() for each in lines.items() if each[0].startswith("user:")):
+        sums[name] = sums.get(name, 0.0) + float(np.nansum(line))
+    colors = {owner: UNSEEN if owner == NO_USER else OTHERS for owner in sums}
+    free = [*range(SLOTS)]
+    for owner in sorted(sums.keys() - {NO_USER}, key=lambda owner: (-sums[owner], owner))[:SLOTS]:
+        uid = int(owner.removeprefix("user:"))
+        colors[owner] = min(free, key=lambda slot: (slot - uid) % SLOTS)
+        free.remove(colors[owner])
+    return colors
 
 
-def _unknown(page: Page) -> Iterator[str]:
+def _notes(page: Page) -> Iterator[str]:
     """Yield a sentence for each thing that is not known."""
-    span, watched = page.until - page.since, page.parts[0].watched
-    lost = span - watched
-    if not watched:
+    span, step, use, means = page.until - page.since, page.series.step, page.parts[0], page.series.means
+    if not use.watched:
         yield "Nothing is known of this time: gpuwatch was not running, or no GPU listed its processes."
-    elif lost > max(120.0, 0.005 * span):
-        gaps = _gaps(page)
-        listed = ", ".join(_span(*gap) for gap in gaps[:MOST_GAPS])
-        more = f", and {len(gaps) - MOST_GAPS} more" if len(gaps) > MOST_GAPS else ""
-        when = f" ({listed}{more})" if listed else ""
+    elif (lost := span - use.watched) > max(120.0, 0.005 * span):
+        ends, starts = [page.since, *(one.at + step for one in means)], [*(one.at for one in means), page.until]
+        gaps = [_span(end, start) for end, start in zip(ends, starts, strict=True) if start - end >= 2 * step]
+        more = [f"and {len(gaps) - _MOST_GAPS} more"] if len(gaps) > _MOST_GAPS else []
+        when = f" ({', '.join(gaps[:_MOST_GAPS] + more)})" if gaps else ""
         yield (
             f"{long_duration(lost)} of {long_duration(span)} are not known: gpuwatch was not running, or no GPU "
             f"listed its processes{when}. The charts have gaps there, and the tables leave it out."
         )
-    for words in usage_notes(page.parts[0].total):
-        yield f"{words[0].upper()}{words[1:]}."
+    yield from (f"{words[0].upper()}{words[1:]}." for words in usage_notes(use.total))
     if note := page.series.events.note:
         yield f"Of the events {note}."
 
 
-def _gaps(page: Page) -> list[tuple[float, float]]:
-    """Return the times of which there is no mean, from two steps on."""
-    step, before, gaps = page.series.step, page.since, []
-    for at in [*(one.at for one in page.series.means), page.until]:
-        if at - before >= 2 * step:
-            gaps.append((before, at))
-        before = max(before, at + step)
-    return gaps
-
-
-def _explanation(page: Page) -> str:
-    if not page.series.means:
-        return "<p>There are no values of this time.</p>"
-    words = (
-        "Memory is stacked by owner. The line is all used memory; what is grey below it belongs to no listed process."
-    )
-    if page.series.step >= _HOUR:
-        words = (
-            "Means of what was watched of each hour: memory of the listed processes, stacked by owner, and the part of "
-            "the time in which a process ran a kernel."
-        )
-    words += " Gaps are times without values."
-    if page.series.events.alerts:
-        words += " A bar of an alert leads to its line in the table of events."
-    return f'<p class="quiet">{words}</p>'
-
-
 def _cards(
-    page: Page,
-    edges: Sequence[float],
-    found: dict[str, GpuValues],
-    colors: dict[str, int],
-    names: dict[str, str],
-    chosen: Sequence[Alert],
-) -> Iterator[str]:
+    page: Page, edges: Values, found: dict[str, dict[str, Values]], colors: dict[str, int], alerts: Sequence[Alert]
+) -> Iterator[dict[str, Any]]:
+    """Yield the title, the name, the owners with their colours and the chart of each GPU, and of the whole machine."""
+    names = {owner: name for one in page.series.means for owner, name in one.users.items()}
+    names |= {f"user:{line.uid}": line.name for line in page.parts[0].lines if line.uid is not None}
     lines = {line.uuid: line for line in page.parts[1].lines}
     order = sorted({*lines, *found}, key=lambda gpu: (lines[gpu].gpus if gpu in lines else (1 << 30,), gpu))
     bars: dict[str, list[Bar]] = {}
-    for number, alert in enumerate(chosen, 1):
+    for number, alert in enumerate(alerts, 1):
         bars.setdefault(alert.gpu if alert.gpu in order else "", []).extend(alert_bars(alert, number, page))
-    hourly = page.series.step >= _HOUR
     for number, gpu in enumerate(order):
-        line = lines.get(gpu, UsageLine(""))
+        line, values = lines.get(gpu, UsageLine("")), found.get(gpu, {})
         title = f"GPU {line.gpus[0] if line.gpus else '?'}"
-        name = f" <small>{_name(line.name.removeprefix('NVIDIA '))}</small>" if line.name else ""
-        values = found.get(gpu)
-        if values is None:
-            yield f'<article class="card"><h3>{title}{name}</h3><p class="quiet">no values of this time</p></article>'
-            continue
-        stack = _stack(values, colors)
-        chart = Chart(
-            edges,
-            owners=stack,
-            used=values.used if any(value == value for value in values.used) else (),
-            total=page.series.totals.get(gpu),
-            busy=values.busy if any(value == value for value in values.busy) else (),
-            busy_title="busy, % of the time" if hourly else "utilization, %",
-            bars=bars.get(gpu, ()),
-        )
+        stack: dict[int, Values] = {}
+        legend: dict[int, list[str]] = {}
+        for owner in sorted(values.keys() & colors.keys(), key=lambda owner: (colors[owner], owner)):
+            slot = colors[owner]
+            stack[slot] = stack[slot] + values[owner] if slot in stack else values[owner]
+            legend.setdefault(slot, []).append(names.get(owner) or owner.removeprefix("user:"))
+        total, used, busy = page.series.totals.get(gpu), values.get(Metric.USED), values.get(Metric.UTILIZATION)
+        busy_title = "busy, % of the time" if page.series.step >= _HOUR else "utilization, %"
+        chart = Chart(edges, stack, used, total, busy, busy_title, bars.get(gpu, ()))
         label = f"{title}: memory by owner, utilization and alerts over time"
-        svg = render_chart(chart, f"gpu{number}", label)
-        yield f'<article class="card"><h3>{title}{name}</h3>\n{_legend(values, colors, names)}\n{svg}</article>'
+        svg = render_chart(chart, f"gpu{number}", label) if values else ""
+        yield {"title": title, "name": line.name.removeprefix("NVIDIA "), "legend": legend, "svg": svg}
     if bars.get(""):
         svg = render_chart(Chart(edges, bars=bars[""]), "machine", "Alerts of the whole machine over time")
-        yield f'<article class="card"><h3>Whole machine</h3>\n{svg}</article>'
-
-
-def _stack(values: GpuValues, colors: dict[str, int]) -> list[tuple[int, list[float]]]:
-    """Return the memory by colour; owners who share a colour are one layer."""
-    stack: dict[int, list[float]] = {}
-    for owner in sorted(values.owners, key=lambda one: colors[one]):
-        slot, line = colors[owner], values.owners[owner]
-        stack[slot] = [one + two for one, two in zip(stack[slot], line, strict=True)] if slot in stack else line
-    return list(stack.items())
-
-
-def _legend(values: GpuValues, colors: dict[str, int], names: dict[str, str]) -> str:
-    owners = sorted(values.owners, key=lambda one: colors[one])
-    parts = [
-        f"<li>{_swatch(colors[owner])}{_name(names.get(owner) or owner.removeprefix('user:'))}</li>"
-        for owner in owners
-        if colors[owner] < SLOTS
-    ]
-    parts += [f"<li>{_swatch(UNSEEN)}owner not visible</li>"] * (NO_USER in owners)
-    others = sum(colors[owner] == OTHERS for owner in owners)
-    if others:
-        parts.append(f"<li>{_swatch(OTHERS)}{'1 other' if others == 1 else f'{others} others'}</li>")
-    return f'<ul class="legend">{"".join(parts) or "<li>nobody held memory</li>"}</ul>'
-
-
-def _swatch(slot: int | None) -> str:
-    return "" if slot is None else f'<i class="swatch o{slot}">{SIGNS[slot]}</i>'
+        yield {"title": "Whole machine", "name": "", "legend": None, "svg": svg}
 
 
 def alert_bars(alert: Alert, number: int, page: Page) -> Iterator[Bar]:
@@ -376,235 +265,180 @@ def alert_bars(alert: Alert, number: int, page: Page) -> Iterator[Bar]:
         yield Bar(begin, end, severity, alert.rule == OVERSHOOT, f"event-{number}")
 
 
-def _chosen_events(events: Events) -> list[Alert]:
-    worst = sorted(events.alerts, key=lambda one: (-max(one.most, one.severity), -one.raised, one.key))[:MOST_EVENTS]
-    return sorted(worst, key=lambda one: (one.raised, one.key))
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Tables
-
-
-def _usage_section(title: str, kept: UsageReport, color: Callable[[UsageLine], int | None] = lambda _: None) -> str:
-    if not kept.lines:
-        return ""
-    columns = [*WHO[kept.by], *SUMS]
-    rows = []
-    for line in kept.lines[:MOST]:
-        first, *cells = [escape(column.cell(line)) for column in columns]
-        rows.append(("", [f"{_swatch(color(line))}<bdi>{first}</bdi>", *cells]))
-    more = kept.more + len(kept.lines) - MOST
-    if len(kept.lines) > 1:
-        rows.append(('class="sum"', [escape(cell) for cell in total_cells(kept)]))
-    note = f'<p class="quiet">{more} more with less</p>' if more > 0 else ""
-    return f"<section>\n<h2>{title}</h2>\n{_table(columns, rows)}{note}\n</section>"
-
-
-_EVENT_COLUMNS: Final[tuple[Column[EventRow], ...]] = (
-    Column("start", lambda row: row.start, right=False),
-    Column("for", lambda row: row.lasted),
-    Column("severity", lambda row: f"{row.mark} {row.severity}".strip(), right=False),
-    Column("GPU", lambda row: row.gpu),
-    Column("who", lambda row: row.owners, right=False),
-    Column("what", lambda row: row.title, right=False),
-    Column("worst", lambda row: row.worst, right=False),
-    Column("how it ended", lambda row: row.how, right=False),
-)
-
-
-def _events_section(page: Page, chosen: Sequence[Alert]) -> str:
-    events = page.series.events
-    numbers = {alert.id: number for number, alert in enumerate(chosen, 1)}
-    gaps = [gap for gap in events.gaps if gap.until > page.since and gap.since < page.until]
-    found = events_rows(chosen, page.made, watched=events.watched, until=events.watched_until, gaps=gaps)
-    if not found:
-        return "<section>\n<h2>Events</h2>\n<p>No alert was recorded in this time.</p>\n</section>"
-    rows = []
-    for row in found:
-        name = "" if row.alert is None else f'id="event-{numbers[row.alert.id]}"'
-        cells = [f"<bdi>{escape(_short(column.cell(row), 400))}</bdi>" for column in _EVENT_COLUMNS]
-        cells[2] = f'<span class="{row.severity if row.alert is not None else "quiet"}">{cells[2]}</span>'
-        rows.append((name, cells))
-    more = len(events.alerts) - len(chosen)
-    note = f'<p class="quiet">{more} more that were less severe or older: `gpuwatch events`</p>' if more > 0 else ""
-    return f"<section>\n<h2>Events</h2>\n{_table(_EVENT_COLUMNS, rows)}{note}\n</section>"
-
-
-_SHORT_COLUMNS: Final = frozenset({"start", "severity"})
-"""Headers of columns that are not broken into lines."""
-
-
-def _table(columns: Sequence[Column[T]], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
-    """Return a table of columns and of rows: the attribute of the row, and its cells, which are escaped already."""
-    sides = ["number" if one.right else "short" if one.header in _SHORT_COLUMNS else "words" for one in columns]
-    heads = "".join(f'<th class="{side}">{escape(one.header)}</th>' for side, one in zip(sides, columns, strict=True))
-    lines = []
-    for attribute, cells in rows:
-        drawn = "".join(
-            f'<td class="{side}" data-label="{escape(column.header)}"><span>{cell}</span></td>'
-            for side, column, cell in zip(sides, columns, cells, strict=True)
-        )
-        lines.append(f"<tr{f' {attribute}' if attribute else ''}>{drawn}</tr>")
-    return f"<table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n" + "\n".join(lines) + "\n</tbody>\n</table>"
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Words
-
-
-def _short(text: str, cells: int = _WIDEST) -> str:
-    text = clean(text)
-    return fit(text, cells) if cell_width(text) > cells else text
-
-
-def _name(text: str) -> str:
-    """Return a foreign name as an element; its direction of writing does not reach beyond it."""
-    return f"<bdi>{escape(_short(text))}</bdi>"
-
-
-def _date(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+def _short(text: object, cells: int = 64) -> str:
+    """Return a foreign text cleaned, and cut to so many cells."""
+    cleaned = clean(str(text))
+    return fit(cleaned, cells) if cell_width(cleaned) > cells else cleaned
 
 
 def _span(since: float, until: float) -> str:
     """Format a time span: `2026-11-21 08:00 to 14:03`, with both dates where they differ."""
-    same = time.localtime(since)[:3] == time.localtime(until)[:3]
-    return f"{_date(since)} to {time.strftime('%H:%M', time.localtime(until)) if same else _date(until)}"
+    begin, end = time.localtime(since), time.localtime(until)
+    form = "%H:%M" if begin[:3] == end[:3] else "%Y-%m-%d %H:%M"
+    return f"{time.strftime('%Y-%m-%d %H:%M', begin)} to {time.strftime(form, end)}"
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# The file
+# -- charts --------------------------------------------------------------------------------------------------------
+
+_SEVERITIES: Final = ("note", "warning", "critical")
+_ROLES: Final = ("text", "grid", "used", "line", "sign", *_SEVERITIES, *(f"owner{slot}" for slot in range(OTHERS + 1)))
+"""Names of the CSS variables."""
+_COLORS: Final = {role: f"#00fe{number:02x}" for number, role in enumerate(_ROLES)}
+"""Colours that stand for them until the chart is in the page."""
+# Sizes in units of the SVG, which a phone draws at 0.75, and a screen with two columns at 1.2 of its size. Each panel
+# has a title above it, and the last one clock times below. What is smaller than a sign has none.
+_WIDTH, _LEFT, _RIGHT, _TITLE, _TIMES, _FONT, _SIGN, _LEAST_BAR = 480.0, 30.0, 18.0, 22.0, 20.0, 10.5, 12.0, 3.0
+_MEMORY, _BUSY, _LANE = 118.0, 46.0, 9.0
+_TARGET: Final = "gpuwatch:"
+"""Stands for `#` in links to the page, so that they differ from matplotlib's own references."""
+_STYLE: Final[dict[Any, Any]] = {
+    **{"svg.fonttype": "none", "font.family": "sans-serif"},
+    **dict.fromkeys(("axes.spines.top", "axes.spines.left", "axes.spines.right"), False),
+    **dict.fromkeys(("axes.axisbelow", "axes.grid"), True),
+    **dict.fromkeys(("xtick.major.size", "xtick.minor.size", "ytick.major.size"), 0),
+    **dict.fromkeys(("axes.titlecolor", "xtick.labelcolor", "ytick.labelcolor"), _COLORS["text"]),
+    **dict.fromkeys(("axes.edgecolor", "grid.color"), _COLORS["grid"]),
+    **dict.fromkeys(("font.size", "axes.titlesize", "xtick.labelsize", "ytick.labelsize"), _FONT),
+    **{"axes.titlelocation": "left", "axes.titlepad": 5, "grid.linewidth": 0.6},
+    **dict.fromkeys(("xtick.major.pad", "ytick.major.pad"), 3),
+}
 
 
-def check_target(path: Path) -> None:
-    """Raise UsageError where a file may not be replaced: only a page of gpuwatch and an empty file may."""
+class Chart(NamedTuple):
+    """Values between the times `edges`; what is not known has no panel."""
+
+    edges: Values
+    stack: Mapping[int, Values] = MappingProxyType({})
+    """Bytes of memory by number of the colour, the lowest layer first."""
+    used: Values | None = None
+    total: float | None = None
+    busy: Values | None = None
+    busy_title: str = ""
+    bars: Sequence[Bar] = ()
+
+
+def render_chart(chart: Chart, name: str, label: str) -> str:
+    """Return a chart as an SVG element; `name` begins all its ids, and `label`, text of our own, describes it."""
+    panels: list[tuple[float, Callable[[Axes], None]]] = []
+    if chart.stack or chart.used is not None:
+        panels.append((_MEMORY, partial(_draw_memory, chart)))
+    if chart.busy is not None:
+        panels.append((_BUSY, partial(_draw_busy, chart.busy, chart)))
+    for title, is_overshoot in (("overshoots", True), ("other alerts", False)):
+        if lane := [bar for bar in chart.bars if bar.is_overshoot is is_overshoot]:
+            panels.append((_LANE, partial(_draw_lane, chart, title, lane)))
+    height = top = sum(panel + _TITLE for panel, _ in panels) + _TIMES
+    file = io.StringIO()
+    with rc_context({**_STYLE, "svg.hashsalt": name}):
+        figure = Figure(figsize=(_WIDTH / 72, height / 72), dpi=72)
+        FigureCanvasSVG(figure)
+        for number, (panel, draw) in enumerate(panels, 1):
+            top -= _TITLE + panel
+            axes = figure.add_axes((_LEFT / _WIDTH, top / height, 1 - (_LEFT + _RIGHT) / _WIDTH, panel / height))
+            axes.set_xlim(chart.edges[0] / _DAY, chart.edges[-1] / _DAY)
+            axes.xaxis.set_major_locator(AutoDateLocator(tzlocal(), minticks=2, maxticks=8))  # type: ignore[no-untyped-call]
+            axes.xaxis.set_major_formatter(_clock if number == len(panels) else "")
+            draw(axes)
+        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(file, format="svg", transparent=True, metadata=metadata)
+    return _inlined(file.getvalue(), name, label, height)
+
+
+def _draw_memory(chart: Chart, axes: Axes) -> None:
+    times, floor, layers = chart.edges / _DAY, np.zeros(len(chart.edges) - 1), []
+    used = floor if chart.used is None else chart.used / GIB
+    axes.stairs(used, times, fill=True, color=_COLORS["used"], linewidth=0)
+    for slot, values in chart.stack.items():
+        top = floor + values / GIB
+        axes.stairs(top, times, baseline=floor, fill=True, color=_COLORS[f"owner{slot}"], linewidth=0)
+        layers.append((SIGNS[slot], floor, top))
+        floor = np.nan_to_num(top)
+    if chart.used is not None:
+        axes.stairs(used, times, baseline=None, color=_COLORS["line"], linewidth=1.1)
+    capacity = max((chart.total or 0.0) / GIB, np.nan_to_num(used).max(), floor.max()) or 1.0
+    axes.set_ylim(0, capacity)
+    axes.locator_params(axis="y", nbins=4, integer=True)
+    axes.set_title(f"memory, GiB of {gib(chart.total)}" if chart.total else "memory, GiB", x=0)
+    for sign, below, above in layers:
+        _draw_sign(axes, times, sign, below, above, capacity * _SIGN / _MEMORY)
+
+
+def _draw_sign(axes: Axes, times: Values, sign: str, below: Values, above: Values, least: float) -> None:
+    """Write the sign of an owner where the layer is at least `least` high for the longest time."""
+    changes = np.diff(np.concatenate(([0], (above - below >= least).astype(int), [0])))
+    runs = zip(np.flatnonzero(changes == 1), np.flatnonzero(changes == -1), strict=True)
+    start, end = max(runs, key=lambda run: int(run[1] - run[0]), default=(0, 0))
+    if (times[end] - times[start]) / (times[-1] - times[0]) * (_WIDTH - _LEFT - _RIGHT) >= _SIGN:
+        middle = (start + end) // 2
+        place = ((times[start] + times[end]) / 2, (below[middle] + above[middle]) / 2)
+        axes.text(*place, sign, color=_COLORS["sign"], fontsize=9, ha="center", va="center_baseline")
+
+
+def _draw_busy(busy: Values, chart: Chart, axes: Axes) -> None:
+    axes.set_ylim(0, 103)  # a line at 100 is seen
+    axes.set_yticks((0, 50, 100))
+    axes.set_title(chart.busy_title, x=0)
+    axes.stairs(busy, chart.edges / _DAY, fill=True, color=_COLORS["used"], linewidth=0)
+    axes.stairs(busy, chart.edges / _DAY, baseline=None, color=_COLORS["line"], linewidth=1.1)
+
+
+def _draw_lane(chart: Chart, title: str, bars: Sequence[Bar], axes: Axes) -> None:
+    axes.set_ylim(0, 1)
+    axes.set_yticks(())
+    axes.set_title(title, x=0)
+    least = (chart.edges[-1] - chart.edges[0]) * _LEAST_BAR / (_WIDTH - _LEFT - _RIGHT)
+    for bar in sorted(bars, key=lambda one: (_SEVERITIES.index(one.severity), one.since)):
+        width = max(bar.until - bar.since, least) / _DAY
+        mark = Rectangle((bar.since / _DAY, 0.12), width, 0.88, facecolor=_COLORS[bar.severity], linewidth=0)
+        mark.set_url(f"{_TARGET}{bar.target}")
+        axes.add_patch(mark)
+
+
+def _clock(days: float, _: object) -> str:
+    local = time.localtime(round(days * _DAY))
+    is_midnight = local.tm_hour == local.tm_min == local.tm_sec == 0
+    return time.strftime("%m-%d" if is_midnight else "%H:%M:%S" if local.tm_sec else "%H:%M", local)
+
+
+def _inlined(svg: str, name: str, label: str, height: float) -> str:
+    """Return matplotlib's file as an element of a page that has more than one, without fonts, links and colours."""
+    svg = re.sub(r"<svg[^>]*>", "", svg[svg.index("<svg") :], count=1)
+    svg = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = svg.replace('xlink:href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
+    svg = svg.replace(f'xlink:href="{_TARGET}', 'href="#').replace(' target="_blank"', "")
+    svg = re.sub(r"#00fe([0-9a-f]{2})", lambda found: f"var(--{_ROLES[int(found[1], 16)]})", svg)
+    svg = re.sub(r" font-family: [^;\"]*;", "", svg)
+    svg = re.sub(r"(\.[0-9]{2})[0-9]+", r"\1", svg)
+    return f'<svg viewBox="0 0 {_WIDTH:g} {height:g}" role="img" aria-label="{label}">{svg.strip()}\n'
+
+
+# -- the file ------------------------------------------------------------------------------------------------------
+
+
+def check_target(path: Path) -> int:
+    """Return the permissions for a page; raises UsageError where something else than a page of gpuwatch is there."""
     try:
-        with files.opened_folder(path.parent, private=False) as folder:
-            _check(folder, path.name)
+        found = path.lstat()
+        begun = b"something else"
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+            with path.open("rb") as file:
+                begun = file.read(len(START))
+        if begun not in (b"", START.encode()):
+            raise UsageError(f"--html: {clean(str(path))} is there, and is no page of yours; choose another name")
+    except FileNotFoundError:
+        return 0o600
     except OSError as error:
         raise UsageError(f"--html: {files.words(error, path)}") from None
+    return stat.S_IMODE(found.st_mode) & 0o644 | 0o600
 
 
 def save_page(path: Path, page: str) -> None:
     """Write a page in one step, with the permissions of the page that it replaces; raises UsageError, GpuwatchError."""
+    mode = check_target(path)
     try:
         with files.opened_folder(path.parent, private=False) as folder:
-            mode = _check(folder, path.name)
             files.replace_file(folder, path.name, page.encode("utf-8", "replace"), mode=mode)
     except OSError as error:
         kind = GpuwatchError if error.errno in files.FULL else UsageError
         raise kind(f"--html: {files.words(error, path)}") from None
-
-
-def _check(folder: int, name: str) -> int:
-    """Return the permissions for a file of this name; raises OSError where something else is there."""
-    if not name:
-        raise files.UnsafePathError("it is no name of a file")
-    with contextlib.suppress(FileNotFoundError):
-        facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if stat.S_ISLNK(facts.st_mode):
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        if not stat.S_ISREG(facts.st_mode):
-            raise files.UnsafePathError("it is not a regular file")
-        if facts.st_uid != os.geteuid():
-            raise files.UnsafePathError(f"it belongs to uid {facts.st_uid}")
-        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-        with open(file, "rb") as content:
-            begun = content.read(len(START))
-        if begun and begun != START.encode():
-            raise files.UnsafePathError("it is there, and is no page of `gpuwatch report`; choose another name")
-        return stat.S_IMODE(facts.st_mode) & 0o644 | 0o600
-    return 0o600
-
-
-_HEAD: Final = """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
-base-uri 'none'; form-action 'none'">
-<meta name="referrer" content="no-referrer">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>
-{style}
-</style>
-</head>
-<body>
-<main>
-"""
-
-LIGHT_OWNERS: Final = "#3d67b2 #1f653f #9f5530 #914590 #c2365d #298ba3 #349029 #3b44c2 #7f7c22 #c034ca #808080 #b3b8c2"
-DARK_OWNERS: Final = "#86a7df #4cb080 #cb6a34 #c554d3 #cd6272 #33aebf #4bbd3b #7a79dd #a29c45 #d889cb #838383 #565d69"
-"""The dashboard's colours of owners, its grey for those who are not visible, and one for all others."""
-
-
-def _variables(owners: str, **others: str) -> str:
-    colors = {f"owner{slot}": color for slot, color in enumerate(owners.split())} | others
-    return " ".join(f"--{name}: {color};" for name, color in colors.items())
-
-
-LIGHT: Final = _variables(
-    LIGHT_OWNERS, base="#fcfcfa", card="#ffffff", strong="#000000", text="#30353d", quiet="#5f6672", grid="#dfe2e6",
-    used="#d9dde3", line="#30353d", note="#0b5cba", warning="#9a6200", critical="#c01f2c", mark="#fff3c9",
-    sign="#ffffff",
-)  # fmt: skip
-DARK: Final = _variables(
-    DARK_OWNERS, base="#14161b", card="#1a1d23", strong="#f2f4f7", text="#c5cad3", quiet="#98a0ae", grid="#31363f",
-    used="#3a404b", line="#e4e7ec", note="#74b4f5", warning="#e8b650", critical="#ff7070", mark="#3b3a20",
-    sign="#14161b",
-)  # fmt: skip
-
-_STYLE: Final = f""":root {{ color-scheme: light dark; {LIGHT} }}
-@media screen and (prefers-color-scheme: dark) {{ :root {{ {DARK} }} }}
-* {{ box-sizing: border-box; }}
-body {{ margin: 0; background: var(--base); color: var(--text); font: 15px/1.45 system-ui, "DejaVu Sans", sans-serif; }}
-main {{ max-width: 1240px; margin: 0 auto; padding: 20px 16px 40px; overflow-wrap: anywhere; }}
-h1, h2, h3 {{ color: var(--strong); line-height: 1.2; margin: 0; }}
-h1 {{ font-size: 26px; }}
-h2 {{ font-size: 19px; margin: 28px 0 8px; break-after: avoid; }}
-h3 {{ font-size: 15px; }}
-h3 small {{ font-weight: normal; color: var(--quiet); }}
-p {{ margin: 6px 0; max-width: 90ch; }}
-header p {{ margin: 2px 0; }}
-.quiet {{ color: var(--quiet); }}
-.facts {{ display: flex; flex-wrap: wrap; gap: 8px 28px; margin: 16px 0; }}
-.facts div {{ display: flex; flex-direction: column-reverse; }}
-.facts dt {{ color: var(--quiet); font-size: 13px; }}
-.facts dd {{ margin: 0; color: var(--strong); font-size: 22px; font-variant-numeric: tabular-nums; }}
-.cards {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 480px), 1fr)); gap: 14px; }}
-.card {{ background: var(--card); border: 1px solid var(--grid); border-radius: 6px; padding: 10px 12px; }}
-.card {{ min-width: 0; }}
-.card, tr {{ break-inside: avoid; }}
-.card svg {{ display: block; width: 100%; height: auto; margin-top: 4px; overflow: hidden; }}
-.card svg * {{ stroke-linejoin: round; stroke-linecap: butt; }}
-.legend {{ list-style: none; display: flex; flex-wrap: wrap; gap: 0 14px; margin: 2px 0 0; padding: 0; }}
-.legend {{ font-size: 13px; }}
-.legend li {{ min-width: 0; max-width: 100%; }}
-.swatch {{ display: inline-block; width: 15px; border-radius: 3px; margin-right: 6px; color: var(--sign); }}
-.swatch {{ font: 11px/15px system-ui, "DejaVu Sans", sans-serif; text-align: center; vertical-align: 1px; }}
-{" ".join(f".o{slot} {{ background: var(--owner{slot}); }}" for slot in range(OTHERS + 1))}
-table {{ border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }}
-th, td {{ text-align: left; vertical-align: top; padding: 4px 10px 4px 0; border-bottom: 1px solid var(--grid); }}
-th {{ color: var(--quiet); font-weight: normal; overflow-wrap: normal; }}
-.number, .short {{ white-space: nowrap; }}
-.number {{ text-align: right; }}
-tr.sum td {{ color: var(--strong); font-weight: 600; }}
-tr:target td {{ background: var(--mark); }}
-.note {{ color: var(--note); }} .warning {{ color: var(--warning); }} .critical {{ color: var(--critical); }}
-@media screen and (max-width: 760px) {{
-  thead {{ display: none; }}
-  table, tbody {{ display: block; }}
-  tr {{ display: grid; grid-template-columns: 1fr 1fr; gap: 1px 16px; border-bottom: 1px solid var(--grid); }}
-  tr {{ padding: 8px 0; }}
-  td {{ display: grid; grid-template-columns: 6.4em minmax(0, 1fr); border: 0; padding: 0; white-space: normal; }}
-  td::before {{ content: attr(data-label); color: var(--quiet); font-weight: normal; }}
-  td.words, td.short {{ grid-column: 1 / -1; }}
-  .number {{ text-align: left; }}
-  }}
-@media print {{
-  body {{ background: none; font-size: 10pt; }}
-  main {{ max-width: none; padding: 0; }}
-  .cards {{ grid-template-columns: 1fr 1fr; gap: 8px; }}
-  .card, .card *, .swatch {{ print-color-adjust: exact; -webkit-print-color-adjust: exact; }}
-  table {{ font-size: 8pt; }}
-  th, td {{ padding-right: 6px; }}
-  @page {{ size: A4; margin: 12mm; }}
-}}"""

@@ -79,7 +79,9 @@ def parts(found: Status, now: float) -> Iterator[Part]:
     yield Part(f"{count} GPU{'s' * (count > 1)} {mean}")
     if found.state in _NO_DRIVER:
         yield Part(_NO_DRIVER[found.state], "red")
-    yield from _stale(found, now)
+    age = now - found.sampled if found.sampled is not None else 0.0
+    if age > max(STALE * found.interval, 2 * PACE):
+        yield Part(f"stale {long_duration(age)}", "red")
     for health in Health:
         several = sum(gpu.health is health for gpu in found.gpus)
         if health is not Health.OK and several:
@@ -95,12 +97,6 @@ def parts(found: Status, now: float) -> Iterator[Part]:
         yield Part(f"{fit(clean(worst.user), _NAME).rstrip()} {worst.gib:.1f} over{also}", "yellow")
     if near:
         yield Part(f"{near} near limit", "yellow")
-
-
-def _stale(found: Status, now: float) -> Iterator[Part]:
-    age = now - found.sampled if found.sampled is not None else 0.0
-    if age > max(STALE * found.interval, 2 * PACE):
-        yield Part(f"stale {long_duration(age)}", "red")
 
 
 def _in_tmux(part: Part) -> str:

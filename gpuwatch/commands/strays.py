@@ -50,7 +50,9 @@ def table(
     every = [*strays, *possible]
     if not every:
         return []
-    age: Column[Stray] = Column("age", lambda one: _age(one, now))
+    age: Column[Stray] = Column(
+        "age", lambda one: UNKNOWN if one.process.started is None else duration(now - one.process.started)
+    )
     titles, *rows = format_table((*_COLUMNS[:4], age, *_COLUMNS[4:]), every, width=width)
     lines = [titles]
     for row, stray in zip(rows, every, strict=True):
@@ -104,19 +106,13 @@ def _place(stray: Stray) -> str:
     return around.where if around is not None else ""
 
 
-def _age(stray: Stray, now: float) -> str:
-    return UNKNOWN if stray.process.started is None else duration(now - stray.process.started)
-
-
-def _idle(stray: Stray) -> str:
-    return UNKNOWN if stray.idle is None else f"{'≥' * stray.idle_at_least}{duration(stray.idle)}"
-
-
 _COLUMNS: Final[tuple[Column[Stray], ...]] = (
     Column("PID", lambda one: str(one.process.pid)),
     Column("GPU", lambda one: ",".join(map(str, one.indices)) or UNKNOWN),
     Column("GiB", lambda one: UNKNOWN if one.held is None else gib(one.held)),
-    Column("idle", _idle),
+    Column(
+        "idle", lambda stray: UNKNOWN if stray.idle is None else f"{'≥' * stray.idle_at_least}{duration(stray.idle)}"
+    ),
     Column("stray", lambda one: f"{one.cause.value}, {one.sure.value}", right=False),
     Column("in", lambda one: fit(_place(one) or UNKNOWN, _WIDEST_PLACE).rstrip(), right=False),
     Column("command", lambda one: one.process.command or f"[{one.process.name}]", right=False),

@@ -116,13 +116,9 @@ class Printer:
                 rest = rest[os.write(self._descriptor, rest) :]
                 self._torn = bool(rest)
                 continue
-            _wait_for_room(self._descriptor)
-
-
-def _wait_for_room(descriptor: int) -> None:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLOUT)
-    poll.poll()
+            poll = select.poll()
+            poll.register(self._descriptor, select.POLLOUT)
+            poll.poll()
 
 
 _ENDED: Final = "✓"
@@ -242,7 +238,7 @@ CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130, signal.SIGHUP: 129}
 _CLOSING: Final = 0.9
 """Seconds for the sinks to finish; with all other work the program ends within 2 s."""
 _LOOK: Final = 5.0
-"""Seconds between two checks that the watch thread still runs, without a signal."""
+"""Seconds between two checks that the monitor still runs, without a signal."""
 _LAST_WORDS: Final = 0.2
 """Seconds that the watch, and each of stdout and stderr, has to finish."""
 
@@ -324,7 +320,7 @@ def _signals() -> Iterator[SimpleQueue[signal.Signals | None]]:
 
 
 class _Output:
-    """Output of the watch thread's frames; the main thread waits for signals in `serve`."""
+    """Output of the monitor's frames; the main thread waits for signals in `serve`."""
 
     def __init__(self, args: argparse.Namespace, config: Config, signals: SimpleQueue[signal.Signals | None]) -> None:
         self.store = ""
@@ -341,7 +337,7 @@ class _Output:
         self._terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
 
     def publish(self, frame: Frame) -> None:
-        """Print the changes and troubles of a frame; from the watch thread."""
+        """Print the changes and troubles of a frame; in the thread of the monitor."""
         for words in self._troubles.find(frame):
             self.warn(words)
         state = frame.snapshot.state
@@ -350,7 +346,7 @@ class _Output:
             self.warn(greeting(frame, self.store))
         for event in self._changes.find(frame):
             if self._args.json:
-                self._out.put(_record(event))
+                self._out.put(msgspec.json.encode({"at": event.at, "event": event.kind, "alert": event.alert}).decode())
             elif not self._args.quiet:
                 self._out.put(self._console.format_line(self._lines.format(event)))
         if self._out.broken and not self._warned and not self._args.quiet:
@@ -400,11 +396,6 @@ class _Output:
         """Print the waiting lines."""
         for printer in (self._out, self._err):
             printer.close(_LAST_WORDS)
-
-
-def _record(event: Change) -> str:
-    """Return an event as one JSON object."""
-    return msgspec.json.encode({"at": event.at, "event": event.kind, "alert": event.alert}).decode()
 
 
 def _printer(stream: TextIO | None) -> Printer:

@@ -161,24 +161,22 @@ def path() -> Path:
 def load(given: str | None, *, administrators: Path = ADMINISTRATORS) -> Config:
     """Read `given`, or the user's own file if there is one, over the administrator's.
 
-    The UsageError for a mistake names the file, line, key, wrong value and allowed values. Of several mistakes the
-    first is described, and the others are counted.
+    The UsageError for the first mistake names the file, the key, the wrong value and the allowed values.
     """
-    if given is None and _is_missing(path()) and _is_missing(administrators):
-        return Config()
-    from gpuwatch.config.reading import load_traced  # 10 ms, for those who have a file
-
-    return load_traced(given, administrators=administrators)[0]
+    return _load(given, administrators)[0]
 
 
 def keys_in_files(given: str | None, *, administrators: Path = ADMINISTRATORS) -> frozenset[str]:
     """Return the full names of the keys that stand in the files which `load` reads; raises UsageError."""
+    return frozenset(_load(given, administrators)[1])
+
+
+def _load(given: str | None, administrators: Path) -> tuple[Config, dict[str, Path]]:
     if given is None and _is_missing(path()) and _is_missing(administrators):
-        return frozenset()
+        return Config(), {}
     from gpuwatch.config.reading import load_traced  # 10 ms, for those who have a file
 
-    origins = load_traced(given, administrators=administrators)[1]
-    return frozenset(name for name, origin in origins.items() if origin.file is not None)
+    return load_traced(given, administrators=administrators)
 
 
 def _is_missing(file: Path) -> bool:

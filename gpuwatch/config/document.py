@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +14,6 @@ from gpuwatch.alerts.limits import CustomRule
 from gpuwatch.alerts.rules.custom import METRICS
 from gpuwatch.config import Config
 from gpuwatch.config.keys import Key, amount_keys, keys_of, sections, toml_string, value_of
-from gpuwatch.config.reading import Origin
 from gpuwatch.declared.facts import Share
 
 _WIDEST: Final = 36
@@ -54,37 +52,30 @@ SHARES: Final = "# What was agreed on with somebody who cannot change a launch.\
 
 def default_text() -> str:
     """Return the file that `--init` writes: every key commented out, with its default and its meaning."""
-    tables = [textwrap.indent(table, "# ", lambda line: not line.startswith("[")) for table in _default_tables()]
+    tables = _tables(Config(), lambda _, key: key.description)
+    commented = [textwrap.indent(table, "# ", lambda line: not line.startswith("[")) for table in tables]
     metrics = "".join(_metrics(scope) + "\n" for scope in ("gpu", "process", "user"))
     return "\n".join(
-        [HEAD, *tables, FILTERS, RULES + metrics + _example("rule", CustomRule), SHARES + _example("share", Share)]
+        [HEAD, *commented, FILTERS, RULES + metrics + _example("rule", CustomRule), SHARES + _example("share", Share)]
     )
 
 
-def effective_text(config: Config, origins: Mapping[str, Origin]) -> str:
-    """Return every key with its value as TOML, with its origin in a comment.
+def effective_text(config: Config, origins: Mapping[str, str]) -> str:
+    """Return every key with its value as TOML, with its origin in a comment: a file or a flag, else the default.
 
     The text can be read as the same configuration, except for secrets, which are masked and commented out.
     """
-    blocks = [*_tables(config, lambda name, _: str(origins.get(name, Origin())))]
-    saved = [
-        (f"{name} = {toml_string(words)}", str(origins.get(f"filters.{name}", Origin())))
-        for name, words in config.filters.items()
-    ]
+    blocks = [*_tables(config, lambda name, _: origins.get(name, "default"))]
+    saved = [(f"{name} = {toml_string(one)}", origins[f"filters.{name}"]) for name, one in config.filters.items()]
     if saved:
         blocks.append("".join(f"{line}\n" for line in ["[filters]", *_align(saved)]))
     for rule in config.rules:
-        origin = origins.get(f"rule {rule.name}", Origin())
-        blocks.append(_table(f"[[rule]]  # {origin}", rule, keys_of(CustomRule) | amount_keys(rule.metric)))
+        header = f"[[rule]]  # {origins[f'rule {rule.name}']}"
+        blocks.append(_table(header, rule, keys_of(CustomRule) | amount_keys(rule.metric)))
     for share in config.shares:
-        ceiling = ", a ceiling" if share.ceiling else ""
-        header = f"[[share]]  # {Origin(Path(share.where), share.line)}{ceiling}"
+        header = f"[[share]]  # {share.where}{', a ceiling' if share.ceiling else ''}"
         blocks.append(_table(header, share, keys_of(Share)))
     return "\n".join(blocks)
-
-
-def _default_tables() -> Iterator[str]:
-    return _tables(Config(), lambda _, key: key.description)
 
 
 def _tables(config: Config, comment: Callable[[str, Key], str]) -> Iterator[str]:

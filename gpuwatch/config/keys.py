@@ -35,13 +35,6 @@ AMOUNTS: Final = ("above", "below", "clear")
 """Keys of a `[[rule]]` that are written in the unit of its metric."""
 
 
-class NotAllowedError(ValueError):
-    """Error about a value that a key may not have: the value found, and the allowed values."""
-
-    def __init__(self, allowed: str, found: str) -> None:
-        super().__init__(f"found {found}; allowed is {allowed}")
-
-
 class Key(NamedTuple):
     """One key of a table, made from a field of its struct."""
 
@@ -85,16 +78,17 @@ class Key(NamedTuple):
             return f"{write_size(self.bounds['ge'])} or more" if self.bounds["ge"] else "0 or 1MiB or more"
         if self.form == "seconds":
             return f"{write_duration(self.bounds['ge'])} to {write_duration(self.bounds['le'])}"
-        return self.allowed
+        return "a list of names of rules" if self.form == "rules" else self.allowed
 
     def read(self, raw: object) -> Any:
-        """Convert and check a value from `tomllib`; raises NotAllowedError."""
+        """Convert and check a value from `tomllib`; raises ValueError with what was found, and what is allowed."""
         try:
             value = msgspec.convert(self._prepare(raw), self.type)
+            wrong = self._check(value)
         except ValueError as error:
-            raise NotAllowedError(self.allowed, self._found(raw, str(error))) from None
-        if found := self._check(value):
-            raise NotAllowedError(self.allowed, found)
+            wrong = self._found(raw, str(error))
+        if wrong:
+            raise ValueError(f"found {wrong}; allowed is {self.allowed}")
         return round(value, 3) if self.form == "seconds" else value
 
     def write(self, value: Any) -> str:
@@ -129,11 +123,10 @@ class Key(NamedTuple):
                 return f"{shown(value)}, which is none ({error})"
             case "columns" if len({*value}) < len(value):
                 return f"{shown(next(one for one in value if value.count(one) > 1))} twice"
-            case "rules" if unknown := sorted(value - RULE_NAMES):
-                if unknown[0] in FORMER_NAMES:
-                    return f"{shown(unknown[0])}, which is called {toml_string(FORMER_NAMES[unknown[0]])} now"
-                found = shown(unknown[0]) + maybe(unknown[0], RULE_NAMES)
-                raise NotAllowedError(", ".join(map(toml_string, sorted(RULE_NAMES))), found)
+            case "rules" if unknown := min(value - RULE_NAMES, default=""):
+                if unknown in FORMER_NAMES:
+                    return f"{shown(unknown)}, which is called {toml_string(FORMER_NAMES[unknown])} now"
+                return shown(unknown) + maybe(unknown, RULE_NAMES)
         return ""
 
     def _found(self, raw: object, error: str) -> str:
@@ -160,11 +153,11 @@ _ALLOWED: Final = {
     "share": 'more than 0 and up to 1, such as 0.4 or "40%"',
     "text": "text of {min_length} to {max_length} printable characters",
     "pattern": "a regular expression of {min_length} to {max_length} characters",
-    "rules": "a list of names of rules",
+    "rules": "a list of " + ", ".join(f'"{name}"' for name in sorted(RULE_NAMES)),
     "xids": f"a list of XID numbers from 1 to {HIGHEST_XID}",
     "gpus": 'indices from 0 on, or (starts of) UUIDs such as "GPU-8932f937"; one, or a list; for all leave it out',
     "keys": 'a key or a list of keys, such as "x", "/", "f5", "ctrl+r", "enter" or "pageup"',
-    "columns": f"a list of {', '.join(map(repr, get_args(ColumnName)))}, each once".replace("'", '"'),
+    "columns": "a list of " + ", ".join(f'"{name}"' for name in get_args(ColumnName)) + ", each once",
     "command": 'a list such as ["/home/ada/bin/tell", "--loud"], whose first is an absolute path or begins with ~/',
     "urls": 'a list of apprise\'s URLs, such as ["slack://..."]',
 }

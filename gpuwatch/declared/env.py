@@ -63,7 +63,7 @@ def merge_environment(facts: Facts) -> Environment:
         settings = {name: Setting(value=value) for name, value in own.items()}
     for name, setting in _child_settings(facts):
         settings.setdefault(name, setting)
-    for name, setting in (one for script in facts.scripts for one in script_settings(script)):
+    for name, setting in script_settings(facts.script):
         before = settings.get(name)
         if before is None or not (setting.default or setting.confidence in _UNSURE):
             settings[name] = _merge_setting(before, setting)
@@ -71,10 +71,14 @@ def merge_environment(facts: Facts) -> Environment:
 
 
 def _merge_setting(before: Setting | None, setting: Setting) -> Setting:
-    """Return a script's setting; where its line may not have run, without a value that differs from the one before."""
-    if before is None or setting.confidence is Confidence.CERTAIN:
-        return setting
-    return before if before.value == setting.value else replace(setting, value=None)
+    """Return a script's setting; where its line may not have run, or not last, without a value that differs.
+
+    The order of the lines is not followed: of two that set different values either may be the last.
+    """
+    if before is not None and before.value == setting.value:
+        return before
+    doubted = before is not None and (before.line or setting.confidence is Confidence.POSSIBLE)
+    return replace(setting, value=None) if doubted else setting
 
 
 _WORKER = "from multiprocessing."
@@ -105,7 +109,7 @@ def script_settings(script: Script | None) -> Iterable[tuple[str, Setting]]:
         yield name, replace(setting, where=script.path, confidence=file_confidence(setting.confidence, script))
 
 
-_WEAKEST = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.STALE, Confidence.GUESS)
+_WEAKEST = (Confidence.CERTAIN, Confidence.LIKELY, Confidence.STALE, Confidence.GUESS, Confidence.POSSIBLE)
 
 
 def weakest(*confidences: Confidence) -> Confidence:
@@ -232,6 +236,7 @@ def _candidate(settings: Mapping[str, Setting], name: str, framework: str, kind:
             "framework": framework,
             "kind": kind,
             "confidence": setting.confidence,
+            "condition": setting.condition,
             "dynamic": setting.value is None,
             **fields,
         }
@@ -398,18 +403,29 @@ def theanorc(text: str, path: str) -> list[Candidate]:
 # -- layers below the frameworks --------------------------------------------------------------------------------------
 
 _MPS = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-_LIKELY = Confidence.LIKELY
+_MPS_THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+_HAMI_LIBRARY = "libvgpu"
+
+
+def find_lack(channel: str, facts: Facts) -> str:
+    """Return the condition on which a variable of MPS or HAMi has an effect, unless the process is known to meet it."""
+    if channel in (_MPS, _MPS_THREADS) and not facts.mps:
+        return "if an MPS daemon serves it"
+    if _HAMI.fullmatch(channel) and (
+        isinstance(facts.libraries, Unread) or not any(one.startswith(_HAMI_LIBRARY) for one in facts.libraries)
+    ):
+        return "if HAMi's libvgpu.so is loaded"
+    return ""
 
 
 def _mps(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read the limits of an MPS client, one for each device: LIKELY, since they hold only for a client of MPS.
+    """Read the limits of an MPS client, one for each device.
 
     Quotes, as in NVIDIA's example, are removed. Source: docs.nvidia.com/deploy/mps, environment variables.
     """
     if not _is_set(settings, _MPS):
         return
-    sure = weakest(settings[_MPS].confidence, *(() if _is_set(settings, "CUDA_MPS_PIPE_DIRECTORY") else (_LIKELY,)))
-    candidate = _candidate(settings, _MPS, "", Kind.HARD, margin=_EXACT, confidence=sure)
+    candidate = _candidate(settings, _MPS, "", Kind.HARD, margin=_EXACT)
     value = settings[_MPS].value
     if value is None:
         yield candidate
@@ -425,11 +441,10 @@ _HAMI = re.compile(r"(CUDA_DEVICE_(?:MEMORY|SM)_LIMIT)(?:_([0-9]{1,2}))?")
 def _hami(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
     """Read the limits of HAMi and volcano: for one device of the container, else for all; 0 means no limit.
 
-    LIKELY, unless LD_PRELOAD names HAMi's library, which may also be loaded by a file that we do not read. Source:
-    HAMi-core src/multiprocess/multiprocess_memory_limit.c, do_init_device_memory_limits and do_init_device_sm_limits.
+    Source: HAMi-core src/multiprocess/multiprocess_memory_limit.c, do_init_device_memory_limits and
+    do_init_device_sm_limits.
     """
     matches = [match for name in settings if name.startswith("CUDA_DEVICE_") and (match := _HAMI.fullmatch(name))]
-    preloaded = "libvgpu" in (_value(settings, "LD_PRELOAD") or "")
     virtual = (_value(settings, "CUDA_OVERSUBSCRIBE") or "").lower() == "true"
     for match in sorted(matches, key=lambda match: (match[1], int(match[2] or -1)))[: 2 * _MANY]:
         name, channel, device = match[0], match[1], match[2]
@@ -444,7 +459,6 @@ def _hami(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
             rank=0 if device else -1,
             scope=CONTAINER,
             margin=_EXACT if of_memory else Margin.FRAMEWORK,
-            confidence=candidate.confidence if preloaded else weakest(candidate.confidence, _LIKELY),
         )
         if of_memory and virtual:
             text = f"{candidate.text}, of virtual memory (CUDA_OVERSUBSCRIBE=true)"

@@ -31,6 +31,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     """The source line; empty where `NAME=value` shows everything."""
     confidence: Confidence = Confidence.CERTAIN
+    condition: str = ""
+    """As in `Candidate`."""
     default: bool = False
     """Whether a script sets it only if it is not set yet: then a value in the environment wins."""
 
@@ -70,8 +72,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it removes a limit: `set_limit(0)`."""
     void: str = ""
     """Why it has no effect: `the platform allocator ignores it`; empty where it has one."""
-    uncalled: bool = False
-    """Whether it stands in a function of a script that no known code calls."""
+    condition: str = ""
+    """Condition on which it depends, where its confidence is POSSIBLE: "if `args.cap`"."""
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +90,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScriptContents(msgspec.Struct, frozen=True, kw_only=True):
-    """Declarations, variables, GPU selections and imports in one Python source."""
+    """Declarations, variables, GPU selections and imports in a Python script."""
 
     candidates: tuple[Candidate, ...] = ()
     settings: tuple[tuple[str, Setting], ...] = ()
@@ -97,6 +99,8 @@ class ScriptContents(msgspec.Struct, frozen=True, kw_only=True):
     imports: tuple[str, ...] = ()
     """Names of the top-level packages that the source imports anywhere."""
     hints: tuple[Hint, ...] = ()
+    dotenv: bool = False
+    """Whether it calls `load_dotenv()`, which sets variables from a file."""
     error: str = ""
     """Why the source could not be parsed; empty where it could."""
 
@@ -166,25 +170,18 @@ def void(candidate: Candidate, why: str) -> Candidate:
     return replace(candidate, void=mask(why, 2 * SHOWN))
 
 
-Ranks: TypeAlias = tuple[tuple[str, str], ...] | None
-"""Values of the `RANKS` variables at a process's start; None where they are not known."""
+Variables: TypeAlias = tuple[tuple[str, str], ...] | None
+"""Environment variables of a process at its start that its script may read; None where they are not known."""
 
-RANKS = frozenset(
+LOCAL_RANKS = frozenset(
     {
-        *("LOCAL_RANK", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK"),
-        *("SLURM_LOCALID", "SLURM_PROCID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"),
-        *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK"),
-        *("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE"),
-        *("MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_RANK", "PMI_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"),
-        *("HOROVOD_LOCAL_RANK", "HOROVOD_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID", "JAX_PROCESS_ID"),
+        *("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "HOROVOD_LOCAL_RANK"),
+        *("MV2_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID"),
     }
 )
-"""Variables by which a launcher numbers the processes of a run, and so assigns their GPUs. Sources:
+"""Variables by which a launcher numbers the processes of one machine from 0, and so assigns their GPUs. Sources:
 docs.pytorch.org/docs/stable/elastic/run.html; slurm.schedmd.com/srun.html; docs.open-mpi.org, "Environment variables
 set by mpirun"; Intel MPI's and MVAPICH2's reference; horovod/runner/gloo_run.py; flux-run(1)."""
-
-LOCAL_RANKS = frozenset(name for name in RANKS if "LOCAL" in name and ("RANK" in name or name.endswith("ID")))
-"""Variables that count the processes of one machine from 0."""
 
 
 class Unread(StrEnum):
@@ -199,8 +196,6 @@ class Unread(StrEnum):
     """It is longer than the limit for reading."""
     FAILED = "failed"
     """Reading failed: too large, no ordinary file, no answer in time, no such file."""
-    SKIPPED = "skipped"
-    """Not read, because enough of the program has been read."""
 
 
 class MigFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,7 +252,9 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the file was changed after the process started: the process may run an older version."""
     likely: bool = False
     """Whether it may be another file than the process runs: it was found by its path only, and a container may have
-    another file there; or it is a module, and another module of that name may come first."""
+    another file there."""
+    modules: tuple[str, ...] = ()
+    """Modules of its folder that it imports, by their paths; they are not read."""
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
@@ -298,8 +295,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Ancestors, the parent first."""
     children: tuple[RelatedProcess, ...] = ()
     script: Script | None = None
-    modules: tuple[Script, ...] = ()
-    """Modules in its folder that its script imports; those that these modules import are listed without contents."""
+    unread_code: str = ""
+    """Why the code that it runs is not read: it is a notebook's; empty where it is read, or is no Python."""
+    mps: bool = False
+    """Whether an MPS daemon listens where it would connect to one."""
     configs: Mapping[int, Config] = {}
     """Configuration files of servers, by the PID of the process that names the file: itself or an ancestor."""
     rc: tuple[File, ...] = ()
@@ -308,9 +307,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Agreements in gpuwatch.toml; those that match this process are in effect."""
 
     @property
-    def scripts(self) -> tuple[Script, ...]:
-        """Modules of the process, then its script, which runs after importing them."""
-        return (*self.modules, self.script) if self.script is not None else self.modules
+    def contents(self) -> ScriptContents:
+        """Contents of its script; empty where there is none, or it could not be read."""
+        found = self.script.contents if self.script is not None else Unread.FAILED
+        return ScriptContents() if isinstance(found, Unread) else found
 
 
 def gpu_facts(gpu: Gpu, last: GpuFacts | None = None) -> GpuFacts:

@@ -138,8 +138,7 @@ def _from_libraries(facts: Facts) -> dict[str, Confidence]:
 
 
 def _from_imports(facts: Facts) -> Iterable[str]:
-    scans = [script.contents for script in facts.scripts if not isinstance(script.contents, Unread)]
-    return [_IMPORTS[name] or name for scan in scans for name in scan.imports if name in _IMPORTS]
+    return [_IMPORTS[name] or name for name in facts.contents.imports if name in _IMPORTS]
 
 
 def _uses_cuda(facts: Facts) -> bool:

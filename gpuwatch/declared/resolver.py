@@ -102,14 +102,17 @@ class Evaluation(msgspec.Struct):
     limits: dict[str, int] = msgspec.field(default_factory=dict)
     lifted: frozenset[str] = frozenset()
     """GPUs on which it replaces other candidates and gives no number: it is dynamic, or removes the limit."""
-    tentative: bool = False
-    """Whether it stands at a place of a script that may not have run."""
     guessed: bool = False
     """Whether its GPU is a guess, see `model.Declaration`."""
     undecided: bool = False
     """As in `model.Declaration.undecided`."""
     on: set[str] = msgspec.field(default_factory=set)
     """GPUs on which it is the limit, or a part of it."""
+
+    @property
+    def possible(self) -> bool:
+        """Whether it depends on a condition that is not known to hold."""
+        return self.candidate.confidence is Confidence.POSSIBLE
 
 
 class _GpuLimit(NamedTuple):
@@ -129,7 +132,7 @@ def find_limits(evaluations: Sequence[Evaluation]) -> list[tuple[Limit, Evaluati
     for one in evaluations:
         for gpu in (*one.limits, *one.lifted):
             rivals[one.candidate.scope, gpu, _rival(one.candidate)].append(one)
-    best = {key: _winner(several, key[1]) for key, several in rivals.items()}
+    best = {key: winner for key, several in rivals.items() if (winner := _winner(several, key[1])) is not None}
     least = _least(best)
     for (_, gpu), limit in least.items():
         for one in limit.members:
@@ -137,7 +140,7 @@ def find_limits(evaluations: Sequence[Evaluation]) -> list[tuple[Limit, Evaluati
             if one is not limit.members[0]:
                 one.why = f"it adds to {short_name(limit.members[0], one)}: each has an allocator of its own"
     for one in evaluations:
-        others = [gpu for gpu in one.limits if gpu not in one.on]
+        others = [gpu for gpu in one.limits if gpu not in one.on and not one.possible]
         if others and not one.on:
             one.why = _explain_loss(one, others, best, least)
         elif others and not one.why:
@@ -182,17 +185,33 @@ def _order(limit: _GpuLimit) -> tuple[int, int, int]:
     return (limit.bytes, _STRONGEST.index(first.candidate.kind), first.place)
 
 
-def _winner(several: Sequence[Evaluation], gpu: str) -> Evaluation:
+def _winner(several: Sequence[Evaluation], gpu: str) -> Evaluation | None:
     """Return the candidate of the highest rank (the last of equal ones), or the largest of those that may be in effect.
 
-    The limit is never lower than one that may be in effect: the branch `if args.small:` may not have run.
+    The limit is never lower than one that may be in effect: the order of a script's statements is not known, nor
+    whether a possible one has run. Where a possible one allows more, it is returned, and leaves the limit open; None
+    where nothing is known to be in effect below the frameworks.
     """
     may_hold: list[Evaluation] = []
     for one in sorted(several, key=lambda one: (one.candidate.rank, one.place), reverse=True):
-        may_hold.append(one)
-        if not one.tentative:
+        if may_hold and not _yields(may_hold[-1].candidate, one.candidate):
             break
-    return next((one for one in may_hold if gpu in one.lifted), None) or max(may_hold, key=lambda one: one.limits[gpu])
+        may_hold.append(one)
+    found = next((one for one in may_hold if gpu in one.lifted), None) or max(
+        may_hold, key=lambda one: (one.limits[gpu], not one.possible)
+    )
+    if not found.possible:
+        return found
+    if found.candidate.framework:
+        found.lifted |= {gpu}
+        return found
+    return next((one for one in may_hold if not one.possible), None)
+
+
+def _yields(first: Candidate, second: Candidate) -> bool:
+    """Return whether the second candidate may be in effect although the first one comes before it."""
+    unsure = first.confidence in (Confidence.STALE, Confidence.GUESS, Confidence.POSSIBLE)
+    return unsure or bool(first.framework and first.line and first.rank == second.rank)
 
 
 def _rival(candidate: Candidate) -> str:
@@ -209,8 +228,10 @@ def _explain_loss(
         winner = best[candidate.scope, gpu, _rival(candidate)]
         if winner is not one:
             name = short_name(winner, one)
-            later = (one.candidate.rank, one.place) > (winner.candidate.rank, winner.place)
-            return f"it may not have run, and {name} allows more" if later else f"{name} comes before it"
+            if winner.possible:
+                return f"{name} may allow more"
+            later = (one.candidate.rank, one.place) >= (winner.candidate.rank, winner.place)
+            return f"it may not be in effect, and {name} allows more" if later else f"{name} comes before it"
     limit = least.get((candidate.scope, gpus[0]))
     if limit is None:
         return "another framework of the process may take any amount"
@@ -235,7 +256,8 @@ _LABELS = {
 }
 
 _NAMED = 3
-"""Skipped modules that are named, at most."""
+"""Modules that are named, at most."""
+_UNKNOWN_EFFECT = "not known to be in effect"
 _ONE_GPU = "it is for one GPU, which is known only at run time"
 _MORE_THAN_IT_HAS = "it is more than the GPU has that it was guessed to mean"
 
@@ -251,20 +273,17 @@ def resolve(facts: Facts, gpus: Sequence[GpuFacts], driver: str = "") -> Declare
     candidates = list(_sum(_candidates(facts, gpus, environment)))
     candidates += frameworks.defaults(found or ())
     margin = Margin.EAGER if frameworks.eager(facts) else Margin.FRAMEWORK
-    evaluations = [
-        Evaluation(_complete(candidate, facts, margin), place, tentative=_is_tentative(candidate))
-        for place, candidate in enumerate(candidates)
-    ]
+    evaluations = [Evaluation(_complete(candidate, facts, margin), place) for place, candidate in enumerate(candidates)]
     _exclude(evaluations, found)
     for one in evaluations:
-        if one.applies and one.candidate.kind in LIMITS:
+        if (one.applies or one.undecided) and one.candidate.kind in LIMITS:
             _locate(one, selected, gpus)
     limits = find_limits(evaluations)
     _explain_rest(evaluations)
     ordered = sorted(evaluations, key=_prominence)
     place = {id(one): number for number, one in enumerate(ordered)}
     knowledge, words = _knowledge(facts, environment)
-    unread = _module_words(facts.modules)
+    unread = _unread_words(facts)
     return Declared(
         knowledge=knowledge,
         words="; ".join(filter(None, (words, unread))),
@@ -293,16 +312,16 @@ def _candidates(facts: Facts, gpus: Sequence[GpuFacts], environment: Environment
         )
     yield from env.candidates(environment.settings)
     yield from flags.candidates(facts.argv, config=facts.configs.get(facts.pid))
-    for script in facts.scripts:
-        for candidate in script.contents.candidates if not isinstance(script.contents, Unread) else ():
-            sure = env.file_confidence(candidate.confidence, script)
-            yield msgspec.structs.replace(candidate, where=script.path, confidence=sure)
+    if facts.script is not None:
+        for candidate in facts.contents.candidates:
+            sure = env.file_confidence(candidate.confidence, facts.script)
+            yield msgspec.structs.replace(candidate, where=facts.script.path, confidence=sure)
     yield from agreed_candidates(facts, gpus)
 
 
 def _selections(facts: Facts) -> Sequence[Selection]:
-    scans = [(script.path, script.contents) for script in facts.scripts if not isinstance(script.contents, Unread)]
-    return [msgspec.structs.replace(one, where=path) for path, scan in scans for one in scan.selections]
+    path = facts.script.path if facts.script is not None else ""
+    return [msgspec.structs.replace(one, where=path) for one in facts.contents.selections]
 
 
 def _sum(candidates: Iterable[Candidate]) -> Iterable[Candidate]:
@@ -327,8 +346,11 @@ def _sum(candidates: Iterable[Candidate]) -> Iterable[Candidate]:
 
 
 def _complete(candidate: Candidate, facts: Facts, margin: Margin) -> Candidate:
-    """Complete a candidate with facts of the process: its container, and how its CUDA loads kernels."""
-    changes: dict[str, str | Margin] = {}
+    """Complete a candidate with facts of the process: its container, how its CUDA loads kernels, and what serves it."""
+    changes: dict[str, str | Margin | Confidence] = {}
+    lacks = env.find_lack(candidate.channel, facts)
+    if lacks:
+        changes |= {"confidence": Confidence.POSSIBLE, "condition": lacks}
     if candidate.scope == "container":
         changes["scope"] = f"container {visible_devices.container(facts.cgroup)[:12]}".strip()
     if candidate.margin is Margin.FRAMEWORK:
@@ -345,8 +367,8 @@ def _exclude(evaluations: Iterable[Evaluation], found: Mapping[str, Confidence] 
             one.applies, one.why = False, f"it does not use {frameworks.NAMES[framework]}"
         elif one.candidate.void:
             one.applies, one.why = False, one.candidate.void
-        elif one.candidate.uncalled:
-            one.applies, one.why = False, "nothing is known to call the function that it stands in"
+        elif one.possible:
+            one.applies, one.why = False, _UNKNOWN_EFFECT
             one.undecided = one.candidate.kind in LIMITS
         elif framework:
             sure = Confidence.LIKELY if found is None else found[framework]
@@ -360,11 +382,6 @@ def _exclude(evaluations: Iterable[Evaluation], found: Mapping[str, Confidence] 
             one.applies, one.why = False, "TF_DEVICE_MIN_SYS_MEMORY_IN_MB takes its place"
 
 
-def _is_tentative(candidate: Candidate) -> bool:
-    # A channel without a framework has no rivals, and an agreement's line is no line of code.
-    return bool(candidate.framework and candidate.line) and candidate.confidence is not Confidence.CERTAIN
-
-
 def _locate(one: Evaluation, selected: visible_devices.DeviceSet, gpus: Sequence[GpuFacts]) -> None:
     """Set the GPUs of a candidate, and its bytes on each."""
     candidate = one.candidate
@@ -373,17 +390,17 @@ def _locate(one: Evaluation, selected: visible_devices.DeviceSet, gpus: Sequence
     seen = selected.unselected if physical else selected.visible
     targets = visible_devices.targets(candidate.device, seen, gpus)
     one.limits = _limits(candidate, targets)
-    one.undecided = candidate.dynamic
+    one.undecided |= candidate.dynamic
     if candidate.dynamic or candidate.lifts:
         one.lifted = frozenset(target.gpu for target in targets)
     if candidate.some_gpu and len({target.gpu for target in targets}) != 1:
-        one.why = _ONE_GPU
+        one.why = one.why or _ONE_GPU
         _leave_undecided(one, targets)
     if isinstance(candidate.device, int) and seen is not None and seen.order is Order.HEURISTIC and targets:
         one.guessed = True
         one.candidate = msgspec.structs.replace(candidate, confidence=weakest(candidate.confidence, Confidence.GUESS))
         if any(target.total is not None and one.limits.get(target.gpu, 0) > target.total for target in targets):
-            one.why = _MORE_THAN_IT_HAS
+            one.why = one.why or _MORE_THAN_IT_HAS
             _leave_undecided(one, visible_devices.targets(None, seen, gpus))
 
 
@@ -449,7 +466,8 @@ def _declaration(one: Evaluation) -> Declaration:
         effective=effective,
         why=one.why,
         guessed=one.guessed,
-        undecided=one.undecided and (effective or candidate.uncalled),
+        undecided=one.undecided and (effective or one.possible),
+        condition=candidate.condition if one.possible else "",
     )
 
 
@@ -485,23 +503,24 @@ def _script_words(script: Script | None) -> str:
     return f"{script.path} could not be understood: {script.contents.error}" if script.contents.error else ""
 
 
-def _module_words(modules: Sequence[Script]) -> str:
-    """Return a text about the modules of a program that were not read."""
-    left = [one.path for one in modules if one.contents is Unread.SKIPPED]
-    words = [_script_words(one) for one in modules if one.contents is not Unread.SKIPPED]
-    if left:
-        verb, them = ("was", left[0]) if len(left) == 1 else ("were", ", ".join(left[:_NAMED]))
-        more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-        words.append(f"{them}{more} {verb} not read: only modules that the script itself imports are")
+def _unread_words(facts: Facts) -> str:
+    """Return a text about code of a program, and of what its script loads, that is not read."""
+    words = [facts.unread_code]
+    if facts.script is not None and facts.script.modules:
+        contents, modules = facts.contents, facts.script.modules
+        named = ", ".join(modules[:_NAMED]) + (f" and {len(modules) - _NAMED} more" if len(modules) > _NAMED else "")
+        nothing = not contents.candidates and not contents.settings and not contents.error
+        before = f"nothing in {facts.script.path}; " if nothing else ""
+        words.append(f"{before}{named} {'is' if len(modules) == 1 else 'are'} not read")
+    if facts.contents.dotenv:
+        words.append("the variables that load_dotenv() sets are not read")
     return "; ".join(filter(None, words))
 
 
 def _hints(facts: Facts, environment: Environment, evaluations: Sequence[Evaluation]) -> Iterable[Hint]:
     """Return hints about misspelt names, and about values without effect."""
     yield from env.find_misspelt(environment.settings)
-    for script in facts.scripts:
-        if not isinstance(script.contents, Unread):
-            yield from script.contents.hints
+    yield from facts.contents.hints
     for one in evaluations:
         candidate = one.candidate
         if candidate.void and one.why == candidate.void:

@@ -1,12 +1,10 @@
-"""Reader of Python sources: the shares, environment variables, GPUs and imports that a program declares in its code.
+"""Reader of a Python script: the shares, environment variables, GPUs and imports that it declares in its code.
 
-The sources are only parsed (`ast`), never imported, run or evaluated. Statements are followed in the order in which
-they run, as far as that is known: code under `if False:` or after a `return` declares nothing, the code of a function
-counts where the function is called, and code that may not run is LIKELY.
-
-A function may be called where code that runs mentions its name: another function may call it (`mp.spawn(worker)`). The
-same holds for a function with a decorator, and for the methods of a class that has a base class, perhaps of a
-framework, or that is an argument itself (`fire.Fire(Jobs)`).
+The script is only parsed (`ast`), never imported, run or evaluated; modules beside it are not read. What it says at
+module level or in a function is LIKELY. A condition that holds in every process with a GPU, or that literals, ranks and
+the environment of the process decide, is followed, and its other branch dropped. Under any other condition, or behind
+an early return, a statement is POSSIBLE. Which function is called when, and in which order, is not followed; but a
+function that is named once, under a condition, runs under that condition.
 """
 
 from __future__ import annotations
@@ -14,37 +12,37 @@ from __future__ import annotations
 import ast
 import io
 import re
-import sys
 import tokenize
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
 from gpuwatch.declared import script_patterns as patterns
-from gpuwatch.declared.facts import LOCAL_RANKS, RANKS, Candidate, Ranks, ScriptContents, Selection, Setting
-from gpuwatch.declared.script_patterns import SOME, Device, Item, Site, Source, may_declare
-from gpuwatch.declared.script_values import UNKNOWN, RankVariables, SymbolTable, children
-from gpuwatch.model import Confidence, Hint
+from gpuwatch.declared.facts import Candidate, ScriptContents, Selection, Variables
+from gpuwatch.declared.script_patterns import Condition, Item, Items, Site, Source, may_declare
+from gpuwatch.declared.script_values import SOME, Device, SymbolTable, children
+from gpuwatch.model import Hint
 from gpuwatch.text import clean
 
 MOST = 100
-"""Statements of one kind that are returned from one source, at most; people write a handful."""
+"""Statements of one kind that are returned, at most; people write a handful."""
 _KEPT = 10 * MOST
-"""Statements after which the search stops: it finds them out of order, and returns the first by line."""
-_CALLS_DEEP = 16
-_MEANT = 8
-"""Of several functions of one name, a call may mean any of this many last ones."""
-_MODULES_DEEP = 8
-"""Parts of an imported name (`a.b.c`) that are followed, at most."""
+"""Statements that are examined, at most."""
 _ERROR_WIDTH = 120
+_TOO_DEEP = "it is nested too deeply"
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Imports, which are read from lines, without parsing: most sources declare nothing
+# What is read from lines, without parsing: most sources declare nothing
 
 _IMPORT = re.compile(
     rb"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*|[^\n#;]*)|import[ \t]+([^\n#;]*))", re.MULTILINE
 )
+_DOTENV = re.compile(rb"^[^#\n]*\bload_dotenv\(", re.MULTILINE)
+_NOTEBOOK = re.compile(rb'\s*\{\s*"(?:cells|metadata|nbformat)"')
 
 
 def imported_names(source: bytes) -> list[str]:
@@ -66,82 +64,24 @@ def imported_names(source: bytes) -> list[str]:
     return list(found)
 
 
-def module_files(name: str, folder: str, own: str) -> Iterator[tuple[str, str]]:
-    """Return the two possible paths of each part of a dotted name, of which the first existing one counts.
-
-    `folder` has the program's modules, `own` the source that imports the name; both end with a `/` or are empty.
-    Modules of the standard library have no path.
-    """
-    relative = len(name) - len(name.lstrip("."))
-    parts = [part for part in name.split(".") if part]
-    if relative:
-        above = own.rstrip("/").split("/") if own else []
-        if relative - 1 > len(above):
-            return
-        folder = "".join(f"{part}/" for part in above[: len(above) - relative + 1])
-        yield f"{folder}__init__.py", f"{folder}__init__.py"
-    elif parts and parts[0] in sys.stdlib_module_names:
-        return
-    for count in range(1, min(len(parts), _MODULES_DEEP) + 1):
-        if not parts[count - 1].isidentifier():
-            return
-        path = folder + "/".join(parts[:count])
-        yield f"{path}/__init__.py", f"{path}.py"
-
-
 def _packages(source: bytes) -> tuple[str, ...]:
     """Return the packages on lines that look like imports; some of them may be in a docstring."""
     found = dict.fromkeys(name.partition(".")[0] for name in imported_names(source))
     return tuple(one for one in found if one.isidentifier())[:MOST]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Sources of a program
+def read_script(source: str | bytes, name: str = "script", variables: Variables = None) -> ScriptContents:
+    """Return the declarations of a script that a process with these environment variables runs. Never raises.
 
-_TOO_DEEP = "it is nested too deeply"
-_WORD = re.compile(rb"[A-Za-z_]\w*", re.ASCII)
-_SETS_RANK = re.compile(rf"""\[\s*["']({"|".join(sorted(RANKS))})["']\s*\]\s*=(?!=)""".encode())
-"""`os.environ["LOCAL_RANK"] = …` in a module that is not parsed."""
-_NOTEBOOK = re.compile(rb'\s*\{\s*"(?:cells|metadata|nbformat)"')
-
-
-def read_script(source: str | bytes, name: str = "script", ranks: Ranks = None) -> ScriptContents:
-    """Return the declarations of a program that is one Python source; see `read_scripts`."""
-    return read_scripts([(name, source)], ranks)[0]
-
-
-def read_scripts(sources: Sequence[tuple[str, str | bytes]], ranks: Ranks = None) -> tuple[ScriptContents, ...]:
-    """Return the declarations in each source of a program: its script, then modules that it imports. Never raises.
-
-    Each source has a path; `ranks` are variables of the process that runs them. A source that cannot be parsed
-    gives contents with an `error`, and the imports that its lines seem to have. A module without any word of a
-    declaration is not parsed: the names that it mentions are found as words.
+    A source that cannot be parsed gives contents with an `error`, and the imports that its lines seem to have. One
+    without any word of a declaration is not parsed.
     """
-    raw = [one.encode("utf-8", "surrogatepass") if isinstance(one, str) else one for _, one in sources]
-    telling = [may_declare(one) for one in raw]
-    program = _Program(ranks)
-    scans: list[ScriptContents | _Walk] = []
-    for place, (name, source) in enumerate(sources):
-        if _NOTEBOOK.match(raw[place]) or name.endswith(".ipynb"):
-            found: ScriptContents | _Walk = ScriptContents(error="a notebook is no Python source")
-        elif telling[place] or (place == 0 and any(telling)):
-            found = _parsed(source, name, program, main=place == 0)
-        else:
-            found = ScriptContents(imports=_packages(raw[place]))
-            program.variables.stored.update(rank.decode("ascii") for rank in _SETS_RANK.findall(raw[place]))
-        scans.append(found)
-        if any(telling) and not isinstance(found, _Walk):
-            program.mention(*(word.decode("ascii") for word in _WORD.findall(raw[place])))
-    try:
-        program.follow([one for one in scans if isinstance(one, _Walk)])
-    except (RecursionError, MemoryError):
-        return tuple(ScriptContents(imports=_packages(one), error=_TOO_DEEP) for one in raw)
-    return tuple(one.result() if isinstance(one, _Walk) else one for one in scans)
-
-
-def _parsed(source: str | bytes, name: str, program: _Program, *, main: bool) -> _Walk | ScriptContents:
-    """Parse a source; return a ScriptContents with the error where that fails."""
     raw = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else source
+    dotenv = bool(_DOTENV.search(raw))
+    if _NOTEBOOK.match(raw) or name.endswith(".ipynb"):
+        return ScriptContents(error="a notebook is no Python source")
+    if not may_declare(raw):
+        return ScriptContents(imports=_packages(raw), dotenv=dotenv)
     try:
         text = (
             source if isinstance(source, str) else source.decode(tokenize.detect_encoding(io.BytesIO(raw).readline)[0])
@@ -150,165 +90,74 @@ def _parsed(source: str | bytes, name: str, program: _Program, *, main: bool) ->
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what the source does oddly: `"\d"`, `1 is 1`
             tree = ast.parse(text)
-        return _Walk(tree, Source(text, name), program, main=main)
+        found = _Walk(tree, Source(text, name), None if dotenv else variables).result()
+        return replace(found, dotenv=dotenv)
     except SyntaxError as error:
         words = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
     except (RecursionError, MemoryError):
         words = _TOO_DEEP
     except (ValueError, LookupError) as error:
         words = str(error)  # a NUL, a lone surrogate, bytes that are not in the encoding that it names
-    return ScriptContents(imports=_packages(raw), error=clean(words, _ERROR_WIDTH))
+    return ScriptContents(imports=_packages(raw), error=clean(words, _ERROR_WIDTH), dotenv=dotenv)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What runs
 
-Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
-
-_STRENGTH = (Confidence.LIKELY, Confidence.CERTAIN)
 _SETS_DEVICE = frozenset({"set_device", "setDevice", "select_device"})
 _WITH_DEVICE = ("torch.cuda.device", "cuda.Device")
-_WRAP = frozenset(
-    {
-        *("staticmethod", "classmethod", "property", "cached_property", "setter", "abstractmethod", "overload"),
-        *("wraps", "partial", "lru_cache", "cache", "contextmanager", "asynccontextmanager", "dataclass"),
-        *("no_grad", "inference_mode", "enable_grad", "autocast", "compile", "jit", "njit", "vmap", "pmap", "function"),
-    }
-)
-"""Decorators that never call the function; any other decorator may (`@click.command()`, `@hydra.main(…)`)."""
 _EXITS = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort"})
+_CALLS_DEEP = 8
+_INVERSE = {"if": "unless", "unless": "if", "in except": "unless"}
+
+_When: TypeAlias = Condition | None
+"""Condition under which a statement runs; None where none is in doubt."""
 
 
-class _Definition(NamedTuple):
-    """Function of a source, with its class if it is a method."""
+class _Place(NamedTuple):
+    """Place that may declare something."""
 
-    walk: _Walk
-    function: Function
-    owner: ast.ClassDef | None
-
-
-class _Program:
-    """All functions of a program, the names that its running code mentions, and its ranks."""
-
-    def __init__(self, ranks: Ranks) -> None:
-        self.variables = RankVariables(ranks)
-        # The framework sets a process of another rank to another GPU: Accelerate, Lightning.
-        self.is_first = all(value == "0" for name, value in ranks or () if name in LOCAL_RANKS)
-        self._mentioned: set[str] = set()
-        """Mentioned names and attributes."""
-        self._handed: set[str] = set()
-        self._definitions: list[_Definition] = []
-        self._by_name: defaultdict[str, list[_Definition]] = defaultdict(list)
-        """Functions by their name, and by their class's name."""
-        self._aliases: dict[str, str] = {}
-        """Real names of imported aliases: `b` → `a` for `from x import a as b`."""
-        self._waiting: list[_Definition] = []
-        """Functions that may be called now, and have to be checked."""
-
-    def mention(self, *names: str) -> None:
-        """Add names that running code mentions."""
-        for name in names:
-            if name not in self._mentioned:
-                self._mentioned.add(name)
-                self._waiting += self._by_name[name]
-                if name in self._aliases:
-                    self.mention(self._aliases[name])
-
-    def hand_over(self, name: str) -> None:
-        """Add the name of an argument: `fire.Fire(Jobs)` may call any method of `Jobs`."""
-        self._handed.add(name)
-        self._waiting += self._by_name[name]
-
-    def alias(self, bound: str, name: str) -> None:
-        """Add an alias that an import creates."""
-        self._aliases[bound] = name
-        if bound in self._mentioned:
-            self.mention(name)
-
-    def define(self, definition: _Definition) -> None:
-        """Add a function whose definition the walk has reached."""
-        self._definitions.append(definition)
-        self._waiting.append(definition)
-        self._by_name[definition.function.name].append(definition)
-        if definition.owner is not None:
-            self._by_name[definition.owner.name].append(definition)
-
-    def find_functions(self, name: str, walk: _Walk) -> list[Function]:
-        """Return the functions with a name that a source has defined so far, without methods."""
-        return [one.function for one in self._by_name.get(name, ()) if one.walk is walk and one.owner is None]
-
-    def follow(self, walks: Sequence[_Walk]) -> None:
-        """Follow all code that may run, the script last, then the functions that no known code calls."""
-        everywhere = self._mentioned.union(*(walk.symbols.mentioned for walk in walks))
-        if len(walks) > 1 or self._mentioned:  # there are modules, any of which may set the GPU first
-            self.is_first = self.is_first and _SETS_DEVICE.isdisjoint(everywhere)
-        for walk in reversed(walks):
-            walk.begin()
-        while self._waiting:
-            one = self._waiting.pop()
-            if self._may_be_called(one):
-                one.walk.enter(one.function, Confidence.LIKELY)
-        for one in self._definitions:  # it grows by the functions that are defined in them
-            one.walk.enter(one.function, Confidence.LIKELY, called=False)
-
-    def _may_be_called(self, one: _Definition) -> bool:
-        owner, name = one.owner, one.function.name
-        if owner is not None:
-            decorated = one.walk.has_caller(owner.decorator_list)
-            if owner.name not in self._mentioned and not decorated:
-                return False
-            based = any(not (isinstance(base, ast.Name) and base.id == "object") for base in owner.bases)
-            if based or owner.keywords or decorated or owner.name in self._handed or name.startswith("__"):
-                return True
-        return name in self._mentioned or one.walk.has_caller(one.function.decorator_list)
+    site: Site
+    when: _When
+    function: str
+    """Function around it, if only its name can call it; else empty."""
+    read: Callable[..., Items]
+    arguments: tuple[object, ...]
+    """Arguments of `read` after the site."""
 
 
 class _Walk:
-    """Walk through the statements of a source, in the order in which they run."""
+    """Walk through the statements of a script."""
 
-    def __init__(self, tree: ast.Module, source: Source, program: _Program, *, main: bool) -> None:
-        self._tree = tree
+    def __init__(self, tree: ast.Module, source: Source, variables: Variables) -> None:
+        self._symbols = SymbolTable(tree, variables)
         self._source = source
-        self._program = program
-        self.symbols = SymbolTable(tree, program.variables, main=main)
-        self._found: dict[tuple[int, ...], tuple[int, Item | tuple[str, Setting]]] = {}
-        """Items by their place, each with its strength of confidence; of the same item the stronger is kept."""
-        self._current: tuple[Device, ...] = (SOME,)
-        self._cuda_used = False
-        """Whether CUDA has certainly been used already."""
-        self._classes: dict[ast.stmt, ast.ClassDef] = {}
-        """Class of each method."""
-        self._walked: dict[Function, Confidence] = {}
-        self._stack: list[Function] = []
-        self._called = True
-        """Whether known code calls the present function; else its variables are never set."""
-
-    def begin(self) -> None:
-        """Follow the statements that run when the source is imported."""
-        self._current = (Device(0) if self._program.is_first else SOME,)
-        self._block(self._tree.body, Confidence.CERTAIN)
-        self._cuda_used = False
-
-    def enter(self, function: Function, confidence: Confidence, *, called: bool = True) -> None:
-        """Follow the body of a function that is called here; again only with a higher confidence."""
-        walked = self._walked.get(function)
-        known = walked is not None and _STRENGTH.index(walked) >= _STRENGTH.index(confidence)
-        if known or function in self._stack or len(self._stack) >= _CALLS_DEEP:
-            return
-        self._walked[function] = confidence
-        self._stack.append(function)
-        self._called = called
-        self._block(function.body, confidence)
-        self._stack.pop()
-
-    def has_caller(self, decorators: Sequence[ast.expr]) -> bool:
-        """Return whether one of the decorators may call the decorated function."""
-        paths = map(self.symbols.path, decorators)
-        return any(path.removesuffix("()").rpartition(".")[2] not in _WRAP for path in paths)
+        self._places: list[_Place] = []
+        self._selected: list[tuple[ast.expr, _When]] = []
+        """GPUs that `torch.cuda.set_device` and the like choose."""
+        self._mentions: defaultdict[str, list[tuple[_When, str]]] = defaultdict(list)
+        """First two mentions of each name: the condition, and the function around it."""
+        self._within: tuple[Device, ...] = ()
+        """GPUs of the `with torch.cuda.device(…):` around the present statement."""
+        self._function = ""
+        self._in_class = False
+        self._tries = 0
+        """Blocks of `try` around the present statement, within its function."""
+        self._left: dict[str, Condition] = {}
+        """Conditions under which the present function, loop or `try` has not been left: by return, break, raise."""
+        self._block(tree.body, None)
 
     def result(self) -> ScriptContents:
-        """Return everything that the walk has found."""
-        items = [self._found[place][1] for place in sorted(self._found)]
+        """Return everything that the walk has found, in the order of the source."""
+        current = self._find_current()
+        items: list[Item] = []
+        for one in sorted(self._places, key=lambda one: (one.site.node.lineno, one.site.node.col_offset)):
+            called, when = self._find_call(one.function)
+            if not called:
+                continue
+            when = one.when or when
+            site = one.site._replace(condition=self._source.describe(when), current=one.site.current or current)
+            items += one.read(site, *one.arguments)
         settings = [one for one in items if isinstance(one, tuple)]
         candidates = [one for one in items if isinstance(one, Candidate)]
         selections = [one for one in items if isinstance(one, Selection)]
@@ -320,169 +169,220 @@ class _Walk:
             candidates=tuple(candidates[:MOST]),
             settings=tuple(settings[:MOST]),
             selections=tuple(selections[:MOST]),
-            imports=tuple(self.symbols.imports)[:MOST],
+            imports=tuple(self._symbols.imports)[:MOST],
             hints=tuple(hints[:MOST]),
         )
+
+    def _find_call(self, function: str) -> tuple[bool, _When]:
+        """Return whether a function may run, and under which condition, if it is mentioned only once.
+
+        One that only code mentions that never runs does not run either; one that nothing mentions may.
+        """
+        for _ in range(_CALLS_DEEP):
+            mentions = self._mentions.get(function, [])
+            if len(mentions) != 1:
+                return bool(mentions) or function not in self._symbols.mentioned, None
+            when, function = mentions[0]
+            if when is not None:
+                return True, when
+        return True, None
+
+    def _find_current(self) -> tuple[Device, ...]:
+        """Return the GPU that CUDA uses where nothing else is said: SOME where several are set, or one perhaps."""
+        if not self._selected:
+            return (self._symbols.first_gpu,)
+        several = {self._symbols.devices(node) for node, _ in self._selected}
+        certain = len(several) == 1 and all(when is None for _, when in self._selected)
+        return several.pop() if certain else (SOME,)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Statements
 
-    def _block(self, statements: Iterable[ast.stmt], confidence: Confidence) -> bool:
-        """Follow statements up to the first that leaves the block; return whether one does."""
-        return any(self._statement(one, confidence) for one in statements)
+    def _block(self, statements: Iterable[ast.stmt], when: _When) -> bool:
+        """Follow statements up to the first that always leaves the block; return whether one does."""
+        return any(self._statement(one, when or next(iter(self._left.values()), None)) for one in statements)
 
-    def _statement(self, node: ast.stmt, confidence: Confidence) -> bool:
+    def _statement(self, node: ast.stmt, when: _When) -> bool:
         match node:
             case ast.If():
-                return self._if(node, confidence)
+                return self._if(node, when)
             case ast.For(iter=head) | ast.AsyncFor(iter=head) | ast.While(test=head):
-                self._expression(head, confidence)
-                if not isinstance(node, ast.While) or self._truth(head) is not False:
-                    self._block(node.body, confidence)
-                self._block(node.orelse, confidence)
+                self._expression(head, when)
+                truth = self._symbols.truth(head) if isinstance(node, ast.While) else True
+                with self._scope("break"):
+                    if truth is not False:
+                        self._block(node.body, when if truth else Condition("while", head, when))
+                self._block(node.orelse, when)
             case ast.With() | ast.AsyncWith():
-                before = self._current
+                before = self._within
                 for item in node.items:
-                    self._context(item.context_expr, confidence)
-                self._block(node.body, confidence)
-                self._current = before
+                    self._enter(item.context_expr, when)
+                left = self._block(node.body, when)
+                self._within = before
+                return left
             case ast.Try() | ast.TryStar():
-                left = self._block(node.body, confidence)
-                handled = [self._block(handler.body, Confidence.LIKELY) for handler in node.handlers]
-                left = self._block(node.orelse, confidence) or left
-                return self._block(node.finalbody, confidence) or (left and all(handled))
+                return self._try(node, when)
             case ast.Match(subject=subject, cases=cases):
-                self._expression(subject, confidence)
+                self._expression(subject, when)
                 for case in cases:
-                    self._block(case.body, Confidence.LIKELY)
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                for one in (*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)):
-                    self._expression(one, confidence)
-                self._program.define(_Definition(self, node, self._classes.get(node)))
-            case ast.ClassDef():
-                for one in (*node.decorator_list, *node.bases):
-                    self._expression(one, confidence)
-                self._classes |= dict.fromkeys(node.body, node)
-                self._block(node.body, confidence)
-            case ast.Import() | ast.ImportFrom():
-                for alias in node.names:
-                    if alias.asname:
-                        self._program.alias(alias.asname, alias.name)
+                    self._block(case.body, Condition("in case", case.pattern, when))
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                self._define(node, when)
+            case ast.Return():
+                return self._leave(node, when, "return")
+            case ast.Break() | ast.Continue():
+                return self._leave(node, when, "break")
+            case ast.Raise():
+                return self._leave(node, when, "raise")
+            case ast.Expr(value=ast.Call(func=function)) if self._symbols.path(function) in _EXITS:
+                return self._leave(node, when, "raise")
             case _:
-                return self._simple(node, confidence)
+                self._simple(node, when)
         return False
 
-    def _simple(self, node: ast.stmt, confidence: Confidence) -> bool:
-        """Follow a statement that contains no block."""
-        for child in children(node):
-            if isinstance(child, ast.expr):
-                self._expression(child, confidence)
-        site = self._site(node, confidence)
-        self._add_settings(site)
-        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, ast.Attribute) and target.attr in patterns.ATTRIBUTES:
-                    value = target if isinstance(node, ast.AugAssign) else node.value  # `+=` leaves it unknown
-                    self._add(target, patterns.ATTRIBUTES[target.attr](site, target, value), confidence)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            return site.path(node.value.func) in _EXITS
-        return isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue)
+    def _leave(self, node: ast.stmt, when: _When, how: str) -> bool:
+        """Follow a statement that leaves its block; outside of `try`, an exception ends the process, which runs."""
+        self._simple(node, when)
+        if how != "raise" or self._tries:
+            inverse = Condition(_INVERSE.get(when.words, "behind"), when.node) if when else Condition("behind", node)
+            self._left.setdefault(how, inverse)
+        return True
 
-    def _if(self, node: ast.If, confidence: Confidence) -> bool:
+    @contextmanager
+    def _scope(self, how: str) -> Iterator[None]:
+        """Follow a loop or a `try`, after which it does not matter how it was left."""
+        outside = how in self._left
+        yield
+        if not outside:
+            self._left.pop(how, None)
+
+    def _if(self, node: ast.If, when: _When) -> bool:
         """Follow the branches that may run, `elif` by `elif`; return whether all of them leave the block."""
-        leaves = True
+        leaves, under = True, when
         while True:
-            self._expression(node.test, confidence)
-            truth = self._truth(node.test)
+            self._expression(node.test, under)
+            truth = self._symbols.truth(node.test)
             if truth is not False:
-                runs = truth or patterns.asks_for_gpu(self._site(node.test, confidence), node.test)
-                leaves = self._block(node.body, confidence if runs else Confidence.LIKELY) and leaves
+                leaves = self._block(node.body, under if truth else Condition("if", node.test, when)) and leaves
             if truth:
                 return leaves
-            confidence = confidence if truth is False else Confidence.LIKELY
+            under = Condition("unless", node.test, when) if truth is None else under
             match node.orelse:
                 case [ast.If() as node]:
                     continue
                 case other:
-                    return self._block(other, confidence) and leaves
+                    return self._block(other, under) and leaves
 
-    def _truth(self, test: ast.expr) -> bool | None:
-        """Return whether a test is true; None where that is only known at run time."""
-        if self.symbols.path(test).endswith("TYPE_CHECKING"):
-            return False
-        value = self.symbols.value(test)
-        return None if value is UNKNOWN else bool(value)
+    def _try(self, node: ast.Try | ast.TryStar, when: _When) -> bool:
+        self._tries += bool(node.handlers)
+        with self._scope("raise" if node.handlers else ""):
+            left = self._block(node.body, when)
+        self._tries -= bool(node.handlers)
+        left = self._block(node.orelse, when) or left
+        several = [self._block(handler.body, Condition("in except", handler.type, when)) for handler in node.handlers]
+        return self._block(node.finalbody, when) or (left and all(several))
 
-    def _context(self, node: ast.expr, confidence: Confidence) -> None:
+    def _enter(self, node: ast.expr, when: _When) -> None:
         """Follow a `with` statement, which may select another GPU: `with torch.cuda.device(1):`."""
-        self._expression(node, confidence)
-        site = self._site(node, confidence)
-        if isinstance(node, ast.Call) and site.path(node.func).endswith(_WITH_DEVICE):
-            self._current = site.devices(node.args[0]) if node.args else (SOME,)
+        self._expression(node, when)
+        if isinstance(node, ast.Call) and self._symbols.path(node.func).endswith(_WITH_DEVICE):
+            self._within = self._symbols.devices(node.args[0]) if node.args else (SOME,)
+
+    def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, when: _When) -> None:
+        """Follow the body of a function or class; a function runs under the condition of its definition."""
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr | ast.arguments):
+                self._expression(child, when)
+        outside = self._function, self._in_class, self._tries, self._within, self._left
+        # A framework may call a method, or what a decorator was given.
+        named = not (self._in_class or isinstance(node, ast.ClassDef) or node.decorator_list)
+        self._function, self._in_class = node.name if named else "", isinstance(node, ast.ClassDef)
+        self._tries, self._within, self._left = 0, (), {}
+        self._block(node.body, when)
+        self._function, self._in_class, self._tries, self._within, self._left = outside
+
+    def _simple(self, node: ast.stmt, when: _When) -> None:
+        """Follow a statement that contains no block."""
+        self._expression(node, when)
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                self._assign(node, targets, value, when)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._assign(node, [target], value, when)
+            case ast.AugAssign(target=target, op=ast.BitOr(), value=value):
+                self._add(node, when, patterns.merged_settings, target, value)
+            case ast.AugAssign(target=ast.Attribute() as target):
+                self._assign(node, [target], target, when)  # what it comes to is not known
+            case ast.AugAssign(target=target):
+                self._assign(node, [target], None, when)
+            case ast.Delete(targets=targets):
+                self._assign(node, targets, None, when)
+
+    def _assign(self, node: ast.stmt, targets: Sequence[ast.expr], value: ast.expr | None, when: _When) -> None:
+        for target in targets:
+            if isinstance(target, ast.Attribute) and target.attr in patterns.ATTRIBUTES and value is not None:
+                self._add(node, when, patterns.ATTRIBUTES[target.attr], target, value)
+        if not all(isinstance(target, ast.Name | ast.Attribute) for target in targets):
+            self._add(node, when, patterns.assigned_settings, targets, value)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Expressions
 
-    def _expression(self, node: ast.expr, confidence: Confidence) -> None:
+    def _expression(self, node: ast.AST, when: _When) -> None:
         """Examine every call, dict and name in an expression, from left to right."""
-        waiting: list[ast.AST] = [node]
+        waiting: list[tuple[ast.AST, _When]] = [(node, when)]
         while waiting:
-            one = waiting.pop()
-            if isinstance(one, ast.Name | ast.Attribute) and self._called:
-                self._program.mention(one.id if isinstance(one, ast.Name) else one.attr)
+            one, when = waiting.pop()
+            if isinstance(one, ast.Name) and len(self._mentions[one.id]) < 2:
+                self._mentions[one.id].append((when, self._function))
             elif isinstance(one, ast.Call):
-                self._call(one, confidence)
+                self._call(one, when)
             elif isinstance(one, ast.Dict):
-                self._options(one, confidence)
-            waiting += reversed(children(one))
+                self._add(one, when, patterns.provider_options, one)
+            waiting += reversed(self._parts(one, when))
 
-    def _options(self, node: ast.expr, confidence: Confidence) -> None:
-        site = self._site(node, confidence)
-        self._add(node, patterns.provider_options(site, site.entries(node)), confidence)
+    def _parts(self, node: ast.AST, when: _When) -> list[tuple[ast.AST, _When]]:
+        """Return the parts of an expression that may be computed, each with its condition."""
+        parts: list[tuple[ast.AST, _When]] = []
+        truth = self._symbols.truth
+        match node:
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                parts.append((test, when))
+                if truth(test) is not False:
+                    parts.append((body, when if truth(test) else Condition("if", test, when)))
+                if not truth(test):
+                    parts.append((orelse, Condition("unless", test, when) if truth(test) is None else when))
+            case ast.BoolOp(op=operation, values=values):
+                decisive, under = isinstance(operation, ast.Or), when
+                for value in values:
+                    parts.append((value, under))
+                    if truth(value) is decisive:
+                        break
+                    if truth(value) is None:
+                        under = Condition("unless" if decisive else "if", value, when)
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+                tests = {truth(test): test for each in node.generators for test in each.ifs}
+                under = Condition("if", tests[None], when) if None in tests else when
+                for child in children(node):
+                    if isinstance(child, ast.comprehension):
+                        parts.append((child, when))
+                    elif False not in tests:
+                        parts.append((child, under))
+            case _:
+                parts += [(child, when) for child in children(node)]
+        return parts
 
-    def _call(self, node: ast.Call, confidence: Confidence) -> None:
-        site = self._site(node, confidence)
-        for argument in node.args if self._called else ():
-            if isinstance(argument, ast.Name):
-                self._program.hand_over(argument.id)
-        path = site.path(node.func)
+    def _call(self, node: ast.Call, when: _When) -> None:
+        path = self._symbols.path(node.func)
         name = path.rpartition(".")[2]
-        if name in patterns.CALLS:
-            self._add(node, patterns.CALLS[name](site, node), confidence)
-        elif path == "dict":
-            self._options(node, confidence)
-        self._add_settings(site)
-        self._cuda_used |= confidence is Confidence.CERTAIN and patterns.uses_cuda(site, node, path)
+        for read in patterns.CALLS.get(name, ()):
+            self._add(node, when, read, node)
         if name in _SETS_DEVICE and node.args:
-            self._current = site.devices(node.args[0])
+            self._selected.append((node.args[0], when))
         elif isinstance(node.func, ast.Attribute) and path.endswith("cuda.Device().use"):
-            self._current = site.devices(node.func.value)
-        if isinstance(node.func, ast.Name):
-            meant = self._program.find_functions(node.func.id, self)
-            for function in meant[-_MEANT:]:
-                self.enter(function, confidence if len(meant) == 1 else Confidence.LIKELY, called=self._called)
+            self._selected.append((node.func.value, when))
 
-    def _site(self, node: ast.expr | ast.stmt, confidence: Confidence) -> Site:
-        return Site(node, self.symbols, self._source, self._current, confidence, called=self._called)
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # What is found
-
-    def _add_settings(self, site: Site) -> None:
-        """Add the variables that are set at a place; after the first use of CUDA they may have no effect."""
-        if self._called:
-            confidence = Confidence.LIKELY if self._cuda_used else site.confidence
-            self._add(site.node, patterns.find_settings(site._replace(confidence=confidence), site.node), confidence)
-
-    def _add(
-        self, node: ast.expr | ast.stmt, items: Iterable[Item | tuple[str, Setting]], confidence: Confidence
-    ) -> None:
-        """Keep the items found at a node, except GPU selections in a function that no known code calls."""
-        strength = _STRENGTH.index(confidence)
-        for count, item in enumerate(items if len(self._found) < _KEPT else ()):
-            # `a().b()` and its `a()` begin at one place.
-            begin, end = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
-            place = (*begin, *end, isinstance(item, tuple), count)
-            unused = not self._called and isinstance(item, Selection)
-            if not unused and (place not in self._found or self._found[place][0] <= strength):
-                self._found[place] = (strength, item)
+    def _add(self, node: ast.expr | ast.stmt, when: _When, read: Callable[..., Items], *arguments: object) -> None:
+        if len(self._places) < _KEPT:
+            site = Site(node, self._symbols, self._source, current=self._within)
+            self._places.append(_Place(site, when, self._function, read, arguments))

@@ -17,12 +17,23 @@ from msgspec.structs import replace
 
 from gpuwatch.declared import sizes
 from gpuwatch.declared.facts import Candidate, Selection, Setting, format_path, parse_value
-from gpuwatch.declared.script_values import GETS, LOCAL, UNKNOWN, Loop, SymbolTable, Value, is_number
+from gpuwatch.declared.script_values import (
+    CURRENT,
+    EACH,
+    GETS,
+    LOCAL,
+    SOME,
+    UNKNOWN,
+    Device,
+    SymbolTable,
+    Value,
+    is_number,
+)
 from gpuwatch.model import Basis, Confidence, Hint, Kind, Margin
 from gpuwatch.text import ELLIPSIS, clean, redact, shorten
 from gpuwatch.units import MIB
 
-Item: TypeAlias = Candidate | Selection | Hint
+Item: TypeAlias = Candidate | Selection | Hint | tuple[str, Setting]
 Items: TypeAlias = Iterator[Item]
 
 _CODE_RANK = 100
@@ -31,13 +42,26 @@ _BELOW_LIMITS = _CODE_RANK - 10
 """Rank of TensorFlow's fraction, which TensorFlow refuses besides memory limits of logical devices."""
 _WIDTH = 100
 """Characters of source text in a candidate, at most."""
+_CONDITION_WIDTH = 60
+"""Characters of source text in a condition, at most."""
+_CONDITIONS = 2
+"""Conditions around a place that are quoted, at most: the innermost ones."""
 _LONGEST = 4096
 """Bytes of a piece of source that are examined, at most."""
 _MOST_OPTIONS = 256
 """Entries of a dict of options, at most; a longer dict is data."""
 _MOST_DEVICES = 64
-"""Highest ordinal of a GPU: no machine has more."""
-_DEVICES_DEEP = 8
+"""GPUs and memory limits in one call, at most."""
+
+
+class Condition(NamedTuple):
+    """Condition under which a place of a source runs, where it is not known to hold."""
+
+    words: str
+    """Words before the quoted source: `if`, `unless`, `in except`."""
+    node: ast.expr | ast.stmt | ast.pattern | None
+    outer: Condition | None = None
+    """Condition around this one."""
 
 
 class Source:
@@ -47,7 +71,7 @@ class Source:
         self.name = format_path(name)
         self._lines = text.encode().split(b"\n")  # `ast` counts columns in bytes of UTF-8
 
-    def excerpt(self, node: ast.expr | ast.stmt) -> str:
+    def excerpt(self, node: ast.expr | ast.stmt | ast.pattern) -> str:
         """Return the source of a node in one line; of a very long node the beginning with "…"."""
         lines = self._lines[node.lineno - 1 : node.end_lineno]
         lines[-1] = lines[-1][: node.end_col_offset]
@@ -55,48 +79,44 @@ class Source:
         whole = b" ".join(filter(None, (line.strip() for line in lines)))
         return whole[:_LONGEST].decode("utf-8", "replace") + ELLIPSIS * (len(whole) > _LONGEST)
 
-    def format(self, node: ast.expr | ast.stmt) -> str:
+    def format(self, node: ast.expr | ast.stmt | ast.pattern, width: int = _WIDTH) -> str:
         """Return the source of a node for display, with secrets masked."""
-        return _format(self.excerpt(node))
+        return _format(self.excerpt(node), width)
+
+    def describe(self, condition: Condition | None) -> str:
+        """Return a condition for display: "if `args.cap`"; empty for none."""
+        found: list[str] = []
+        while condition is not None and len(found) < _CONDITIONS:
+            quoted = f" `{self.format(condition.node, _CONDITION_WIDTH)}`" if condition.node is not None else ""
+            found.insert(0, condition.words + quoted)
+            condition = condition.outer
+        return " and ".join(found)
 
 
-def _format(text: str) -> str:
+def _format(text: str, width: int = _WIDTH) -> str:
     """Clean a piece of source and mask its secrets; of a long text keep both ends.
 
     Where the text is incomplete, keep only the beginning: at its end a secret may be cut, and not be found.
     """
     cut = clean if text.endswith(ELLIPSIS) else shorten
-    return cut(redact(("-c", text))[1], _WIDTH)
-
-
-class Device(NamedTuple):
-    """GPU in an expression: an ordinal among the visible ones; None for each visible GPU, or for an unknown one."""
-
-    ordinal: int | None
-    known: bool = True
-
-
-EACH = Device(None)
-"""Each visible GPU."""
-SOME = Device(None, known=False)
-"""One GPU that is only known at run time."""
-
-_LISTS = ("list_physical_devices", "get_visible_devices", "list_logical_devices")
-_COUNTS = ("cuda.device_count()", "runtime.getDeviceCount()")
-"""Calls that count the visible GPUs: PyTorch's and CuPy's."""
+    return cut(redact(("-c", text))[1], width)
 
 
 class Site(NamedTuple):
-    """Place in a source: a call, dict or assignment, with the state of the walk there."""
+    """Place in a source: a call, dict or assignment."""
 
     node: ast.expr | ast.stmt
     symbols: SymbolTable
     source: Source
-    current: tuple[Device, ...]
+    condition: str = ""
+    """Condition under which it runs, for display; empty where none is in doubt."""
+    current: tuple[Device, ...] = (SOME,)
     """GPU that CUDA uses at this place; in a loop all GPUs that it uses in turn."""
-    confidence: Confidence
-    called: bool = True
-    """Whether known code calls the function that contains this place."""
+
+    @property
+    def confidence(self) -> Confidence:
+        """Confidence that the process has run this place."""
+        return Confidence.POSSIBLE if self.condition else Confidence.LIKELY
 
     def path(self, node: ast.expr) -> str:
         """Return `SymbolTable.path` at this place."""
@@ -136,83 +156,10 @@ class Site(NamedTuple):
         found = call.args[place] if len(call.args) > place and not starred else self.keywords(call).get(name)
         return None if found is None or self.value(found) is None else found
 
-    def devices(
-        self, node: ast.expr | None, depth: int = _DEVICES_DEEP, *, in_list: bool = False
-    ) -> tuple[Device, ...]:
-        """Return the GPUs that an expression means: `1`, `"cuda:1"`, `gpus[0:2]`, a loop's variable; None: the current.
-
-        A GPU that is only known at run time is SOME.
-        """
-        if node is None:
-            return self.current
-        value = self.value(node)
-        if value is not UNKNOWN:
-            several = value if isinstance(value, tuple) else (value,)
-            return tuple(device for one in several[:_MOST_DEVICES] for device in self._devices_of_value(one))
-        if not depth:
-            return (SOME,)
-        match node:
-            case ast.Name(id=name):
-                bound = self.symbols.single(name)
-                if isinstance(bound, Loop):
-                    return self._devices_of_loop(bound.iterable, depth - 1)
-                constant = self.symbols.constant(name)
-                if constant is not None:
-                    return self.devices(constant, depth - 1, in_list=in_list)
-            case ast.Call(func=function) if self.path(function).endswith(("torch.device", "cuda.Device")):
-                index = self.argument(node, 1, "index") or self.argument(node, 0, "device")
-                if index is not None:
-                    return self.devices(index, depth - 1)
-            case ast.Call(func=function) if self.path(function).endswith(_LISTS):
-                kind = self.argument(node, 0, "device_type")
-                wanted = UNKNOWN if kind is None else self.value(kind)
-                if wanted is not UNKNOWN:  # without a type the list begins with the CPU
-                    return (EACH,) if wanted == "GPU" else ()
-            case ast.Subscript(value=base, slice=ast.Slice(lower=lower, upper=upper, step=None)):
-                whole = self.devices(base, depth - 1)
-                first = None if lower is None else self.value(lower)
-                last = None if upper is None else self.value(upper)
-                if not isinstance(first, int | None) or not isinstance(last, int | None) or SOME in whole:
-                    return (SOME,)
-                if whole != (EACH,):
-                    return whole[first:last]
-                if last is None and not first:
-                    return whole
-                if last is not None and last >= 0 and (first or 0) >= 0:
-                    return tuple(map(Device, range(min(last, _MOST_DEVICES))))[first:]
-            case ast.Subscript(value=base, slice=index):
-                whole, value = self.devices(base, depth - 1), self.value(index)
-                if whole == (EACH,):
-                    return self.devices(index, depth - 1)  # `gpus[-1]` is SOME: the last of how many?
-                if isinstance(value, int) and SOME not in whole and abs(value) <= _MOST_DEVICES:
-                    return whole[value : value + 1 or None]
-            case ast.List(elts=parts) | ast.Tuple(elts=parts) if len(parts) <= _MOST_DEVICES and not in_list:
-                found = [one for part in parts for one in self.devices(part, depth - 1, in_list=True)]
-                return tuple(found) if len(found) <= _MOST_DEVICES else (SOME,)
-        return (SOME,)
-
-    def _devices_of_value(self, value: Value) -> tuple[Device, ...]:
-        """Return the GPU that an ordinal, `"cuda"` or `"cuda:1"` means."""
-        if value == "cuda":
-            return self.current
-        match = re.fullmatch(r"cuda:([0-9]{1,4})", value) if isinstance(value, str) else None
-        ordinal = int(match[1]) if match else value
-        return (Device(int(ordinal)) if isinstance(ordinal, int) and 0 <= ordinal < _MOST_DEVICES else SOME,)
-
-    def _devices_of_loop(self, iterable: ast.expr, depth: int) -> tuple[Device, ...]:
-        """Return the GPUs over which a loop runs: `gpus`, `[0, 2]`, `range(4)`, `range(torch.cuda.device_count())`."""
-        match iterable:
-            case ast.Call(func=ast.Name(id="range"), args=[ast.Call(func=ast.Name(id="len"), args=[listed])]):
-                several = self.devices(listed, depth)
-                return several if several == (EACH,) else (SOME,)
-            case ast.Call(func=ast.Name(id="range"), args=[end]) if self.path(end).endswith(_COUNTS):
-                return (EACH,)
-            case ast.Call(func=ast.Name(id="range"), args=[*begin, end]) if len(begin) <= 1:
-                first, last = self.value(begin[0]) if begin else 0, self.value(end)
-                if isinstance(first, int) and isinstance(last, int) and 0 <= first < last <= _MOST_DEVICES:
-                    return tuple(map(Device, range(first, last)))
-                return (SOME,)
-        return self.devices(iterable, depth)
+    def devices(self, node: ast.expr | None) -> tuple[Device, ...]:
+        """Return the GPUs that an expression means, see `SymbolTable.devices`; None means the current one."""
+        found = self.symbols.devices(node) if node is not None else (CURRENT,)
+        return tuple(device for one in found for device in (self.current if one == CURRENT else (one,)))
 
     def measure(self, node: ast.expr, *, unit: float = 1, most: float | None = None) -> dict[str, Any]:
         """Return the fields for a number in a unit; a value that is no number, or outside 0 to `most`, is void."""
@@ -238,8 +185,6 @@ class Site(NamedTuple):
 
     def candidate(self, device: Device, channel: str, framework: str, kind: Kind, **fields: Any) -> Candidate:
         """Return a candidate for this place."""
-        unsure = not device.known and self.confidence is Confidence.CERTAIN
-        common = {"rank": _CODE_RANK, "confidence": Confidence.LIKELY if unsure else self.confidence}
         return Candidate(
             channel=channel,
             framework=framework,
@@ -248,17 +193,21 @@ class Site(NamedTuple):
             some_gpu=not device.known,
             where=self.source.name,
             line=self.node.lineno,
-            uncalled=not self.called,
-            **{"text": fields.pop("text", None) or self.text(), **common, **fields},
+            condition=self.condition,
+            **{
+                "text": fields.pop("text", None) or self.text(),
+                "rank": _CODE_RANK,
+                "confidence": self.confidence,
+                **fields,
+            },
         )
 
     def selection(self, channel: str, framework: str, ordinals: Sequence[int] | None, text: str = "") -> Selection:
         """Return a GPU selection for this place; its ordinals are None where the code may not run."""
-        certain = self.confidence is Confidence.CERTAIN and ordinals is not None
         return Selection(
             channel=channel,
             framework=framework,
-            ordinals=tuple(ordinals) if certain and ordinals is not None else None,
+            ordinals=None if ordinals is None or self.condition else tuple(ordinals),
             where=self.source.name,
             line=self.node.lineno,
             text=text or self.text(),
@@ -285,49 +234,43 @@ _SECRET = re.compile("KEY|TOKEN|SECRET|PASS")
 _NAME_LIMIT = 128
 
 
-def find_settings(site: Site, node: ast.expr | ast.stmt) -> Iterator[tuple[str, Setting]]:
-    """Return the variables that a statement or call sets: `os.environ["X"] = "v"`, `os.environ.update(…)`.
-
-    A variable that is deleted, or computed from its old value, has no value.
-    """
-    match node:
-        case ast.Assign(targets=targets, value=value):
-            for target in targets:
-                several = target.elts if isinstance(target, ast.Tuple | ast.List) else None
-                for one in several or [target]:
-                    yield from _assigned(site, one, None if several else value)
-        case ast.AugAssign(target=target, op=ast.BitOr(), value=value) if site.path(target) == _ENVIRON:
-            yield from _entries(site, site.entries(value))
-        case ast.AnnAssign(target=target, value=ast.expr() as value):
-            yield from _assigned(site, target, value)
-        case ast.AugAssign(target=target) | ast.Delete(targets=[target]):
-            yield from _assigned(site, target, None)
-        case ast.Call(func=function, args=arguments):
-            match site.path(function), arguments:
-                case "os.environ.update", _:
-                    yield from _entries(site, site.entries(arguments[0]) if arguments else {})
-                    yield from _entries(site, site.keywords(node))
-                case (("os.putenv" | "os.environ.__setitem__"), [key, value]):
-                    yield from _setting(site, site.value(key), value)
-                case "os.environ.setdefault", [key, value]:
-                    yield from _setting(site, site.value(key), value, default=True)
-                case (("os.environ.pop" | "os.unsetenv"), [key, *_]):
-                    yield from _setting(site, site.value(key), None)
-                case path, [flags] if path.startswith("paddle.") and path.endswith(".set_flags"):
-                    yield from _entries(site, site.entries(flags))
+def assigned_settings(site: Site, targets: Sequence[ast.expr], value: ast.expr | None) -> Items:
+    """Read `os.environ["X"] = "v"`; a variable that is deleted, or computed from its old value, has no value."""
+    for target in targets:
+        several = target.elts if isinstance(target, ast.Tuple | ast.List) else None
+        for one in several or [target]:
+            if isinstance(one, ast.Subscript) and site.path(one.value) == _ENVIRON:
+                yield from _setting(site, site.value(one.slice), None if several else value)
 
 
-def _assigned(site: Site, target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, Setting]]:
-    if isinstance(target, ast.Subscript) and site.path(target.value) == _ENVIRON:
-        yield from _setting(site, site.value(target.slice), value)
+def merged_settings(site: Site, target: ast.expr, value: ast.expr) -> Items:
+    """Read `os.environ |= {"X": "v"}`."""
+    if site.path(target) == _ENVIRON:
+        yield from _settings(site, site.entries(value))
 
 
-def _entries(site: Site, entries: Mapping[str, ast.expr]) -> Iterator[tuple[str, Setting]]:
+def _called_settings(site: Site, call: ast.Call) -> Items:
+    """Read `os.environ.update(…)`, `os.putenv("X", "v")`, `paddle.set_flags(…)`."""
+    match site.path(call.func), call.args:
+        case "os.environ.update", arguments:
+            yield from _settings(site, site.entries(arguments[0]) if arguments else {})
+            yield from _settings(site, site.keywords(call))
+        case (("os.putenv" | "os.environ.__setitem__"), [key, value]):
+            yield from _setting(site, site.value(key), value)
+        case "os.environ.setdefault", [key, value]:
+            yield from _setting(site, site.value(key), value, default=True)
+        case (("os.environ.pop" | "os.unsetenv"), [key, *_]):
+            yield from _setting(site, site.value(key), None)
+        case path, [flags] if path.startswith("paddle.") and path.endswith(".set_flags"):
+            yield from _settings(site, site.entries(flags))
+
+
+def _settings(site: Site, entries: Mapping[str, ast.expr]) -> Items:
     for name, value in entries.items():
         yield from _setting(site, name, value)
 
 
-def _setting(site: Site, name: Value, node: ast.expr | None, *, default: bool = False) -> Iterator[tuple[str, Setting]]:
+def _setting(site: Site, name: Value, node: ast.expr | None, *, default: bool = False) -> Items:
     """Return the variable `name` as it is set here; nothing for a name that declares nothing, or may be a secret's."""
     if not isinstance(name, str) or len(name) > _NAME_LIMIT or not _OF_INTEREST.search(name) or _SECRET.search(name):
         return
@@ -345,36 +288,10 @@ def _setting(site: Site, name: Value, node: ast.expr | None, *, default: bool = 
             line=site.node.lineno,
             text=site.text(),
             confidence=site.confidence,
+            condition=site.condition,
             default=default,
         ),
     )
-
-
-_FIRST_USE = re.compile(
-    r"jax\.(devices|local_devices|device_count|local_device_count|default_backend|device_put|random\.(PRNGKey|key))"
-    r"|tensorflow\.((compat\.v1\.)?Session|InteractiveSession|test\.(is_gpu_available|gpu_device_name))"
-    r"|(.*\.)?list_(physical|logical|local)_devices|cupy\.(?!show_config$).*"
-    r"|torch\.cuda\.(?!(device_count|manual_seed|manual_seed_all|is_initialized)$).*"
-)
-"""Calls after which CUDA's variables have no effect any more."""
-
-
-def uses_cuda(site: Site, call: ast.Call, path: str) -> bool:
-    """Return whether a call makes CUDA or a framework read its variables: `model.cuda()`, `x.to("cuda")`."""
-    if path.endswith(".to") and call.args:
-        return str(site.value(call.args[0])).startswith("cuda")
-    return bool(_FIRST_USE.fullmatch(path)) or (path.endswith(".cuda") and not call.keywords)
-
-
-def asks_for_gpu(site: Site, test: ast.expr) -> bool:
-    """Return whether a test asks for a GPU (`if len(gpus) > 0:`), which is true in a process that holds one."""
-    match test:
-        case ast.Compare(left=left, ops=[ast.Gt() | ast.NotEq()], comparators=[ast.Constant(value=0)]):
-            test = left
-    match test:
-        case ast.Call(func=ast.Name(id="len"), args=[listed]):
-            test = listed
-    return site.path(test).endswith(("cuda.is_available()", "is_gpu_available()")) or site.devices(test) == (EACH,)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -553,7 +470,9 @@ def _cupy_limit(site: Site, call: ast.Call) -> Items:
         return
     fields = site.measure(value, most=None if name == "size" else 1)
     fields |= {"text": site.text(name, value), "basis": Basis.BYTES if name == "size" else Basis.TOTAL}
-    fields |= {"lifts": fields.get("value") == 0} | ({"confidence": Confidence.GUESS} if guessed else {})
+    fields |= {"lifts": fields.get("value") == 0}
+    if guessed and not site.condition:
+        fields["confidence"] = Confidence.GUESS
     for device in site.current:
         yield site.candidate(device, "set_limit", "cupy", Kind.START if "AsyncPool()" in path else Kind.CAP, **fields)
 
@@ -597,11 +516,12 @@ def _with_size(site: Site, candidate: Candidate, node: ast.expr, parse: sizes.Pa
     return [replace(candidate, basis=Basis.BYTES, **fields)]
 
 
-def provider_options(site: Site, entries: Mapping[str, ast.expr]) -> Items:
+def provider_options(site: Site, options: ast.expr) -> Items:
     """Read `gpu_mem_limit` in the options of ONNX Runtime's CUDA provider; its `device_id` is 0 by default.
 
     Each session has its own arena, so that the limits of one GPU add up.
     """
+    entries = site.entries(options)
     limit = entries.get("gpu_mem_limit")
     if limit is None:
         return
@@ -634,20 +554,28 @@ def _jax_initialize(site: Site, call: ast.Call) -> Items:
 # ---------------------------------------------------------------------------------------------------------------------
 # What is looked at, by the last part of its name
 
-CALLS: Mapping[str, Callable[[Site, ast.Call], Items]] = {
-    "GPUOptions": _gpu_options,
-    "set_memory_growth": _memory_growth,
-    "set_logical_device_configuration": _logical_devices,
-    "set_virtual_device_configuration": _logical_devices,
-    "set_visible_devices": _visible_devices,
-    "set_per_process_memory_fraction": _torch_fraction,
-    "set_limit": _cupy_limit,
-    "reinitialize": _rmm_pool,
-    "PoolMemoryResource": _rmm_resource,
-    "update": _jax_update,
-    "initialize": _jax_initialize,
-    **{name: _argument for one in _ARGUMENTS for name in one.callables},
+_Reader: TypeAlias = Callable[[Site, ast.Call], Items]
+
+_READERS: tuple[tuple[_Reader, tuple[str, ...]], ...] = (
+    (_gpu_options, ("GPUOptions",)),
+    (_memory_growth, ("set_memory_growth",)),
+    (_logical_devices, ("set_logical_device_configuration", "set_virtual_device_configuration")),
+    (_visible_devices, ("set_visible_devices",)),
+    (_torch_fraction, ("set_per_process_memory_fraction",)),
+    (_cupy_limit, ("set_limit",)),
+    (_rmm_pool, ("reinitialize",)),
+    (_rmm_resource, ("PoolMemoryResource",)),
+    (_jax_update, ("update",)),
+    (_jax_initialize, ("initialize",)),
+    (provider_options, ("dict",)),
+    (_argument, tuple(name for one in _ARGUMENTS for name in one.callables)),
+    (_called_settings, ("update", "putenv", "__setitem__", "setdefault", "pop", "unsetenv", "set_flags")),
+)
+
+CALLS: Mapping[str, list[_Reader]] = {
+    name: [reader for reader, others in _READERS if name in others] for _, names in _READERS for name in names
 }
+"""Readers of a call by the last part of its name."""
 
 ATTRIBUTES: Mapping[str, Callable[[Site, ast.Attribute, ast.expr], Items]] = {
     "per_process_gpu_memory_fraction": _gpu_options_assigned,

@@ -1,22 +1,25 @@
-"""Symbol table of a Python source: the bindings of its names, and the values that are known without running it.
+"""Symbol table of a Python source: its names, and the values, conditions and GPUs that are known without running it.
 
 A name stands for its binding where the whole source, in any function, binds it only once, or always to the same
-expression. A value is known where it is a constant, such a name, simple arithmetic or text made of them, or a rank in
-the environment of the process. All other values (`args.fraction`) are UNKNOWN: only known at run time. Nothing is
-imported or called, and every result is bounded: numbers to 1e18, texts to 4 kB, lists to 1000 items.
+expression. A value is known where it is a constant, such a name, simple arithmetic or text made of them, a variable in
+the environment of the process, or a GPU in a framework's list. All other values (`args.fraction`) are UNKNOWN: only
+known at run time. Nothing is imported or called, and every result is bounded: numbers to 1e18, texts to 4 kB, lists to
+1000 items.
 """
 
 from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias, TypeGuard
+from itertools import islice, pairwise
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeGuard
 
-from gpuwatch.declared.facts import RANKS, Ranks
+from gpuwatch.declared.facts import LOCAL_RANKS, Variables
 
 LOCAL = "?"
 """Root of a path that is neither an import nor unbound: a parameter, a local class, a name with several bindings."""
@@ -24,21 +27,23 @@ LOCAL = "?"
 _NAMES_DEEP = 8
 """Names that are followed in a row, at most: `gpus` → `devices` → `tf.config.list_physical_devices("GPU")`."""
 _VALUES_DEEP = 40
+_TESTS_DEEP = 20
+"""Tests within tests that are followed, at most."""
 _BINDINGS = 8
 """Bindings of one name that are compared, at most."""
-_STARS = 16
-"""Imports `from x import *` that are assumed to change earlier names, at most."""
 _LARGEST = 1e18
 _LONGEST = 4096
 _MOST = 1000
 _POWER = 64
 _PATH = 256
+_MOST_DEVICES = 64
+"""Highest ordinal of a GPU: no machine has more."""
 
 _MUTATORS = frozenset({"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update"})
 _STORES = frozenset({"__setitem__", "pop", "putenv", "unsetenv"})
 """Methods and functions whose first argument is a key that they set or delete."""
 GETS = ("os.environ.get", "os.getenv")
-_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], object]] = {
+_OPERATORS: dict[type[ast.operator | ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -48,7 +53,18 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], object]] = {
     ast.Pow: operator.pow,
     ast.LShift: operator.lshift,
     ast.RShift: operator.rshift,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: operator.eq,  # people compare with `is` only None, True and False
+    ast.IsNot: operator.ne,
+    ast.In: lambda one, several: one in several,
+    ast.NotIn: lambda one, several: one not in several,
 }
+_CONVERSIONS: dict[str, Callable[[Any], object]] = {"int": int, "float": float, "bool": bool}
 
 
 class Unknown(Enum):
@@ -59,82 +75,98 @@ class Unknown(Enum):
 
 UNKNOWN = Unknown.UNKNOWN
 
-Scalar: TypeAlias = str | int | float | None
-Known: TypeAlias = Scalar | tuple[Scalar, ...]
-Value: TypeAlias = Known | Unknown
-
 
 class _UnknownError(Exception):
     """Raised for an expression whose value is only known at run time."""
 
 
-class Loop(NamedTuple):
+class _Loop(NamedTuple):
     """Binding of a loop's variable."""
 
     iterable: ast.expr
 
 
-Binding: TypeAlias = str | ast.expr | Loop | None
+_Binding: TypeAlias = str | ast.expr | _Loop | None
 """Path of an import, an assigned expression, a loop; None for anything else."""
 
 
-class RankVariables:
-    """Ranks in the environment of a process. All sources of its program share them, since any source may set one."""
+@dataclass(frozen=True)
+class Device:
+    """GPU in an expression: an ordinal among the visible ones; None for each visible GPU, or for an unknown one."""
 
-    def __init__(self, ranks: Ranks = None) -> None:
-        self._started_with = None if ranks is None else dict(ranks)
-        self.stored: set[str] = set()
-        """Keys that a source sets: `os.environ["LOCAL_RANK"] = …`, `{"LOCAL_RANK": …}`."""
-        self.defaulted: set[str] = set()
-        """Keys that a source sets where they are missing: `os.environ.setdefault("LOCAL_RANK", …)`."""
+    ordinal: int | None
+    known: bool = True
 
-    def read(self, name: Known, *default: Known) -> Known:
-        """Return a rank that the process was started with and no source sets, else the default."""
-        if self._started_with is None or name not in RANKS or name in self.stored:
-            raise _UnknownError
-        if name in self._started_with:
-            return self._started_with[str(name)]
-        if not default or name in self.defaulted:
-            raise _UnknownError
-        return default[0]
+
+EACH = Device(None)
+"""Each visible GPU; as a value, the list of them, or the number of them."""
+SOME = Device(None, known=False)
+"""One GPU that is only known at run time."""
+CURRENT = Device(-1)
+"""GPU that CUDA uses at the place of the expression: `"cuda"`."""
+
+Scalar: TypeAlias = str | int | float | Device | None
+Known: TypeAlias = Scalar | tuple[Scalar, ...]
+Value: TypeAlias = Known | Unknown
+
+_LISTS = ("list_physical_devices", "get_visible_devices", "list_logical_devices")
+_COUNTS = ("cuda.device_count", "runtime.getDeviceCount")
+"""Functions that count the visible GPUs: PyTorch's and CuPy's."""
+_GPU_TESTS = ("cuda.is_available", "is_gpu_available", "is_built_with_cuda")
+"""Functions whose result is true in a process that holds a GPU."""
 
 
 class SymbolTable:
-    """Names, imports and known values of one source."""
+    """Names, imports and known values of one source, in a process with these environment variables."""
 
-    def __init__(self, tree: ast.Module, ranks: RankVariables, *, main: bool = True) -> None:
+    def __init__(self, tree: ast.Module, variables: Variables) -> None:
         self.imports: dict[str, None] = {}
         """Top-level packages that are imported anywhere, in the order of their first import."""
         self.mentioned: set[str] = set()
-        """Names and attributes that are read anywhere."""
-        self._ranks = ranks
-        self._main = main
-        self._bindings: defaultdict[str, list[Binding]] = defaultdict(list)
-        self._assigned: dict[ast.expr, Binding] = {}
+        """Names that are read anywhere."""
+        self._environ = None if variables is None else dict(variables)
+        self._stored: set[str] = set()
+        """Keys that the source sets or deletes: `os.environ["LOCAL_RANK"] = …`, `{"LOCAL_RANK": …}`."""
+        self._defaulted: set[str] = set()
+        """Keys that the source sets where they are missing: `os.environ.setdefault("LOCAL_RANK", …)`."""
+        self._bindings: defaultdict[str, list[_Binding]] = defaultdict(list)
+        self._assigned: dict[ast.expr, _Binding] = {}
         """Binding of each name that is the only target of an assignment or a loop."""
         self._mutated: set[str] = set()
-        """Names whose content is changed in place, or that `from x import *` may bind again."""
-        self._stars: list[str] = []
-        self._singles: dict[str, Binding] = {}
+        """Names whose content is changed in place."""
+        self._star = ""
+        """Module of the last `from module import *`, which may bind again any name that is bound before it."""
+        self._before_star = 0
+        self._singles: dict[str, _Binding] = {}
         self._values: dict[str, Value] = {}
+        self._truths: dict[ast.expr, bool | None] = {}
+        self._tests = 0
+        """Tests that are being computed, each for the one before."""
         waiting: list[ast.AST] = [tree]
         while waiting:
             node = waiting.pop()
             self._collect(node)
             waiting += reversed(children(node))
+        self._mutated.update(islice(self._bindings, self._before_star))
 
-    def single(self, name: str) -> Binding:
+    @property
+    def first_gpu(self) -> Device:
+        """GPU that CUDA uses first; a launcher's framework sets a process of another rank to another GPU."""
+        ranks = [value for name, value in (self._environ or {}).items() if name in LOCAL_RANKS]
+        return Device(0) if all(value == "0" for value in ranks) else SOME
+
+    def constant(self, name: str) -> ast.expr | None:
+        """Return the only expression that is assigned to a name, unless other code may change it."""
+        found = self._single(name)
+        return found if isinstance(found, ast.expr) and name not in self._mutated else None
+
+    def _single(self, name: str) -> _Binding:
         """Return the only binding of a name; None where it has none, or several."""
         if name not in self._singles:
             bindings = self._bindings.get(name) or [None]
             same = len(bindings) <= _BINDINGS and all(_is_same(one, other) for one, other in pairwise(bindings))
             self._singles[name] = bindings[0] if same else None
         return self._singles[name]
-
-    def constant(self, name: str) -> ast.expr | None:
-        """Return the only expression that is assigned to a name, unless other code may change it."""
-        found = self.single(name)
-        return found if isinstance(found, ast.expr) and name not in self._mutated else None
 
     def path(self, node: ast.expr, depth: int = _NAMES_DEEP) -> str:
         """Return an expression as a dotted path from an import: `tf.Session().run` → `tensorflow.Session().run`.
@@ -152,17 +184,14 @@ class SymbolTable:
                 tail, node = f"[]{tail}", node.value
         if len(tail) > _PATH or not isinstance(node, ast.Name):
             return LOCAL if len(tail) > _PATH else LOCAL + tail
-        return self._root(node.id, depth) + tail
-
-    def _root(self, name: str, depth: int) -> str:
-        bindings = self._bindings.get(name)
+        bindings = self._bindings.get(node.id)
         if not bindings:
-            return f"{self._stars[-1]}.{name}" if self._stars else name
+            return f"{self._star}.{node.id}{tail}" if self._star else node.id + tail
         imported = next((one for one in bindings[:_BINDINGS] if isinstance(one, str)), None)
         if imported is not None:
-            return imported
-        found = self.single(name)
-        return self.path(found, depth - 1) if isinstance(found, ast.expr) and depth else LOCAL
+            return imported + tail
+        found = self._single(node.id)
+        return (self.path(found, depth - 1) if isinstance(found, ast.expr) and depth else LOCAL) + tail
 
     # -----------------------------------------------------------------------------------------------------------------
     # Values
@@ -171,8 +200,46 @@ class SymbolTable:
         """Return the value of an expression, or UNKNOWN."""
         try:
             return self._evaluate(node, _VALUES_DEEP)
-        except (_UnknownError, ArithmeticError, TypeError, ValueError):  # what raises there too has no value
+        except (_UnknownError, ArithmeticError, LookupError, TypeError, ValueError):  # what raises has no value
             return UNKNOWN
+
+    def truth(self, test: ast.expr) -> bool | None:
+        """Return whether a test is true in a process that holds a GPU; None where only a run shows it."""
+        if test not in self._truths:
+            self._truths[test] = None  # each test is computed once: it may contain others
+            self._tests += 1
+            self._truths[test] = self._find_truth(test) if self._tests <= _TESTS_DEEP else None
+            self._tests -= 1
+        return self._truths[test]
+
+    def _find_truth(self, test: ast.expr) -> bool | None:
+        match test:
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                truth = self.truth(operand)
+                return None if truth is None else not truth
+            case ast.BoolOp(op=operation, values=parts):
+                truths = {self.truth(part) for part in parts}
+                decisive = isinstance(operation, ast.Or)
+                return decisive if decisive in truths else None if None in truths else not decisive
+        if self.path(test).endswith("TYPE_CHECKING"):
+            return False
+        value = self.value(test)
+        return None if value is UNKNOWN else bool(value)
+
+    def devices(self, node: ast.expr, depth: int = _NAMES_DEEP) -> tuple[Device, ...]:
+        """Return the GPUs that an expression means: `1`, `"cuda:1"`, `gpus[0:2]`, a loop's variable; else SOME."""
+        value = self.value(node)
+        if value is not UNKNOWN:
+            several = value if isinstance(value, tuple) else (value,)
+            return tuple(map(_device, several[:_MOST_DEVICES]))
+        match node:
+            case ast.Name(id=name) if depth:
+                bound = self._single(name)
+                inner = bound.iterable if isinstance(bound, _Loop) else self.constant(name)
+                return self.devices(inner, depth - 1) if inner is not None else (SOME,)
+            case ast.Subscript(value=base, slice=index) if depth and self.value(base) in (EACH, ()):
+                return self.devices(index, depth - 1) if self.value(base) == EACH else ()
+        return (SOME,)
 
     def _evaluate(self, node: ast.expr, depth: int) -> Known:
         if depth <= 0:
@@ -185,10 +252,10 @@ class SymbolTable:
             case ast.Constant(value=constant):
                 return _bounded(constant)
             case ast.Name(id="__name__"):
-                return "__main__" if self._main else "a module"
+                return "__main__"
             case ast.Name(id=name):
                 return self._evaluate_name(name, depth - 1)
-            case ast.Tuple(elts=parts) | ast.List(elts=parts) if len(parts) <= _MOST:
+            case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts) if len(parts) <= _MOST:
                 return tuple(_bounded(evaluate(part)) for part in parts)
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return not evaluate(operand)
@@ -196,33 +263,73 @@ class SymbolTable:
                 return _compute(0, ast.Sub() if isinstance(sign, ast.USub) else ast.Add(), evaluate(operand))
             case ast.BinOp(left=left, op=operation, right=right):
                 return _compute(evaluate(left), operation, evaluate(right))
-            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
-                return evaluate(left) == evaluate(right)
-            case ast.Compare(left=left, ops=[ast.NotEq()], comparators=[right]):
-                return evaluate(left) != evaluate(right)
+            case ast.BoolOp(op=operation, values=[*parts, last]):  # `os.environ.get("A") or "0"`
+                for part in parts:
+                    if bool(value := evaluate(part)) is isinstance(operation, ast.Or):
+                        return value
+                return evaluate(last)
+            case ast.Compare(left=left, ops=[kind], comparators=[right]):
+                if self.path(right) == "os.environ":
+                    found = self._read_variable(evaluate(left), None) is not None
+                    return found is isinstance(kind, ast.In) if isinstance(kind, ast.In | ast.NotIn) else _unknown()
+                return _compare(evaluate(left), kind, evaluate(right))
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                truth = self.truth(test)
+                if truth is not None:
+                    return evaluate(body if truth else orelse)
             case ast.JoinedStr(values=parts) if len(parts) <= _MOST:
-                return _join("", [evaluate(part) for part in parts])
+                return _join("", tuple(_text(evaluate(part)) for part in parts))
             case ast.FormattedValue(value=inner, conversion=-1, format_spec=None):
                 return _text(evaluate(inner))
+            case ast.Attribute(value=base, attr="type"):  # `device.type == "cuda"`
+                if isinstance(evaluate(base), Device):
+                    return "cuda"
             case ast.Subscript(value=base, slice=key) if self.path(base) == "os.environ":
-                return _bounded(self._ranks.read(evaluate(key)))
-            case ast.Call(func=ast.Name(id="str"), args=[argument], keywords=[]):
-                return _text(evaluate(argument))
-            case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[argument], keywords=[]):
-                value = evaluate(argument)
-                if isinstance(value, str | int | float):
-                    return _bounded(int(value) if kind == "int" else float(value))
-            case ast.Call(func=ast.Attribute(value=separator, attr="join"), args=[parts], keywords=[]):
-                match parts:  # ",".join(map(str, [2, 3]))
-                    case ast.Call(func=ast.Name(id="map"), args=[ast.Name(id="str"), items], keywords=[]):
-                        several = evaluate(items)
-                        texts: Known = tuple(map(_text, several)) if isinstance(several, tuple) else None
-                    case _:
-                        texts = evaluate(parts)
-                return _join(evaluate(separator), texts)
-            case ast.Call(func=function, args=[key, *others], keywords=[]) if self.path(function) in GETS:
-                return self._ranks.read(evaluate(key), evaluate(others[0]) if others else None)
+                return self._read_variable(evaluate(key))
+            case ast.Subscript(value=base, slice=ast.Slice(lower=lower, upper=upper, step=None)):
+                return _cut(evaluate(base), *(None if bound is None else evaluate(bound) for bound in (lower, upper)))
+            case ast.Subscript(value=base, slice=index):
+                whole, place = evaluate(base), evaluate(index)
+                if isinstance(place, int) and whole == EACH and 0 <= place < _MOST_DEVICES:
+                    return Device(place)  # `gpus[-1]` is not known: the last of how many?
+                if isinstance(place, int) and isinstance(whole, tuple):
+                    return whole[place]
+            case ast.Call(func=function, args=arguments, keywords=keywords):
+                return self._evaluate_call(function, [*arguments, *(one.value for one in keywords)], evaluate)
         raise _UnknownError
+
+    def _evaluate_call(
+        self, function: ast.expr, arguments: list[ast.expr], evaluate: Callable[[ast.expr], Known]
+    ) -> Known:
+        """Return the result of a call whose arguments, by position or by name, are known."""
+        match function, arguments:
+            case ast.Name(id="str"), [argument]:
+                return _text(evaluate(argument))
+            case ast.Name(id="int" | "float" | "bool" as conversion), [argument]:
+                return _bounded(_CONVERSIONS[conversion](evaluate(argument)))
+            case ast.Name(id="len"), [argument]:
+                whole = evaluate(argument)
+                return EACH if whole == EACH else len(whole) if isinstance(whole, str | tuple) else _unknown()
+            case ast.Name(id="range"), [*begin, end] if len(begin) <= 1:
+                first, last = evaluate(begin[0]) if begin else 0, evaluate(end)
+                if isinstance(first, int) and isinstance(last, int) and last - first <= _MOST:
+                    return tuple(range(first, last))
+                return EACH if last == EACH and not first else _unknown()
+            case ast.Name(id="map"), [ast.Name(id="str"), items]:  # ",".join(map(str, [2, 3]))
+                several = evaluate(items)
+                return tuple(map(_text, several)) if isinstance(several, tuple) else _unknown()
+            case ast.Attribute(value=separator, attr="join"), [parts]:
+                return _join(evaluate(separator), evaluate(parts))
+            case ast.Attribute(value=base, attr="lower" | "upper" | "strip" as method), []:
+                return str(getattr(_text(evaluate(base)), method)())
+        path = self.path(function)
+        if path in GETS and arguments:
+            return self._read_variable(*map(evaluate, arguments), *[None] * (len(arguments) == 1))
+        if path.endswith(_LISTS) and arguments:  # without a type the list begins with the CPU
+            return EACH if evaluate(arguments[0]) == "GPU" else ()
+        if path.endswith(("torch.device", "cuda.Device")) and arguments:
+            return _device(evaluate(arguments[-1]))
+        return EACH if path.endswith(_COUNTS) else True if path.endswith(_GPU_TESTS) else _unknown()
 
     def _evaluate_name(self, name: str, depth: int) -> Known:
         if name not in self._values:
@@ -231,19 +338,25 @@ class SymbolTable:
             if constant is not None:
                 self._values[name] = self._evaluate(constant, depth)
         found = self._values[name]
-        if isinstance(found, Unknown):
+        return _unknown() if isinstance(found, Unknown) else found
+
+    def _read_variable(self, name: Known, *default: Known) -> Known:
+        """Return a variable that the process was started with and the source does not set, else the default."""
+        if self._environ is None or not isinstance(name, str) or name in self._stored:
             raise _UnknownError
-        return found
+        if name in self._environ:
+            return _bounded(self._environ[name])
+        return default[0] if default and name not in self._defaulted else _unknown()
 
     # -----------------------------------------------------------------------------------------------------------------
     # Collecting
 
     def _collect(self, node: ast.AST) -> None:
         match node:
-            case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name, ctx=ast.Load()):
-                self.mentioned.add(name)
             case ast.Constant() | ast.Expr():
                 pass
+            case ast.Name(id=name, ctx=ast.Load()):
+                self.mentioned.add(name)
             case ast.Name(id=name):
                 self._bindings[name].append(self._assigned.get(node))
             case (
@@ -264,25 +377,25 @@ class SymbolTable:
             case ast.For(target=target, iter=iterable) | ast.comprehension(target=target, iter=iterable):
                 match target, iterable:
                     case ast.Tuple(elts=[_, ast.Name() as item]), ast.Call(func=ast.Name(id="enumerate"), args=[one]):
-                        self._assigned[item] = Loop(one)
+                        self._assigned[item] = _Loop(one)
                     case _:
-                        self._assigned[target] = Loop(iterable)
+                        self._assigned[target] = _Loop(iterable)
             case ast.Import() | ast.ImportFrom():
                 self._collect_imports(node)
             case ast.Subscript(value=base, slice=key, ctx=ast.Store() | ast.Del()):
                 self._mutated.update(_names(base))
-                self._ranks.stored.update(_literal_texts(key))
+                self._stored.update(_literal_texts(key))
             case ast.Dict(keys=keys):
-                self._ranks.stored.update(_literal_texts(*keys))
+                self._stored.update(_literal_texts(*keys))
             case ast.keyword(arg=str(name)):
-                self._ranks.stored.add(name)
+                self._stored.add(name)
             case ast.Call(func=ast.Attribute(value=base, attr=name), args=arguments):
                 if name in _MUTATORS:
                     self._mutated.update(_names(base))
                 if name in _STORES:
-                    self._ranks.stored.update(_literal_texts(*arguments[:1]))
+                    self._stored.update(_literal_texts(*arguments[:1]))
                 elif name == "setdefault":
-                    self._ranks.defaulted.update(_literal_texts(*arguments[:1]))
+                    self._defaulted.update(_literal_texts(*arguments[:1]))
 
     def _collect_imports(self, node: ast.Import | ast.ImportFrom) -> None:
         prefix = "." * node.level + (node.module or "") + "." if isinstance(node, ast.ImportFrom) else ""
@@ -292,9 +405,7 @@ class SymbolTable:
             if package:
                 self.imports.setdefault(package)
             if alias.name == "*":
-                self._stars.append(prefix.rstrip("."))
-                if len(self._stars) <= _STARS:
-                    self._mutated.update(self._bindings)  # it may bind any name again
+                self._star, self._before_star = prefix.rstrip("."), len(self._bindings)
             elif alias.asname or prefix:
                 self._bindings[alias.asname or alias.name].append(path)
             else:
@@ -311,6 +422,19 @@ def is_number(value: Value) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _unknown() -> NoReturn:
+    raise _UnknownError
+
+
+def _device(value: Known) -> Device:
+    """Return the GPU that an ordinal, `"cuda"` or `"cuda:1"` means."""
+    if isinstance(value, Device) or value == "cuda":
+        return value if isinstance(value, Device) else CURRENT
+    match = re.fullmatch(r"cuda:([0-9]{1,4})", value) if isinstance(value, str) else None
+    ordinal = int(match[1]) if match else value
+    return Device(int(ordinal)) if isinstance(ordinal, int) and 0 <= ordinal < _MOST_DEVICES else SOME
+
+
 def _names(node: ast.expr) -> list[str]:
     return [node.id] if isinstance(node, ast.Name) else []
 
@@ -319,8 +443,8 @@ def _literal_texts(*nodes: ast.expr | None) -> list[str]:
     return [one.value for one in nodes if isinstance(one, ast.Constant) and isinstance(one.value, str)]
 
 
-def _is_same(one: Binding, other: Binding) -> bool:
-    if isinstance(one, Loop) and isinstance(other, Loop):
+def _is_same(one: _Binding, other: _Binding) -> bool:
+    if isinstance(one, _Loop) and isinstance(other, _Loop):
         return _is_same(one.iterable, other.iterable)
     if isinstance(one, ast.expr) and isinstance(other, ast.expr):
         return ast.dump(one) == ast.dump(other)
@@ -328,7 +452,7 @@ def _is_same(one: Binding, other: Binding) -> bool:
 
 
 def _bounded(value: object) -> Scalar:
-    if value is None or (isinstance(value, str) and len(value) <= _LONGEST):
+    if value is None or isinstance(value, Device) or (isinstance(value, str) and len(value) <= _LONGEST):
         return value
     if isinstance(value, int | float) and abs(value) <= _LARGEST:  # neither an infinity nor a NaN is
         return value
@@ -338,23 +462,42 @@ def _bounded(value: object) -> Scalar:
 def _compute(left: Known, operation: ast.operator, right: Known) -> Scalar:
     texts = isinstance(left, str) and isinstance(right, str) and isinstance(operation, ast.Add)
     numbers = isinstance(left, int | float) and isinstance(right, int | float)
-    if type(operation) not in _ARITHMETIC or not (texts or numbers):
+    if type(operation) not in _OPERATORS or not (texts or numbers):
         raise _UnknownError
     if isinstance(operation, ast.Pow | ast.LShift) and isinstance(right, int | float) and abs(right) > _POWER:
         raise _UnknownError
-    return _bounded(_ARITHMETIC[type(operation)](left, right))
+    return _bounded(_OPERATORS[type(operation)](left, right))
+
+
+def _compare(left: Known, kind: ast.cmpop, right: Known) -> bool:
+    """Compare two values; the number of GPUs (EACH) is at least 1 in a process that holds one."""
+    if left != EACH:
+        return bool(_OPERATORS[type(kind)](left, right))
+    if not isinstance(right, int) or (isinstance(kind, ast.Eq | ast.NotEq) and right > 0):
+        raise _UnknownError
+    found = {bool(_OPERATORS[type(kind)](number, right)) for number in (1, _MOST_DEVICES)}
+    return found.pop() if len(found) == 1 else _unknown()
+
+
+def _cut(whole: Known, first: Known = None, last: Known = None) -> Known:
+    """Return a slice of a list; of that of all GPUs only the beginning, or the whole, is known."""
+    if not isinstance(first, int | None) or not isinstance(last, int | None):
+        raise _UnknownError
+    if isinstance(whole, tuple):
+        return whole[first:last]
+    if whole != EACH or (last is None and first) or (last or 0) < 0 or (first or 0) < 0:
+        raise _UnknownError
+    return EACH if last is None else tuple(map(Device, range(min(last, _MOST_DEVICES))))[first:]
 
 
 def _text(value: Known) -> str:
-    if not isinstance(value, str | int | float):
-        raise _UnknownError
-    return str(value)
+    return str(value) if isinstance(value, str | int | float) else _unknown()
 
 
-def _join(separator: Known, parts: object) -> Scalar:
-    texts = [part for part in parts if isinstance(part, str)] if isinstance(parts, tuple | list) else []
-    if not isinstance(separator, str) or not isinstance(parts, tuple | list) or len(texts) < len(parts):
+def _join(separator: Known, parts: Known) -> Scalar:
+    if not isinstance(separator, str) or not isinstance(parts, tuple):
         raise _UnknownError
-    if sum(map(len, texts)) > _LONGEST:
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) < len(parts) or sum(map(len, texts)) > _LONGEST:
         raise _UnknownError
     return _bounded(separator.join(texts))

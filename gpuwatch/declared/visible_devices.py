@@ -359,7 +359,9 @@ def _explain_doubt(setting: Setting) -> str:
         return ""
     if setting.confidence is Confidence.STALE:
         return _EDITED
-    return _INHERITED if setting.confidence is Confidence.LIKELY and not setting.line else _MAY_NOT_HOLD
+    if setting.confidence is Confidence.LIKELY:
+        return "" if setting.line else _INHERITED
+    return _MAY_NOT_HOLD
 
 
 def _was_read(facts: Facts) -> bool:

@@ -230,7 +230,6 @@ _UNREAD = {
     Unread.ENDED: "its environment cannot be read: it has ended",
     Unread.TOO_LONG: "its environment is too long to be read",
     Unread.FAILED: "its environment could not be read",
-    Unread.SKIPPED: "its environment was not read",
 }
 
 _LONGEST_WORDS = 300

@@ -41,6 +41,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     declared: Declared
     surroundings: Surroundings | None = None
     """Terminal, container, job and other context of the process; None where nothing could be read."""
+    ended: bool = False
+    """Whether its first thread has ended or is ending: most of what it was started with cannot be read any more."""
     took: float = 0.0
     """Seconds that reading the process took."""
 
@@ -79,9 +81,9 @@ def bounded(declared: Declared, room: int = ROOM) -> Declared:
 
 
 def _rank(one: Declaration) -> tuple[bool, bool, bool]:
-    """Return the sort key of a declaration: those that lift a limit first, then start sizes, then others in effect."""
-    lifts = one.undecided or (one.kind in LIMITS and one.value is None)
-    return (not one.effective, not lifts, one.kind is not Kind.START)
+    """Return the sort key of a declaration: those that leave a limit open, then start sizes, then others in effect."""
+    lifts = one.undecided or (one.effective and one.kind in LIMITS and one.value is None)
+    return (not lifts, not one.effective, one.kind is not Kind.START)
 
 
 def _fitting(items: Sequence[msgspec.Struct], places: Sequence[int], room: int) -> list[int]:

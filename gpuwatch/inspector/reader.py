@@ -9,24 +9,26 @@ from __future__ import annotations
 import functools
 import os
 import pwd
+import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from gpuwatch import procfs, programs
 from gpuwatch.declared import flags, script
 from gpuwatch.declared.facts import (
-    RANKS,
+    LOCAL_RANKS,
     Config,
     Facts,
     File,
-    Ranks,
     RelatedProcess,
     Script,
     ScriptContents,
     Share,
     Unread,
+    Variables,
     format_path,
 )
 from gpuwatch.inspector import cgroups, files
@@ -57,19 +59,24 @@ _LATER = 1.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 _MOST_MODULES = 16
-"""Files beside a script that are read, at most; together with the script they have at most `LARGEST_SCRIPT` bytes."""
+"""Modules beside a script that are named, at most."""
 _MOST_TRIED = 200
-"""Module names that are searched beside a script, at most: most modules are installed elsewhere."""
+"""Paths of modules that are searched beside a script, at most: most modules are installed elsewhere."""
+_MODULES_DEEP = 8
+"""Parts of an imported name (`a.b.c`) that are followed, at most."""
 
-Sources = tuple[tuple[str, bytes], ...]
-"""Sources of a program, each with its path: its script, then its modules."""
-Scanner = Callable[[Sources, Ranks], tuple[ScriptContents, ...]]
+_LONGEST_SOCKETS = 4 << 20
+"""Bytes of /proc/PID/net/unix, at most: a machine with 10,000 sockets has 1 MiB."""
+
+_WORD = re.compile(rb"[A-Za-z_]\w*", re.ASCII)
+
+Scanner = Callable[[str, bytes, Variables], ScriptContents]
 
 
 @functools.lru_cache(maxsize=32)  # the processes of one rank run one script
-def scan_sources(sources: Sources, ranks: Ranks = None) -> tuple[ScriptContents, ...]:
-    """Return what the sources of a program declare to a process with these ranks."""
-    return script.read_scripts(sources, ranks)
+def scan_source(name: str, source: bytes, variables: Variables = None) -> ScriptContents:
+    """Return what a script declares to a process with these environment variables."""
+    return script.read_script(source, name, variables)
 
 
 class Ancestor(NamedTuple):
@@ -87,7 +94,6 @@ class _Target(NamedTuple):
     """The process itself, its parent, …"""
     owner: procfs.Owner
     scan: Scanner
-    ranks: Ranks
 
     def read_file(self, place: int, path: str, limit: int) -> files.Found:
         """Read a file by the path that a process of `line` has for it, with the owner's rights; raises OSError."""
@@ -112,7 +118,7 @@ def read(
     proc: Path = procfs.PROC,
     user: str = "",
     shares: Sequence[Share] = (),
-    scan: Scanner = scan_sources,
+    scan: Scanner = scan_source,
     ancestors: dict[int, Ancestor] | None = None,
 ) -> Facts:
     """Return the facts of a process; those that cannot be read are `Unread`.
@@ -127,8 +133,8 @@ def read(
     libraries = frozenset[str]() if stat.kernel_thread else _read_libraries(pid, proc)
     above = _read_ancestors(stat.ppid, owner.uid, proc, {} if ancestors is None else ancestors)
     itself = _related(pid, stat, block, proc)
-    target = _Target(proc, (itself, *above), owner, scan, _ranks(itself.environ))
-    script, modules = _find_script(target)
+    target = _Target(proc, (itself, *above), owner, scan)
+    script, unread_code = _find_script(target)
     return Facts(
         pid=pid,
         uid=owner.uid,
@@ -141,7 +147,8 @@ def read(
         ancestors=above,
         children=tuple(_read_children(pid, owner.uid, block, proc)),
         script=script,
-        modules=modules,
+        unread_code=unread_code,
+        mps=_reaches_mps(itself, proc),
         configs=_read_configs(target),
         rc=tuple(_read_rc(target)) if _may_be_theano(itself, libraries, script) else (),
         shares=tuple(shares),
@@ -213,11 +220,34 @@ def _variables(block: bytes | Unread) -> dict[str, str] | Unread:
     return block if isinstance(block, Unread) else files.parse_environ(block)
 
 
-def _ranks(variables: Mapping[str, str] | Unread) -> Ranks:
-    """Return the rank variables in the environment of a process, by which its script may choose a GPU."""
+def _named_variables(variables: Mapping[str, str] | Unread, source: bytes) -> Variables:
+    """Return the variables that a source mentions, and the ranks, by which its framework may choose a GPU."""
     if isinstance(variables, Unread):
         return None
-    return tuple((name, variables[name]) for name in sorted(RANKS & variables.keys()))
+    words = set(_WORD.findall(source)) if b"environ" in source or b"getenv" in source else set()
+    names = {word.decode() for word in words} & variables.keys() | LOCAL_RANKS & variables.keys()
+    return tuple((name, variables[name]) for name in sorted(names))
+
+
+def _reaches_mps(process: RelatedProcess, proc: Path) -> bool:
+    """Return whether an MPS daemon has its control socket where a process with variables of MPS would connect to it.
+
+    The kernel lists the sockets that are in use; the file of a daemon that was killed stays. Sources: proc_net(5);
+    docs.nvidia.com/deploy/mps, "CUDA_MPS_PIPE_DIRECTORY".
+    """
+    variables = process.environ
+    if isinstance(variables, Unread) or not any(name.startswith("CUDA_MPS_") for name in variables):
+        return False
+    folder = variables.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
+    control = b" " + files.encode_environ(f"{folder.rstrip('/')}/control")
+    for pid in (process.pid, os.getpid()):  # in a container the daemon may be the machine's
+        try:
+            table = procfs.read_file(pid, "net/unix", proc, _LONGEST_SOCKETS)
+        except OSError:
+            continue
+        if any(line.endswith(control) for line in table.splitlines()):
+            return True
+    return False
 
 
 def _read_libraries(pid: int, proc: Path) -> frozenset[str] | Unread:
@@ -270,7 +300,10 @@ def _read_ancestors(pid: int, uid: int, proc: Path, known: dict[int, Ancestor]) 
     found: list[RelatedProcess] = []
     while pid > 0 and len(found) < _MOST_ANCESTORS:
         try:
-            one = known[pid] = known.get(pid) or _read_ancestor(pid, proc)
+            if pid not in known:
+                stat, owner = procfs.read_stat(pid, proc), procfs.read_owner(pid, proc)
+                known[pid] = Ancestor(_related(pid, stat, _read_environ(pid, proc, stat), proc), owner.uid)
+            one = known[pid]
         except (OSError, ValueError):  # it has ended: the present parent has not started the process below
             break
         if one.uid != uid:
@@ -278,11 +311,6 @@ def _read_ancestors(pid: int, uid: int, proc: Path, known: dict[int, Ancestor]) 
         found.append(one.process)
         pid = one.process.parent
     return tuple(found)
-
-
-def _read_ancestor(pid: int, proc: Path) -> Ancestor:
-    stat, owner = procfs.read_stat(pid, proc), procfs.read_owner(pid, proc)
-    return Ancestor(_related(pid, stat, _read_environ(pid, proc, stat), proc), owner.uid)
 
 
 def _related(pid: int, stat: procfs.Stat, block: bytes | Unread, proc: Path) -> RelatedProcess:
@@ -321,11 +349,6 @@ def _read_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> lis
 # -- the source that it runs ---------------------------------------------------------------------------------------
 
 
-_Program: TypeAlias = tuple[Script | None, tuple[Script, ...]]
-"""A script, and the modules of its folder."""
-_NO_SCRIPT: _Program = (None, ())
-
-
 class _Main(NamedTuple):
     """Source file that a process runs."""
 
@@ -339,8 +362,8 @@ class _Main(NamedTuple):
     """Folder of the source itself."""
 
 
-def _find_script(target: _Target) -> _Program:
-    """Return the scanned Python source of a process and its modules; None where there is none, or it was not found."""
+def _find_script(target: _Target) -> tuple[Script | None, str]:
+    """Return the scanned script of a process; None where there is none, or it was not found, and why it is not read."""
     titled = False
     for place, process in enumerate(target.line):
         source = programs.find_source(process.argv)
@@ -348,13 +371,14 @@ def _find_script(target: _Target) -> _Program:
             # A process that shows a title has lost its arguments; those of its ancestors still name its source.
             known = programs.is_python(process.argv[0] if process.argv else "")
             if known or not _runs_python(target.proc, process.pid):
-                return _NO_SCRIPT
+                return None, programs.unread_code(process.argv)
             titled = True
         elif source.kind is SourceKind.CODE:
-            return _scan(target, place, _Main("-c", files.encode_environ(source.text), likely=titled))
+            code = _Main("-c", files.encode_environ(source.text), likely=titled)
+            return _scan(target, place, code), ""
         elif source.kind is not SourceKind.WORKER:
-            return _read_script(target, place, source, titled=titled)
-    return _NO_SCRIPT
+            return _read_script(target, place, source, titled=titled), ""
+    return None, ""
 
 
 def _runs_python(proc: Path, pid: int) -> bool:
@@ -364,7 +388,7 @@ def _runs_python(proc: Path, pid: int) -> bool:
         return False
 
 
-def _read_script(target: _Target, place: int, source: Source, *, titled: bool) -> _Program:
+def _read_script(target: _Target, place: int, source: Source, *, titled: bool) -> Script | None:
     module = source.kind is SourceKind.MODULE
     for path in _module_files(source.text) if module else [source.text]:
         shown = format_path(path)
@@ -373,79 +397,76 @@ def _read_script(target: _Target, place: int, source: Source, *, titled: bool) -
         except FileNotFoundError:
             if module:
                 continue  # an installed module, then: no script of the user's
-            return Script(path=shown, contents=Unread.FAILED), ()
+            return Script(path=shown, contents=Unread.FAILED)
         except OSError as error:
-            return _NO_SCRIPT if module else (Script(path=shown, contents=reason(error)), ())
+            return None if module else Script(path=shown, contents=reason(error))
         own = path[: path.rfind("/") + 1]
         edited, likely = target.was_edited(place, file), file.likely or titled
         return _scan(target, place, _Main(path, file.data, edited, likely, "" if module else own, own))
-    return _NO_SCRIPT
+    return None
 
 
-def _scan(target: _Target, place: int, main: _Main) -> _Program:
-    """Scan a script with the modules that it imports from its folder."""
+def _scan(target: _Target, place: int, main: _Main) -> Script:
+    """Scan a script, and find the modules that it imports from its folder."""
+    contents = target.scan(main.path, main.data, _named_variables(target.line[0].environ, main.data))
     try:
         with acting_as(target.owner):
-            found = _modules(target.proc / str(target.line[place].pid), main)
+            modules = _find_modules(target.proc / str(target.line[place].pid), main)
     except PermissionError:  # root may not act as its owner here
-        found = {}
-    read = {path: one for path, one in found.items() if not isinstance(one, Unread)}
-    sources = ((main.path, main.data), *((path, one.data) for path, one in read.items()))
-    scan, *scans = target.scan(sources, target.ranks)
-    modules = [
-        Script(path=format_path(path), contents=scan, edited=target.was_edited(place, one), likely=True)
-        for (path, one), scan in zip(read.items(), scans, strict=True)
-    ]
-    modules += [Script(path=format_path(path), contents=one) for path, one in found.items() if isinstance(one, Unread)]
-    return Script(path=format_path(main.path), contents=scan, edited=main.edited, likely=main.likely), tuple(modules)
+        modules = []
+    return Script(
+        path=format_path(main.path), contents=contents, edited=main.edited, likely=main.likely, modules=tuple(modules)
+    )
 
 
-def _modules(process: Path, main: _Main) -> dict[str, files.Found | Unread]:
-    """Read the modules that a script imports from its folder; list, but do not read, the modules that these import."""
-    found: dict[str, files.Found | Unread] = {}
+def _find_modules(process: Path, main: _Main) -> list[str]:
+    """Return the paths of the modules with code that a script imports from its folder."""
+    found: list[str] = []
     tried = {main.path}
-    room, count = LARGEST_SCRIPT - len(main.data), 0
-    for paths in _candidates(main.data, main.folder, main.own, tried):
-        full = count == _MOST_MODULES
-        path, file = _module(process, paths, 0 if full else room, main)
-        if isinstance(file, files.Found):
-            room, count = room - len(file.data), count + 1
-        elif full and file is Unread.FAILED:
-            file = Unread.SKIPPED
-        if file is not None:
-            found[path] = file
-    for path, file in [*found.items()]:
-        if isinstance(file, Unread):
-            continue
-        for paths in _candidates(file.data, main.folder, path[: path.rfind("/") + 1], tried):
-            inner, one = _module(process, paths, 0, main)  # an empty one, which has nothing to say, can be read
-            if isinstance(one, Unread):
-                found[inner] = Unread.SKIPPED if one is Unread.FAILED else one
+    for name in script.imported_names(main.data):
+        for paths in _module_paths(name, main.folder, main.own):
+            if len(tried) > _MOST_TRIED or len(found) == _MOST_MODULES:
+                return found
+            for path in paths if tried.isdisjoint(paths) else ():
+                exists = _has_code(process, path, main)
+                if exists:
+                    found.append(format_path(path))
+                if exists is not None:
+                    break
+            tried.update(paths)
     return found
 
 
-def _candidates(source: bytes, folder: str, own: str, tried: set[str]) -> Iterator[tuple[str, str]]:
-    """Return the possible paths of the modules that a source imports (see `script.module_files`), unless in `tried`."""
-    for name in script.imported_names(source):
-        for paths in script.module_files(name, folder, own):
-            if len(tried) < 2 * _MOST_TRIED and tried.isdisjoint(paths):
-                tried.update(paths)
-                yield paths
+def _module_paths(name: str, folder: str, own: str) -> Iterator[tuple[str, str]]:
+    """Return the two possible paths of each part of a dotted name, of which the first existing one counts.
+
+    `folder` has the program's modules, `own` the source that imports the name; both end with a `/` or are empty.
+    Modules of the standard library have no path.
+    """
+    parts = [part for part in name.split(".") if part]
+    above = len(name) - len(name.lstrip("."))
+    if above:
+        kept = own.rstrip("/").split("/") if own else []
+        if above - 1 > len(kept):
+            return
+        folder = "".join(f"{part}/" for part in kept[: len(kept) - above + 1])
+    elif parts and parts[0] in sys.stdlib_module_names:
+        return
+    for count in range(1, min(len(parts), _MODULES_DEEP) + 1):
+        path = folder + "/".join(parts[:count])
+        yield f"{path}/__init__.py", f"{path}.py"
 
 
-def _module(process: Path, paths: tuple[str, str], room: int, main: _Main) -> tuple[str, files.Found | Unread | None]:
-    """Read the first of two possible files of a module, up to `room` bytes; None where neither is the program's."""
-    for path in paths:
-        try:
-            return path, files.read_file(process, path, room)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except PermissionError:
-            # In a tree that is closed to us nothing tells what is not there.
-            return path, None if main.likely else Unread.DENIED
-        except OSError:
-            return path, Unread.FAILED
-    return paths[0], None
+def _has_code(process: Path, path: str, main: _Main) -> bool | None:
+    """Return whether a file of the program is there, and not empty; None where it is not there."""
+    try:
+        return bool(files.read_file(process, path, 0).data)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError:
+        return None if main.likely else True  # in a tree that is closed to us nothing tells what is not there
+    except OSError:  # it is longer than 0 bytes, or no ordinary file
+        return True
 
 
 def _module_files(name: str) -> list[str]:

@@ -181,13 +181,9 @@ def find_server(facts: Facts, sockets: Sockets) -> str:
     """Return why a process counts as a server: `vLLM`, `listens on port 8000`; empty if it does not. Never raises."""
     if programs.is_internal_listener(facts.argv):
         return ""
-    return _find_by_name(facts) or _find_by_port(facts, sockets)
-
-
-def _find_by_name(facts: Facts) -> str:
     models = (programs.find_model_server(one.argv) for one in _line(facts))
     web = (programs.find_web_server(one.argv) for one in _own_line(facts))
-    return next(filter(None, models), "") or next(filter(None, web), "")
+    return next(filter(None, models), "") or next(filter(None, web), "") or _find_by_port(facts, sockets)
 
 
 def _line(facts: Facts) -> list[_Process]:

@@ -74,13 +74,13 @@ class Inspector:
             self._proc = Path(question.proc)
         if question.tmux is not None:
             self._panes = PaneNames(question.tmux) if question.tmux else None
-        surroundings = None
+        surroundings, ended = None, False
         try:
-            declared, surroundings = self._read(question)
+            declared, surroundings, ended = self._read(question)
             declared = bounded(declared)
         except (OSError, ValueError) as error:
-            gone = isinstance(error, procfs.GONE)
-            declared = _unreadable("it has ended" if gone else f"it cannot be read: {clean(str(error), 200)}")
+            ended = isinstance(error, procfs.GONE)
+            declared = _unreadable("it has ended" if ended else f"it cannot be read: {clean(str(error), 200)}")
         except Exception as bug:  # noqa: BLE001 - one odd process must not keep the others from being read
             declared = _unreadable(f"a fault in gpuwatch: {type(bug).__name__}: {clean(str(bug), 200)}")
         return Answer(
@@ -88,20 +88,25 @@ class Inspector:
             start=question.start,
             declared=declared,
             surroundings=surroundings,
+            ended=ended,
             took=time.monotonic() - began,
         )
 
-    def _read(self, question: Question) -> tuple[Declared, Surroundings]:
-        """Read a process and resolve its declarations; raises ProcessLookupError where another process has its PID."""
+    def _read(self, question: Question) -> tuple[Declared, Surroundings, bool]:
+        """Read a process, resolve its declarations, and return whether it is ending.
+
+        Raises ProcessLookupError where another process has its PID.
+        """
         facts = reader.read(
             question.pid, proc=self._proc, user=question.user, shares=self._shares, ancestors=self._ancestors
         )
-        if procfs.read_stat(question.pid, self._proc).start_ticks != question.start:
+        stat = procfs.read_stat(question.pid, self._proc)
+        if stat.start_ticks != question.start:
             raise ProcessLookupError
         surroundings = context.read_context(
             facts, proc=self._proc, names=self._names, panes=self._panes, sockets=self._sockets
         )
-        return resolve(facts, self._cards, self._driver), surroundings
+        return resolve(facts, self._cards, self._driver), surroundings, stat.is_ending
 
 
 def _unreadable(words: str) -> Declared:
@@ -140,7 +145,7 @@ def main() -> None:
             inspector.begin()
             for question in several:
                 _write(encode(inspector.answer(question)) + b"\n")
-                if procfs.read_stat(os.getpid()).rss * resource.getpagesize() > LARGE:
+                if procfs.read_rss(os.getpid()) > LARGE:
                     return  # ru_maxrss would be our parent's: exec(3) keeps it
     except BrokenPipeError:
         return

@@ -1,71 +1,61 @@
-"""Audit file of signals: one JSON line before each signal, one after it, never rewritten."""
+"""Audit file of signals: one JSON line for each process that was signalled, or refused; never rewritten."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gpuwatch import files
 from gpuwatch.errors import NoThreadError
 from gpuwatch.threads import Worker
 
-FILE_NAME = "actions.jsonl"
+FILE_NAME: Final = "actions.jsonl"
 
-RECORD_SECONDS = 2.0
+ANSWER_SECONDS: Final = 2.0
 """Seconds for which the file system is waited for; a home folder on NFS may never answer."""
 
 
-def _local_time() -> datetime:
-    return datetime.now().astimezone()
-
-
 class Audit:
-    """Audit file `actions.jsonl` in a private folder: appends lines; never raises, but returns errors as text.
+    """Audit file `actions.jsonl` in a private folder; never raises, but returns errors as text.
 
-    With `seconds` a call waits no longer than that; a late line is still written, in its order.
+    A thread writes the lines, in their order, so that a file system that does not answer holds nothing up.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        seconds: float | None = None,
-        now: Callable[[], datetime] = _local_time,
-        write: Callable[[int, bytes], int] = os.write,
-    ) -> None:
-        """`now` returns the local time with its time zone."""
+    def __init__(self, folder: Path, *, write: Callable[[int, bytes], int] = os.write) -> None:
         self.path = folder / FILE_NAME
-        self._seconds = seconds
-        self._now = now
         self._write = write
-        self._torn = False
         self._worker = Worker("gpuwatch-audit")
-        self._last: Future[Any] | None = None
+        self._lines: list[Future[Any]] = []
 
     def problem(self) -> str | None:
         """Return why a line cannot be written now; None where it can."""
-        return self._call(lambda: os.close(self._open()))
+        return self._result(self._worker(lambda: os.close(self._open())), ANSWER_SECONDS)
 
-    def append(self, event: str, fields: Mapping[str, object]) -> str | None:
-        """Append one line, in one write, with the wall-clock time and the event; return why it may not be written."""
-        record = {"time": self._now().isoformat(timespec="milliseconds"), "event": event, **fields}
+    def append(self, event: str, fields: Mapping[str, object]) -> None:
+        """Append one line, in one write, with the wall-clock time and the event; `flush` returns what failed."""
+        now = datetime.now().astimezone().isoformat(timespec="milliseconds")
+        record = {"time": now, "event": event, **fields}
         # ASCII only: a surrogate from a file name cannot then fail the write.
         line = json.dumps(record, ensure_ascii=True, separators=(",", ":"), default=str).encode("ascii") + b"\n"
-        return self._call(lambda: self._append(line))
+        self._lines.append(self._worker(lambda: self._append(line)))
 
-    def _append(self, line: bytes) -> str | None:
+    def flush(self, seconds: float = ANSWER_SECONDS) -> str | None:
+        """Wait until the lines are written; return why one of them is not, once."""
+        done, waiting = wait(self._lines, seconds)
+        self._lines = list(waiting)
+        late = [*waiting][: seconds > 0]
+        return next((problem for line in (*done, *late) if (problem := self._result(line, 0.0))), None)
+
+    def _append(self, line: bytes) -> None:
         file = self._open()
         try:
-            # After a torn line, begin on a fresh one: else both would be unreadable.
-            line = b"\n" + line if self._torn else line
-            written = self._write(file, line)
-            self._torn = written < len(line) and (self._torn or written > 0)
-            return "only part of the line was written" if written < len(line) else None
+            if self._write(file, line) < len(line):
+                raise OSError("only part of the line was written")
         finally:
             os.close(file)
 
@@ -76,19 +66,15 @@ class Audit:
         finally:
             os.close(folder)
 
-    def _call(self, call: Callable[[], str | None]) -> str | None:
+    def _result(self, call: Future[Any], seconds: float) -> str | None:
         try:
-            if self._seconds is None:
-                problem = call()
-            else:
-                # Behind a call that hangs there is nothing to wait for: the call before has waited.
-                hangs = self._last is not None and not self._last.done()
-                self._last = self._worker(call)
-                problem = self._last.result(0 if hangs else self._seconds)
+            call.result(seconds)
         except TimeoutError:
             problem = "the file system does not answer"
         except NoThreadError as error:
             problem = str(error)
         except OSError as error:
             problem = files.reason(error)
-        return f"cannot record actions in {self.path}: {problem}" if problem else None
+        else:
+            return None
+        return f"cannot record actions in {self.path}: {problem}"

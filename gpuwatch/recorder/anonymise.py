@@ -92,6 +92,7 @@ TREATMENTS: Final[Mapping[type[msgspec.Struct], _Table]] = {
         "limits": _T.KEEP,
         "scope": _T.NAME,
         "why": _T.TEXT,
+        "condition": _T.TEXT,
     },
     model.Limit: {"gpu": _T.KEEP, "scope": _T.NAME},
     model.Visible: {"gpus": _T.KEEP, "text": _T.TEXT, "where": _T.PLACE, "note": _T.TEXT},

@@ -112,9 +112,12 @@ class Declarations:
         """Read the answers that have come; to be called when a descriptor is readable, and from time to time."""
         for answer in self._inspector.poll():
             entry = self._known.get((answer.pid, answer.start))
-            if entry is not None:
+            if entry is None:
+                continue
+            entry.waiting = False
+            if not answer.ended or entry.surroundings is None:  # else what was read while it ran stays
                 entry.declared = entry.sent = answer.declared
-                entry.surroundings, entry.room, entry.waiting = answer.surroundings, ROOM, False
+                entry.surroundings, entry.room = answer.surroundings, ROOM
                 self.news = True
 
     @property

@@ -1,7 +1,7 @@
 """Owners of the processes that NVML lists: reads their users, programs, and use of CPU and memory.
 
-Only these PIDs are read, never all of /proc. Each tick reads one file of a process, /proc/PID/stat, for the values that
-change (15 µs); the other values, in three more files, are read every 10 s (80 µs).
+Only these PIDs are read, never all of /proc. Each tick reads two files of a process, /proc/PID/stat and statm, for the
+values that change (20 µs); the other values, in three more files, are read every 10 s (80 µs).
 """
 
 from __future__ import annotations
@@ -89,7 +89,6 @@ NAMES_WAIT = 0.02
 """Seconds that a snapshot waits for the names of users that it sees for the first time."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGESIZE")
 
 _LONGEST_COMMAND = 4096
 """Bytes of a command line that are sent; a non-ASCII character has up to four."""
@@ -227,7 +226,7 @@ class Owners:
         if stat.start_stack not in (0, facts.start_stack):  # another program, which may have the same name
             facts.start_stack, same = stat.start_stack, False
         program = stat.program
-        if program or not _ending(stat):  # it has no mark any more
+        if program or not stat.is_ending:  # it has no mark any more
             facts.program = program
         if now - facts.read_at >= REFRESH or not same:
             since = now - facts.read_at
@@ -292,7 +291,7 @@ class Owners:
             adopted=facts.adopted,
             cpu=self._cpu(stat, facts),
             below=facts.below,
-            rss=max(0, stat.rss) * _PAGE,
+            rss=self._rss(pid),
             started=facts.started,
         )
 
@@ -322,6 +321,12 @@ class Owners:
         facts.thread = procfs.find_living_thread(pid, self._proc)
         return "" if facts.thread is None else procfs.read_thread(pid, facts.thread, self._proc).state
 
+    def _rss(self, pid: int) -> Reading:
+        try:
+            return procfs.read_rss(pid, self._proc)
+        except (OSError, ValueError):  # it has just ended, or no file descriptor is left
+            return Reason.ERROR
+
     def _cpu(self, stat: procfs.Stat, facts: _Facts) -> Reading:
         """Return the percent of one core used since the last sample."""
         now = self._clock()
@@ -337,14 +342,9 @@ def _started(stat: procfs.Stat) -> float:
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_ticks / _TICKS)
 
 
-def _ending(stat: procfs.Stat) -> bool:
-    """Return whether the first thread has ended or is ending: then it has no command line and no addresses."""
-    return stat.state in procfs.DEAD or bool(stat.flags & procfs.PF_EXITING)
-
-
 def _refresh(pid: int, stat: procfs.Stat, facts: _Facts, proc: Path) -> None:
     """Read the facts about a process; a fact that cannot be read keeps its old value."""
-    ending = _ending(stat)
+    ending = stat.is_ending
     with suppress(OSError, ValueError):
         facts.uid = procfs.read_uids(pid, proc)[0]
     with suppress(OSError):

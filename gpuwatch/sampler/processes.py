@@ -177,9 +177,9 @@ class UtilizationWindow(msgspec.Struct):
     NVML gives one sample per process: its average over all the driver's sample periods since the requested time, with
     the time at which it last ran. A process that ran in none of them has no sample. Sources: nvml.h,
     nvmlDeviceGetProcessUtilization; NVIDIA/go-nvml#51 and Syllo/nvtop#110 show drivers' answers; with the requested
-    time 0 the average is long, and includes processes that ended long ago (Syllo/nvtop#91). So only the figures of one
-    answer add up to 100 % at most; do not mix two answers. A driver that gives several samples of a process gives one
-    for each period.
+    time 0 the average is long, and includes processes that ended long ago (Syllo/nvtop#91). So the figures of two
+    answers are not mixed. A driver that gives several samples of a process gives one for each period. The figures are
+    NVML's: those of a GPU's processes may add up to more than 100, as rounded ones and those of different periods do.
     """
 
     asked: int = 0
@@ -208,14 +208,9 @@ class UtilizationWindow(msgspec.Struct):
                 found[sample.pid].append(sample)
         single = all(len(of) == 1 for of in found.values())
         periods = 1 if single else len({sample.time for of in found.values() for sample in of})
-        figures = {
-            pid: [sum(column) / periods for column in zip(*(sample[2:] for sample in of), strict=True)]
-            for pid, of in found.items()
-        }
-        # Of a driver that gave each process's last period instead, or that has rounded up: each its part of the whole.
-        excess = [max(1.0, sum(column) / 100) for column in zip(*figures.values(), strict=True)]
         self.used = {
-            pid: tuple(figure / over for figure, over in zip(of, excess, strict=True)) for pid, of in figures.items()
+            pid: tuple(sum(column) / periods for column in zip(*(sample[2:] for sample in of), strict=True))
+            for pid, of in found.items()
         }
         self.garbled = frozenset(garbled - found.keys())
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from gpuwatch import procfs
 from gpuwatch.model import Gpu, Health, Presence, Process, Unlisted, known
+from gpuwatch.programs import is_monitor
 from gpuwatch.sampler import machine
 
 EVERY = 20.0
@@ -70,11 +71,6 @@ _KTHREADD = 2
 _MPS_COMM = b"nvidia-cuda-mps"
 """Name of the MPS server and its control daemon, as the kernel cuts it: 15 characters."""
 _MPS_SERVER = b"nvidia-cuda-mps-server"
-
-MONITORS = frozenset(
-    {"nvidia-smi", "nvitop", "nvtop", "gpustat", "nv-hostengine", "nvidia-persistenced", "Xorg", "all-smi"}
-)
-"""Programs that only call the driver, or keep it loaded, and compute nothing."""
 
 _OURS = ("gpuwatch.sampler", "gpuwatch/sampler/__main__.py", "gpuwatch.inspector", "gpuwatch/inspector/__main__.py")
 """Parts of the command lines of gpuwatch's own processes: a module, or the path of its file."""
@@ -345,7 +341,7 @@ class UnlistedFilter:
             return False
         if process.state in ("zombie", "dead") and self._has_ended(process.pid):
             return False
-        return not _is_gpuwatch(process) and (one.context or not is_monitor(process))
+        return not _only_asks_driver(one, process)
 
     def _has_ended(self, pid: int) -> bool:
         try:
@@ -361,12 +357,10 @@ def _is_trusted(gpu: Gpu) -> bool:
     return gpu.health is Health.OK and gpu.sampled > 0 and not gpu.holdings_note and not gpu.unreliable
 
 
-def is_monitor(process: Process) -> bool:
-    """Return whether a process without a context only calls the driver: a monitor, an exporter, a display server."""
-    words = process.command.split()[:2]
-    names = {process.name, *(word.rpartition("/")[2] for word in words)}
-    return any(name in MONITORS or name.startswith("dcgm") or name.endswith("exporter") for name in names)
-
-
-def _is_gpuwatch(process: Process) -> bool:
-    return any(word.endswith(_OURS) for word in process.command.split()[:8])
+def _only_asks_driver(one: Open, process: Process) -> bool:
+    """Return whether a process is gpuwatch's own, or a monitor without a context: it computes nothing."""
+    words = process.command.split()[:8]
+    if any(word.endswith(_OURS) for word in words):
+        return True
+    names = {process.name, *(word.rpartition("/")[2] for word in words[:2])}
+    return not one.context and any(map(is_monitor, names))

@@ -53,7 +53,7 @@ function _shtab_gpuwatch_using
 end
 
 set -g _shtab_gpuwatch_commands explain visible pick run strays kill report events replay recording watch status config doctor docs completion
-set -g _shtab_gpuwatch_opts_with_value --at --by --config --events --file --filter --gpu --html --interval --max-util --memory --memory-critical --memory-warning --only --order --record --record-size --recording --rule --share --signal --since --theme --user -n
+set -g _shtab_gpuwatch_opts_with_value --at --by --config --events --file --filter --gpu --html --interval --max-util --memory --memory-critical --memory-warning --only --order --record --record-size --recording --rule --share --signal --since --start --theme --user -n
 
 complete -c gpuwatch -e
 complete -c gpuwatch -f
@@ -132,6 +132,7 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using kill' -s h -l help -d 'show this 
 complete -c gpuwatch -n '_shtab_gpuwatch_using kill' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'
 complete -c gpuwatch -n '_shtab_gpuwatch_using kill' -l ascii -d 'print only ASCII characters'
 complete -c gpuwatch -n '_shtab_gpuwatch_using kill' -l signal -xka "INT TERM KILL" -d 'INT, TERM or KILL (default: TERM)'
+complete -c gpuwatch -n '_shtab_gpuwatch_using kill' -l start -x -d 'end the PID only if it started then, in clock ticks since boot: `start` of a process in --json'
 complete -c gpuwatch -n '_shtab_gpuwatch_using kill' -l job -d 'the whole run that it belongs to: launcher, ranks, workers'
 complete -c gpuwatch -n '_shtab_gpuwatch_using kill' -l yes -d 'do not ask'
 complete -c gpuwatch -n '_shtab_gpuwatch_using kill' -l allow-root-kill -d 'let root end processes: its own, under sudo those of the caller'
@@ -200,7 +201,7 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using config' -l config -xka "(__fish_c
 complete -c gpuwatch -n '_shtab_gpuwatch_using config' -l ascii -d 'print only ASCII characters'
 complete -c gpuwatch -n '_shtab_gpuwatch_using config' -l show -d 'every key, its value, and where it comes from'
 complete -c gpuwatch -n '_shtab_gpuwatch_using config' -l init -d 'write a commented file; never over one that is there'
-complete -c gpuwatch -n '_shtab_gpuwatch_using config' -l check -d 'read the files and list their mistakes'
+complete -c gpuwatch -n '_shtab_gpuwatch_using config' -l check -d 'read the files and name the first mistake'
 complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a doctor -d 'Check the driver, permissions, terminal and files, and say how to mend what is wrong.'
 complete -c gpuwatch -n '_shtab_gpuwatch_using doctor' -s h -l help -d 'show this help message and exit'
 complete -c gpuwatch -n '_shtab_gpuwatch_using doctor' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'

@@ -80,7 +80,7 @@ _shtab_gpuwatch_config_options=(
   "--ascii[print only ASCII characters]"
   "--show[every key, its value, and where it comes from]"
   "--init[write a commented file\; never over one that is there]"
-  "--check[read the files and list their mistakes]"
+  "--check[read the files and name the first mistake]"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -140,6 +140,7 @@ _shtab_gpuwatch_kill_options=(
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--ascii[print only ASCII characters]"
   "--signal[INT, TERM or KILL (default\: TERM)]:NAME:(INT TERM KILL)"
+  "--start[end the PID only if it started then, in clock ticks since boot\: \`start\` of a process in --json]:TICKS:"
   "--job[the whole run that it belongs to\: launcher, ranks, workers]"
   "--yes[do not ask]"
   "--allow-root-kill[let root end processes\: its own, under sudo those of the caller]"

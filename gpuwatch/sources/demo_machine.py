@@ -175,7 +175,7 @@ _BEN: Final = "torch.cuda.set_per_process_memory_fraction(0.2)"
 _FAY: Final = "PYTORCH_CUDA_ALLOC_CONF"
 _GENV: Final = _grant("GENV_GPU_MEMORY", 12 * 10**9, "GENV_GPU_MEMORY=12g", "environment", "genv 41")
 _AGREED: Final = _grant(
-    "gpuwatch.toml", 24 * GIB, 'memory = "24GiB"', "/etc/gpuwatch/gpuwatch.toml:7", "share of dov on GPU 3"
+    "gpuwatch.toml", 24 * GIB, 'memory = "24GiB"', "/etc/gpuwatch/gpuwatch.toml", "share of dov on GPU 3"
 )
 _SWEEP: Final = Declared(
     frameworks=("TensorFlow",),

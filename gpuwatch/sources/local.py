@@ -13,16 +13,29 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from gpuwatch.child import Backoff, describe_exit, start_error
 from gpuwatch.declared.facts import Share
-from gpuwatch.model import INDEX_UNKNOWN, SCHEMA, Gpu, Health, Place, Reason, Snapshot, SourceState, decode
+from gpuwatch.model import (
+    INDEX_UNKNOWN,
+    SCHEMA,
+    Gpu,
+    Health,
+    Place,
+    Presence,
+    Process,
+    Reason,
+    Snapshot,
+    SourceState,
+    decode,
+)
 from gpuwatch.sampler.protocol import Exit, Options
 from gpuwatch.sampler.shared_page import EVENT_CALLS, LINK_CALLS, CallInFlight
+from gpuwatch.shares import was_read
 from gpuwatch.sources.sampler_process import SAMPLER, SamplerProcess
 from gpuwatch.text import clean
 
@@ -275,6 +288,8 @@ class LocalSource:
         self._backoff = Backoff(self._timeouts.restart, self._timeouts.restart_most)
         self._known: dict[str, Gpu] = {}
         """Last rows of the GPUs by UUID, also of GPUs that have disappeared."""
+        self._processes: dict[int, Process] = {}
+        """Processes of the last snapshot with a known start time, by PID."""
         self._listed = 0
         """Number of GPUs that the driver listed last."""
         self._last = Snapshot(
@@ -430,6 +445,7 @@ class LocalSource:
             return None
         self._sign_at = now
         newest = replace(newest, gpus=tuple(self._with_link_errors(self._with_times(row)) for row in newest.gpus))
+        newest = keep_known(newest, self._processes)
         if newest.state is SourceState.OK:
             if now - self._started_at >= self._timeouts.restart_most:  # one that ends soon ends again
                 self._backoff.reset()
@@ -439,6 +455,9 @@ class LocalSource:
                 self._abandon(child)  # one that begins afresh knows where each GPU is now
                 self._restart_at = now
         self._last, self._last_at = self._with_absent(newest), now
+        if newest.state is SourceState.OK:
+            here = (one for one in self._last.processes if one.presence is not Presence.UNSURE)
+            self._processes = {one.pid: one for one in here if one.start}
         return self._last
 
     def _handle_hang(self, child: SamplerProcess, call: CallInFlight, now: float) -> None:
@@ -629,6 +648,64 @@ class LocalSource:
         new = Gpu(index=call.gpu, uuid=call.uuid, bus_id=call.bus_id)
         found = [row for row in (*self._last.gpus, *self._known.values()) if row.key == new.key]
         return replace(found[0], index=new.index, bus_id=new.bus_id) if found else new
+
+
+def keep_known(snapshot: Snapshot, before: Mapping[int, Process]) -> Snapshot:
+    """Return a snapshot in which processes that have ended keep what was known of them while they ran.
+
+    `before` are the processes of the snapshot before, by PID: the driver has listed them since without a break. It
+    lists PIDs alone, so a new process under such a PID is another one, and takes its place.
+    """
+    kept = {}
+    for process in snapshot.processes:
+        known = before.get(process.pid)
+        if known is not None:
+            now = _with_known(process, known)
+            if now is not process:
+                kept[process.pid] = now
+    if not kept:
+        return snapshot
+    return replace(
+        snapshot,
+        processes=tuple(kept.get(one.pid, one) for one in snapshot.processes),
+        gpus=tuple(
+            replace(
+                gpu,
+                holdings=tuple(
+                    replace(one, start=kept[one.pid].start) if one.pid in kept else one for one in gpu.holdings
+                ),
+            )
+            for gpu in snapshot.gpus
+        ),
+    )
+
+
+def _with_known(process: Process, known: Process) -> Process:
+    """Return a process with the facts that were known of it and cannot be read any more; else the same object."""
+    declared = known.declared if was_read(known.declared) else process.declared
+    if not process.start:  # it is not in /proc, or not to be seen or read there
+        presence = process.presence
+        if presence is Presence.ELSEWHERE:  # but it was here, and the driver lists PIDs of this container alone
+            presence = Presence.GONE
+        return replace(
+            known,
+            presence=presence,
+            state="",
+            cpu=process.cpu,
+            below=process.below,
+            rss=process.rss,
+            declared=declared,
+        )
+    if process.key == known.key and known.command and not process.command:  # a new sampler, after its main thread ended
+        return replace(
+            process,
+            name=known.name,
+            command=known.command,
+            program=known.program,
+            declared=declared,
+            surroundings=known.surroundings,
+        )
+    return process
 
 
 def _place(row: Gpu, listed: int) -> Place:

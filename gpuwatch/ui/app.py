@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class NewFrame(Message):
-    """Message: a new frame from the watch thread. A slow dashboard skips frames, but none in which an alert ended."""
+    """Message: a new frame from the monitor. A slow dashboard skips frames, but none in which an alert ended."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
@@ -190,7 +190,7 @@ def _enable_collector() -> None:
 
 
 class GpuwatchApp(App[int]):
-    """Textual application of the dashboard. Frames are `NewFrame` messages, from the watch thread or from a test."""
+    """Textual application of the dashboard. Frames are `NewFrame` messages, from the monitor or from a test."""
 
     TITLE = "gpuwatch"
     CSS_PATH = "gpuwatch.tcss"
@@ -295,9 +295,8 @@ class GpuwatchApp(App[int]):
             super()._handle_exception(error)
 
     def _close_endings(self) -> None:
-        """Abandon the sessions that end processes, and wait up to `CLOSING_SECONDS` for their audit records."""
+        """Leave the processes that are being ended as they are; wait up to `CLOSING_SECONDS` for their audit lines."""
         if self.endings is not None:
-            self.endings.abandon()
             self.endings.close(time.monotonic() + CLOSING_SECONDS)
 
     def publish(self, frame: Frame) -> None:
@@ -655,7 +654,7 @@ class GpuwatchApp(App[int]):
             self.need_endings().open(key, self.newest, whole_run=whole_run)
 
     def need_endings(self) -> Endings:
-        """Return the sessions that end processes, made at the first call; requires `may_end`."""
+        """Return the groups that are ended, made at the first call; requires `may_end`."""
         if self.endings is None:
             from gpuwatch.ui.endings import Endings
 

@@ -1,23 +1,23 @@
-"""Sessions that end processes behind the dashboard: those of dialogs, and a queue of strays.
+"""Groups that are ended behind the dashboard: those of dialogs, and a queue of strays.
 
-Sessions go on after their screen was closed. A notification replaces the questions and reports of a closed dialog.
+Groups go on after their screen was closed. A notification replaces the questions and reports of a closed dialog.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import wait
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 from textual.app import App
 
-from gpuwatch.analysis.rows import RowKey, rows
+from gpuwatch.analysis.rows import RowKey
 from gpuwatch.analysis.strays import Stray, StrayReport
-from gpuwatch.kill.session import LOOK_EVERY, Choice, Phase, ProcessEnder, Session
-from gpuwatch.kill.target import Target, target_of, target_of_unlisted
+from gpuwatch.kill.demo import DemoEnder
+from gpuwatch.kill.group import POLL_SECONDS, KillChoice, KillState, ProcessGroup
+from gpuwatch.kill.pinned import KillTarget, Pinner, find_targets
 from gpuwatch.monitor import Frame
 from gpuwatch.threads import Worker
 from gpuwatch.ui.screens.detail import brief, held_by
@@ -29,18 +29,15 @@ Key = tuple[int, int]
 
 LEFT_ALONE: Final = "left alone"
 
-OLD: Final = 90.0
-"""Seconds after which the result of a search for open device files is too old to end a process by."""
-
 
 class QueuedStray(msgspec.Struct):
     """Stray process in a queue of strays that are ended one by one."""
 
     stray: Stray
-    choice: Choice
+    choice: KillChoice
     """The signal that the user confirmed."""
-    session: Session | None = None
-    """Session that ends the stray; None until it is the stray's turn."""
+    group: ProcessGroup | None = None
+    """Group that is ended; None until it is the stray's turn."""
     message: str = "waits for its turn"
     open: bool = True
     """Whether the stray is still to be ended."""
@@ -48,60 +45,52 @@ class QueuedStray(msgspec.Struct):
     @property
     def waiting(self) -> bool:
         """Whether it is not the stray's turn yet."""
-        return self.open and self.session is None
+        return self.open and self.group is None
 
     @property
     def left(self) -> bool:
         """Whether the stray was refused or called off, or its process still runs."""
-        return not self.open and not (self.session is not None and self.session.ended)
+        return not self.open and not (self.group is not None and self.group.exited)
 
     def leave(self, message: str) -> None:
         """Do nothing more about the stray: `message` says how it ended, or why it is left alone."""
         self.open, self.message = False, message
+        if self.group is not None:
+            self.group.abandon()
 
     def call_off(self, message: str) -> None:
-        """Leave the stray alone, unless it was signalled: then its session goes on to its end."""
-        if self.waiting:
+        """Leave the stray alone, unless it was signalled: then its group goes on to its end."""
+        if self.open and (self.group is None or self.group.sent is None):
             self.leave(message)
-        elif self.open and self.session is not None and self.session.phase in (Phase.CHECKING, Phase.ASKING):
-            self.session.abandon()
 
-    def tick(self) -> None:
-        """Advance the session without a question: the user has confirmed all strays together."""
-        session = self.session
-        assert session is not None
-        session.tick()
-        if session.phase is Phase.ASKING:
-            problem = ""
-            if session.unrecorded:  # of which nobody was warned
-                problem = f"not ended: {session.unrecorded}; K asks whether to do it unrecorded"
-            elif self.choice not in session.choices:
-                problem = f"it ignores that signal: {self.choice.value} would do nothing"
-            session.choose(Choice.CANCEL if problem else self.choice)
-            if problem:
-                self.leave(problem)
-                return
-        self.message = session.view.message or self.message
-        if session.phase is Phase.STILL_THERE:
-            self.leave(f"{session.view.message}; K asks what to do")
-            session.choose(Choice.LEAVE)
-        elif session.phase is Phase.REFUSED:
-            self.leave(f"not ended: {session.message}")
-        elif session.over:
-            self.leave(session.message or LEFT_ALONE)
+    def tick(self, group: ProcessGroup) -> None:
+        """Advance the group without a question: the user has confirmed all strays together."""
+        group.tick()
+        asks = group.state is KillState.ASKING
+        if group.asks_again:
+            self.leave(f"{group.sentence}; K asks what to do")
+        elif asks and group.warnings:
+            self.leave(f"not ended: {group.warnings[0]}; K asks whether to do it unrecorded")
+        elif asks and self.choice not in group.choices:
+            self.leave(f"it ignores that signal: {self.choice.value} would do nothing")
+        elif asks:
+            group.choose(self.choice)
+        elif group.over:
+            self.leave(f"not ended: {group.message}" if group.refused else group.message or LEFT_ALONE)
+        if self.open:
+            self.message = group.sentence
 
 
 class Endings:
-    """All sessions that end processes; the app has one of these.
+    """All groups that are ended; the app has one of these.
 
-    Call `open` for a key, `begin` for selected strays, `observe` for each frame, and `abandon` and `close` when the
-    program ends.
+    Call `open` for a key, `begin` for selected strays, `observe` for each frame, and `close` when the program ends.
     """
 
     def __init__(
         self,
         app: App[Any],
-        ender: ProcessEnder,
+        ender: Pinner | DemoEnder,
         *,
         judge: Callable[[Frame], StrayReport] | None = None,
         glyphs: Glyphs = UNICODE,
@@ -114,15 +103,14 @@ class Endings:
         self._glyphs = glyphs
         self._clock = clock
         self._worker = Worker("gpuwatch-endings")
-        self._stray_worker = Worker("gpuwatch-strays")
         self._dialogs: list[EndDialog] = []
-        """Dialogs whose sessions are under way, on screen or hidden."""
+        """Dialogs whose groups are under way, on screen or hidden."""
         self.strays: dict[Key, QueuedStray] = {}
         """Queue of strays, with the finished ones: the next stray begins when the one before is finished or left."""
         self._paint_strays: Callable[[], None] | None = None
         """Function that draws the strays screen, while that is open."""
         self._frame: Frame | None = None
-        self._timer = app.set_interval(LOOK_EVERY, self._tick, pause=True)
+        self._timer = app.set_interval(POLL_SECONDS, self._tick, pause=True)
 
     # -- dialogs ---------------------------------------------------------------------------------------------------
 
@@ -134,33 +122,35 @@ class Endings:
         """
         if any(not dialog.closed for dialog in self._dialogs):
             return False
-        hidden = self._dialog_of(key[1:])
+        hidden = self.find_dialog(key[1:])
         if hidden is not None:  # a second signal may break off what the first set going
             self._dialogs.remove(hidden)
-            self._show(EndDialog(hidden.session, hidden.facts, self._glyphs))
+            self._show(EndDialog(hidden.group, hidden.facts, self._glyphs))
             return True
-        snapshot, age = frame.snapshot, max(0.0, self._clock() - frame.received)
-        held = held_by(key[1:], frame, key[0])
-        unlisted = next((one for one in snapshot.unlisted if one.process.key == key[1:]), None)
-        if held:
-            target, facts = target_of(held, snapshot, age), brief(held, snapshot)
-        elif unlisted is not None:
-            process, target = unlisted.process, target_of_unlisted(unlisted.process, unlisted.gpus)
-            facts = [process.command or f"[{process.name}]", "unlisted: it has a GPU open, the driver does not list it"]
-        else:
+        targets = find_targets(frame.snapshot, max(0.0, self._clock() - frame.received))
+        target = targets.get(key[1:])
+        if target is None:
             self._app.notify(f"process {key[1]} is on no GPU any more", markup=False)
             return False
-        session = Session(
+        if isinstance(self._ender, DemoEnder):
+            run = [one for one in targets.values() if one.job and target.job and one.job.key == target.job.key]
+            self._notify(target.pid, self._ender.end(run if whole_run and run else [target]))
+            return True
+        unlisted = "unlisted: it has a GPU open, the driver does not list it"
+        held = held_by(key[1:], frame, key[0])
+        command = target.process.command or f"[{target.process.name}]"
+        facts = brief(held, frame.snapshot) if held else [command, unlisted]
+        group = ProcessGroup(
             self._ender,
             target,
-            snapshot,
+            frame.snapshot,
             submit=self._worker,
-            find_run=True,
+            has_run=True,
             whole_run=whole_run,
-            is_under_way=lambda process: self.has_dialog(process) or self.has_stray(process),
+            is_under_way=lambda process: self.find_dialog(process) is not None or self.has_stray(process),
             clock=self._clock,
         )
-        self._show(EndDialog(session, facts, self._glyphs))
+        self._show(EndDialog(group, facts, self._glyphs))
         self._timer.resume()
         return True
 
@@ -168,23 +158,19 @@ class Endings:
         self._dialogs.append(dialog)
         self._app.push_screen(dialog)
 
-    def has_dialog(self, process: Key) -> bool:
-        """Return whether a session of a dialog about that process is under way."""
-        return self._dialog_of(process) is not None
-
-    def _dialog_of(self, process: Key) -> EndDialog | None:
-        return next((dialog for dialog in self._dialogs if dialog.session.follows(process)), None)
+    def find_dialog(self, process: Key) -> EndDialog | None:
+        """Return the dialog whose group, which is under way, has that process."""
+        return next((dialog for dialog in self._dialogs if dialog.group.has(process)), None)
 
     def _follow_hidden(self, dialog: EndDialog) -> None:
-        """Notify the user about a session whose dialog was closed, in place of asking in the dialog."""
-        session = dialog.session
-        if session.phase is Phase.STILL_THERE and not session.abandoned:
-            words = f"{session.view.message}; press K on it to decide what to do"
-            session.choose(Choice.LEAVE)
-            self._notify(session.target.pid, words, "warning")
-        elif session.over:
-            if session.signalled and session.message != "left running" and not dialog.shows_end:
-                self._notify(session.target.pid, session.message)
+        """Notify the user about a group whose dialog was closed, in place of asking in the dialog."""
+        group = dialog.group
+        if group.asks_again and not group.abandoned:
+            self._notify(group.target.pid, f"{group.sentence}; press K on it to decide what to do", "warning")
+            group.abandon()
+        elif group.over:
+            if group.sent is not None and group.message != "left running" and not dialog.shows_end:
+                self._notify(group.target.pid, group.message)
             self._dialogs.remove(dialog)
 
     # -- strays ----------------------------------------------------------------------------------------------------
@@ -205,9 +191,13 @@ class Endings:
             self.strays.clear()
         self._paint_strays = paint
 
-    def begin(self, strays: Iterable[Stray], choice: Choice, frame: Frame, paint: Callable[[], None]) -> None:
+    def begin(self, strays: Iterable[Stray], choice: KillChoice, frame: Frame, paint: Callable[[], None]) -> None:
         """End strays of a frame by the signal that the user confirmed, after those that are under way."""
         self._frame, self._paint_strays = frame, paint
+        if isinstance(self._ender, DemoEnder):
+            targets = [KillTarget(stray.process) for stray in strays]
+            self._notify(targets[0].pid, self._ender.end(targets))
+            return
         for stray in strays:
             before = self.strays.get(stray.key)
             if before is None or before.left:
@@ -215,7 +205,7 @@ class Endings:
         self._timer.resume()
 
     def leave_strays(self) -> None:
-        """Remove waiting strays, since their screen was closed; the session of a signalled stray goes on."""
+        """Remove waiting strays, since their screen was closed; the group of a signalled stray goes on."""
         self._paint_strays = None
         waiting = sum(one.waiting for one in self.strays.values())
         self._call_off_strays()
@@ -228,36 +218,31 @@ class Endings:
             if key not in but:
                 one.call_off(message)
 
-    def _tick_strays(self) -> None:
-        under_way = next((one for one in self.strays.values() if one.open and one.session), None)
-        current = under_way or next(one for one in self.strays.values() if one.open)
-        if current.session is None:
-            assert self._frame is not None  # a frame showed the stray
-            target = self._target_of(current.stray, self._frame)
-            current.session = Session(self._ender, target, self._frame.snapshot, submit=self._stray_worker)
-        current.tick()
+    def _tick_strays(self, ender: Pinner, frame: Frame) -> None:
+        current = min((one for one in self.strays.values() if one.open), key=lambda one: one.group is None)
+        if current.group is None:
+            target = self._target_of(current.stray, frame)
+            current.group = ProcessGroup(ender, target, frame.snapshot, submit=self._worker)
+        current.tick(current.group)
         if self._paint_strays is not None:
             self._paint_strays()
-        elif under_way is not None and not under_way.open:
-            self._notify(under_way.stray.process.pid, under_way.message)
+        elif not current.open:
+            self._notify(current.stray.process.pid, current.message)
 
-    def _target_of(self, stray: Stray, frame: Frame) -> Target:
+    def _target_of(self, stray: Stray, frame: Frame) -> KillTarget:
         """Return the target as the newest frame has it, with the program that the user was shown."""
-        age = max(0.0, time.monotonic() - frame.received)
-        held = [row for row in rows(frame.snapshot, frame.history) if row.process.key == stray.key]
-        if held:
-            shown = stray.process
-            return replace(target_of(held, frame.snapshot, age), command=shown.command, program=shown.program)
-        stale = frame.snapshot.taken - frame.snapshot.searched + age > OLD
-        return replace(target_of_unlisted(stray.process, stray.gpus), stale=stale)
+        age, shown = max(0.0, time.monotonic() - frame.received), stray.process
+        target = find_targets(frame.snapshot, age).get(stray.key, KillTarget(shown, stray.gpus))
+        process = replace(target.process, command=shown.command, program=shown.program)
+        return replace(target, process=process)
 
     def _without_signalled(self, frame: Frame) -> Frame:
         """Return a frame without signalled strays: their end must not change how others of the run are judged."""
-        signalled = {key for key, one in self.strays.items() if one.session and one.session.signalled}
+        signalled = {key for key, one in self.strays.items() if one.group and one.group.sent is not None}
         seen = frame.snapshot
         processes = tuple(one for one in seen.processes if one.key not in signalled)
         unlisted = tuple(one for one in seen.unlisted if one.process.key not in signalled)
-        return replace(frame, snapshot=msgspec.structs.replace(seen, processes=processes, unlisted=unlisted))
+        return replace(frame, snapshot=replace(seen, processes=processes, unlisted=unlisted))
 
     # -- both ------------------------------------------------------------------------------------------------------
 
@@ -267,48 +252,43 @@ class Endings:
         While all GPUs can be judged, a process that is no longer a stray, and was not signalled yet, is left alone.
         """
         self._frame = frame
-        for session in self._sessions():
-            session.observe(frame.snapshot)
+        for group in self._groups():
+            group.observe(frame.snapshot)
         if self.busy and self._judge is not None:
             found = self._judge(self._without_signalled(frame))
             if not found.unjudged:
                 self._call_off_strays(f"{LEFT_ALONE}: no longer a stray", but={one.key for one in found.strays})
 
-    def abandon(self) -> None:
-        """Abandon all sessions, since the program ends; the audit records for signalled processes say so."""
+    def close(self, deadline: float) -> None:
+        """Leave all processes as they are, and wait until `deadline` (monotonic clock) for the lines that say so."""
         self._timer.stop()
         self._call_off_strays()
-        for session in self._sessions():
-            session.abandon()
-
-    def close(self, deadline: float) -> None:
-        """Wait until the audit records of abandoned sessions are written, or until `deadline` (monotonic clock)."""
-        for session in self._sessions():
-            while not session.over and time.monotonic() < deadline:
-                time.sleep(0.005)  # the call under way takes milliseconds, unless a file system hangs
-                session.tick()
-        if self._sessions():
-            last = [worker(lambda: None) for worker in (self._worker, self._stray_worker)]
-            wait(last, max(0.0, deadline - time.monotonic()))
+        for group in self._groups():
+            group.abandon()
+        if isinstance(self._ender, Pinner):
+            self._ender.audit.flush(max(0.0, deadline - time.monotonic()))
         self._dialogs.clear()
 
-    def _sessions(self) -> list[Session]:
-        strays = [one.session for one in self.strays.values() if one.session is not None]
-        return [*(dialog.session for dialog in self._dialogs), *strays]
+    def _groups(self) -> list[ProcessGroup]:
+        strays = [one.group for one in self.strays.values() if one.group is not None]
+        return [*(dialog.group for dialog in self._dialogs), *strays]
 
     def _tick(self) -> None:
+        assert isinstance(self._ender, Pinner)
         for dialog in list(self._dialogs):
-            dialog.session.tick()
+            dialog.group.tick()
             if dialog.closed:
                 self._follow_hidden(dialog)
             else:
                 dialog.call_later(dialog.refresh_view)
-        if self.busy:
-            self._tick_strays()
+        if self.busy and self._frame is not None:
+            self._tick_strays(self._ender, self._frame)
+        if problem := self._ender.audit.flush(0.0):
+            self._app.notify(problem, severity="warning", markup=False, timeout=10)
         if not self._dialogs and not self.busy:
             self._timer.pause()
 
     def _notify(self, pid: int, words: str, severity: Any = "information") -> None:
         # markup=False: the words may name a parent process, whose name is another's to choose.
-        title = f"process {pid}{' (demo)' * bool(self._ender.notice)}"
+        title = f"process {pid}{' (demo)' * isinstance(self._ender, DemoEnder)}"
         self._app.notify(words, title=title, severity=severity, markup=False, timeout=10)

@@ -14,7 +14,8 @@ from gpuwatch.config.keymap import DEFAULT_KEYS, Keys
 from gpuwatch.monitor import Frame
 
 if TYPE_CHECKING:
-    from gpuwatch.kill.session import ProcessEnder
+    from gpuwatch.kill.demo import DemoEnder
+    from gpuwatch.kill.pinned import Pinner
     from gpuwatch.recorder.store import Events
     from gpuwatch.timeline import Timeline
 
@@ -99,7 +100,7 @@ class Reloading(msgspec.Struct, frozen=True):
 class Helpers(msgspec.Struct, frozen=True):
     """Functions of the rest of the program that the dashboard calls when it needs them."""
 
-    killer: Callable[[], ProcessEnder] | None = None
+    killer: Callable[[], Pinner | DemoEnder] | None = None
     """Without it no process can be ended."""
     events: Callable[[], Events] | None = None
     """Reads the recorded events; may be slow, and may raise StoreError."""

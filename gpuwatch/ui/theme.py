@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache, cached_property
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
-from rich.color import ColorSystem
 from rich.style import Style
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
@@ -180,73 +179,33 @@ def theme_id(name: str) -> str:
     return f"gpuwatch-{name}" if f"gpuwatch-{name}" in PALETTES else name
 
 
-@cache
-def palette_of(theme: str, *, in_table: bool = False) -> Palette:
+def palette_of(theme: str) -> Palette:
     """Return the palette of a theme by its Textual name; an unknown name means the dark theme.
 
-    The colours of a Textual theme are moved towards white or black until they can be read on all backgrounds. With
-    `in_table` they are colours of the table of 256.
+    Textual's themes have their own colours for text and grounds, as Textual makes them, and the owners' colours of
+    gpuwatch's theme. Those in the terminal's own colours, which no part of a bar can be blended with, are gpuwatch's.
     """
     if theme in PALETTES or theme not in BUILTIN_THEMES:
         return PALETTES.get(theme, DARK)
     colors = BUILTIN_THEMES[theme].to_color_system().generate()
     own = DARK if BUILTIN_THEMES[theme].dark else LIGHT
-
-    def color(name: str, fallback: str) -> Color:
-        found = Color.parse(colors[name])
-        return Color.parse(fallback) if found.ansi is not None else Color(found.r, found.g, found.b)
-
-    def shown(one: Color) -> Color:
-        if not in_table:
-            return one
-        triplet = one.rich_color.downgrade(ColorSystem.EIGHT_BIT).get_truecolor()
-        return Color(*triplet)
-
-    end = Color.parse("#ffffff" if own.dark else "#000000")
-    base, text = color("background", own.base), color("foreground", own.text)
-    note = color("primary", own.note)
-    lifted = [*map(shown, (base.blend(text, 0.07), base.blend(text, 0.09)))]
-    marked = next(found for part in range(22, 101) if (found := shown(base.blend(note, part / 100))) != shown(base))
-    grounds = [shown(base), *lifted, marked]
-
-    def readable(one: Color, least: float, on: Sequence[Color] = grounds) -> str:
-        """Return a colour, blended with white or black by as little as makes it readable on all grounds."""
-        blends = (shown(one.blend(end, step / 20)) for step in range(21))
-        return next((found for found in blends if all(_contrast(found, ground) >= least for ground in on)), end).hex
-
-    ink, paint = end, Color.parse("#000000" if own.dark else "#ffffff")
-    hot = next(found for step in range(21) if _contrast(found := note.blend(paint, step / 20), ink) >= 4.6)
-    return Palette(
-        dark=own.dark,
-        text=readable(text, 6.0),
-        strong=readable(text.blend(end, 0.7), 8.0),
-        muted=readable(text.blend(base, 0.3), 4.5),
-        faint=readable(text.blend(base, 0.6), 2.2),
-        critical=readable(color("error", own.critical), 4.5),
-        warning=readable(color("warning", own.warning), 4.5),
-        note=readable(note, 4.5),
-        base=grounds[0].hex,
-        band=grounds[1].hex,
-        track=grounds[2].hex,
-        cursor=grounds[3].hex,
-        fills=tuple(readable(Color.parse(one), 1.25, grounds[:3]) for one in own.fills),
-        owner_text=ink.hex,
-        swatches=tuple(readable(Color.parse(one), 3.0) for one in own.swatches),
-        heat=tuple(grounds[2].blend(hot, step / 4).hex for step in range(5)),
+    base, text = Color.parse(colors["background"]), Color.parse(colors["foreground"])
+    if base.ansi is not None:
+        return own
+    return replace(
+        own,
+        text=text.hex,
+        strong=text.hex,
+        muted=base.blend(text, 0.75).hex,
+        faint=base.blend(text, 0.4).hex,
+        critical=colors["text-error"],
+        warning=colors["text-warning"],
+        note=colors["text-primary"],
+        base=base.hex,
+        band=colors["panel"],
+        track=colors["surface"],
+        cursor=colors["primary-muted"],
     )
-
-
-def _contrast(one: Color, other: Color) -> float:
-    """Return the contrast of two colours, 1 to 21 (WCAG 2.1)."""
-    dark, light = sorted((_luminance(one), _luminance(other)))
-    return (light + 0.05) / (dark + 0.05)
-
-
-def _luminance(color: Color) -> float:
-    red, green, blue = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in color.normalized
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 class Glyphs(msgspec.Struct, frozen=True):
@@ -513,7 +472,7 @@ def make_skin(
     `colors` is the terminal's number of colours; 0 for none. `slots` and `initials` are people's colours and initials
     in the skin before.
     """
-    palette = palette_of(theme, in_table=colors == 256)
+    palette = palette_of(theme)
     if colors == 256:
         palette = _in_256(theme, palette)
     elif 0 < colors <= 16:

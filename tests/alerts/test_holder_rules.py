@@ -203,6 +203,16 @@ def test_a_process_that_has_ended_and_still_holds_is_told() -> None:
     assert (alert.unit, alert.last) == (Unit.BYTES, 12 * GIB)
 
 
+def test_of_one_that_was_known_while_it_ran_its_user_is_named() -> None:
+    tested = bench()
+    known = process(1234, "ada", presence=Presence.GONE, state="")
+    assert run(tested, dead(40.0, start=known.start), 25, known) == ["+warning"]
+    alert = only(tested, DEAD)
+    assert alert.title == "pid 1234 (ada) has ended and still holds 40.0 GiB on GPU 4"
+    assert alert.owners == ("ada",)
+    assert [alert.how for alert in tested.feed(gpu(4)).cleared] == ["the driver no longer lists process 1234"]
+
+
 def test_an_idle_zombie_is_not_told_twice() -> None:
     tested = bench()
     run(tested, dead(start=1234), 2 * HOUR, ZOMBIE, step=10)

@@ -87,6 +87,13 @@ def test_everybody_who_holds_a_gpu_is_one_row() -> None:
     assert found["you"].oldest == EPOCH - 60
 
 
+def test_a_gpu_is_no_busier_than_100_percent() -> None:
+    """NVML's values of its processes may add up to more."""
+    cards = [gpu(0, holdings=[holding(11, sm=98), holding(12, sm=6)]), gpu(1, holdings=[holding(11, sm=30)])]
+    found = by_name(snapshot(cards, [process(11, "ada"), process(12, "ada")]))["ada"]
+    assert found.sm == 130
+
+
 def test_those_who_are_not_visible_are_one_row_without_a_uid() -> None:
     hidden = Process(pid=15, presence=Presence.HIDDEN)
     seen = machine()

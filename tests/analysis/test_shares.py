@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuwatch import shares
-from gpuwatch.model import Declaration, Declared, Kind, Knowledge, Limit, Memory, Process, Reason
+from gpuwatch.model import Declaration, Declared, Kind, Knowledge, Limit, Memory, Presence, Process, Reason
 from tests.support.builders import GIB, gpu, holding, process, snapshot
 
 CARD = gpu(0).uuid
@@ -107,6 +107,17 @@ def test_who_declared_nothing_is_told_from_who_could_not_be_read() -> None:
     )
     assert (found.limits, found.undeclared, found.unread) == (1, 1, 2)
     assert not found.overcommitted
+
+
+def test_one_that_has_ended_takes_no_more() -> None:
+    card = gpu(0, holdings=[holding(7, 40)])
+    for changes, promised in (
+        ({}, 20 * GIB),
+        ({"state": "zombie"}, 0),
+        ({"presence": Presence.GONE, "state": ""}, 0),
+    ):
+        one = process(7, declared=declared((60, "")), **changes)
+        assert shares.add_promised(snapshot([card], [one]), []).gpus[0].promised == promised
 
 
 def test_what_is_under_a_shared_limit_is_promised_once() -> None:

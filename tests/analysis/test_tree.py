@@ -128,6 +128,14 @@ def test_a_process_on_two_gpus_is_there_once() -> None:
     assert (node.totals.memory, node.totals.sm, node.totals.processes) == (PartialSum(3 * GIB), PartialSum(80), 1)
 
 
+def test_a_run_keeps_a_gpu_no_busier_than_100_percent() -> None:
+    """NVML's values of its processes may add up to more."""
+    people = [around(10, rank=0), around(20, rank=1)]
+    (run,) = build_tree(snapshot([gpu(0, holdings=[holding(10, sm=98), holding(20, sm=6)])], people))
+    assert run.totals.sm == PartialSum(100)
+    assert [one.totals.sm for one in run.children] == [PartialSum(98), PartialSum(6)]
+
+
 def test_workers_stand_below_their_rank_at_any_depth() -> None:
     people = [around(10, rank=0), around(20, rank=1), around(11, worker_of=10), around(12, worker_of=11)]
     held = [holding(pid) for pid in (10, 20, 11, 12)]

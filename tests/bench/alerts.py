@@ -1,4 +1,4 @@
-"""What alerts cost the watch thread: `python -m tests.bench.alerts [--gpus 16] [--processes 500] [--samples 600]`.
+"""What alerts cost the monitor: `python -m tests.bench.alerts [--gpus 16] [--processes 500] [--samples 600]`.
 
 History and engine are fed one snapshot a second of a machine whose figures all change, each process with a declared
 limit: as the watch does it, without the decoding before and the drawing after. Then the same with 20 rules of the

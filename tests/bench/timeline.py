@@ -1,4 +1,4 @@
-"""What the timeline costs the watch thread: `python -m tests.bench.timeline [--gpus 8] [--processes 43] [--hours 24]`.
+"""What the timeline costs the monitor: `python -m tests.bench.timeline [--gpus 8] [--processes 43] [--hours 24]`.
 
 Snapshots of a machine whose figures all change are added to a timeline alone; then graphs are read. Times are CPU time,
 the memory is what the process has gained. The budget is 0.15 % of a core with 8 GPUs and 43 processes.

@@ -15,7 +15,7 @@ from gpuwatch import cli
 from gpuwatch.alerts.rules import RULE_NAMES
 from gpuwatch.cli import COMMANDS
 from gpuwatch.commands.completion import FOLDER, SHELLS
-from tests.shell import shell_files
+from tests.shell import shell_files, whole_parser
 from tests.support.launching import Call
 from tests.support.terminal import Terminal
 
@@ -49,7 +49,7 @@ def test_an_unknown_shell_is_an_error(call: Call) -> None:
 
 def test_the_man_page_has_each_command_and_each_flag() -> None:
     page = (FOLDER / "gpuwatch.1").read_text().replace("\\-", "-")
-    top = cli.whole_parser()
+    top = whole_parser()
     for name, one in cli.commands_of(top).items():
         assert f".SS \\fBgpuwatch {name}\\fR" in page
         shown = [action for action in one._actions if action.help != argparse.SUPPRESS and action.dest != "help"]

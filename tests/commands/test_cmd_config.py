@@ -104,14 +104,14 @@ def test_each_value_is_shown_with_where_it_comes_from(tmp_path: Path) -> None:
     _, lines = run("--show", "--ascii", "--config", str(file), administrators=admin)
     squeezed = [re.sub(r" +#", " #", line) for line in lines]
     for line in (
-        f'interval = "500ms" # {file}:2',
-        f"read_only = true # {admin}:1",
+        f'interval = "500ms" # {file}',
+        f"read_only = true # {admin}",
         "ascii = true # --ascii",
         "bell = false # default",
-        f"memory_warning = 12.25 # {file}:7",
-        f"[[rule]] # {file}:24",
-        f"[[share]] # {admin}:2, a ceiling",
-        f"[[share]] # {file}:22",
+        f"memory_warning = 12.25 # {file}",
+        f"[[rule]] # {file}",
+        f"[[share]] # {admin}, a ceiling",
+        f"[[share]] # {file}",
     ):
         assert line in squeezed
     columns = {line.index("#") for line in lines[:7] if not line.startswith("user")}
@@ -193,13 +193,13 @@ def test_where_it_cannot_be_written_that_is_said(tmp_path: Path) -> None:
 # --check
 
 
-def test_of_very_many_mistakes_the_first_are_printed(tmp_path: Path) -> None:
-    file = write(tmp_path / "mine.toml", "[[share]]\n" * 1000)
-    code, lines = run("--check", "--config", str(file))
-    assert code == 2
-    assert len(lines) == command.MOST_MISTAKES + 1
-    assert "[[share]] number 1:" in lines[0]
-    assert lines[-1] == f"{file}: and {1000 - command.MOST_MISTAKES} more"
+@pytest.mark.parametrize(
+    ("text", "words"), [("[[share]]\n" * 1000, "[[share]] number 1:"), ("[[rule]]\n" * 100_000, "allowed are 64")]
+)
+def test_of_very_many_mistakes_one_is_printed(tmp_path: Path, text: str, words: str) -> None:
+    code, lines = run("--check", "--config", str(write(tmp_path / "mine.toml", text)))
+    assert (code, len(lines)) == (2, 1)
+    assert words in lines[0]
 
 
 def test_files_that_are_well_are_named(tmp_path: Path, own_home: Path) -> None:
@@ -209,16 +209,13 @@ def test_files_that_are_well_are_named(tmp_path: Path, own_home: Path) -> None:
     assert run("--check", "--config", str(file), administrators=admin) == (0, [f"{admin}: ok", f"{file}: ok"])
 
 
-def test_every_mistake_of_every_file_is_named(tmp_path: Path) -> None:
+def test_the_first_mistake_is_named(tmp_path: Path) -> None:
     admin = write(tmp_path / "etc.toml", "[alerts]\nmemory_warning = 4\n")
     file = write(tmp_path / "mine.toml", "bell = 1\n[[rule]]\nname = 'a'\n")
-    code, lines = run("--check", "--config", str(file), administrators=admin)
-    assert code == 2
-    assert [line.partition(": found")[0] for line in lines] == [
-        f"{admin}:2: key alerts.memory_warning",
-        f"{file}:1: key bell",
-        f"{file}:2: [[rule]] number 1",
-    ]
+    code, (line,) = run("--check", "--config", str(file), administrators=admin)
+    assert (code, line.partition(": found")[0]) == (2, f"{admin}: key alerts.memory_warning")
+    code, (line,) = run("--check", "--config", str(file))
+    assert (code, line.partition(": found")[0]) == (2, f"{file}: key bell")
 
 
 def test_what_will_not_work_is_warned_of(tmp_path: Path) -> None:
@@ -229,10 +226,10 @@ def test_what_will_not_work_is_warned_of(tmp_path: Path) -> None:
         0,
         [
             f"{file}: ok",
-            f"{file}:2: warning: key notify.command: there is no file {tell}",
-            f"{file}:3: warning: key notify.urls: others can read these secrets (mode 0644); "
+            f"{file}: warning: key notify.command: there is no file {tell}",
+            f"{file}: warning: key notify.urls: others can read these secrets (mode 0644); "
             f"`chmod go-r {file}` ends that",
-            f"{file}:3: warning: key notify.urls: slack://… has an address that is none",
+            f"{file}: warning: key notify.urls: slack://… has an address that is none",
         ],
     )
     write(tell, "#!/bin/sh\n", 0o644)
@@ -243,7 +240,7 @@ def test_what_will_not_work_is_warned_of(tmp_path: Path) -> None:
     assert run("--check", "--config", str(file)) == (
         2,
         [
-            f"{file}:2: key notify.command: found a program that is not yours alone to write: "
+            f"{file}: key notify.command: found a program that is not yours alone to write: "
             f"others can write {tell} (mode 0777); `chmod go-w {tell}` ends that"
         ],
     )

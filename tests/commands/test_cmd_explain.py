@@ -93,7 +93,7 @@ def test_an_agreement_of_the_configuration_is_in_the_answer(launch: Launcher, st
     done = launch("explain", str(start().pid), "--config", str(file))
     assert done.returncode == 0
     assert "8.0 GiB" in done.stdout
-    assert "mine.toml:1" in done.stdout
+    assert "mine.toml" in done.stdout
 
 
 def test_a_secret_and_an_escape_do_not_reach_the_terminal(launch: Launcher, start: Start) -> None:

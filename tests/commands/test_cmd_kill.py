@@ -13,12 +13,12 @@ import pytest
 
 from gpuwatch import procfs
 from gpuwatch.commands.kill import parse_pids, parse_signal, table
-from gpuwatch.kill.target import Target
 from gpuwatch.model import Reason, Unlisted
 from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.builders import gpu, holding, process, snapshot, uid
 from tests.support.gpuholder import ROOT, SOMEBODY_ELSE, GpuHolder
+from tests.support.killing import a_target
 from tests.support.launching import Run
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
@@ -26,7 +26,7 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.slow
 
 ROOT_FLAG = ["--allow-root-kill"] if ROOT else []
-ELSEWHERE = ("runs in a container with PIDs of its own", "other pid namespace")
+ELSEWHERE = ("runs in a container with PIDs of its own", "other namespace")
 
 
 def on_record(home: Path) -> list[dict[str, Any]]:
@@ -64,8 +64,9 @@ def test_the_table() -> None:
     cards = [gpu(0, holdings=listed), gpu(1), gpu(3, holdings=[holding(7, 3.0, sm=0)])]
     hidden = Unlisted(process=process(8, "ada"), gpus=(gpu(1).key, gpu(3).key))
     shown = snapshot(cards, [process(7, "ada")], unlisted=(hidden,))
-    targets = [Target(pid, 1, uid("ada"), "python") for pid in (7, 6, 5, 8)]
-    drawn = table([*targets, Target(71234, 1, uid("ada"), "x" * 200)], shown, uid("ada"), 60)
+    opened = {8: hidden.gpus}
+    targets = [a_target(pid, 1, uid("ada"), "python", gpus=opened.get(pid, ())) for pid in (7, 6, 5, 8)]
+    drawn = table([*targets, a_target(71234, 1, uid("ada"), "x" * 200)], shown, uid("ada"), 60)
     assert drawn[:5] == [
         "  PID  USER      GPU   GiB    SM  COMMAND",
         "    7  ada       0,3  12.0  idle  python",
@@ -98,10 +99,7 @@ def test_one_is_ended_and_its_memory_comes_free(driver: Driver, run: Run, own_ho
         # The driver of the tests still lists what it was told to.
         assert outcome.startswith(f"PID {training.pid}: exited after")
     lines = on_record(own_home)
-    assert [(line["event"], line["pid"], line.get("signal")) for line in lines] == [
-        ("intent", training.pid, "SIGTERM"),
-        ("outcome", training.pid, None),
-    ]
+    assert [(line["event"], line["pid"], line["signals"]) for line in lines] == [("outcome", training.pid, ["SIGTERM"])]
 
 
 def refused(done: subprocess.CompletedProcess[str], pid: int, words: str, home: Path, result: str) -> None:
@@ -139,8 +137,8 @@ def test_the_shell_that_it_runs_in(run: Run, own_home: Path) -> None:
 
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_sleep_of_ones_own(driver: Driver, run: Run, own_home: Path, listed: bool) -> None:
-    without = ELSEWHERE if procfs.is_in_pid_namespace() else ("it holds no GPU", "no gpu device")
-    words, result = without if listed else ("it is on no GPU", "not on a gpu")
+    without = ELSEWHERE if procfs.is_in_pid_namespace() else ("it holds no GPU", "no device")
+    words, result = without if listed else ("it is on no GPU", "not on gpu")
     with subprocess.Popen(["sleep", "1000"]) as sleep:
         try:
             driver.procs = [Proc(0, sleep.pid)] if listed else []
@@ -160,7 +158,7 @@ def test_read_only(driver: Driver, run: Run, own_home: Path, how: str, tmp_path:
         file.write_text("read_only = true\n")
         words = ["--read-only"] if how == "flag" else ["--config", str(file)]
         done = run("kill", "--yes", *words, *ROOT_FLAG, str(training.pid))
-        refused(done, training.pid, "read-only", own_home, "read-only")
+        refused(done, training.pid, "read-only", own_home, "read only")
         assert training.alive()
 
 
@@ -168,11 +166,26 @@ def test_what_ignores_sigint_is_told_of_and_on_record(driver: Driver, run: Run, 
     with mine(background=True) as training:
         held(driver, training)
         done = run("kill", "--yes", "--signal", "INT", *ROOT_FLAG, str(training.pid))
-        refused(done, training.pid, "--signal TERM asks it in another way", own_home, "signal ignored")
+        refused(done, training.pid, "--signal TERM asks it in another way", own_home, "ignored")
         assert training.alive()
         done = run("kill", "--yes", *ROOT_FLAG, str(training.pid))
         assert (done.returncode, training.alive()) == (0, False)
         assert "SIGINT" not in done.stderr, "who gets another signal need not be told"
+
+
+def test_another_start_time_is_another_process(driver: Driver, run: Run, own_home: Path) -> None:
+    with mine() as training:
+        held(driver, training)
+        start = training.start_ticks
+        done = run("kill", "--yes", *ROOT_FLAG, str(training.pid), "--start", str(start + 1))
+        refused(done, training.pid, "it started at another time", own_home, "changed")
+        for words in (["--start", "0"], ["--start", "x"], ["7", "--start", str(start)]):
+            done = run("kill", "--yes", str(training.pid), *words)
+            assert done.returncode == 2
+            assert "--start: " in done.stderr
+        assert training.alive()
+        done = run("kill", "--yes", *ROOT_FLAG, str(training.pid), "--start", str(start))
+        assert (done.returncode, training.alive()) == (0, False)
 
 
 def test_one_refused_does_not_keep_the_other(driver: Driver, run: Run) -> None:
@@ -197,7 +210,7 @@ def test_a_whole_run(driver: Driver, run: Run, own_home: Path) -> None:
         assert not training.alive()
         assert other.alive()
     lines = on_record(own_home)
-    assert [line["event"] for line in lines] == ["intent"] * 3 + ["outcome"] * 3
+    assert [line["event"] for line in lines] == ["outcome"] * 3
     assert len({line["run"] for line in lines}) == 1
 
 
@@ -281,30 +294,30 @@ def test_asked_ignored_asked_again_and_killed(driver: Driver, own_home: Path) ->
             screen.send("y\r")
             screen.wait_for(f"PID {training.pid}: exited after", timeout=30.0)
             assert code(screen) == 0
-    sent = [line["signal"] for line in on_record(own_home) if line["event"] == "intent"]
-    assert sent == ["SIGTERM", "SIGKILL"]
+    assert [line["signals"] for line in on_record(own_home)] == [["SIGTERM", "SIGKILL"]]
+
+
+def is_pending(pid: int, sig: signal.Signals) -> bool:
+    """Whether a signal waits for a process, which is stopped."""
+    (line,) = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("ShdPnd:")]
+    return bool(int(line.split()[1], 16) >> (sig - 1) & 1)
 
 
 def test_ctrl_c_sends_nothing_more_and_is_on_record(driver: Driver, own_home: Path) -> None:
-    with mine(deaf=True) as training, mine() as other:
+    with mine() as training, mine() as other:
+        training.stop()
         held(driver, training, other)
         with terminal(driver, "--signal", "INT", str(training.pid), str(other.pid)) as screen:
             screen.wait_for("End these 2 processes with SIGINT? [y/N]", timeout=30.0)
             screen.send("y\r")
-            wait_for_intent(own_home)
+            wait_for(lambda: is_pending(training.pid, signal.SIGINT))
             screen.send("\x03")
             screen.wait_for("nothing more is sent", timeout=30.0)
             assert code(screen) == 130
         assert training.alive()
         assert other.alive()
     lines = on_record(own_home)
-    assert [(line["event"], line["pid"]) for line in lines] == [("intent", training.pid), ("outcome", training.pid)]
-    assert (lines[0]["signal"], lines[1]["result"]) == ("SIGINT", "running")
-
-
-def wait_for_intent(home: Path) -> None:
-    """Wait until a signal is on record."""
-    wait_for(lambda: any(line["event"] == "intent" for line in on_record(home)))
+    assert [(line["pid"], line["signals"], line["result"]) for line in lines] == [(training.pid, ["SIGINT"], "stopped")]
 
 
 def test_a_process_that_ends_while_it_is_asked_about_needs_no_answer(driver: Driver) -> None:

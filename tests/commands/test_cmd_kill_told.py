@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import pytest
 
-from gpuwatch.commands.kill import DialogConsole, Interrupted, KillCommand, SignalGuard
-from gpuwatch.kill.target import Killer
+from gpuwatch.commands.kill import DialogConsole, Interrupted, KillCommand
+from gpuwatch.kill.pinned import Pinner
 from gpuwatch.model import Snapshot, Surroundings, Unlisted
-from tests.support.builders import gpu, holding, process, snapshot
+from tests.support.builders import EPOCH, gpu, holding, process, snapshot
 from tests.support.gpuholder import GpuHolder
-from tests.support.killing import a_killer, on_record
+from tests.support.killing import a_pinner, on_record, outcomes
 from tests.support.running import RealRun
 from tests.support.watches import Script
 from tests.ui.test_end_dialog import held_by
@@ -71,10 +71,17 @@ class Done(NamedTuple):
     err: str
 
 
-def end(killer: Killer, shown: Shown, said: Said, *pids: int, whole_run: bool = True) -> Done:
+def end(pinner: Pinner, shown: Shown, said: Said, *pids: int, whole_run: bool = True) -> Done:
     """Run the command, unasked and with SIGTERM."""
     ends = KillCommand(
-        shown, killer, DialogConsole(), SignalGuard(), signal.SIGTERM, whole_run=whole_run, ask=False, clock=shown.clock
+        shown,
+        pinner,
+        DialogConsole(),
+        lambda: None,
+        signal.SIGTERM,
+        whole_run=whole_run,
+        ask=False,
+        clock=shown.clock,
     )
     try:
         code = ends.run(pids)
@@ -90,14 +97,16 @@ def end(killer: Killer, shown: Shown, said: Said, *pids: int, whole_run: bool = 
 def unlisted(run: RealRun, pid: int, around: Surroundings | None) -> Snapshot:
     """A snapshot in which one of a run is not listed by NVML, and has the GPU open."""
     found = process(pid, "you", start=run.starts[pid], uid=run.uid, surroundings=around)
-    return snapshot([gpu(0)], [], viewer=run.uid, unlisted=(Unlisted(process=found, gpus=(gpu(0).key,)),))
+    return snapshot(
+        [gpu(0)], [], viewer=run.uid, searched=EPOCH, unlisted=(Unlisted(process=found, gpus=(gpu(0).key,)),)
+    )
 
 
 def test_the_run_of_one_that_nvml_does_not_list_is_waited_for(tmp_path: Path, capsys: Said) -> None:
     with RealRun(ranks=1) as run:
         worker = run.of("worker")[0]
         shown = Shown(unlisted(run, worker, None), unlisted(run, worker, Surroundings(job=run.job())))
-        done = end(a_killer(tmp_path, dev=run.dev), shown, capsys, worker)
+        done = end(a_pinner(tmp_path, dev=run.dev), shown, capsys, worker)
         assert f"run of PID {worker} (4 processes): " in done.out
 
 
@@ -107,19 +116,19 @@ def test_where_nothing_tells_what_the_run_is_nothing_is_ended(tmp_path: Path, ca
         pid = run.of("rank" if listed else "worker")[0]
         bare = process(pid, "you", start=run.starts[pid], uid=run.uid, command="python train.py", surroundings=None)
         held = snapshot([gpu(0, holdings=[holding(pid, start=bare.start)])], [bare], viewer=run.uid)
-        killer = a_killer(tmp_path, dev=run.dev)
-        done = end(killer, Shown(held if listed else unlisted(run, pid, None)), capsys, pid)
+        pinner = a_pinner(tmp_path, dev=run.dev)
+        done = end(pinner, Shown(held if listed else unlisted(run, pid, None)), capsys, pid)
         assert (done.code, done.out) == (1, "")
         assert f"PID {pid} is not ended: " in done.err
         assert "nothing tells which processes are its run; without --job it is ended alone" in done.err
         assert run.alive() == set(run.roles)
-        assert [(line["event"], line["result"]) for line in on_record(killer)] == [("refused", "run unknown")]
+        assert [(line["event"], line["result"]) for line in on_record(pinner)] == [("refused", "run unknown")]
 
 
 def test_a_run_of_which_something_still_runs_is_no_success(tmp_path: Path, capsys: Said) -> None:
     with RealRun(ranks=1, launcher="forks") as run:
         shown = Shown(run.snapshot(), passes=lambda: not run.alive() and bool(run.late()))
-        done = end(a_killer(tmp_path, dev=run.dev), shown, capsys, run.of("rank")[0])
+        done = end(a_pinner(tmp_path, dev=run.dev), shown, capsys, run.of("rank")[0])
         (late,) = run.late()
         assert f"not signalled: PID {late}" in done.out
         assert done.code == 1
@@ -138,7 +147,7 @@ def test_the_hint_names_one_that_still_runs_and_holds_memory(tmp_path: Path, cap
                 os.kill(first, signal.SIGKILL)
             return len(run.alive()) == 2  # the other rank, and its worker
 
-        done = end(a_killer(tmp_path, dev=run.dev), Shown(run.snapshot(), passes=one_is_left), capsys, first)
+        done = end(a_pinner(tmp_path, dev=run.dev), Shown(run.snapshot(), passes=one_is_left), capsys, first)
         assert done.code == 1
         assert f"left running; next: gpuwatch kill {second} --job --signal KILL\n" in done.out
 
@@ -146,22 +155,21 @@ def test_the_hint_names_one_that_still_runs_and_holds_memory(tmp_path: Path, cap
 def test_where_only_a_launcher_without_a_gpu_is_left_there_is_no_hint(tmp_path: Path, capsys: Said) -> None:
     with RealRun(ranks=1, deaf="launcher") as run:
         shown = Shown(run.snapshot(), passes=lambda: run.alive() == {run.launcher})
-        done = end(a_killer(tmp_path, dev=run.dev), shown, capsys, run.of("rank")[0])
+        done = end(a_pinner(tmp_path, dev=run.dev), shown, capsys, run.of("rank")[0])
         assert done.code == 1
         assert "left running; what is left of it has no GPU open" in done.out
         assert "gpuwatch kill" not in done.out
 
 
 def test_sigterm_ignored_is_not_followed_by_sigkill_without_being_asked_for(tmp_path: Path, capsys: Said) -> None:
-    killer = a_killer(tmp_path)
+    pinner = a_pinner(tmp_path)
     with GpuHolder(deaf=True) as training:
-        done = end(killer, Shown(held_by(training)), capsys, training.pid, whole_run=False)
+        done = end(pinner, Shown(held_by(training)), capsys, training.pid, whole_run=False)
         assert done.code == 1
         assert training.alive()
         assert f"PID {training.pid}: ignored SIGTERM for 10 s; left running" in done.out
         assert f"next: gpuwatch kill {training.pid} --signal KILL" in done.out
-    events = [(line["event"], line.get("signal") or line["result"]) for line in on_record(killer)]
-    assert events == [("intent", "SIGTERM"), ("outcome", "running")]
+    assert outcomes(pinner) == [(["SIGTERM"], "running")]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -172,7 +180,7 @@ def test_what_has_ended_is_told_though_its_memory_was_not_waited_for(tmp_path: P
     with RealRun(ranks=2, workers=0, launcher="dies") as run:
         first, second = run.of("rank")
         shown = Shown(run.snapshot(), passes=lambda: first not in run.alive(), breaks_off=8)
-        done = end(a_killer(tmp_path, dev=run.dev), shown, capsys, first, second, whole_run=False)
+        done = end(a_pinner(tmp_path, dev=run.dev), shown, capsys, first, second, whole_run=False)
         assert done.code == 128 + signal.SIGTERM
         assert f"PID {first}: exited after " in done.out
         assert "what became of its memory was not waited for\n" in done.out
@@ -214,7 +222,7 @@ def test_too_many_processes_that_were_named_are_not_called_a_run(tmp_path: Path,
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     with RealRun(ranks=1, workers=0) as run:
-        killer = a_killer(tmp_path, dev=run.dev, open_pidfd=refuse)
-        done = end(killer, Shown(run.snapshot()), capsys, run.of("rank")[0], whole_run=False)
+        pinner = a_pinner(tmp_path, dev=run.dev, open_pidfd=refuse)
+        done = end(pinner, Shown(run.snapshot()), capsys, run.of("rank")[0], whole_run=False)
         assert done.code == 1
         assert "is not ended: that is more processes than gpuwatch can hold on to at once: Too many" in done.err

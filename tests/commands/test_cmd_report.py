@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.commands import report
-from gpuwatch.commands.report import report_csv, report_json, report_lines
+from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.history import Use
 from gpuwatch.recorder.store import own_store

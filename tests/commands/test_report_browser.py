@@ -8,19 +8,15 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from gpuwatch.commands import report_page
 from gpuwatch.commands.report_page import render_page
 from tests.screenshots import WALL
 from tests.support import browser
-from tests.support.reporting import HOSTILE, page_of, save_demo, write_page
+from tests.support.reporting import HOSTILE, page_colors, page_of, save_demo, write_page
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not browser.CHROMIUM, reason="no Chromium here: apt-get install chromium-headless-shell"),
 ]
-
-OWNERS = {False: report_page.LIGHT_OWNERS, True: report_page.DARK_OWNERS}
-VARIABLES = {False: report_page.LIGHT, True: report_page.DARK}
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +39,10 @@ def colors(file: Path) -> dict[str, int]:
 def test_owners_alerts_and_ground_have_their_colours(page: Path, tmp_path: Path, dark: bool) -> None:
     browser.screenshot(page, tmp_path / "page.png", 1280, 2400, dark=dark)
     found = colors(tmp_path / "page.png")
-    named = dict(re.findall(r"--(\w+): (#\w+);", VARIABLES[dark]))
+    named = page_colors()[dark]
     assert max(found, key=found.__getitem__) in (named["base"], named["card"])
     # The demo's people have uids from 1001 to 1009.
-    few = {slot: found.get(OWNERS[dark].split()[slot], 0) for slot in range(1, 10)}
+    few = {slot: found.get(named[f"owner{slot}"], 0) for slot in range(1, 10)}
     assert min(few.values()) > 100, few
     assert all(found.get(named[name], 0) > 100 for name in ("note", "warning", "critical", "used", "line"))
 

@@ -1,4 +1,4 @@
-"""gpuwatch.toml: what it says, the administrator's file beneath it, and one line for whatever is wrong in either."""
+"""gpuwatch.toml: its values, the administrator's file beneath it, and one line for the first mistake in either."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.config import Config, Report, load
-from gpuwatch.config.reading import problems
 from gpuwatch.declared.facts import Share
 from gpuwatch.errors import UsageError
 from tests.support.builders import GIB, MIB
@@ -41,7 +40,7 @@ def refused(tmp_path: Path, content: str) -> str:
     error = str(raised.value)
     assert raised.value.exit_code == 2
     assert "\n" not in error
-    assert error.startswith(f"{tmp_path / 'mine.toml'}:")
+    assert error.startswith(f"{tmp_path / 'mine.toml'}: ")
     return error.removeprefix(f"{tmp_path}/")
 
 
@@ -50,7 +49,7 @@ def test_without_any_file_all_is_default(admin: Path) -> None:
     assert Config().limits().allowances == Allowances()
 
 
-def test_shares_are_read_with_their_lines(tmp_path: Path) -> None:
+def test_shares_are_read(tmp_path: Path) -> None:
     content = """# who takes what
 interval = 2
 
@@ -69,8 +68,8 @@ memory_warning = 8
     config = loaded(tmp_path, content)
     where = str(tmp_path / "mine.toml")
     assert config.shares == (
-        Share(user="ada", command="train.*", gpus=(2,), share=0.4, where=where, line=4),
-        Share(gpus=(0, "GPU-8932"), memory=20 * GIB, where=where, line=10),
+        Share(user="ada", command="train.*", gpus=(2,), share=0.4, where=where),
+        Share(gpus=(0, "GPU-8932"), memory=20 * GIB, where=where),
     )
     assert (config.interval, config.alerts.memory_warning) == (2, 8)
 
@@ -94,20 +93,6 @@ def test_any_fraction_that_toml_can_write_is_read(tmp_path: Path, share: str) ->
     assert loaded(tmp_path, f"[[share]]\nshare = {share}").shares[0].share == float(share)
 
 
-@pytest.mark.parametrize(
-    ("content", "line"),
-    [
-        ("\nshare = [{ share = 0.4 }]", 2),
-        ('user = "\\"\\"\\""\n[[share]]\nshare = 0.4', 2),
-        ('user = """\n[[share]]"""\n[[share]]\nshare = 0.4', 3),
-        ('[["sha\\u0072e"]]\nshare = 0.4', 0),
-    ],
-)
-def test_a_table_is_found_however_it_is_written(tmp_path: Path, content: str, line: int) -> None:
-    (share,) = loaded(tmp_path, content).shares
-    assert (share.share, share.line) == (0.4, line)
-
-
 def test_the_users_own_file_is_shown_from_home(own_home: Path, admin: Path) -> None:
     write(own_home / "config" / "gpuwatch" / "gpuwatch.toml", "[[share]]\nshare = 0.4")
     assert load(None, administrators=admin).shares[0].where == "~/config/gpuwatch/gpuwatch.toml"
@@ -129,117 +114,116 @@ GPUS = 'indices from 0 on, or (starts of) UUIDs such as "GPU-8932f937"'
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("share = 1.4", '4: key share[2].share: found 1.4; allowed is more than 0 and up to 1, such as 0.4 or "40%"'),
-        ("share = 0", "4: key share[2].share: found 0; allowed is more than 0"),
-        ("share = -0.4", "4: key share[2].share: found -0.4;"),
-        ("share = nan", "4: key share[2].share: found nan;"),
-        ("share = inf", "4: key share[2].share: found inf;"),
-        ('share = "140%"', '4: key share[2].share: found "140%";'),
-        ("share = true", "4: key share[2].share: found true;"),
-        ('memory = "20x"', f'4: key share[2].memory: found "20x"; allowed is {SIZE}'),
-        ("memory = 0", f"4: key share[2].memory: found 0; allowed is {SIZE}"),
-        ("memory = -5", "4: key share[2].memory: found -5;"),
-        ("memory = 99999999999999999999999", "4: key share[2].memory: found 99999999999999999999999;"),
-        ("memory = 2.5", "4: key share[2].memory: found 2.5;"),
-        ("share = 0.4\nmemory = 4", "3: [[share]] number 2: found share and memory; allowed is exactly one of them"),
-        ("", "3: [[share]] number 2: found neither share nor memory; allowed is exactly one of them"),
-        ("share = 0.4\nshrae = 1", "5: unknown key share[2].shrae; did you mean share?"),
-        ("share = 0.4\nceiling = true", "5: unknown key share[2].ceiling; allowed are user, command, gpu, share,"),
-        ("share = 0.4\ngpu = -1", f"5: key share[2].gpu: found -1; allowed is {GPUS}"),
-        ("share = 0.4\ngpu = [0,\n-1]", "5: key share[2].gpu: found -1;"),
-        ('share = 0.4\ngpu = "2"', '5: key share[2].gpu: found "2";'),
-        ('share = 0.4\ngpu = "GPU-"', '5: key share[2].gpu: found "GPU-";'),
-        ("share = 0.4\ngpu = []", "5: key share[2].gpu: found an empty list;"),
-        ("share = 0.4\ngpu = 1.5", "5: key share[2].gpu: found 1.5;"),
-        ("share = 0.4\ngpu = [[1]]", "5: key share[2].gpu: found a list;"),
-        ("share = 0.4\ngpu = true", "5: key share[2].gpu: found true;"),
-        ('share = 0.4\ncommand = "train.("', '5: key share[2].command: found "train.(", which is none ('),
+        ("share = 1.4", 'key share[2].share: found 1.4; allowed is more than 0 and up to 1, such as 0.4 or "40%"'),
+        ("share = 0", "key share[2].share: found 0; allowed is more than 0"),
+        ("share = -0.4", "key share[2].share: found -0.4;"),
+        ("share = nan", "key share[2].share: found nan;"),
+        ("share = inf", "key share[2].share: found inf;"),
+        ('share = "140%"', 'key share[2].share: found "140%";'),
+        ("share = true", "key share[2].share: found true;"),
+        ('memory = "20x"', f'key share[2].memory: found "20x"; allowed is {SIZE}'),
+        ("memory = 0", f"key share[2].memory: found 0; allowed is {SIZE}"),
+        ("memory = -5", "key share[2].memory: found -5;"),
+        ("memory = 99999999999999999999999", "key share[2].memory: found 99999999999999999999999;"),
+        ("memory = 2.5", "key share[2].memory: found 2.5;"),
+        ("share = 0.4\nmemory = '4GiB'", "[[share]] number 2: found share and memory; allowed is exactly one of them"),
+        ("", "[[share]] number 2: found neither share nor memory; allowed is exactly one of them"),
+        ("share = 0.4\nshrae = 1", "unknown key share[2].shrae; did you mean share?"),
+        ("share = 0.4\nceiling = true", "unknown key share[2].ceiling; allowed are user, command, gpu, share,"),
+        ("share = 0.4\ngpu = -1", f"key share[2].gpu: found -1; allowed is {GPUS}"),
+        ("share = 0.4\ngpu = [0,\n-1]", "key share[2].gpu: found -1;"),
+        ('share = 0.4\ngpu = "2"', 'key share[2].gpu: found "2";'),
+        ('share = 0.4\ngpu = "GPU-"', 'key share[2].gpu: found "GPU-";'),
+        ("share = 0.4\ngpu = []", "key share[2].gpu: found an empty list;"),
+        ("share = 0.4\ngpu = 1.5", "key share[2].gpu: found 1.5;"),
+        ("share = 0.4\ngpu = [[1]]", "key share[2].gpu: found a list;"),
+        ("share = 0.4\ngpu = true", "key share[2].gpu: found true;"),
+        ('share = 0.4\ncommand = "train.("', 'key share[2].command: found "train.(", which is none ('),
         ("share = 0.4\ncommand = 'a{99999999999999999999}'", ", which is none ("),
         ("share = 0.4\ncommand = '[[a]b'", ", which is none (Possible nested set"),
-        ("share = 0.4\ncommand = ''", '5: key share[2].command: found ""; allowed is a regular expression of 1 to 200'),
+        ("share = 0.4\ncommand = ''", 'key share[2].command: found ""; allowed is a regular expression of 1 to 200'),
         (
             f"share = 0.4\ncommand = '{'a' * 201}'",
             f'found "{"a" * 57}..."; allowed is a regular expression of 1 to 200',
         ),
-        ("share = 0.4\nuser = ''", '5: key share[2].user: found ""; allowed is text of 1 to 200 printable characters'),
-        ("share = 0.4\nuser = 1001", "5: key share[2].user: found 1001; allowed is text"),
-        ('share = 0.4\nuser = "a\\u001b[31m"', r'5: key share[2].user: found "a\u001B[31m"; allowed is text'),
+        ("share = 0.4\nuser = ''", 'key share[2].user: found ""; allowed is text of 1 to 200 printable characters'),
+        ("share = 0.4\nuser = 1001", "key share[2].user: found 1001; allowed is text"),
+        ('share = 0.4\nuser = "a\\u001b[31m"', r'key share[2].user: found "a\u001B[31m"; allowed is text'),
     ],
 )
-def test_a_bad_share_is_named_with_its_line_and_key(tmp_path: Path, content: str, said: str) -> None:
+def test_a_bad_share_is_named_with_its_key(tmp_path: Path, content: str, said: str) -> None:
     error = refused(tmp_path, f"[[share]]\nshare = 0.4\n[[share]]\n{content}\n")
     assert said in error
-    assert error.startswith(f"mine.toml:{said}" if said[0].isdigit() else "mine.toml:5: key share[2].command: found ")
+    assert error.startswith("mine.toml: ")
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("share = 0.4", ":1: key share: found 0.4; allowed are tables, each with a line [[share]]"),
-        ("[share]\nshare = 0.4", ":1: key share: found a table; allowed are tables, each with a line [[share]]"),
-        ("share = [0.4]", ":1: [[share]] number 1: found 0.4; allowed is a table"),
-        ("shares = []", ":1: unknown key shares; did you mean share?"),
-        ("[allowance]\nframework = 600", ":2: key allowance.framework: found 600; allowed is a size, 0 or 1MiB or"),
-        ("[allowance]\nframework = '20x'", ':2: key allowance.framework: found "20x"; allowed is a size, 0 or 1MiB'),
-        ("[allowance]\nexact = true", ":2: key allowance.exact: found true; allowed is a size"),
-        ("[allowance]\nafter = 'soon'", ':2: key allowance.after: found "soon"; allowed is seconds, or a text such as'),
-        ("[allowance]\nbudgets = 1", ":2: unknown key allowance.budgets; did you mean budget?"),
-        ("allowance = 3", ":1: key allowance: found 3; allowed is a table [allowance]"),
-        ("alerts = []", ":1: key alerts: found a list; allowed is a table [alerts]"),
-        ("[alerts]\nmemory = 2", ":2: unknown key alerts.memory; did you mean memory_for?"),
-        ("memory_for = 2", ":1: unknown key memory_for; did you mean alerts.memory_for?"),
-        ("nothing = 1", ":1: unknown key nothing; allowed are interval, user, mine"),
+        ("share = 0.4", ": key share: found 0.4; allowed are tables, each with a line [[share]]"),
+        ("[share]\nshare = 0.4", ": key share: found a table; allowed are tables, each with a line [[share]]"),
+        ("share = [0.4]", ": [[share]] number 1: found 0.4; allowed is a table"),
+        ("shares = []", ": unknown key shares; did you mean share?"),
+        ("[allowance]\nframework = 600", ": key allowance.framework: found 600; allowed is a size, 0 or 1MiB or"),
+        ("[allowance]\nframework = '20x'", ': key allowance.framework: found "20x"; allowed is a size, 0 or 1MiB'),
+        ("[allowance]\nexact = true", ": key allowance.exact: found true; allowed is a size"),
+        ("[allowance]\nafter = 'soon'", ': key allowance.after: found "soon"; allowed is seconds, or a text such as'),
+        ("[allowance]\nbudgets = 1", ": unknown key allowance.budgets; did you mean budget?"),
+        ("allowance = 3", ": key allowance: found 3; allowed is a table [allowance]"),
+        ("alerts = []", ": key alerts: found a list; allowed is a table [alerts]"),
+        ("[alerts]\nmemory = 2", ": unknown key alerts.memory; did you mean memory_for?"),
+        ("memory_for = 2", ": unknown key memory_for; did you mean alerts.memory_for?"),
+        ("nothing = 1", ": unknown key nothing; allowed are interval, user, mine"),
         ('"a\\u001b" = 1', ": unknown key a\N{REPLACEMENT CHARACTER}; allowed are interval"),
-        ("interval = 0", ':1: key interval: found 0; allowed is seconds, or a text such as "30s", "10min" or "2h",'),
-        ("interval = 2024-01-01", ":1: key interval: found a date or a time;"),
-        ("interval = nan", ":1: key interval: found nan;"),
-        (f"interval = 0x{'f' * 9000}", ":1: key interval: found a number beyond all bounds;"),
-        ("theme = 'pink'", ':1: key theme: found "pink"; allowed is "dark", "light", "ansi-dark",'),
-        ("columns = ['pid', 'user', 'pid']", ':1: key columns: found "pid" twice; allowed is a list of "gpu", "pid", '),
-        ("columns = ['pids']", ':1: key columns: found "pids"; allowed is a list of "gpu", "pid", '),
-        ("bell = 'yes'", ':1: key bell: found "yes"; allowed is true or false'),
-        ("bell = 1", ":1: key bell: found 1; allowed is true or false"),
-        ("\nalerts.memory_warning = 'lots'", ':2: key alerts.memory_warning: found "lots"; allowed is a number from'),
-        ("alerts = { memory_warning = 96 }", ":1: key alerts.memory_warning: found 96; allowed is a number from 0"),
-        ("[alerts]\nidle_after = '8d'", ':2: key alerts.idle_after: found "8d"; allowed is seconds, or a text such as'),
-        ("[alerts]\nidle_memory = '5kB'", ':2: key alerts.idle_memory: found "5kB"; allowed is a size of 1MiB or more'),
-        ("[alerts]\nxid_critical = [31, 0]", ":2: key alerts.xid_critical: found 0; allowed is a list of XID numbers"),
-        ("[alerts]\nxid_critical = 31", ":2: key alerts.xid_critical: found 31; allowed is a list of XID numbers"),
-        (f"[alerts]\nxid_critical = {[1] * 65}", ":2: key alerts.xid_critical: found 65 of them; allowed is a list"),
-        ("[alerts]\noff = ['xid']", ':2: key alerts.off: found "xid"'),
-        ("[alerts]\noff = ['trottled']", '(did you mean "throttled"?); allowed is "XID", "data stale"'),
-        ("[alerts]\noff = ['overshoot']", ':2: key alerts.off: found "overshoot", which is called "uses more than'),
-        ("[alerts]\norphan_memory = '1GiB'", ":2: unknown key alerts.orphan_memory; it is called"),
-        ("[alerts]\noff = 'XID'", ':2: key alerts.off: found "XID"; allowed is a list of names of rules'),
-        ("[notify]\nleast = 'worst'", ':2: key notify.least: found "worst"; allowed is "note", "warning" or'),
-        ("[notify]\ndigest = 1.5", ":2: key notify.digest: found 1.5; allowed is a whole number from 1 to 1000"),
-        ("[notify]\ncommand = ['tell']", ':2: key notify.command: found "tell" as the first; allowed is a list such'),
-        ("[notify]\ncommand = '/bin/tell'", ':2: key notify.command: found "/bin/tell"; allowed is a list such as'),
-        ("[notify]\ncommand = ['/bin/tell', 3]", ":2: key notify.command: found 3; allowed is a list"),
-        ("[notify]\nurls = 'slack://T0K3N'", ':2: key notify.urls: found "slack://…" alone; allowed is a list'),
-        ("[notify]\nurls = ['T0K3N']", ':2: key notify.urls: found "…", which is none; allowed is a list'),
-        ("[notify]\nurls = ['slack://T0 K3N']", ':2: key notify.urls: found "slack://…", which is none; allowed'),
-        ("[notify]\nurl = 'slack://T0K3N'", ":2: unknown key notify.url; did you mean urls?"),
-        ("[report]\nkeep = '1h'", ':2: key report.keep: found "1h"; allowed is seconds, or a text such as'),
-        ("[report]\nkeep = '400d'", ':2: key report.keep: found "400d"; allowed is'),
-        ("[report]\nlargest = '1MiB'", ':2: key report.largest: found "1MiB"; allowed is a size of 4MiB or more'),
-        ("[report]\ndashboard = 'yes'", ':2: key report.dashboard: found "yes"; allowed is true or false'),
-        ("a = 1\ninterval = \n", ":2: not TOML: Invalid value (column 12)"),
-        ("a = 1\na = 2\n", ":2: not TOML: Cannot overwrite a value"),
+        ("interval = 0", ': key interval: found 0; allowed is seconds, or a text such as "30s", "10min" or "2h",'),
+        ("interval = 2024-01-01", ": key interval: found a date or a time;"),
+        ("interval = nan", ": key interval: found nan;"),
+        (f"interval = 0x{'f' * 9000}", ": key interval: found a number beyond all bounds;"),
+        ("theme = 'pink'", ': key theme: found "pink"; allowed is "dark", "light", "ansi-dark",'),
+        ("columns = ['pid', 'user', 'pid']", ': key columns: found "pid" twice; allowed is a list of "gpu", "pid", '),
+        ("columns = ['pids']", ': key columns: found "pids"; allowed is a list of "gpu", "pid", '),
+        ("bell = 'yes'", ': key bell: found "yes"; allowed is true or false'),
+        ("bell = 1", ": key bell: found 1; allowed is true or false"),
+        ("\nalerts.memory_warning = 'lots'", ': key alerts.memory_warning: found "lots"; allowed is a number from'),
+        ("alerts = { memory_warning = 96 }", ": key alerts.memory_warning: found 96; allowed is a number from 0"),
+        ("[alerts]\nidle_after = '8d'", ': key alerts.idle_after: found "8d"; allowed is seconds, or a text such as'),
+        ("[alerts]\nidle_memory = '5kB'", ': key alerts.idle_memory: found "5kB"; allowed is a size of 1MiB or more'),
+        ("[alerts]\nxid_critical = [31, 0]", ": key alerts.xid_critical: found 0; allowed is a list of XID numbers"),
+        ("[alerts]\nxid_critical = 31", ": key alerts.xid_critical: found 31; allowed is a list of XID numbers"),
+        (f"[alerts]\nxid_critical = {[1] * 65}", ": key alerts.xid_critical: found 65 of them; allowed is a list"),
+        ("[alerts]\noff = ['xid']", ': key alerts.off: found "xid"'),
+        ("[alerts]\noff = ['trottled']", '(did you mean "throttled"?); allowed is a list of "XID", "data stale"'),
+        ("[alerts]\noff = ['overshoot']", ': key alerts.off: found "overshoot", which is called "uses more than'),
+        ("[alerts]\norphan_memory = '1GiB'", ": unknown key alerts.orphan_memory; it is called"),
+        ("[alerts]\noff = 'XID'", ': key alerts.off: found "XID"; allowed is a list of "XID", "data stale"'),
+        ("[notify]\nleast = 'worst'", ': key notify.least: found "worst"; allowed is "note", "warning" or'),
+        ("[notify]\ndigest = 1.5", ": key notify.digest: found 1.5; allowed is a whole number from 1 to 1000"),
+        ("[notify]\ncommand = ['tell']", ': key notify.command: found "tell" as the first; allowed is a list such'),
+        ("[notify]\ncommand = '/bin/tell'", ': key notify.command: found "/bin/tell"; allowed is a list such as'),
+        ("[notify]\ncommand = ['/bin/tell', 3]", ": key notify.command: found 3; allowed is a list"),
+        ("[notify]\nurls = 'slack://T0K3N'", ': key notify.urls: found "slack://…" alone; allowed is a list'),
+        ("[notify]\nurls = ['T0K3N']", ': key notify.urls: found "…", which is none; allowed is a list'),
+        ("[notify]\nurls = ['slack://T0 K3N']", ': key notify.urls: found "slack://…", which is none; allowed'),
+        ("[notify]\nurl = 'slack://T0K3N'", ": unknown key notify.url; did you mean urls?"),
+        ("[report]\nkeep = '1h'", ': key report.keep: found "1h"; allowed is seconds, or a text such as'),
+        ("[report]\nkeep = '400d'", ': key report.keep: found "400d"; allowed is'),
+        ("[report]\nlargest = '1MiB'", ': key report.largest: found "1MiB"; allowed is a size of 4MiB or more'),
+        ("[report]\ndashboard = 'yes'", ': key report.dashboard: found "yes"; allowed is true or false'),
+        ("a = 1\ninterval = \n", ": not TOML: Invalid value (at line 2, column 12)"),
+        ("a = 1\na = 2\n", ": not TOML: Cannot overwrite a value"),
         ("a = [", ": not TOML: Invalid value (at end of document)"),
     ],
 )
-def test_any_other_bad_value_is_named_with_its_line_and_key(tmp_path: Path, content: str, said: str) -> None:
+def test_any_other_bad_value_is_named_with_its_key(tmp_path: Path, content: str, said: str) -> None:
     error = refused(tmp_path, content)
     assert said in error
-    assert error.startswith(f"mine.toml{said}" if said.startswith(":") else "mine.toml:2: key alerts.off: found ")
     assert "T0" not in error
 
 
 def test_bytes_that_are_no_text_are_not_toml(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_bytes(b'\nuser = "\xff"')
-    with pytest.raises(UsageError, match=r"mine\.toml:2: not TOML: it is not UTF-8"):
+    with pytest.raises(UsageError, match=r"mine\.toml: not TOML: it is not UTF-8"):
         load(str(file), administrators=tmp_path / "none")
 
 
@@ -249,10 +233,10 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     config = load(str(file), administrators=tmp_path / "none")
     assert (config.interval, config.alerts.memory_warning) == (7, 12)
     file.write_bytes(b"\xef\xbb\xbfinterval = 0\n")
-    with pytest.raises(UsageError, match=f"^{file}:1: key interval: found 0; "):
+    with pytest.raises(UsageError, match=f"^{file}: key interval: found 0; "):
         load(str(file), administrators=tmp_path / "none")
     file.write_bytes(b"\xef\xbb\xbf\n\xff\n")
-    with pytest.raises(UsageError, match=f"^{file}:2: not TOML: it is not UTF-8"):
+    with pytest.raises(UsageError, match=f"^{file}: not TOML: it is not UTF-8"):
         load(str(file), administrators=tmp_path / "none")
 
 
@@ -274,7 +258,6 @@ def test_a_fifo_is_refused_and_not_waited_for(tmp_path: Path, linked: bool) -> N
         file.symlink_to("gpuwatch.toml")
     with pytest.raises(UsageError, match=f"^{file}: is no ordinary file$"):
         load(str(file), administrators=tmp_path / "none")
-    assert [words for _, words in problems(str(file), administrators=file)] == [(f"{file}: is no ordinary file",)] * 2
 
 
 def test_a_link_to_a_file_is_followed(tmp_path: Path) -> None:
@@ -310,7 +293,7 @@ def test_the_administrators_keys_are_defaults_and_its_shares_ceilings(tmp_path: 
     assert (config.interval, config.bell, config.allowance.exact) == (2.0, True, GIB)
     assert (config.alerts.memory_warning, config.alerts.memory_critical) == (20, 4)
     theirs, own = config.shares
-    assert (theirs.ceiling, theirs.share, theirs.where, theirs.line) == (True, 0.5, str(admin), 8)
+    assert (theirs.ceiling, theirs.share, theirs.where) == (True, 0.5, str(admin))
     assert (own.ceiling, own.share, own.where) == (False, 0.9, str(tmp_path / "mine.toml"))
 
 
@@ -325,33 +308,31 @@ def test_a_bad_value_is_said_of_the_file_that_it_is_in(tmp_path: Path, admin: Pa
     write(admin, "[[share]]\nshare = 1.4")
     with pytest.raises(UsageError) as raised:
         loaded(tmp_path, "interval = 'soon'", admin)
-    assert str(raised.value).startswith(f"{admin}:2: key share[1].share: found 1.4; ")
-    both = problems(str(tmp_path / "mine.toml"), administrators=admin)
-    assert [(file, len(words)) for file, words in both] == [(admin, 1), (tmp_path / "mine.toml", 1)]
+    assert str(raised.value).startswith(f"{admin}: key share[1].share: found 1.4; ")
 
 
 @pytest.mark.parametrize(
     ("beneath", "own", "found", "allowed"),
     [
         (
-            *("", "[alerts]\nmemory_critical = 40", "mine.toml:2: key alerts.memory_critical: found 40; "),
+            *("", "[alerts]\nmemory_critical = 40", "mine.toml: key alerts.memory_critical: found 40; "),
             "allowed is at most 10, the value of alerts.memory_warning (default)",
         ),
         (
-            *("", "[alerts]\nfull_warning = '1min'", 'mine.toml:2: key alerts.full_warning: found "1min"; '),
+            *("", "[alerts]\nfull_warning = '1min'", 'mine.toml: key alerts.full_warning: found "1min"; '),
             'allowed is at least "2min", the value of alerts.full_critical (default)',
         ),
         (
-            *("[alerts]\nmemory_warning = 4", "", "gpuwatch.toml:2: key alerts.memory_warning: found 4; "),
+            *("[alerts]\nmemory_warning = 4", "", "gpuwatch.toml: key alerts.memory_warning: found 4; "),
             "allowed is at least 5, the value of alerts.memory_critical (default)",
         ),
         (
             *(
                 "[alerts]\nmemory_critical = 8",
                 "[alerts]\nmemory_warning = 6",
-                "mine.toml:2: key alerts.memory_warning: ",
+                "mine.toml: key alerts.memory_warning: ",
             ),
-            "found 6; allowed is at least 8, the value of alerts.memory_critical ({admin}:2)",
+            "found 6; allowed is at least 8, the value of alerts.memory_critical ({admin})",
         ),
     ],
 )
@@ -396,13 +377,11 @@ def test_a_file_nested_without_end_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("part", ["a", '"a.b"', "'a b'"])
 def test_a_key_of_very_many_parts_is_refused_before_it_is_parsed(tmp_path: Path, form: str, part: str) -> None:
     error = refused(tmp_path, form.format(" . ".join([part] * 2000)))
-    assert error.endswith("mine.toml:2: found a key of more than 32 parts; allowed are fewer")
+    assert error == "mine.toml: found a key of more than 32 parts; allowed are fewer"
 
 
-def test_of_several_mistakes_the_first_is_named_and_the_others_counted(tmp_path: Path) -> None:
-    error = refused(tmp_path, 'theme = "blue"\nmine = "yes"\nbell = 1\n')
-    assert "mine.toml:1: key theme" in error
-    assert error.endswith("(and 2 more: `gpuwatch config --check` lists them)")
+def test_of_several_mistakes_the_first_is_named(tmp_path: Path) -> None:
+    assert refused(tmp_path, 'theme = "blue"\nmine = "yes"\nbell = 1\n').startswith("mine.toml: key theme: ")
 
 
 def test_without_a_home_there_is_no_file_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

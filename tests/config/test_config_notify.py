@@ -72,7 +72,7 @@ def test_a_file_that_others_can_write_is_refused(file: Path, tmp_path: Path, mod
     with pytest.raises(UsageError) as raised:
         read(file, tmp_path)
     assert str(raised.value) == (
-        f"{file}:2: key notify.{key.split()[0]}: found in a file that is not yours alone to write: "
+        f"{file}: key notify.{key.split()[0]}: found in a file that is not yours alone to write: "
         f"others can write {file} (mode {mode:04o}); `chmod go-w {file}` ends that"
     )
 
@@ -193,7 +193,7 @@ def test_a_program_that_others_can_write_is_refused(program: Path, tmp_path: Pat
     with pytest.raises(UsageError) as raised:
         read(file, tmp_path)
     assert str(raised.value) == (
-        f"{file}:2: key notify.command: found a program that is not yours alone to write: "
+        f"{file}: key notify.command: found a program that is not yours alone to write: "
         f"others can write {program} (mode {mode:04o}); `chmod go-w {program}` ends that"
     )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
+from gpuwatch.model import Confidence
 from tests.support.builders import GIB
 from tests.support.explaining import Explainer, card, said
 
@@ -264,20 +266,6 @@ def test_a_limit_on_an_unknown_gpu_leaves_it_open_whether_there_is_one(ranks: Ex
     assert "not known to be under a limit" in text
 
 
-@pytest.mark.parametrize("rest", ["", "torch.cuda.set_per_process_memory_fraction(0.5, 1)\n"])
-def test_a_rank_that_a_module_sets_is_known_only_at_run_time(ranks: Explainer, rest: str) -> None:
-    slurm = f"import os, torch\nos.environ['LOCAL_RANK'] = os.environ['SLURM_LOCALID']\n{rest}"
-    ranks.write(train="import slurm\nimport os\nimport torch\n" + FRACTION, slurm=slurm)
-    declared = ranks.declared(environ={"SLURM_LOCALID": "3"})
-    assert 0 not in ranks.limits(declared)
-
-
-def test_a_rank_that_a_module_only_reads_is_known(ranks: Explainer) -> None:
-    log = "import os\nquiet = os.environ['LOCAL_RANK'] == '0' or int(os.environ['LOCAL_RANK']) > 4\n"
-    ranks.write(train="import log\nimport os\nimport torch\n" + FRACTION, log=log)
-    assert ranks.limits(ranks.declared(environ={"LOCAL_RANK": "3"})) == {3: 24}
-
-
 def test_a_call_for_one_unknown_gpu_takes_the_place_of_the_environment_on_each(ranks: Explainer) -> None:
     ranks.write(train=PARSED.replace("0.3", "0.9"))
     environ = {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.1"}
@@ -288,61 +276,6 @@ def test_a_call_for_one_unknown_gpu_takes_the_place_of_the_environment_on_each(r
 # What is called
 
 LIMIT = "torch.cuda.set_per_process_memory_fraction(0.3, 0)"
-NEVER = f"""
-import torch
-
-def limit_memory():
-    {LIMIT}
-
-def main():
-    model = torch.nn.Linear(10, 10).cuda()
-
-if __name__ == "__main__":
-    main()
-"""
-ONLY_FROM_THERE = f"""
-import torch
-
-def debug():
-    setup()
-
-def setup():
-    {LIMIT}
-
-def main():
-    torch.zeros(1).cuda()
-
-main()
-"""
-UNUSED_CLASS = f"""
-import torch
-
-class Debug:
-    def __init__(self):
-        {LIMIT}
-
-class Trainer:
-    def fit(self):
-        pass
-    def limit(self):
-        {LIMIT}
-
-Trainer().fit()
-"""
-WRAPPED = f"""
-import torch
-
-class Net:
-    @staticmethod
-    def limit():
-        {LIMIT}
-
-@torch.no_grad()
-def evaluate():
-    {LIMIT}
-
-Net()
-"""
 CALLED = {
     "spawn": f"""
 import torch
@@ -416,25 +349,6 @@ if __name__ == "__main__":
 }
 
 
-@pytest.mark.parametrize("source", [NEVER, ONLY_FROM_THERE, UNUSED_CLASS, WRAPPED])
-def test_a_function_that_nothing_calls_limits_nothing(explain: Explainer, source: str) -> None:
-    explain.write(train=source)
-    declared = explain.declared()
-    assert declared.limits == ()
-    for one in declared.declarations:
-        assert not one.effective
-        assert one.why == "nothing is known to call the function that it stands in"
-    assert declared.declarations
-    assert declared.hints == ()
-
-
-def test_a_limit_in_a_function_that_nothing_calls_is_explained(explain: Explainer) -> None:
-    explain.write(train=NEVER)
-    text = explain.text(held={0: 40})
-    assert "not in effect: nothing is known to call" in text
-    assert "not known to be under a limit" in text
-
-
 @pytest.mark.parametrize("source", CALLED.values(), ids=CALLED.keys())
 def test_a_function_that_may_be_called_limits(explain: Explainer, source: str) -> None:
     explain.write(train=source)
@@ -451,3 +365,97 @@ def test_a_long_variable_keeps_the_number_that_it_is_about(explain: Explainer) -
     text = explain.text(environ={"PYTORCH_CUDA_ALLOC_CONF": f"{options},per_process_memory_fraction:0.4"}, held={0: 1})
     assert "PYTORCH_CUDA_ALLOC_CONF=garbage_" in text
     assert "per_process_memory_fraction:0.4 · environment" in text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Conditions
+
+CONDITIONAL = {
+    "an option": ("if a.cap:", "if `a.cap`"),
+    "an exception": ("try:\n    import apex\nexcept ImportError:", "in except `ImportError`"),
+    "another machine": ('if socket.gethostname() == "other":', "if `socket.gethostname() == "),
+}
+
+
+@pytest.mark.parametrize(("head", "condition"), CONDITIONAL.values(), ids=CONDITIONAL)
+def test_a_limit_that_is_not_known_to_hold_is_shown_and_is_none(explain: Explainer, head: str, condition: str) -> None:
+    explain.write(train=f"import socket, torch\na = parse()\n{head}\n    {LIMIT}\n")
+    declared = explain.declared()
+    assert declared.limits == ()
+    text = explain.text(held={0: 79})
+    assert f"possible  cap 0.3 of the GPU, 24.0 GiB on GPU 0 {condition}" in text
+    assert "not known to be under a limit" in text
+    assert "overshoot" not in text
+
+
+def test_a_limit_that_the_environment_rules_out_is_none(explain: Explainer) -> None:
+    explain.write(train=f'import os, torch\nif os.environ.get("SHARED"):\n    {LIMIT}\n')
+    assert "under no limit" in explain.text(held={0: 79})
+    assert explain.limits(explain.declared(environ={"SHARED": "1"})) == {0: 24}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Code that is not read
+
+
+@pytest.mark.parametrize(
+    ("argv", "files", "words"),
+    [
+        (("-",), {}, "code that is typed or piped into Python is not read"),
+        (("-i",), {}, "code that is typed or piped into Python is not read"),
+        (("-m", "ipykernel_launcher", "-f", "kernel-1.json"), {}, "the code of a notebook is not read"),
+        ((), {"train": "import config\n", "config": "x"}, "nothing in train.py; config.py is not read"),
+        ((), {"train": "import torch\nfrom a.b import c\n", "a/b": "x"}, "nothing in train.py; a/b.py is not read"),
+        ((), {"train": f"import torch, a\n{LIMIT}\n", "a/__init__": "x"}, "a/__init__.py is not read"),
+        (("-m", "pkg.train"), {"pkg/train": "from . import gpu\n", "pkg/gpu": "x"}, "nothing in pkg/train.py; pkg/gpu"),
+        (("-c", "import helpers"), {"helpers": "x"}, "nothing in -c; helpers.py is not read"),
+        ((), {"train": "import dotenv\ndotenv.load_dotenv()\n"}, "the variables that load_dotenv() sets are not read"),
+    ],
+)
+def test_nothing_is_not_said_of_code_that_is_not_read(
+    explain: Explainer, argv: tuple[str, ...], files: dict[str, str], words: str
+) -> None:
+    explain.write(**files)
+    text = explain.text(*argv, held={1: 40})
+    assert words in text
+    assert "declared  nothing" not in text
+    assert "not known to be under a limit" in text
+
+
+@pytest.mark.parametrize(
+    ("train", "files"),
+    [
+        ("import os, torch, numpy as np\n", {}),
+        ("import torch\n# import other\n", {"other": "x"}),
+        ("import json, logging\n", {"logging": "x"}),
+        ("from src import torch\n", {"src/__init__": ""}),
+    ],
+)
+def test_nothing_is_said_of_a_script_that_imports_no_code_of_its_folder(
+    explain: Explainer, train: str, files: dict[str, str]
+) -> None:
+    explain.write(train=train, **files)
+    text = explain.text(held={0: 40})
+    assert "under no limit" in text
+    assert "declared  nothing" in text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# MPS
+
+
+def test_a_limit_of_mps_is_in_effect_only_where_its_daemon_listens(explain: Explainer, tmp_path: Path) -> None:
+    explain.write(train="import torch\n")
+    control = tmp_path / "mps" / "control"
+    control.parent.mkdir()
+    environ = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G", "CUDA_MPS_PIPE_DIRECTORY": str(control.parent)}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
+        daemon.bind(str(control))
+        daemon.listen()
+        served = explain.declared(environ=environ)
+    assert control.exists()
+    assert explain.limits(served) == {0: 1}
+    assert said(served, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").confidence is Confidence.CERTAIN
+    text = explain.text(environ=environ, held={0: 30})
+    assert "1.0 GiB on GPU 0 if an MPS daemon serves it" in text
+    assert "overshoot" not in text

@@ -183,12 +183,10 @@ HAMI = {"CUDA_DEVICE_MEMORY_LIMIT_0": "1g"}
         ({"TF_GPU_ALLOCATOR": "cuda_malloc_async"}, "framework kind", [("tensorflow", GROWTH), ("jax", GROWTH)]),
         (
             {MPS: "''0=1G,1=512MB''"},
-            "device value margin confidence",
-            [(0, GIB, Margin.EXACT, Confidence.LIKELY), (1, 512 * MIB, Margin.EXACT, Confidence.LIKELY)],
+            *("device value margin", [(0, GIB, Margin.EXACT), (1, 512 * MIB, Margin.EXACT)]),
         ),
-        ({MPS: "0=1G", MPS_PIPE: "/mps"}, "confidence", [(Confidence.CERTAIN,)]),
         ({MPS: "0=1G,nonsense,"}, "void", [("",), ("nonsense is not like 0=1G or 0=512M",)]),
-        # HAMi has a limit for one device before that for all, and is certain where its library is seen.
+        # HAMi has a limit for one device before that for all.
         (
             {"CUDA_DEVICE_MEMORY_LIMIT_1": "1g", "CUDA_DEVICE_MEMORY_LIMIT": "2g"},
             "device value rank text",
@@ -198,8 +196,6 @@ HAMI = {"CUDA_DEVICE_MEMORY_LIMIT_0": "1g"}
             ],
         ),
         (HAMI, "channel scope margin", [("CUDA_DEVICE_MEMORY_LIMIT", "container", Margin.EXACT)]),
-        (HAMI, "confidence", [(Confidence.LIKELY,)]),
-        (HAMI | {"LD_PRELOAD": "/usr/local/vgpu/libvgpu.so"}, "confidence", [(Confidence.CERTAIN,)]),
         (
             HAMI | {"CUDA_OVERSUBSCRIBE": "true"},
             *("text", [("CUDA_DEVICE_MEMORY_LIMIT_0=1g, of virtual memory (CUDA_OVERSUBSCRIBE=true)",)]),

@@ -98,8 +98,8 @@ LIMITED: dict[Any, tuple[Sequence[GpuFacts], Facts, Kind, dict[int, float]]] = {
     29: (E, facts(TORCH_CONF, libraries=TORCH), Kind.CAP, {0: 77824, 1: 77824}),
     "32 percent": (E, facts(PERCENT, libraries=CUPY, script="import cupy\n"), Kind.CAP, {0: 40960, 1: 40960}),
     "32 bytes": (E, facts(SIZE, script="import cupy\n"), Kind.CAP, {0: 1024, 1: 1024}),
-    33: (E, facts(MPS, libraries=TORCH), Kind.HARD, {0: 1024, 1: 512}),
-    34: (A, facts(HAMI, libraries=TORCH, cgroup=DOCKER), Kind.HARD, {1: 3000}),
+    33: (E, facts(MPS, libraries=TORCH, mps=True), Kind.HARD, {0: 1024, 1: 512}),
+    34: (A, facts(HAMI, libraries=TORCH | {"libvgpu.so"}, cgroup=DOCKER), Kind.HARD, {1: 3000}),
     36: (A, facts(GENV), Kind.GRANT, {1: 4e9 / MIB}),
     37: (A, facts(RUNAI, cgroup=DOCKER), Kind.GRANT, {0: 5509.5}),
 }

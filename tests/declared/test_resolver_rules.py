@@ -12,6 +12,7 @@ from gpuwatch.declared.facts import Facts, GpuFacts, RelatedProcess, Script, Sha
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.declared.script import read_script
 from gpuwatch.model import Confidence, Kind, Knowledge, Margin, Order
+from gpuwatch.shares import is_conclusive
 from tests.support.builders import MIB
 from tests.support.resolving import (
     FRACTION,
@@ -50,7 +51,7 @@ def test_a_call_comes_before_the_environment_in_pytorch() -> None:
 
 def test_across_layers_the_least_holds() -> None:
     environ = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=512M"}
-    declared = resolve(facts(environ, libraries=JAX), C)
+    declared = resolve(facts(environ, libraries=JAX, mps=True), C)
     assert limits(declared, C) == {0: 512}
     assert declared.declarations[0].kind is Kind.HARD
     assert declared.declarations[1].why == "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT is less"
@@ -121,14 +122,6 @@ def test_an_edited_script_does_not_take_the_place_of_what_the_process_was_starte
     assert alone.note == "the file was edited after the process started"
 
 
-def test_a_variable_set_after_cuda_was_used_is_doubted() -> None:
-    source = 'import os, torch\nx = torch.zeros(1).cuda()\nos.environ["CUDA_VISIBLE_DEVICES"] = "2"\n'
-    late = resolve(facts(script=source, libraries=TORCH), A).visible
-    assert late is not None
-    assert (late.order, late.doubtful, late.note) == (Order.HEURISTIC, True, "it may not be in effect")
-    assert resolve(facts({"CUDA_VISIBLE_DEVICES": "1"}, script=source, libraries=TORCH), A).visible is None
-
-
 def test_tensorflows_list_of_gpus_has_those_that_the_script_hides_from_it() -> None:
     script = LOGICAL.format(ONE).replace("gpus[0]", "gpus[1]")
     script += "tf.config.set_visible_devices(gpus[1], 'GPU')\n"
@@ -189,6 +182,8 @@ TORCH_ENV = {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.3"}
 CUPY_ENV = {"CUPY_GPU_MEMORY_LIMIT": "20%"}
 
 
+HAMI = frozenset({"libvgpu.so"})
+POSSIBLE = "import torch\nif args.small:\n    torch.cuda.set_per_process_memory_fraction({})\n"
 BRANCHES = "import torch\nif args.small:\n    {0}({1})\nelse:\n    {0}({2})\n"
 FRACTION_CALL = "torch.cuda.set_per_process_memory_fraction"
 JAX_HALF = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5"}
@@ -199,9 +194,15 @@ TGI = ("text-generation-server", "serve", "m")
 JAX_ON_CPU = TORCH | {"libjax_common.so"}
 TWO_CHILDREN = tuple(RelatedProcess(pid=pid, environ={"XLA_PYTHON_CLIENT_MEM_FRACTION": f"0.{pid}"}) for pid in (2, 3))
 LIMITS: dict[str, tuple[Sequence[GpuFacts], Facts, dict[int, float]]] = {
-    "the least of two layers, MPS read first": (C, facts(MPS | {"GPUWATCH_SHARE": "0.4"}), {0: 800.8}),
-    "the least of two layers, HAMi": (C, facts({"CUDA_DEVICE_MEMORY_LIMIT": "1g", "GPU_PORTION": "0.9"}), {0: 1024}),
-    "a layer below holds the sum": (C, facts(CUPY_ENV | MPS, script=CUPY_AND_TORCH), {0: 1024}),
+    "the least of two layers, MPS read first": (C, facts(MPS | {"GPUWATCH_SHARE": "0.4"}, mps=True), {0: 800.8}),
+    "the least of two layers, HAMi": (
+        *(C, facts({"CUDA_DEVICE_MEMORY_LIMIT": "1g", "GPU_PORTION": "0.9"}, libraries=HAMI)),
+        {0: 1024},
+    ),
+    "a layer below holds the sum": (C, facts(CUPY_ENV | MPS, script=CUPY_AND_TORCH, mps=True), {0: 1024}),
+    "a layer that is not known to be there": (C, facts(MPS | {"GPUWATCH_SHARE": "0.9"}), {0: 1801.8}),
+    "MPS alone, without its daemon": (C, facts(MPS), {}),
+    "HAMi alone, without its library": (C, facts({"CUDA_DEVICE_MEMORY_LIMIT": "1g"}), {}),
     "a server and its framework share an allocator": (
         *(C, facts({"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.9"}, *VLLM, libraries=TORCH)),
         {0: 800.8},
@@ -220,13 +221,23 @@ LIMITS: dict[str, tuple[Sequence[GpuFacts], Facts, dict[int, float]]] = {
     "JAX on the CPU beside PyTorch": (C, facts(JAX_HALF, libraries=JAX_ON_CPU), {}),
     "JAX on the GPU beside PyTorch": (C, facts(JAX_HALF, libraries=JAX_ON_CPU | JAX), {0: 1001}),
     "children with environments of their own": (C, facts(libraries=JAX, children=TWO_CHILDREN), {}),
-    "the looser of two branches": (
-        *(E, facts(script=BRANCHES.format(FRACTION_CALL, "0.1", "0.9"), libraries=TORCH)),
-        {0: 73728},
+    "either branch": (E, facts(script=BRANCHES.format(FRACTION_CALL, "0.1", "0.9"), libraries=TORCH), {}),
+    "a possible call that allows less": (E[:1], facts(TORCH_ENV, script=POSSIBLE.format("0.1")), {0: 24576}),
+    "a possible call that allows more": (E[:1], facts(TORCH_ENV, script=POSSIBLE.format("0.9")), {}),
+    "a possible call at run time": (E[:1], facts(TORCH_ENV, script=POSSIBLE.format("args.fraction")), {}),
+    "a possible call beside a sure one": (
+        *(E[:1], facts(script=POSSIBLE.format("0.1") + CALL.format("0.5"))),
+        {0: 40960},
     ),
-    "the looser of two branches, first": (
-        *(E, facts(script=BRANCHES.format(FRACTION_CALL, "0.9", "0.1"), libraries=TORCH)),
-        {0: 73728},
+    "a possible call beside another framework": (
+        C,
+        facts(CUPY_ENV, script="import cupy\n" + POSSIBLE.format("0.1")),
+        {},
+    ),
+    "a possible call below MPS": (C, facts(MPS, script=POSSIBLE.format("0.9"), mps=True), {0: 1024}),
+    "two sure calls, in whichever order they run": (
+        *(E[:1], facts(script=CALL.format("0.5") + CALL.format("0.1"))),
+        {0: 40960},
     ),
     # A call without a known number still takes the place of the environment.
     "a fraction at run time on GPU 0": (E, facts(TORCH_ENV, script=CALL.format("args.fraction, 0")), {1: 24576}),
@@ -249,12 +260,46 @@ def test_a_pool_without_a_limit_is_said_to_have_none() -> None:
     assert declared.hints == ()
 
 
-def test_what_may_not_have_run_takes_nothing_away_from_what_was_declared_for_sure() -> None:
-    script = "import torch\nif args.small:\n    torch.cuda.set_per_process_memory_fraction(0.1)\n"
-    declared = resolve(facts(TORCH_ENV, script=script, libraries=TORCH), E[:1])
-    assert limits(declared, E) == pytest.approx({0: 24576})
-    (call,) = [one for one in declared.declarations if one.line]
-    assert call.why == "it may not have run, and PYTORCH_CUDA_ALLOC_CONF allows more"
+def test_a_possible_limit_is_shown_with_its_condition_and_is_not_in_effect() -> None:
+    declared = resolve(facts(script=POSSIBLE.format("0.25"), libraries=TORCH), E[:1])
+    (one,) = [each for each in declared.declarations if each.line]
+    assert (one.confidence, one.condition) == (Confidence.POSSIBLE, "if `args.small`")
+    assert (one.effective, one.undecided, one.why) == (False, True, "not known to be in effect")
+    assert one.limits == {E[0].uuid: 20480 * MIB}
+    assert not is_conclusive(declared)
+
+
+def test_what_is_possible_takes_nothing_away_from_what_was_declared_for_sure() -> None:
+    declared = resolve(facts(TORCH_ENV, script=POSSIBLE.format("0.9"), libraries=TORCH), E[:1])
+    (sure,) = [one for one in declared.declarations if one.where == "environment"]
+    assert (sure.effective, sure.why) == (False, "set_per_process_memory_fraction may allow more")
+
+
+def test_a_variable_under_a_condition_is_possible() -> None:
+    source = 'import os\nif args.cap:\n    os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = ".5"\n'
+    declared = resolve(facts(script=source, libraries=JAX), C)
+    assert declared.limits == ()
+    assert [one.condition for one in declared.declarations if one.line] == ["if `args.cap`"]
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (Script(path="train.py", contents=read_script("import config"), modules=("config.py",)),
+         "nothing in train.py; config.py is not read"),
+        (Script(path="train.py", contents=read_script(CALL.format("0.5")), modules=("a.py", "b.py")),
+         "a.py, b.py are not read"),
+        (Script(path="t.py", contents=read_script("import a"), modules=("a.py", "b.py", "c.py", "d.py", "e.py")),
+         "nothing in t.py; a.py, b.py, c.py and 2 more are not read"),
+        (Script(path="train.py", contents=read_script("load_dotenv()")),
+         "the variables that load_dotenv() sets are not read"),
+    ],
+)  # fmt: skip
+def test_nothing_is_not_said_of_what_was_not_read(script: Script, words: str) -> None:
+    declared = resolve(Facts(pid=1, environ={}, libraries=TORCH, script=script), A)
+    assert (declared.incomplete, declared.words) == (True, words)
+    assert declared.knowledge is Knowledge.READ
+    assert not is_conclusive(declared)
 
 
 CONDITIONAL = 'import os\nif args.debug:\n    os.environ["{}"] = "{}"\n'

@@ -8,7 +8,7 @@ import pytest
 
 from gpuwatch.model import Basis, Kind, Margin
 from gpuwatch.units import GIB, MIB
-from tests.support.scanning import CERTAIN, CUPY, LIKELY, TF, TORCH, only, read
+from tests.support.scanning import CUPY, LIKELY, TF, TORCH, only, read
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Candidates
@@ -63,7 +63,7 @@ LOGICAL = {"framework": "tensorflow", "kind": Kind.CAP, "basis": Basis.BYTES, "c
         (
             TF + "for g in gpus:\n  tf.config.set_logical_device_configuration(g, "
             "(tf.config.LogicalDeviceConfiguration(memory_limit=M),))",
-            LOGICAL | {"value": None, "dynamic": True, "device": None, "confidence": CERTAIN},
+            LOGICAL | {"value": None, "dynamic": True, "device": None, "confidence": LIKELY},
         ),
         (
             TF + "tf.config.set_logical_device_configuration(gpus[i], [tf.config.LogicalDeviceConfiguration(512)])",
@@ -77,7 +77,7 @@ LOGICAL = {"framework": "tensorflow", "kind": Kind.CAP, "basis": Basis.BYTES, "c
         (TORCH + "torch.cuda.set_per_process_memory_fraction(0.5, torch.device('cuda:2'))", {"device": 2}),
         (TORCH + "torch.cuda.set_per_process_memory_fraction(0.5, device=torch.device('cuda', 2))", {"device": 2}),
         (TORCH + "d = torch.device('cuda:1')\ntorch.cuda.set_per_process_memory_fraction(0.5, d)", {"device": 1}),
-        (TORCH + "torch.cuda.set_per_process_memory_fraction(0.5, 'cuda')", {"device": 0, "confidence": CERTAIN}),
+        (TORCH + "torch.cuda.set_per_process_memory_fraction(0.5, 'cuda')", {"device": 0, "confidence": LIKELY}),
         (TORCH + "torch.cuda.set_per_process_memory_fraction(0.5, rank)", {"device": None, "confidence": LIKELY}),
         (TORCH + "torch.cuda.set_per_process_memory_fraction(0.5, 'cpu')", {"device": None, "confidence": LIKELY}),
         (TORCH + "torch.cuda.set_per_process_memory_fraction(0.5, 900)", {"device": None, "confidence": LIKELY}),
@@ -212,8 +212,8 @@ def test_a_variable_of_two_loops_over_the_same_gpus_means_each_of_them() -> None
         TF,
     )
     assert [(candidate.device, candidate.confidence) for candidate in found.candidates] == [
-        (None, CERTAIN),
-        (None, CERTAIN),
+        (None, LIKELY),
+        (None, LIKELY),
     ]
 
 

@@ -14,13 +14,13 @@ from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.history import GPU_GONE, SLOT, SLOTS, History, HistoryView, Idle, Trend, estimate_trend
 from gpuwatch.model import Gpu, Health, Memory, Presence, Process, Reading, Reason, Snapshot, Xid, known
 from tests.support.alerting import Bench, only
-from tests.support.builders import EPOCH, GIB, at, gpu, holding, memory, process, snapshot, uid
+from tests.support.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
 from tests.support.histories import KEY, machine, watched
 
 
 def test_unknown_keys_have_nothing() -> None:
     view = HistoryView()
-    assert view.utilization("x") == view.memory("x") == (None,) * SLOTS
+    assert view.utilization("x") == (None,) * SLOTS
     assert view.idle("x", 1, 1) is None
     assert view.growth("x", 1, 1) is None
 
@@ -49,12 +49,11 @@ def test_jitter_around_the_second_leaves_no_gap() -> None:
     assert view.utilization(KEY)[-4:] == (9, 9, 9, 9)
 
 
-def test_samples_within_a_second_give_their_mean_and_the_peak_of_memory() -> None:
+def test_samples_within_a_second_give_their_mean() -> None:
     history = History()
     for moment, value in ((0.0, 10), (0.25, 20), (0.5, 60), (0.75, 30)):
-        view = watched(history, machine(utilization=value, memory=memory(value)), moment)
+        view = watched(history, machine(utilization=value), moment)
     assert view.utilization(KEY)[-1] == pytest.approx(30.0)
-    assert view.memory(KEY)[-1] == 60 * GIB
 
 
 def test_a_suspend_is_a_gap_as_long_as_it_took() -> None:
@@ -65,7 +64,6 @@ def test_a_suspend_is_a_gap_as_long_as_it_took() -> None:
     for second in range(10, 13):
         view = history.add(at(machine(utilization=60), second), 5000.0 + second, before + 20.0)
     assert view.utilization(KEY)[-32:] == (*(40,) * 11, *(None,) * 18, 60, 60, 60)
-    assert view.memory(KEY)[-5:-3] == (None, None)
     assert view.watched == 12.0
     view = history.add(at(machine(utilization=60), 13), 5013.0, before + 9 * 3600.0)
     assert view.utilization(KEY) == (*(None,) * 59, 60)
@@ -94,10 +92,9 @@ def test_a_silent_gpu_becomes_a_gap_after_two_intervals() -> None:
 def test_a_reason_is_a_gap_and_never_zero(reason: Reason) -> None:
     history = History()
     watched(history, machine(utilization=40), 0)
-    watched(history, machine(utilization=reason, memory=Memory(used=reason)), 1)
+    watched(history, machine(utilization=reason), 1)
     view = watched(history, machine(utilization=40), 2)
     assert view.utilization(KEY)[-3:] == (40, None, 40)
-    assert view.memory(KEY)[-3:] == (0, None, 0)
 
 
 def test_a_reading_taken_back_under_the_same_stamp_is_a_gap_from_then_on() -> None:
@@ -294,16 +291,10 @@ def test_a_gpu_is_forgotten_ten_minutes_after_it_left_every_list() -> None:
 def test_a_view_never_changes_again() -> None:
     history = History()
     view = watched(history, machine(holding(7, 1, sm=0), utilization=10), 0)
-    before = (view.utilization(KEY), view.memory(KEY), view.idle(KEY, 7, 7), view.growth(KEY, 7, 7), view.watched)
+    before = (view.utilization(KEY), view.idle(KEY, 7, 7), view.growth(KEY, 7, 7), view.watched)
     for second in range(1, 100):
         watched(history, machine(holding(7, second, sm=0), utilization=second), second)
-    assert (
-        view.utilization(KEY),
-        view.memory(KEY),
-        view.idle(KEY, 7, 7),
-        view.growth(KEY, 7, 7),
-        view.watched,
-    ) == before
+    assert (view.utilization(KEY), view.idle(KEY, 7, 7), view.growth(KEY, 7, 7), view.watched) == before
 
 
 def test_the_view_says_for_how_long_we_watch() -> None:

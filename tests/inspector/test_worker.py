@@ -21,9 +21,11 @@ from gpuwatch.inspector import INSPECTOR
 from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model import Declared, Knowledge
 from tests import CHECKOUT
+from tests.sampler.test_many_threads import many_threads
 from tests.support import uncovered
 from tests.support.sampling import PATIENCE
 from tests.support.sharer import sharing
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow  # real processes
 
@@ -91,13 +93,18 @@ def hear(child: Reader) -> Answer:
 
 
 def ask(child: Reader, pid: int, *, start: int = -1, **told: Any) -> Declared:
-    """Ask about a process, of this start time, and give what is said of it."""
+    """Ask about a process, of this start time, and give what it declared."""
+    return ask_all(child, pid, start=start, **told).declared
+
+
+def ask_all(child: Reader, pid: int, *, start: int = -1, **told: Any) -> Answer:
+    """Ask about a process, of this start time, and give the answer."""
     first = procfs.read_stat(pid).start_ticks if start < 0 else start
     question = Question(pid=pid, start=first, **told)
     tell(child, msgspec.json.encode(question) + b"\n")
     answer = hear(child)
     assert (answer.pid, answer.start) == (pid, first)
-    return answer.declared
+    return answer
 
 
 def test_an_environment_becomes_a_limit(reader: Reader) -> None:
@@ -107,6 +114,18 @@ def test_an_environment_becomes_a_limit(reader: Reader) -> None:
             assert declared.knowledge is Knowledge.READ
             (limit,) = declared.limits
             assert (limit.gpu, limit.bytes) == ("GPU-bbbb", round(0.3 * 80 * GIB))
+
+
+def test_it_is_said_that_the_process_has_ended(reader: Reader) -> None:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        assert not ask_all(reader, process.pid, cards=CARDS).ended
+        process.kill()
+        wait_for(lambda: procfs.read_stat(process.pid).state == "Z")
+        assert ask_all(reader, process.pid).ended
+        start = procfs.read_stat(process.pid).start_ticks
+    assert ask_all(reader, process.pid, start=start).ended
+    with many_threads(2) as pid:  # its first one has ended
+        assert ask_all(reader, pid).ended
 
 
 def test_a_script_becomes_a_limit(reader: Reader, tmp_path: Path) -> None:

@@ -28,40 +28,43 @@ END = """
 import json, os, signal, sys, time
 from pathlib import Path
 from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.session import Phase, Session, call_now
+from gpuwatch.kill.group import KillState, ProcessGroup
+from gpuwatch.kill.pinned import KillTarget, Pinner
 from gpuwatch.kill.policy import Policy
-from gpuwatch.kill.target import Killer, Target
-from gpuwatch.model import Snapshot
+from gpuwatch.model import Process, Snapshot
 
-me, folder, proc, pid, start_ticks, uid = json.loads(sys.argv[1])
+me, folder, proc, pid, start, uid = json.loads(sys.argv[1])
 if os.geteuid() == 0:
     os.setgroups([])
     os.setresgid(me, me, me)
     os.setresuid(me, me, me)
-killer = Killer(Policy.of_this_process(read_only=False), Audit(Path(folder)), proc=Path(proc))
-session = Session(killer, Target(pid, start_ticks, uid, "python train.py"), Snapshot(), submit=call_now)
-session.tick()
-if session.phase is Phase.ASKING:
-    weaker = next(iter(session.warnings), "")
-    session.send(signal.SIGTERM)
-    while session.outcome is None:
-        session.tick()
+pinner = Pinner(Policy.of_this_process(read_only=False), Audit(Path(folder)), proc=Path(proc))
+target = KillTarget(Process(pid=pid, start=start, uid=uid, command="python train.py"))
+group = ProcessGroup(pinner, target, Snapshot())
+group.tick()
+if group.state is KillState.ASKING:
+    group.send(signal.SIGTERM)
+    while group.outcome is None:
+        group.tick()
         time.sleep(0.01)
-    session.abandon()
-    answer = {"end": session.outcome.end, "weaker": weaker}
+    group.abandon()
+    answer = {"end": group.outcome.end}
 else:
+    pinner.audit.flush()
     reason = json.loads((Path(folder) / "actions.jsonl").read_text().splitlines()[-1])["result"]
-    answer = {"refused": reason, "sentence": session.message}
+    answer = {"refused": reason, "sentence": group.message}
+pinner.audit.flush()
 print(json.dumps({**answer, "uids": os.getresuid()}))
 """
 
 REUSE = """
-import errno, json, os, signal, sys, time
+import json, os, signal, sys
 from pathlib import Path
 from gpuwatch import procfs
 from gpuwatch.kill.audit import Audit
+from gpuwatch.kill.pinned import KillTarget, PinnedProcess, Pinner
 from gpuwatch.kill.policy import Policy
-from gpuwatch.kill.target import Killer, Pinned, Target
+from gpuwatch.model import Process
 
 def spawn():
     pid = os.fork()
@@ -76,14 +79,11 @@ def end(pid):
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
-def no_handle(pid):
-    raise OSError(errno.ENOSYS, "Function not implemented")
-
-def again(pid, start_ticks):
+def again(pid, start):
     for _ in range(1000):
         Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
         child = spawn()
-        if child == pid and procfs.read_stat(child).start_ticks != start_ticks:
+        if child == pid and procfs.read_stat(child).start_ticks != start:
             return child
         end(child)
     raise SystemExit("the PID did not come again")
@@ -94,23 +94,20 @@ Path(dev).mkdir()
 Path(dev, "nvidia0").touch()
 ready = os.pipe()
 policy = Policy(os.getuid(), os.geteuid(), 2**22 + 1, allow_root=True)
-answer = {}
-for name, seam in ("handle", {}), ("weaker", {"open_pidfd": no_handle}):
-    killer = Killer(policy, Audit(Path(folder)), dev=dev, **seam)
-    first = spawn()
-    shown = Target(first, procfs.read_stat(first).start_ticks, os.getuid(), "python")
-    before = killer.pin(shown)
-    assert isinstance(before, Pinned), before.sentence
-    end(first)
-    second = again(first, shown.start_ticks)
-    after = killer.pin(shown)
-    before.record("intent", signal="SIGKILL")
-    sent = before.send(signal.SIGKILL)
-    before.close()
-    alive = os.waitpid(second, os.WNOHANG) == (0, 0)
-    end(second)
-    answer[name] = {"same": first == second, "pin": after.reason, "sent": sent.end, "alive": alive}
-print(json.dumps(answer))
+pinner = Pinner(policy, Audit(Path(folder)), dev=dev)
+first = spawn()
+start = procfs.read_stat(first).start_ticks
+shown = KillTarget(Process(pid=first, start=start, uid=os.getuid(), command="python"))
+before = pinner.pin(shown)
+assert isinstance(before, PinnedProcess), before.sentence
+end(first)
+second = again(first, start)
+after = pinner.pin(shown)
+sent = before.send(signal.SIGKILL)
+before.close()
+alive = os.waitpid(second, os.WNOHANG) == (0, 0)
+end(second)
+print(json.dumps({"same": first == second, "pin": after.reason.word, "sent": sent.end, "alive": alive}))
 """
 
 
@@ -142,11 +139,11 @@ def end(folder: str, holder: GpuHolder, *, uid: int | None = None, proc: Path = 
 def test_a_person_ends_a_training_of_their_own(folder: str) -> None:
     with GpuHolder() as training:
         answer = end(folder, training)
-        assert (answer.get("end"), answer.get("weaker")) == ("exited", ""), answer
+        assert answer.get("end") == "exited", answer
         assert not training.alive()
     record = Path(folder, "actions.jsonl")
     assert record.stat().st_uid == ME
-    assert [json.loads(line)["event"] for line in record.read_text().splitlines()] == ["intent", "outcome"]
+    assert [json.loads(line)["event"] for line in record.read_text().splitlines()] == ["outcome"]
 
 
 @pytest.mark.parametrize("uid", [SOMEBODY_ELSE, 0])
@@ -163,7 +160,7 @@ def test_files_that_a_person_cannot_read_are_no_evidence(folder: str, tmp_path: 
         for name in ("stat", "status", "task"):
             (Path(proc) / str(training.pid) / name).symlink_to(f"/proc/{training.pid}/{name}")
         (Path(proc) / str(training.pid) / "fd").mkdir(mode=0)
-        assert end(folder, training, proc=Path(proc))["refused"] == "open files unreadable"
+        assert end(folder, training, proc=Path(proc))["refused"] == "files unreadable"
         assert training.alive()
 
 
@@ -175,5 +172,4 @@ def test_a_pid_that_was_used_again_is_not_signalled(tmp_path: Path) -> None:
         reason = error.strerror if isinstance(error, OSError) else error.stderr.decode().strip()
         unavailable(f"no PID namespace can be made here: {reason or errno.errorcode[errno.EPERM]}")
     answer = answer_of([*enter, sys.executable, "-c", REUSE, str(tmp_path)])
-    expected = {"same": True, "pin": "process changed", "sent": "gone", "alive": True}
-    assert answer == {"handle": expected, "weaker": expected}
+    assert answer == {"same": True, "pin": "changed", "sent": "gone", "alive": True}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.commands.kill import DialogConsole, Interrupted, KillCommand, SignalGuard
+from gpuwatch.commands.kill import DialogConsole, Interrupted, KillCommand, catch_signals
 from tests.commands.test_cmd_kill_told import Shown
 from tests.support.gpuholder import GpuHolder
-from tests.support.killing import a_killer, on_record
+from tests.support.killing import a_pinner, outcomes
 from tests.ui.test_end_dialog import held_by
 
 pytestmark = pytest.mark.slow
@@ -60,14 +59,14 @@ def test_the_record_of_a_signal_survives_ctrl_c_at_any_moment_after_it(
 ) -> None:
     with GpuHolder(deaf=True) as training:
         for moment in MOMENTS:
-            killer, guard, shown = a_killer(tmp_path / str(moment)), SignalGuard(), Shown(held_by(training))
-            ends = KillCommand(shown, killer, DialogConsole(), guard, signal.SIGTERM, ask=False, clock=shown.clock)
-            with guard.open(), interrupted(moment) as interrupt, pytest.raises(Interrupted) as told:
-                ends.run([training.pid])
+            pinner, shown = a_pinner(tmp_path / str(moment)), Shown(held_by(training))
+            with catch_signals() as check:
+                ends = KillCommand(shown, pinner, DialogConsole(), check, signal.SIGTERM, ask=False, clock=shown.clock)
+                with interrupted(moment) as interrupt, pytest.raises(Interrupted) as told:
+                    ends.run([training.pid])
             assert interrupt.sent
             assert told.value.number == signal.SIGINT
-            lines = [(line["event"], line.get("signal") or line["result"]) for line in on_record(killer)]
-            assert lines == [("intent", "SIGTERM"), ("outcome", "running")], f"moment {moment}"
+            assert outcomes(pinner) == [(["SIGTERM"], "running")], f"moment {moment}"
             said = capsys.readouterr().err
             assert f"PID {training.pid} was signalled, and is left as it is\n" in said, f"moment {moment}"
             assert "broken off: nothing more is sent\n" in said
@@ -86,12 +85,11 @@ class Slow(Shown):
 
 def test_ctrl_c_is_heard_before_the_first_snapshot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with GpuHolder() as training:
-        shown, guard = Slow(held_by(training)), SignalGuard()
-        ends = KillCommand(
-            shown, a_killer(tmp_path), DialogConsole(), guard, signal.SIGTERM, ask=False, clock=time.monotonic
-        )
-        with guard.open(), pytest.raises(Interrupted):
-            ends.run([training.pid])
+        shown = Slow(held_by(training))
+        with catch_signals() as check, pytest.raises(Interrupted):
+            KillCommand(shown, a_pinner(tmp_path), DialogConsole(), check, signal.SIGTERM, ask=False).run(
+                [training.pid]
+            )
         assert shown.waited < 1.0, "a driver that does not answer would hold Ctrl-C up for so long"
         assert training.alive()
     assert capsys.readouterr().err == "gpuwatch: broken off: nothing more is sent\n"

@@ -21,7 +21,7 @@ from tests.support import builders
 from tests.support.dashboards import frame, text
 from tests.support.dashboards import running as dashboard
 from tests.support.gpuholder import ME, ROOT, GpuHolder, unavailable
-from tests.support.killing import a_killer, on_record
+from tests.support.killing import a_pinner, on_record
 from tests.support.screens import until
 from tests.support.uncovered import environment
 
@@ -130,7 +130,7 @@ def test_a_number_that_may_be_anothers_is_nobodys_for_sure_and_is_not_ended(
     assert seen.killed == 1
     assert f"PID {seen.pid} is not ended: gpuwatch runs in a container with PIDs of its own" in seen.said
     lines = [json.loads(line) for file in own_home.rglob("actions.jsonl") for line in file.read_text().splitlines()]
-    assert [(line["event"], line["result"]) for line in lines] == [("refused", Refusal.OTHER_NAMESPACE.value)]
+    assert [(line["event"], line["result"]) for line in lines] == [("refused", Refusal.OTHER_NAMESPACE.word)]
 
 
 def test_where_the_driver_is_known_to_list_by_our_numbers_all_is_as_on_the_host(driver: Driver) -> None:
@@ -166,7 +166,7 @@ async def test_the_dashboard_shows_an_owner_that_is_not_sure_and_refuses_to_end_
             training.pid, "you?", start=training.start_ticks, uid=None, presence=Presence.UNSURE, command="python t.py"
         )
         seen = builders.snapshot([builders.gpu(0, holdings=held)], [unsure], viewer=ME, confined=True)
-        killer = a_killer(tmp_path)
+        killer = a_pinner(tmp_path)
         async with dashboard(frame(seen), (160, 50), helpers=Helpers(killer=lambda: killer)) as (app, pilot):
             assert "▎you? " in text(app)
             assert "perhaps python t.py" in text(app)
@@ -178,4 +178,4 @@ async def test_the_dashboard_shows_an_owner_that_is_not_sure_and_refuses_to_end_
             await pilot.press("escape", "m")
             await until(pilot, lambda: "▎you? " not in text(app))
         assert training.alive()
-        assert [line["result"] for line in on_record(killer)] == [Refusal.OTHER_NAMESPACE.value]
+        assert [line["result"] for line in on_record(killer)] == [Refusal.OTHER_NAMESPACE.word]

@@ -33,10 +33,10 @@ import ctypes, json, os, random, signal, sys, time
 from pathlib import Path
 from gpuwatch import procfs
 from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.session import Phase, Session, call_now
+from gpuwatch.kill.group import ProcessGroup
+from gpuwatch.kill.pinned import KillTarget, Pinner
 from gpuwatch.kill.policy import Policy
-from gpuwatch.kill.target import Killer, Target
-from gpuwatch.model import Snapshot
+from gpuwatch.model import Process, Snapshot
 
 spec = json.loads(sys.argv[1])
 folder, uids = spec["folder"], spec["uids"]
@@ -125,7 +125,7 @@ def seen():
             except (OSError, ValueError):
                 continue
             if stat.comm[:1] == b"c" and stat.comm[1:2].isdigit():
-                found.append(Target(int(name), stat.start_ticks, uid, stat.comm.decode()))
+                found.append(Process(pid=int(name), start=stat.start_ticks, uid=uid, command=stat.comm.decode()))
     return found
 
 def heard(serial):
@@ -135,7 +135,7 @@ def heard(serial):
         return []
 
 policy = Policy(spec["me"], spec["me"], 2**22 + 1, allow_root=True)
-killer = Killer(policy, Audit(Path(folder, "state")), describe=comm, dev=folder + "/dev")
+pinner = Pinner(policy, Audit(Path(folder, "state")), describe=comm, dev=folder + "/dev")
 nursery = os.fork()
 if not nursery:
     nurse()
@@ -143,22 +143,22 @@ chosen, refused, tries, lone, began = [], {}, 0, 0, time.monotonic()
 while len(chosen) < spec["end"] and time.monotonic() < began + 240:
     shown = seen()
     time.sleep(dice.choice([0, 0.02, 0.1, 0.3]))
-    for target in dice.sample(shown, min(12, len(shown))):
+    for process in dice.sample(shown, min(12, len(shown))):
         tries += 1
-        session = Session(killer, target, Snapshot(), submit=call_now, whole_run=dice.random() < 0.5)
-        session.tick()
-        if session.over:
-            last = json.loads(killer.audit.path.read_text().splitlines()[-1])["result"]
+        group = ProcessGroup(pinner, KillTarget(process), Snapshot(), whole_run=dice.random() < 0.5)
+        group.tick()
+        if group.over:
+            pinner.audit.flush()
+            last = json.loads(pinner.audit.path.read_text().splitlines()[-1])["result"]
             refused[last] = refused.get(last, 0) + 1
             continue
-        run = session.pinned_run
-        names = [one.pinned.target.command[1:] for one in run.members] if run else [target.command[1:]]
+        names = [one.process.command[1:] for one in group.targets]
         time.sleep(dice.choice([0, 0.005, 0.05]))
-        session.send(dice.choice([signal.SIGINT, signal.SIGTERM]))
-        while session.phase not in (Phase.FREEING, Phase.OVER):
+        group.send(dice.choice([signal.SIGINT, signal.SIGTERM]))
+        while not group.exited and not group.over:
             time.sleep(0.001)
-            session.tick()
-        session.abandon()
+            group.tick()
+        group.abandon()
         chosen += names
         lone += len(names) == 1
 Path(folder, "stop").touch()

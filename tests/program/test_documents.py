@@ -12,7 +12,7 @@ import pytest
 from gpuwatch import cli, config, model
 from gpuwatch.cli import COMMANDS
 from gpuwatch.commands.docs import FOLDER, PAGES, summary
-from gpuwatch.commands.report import report_lines
+from gpuwatch.commands.report_formats import report_lines
 from gpuwatch.history import Use
 from gpuwatch.recorder.usage import EventCounts, UsageLine, UsageReport
 from gpuwatch.ui.bindings import KEYS

@@ -231,8 +231,9 @@ def test_a_call_in_the_background_fails_and_a_later_one_is_made(full: threading.
 
 
 def test_an_action_that_cannot_be_recorded_says_why(tmp_path: Path, full: threading.Event) -> None:
-    audit = Audit(tmp_path, seconds=PATIENCE)
-    assert audit.problem() == audit.append("intent", {}) == f"cannot record actions in {audit.path}: {NO_MORE}"
+    audit = Audit(tmp_path)
+    audit.append("outcome", {})
+    assert audit.problem() == audit.flush() == f"cannot record actions in {audit.path}: {NO_MORE}"
     full.set()
     assert audit.problem() is None
 

@@ -8,15 +8,21 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Alert
-from gpuwatch.history import History
+from gpuwatch.history import History, HistoryView
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recorder.recording import IdleTime
 from gpuwatch.recorder.replay import SPEEDS, Playback, Replay, events_until
+from gpuwatch.timeline import Key, Metric
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, snapshot
 from tests.support.recording import alert, ended
 from tests.support.replaying import MemoryRecording, Player, machine, seconds
 from tests.support.watches import Reader, full
 from tests.support.watches import ended as has_ended
+
+
+def used(view: HistoryView, until: float, seconds: int = 60) -> list[float | None]:
+    """Used memory of each second before a time."""
+    return view.timeline.read(Key(gpu(0).key, "", Metric.USED), until, seconds, seconds)
 
 
 def test_it_begins_at_the_start_and_plays_in_real_time() -> None:
@@ -56,7 +62,7 @@ def test_what_a_fast_replay_does_not_show_is_in_the_history_all_the_same() -> No
     player.replay.set_speed(120.0)
     assert player.next(100 / 120) == 100
     player.replay._history.add(machine(100), EPOCH + 100)  # as the monitor does
-    assert player.replay._history.view.memory(gpu(0).key) == expected.memory(gpu(0).key)
+    assert used(player.replay._history.view, EPOCH + 101) == used(expected, EPOCH + 101)
 
 
 def test_steps_pause_and_go_to_the_snapshot_before_or_after() -> None:
@@ -188,7 +194,7 @@ def test_after_a_move_the_last_minute_is_in_the_history_and_times_are_those_of_t
     assert (first.received, second.received) == (EPOCH + 30, EPOCH + 500)
     assert second.restarts == first.restarts + 1 > 1
     assert second.history.utilization(gpu(0).key) == (50,) * 60
-    assert first.history.memory(gpu(0).key)[-31:] == tuple(second * GIB for second in range(31))
+    assert used(first.history, EPOCH + 31, 31) == [second * GIB for second in range(31)]
 
 
 def test_an_alert_that_held_before_holds_after_a_move_and_ends_by_the_samples() -> None:

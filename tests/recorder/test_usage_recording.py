@@ -128,6 +128,14 @@ def test_who_cannot_be_seen_is_named_as_such(record: Record, folder: Path) -> No
     assert (run.name, run.user, run.uid) == ("?", "?", None)
 
 
+def test_one_that_had_ended_before_and_is_known_is_charged_to_its_user(record: Record, folder: Path) -> None:
+    one = record()
+    feed(one, Frames(), machine(process(1, presence=Presence.GONE, state="")), 3)
+    one.close()
+    assert [(line.name, line.use.held) for line in lines(folder)] == [("ada", 2.0)]
+    assert [(line.name, line.use.held) for line in lines(folder, "job")] == [("train.py", 2.0)]
+
+
 def test_one_that_has_ended_stays_its_owners(record: Record, folder: Path) -> None:
     frames, one = Frames(), record()
     feed(one, frames, machine(process(1)), 3)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.kill.target import shown_command
+from gpuwatch.kill.pinned import shown_command
 from gpuwatch.model import Knowledge, Presence, Snapshot
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.sampler.test_owners import tree

@@ -90,8 +90,9 @@ def sms(window: UtilizationWindow, *pids: int) -> list[float | Reason]:
         ([sample(1, 900_000, 16), sample(2, 100_000, 70)], [16, 70, 0]),
         # Several are averaged over the sample periods of all; without a sample in one of them it used nothing in it.
         ([sample(1, 300_000, 90), sample(1, 100_000, 30), sample(2, 200_000, 9)], [40, 3, 0]),
-        # Of two that ran one after the other each figure is of another period: together they had all of the GPU.
-        ([sample(1, 600_000, 100), sample(2, 100_000, 100)], [50, 50, 0]),
+        # Each is NVML's, though rounded ones, and those of different periods, add up to more than 100.
+        ([sample(1, 600_000, 98), sample(2, 600_000, 6)], [98, 6, 0]),
+        ([sample(1, 600_000, 100), sample(2, 100_000, 100)], [100, 100, 0]),
         # Some drivers also give what is older than the window; the process ran nothing since.
         ([sample(1, 1_300_000)], [0, 0, 0]),
     ],
@@ -107,14 +108,11 @@ def test_figures_of_two_windows_are_not_shown_together() -> None:
     assert sms(seen([sample(2, -900_000, 100)], {1, 2}, window, later), 1, 2) == [0, 100]
 
 
-PERIODS = st.lists(
-    st.dictionaries(st.integers(1, 5), st.integers(0, 100), min_size=1).filter(lambda used: sum(used.values()) <= 100),
-    max_size=8,
-)
+PERIODS = st.lists(st.dictionaries(st.integers(1, 5), st.integers(0, 100), min_size=1), max_size=8)
 
 
 @given(PERIODS, st.booleans())
-def test_together_processes_use_no_more_than_the_gpu(periods: list[dict[int, int]], newest_alone: bool) -> None:
+def test_a_process_has_the_mean_of_its_own_samples(periods: list[dict[int, int]], newest_alone: bool) -> None:
     """However the driver gives it: each sample period, or of each process only the newest sample."""
     samples = [
         sample(pid, 1_200_000 - 166_000 * place, sm, decoder=sm)
@@ -126,13 +124,13 @@ def test_together_processes_use_no_more_than_the_gpu(periods: list[dict[int, int
     window = seen(samples, {1, 2, 3, 4, 5})
     figures = [[float(figure) for figure in window.of(pid)] for pid in range(1, 6)]
     assert all(0 <= figure <= 100 for one in figures for figure in one)
-    assert all(sum(column) <= 100 + 1e-9 for column in zip(*figures, strict=True))
     given_to = {one.pid for one in samples if one.sm}
     assert {pid for pid, one in enumerate(figures, 1) if one[0] > 0} == given_to, "who ran is never shown as idle"
     several = len(samples) > len({one.pid for one in samples})
+    newest = {one.pid: one.sm for one in reversed(samples)}
     for pid, one in enumerate(figures, 1):
-        if several:
-            assert abs(one[0] - sum(used.get(pid, 0) for used in periods) / len(periods)) < 1e-9
+        mean = sum(used.get(pid, 0) for used in periods) / len(periods) if several else newest.get(pid, 0)
+        assert abs(one[0] - mean) < 1e-9
 
 
 def test_what_cannot_be_true_is_no_sample() -> None:

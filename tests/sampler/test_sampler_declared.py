@@ -25,6 +25,7 @@ from gpuwatch.model import (
     Reading,
     Reason,
     Snapshot,
+    Surroundings,
 )
 from gpuwatch.sampler.declarations import AGAIN, Declarations
 from tests.driver import GIB, Driver, Proc
@@ -206,6 +207,22 @@ def test_of_a_title_that_changes_at_every_step_only_the_first_change_is_followed
     bench.now = AGAIN + 1.0
     bench.see(msgspec.structs.replace(ADA, name="step 100"))
     assert bench.asked() == [7]
+
+
+def test_what_was_read_while_it_ran_stays_when_its_first_thread_has_ended() -> None:
+    """A zombie, one that is stuck in the kernel while it ends, and one of which other threads go on."""
+    bench = Bench()
+    bench.see(ADA)
+    around = Surroundings(unit="train.service")
+    bench.client.answers.append(Answer(pid=7, start=1, declared=Declared(words="read"), surroundings=around))
+    bench.see(ADA)
+    dead = msgspec.structs.replace(ADA, state="zombie", ppid=1)
+    bench.see(dead)
+    assert bench.asked() == [7, 7]
+    unread = Declared(knowledge=Knowledge.UNREADABLE, words="it has ended")
+    bench.client.answers.append(Answer(pid=7, start=1, declared=unread, surroundings=Surroundings(), ended=True))
+    (shown,) = bench.declarations.annotate([dead], (GPU,), 1)
+    assert (shown.declared, shown.surroundings) == (Declared(words="read"), around)
 
 
 def test_processes_that_have_ended_are_forgotten_with_their_answers() -> None:

@@ -27,7 +27,6 @@ from gpuwatch.sampler.unlisted import (
     OpenFileSearch,
     UnlistedFilter,
     candidates,
-    is_monitor,
     parse_device_files,
 )
 from tests import CHECKOUT
@@ -388,12 +387,12 @@ def test_gpuwatch_itself_is_not_told(pid: int, command: str) -> None:
         ("dcgm-exporter", "/usr/bin/dcgm-exporter"),
         ("nvidia_gpu_exporter", "nvidia_gpu_exporter"),
         ("Xorg", "/usr/lib/xorg/Xorg :0"),
+        ("python3", "/usr/bin/python3 /usr/local/bin/gpuwatch watch"),
         ("python3", "/usr/bin/python3 /usr/bin/gpustat -i"),
     ],
 )
 def test_what_only_asks_the_driver_is_not_told(name: str, command: str) -> None:
     process = person(5, name=name, command=command)
-    assert is_monitor(process)
     assert told([cuda(5, 0, context=False)], [process]) == ()
     assert len(told([cuda(5, 0)], [process])) == 1
     assert not told([cuda(5, 0, context=False)], [person(5)])[0].context

@@ -25,7 +25,7 @@ Running = tuple[GpuwatchApp, Pilot[int]]
 
 
 class Clockwork:
-    """Stands in for the watch thread: remembers what it was asked."""
+    """Stands in for the monitor: remembers what it was asked."""
 
     def __init__(self, newest: Frame | None = None) -> None:
         self.newest = newest

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from gpuwatch.declared.facts import Facts, Ranks, ScriptContents, format_path
-from gpuwatch.inspector.reader import Sources
+from gpuwatch.declared.facts import Facts, ScriptContents, Variables, format_path
 
 SOURCE = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.5)\n"
 
 
-def seen(sources: Sources, ranks: Ranks = None) -> tuple[ScriptContents, ...]:
+def seen(name: str, source: bytes, variables: Variables = None) -> ScriptContents:
     """A scan that shows what it was given."""
-    return tuple(
-        ScriptContents(error=f"{name}: {source.decode()}", imports=("theano",) if b"import theano" in source else ())
-        for name, source in sources
-    )
+    imports = ("theano",) if b"import theano" in source else ()
+    return ScriptContents(error=f"{name}: {source.decode()}", imports=imports)
 
 
 def script_of(facts: Facts) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What the tests of ending a process share: a person, a record, and the row that they chose."""
+"""What the tests of ending processes share: a pinner, its audit file, and groups that are driven by hand."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.outcome import Outcome, Refusal, Refused
+from gpuwatch.kill.group import KillState, ProcessGroup
+from gpuwatch.kill.outcome import Refusal, Refused
+from gpuwatch.kill.pinned import KillTarget, PinnedProcess, Pinner
 from gpuwatch.kill.policy import Policy
-from gpuwatch.kill.session import Phase, PinnedProcess, Session, call_now
-from gpuwatch.kill.target import Killer, Pinned, Target
-from gpuwatch.model import Snapshot
+from gpuwatch.model import Process, Snapshot
 from tests.support.gpuholder import ME, GpuHolder
 
 NO_PROCESS = 2**22 + 1
@@ -35,73 +35,86 @@ class Clock:
         return self.now
 
 
-def a_killer(folder: Path, policy: Policy = POLICY, **seams: Any) -> Killer:
-    """The program as this person runs it, with its record in `folder`."""
-    return Killer(policy, Audit(folder), **seams)
+def a_pinner(folder: Path, policy: Policy = POLICY, **seams: Any) -> Pinner:
+    """The program as this person runs it, with its audit file in `folder`."""
+    return Pinner(policy, Audit(folder), **seams)
 
 
-def target_of(holder: GpuHolder, **changes: Any) -> Target:
-    """The row of a holder on screen."""
-    shown = Target(holder.pid, holder.start_ticks, holder.uid, holder.command, ("GPU-4",), 12 << 30)
-    return replace(shown, **changes)
+def a_target(
+    pid: int, start: int, uid: int | None = ME, command: str = "", program: str = "", **more: Any
+) -> KillTarget:
+    """A process as a row of the screen has it."""
+    return KillTarget(Process(pid=pid, start=start, uid=uid, command=command, program=program), **more)
 
 
-def pinned(killer: Killer, target: Target) -> Pinned:
+def target_of(holder: GpuHolder, **changes: Any) -> KillTarget:
+    """The row of a holder on screen; `changes` are of its process."""
+    shown = a_target(holder.pid, holder.start_ticks, holder.uid, holder.command, gpus=("GPU-4",), held=12 << 30)
+    return replace(shown, process=replace(shown.process, **changes))
+
+
+def pinned(pinner: Pinner, target: KillTarget) -> PinnedProcess:
     """Pin what must not be refused."""
-    result = killer.pin(target)
-    assert isinstance(result, Pinned), result.sentence
+    result = pinner.pin(target)
+    assert isinstance(result, PinnedProcess), result.sentence
     return result
 
 
-def refused(killer: Killer, target: Target) -> Refused:
+def refused(pinner: Pinner, target: KillTarget) -> Refused:
     """Try what must be refused, and see that it is on record."""
-    result = killer.pin(target)
-    if isinstance(result, Pinned):
+    result = pinner.pin(target)
+    if isinstance(result, PinnedProcess):
         result.close()
         raise AssertionError(f"PID {target.pid} was not refused")
-    last = on_record(killer)[-1]
-    assert (last["event"], last["pid"], last["result"]) == ("refused", target.pid, result.reason.value)
+    last = on_record(pinner)[-1]
+    assert (last["event"], last["pid"], last["result"]) == ("refused", target.pid, result.reason.word)
     return result
 
 
-def reason(killer: Killer, target: Target) -> Refusal:
+def reason(pinner: Pinner, target: KillTarget) -> Refusal:
     """Why a target is refused."""
-    return refused(killer, target).reason
-
-
-def sent(process: PinnedProcess, sig: signal.Signals) -> Outcome | None:
-    """Signal a process, with its line of intent; None when it was sent."""
-    process.record("intent", signal=sig.name)
-    return process.send(sig)
+    return refused(pinner, target).reason
 
 
 def asking(
-    killer: Killer,
-    target: Target,
+    pinner: Pinner,
+    target: KillTarget,
     snapshot: Snapshot | None = None,
     *,
     whole_run: bool = False,
     clock: Callable[[], float] = time.monotonic,
-) -> Session:
-    """A session that makes its calls at once and has come to the question."""
-    session = Session(killer, target, snapshot or Snapshot(), submit=call_now, whole_run=whole_run, clock=clock)
-    session.tick()
-    assert session.phase is Phase.ASKING, session.message
-    return session
+) -> ProcessGroup:
+    """A group that was checked at once and has come to the question."""
+    group = ProcessGroup(pinner, target, snapshot or Snapshot(), whole_run=whole_run, clock=clock)
+    group.tick()
+    assert group.state is KillState.ASKING, group.message
+    return group
 
 
-def look(session: Session) -> Phase:
-    """Let a session pick up what was done, look where it is time to look, and go on by what it saw."""
-    for _ in range(4):
-        session.tick()
-    return session.phase
+def look(group: ProcessGroup) -> KillState:
+    """Let a group look where it is time to look, and go on by what it saw."""
+    for _ in range(3):
+        group.tick()
+    return group.state
 
 
-def has_exited(session: Session) -> bool:
-    """Let a session look; whether all of it has come to its end."""
-    return look(session) in (Phase.FREEING, Phase.OVER)
+def has_exited(group: ProcessGroup) -> bool:
+    """Let a group look; whether all of it has come to its end."""
+    look(group)
+    return group.exited
 
 
-def on_record(killer: Killer) -> list[dict[str, Any]]:
-    """The lines of the record."""
-    return [json.loads(line) for line in killer.audit.path.read_text().splitlines()]
+def on_record(pinner: Pinner) -> list[dict[str, Any]]:
+    """The lines of the audit file."""
+    assert pinner.audit.flush(30.0) is None
+    return [json.loads(line) for line in pinner.audit.path.read_text().splitlines()]
+
+
+def outcomes(pinner: Pinner) -> list[tuple[list[str], str]]:
+    """The signals and the result of each line about an outcome."""
+    return [(line["signals"], line["result"]) for line in on_record(pinner) if line["event"] == "outcome"]
+
+
+def sent(process: PinnedProcess, sig: signal.Signals) -> bool:
+    """Signal a process; whether the signal was sent."""
+    return process.send(sig) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from gpuwatch import cli
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.commands import report
-from gpuwatch.commands.report_page import Page, Series
+from gpuwatch.commands.report_page import Page, Series, render_page
 from gpuwatch.commands.stray_inputs import idle_times
 from gpuwatch.history import History, Use
 from gpuwatch.minute import Minute, MinuteMaker
@@ -113,3 +114,9 @@ def write_page(store: Path, target: Path, until: float, since: str) -> None:
     """Write the page of a store, as the command does at a wall-clock time."""
     args = cli.parse(["report", "--file", str(store), "--html", str(target), "--since", since])
     assert report.main(args, wall=lambda: until) == 0
+
+
+def page_colors() -> tuple[dict[str, str], ...]:
+    """Return the colours of a page by the names of their CSS variables: on a light and on a dark ground."""
+    blocks = re.findall(r":root \{([^}]*)", render_page(page_of(means=[])))
+    return tuple(dict(re.findall(r"--(\w+): (#\w+);", block)) for block in blocks)

@@ -58,7 +58,8 @@ def facts(
     **more: Any,
 ) -> Facts:
     """Return a process that could be read; without libraries given, none of a framework's is mapped."""
-    source = Script(path="train.py", contents=read_script(script, "train.py")) if script else None
+    variables = tuple(environ.items()) if isinstance(environ, Mapping) else ()
+    source = Script(path="train.py", contents=read_script(script, "train.py", variables)) if script else None
     known: dict[str, Any] = {"pid": 4711, "uid": 1001, "user": "ada", "script": source, **more}
     return Facts(
         environ={} if environ is None else environ,

@@ -8,7 +8,7 @@ from gpuwatch.declared.facts import Candidate, ScriptContents, Setting
 from gpuwatch.declared.script import read_script
 from gpuwatch.model import Confidence
 
-CERTAIN, LIKELY, GUESS = Confidence.CERTAIN, Confidence.LIKELY, Confidence.GUESS
+LIKELY, GUESS = Confidence.LIKELY, Confidence.GUESS
 TF = "import tensorflow as tf\ngpus = tf.config.list_physical_devices('GPU')\n"
 TORCH = "import torch\n"
 CUPY = "import cupy as cp\n"
@@ -16,7 +16,7 @@ LIMIT = "c.gpu_options.per_process_gpu_memory_fraction = 0.4"
 
 
 def read(source: str, before: str = "") -> ScriptContents:
-    """ScriptContents a source, which must be one that Python can read."""
+    """Read a source, which must be one that Python can read."""
     found = read_script(before + textwrap.dedent(source), "train.py")
     assert not found.error
     return found

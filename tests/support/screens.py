@@ -14,7 +14,7 @@ from textual.widgets import Static
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.analysis.rows import Row, RowKey, rows
 from gpuwatch.history import History
-from gpuwatch.kill.target import Killer
+from gpuwatch.kill.pinned import Pinner
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
@@ -39,12 +39,12 @@ class Host(App[None]):
 
     refused: frozenset[str] = frozenset()
 
-    def __init__(self, killer: Killer | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, pinner: Pinner | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         for one in theme.themes():
             self.register_theme(one)
         self.theme = "gpuwatch-dark"
-        self.killer = killer
+        self.pinner = pinner
         self.clock = clock
         self.endings: Endings | None = None
         self.asked: list[Any] = []
@@ -54,8 +54,8 @@ class Host(App[None]):
         yield Static("the dashboard")
 
     def on_mount(self) -> None:
-        if self.killer is not None:
-            self.endings = Endings(self, self.killer, clock=self.clock)
+        if self.pinner is not None:
+            self.endings = Endings(self, self.pinner, clock=self.clock)
 
     def show_detail(self, key: RowKey) -> None:
         self.asked.append(("detail", key))

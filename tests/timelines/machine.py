@@ -120,8 +120,9 @@ class _Tenant:
         self.row = msgspec.structs.replace(self.row, declared=declared)
 
     def vanish(self) -> None:
-        """Let the kernel forget it: all that the driver still tells is its PID."""
-        self.row = Process(pid=self.row.pid, presence=Presence.GONE)
+        """Let the kernel forget it; the local source keeps what was known of it."""
+        unread = dict.fromkeys(("cpu", "below", "rss"), Reason.NO_SAMPLE)
+        self.row = msgspec.structs.replace(self.row, presence=Presence.GONE, state="", **unread)
 
 
 @dataclass

@@ -11,8 +11,8 @@ import pytest
 
 from gpuwatch.analysis.rows import SORTS
 from gpuwatch.kill.audit import Audit
+from gpuwatch.kill.pinned import Pinner
 from gpuwatch.kill.policy import Policy
-from gpuwatch.kill.target import Killer
 from gpuwatch.model import SourceState
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
@@ -25,7 +25,7 @@ from tests.support.screens import click, press, until
 
 @pytest.fixture
 def killing(tmp_path: Path) -> Helpers:
-    return Helpers(killer=lambda: Killer(Policy.of_this_process(read_only=False), Audit(tmp_path)))
+    return Helpers(killer=lambda: Pinner(Policy.of_this_process(read_only=False), Audit(tmp_path)))
 
 
 async def test_the_cursor_stays_on_its_process() -> None:

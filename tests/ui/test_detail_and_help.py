@@ -10,7 +10,6 @@ import pytest
 from textual.pilot import Pilot
 
 from gpuwatch.analysis.rows import rows
-from gpuwatch.kill.target import target_of
 from gpuwatch.model import Gpu, Health, Presence, Process, Reading, Reason, Snapshot
 from gpuwatch.ui import theme
 from gpuwatch.ui.bindings import KEYS, GpuwatchCommands, key_names
@@ -218,20 +217,6 @@ def test_a_gpu_in_trouble_says_so() -> None:
 
 
 # What the dialog is told
-
-
-def test_the_target_of_a_row_is_what_the_screen_shows_and_says_when_that_is_old_or_makes_no_sense() -> None:
-    gpus = [builders.gpu(0, holdings=[builders.holding(PID, 2.0)]), builders.gpu(1, holdings=[builders.holding(PID)])]
-    snapshot = builders.snapshot(gpus, [builders.process(PID, "you", command="python x.py")])
-    target = target_of(rows(snapshot), snapshot)
-    assert (target.pid, target.start_ticks, target.uid) == (PID, PID, builders.uid("you"))
-    assert (target.command, target.held) == ("python x.py", 3 * builders.GIB)
-    assert target.gpus == tuple(gpu.key for gpu in gpus)
-    assert (target.stale, target.unreliable) == (False, False)
-    bad = builders.gpu(0, holdings=[builders.holding(PID)], sampled=997.0, unreliable=True)
-    snapshot = builders.snapshot([bad], [builders.process(PID)])
-    target = target_of(rows(snapshot), snapshot)
-    assert (target.stale, target.unreliable) == (True, True)
 
 
 def test_the_brief_of_a_process_whose_parent_ended() -> None:

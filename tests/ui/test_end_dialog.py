@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import product
 from pathlib import Path
@@ -16,15 +15,14 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from gpuwatch.kill.audit import Audit
+from gpuwatch.kill.group import KillChoice
+from gpuwatch.kill.pinned import Pinner
 from gpuwatch.kill.policy import Policy
-from gpuwatch.kill.session import Choice, Phase, call_now
-from gpuwatch.kill.target import Killer
 from gpuwatch.model import Snapshot
 from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow, ConfirmDialog, EndDialog
 from tests.support import builders
 from tests.support.gpuholder import ME, GpuHolder
-from tests.support.killing import NO_PROCESS, POLICY, a_killer, on_record
+from tests.support.killing import NO_PROCESS, a_pinner, on_record, outcomes
 from tests.support.running import RealRun
 from tests.support.screens import (
     HOSTILE,
@@ -53,25 +51,6 @@ class Clock:
         return time.monotonic() + self.ahead
 
 
-class SlowAudit(Audit):
-    """A record on a file system that takes its time over what is written, until the test says go on."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.answers = threading.Event()
-
-    def append(self, event: str, fields: Mapping[str, object]) -> str | None:
-        assert self.answers.wait(30)
-        return super().append(event, fields)
-
-
-class FullDisk(Audit):
-    """A record that looks well until something is to be written."""
-
-    def append(self, event: str, fields: Mapping[str, object]) -> str | None:
-        return "cannot record actions: disk full"
-
-
 def held_by(holder: GpuHolder, gib: float = 12.0, **changes: Any) -> Snapshot:
     """A snapshot in which a real process holds GPU 4."""
     held = [builders.holding(holder.pid, gib, start=holder.start_ticks)] if gib else []
@@ -81,7 +60,7 @@ def held_by(holder: GpuHolder, gib: float = 12.0, **changes: Any) -> Snapshot:
     return builders.snapshot([builders.gpu(4, holdings=held)], [process], viewer=ME, **changes)
 
 
-async def opened(pilot: Pilot[Any], snapshot: Snapshot, pid: int, phase: Phase = Phase.ASKING) -> EndDialog:
+async def opened(pilot: Pilot[Any], snapshot: Snapshot, pid: int, default: KillChoice = KillChoice.CANCEL) -> EndDialog:
     """Open the dialog on a process and wait until it is as far as that."""
     app = pilot.app
     assert isinstance(app, Host)
@@ -90,16 +69,16 @@ async def opened(pilot: Pilot[Any], snapshot: Snapshot, pid: int, phase: Phase =
     await until(pilot, lambda: isinstance(app.screen, EndDialog) and bool(app.screen.query(ChoiceButton)))
     screen = app.screen
     assert isinstance(screen, EndDialog)
-    await reached(pilot, screen, phase)
+    await reached(pilot, screen, default)
     return screen
 
 
-async def reached(pilot: Pilot[Any], screen: EndDialog, phase: Phase) -> None:
-    """Wait until the dialog offers what belongs to a phase, and its default has the focus."""
+async def reached(pilot: Pilot[Any], screen: EndDialog, default: KillChoice) -> None:
+    """Wait until the dialog offers what belongs to a step, by its default, and that has the focus."""
 
     def settled() -> bool:
-        choices = [button.choice for button in screen.query(ChoiceButton)]
-        right = tuple(choices) == screen.session.view.choices and screen.session.phase is phase
+        choices = tuple(button.choice for button in screen.query(ChoiceButton))
+        right = choices == screen.group.choices and choices[0] is default and choices != (KillChoice.CANCEL,)
         return right and isinstance(screen.focused, ChoiceButton)
 
     await until(pilot, settled)
@@ -109,7 +88,7 @@ async def closed(pilot: Pilot[Any], screen: EndDialog) -> None:
     await until(pilot, lambda: pilot.app.screen is not screen)
 
 
-def focused(screen: EndDialog) -> Choice:
+def focused(screen: EndDialog) -> KillChoice:
     """The button that Enter presses."""
     assert isinstance(screen.focused, ChoiceButton)
     return screen.focused.choice
@@ -121,10 +100,10 @@ def has_sessions(app: Host) -> bool:
 
 @asynccontextmanager
 async def asking(
-    killer: Killer, *, deaf: bool = False, size: tuple[int, int] = (80, 24), clock: Clock | None = None
+    pinner: Pinner, *, deaf: bool = False, size: tuple[int, int] = (80, 24), clock: Clock | None = None
 ) -> AsyncIterator[tuple[Host, Pilot[Any], EndDialog, GpuHolder]]:
     """Open the dialog on a real process, in an app of its own."""
-    app = Host(killer, clock or Clock())
+    app = Host(pinner, clock or Clock())
     with GpuHolder(deaf=deaf) as training:
         async with app.run_test(size=size, notifications=True) as pilot:
             screen = await opened(pilot, held_by(training), training.pid)
@@ -138,7 +117,7 @@ async def asking_run(
     """Open the dialog on the first rank of a real run of two, in an app of its own."""
     clock = Clock()
     with RealRun(**{"ranks": 2, "workers": 0, **kind}) as run:
-        app = Host(a_killer(folder, dev=run.dev), clock)
+        app = Host(a_pinner(folder, dev=run.dev), clock)
         async with app.run_test(size=size, notifications=True) as pilot:
             yield app, pilot, await opened(pilot, run.snapshot(), run.of("rank")[0]), run, clock
 
@@ -156,22 +135,22 @@ TERMINATE = ("right", "right", "enter")
 async def test_cancel_is_the_default_and_neither_enter_nor_k_ends_anything(
     size: tuple[int, int], tmp_path: Path
 ) -> None:
-    killer = a_killer(tmp_path)
-    async with asking(killer, size=size) as (app, pilot, screen, training):
+    pinner = a_pinner(tmp_path)
+    async with asking(pinner, size=size) as (app, pilot, screen, training):
         shown = text_of(app)
         facts = (f"End process {training.pid}?", "python train.py", "GPU 4 · 12.0 GiB", "its parent ended")
         for words in (*facts, "Cancel", "Interrupt (SIGINT)", "Terminate (SIGTERM)"):
             assert words in shown
         assert fits(app)
         for key, choice in (
-            ("left", Choice.CANCEL),
-            ("right", Choice.INTERRUPT),
-            ("right", Choice.TERMINATE),
-            ("right", Choice.TERMINATE),
-            ("left", Choice.INTERRUPT),
-            ("left", Choice.CANCEL),
-            ("tab", Choice.INTERRUPT),
-            ("shift+tab", Choice.CANCEL),
+            ("left", KillChoice.CANCEL),
+            ("right", KillChoice.INTERRUPT),
+            ("right", KillChoice.TERMINATE),
+            ("right", KillChoice.TERMINATE),
+            ("left", KillChoice.INTERRUPT),
+            ("left", KillChoice.CANCEL),
+            ("tab", KillChoice.INTERRUPT),
+            ("shift+tab", KillChoice.CANCEL),
         ):
             await pilot.press(key)
             assert focused(screen) is choice
@@ -181,17 +160,17 @@ async def test_cancel_is_the_default_and_neither_enter_nor_k_ends_anything(
         await closed(pilot, screen)
         await until(pilot, lambda: not has_sessions(app))
         assert training.alive()
-    assert not killer.audit.path.exists() or on_record(killer) == []
+    assert not pinner.audit.path.exists() or on_record(pinner) == []
 
 
 @pytest.mark.uncounted
 async def test_the_dialog_shows_hostile_text_as_it_is(tmp_path: Path) -> None:
-    app = Host(a_killer(tmp_path))
+    app = Host(a_pinner(tmp_path))
     async with app.run_test() as pilot:
         for command, size in product(HOSTILE, ((160, 50), (60, 10))):
             await set_size(pilot, size)
             snapshot = a_snapshot(command, parent=command[:60], ppid=77)
-            screen = await opened(pilot, snapshot, PID, Phase.REFUSED)  # there is no such process
+            screen = await opened(pilot, snapshot, PID, KillChoice.CLOSE)  # there is no such process
             assert command[:8] in text_of(app) or size[1] == 10
             assert fits(app)
             assert screen.query_one(ChoiceRow).region.bottom <= size[1]  # the buttons are always to be seen
@@ -202,72 +181,70 @@ async def test_the_dialog_shows_hostile_text_as_it_is(tmp_path: Path) -> None:
 
 
 async def test_a_process_is_ended_by_keys(tmp_path: Path) -> None:
-    killer = a_killer(tmp_path)
-    async with asking(killer, size=(60, 10)) as (app, pilot, screen, training):
+    pinner = a_pinner(tmp_path)
+    async with asking(pinner, size=(60, 10)) as (app, pilot, screen, training):
         assert app.endings is not None
         await pilot.press(*TERMINATE)
-        await reached(pilot, screen, Phase.FREEING)
+        await until(pilot, lambda: screen.group.exited)
         training.wait_until_exited()
         for seconds in (1, 2):
             app.endings.observe(frame_of(builders.at(held_by(training, gib=0), seconds)))
-        await reached(pilot, screen, Phase.OVER)
+        await reached(pilot, screen, KillChoice.CLOSE)
         assert "12.0 GiB freed on GPU 4" in text_of(app)
-        assert focused(screen) is Choice.CLOSE
+        assert focused(screen) is KillChoice.CLOSE
         await pilot.press("enter")
         await closed(pilot, screen)
-    record = [(line["event"], line.get("signal")) for line in on_record(killer)]
-    assert record == [("intent", "SIGTERM"), ("outcome", None)]
+    assert outcomes(pinner) == [(["SIGTERM"], "exited")]
 
 
 async def test_sigterm_ignored_then_asked_then_killed(tmp_path: Path) -> None:
-    clock, killer = Clock(), a_killer(tmp_path)
-    async with asking(killer, deaf=True, clock=clock) as (app, pilot, screen, training):
+    clock, pinner = Clock(), a_pinner(tmp_path)
+    async with asking(pinner, deaf=True, clock=clock) as (app, pilot, screen, training):
         await pilot.press(*TERMINATE)
         for again in (True, False):
-            await reached(pilot, screen, Phase.STOPPING)
+            await reached(pilot, screen, KillChoice.HIDE)
             clock.ahead += 10
-            await reached(pilot, screen, Phase.STILL_THERE)
-            assert focused(screen) is Choice.WAIT
+            await reached(pilot, screen, KillChoice.WAIT)
+            assert focused(screen) is KillChoice.WAIT
             if again:
                 assert "ignored SIGTERM for 10 s" in text_of(app)
                 await pilot.press("enter")
         assert training.alive()
         await pilot.press("right", "enter")
-        await reached(pilot, screen, Phase.FREEING)
+        await until(pilot, lambda: screen.group.exited)
         training.wait_until_exited()
         clock.ahead += 10
-        await reached(pilot, screen, Phase.OVER)
+        await reached(pilot, screen, KillChoice.CLOSE)
         assert "exited after" in text_of(app)
-    events = [line.get("signal") or line["result"] for line in on_record(killer)]
-    assert events == ["SIGTERM", "running", "SIGKILL", "exited"]
+    assert outcomes(pinner) == [(["SIGTERM", "SIGKILL"], "exited")]
 
 
 # -- hidden --------------------------------------------------------------------------------------------------------
 
 
 async def test_a_dialog_that_is_closed_goes_on_and_ends_in_a_toast(tmp_path: Path) -> None:
-    async with asking(a_killer(tmp_path)) as (app, pilot, screen, training):
+    async with asking(a_pinner(tmp_path)) as (app, pilot, screen, training):
         assert app.endings is not None
         training.stop()  # so that it is still there while the dialog is closed
         await pilot.press(*TERMINATE)
-        await reached(pilot, screen, Phase.STOPPING)
+        await reached(pilot, screen, KillChoice.HIDE)
         await pilot.press("escape")
         await closed(pilot, screen)
         os.kill(training.pid, signal.SIGCONT)
         training.wait_until_exited()
-        await until(pilot, lambda: screen.session.phase is Phase.FREEING)
+        await until(pilot, lambda: screen.group.exited)
         for seconds in (1, 2):
             app.endings.observe(frame_of(builders.at(held_by(training, gib=0), seconds)))
         await until(pilot, lambda: bool(app._notifications))
-        assert [one.message for one in app._notifications] == [screen.session.message]
-        assert "12.0 GiB freed on GPU 4" in screen.session.message
+        assert [one.message for one in app._notifications] == [screen.group.message]
+        assert "12.0 GiB freed on GPU 4" in screen.group.message
 
 
 async def test_a_closed_dialog_never_kills_but_tells_that_it_was_ignored(tmp_path: Path) -> None:
     clock = Clock()
-    async with asking(a_killer(tmp_path), deaf=True, clock=clock) as (app, pilot, screen, training):
+    async with asking(a_pinner(tmp_path), deaf=True, clock=clock) as (app, pilot, screen, training):
         await pilot.press(*TERMINATE)
-        await reached(pilot, screen, Phase.STOPPING)
+        await reached(pilot, screen, KillChoice.HIDE)
         await pilot.press("enter")
         await closed(pilot, screen)
         clock.ahead += 10
@@ -278,74 +255,51 @@ async def test_a_closed_dialog_never_kills_but_tells_that_it_was_ignored(tmp_pat
 
 
 async def test_a_hidden_dialog_is_shown_again_and_no_second_signal_offered(tmp_path: Path) -> None:
-    """Hide means the same in every step that offers it, and the button of the step before holds for the next."""
-    audit = SlowAudit(tmp_path)
-    killer = Killer(POLICY, audit)
-    async with asking(killer, deaf=True) as (app, pilot, screen, training):
+    pinner = a_pinner(tmp_path)
+    async with asking(pinner, deaf=True) as (app, pilot, screen, training):
+        assert app.endings is not None
         await pilot.press("right", "enter")
-        await reached(pilot, screen, Phase.SENDING)
-        assert focused(screen) is Choice.HIDE
+        await reached(pilot, screen, KillChoice.HIDE)
         await pilot.press("enter")
         await closed(pilot, screen)
-        again = await opened(pilot, held_by(training), training.pid, Phase.SENDING)
-        assert again.session is screen.session
+        again = await opened(pilot, held_by(training), training.pid, KillChoice.HIDE)
+        assert again.group is screen.group
         assert f"End process {training.pid}?" in text_of(app)
         assert "python train.py" in text_of(app)
-        hide = again.focused
-        audit.answers.set()
-        await reached(pilot, again, Phase.STOPPING)
-        await until(pilot, lambda: "asked to stop" in text_of(app))
-        assert again.focused is hide
-        assert app.endings is not None
         assert not app.endings.open(key_of(held_by(training), training.pid), frame_of(held_by(training)))
         await pilot.press("enter")
         await closed(pilot, again)
         assert training.alive()
-    assert [line["signal"] for line in on_record(killer) if line["event"] == "intent"] == ["SIGINT"]
+        app.endings.close(time.monotonic() + PATIENCE)
+    assert outcomes(pinner) == [(["SIGINT"], "running")]
 
 
-async def test_what_was_left_while_it_was_looked_at_is_not_told_of(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_left_is_not_told_of(tmp_path: Path) -> None:
     clock = Clock()
-    async with asking(a_killer(tmp_path), deaf=True, clock=clock) as (app, pilot, screen, training):
-        assert app.endings is not None
+    async with asking(a_pinner(tmp_path), deaf=True, clock=clock) as (app, pilot, screen, training):
         await pilot.press(*TERMINATE)
-        await reached(pilot, screen, Phase.STOPPING)
+        await reached(pilot, screen, KillChoice.HIDE)
         clock.ahead += 10
-        await reached(pilot, screen, Phase.STILL_THERE)
-        looked, tick = threading.Event(), screen.session.tick
-        ticked: list[None] = []
-        app.endings._worker(lambda: looked.wait(30))  # the look after this one takes its time
-        await until(pilot, lambda: screen.session._job is not None)
+        await reached(pilot, screen, KillChoice.WAIT)
         await pilot.press("right", "right")
-        assert focused(screen) is Choice.LEAVE
+        assert focused(screen) is KillChoice.LEAVE
         await pilot.press("enter")
         await closed(pilot, screen)
-
-        def count() -> None:
-            tick()
-            ticked.append(None)
-
-        monkeypatch.setattr(screen.session, "tick", count)
-        await until(pilot, lambda: len(ticked) >= 3)
-        looked.set()
         await until(pilot, lambda: not has_sessions(app))
         assert list(app._notifications) == []
         assert training.alive()
 
 
 async def test_quitting_meanwhile_leaves_the_process_as_it_is(tmp_path: Path) -> None:
-    killer = a_killer(tmp_path)
-    async with asking(killer, deaf=True) as (app, pilot, screen, training):
+    pinner = a_pinner(tmp_path)
+    async with asking(pinner, deaf=True) as (app, pilot, screen, training):
         assert app.endings is not None
         await pilot.press(*TERMINATE)
-        await reached(pilot, screen, Phase.STOPPING)
-        app.endings.abandon()
+        await reached(pilot, screen, KillChoice.HIDE)
         app.endings.close(time.monotonic() + PATIENCE)
-        assert screen.session.message == "left running"
+        assert screen.group.message == "left running"
         assert training.alive()
-    assert [line["event"] for line in on_record(killer)] == ["intent", "outcome"]
+    assert outcomes(pinner) == [(["SIGTERM"], "running")]
 
 
 # -- refused, warned -----------------------------------------------------------------------------------------------
@@ -361,40 +315,33 @@ async def test_quitting_meanwhile_leaves_the_process_as_it_is(tmp_path: Path) ->
 )
 async def test_refused_with_the_reason(case: str, words: str, tmp_path: Path) -> None:
     clock, policy = Clock(), Policy(uid=ME, euid=ME, pid=NO_PROCESS, read_only=case == "read-only")
-    app = Host(a_killer(tmp_path, policy), clock)
+    app = Host(a_pinner(tmp_path, policy), clock)
     with GpuHolder() as training:
         async with app.run_test(size=(80, 24)) as pilot:
             clock.ahead = 3.0 if case == "old" else 0.0
-            screen = await opened(pilot, held_by(training, demo=case == "demo"), training.pid, Phase.REFUSED)
+            screen = await opened(pilot, held_by(training, demo=case == "demo"), training.pid, KillChoice.CLOSE)
             assert words in text_of(app).replace("\n", " ")
-            assert [button.choice for button in screen.query(ChoiceButton)] == [Choice.CLOSE]
+            assert [button.choice for button in screen.query(ChoiceButton)] == [KillChoice.CLOSE]
         assert training.alive()
 
 
-async def test_the_second_enter_of_two_sends_nothing_unrecorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with asking(Killer(POLICY, FullDisk(tmp_path)), size=(60, 8)) as (app, pilot, screen, training):
-        # So that one look sees it asked, sent and asked anew.
-        monkeypatch.setattr(app.endings, "_worker", call_now)
-        monkeypatch.setattr(screen.session, "_submit", call_now)
-        await pilot.press("right", "right", "down", "down", "enter")
-        await until(pilot, lambda: "▲ cannot record actions" in text_of(app))
-        await reached(pilot, screen, Phase.ASKING)
-        assert focused(screen) is Choice.CANCEL
-        await pilot.press("enter")
-        await closed(pilot, screen)
-        assert not screen.session.signalled
-        assert training.alive()
+async def test_what_cannot_be_recorded_is_warned_of_first_of_all_and_told_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    async with asking(a_pinner(tmp_path / "file" / "gpuwatch"), size=(60, 8)) as (app, pilot, screen, _):
+        assert "▲ cannot record actions" in text_of(app)
+        await pilot.press(*TERMINATE)
+        await until(pilot, lambda: screen.group.exited)
+        await until(pilot, lambda: bool(app._notifications))
+        assert next(iter(app._notifications)).message == screen.group.warnings[0]
 
 
 async def test_one_dialog_at_a_time_and_none_for_what_is_gone(tmp_path: Path) -> None:
-    app = Host(a_killer(tmp_path))
+    app = Host(a_pinner(tmp_path))
     snapshot = a_snapshot()
     async with app.run_test(size=(80, 24)) as pilot:
         assert app.endings is not None
         assert not app.endings.open(("GPU-x", 1, 1), frame_of(snapshot))
-        await opened(pilot, snapshot, PID, Phase.REFUSED)
+        await opened(pilot, snapshot, PID, KillChoice.CLOSE)
         assert not app.endings.open(key_of(snapshot), frame_of(snapshot))
 
 
@@ -408,26 +355,26 @@ async def test_a_whole_run_is_chosen_shown_and_ended(tmp_path: Path) -> None:
         assert f"End process {rank}?" in text_of(app)
         await pilot.press("right", "right")
         await choose_all(pilot, 5)
-        assert screen.session.whole_run
+        assert screen.group.whole_run
         assert f"End the run of {rank}?" in text_of(app)
-        assert focused(screen) is Choice.CANCEL, "what is meant has changed: the focus is on no signal"
+        assert focused(screen) is KillChoice.CANCEL, "what is meant has changed: the focus is on no signal"
         assert all(str(pid) in text_of(app) for pid in run.roles)
         await pilot.press(*TERMINATE)
         await until(pilot, lambda: not run.alive())
-        await reached(pilot, screen, Phase.FREEING)
+        await until(pilot, lambda: screen.group.exited)
         assert run.heard() == {pid: ["SIGTERM"] for pid in run.roles}
         await pilot.press("escape")
-        assert screen.session.ended
+        assert screen.group.exited
 
 
 async def test_a_key_that_is_quicker_than_the_screen_ends_no_run_that_was_not_shown(tmp_path: Path) -> None:
     async with asking_run(tmp_path, workers=1) as (app, pilot, screen, run, _):
         await pilot.press("right", "right")
-        assert focused(screen) is Choice.TERMINATE
-        screen.session.toggle()
+        assert focused(screen) is KillChoice.TERMINATE
+        screen.group.toggle()
         screen.query(ChoiceButton).last().action_press()
         await until(pilot, lambda: "Terminate 5" in text_of(app))
-        assert screen.session.phase is Phase.ASKING
+        assert screen.group.sent is None
         await pilot.press("escape")
         await closed(pilot, screen)
         assert app.endings is not None
@@ -437,8 +384,8 @@ async def test_a_key_that_is_quicker_than_the_screen_ends_no_run_that_was_not_sh
         await pilot.press("s")
         await until(pilot, lambda: "Terminate (SIGTERM)" in text_of(app))
         assert run.alive() == set(run.roles)
-        assert app.killer is not None
-        assert on_record(app.killer) == []
+        assert app.pinner is not None
+        assert on_record(app.pinner) == []
 
 
 async def test_what_sends_nothing_keeps_the_focus_when_one_of_a_run_exits(tmp_path: Path) -> None:
@@ -448,30 +395,30 @@ async def test_what_sends_nothing_keeps_the_focus_when_one_of_a_run_exits(tmp_pa
 
         def later() -> bool:
             clock.ahead += 0.2
-            return screen.session.phase is Phase.STILL_THERE
+            return screen.group.asks_again
 
         await until(pilot, later)
-        await reached(pilot, screen, Phase.STILL_THERE)
+        await reached(pilot, screen, KillChoice.WAIT)
         await pilot.press("right", "right")
         assert "▌ Leave it ▐" in text_of(app)
         os.kill(run.of("rank")[1], signal.SIGKILL)
         await until(pilot, lambda: "Kill 2 (SIGKILL)" in text_of(app) and "▌" in text_of(app))
-        assert focused(screen) is Choice.LEAVE
+        assert focused(screen) is KillChoice.LEAVE
         await pilot.press("left")
-        assert focused(screen) is Choice.KILL
+        assert focused(screen) is KillChoice.KILL
         os.kill(run.of("rank")[0], signal.SIGKILL)
-        await reached(pilot, screen, Phase.FREEING)
+        await until(pilot, lambda: screen.group.exited)
 
 
 async def test_a_hidden_run_is_shown_again_for_any_of_its_processes_until_it_was_left(tmp_path: Path) -> None:
     async with asking_run(tmp_path, deaf="rank") as (app, pilot, screen, run, clock):
         await choose_all(pilot, 3)
         await pilot.press(*TERMINATE)
-        await reached(pilot, screen, Phase.STOPPING)
+        await reached(pilot, screen, KillChoice.HIDE)
         await pilot.press("enter")
         await closed(pilot, screen)
-        again = await opened(pilot, run.snapshot(), run.of("rank")[1], Phase.STOPPING)
-        assert again.session is screen.session
+        again = await opened(pilot, run.snapshot(), run.of("rank")[1], KillChoice.HIDE)
+        assert again.group is screen.group
         await pilot.press("enter")
 
         def later() -> bool:
@@ -482,7 +429,7 @@ async def test_a_hidden_run_is_shown_again_for_any_of_its_processes_until_it_was
         assert "press K on it" in next(iter(app._notifications)).message
         clock.ahead = 0.0  # or what it is asked about would be too old
         other = await opened(pilot, run.snapshot(), run.of("rank")[1])
-        assert other.session is not screen.session
+        assert other.group is not screen.group
 
 
 async def test_a_run_is_not_asked_about_while_one_of_it_is_being_ended(tmp_path: Path) -> None:
@@ -490,12 +437,12 @@ async def test_a_run_is_not_asked_about_while_one_of_it_is_being_ended(tmp_path:
     async with asking_run(tmp_path, deaf="rank", launcher="dies") as (app, pilot, screen, run, _):
         first, second = run.of("rank")
         await pilot.press("right", "enter")
-        await reached(pilot, screen, Phase.STOPPING)
+        await reached(pilot, screen, KillChoice.HIDE)
         await pilot.press("escape")
         await closed(pilot, screen)
         other = await opened(pilot, run.snapshot(), second)
         await pilot.press("s")
-        assert not other.session.whole_run
+        assert not other.group.whole_run
         assert "its run" not in text_of(app)
         await pilot.press("escape")
         await closed(pilot, other)
@@ -525,7 +472,7 @@ async def test_the_buttons_of_a_run_are_on_screen_at_every_size(tmp_path: Path) 
             await set_size(pilot, size)
             await marked(pilot, "Terminate 17 (SIGTERM)" if size[0] >= 60 else "Terminate 17")
             assert fits(app)
-        assert focused(screen) is Choice.TERMINATE
+        assert focused(screen) is KillChoice.TERMINATE
 
 
 @pytest.mark.uncounted

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.policy import Policy
-from gpuwatch.kill.target import Killer
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.terminal import ExitWatchdog
 from tests.support.dashboards import alert, frame, machine, running
+from tests.support.killing import a_pinner
 
 DIALOGS = ["end_process", "columns", "message", "acknowledge", "command_palette", "filter"]
 SCREENS = ["help", "detail", "people", "tree", "strays", "events"]
@@ -23,7 +21,7 @@ SCREENS = ["help", "detail", "people", "tree", "strays", "events"]
 @pytest.mark.parametrize("action", [*DIALOGS, *SCREENS])
 @pytest.mark.parametrize("closes", [False, True], ids=["it opens", "it closes"])
 async def test_the_end_may_come_while_a_screen_opens_or_closes(tmp_path: Path, action: str, closes: bool) -> None:
-    helpers = Helpers(killer=lambda: Killer(Policy.of_this_process(read_only=False), Audit(tmp_path)))
+    helpers = Helpers(killer=lambda: a_pinner(tmp_path))
     async with running(frame(machine(2), alert()), helpers=helpers) as (app, pilot):
         app.dashboard.processes.move(1)  # to a process of somebody else
         await app.run_action(action)

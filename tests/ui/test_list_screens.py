@@ -22,7 +22,7 @@ from tests.analysis.test_tree import job
 from tests.support import builders
 from tests.support.dashboards import alert, frame, hand, machine, running, text
 from tests.support.gpuholder import ME
-from tests.support.killing import a_killer
+from tests.support.killing import a_pinner
 from tests.support.screens import HOSTILE, click, fits, press, set_size, until
 from tests.support.straying import LEFT
 from tests.ui.test_strays_screen import framed, helpers
@@ -228,7 +228,7 @@ async def test_the_processes_of_one_user_are_shown_also_while_the_dashboard_is_f
 
 
 async def test_two_quick_clicks_on_a_key_of_a_list_mean_one(tmp_path: Path) -> None:
-    async with running(full(["ada"]), (120, 36), helpers=helpers(a_killer(tmp_path))) as (app, pilot):
+    async with running(full(["ada"]), (120, 36), helpers=helpers(a_pinner(tmp_path))) as (app, pilot):
         await opened(app, pilot, "t")
         await press(pilot, "asterisk", "end")
         await click(pilot, "#tree-keys", text(app).splitlines()[-1].index("detail"), 0, times=3)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import signal
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,8 +17,8 @@ from textual.pilot import Pilot
 
 from gpuwatch.analysis.strays import NONE
 from gpuwatch.history import Idle
-from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.target import Killer
+from gpuwatch.kill.demo import DemoEnder
+from gpuwatch.kill.pinned import Pinner
 from gpuwatch.model import Job, Reason, Snapshot, Surroundings
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
@@ -31,10 +29,9 @@ from gpuwatch.ui.screens.strays import StraysScreen
 from tests.support import builders
 from tests.support.dashboards import hand, running, text, top
 from tests.support.gpuholder import ME, GpuHolder
-from tests.support.killing import POLICY, a_killer, on_record
+from tests.support.killing import a_pinner, on_record
 from tests.support.screens import press, until
 from tests.support.straying import LEFT, Told
-from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -70,8 +67,8 @@ def framed(seen: Snapshot, busy: tuple[int, ...] = ()) -> Frame:
     return Frame(seen, time.monotonic(), Told({one: Idle(3600.0, at_least=False) for one in held}))
 
 
-def helpers(killer: Killer) -> Helpers:
-    return Helpers(killer=lambda: killer)
+def helpers(pinner: Pinner) -> Helpers:
+    return Helpers(killer=lambda: pinner)
 
 
 async def fed(app: GpuwatchApp, pilot: Pilot[int], make: Callable[[], Frame], condition: Callable[[], bool]) -> None:
@@ -91,10 +88,10 @@ async def opened(app: GpuwatchApp, pilot: Pilot[int]) -> StraysScreen:
 
 @asynccontextmanager
 async def listed(
-    killer: Killer, first: Frame, size: tuple[int, int] = (160, 50), **options: Any
+    pinner: Pinner, first: Frame, size: tuple[int, int] = (160, 50), **options: Any
 ) -> AsyncIterator[tuple[GpuwatchApp, Pilot[int], StraysScreen]]:
     """Show a frame in the dashboard and open the screen of strays."""
-    async with running(first, size, helpers=helpers(killer), **options) as (app, pilot):
+    async with running(first, size, helpers=helpers(pinner), **options) as (app, pilot):
         yield app, pilot, await opened(app, pilot)
 
 
@@ -116,10 +113,10 @@ async def told_to_end(pilot: Pilot[int]) -> None:
 
 
 async def test_two_of_three_are_selected_and_ended_and_the_third_lives(tmp_path: Path) -> None:
-    killer = a_killer(tmp_path)
+    pinner = a_pinner(tmp_path)
     with GpuHolder() as one, GpuHolder() as two, GpuHolder() as three:
         holders = (one, two, three)
-        async with listed(killer, a_frame(*holders)) as (app, pilot, screen):
+        async with listed(pinner, a_frame(*holders)) as (app, pilot, screen):
             order = [stray.process.pid for stray in screen.found()]
             assert sorted(order) == sorted(holder.pid for holder in holders)
             assert "[x]" not in text(app)
@@ -135,8 +132,7 @@ async def test_two_of_three_are_selected_and_ended_and_the_third_lives(tmp_path:
 
             await fed(app, pilot, now, lambda: text(app).count("4.0 GiB freed on GPU 0") >= 2)
             assert [holder.alive() for holder in holders] == [holder.pid == order[2] for holder in holders]
-    events = [(line["event"], line["pid"]) for line in on_record(killer)]
-    assert events == [("intent", order[0]), ("outcome", order[0]), ("intent", order[1]), ("outcome", order[1])]
+    assert [line["pid"] for line in on_record(pinner)] == order[:2]
 
 
 async def test_one_that_became_another_program_since_it_was_selected_is_refused_and_the_next_is_ended(
@@ -148,8 +144,8 @@ async def test_one_that_became_another_program_since_it_was_selected_is_refused_
         people = tuple(
             replace(each, command="python seen.py") if each.pid == changed else each for each in shown.processes
         )
-        killer = a_killer(tmp_path, describe=lambda pid: one.command)
-        async with listed(killer, framed(replace(shown, processes=people))) as (app, pilot, _):
+        pinner = a_pinner(tmp_path, describe=lambda pid: one.command)
+        async with listed(pinner, framed(replace(shown, processes=people))) as (app, pilot, _):
             await pilot.press("space", "down", "space", "enter")
             await hand(app, pilot, a_frame(one, two))  # it has another command now than the question shows
             await confirm(pilot)
@@ -165,10 +161,28 @@ async def test_what_signals_real_processes_ends_nothing_of_a_demo(tmp_path: Path
         def demo() -> Frame:
             return framed(replace(a_frame(one).snapshot, demo=True))
 
-        async with listed(a_killer(tmp_path), demo()) as (app, pilot, _):
+        async with listed(a_pinner(tmp_path), demo()) as (app, pilot, _):
             await told_to_end(pilot)
             await fed(app, pilot, demo, lambda: "not ended: demo: its processes are not real" in text(app))
         assert one.alive()
+
+
+async def test_in_the_demo_rows_are_removed_and_nothing_is_signalled() -> None:
+    removed: list[int] = []
+    ender = DemoEnder(removed.append, ME)
+    with GpuHolder() as one, GpuHolder() as two:
+        seen = framed(replace(a_frame(one, two).snapshot, demo=True))
+        async with running(seen, (160, 50), helpers=Helpers(killer=lambda: ender)) as (app, pilot):
+            await pilot.press("K")
+            await until(pilot, lambda: "demo: nothing was signalled; its row is removed" in toasts(app))
+            await opened(app, pilot)
+            await pilot.press("space", "down")
+            await told_to_end(pilot)
+            await until(pilot, lambda: "demo: nothing was signalled; 2 rows are removed" in toasts(app))
+        assert len(removed) == 3
+        assert set(removed) == {one.pid, two.pid}
+        assert one.alive()
+        assert two.alive()
 
 
 async def test_the_process_list_and_the_gpu_say_it_too() -> None:
@@ -183,10 +197,10 @@ async def test_the_process_list_and_the_gpu_say_it_too() -> None:
 
 
 async def test_a_question_that_was_open_for_long_makes_nothing_stale(tmp_path: Path) -> None:
-    killer = a_killer(tmp_path)
+    pinner = a_pinner(tmp_path)
     with GpuHolder() as one:
         old = replace(a_frame(one), received=time.monotonic() - 3 * SLOW)
-        async with listed(killer, old) as (app, pilot, _):
+        async with listed(pinner, old) as (app, pilot, _):
             await pilot.press("space", "enter")
             await hand(app, pilot, a_frame(one))
             await pilot.press("right", "right", "enter")
@@ -195,7 +209,7 @@ async def test_a_question_that_was_open_for_long_makes_nothing_stale(tmp_path: P
 
 async def test_what_came_free_is_seen_behind_another_screen(tmp_path: Path) -> None:
     with GpuHolder() as one, GpuHolder() as two:
-        async with listed(a_killer(tmp_path), a_frame(one, two)) as (app, pilot, screen):
+        async with listed(a_pinner(tmp_path), a_frame(one, two)) as (app, pilot, screen):
             first = screen.found()[0].process.pid
             await told_to_end(pilot)
             await until(pilot, lambda: not next(holder for holder in (one, two) if holder.pid == first).alive())
@@ -212,10 +226,10 @@ async def test_what_came_free_is_seen_behind_another_screen(tmp_path: Path) -> N
 
 
 async def test_a_second_batch_waits_for_the_first_and_drops_none_of_it(tmp_path: Path) -> None:
-    killer = a_killer(tmp_path)
+    pinner = a_pinner(tmp_path)
     with GpuHolder(deaf=True) as stubborn, GpuHolder() as other:
         holders = (stubborn, other)
-        async with listed(killer, a_frame(*holders)) as (app, pilot, screen):
+        async with listed(pinner, a_frame(*holders)) as (app, pilot, screen):
             await pilot.press(*["down"] * [one.process.pid for one in screen.found()].index(stubborn.pid))
             await told_to_end(pilot)
             await until(pilot, lambda: "asked to stop" in text(app))
@@ -225,13 +239,13 @@ async def test_a_second_batch_waits_for_the_first_and_drops_none_of_it(tmp_path:
             assert "waits for its turn" in text(app)
             app.exit()
             await pilot.pause()
-    assert [(line["event"], line["pid"]) for line in on_record(killer)][-1] == ("outcome", stubborn.pid)
+    assert [(line["event"], line["pid"]) for line in on_record(pinner)][-1] == ("outcome", stubborn.pid)
 
 
 async def test_what_was_signalled_is_followed_up_after_the_screen_was_closed(tmp_path: Path) -> None:
-    killer = a_killer(tmp_path)
+    pinner = a_pinner(tmp_path)
     with GpuHolder() as one, GpuHolder() as two:
-        async with listed(killer, a_frame(one, two)) as (app, pilot, screen):
+        async with listed(pinner, a_frame(one, two)) as (app, pilot, screen):
             first, second = (stray.process.pid for stray in screen.found())
             await pilot.press("space", "down")
             await told_to_end(pilot)
@@ -246,7 +260,7 @@ async def test_what_was_signalled_is_followed_up_after_the_screen_was_closed(tmp
             assert next(holder for holder in (one, two) if holder.pid == second).alive()
             await press(pilot, "S")
             assert "exited" not in "\n".join(text(app).splitlines()[:10])
-    assert [(line["event"], line["pid"]) for line in on_record(killer)] == [("intent", first), ("outcome", first)]
+    assert [(line["event"], line["pid"]) for line in on_record(pinner)] == [("outcome", first)]
 
 
 # -- meanwhile -----------------------------------------------------------------------------------------------------
@@ -266,17 +280,17 @@ def computing(*holders: GpuHolder, busy: int, gone: tuple[int, ...] = ()) -> Fra
     return framed(a_frame(*holders, gone=gone).snapshot, busy=(busy,))
 
 
-def unrecorded(folder: Path) -> Killer:
-    """Return a killer that can put nothing on record, so that each stray is left at once."""
-    killer = a_killer(folder)
-    killer.audit.path.mkdir(parents=True)
-    return killer
+def unrecorded(folder: Path) -> Pinner:
+    """Return a pinner that can put nothing on record, so that each stray is left at once."""
+    pinner = a_pinner(folder)
+    pinner.audit.path.mkdir(parents=True)
+    return pinner
 
 
 async def test_one_that_computes_again_while_it_waits_for_its_turn_is_left_alone(tmp_path: Path) -> None:
-    killer = a_killer(tmp_path)
+    pinner = a_pinner(tmp_path)
     with GpuHolder(deaf=True) as one, GpuHolder(deaf=True) as two:
-        async with listed(killer, a_frame(one, two)) as (app, pilot, screen):
+        async with listed(pinner, a_frame(one, two)) as (app, pilot, screen):
             first, second = (stray.process.pid for stray in screen.found())
             await pilot.press("space", "down")
             await told_to_end(pilot)
@@ -289,7 +303,7 @@ async def test_one_that_computes_again_while_it_waits_for_its_turn_is_left_alone
             assert endings is not None
             await fed(app, pilot, lambda: computing(one, two, busy=second, gone=(first,)), lambda: not endings.busy)
         assert [holder.alive() for holder in (one, two)] == [holder.pid == second for holder in (one, two)]
-    assert {line["pid"] for line in on_record(killer)} == {first}
+    assert {line["pid"] for line in on_record(pinner)} == {first}
 
 
 async def test_one_that_was_left_and_computes_again_cannot_be_selected(tmp_path: Path) -> None:
@@ -310,7 +324,7 @@ async def test_one_that_was_left_and_computes_again_cannot_be_selected(tmp_path:
 async def test_it_is_said_that_fewer_are_ended_than_were_asked_about(remains: bool, tmp_path: Path) -> None:
     with GpuHolder() as one, GpuHolder() as two:
         holders = (one, two) if remains else (two,)
-        async with listed(a_killer(tmp_path), a_frame(*holders)) as (app, pilot, _):
+        async with listed(a_pinner(tmp_path), a_frame(*holders)) as (app, pilot, _):
             await press(pilot, *["space", "down"] * len(holders), "enter")
             assert isinstance(top(app), ConfirmDialog)
             await hand(app, pilot, computing(*holders, busy=two.pid))
@@ -346,9 +360,9 @@ async def test_k_on_one_that_was_left_asks_what_to_do_with_it(tmp_path: Path) ->
 
 
 async def test_one_that_is_ended_as_a_stray_is_not_asked_about_a_second_time(tmp_path: Path) -> None:
-    killer = a_killer(tmp_path)
+    pinner = a_pinner(tmp_path)
     with GpuHolder(deaf=True) as one:
-        async with listed(killer, a_frame(one)) as (app, pilot, _):
+        async with listed(pinner, a_frame(one)) as (app, pilot, _):
             await told_to_end(pilot)
             await until(pilot, lambda: "asked to stop" in text(app))
             await press(pilot, "escape", "K")
@@ -358,7 +372,7 @@ async def test_one_that_is_ended_as_a_stray_is_not_asked_about_a_second_time(tmp
 
 async def test_one_whose_dialog_was_hidden_is_not_ended_as_a_stray_as_well(tmp_path: Path) -> None:
     with GpuHolder(deaf=True) as one:
-        async with running(a_frame(one), (160, 50), helpers=helpers(a_killer(tmp_path))) as (app, pilot):
+        async with running(a_frame(one), (160, 50), helpers=helpers(a_pinner(tmp_path))) as (app, pilot):
             await pilot.press("K")
             await until(pilot, lambda: "Terminate" in text(app))
             await pilot.press("right", "right", "enter")
@@ -373,7 +387,7 @@ async def test_one_whose_dialog_was_hidden_is_not_ended_as_a_stray_as_well(tmp_p
 async def test_how_the_first_ends_and_one_bad_reading_call_off_nothing(tmp_path: Path) -> None:
     """The one that saves uses a core, and is of the others' run; of a GPU that cannot be judged nothing follows."""
     with GpuHolder(deaf=True) as one, GpuHolder(deaf=True) as two:
-        async with listed(a_killer(tmp_path), of_one_run(one, two)) as (app, pilot, screen):
+        async with listed(a_pinner(tmp_path), of_one_run(one, two)) as (app, pilot, screen):
             first = screen.found()[0].process.pid
             await pilot.press("space", "down")
             await told_to_end(pilot)
@@ -384,24 +398,10 @@ async def test_how_the_first_ends_and_one_bad_reading_call_off_nothing(tmp_path:
             assert "waits for its turn" in text(app)
 
 
-async def test_quitting_lets_both_kinds_of_endings_be_recorded_at_the_same_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The record of the one that K ended does not go on before that of the stray has begun."""
-    monkeypatch.setattr("gpuwatch.ui.app.CLOSING_SECONDS", 2 * PATIENCE)
-    begun, waited = threading.Event(), []
+async def test_quitting_records_both_kinds_of_endings(tmp_path: Path) -> None:
+    pinner = a_pinner(tmp_path)
     with GpuHolder(deaf=True) as one, GpuHolder(deaf=True) as two:
-
-        def write(descriptor: int, line: bytes) -> int:
-            record = json.loads(line)
-            if record["event"] == "outcome" and record["pid"] == one.pid:
-                waited.append(begun.wait(PATIENCE))
-            elif record["event"] == "outcome":
-                begun.set()
-            return os.write(descriptor, line)
-
-        killer = Killer(POLICY, Audit(tmp_path, write=write))
-        async with running(a_frame(one, two), (160, 50), helpers=helpers(killer)) as (app, pilot):
+        async with running(a_frame(one, two), (160, 50), helpers=helpers(pinner)) as (app, pilot):
             await pilot.press(*["down"] * [row.process.pid for row in app.dashboard.processes.every].index(one.pid))
             await pilot.press("K")
             await until(pilot, lambda: f"End process {one.pid}?" in text(app) and "Terminate" in text(app))
@@ -413,16 +413,15 @@ async def test_quitting_lets_both_kinds_of_endings_be_recorded_at_the_same_time(
             await told_to_end(pilot)
             await until(pilot, lambda: "asked to stop" in text(app))
             app.exit()
-            outcomes = {line["pid"] for line in on_record(killer) if line["event"] == "outcome"}
-        assert waited == [True]
-        assert outcomes == {one.pid, two.pid}
+    lines = [(line["pid"], line["signals"], line["result"]) for line in on_record(pinner)]
+    assert sorted(lines) == sorted((pid, ["SIGTERM"], "running") for pid in (one.pid, two.pid))
 
 
 @pytest.mark.parametrize("read_only", [False, True])
 async def test_nothing_is_ended_without_a_selection_by_default_or_read_only(tmp_path: Path, read_only: bool) -> None:
-    killer = a_killer(tmp_path)
+    pinner = a_pinner(tmp_path)
     with GpuHolder() as one:
-        async with listed(killer, a_frame(one), (100, 30), read_only=read_only) as (app, pilot, screen):
+        async with listed(pinner, a_frame(one), (100, 30), read_only=read_only) as (app, pilot, screen):
             await press(pilot, "enter")
             assert top(app) is screen
             assert "select with Space" in toasts(app)
@@ -432,7 +431,7 @@ async def test_nothing_is_ended_without_a_selection_by_default_or_read_only(tmp_
             await pilot.pause()
             assert top(app) is screen
             assert one.alive()
-    assert not killer.audit.path.exists()
+    assert not pinner.audit.path.exists()
 
 
 async def test_a_zombie_cannot_be_selected_and_what_has_no_figure_is_not_counted_as_nothing() -> None:
@@ -445,7 +444,7 @@ async def test_a_zombie_cannot_be_selected_and_what_has_no_figure_is_not_counted
     states = {10: "zombie", 11: "sleeping", 12: "sleeping"}
     people = [builders.process(pid, "you", state=state, **fields) for pid, state in states.items()]
     seen = builders.snapshot([builders.gpu(0, holdings=found)], people, viewer=ME)
-    async with listed(a_killer(Path("/nonexistent")), framed(seen)) as (app, pilot, screen):
+    async with listed(a_pinner(Path("/nonexistent")), framed(seen)) as (app, pilot, screen):
         assert "zombie" in text(app)
         for _ in screen.found():
             await pilot.press("space", "down")

@@ -99,14 +99,6 @@ def _part(part: float | None, whole: float | None) -> Value:
     return Value(100 * part / whole) if part is not None and whole else UNKNOWN
 
 
-def _unattributed(gpu: Gpu) -> Value:
-    return Value(number(gpu.unattributed)) if is_listed(gpu) else UNKNOWN
-
-
-def _processes(gpu: Gpu) -> Value:
-    return UNKNOWN if gpu.unreliable else Value(len({one.pid for one in gpu.holdings}), bool(gpu.holdings_note))
-
-
 def _idle(held: GpuProcess, context: RuleContext) -> Value:
     idle = context.history.idle(held.gpu.key, held.process.pid, held.start)
     return Value(idle.seconds, idle.at_least) if idle is not None else UNKNOWN
@@ -117,26 +109,22 @@ def _age(held: GpuProcess, context: RuleContext) -> Value:
     return UNKNOWN if started is None else Value(max(0.0, context.snapshot.taken - started))
 
 
-def _memory(user: UserHoldings) -> Value:
-    return Value(user.memory.total(), user.partial)
-
-
-def _share(user: UserHoldings) -> Value:
-    return Value(_part(user.memory.total(), user.whole).amount, user.partial)
-
-
 METRICS: Final[Mapping[str, Metric]] = {
     "memory": Metric(
         Unit.BYTES,
         "memory",
         _figure("memory.used"),
         lambda held, _: Value(held.memory if held.complete else None),
-        _memory,
+        lambda user: Value(user.memory.total(), user.partial),
     ),
     "memory_percent": Metric(Unit.PERCENT, "memory", lambda gpu: _part(number(gpu.memory.used), usable(gpu))),
     "free": Metric(Unit.FREE, "free memory", _figure("memory.free")),
     "free_percent": Metric(Unit.PERCENT, "free memory", lambda gpu: _part(number(gpu.memory.free), usable(gpu))),
-    "unattributed": Metric(Unit.BYTES, "memory of unknown processes", _unattributed),
+    "unattributed": Metric(
+        Unit.BYTES,
+        "memory of unknown processes",
+        lambda gpu: Value(number(gpu.unattributed)) if is_listed(gpu) else UNKNOWN,
+    ),
     "utilization": Metric(Unit.PERCENT, "utilization", _figure("utilization")),
     "memory_utilization": Metric(Unit.PERCENT, "memory utilization", _figure("memory_utilization")),
     "temperature": Metric(Unit.CELSIUS, "temperature", _figure("temperature")),
@@ -149,7 +137,12 @@ METRICS: Final[Mapping[str, Metric]] = {
     "decoder": Metric(Unit.PERCENT, "decoder", _figure("decoder")),
     "ecc_uncorrected": Metric(Unit.COUNT, "uncorrected memory errors", _figure("ecc_uncorrected")),
     "processes": Metric(
-        Unit.COUNT, "processes", _processes, user=lambda user: Value(len(user.pids), not user.complete)
+        Unit.COUNT,
+        "processes",
+        lambda gpu: (
+            UNKNOWN if gpu.unreliable else Value(len({one.pid for one in gpu.holdings}), bool(gpu.holdings_note))
+        ),
+        user=lambda user: Value(len(user.pids), not user.complete),
     ),
     "sm": Metric(Unit.PERCENT, "SM use", process=lambda held, _: Value(held.sm)),
     "idle": Metric(Unit.SECONDS, "idle for", process=_idle),
@@ -157,7 +150,11 @@ METRICS: Final[Mapping[str, Metric]] = {
     "rss": Metric(Unit.BYTES, "host memory", process=lambda held, _: Value(number(held.process.rss)), everywhere=True),
     "age": Metric(Unit.SECONDS, "running for", process=_age, everywhere=True),
     "gpus": Metric(Unit.COUNT, "GPUs held", user=lambda user: Value(len(user.memory), not user.complete)),
-    "share": Metric(Unit.PERCENT, "share of all GPU memory", user=_share),
+    "share": Metric(
+        Unit.PERCENT,
+        "share of all GPU memory",
+        user=lambda user: Value(_part(user.memory.total(), user.whole).amount, user.partial),
+    ),
 }
 """Metrics by name. Percentages of memory refer to the memory that programs can have: total less reserved."""
 

@@ -168,7 +168,7 @@ def _dead(context: RuleContext, one: GpuProcess) -> Observation:
         why = "its parent has not collected its exit status, or the driver hangs"
         evidence = f"{process.name} ended without releasing it: {why}"
     else:
-        title = f"pid {process.pid} has ended and {holds}"
+        title = f"{pid_and_user(process)} has ended and {holds}"
         # While a leftover worker has the GPU open, the memory is not freed.
         left = [str(each.process.pid) for each in find_leftovers(gpu, context.snapshot)] if keeps is not None else []
         rest = f"leftover workers have it open: pid {and_more(left[:NAMED], len(left))}" if left else ""

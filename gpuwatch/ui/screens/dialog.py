@@ -15,15 +15,15 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from gpuwatch.kill.session import Choice, DialogView, Phase, Session
-from gpuwatch.kill.target import Target
+from gpuwatch.kill.group import KillChoice, KillState, ProcessGroup
+from gpuwatch.kill.pinned import KillTarget
 from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs
 from gpuwatch.units import size
 
 Answer = TypeVar("Answer")
 
-CONFIRM: Final = (Choice.CANCEL, Choice.INTERRUPT, Choice.TERMINATE)
+CONFIRM: Final = (KillChoice.CANCEL, KillChoice.INTERRUPT, KillChoice.TERMINATE)
 """Choices of the question before several processes are ended; Cancel is the default."""
 
 
@@ -54,13 +54,13 @@ class ChoiceButton(Widget, can_focus=True):
         Binding("enter", "press", "choose", id="dialog.choose", tooltip="Press the marked button"),
     ]
 
-    class Chosen(Message):
+    class Picked(Message):
         def __init__(self, button: ChoiceButton) -> None:
             self.button = button
             self.choice = button.choice
             super().__init__()
 
-    def __init__(self, choice: Choice, label: str, glyphs: Glyphs) -> None:
+    def __init__(self, choice: KillChoice, label: str, glyphs: Glyphs) -> None:
         """`label` is the choice in words, with the number of processes."""
         super().__init__(classes="-signal" if choice.signal is not None else None)
         self.choice = choice
@@ -80,7 +80,7 @@ class ChoiceButton(Widget, can_focus=True):
         return len(self._text) + 2
 
     def action_press(self) -> None:
-        self.post_message(self.Chosen(self))
+        self.post_message(self.Picked(self))
 
     def on_click(self, event: events.Click) -> None:
         event.stop()
@@ -212,7 +212,7 @@ class Dialog(ModalScreen[Answer]):
         self.query_one("#text").scroll_relative(y=lines, animate=False)
 
 
-class ConfirmDialog(Dialog[Choice]):
+class ConfirmDialog(Dialog[KillChoice]):
     """Question before several processes are ended; its answer is a choice, None where it was closed."""
 
     def __init__(self, title: str, lines: Sequence[str], count: int, glyphs: Glyphs = UNICODE) -> None:
@@ -223,7 +223,7 @@ class ConfirmDialog(Dialog[Choice]):
     def buttons(self) -> Sequence[ChoiceButton]:
         return [ChoiceButton(choice, choice.label(self._count), self.glyphs) for choice in CONFIRM]
 
-    def on_choice_button_chosen(self, message: ChoiceButton.Chosen) -> None:
+    def on_choice_button_picked(self, message: ChoiceButton.Picked) -> None:
         message.stop()
         self.dismiss(message.choice)
 
@@ -265,24 +265,14 @@ class OwnerMessageDialog(Dialog[None]):
         self.query_one("#dialog").border_subtitle = Content("Esc: close")
 
 
-Offer = tuple[tuple[Choice, ...], tuple[str, ...], str, tuple[str, ...]]
-"""Meaning of the buttons: the choices, their labels, the scope and the warnings."""
-
-
-def _offer(view: DialogView) -> Offer:
-    return view.choices, view.labels, view.scope, view.warnings
+Offer = tuple[tuple[KillChoice, ...], tuple[str, ...], str]
+"""Meaning of the buttons: the choices, their labels, and whether they are about the process or its run."""
 
 
 class EndDialog(Dialog[None]):
-    """Dialog on one session that ends a process, or its run; the session may outlive it."""
+    """Dialog about one group that is ended, a process or its run; the group may outlive it."""
 
     DEFAULT_CSS = """
-    EndDialog #notice {
-        height: 1;
-        color: $text-warning;
-        text-wrap: nowrap;
-        text-overflow: ellipsis;
-    }
     EndDialog #command {
         max-height: 4;
         text-style: bold;
@@ -316,24 +306,23 @@ class EndDialog(Dialog[None]):
         Binding("s", "scope", "its run", id="end.scope", tooltip="End its whole run, or this process alone"),
     ]
 
-    def __init__(self, session: Session, facts: Sequence[str], glyphs: Glyphs = UNICODE) -> None:
+    def __init__(self, group: ProcessGroup, facts: Sequence[str], glyphs: Glyphs = UNICODE) -> None:
         """`facts` are lines about the process; the first is its command."""
         super().__init__(glyphs=glyphs)
-        self.session = session
+        self.group = group
         self.facts = facts
         self.closed = False
         """Whether it is no longer on screen."""
         self.shows_end = False
-        """Whether the end of the session was shown."""
+        """Whether the end of the group was shown."""
         self._ready = False
-        self._view: DialogView | None = None
+        self._view: dict[str, str] = {}
         self._buttons: tuple[ChoiceButton, ...] = ()
         self._offered: Offer | None = None
         """Meaning of the buttons on screen."""
 
     def compose(self) -> ComposeResult:
-        with self.box(self._title_of()):
-            yield Static(id="notice", markup=False)  # outside of the text that scrolls: in sight at each step
+        with self.box(""):
             with VerticalScroll(id="text", can_focus=False):
                 # First what must not be overlooked: a low terminal shows only the beginning.
                 for name in ("warnings", "command", "facts", "notes", "scope", "members", "said"):
@@ -341,9 +330,6 @@ class EndDialog(Dialog[None]):
             yield ChoiceRow()
 
     async def on_mount(self) -> None:
-        self._write("notice", self.session.notice)
-        self._write("command", self.facts[0])
-        self._write("facts", "\n".join(self.facts[1:]))
         self._ready = True
         await self.refresh_view()
 
@@ -352,48 +338,57 @@ class EndDialog(Dialog[None]):
         self.closed = True
 
     async def refresh_view(self) -> None:
-        """Draw the state of the session, if it has changed.
+        """Draw the state of the group, if it has changed.
 
         To be called in the screen's own message loop, by `call_later`: a wait for new buttons in another message loop
         would never end where the dialog is closed meanwhile.
         """
         if not self._ready or self.closed:
             return
-        self.shows_end = self.session.over
-        view = self.session.view
-        if view == self._view:
-            return
-        before, self._view = self._view, view
-        other = "s: this process alone" if self.session.whole_run else "s: its whole run"
-        self._write("warnings", "\n".join(f"▲ {words}" for words in view.warnings))
-        self._write("notes", "\n".join(view.notes))
-        self._write("scope", f"{view.scope} ({other})" if view.scope else "")
-        self._write("members", "\n".join(map(_member_line, view.members)))
-        self._write("said", f"Not ended: {view.message}." if view.phase is Phase.REFUSED else view.message)
-        self.query_one("#dialog").border_title = Content(self._title_of())
-        if self._offered != _offer(view):
-            await self._show_buttons(view)
-        warned = before is not None and before.warnings != view.warnings
-        if before is None or before.phase is not view.phase or warned:
-            # What is new stands last, but what must not be overlooked comes first.
-            text, asks = self.query_one("#text"), view.phase in (Phase.CHECKING, Phase.ASKING)
-            (text.scroll_home if asks or warned else text.scroll_end)(animate=False)
+        group, offer = self.group, self._offer()
+        asks = group.state in (KillState.CHECKING, KillState.ASKING) and not group.asks_again
+        said = f"Not ended: {group.sentence}." if group.refused else group.sentence
+        view = {
+            "warnings": "\n".join(f"▲ {words}" for words in group.warnings),
+            "command": self.facts[0],
+            "facts": "\n".join(self.facts[1:]),
+            "notes": "\n".join(group.notes),
+            "scope": offer[-1],
+            "members": "\n".join(map(_member_line, group.targets)) if group.chosen.key and asks else "",
+            "said": said,
+        }
+        self.shows_end = group.over
+        for name, text in view.items():
+            if text != self._view.get(name):
+                line = self.query_one(f"#{name}", Static)
+                line.update(Content(self.spell(text)))
+                line.set_class(not text, "-empty")
+        self._view = view
+        if offer != self._offered:
+            title = f"End {'the run of ' if group.chosen.key else 'process '}{group.target.pid}?"
+            self.query_one("#dialog").border_title = Content(self.spell(title))
+            is_new = self._offered is None or self._offered[0] != offer[0]
+            await self._show_buttons(offer)
+            if is_new:  # what is new stands last, but what must not be overlooked comes first
+                scrolled = self.query_one("#text")
+                (scrolled.scroll_home if asks else scrolled.scroll_end)(animate=False)
 
-    def _write(self, name: str, text: str) -> None:
-        line = self.query_one(f"#{name}", Static)
-        line.update(Content(self.spell(text)))
-        line.set_class(not text, "-empty")
+    def _offer(self) -> Offer:
+        group = self.group
+        count, whole = max(group.left, 1), bool(group.chosen.key)
+        scope = ""
+        if group.run is not None and group.state is KillState.ASKING and not group.asks_again:
+            total = len(group.run.members)
+            scope = f"its run: {total} processes (s: this process alone)"
+            scope = scope if whole else f"this process; its run has {total} (s: its whole run)"
+        return group.choices, tuple(choice.label(count) for choice in group.choices), scope
 
-    def _title_of(self) -> str:
-        demo = " (demo)" * bool(self.session.notice)
-        return f"End {'the run of ' if self.session.run else 'process '}{self.session.target.pid}?{demo}"
-
-    async def _show_buttons(self, view: DialogView) -> None:
+    async def _show_buttons(self, offer: Offer) -> None:
         row = self.query_one(ChoiceRow)
         kept = [button.choice for button in self._buttons if button.has_focus and button.choice.signal is None]
-        pairs = zip(view.choices, view.labels, strict=True)
+        pairs = zip(offer[0], offer[1], strict=True)
         self._buttons = tuple(ChoiceButton(choice, label, self.glyphs) for choice, label in pairs)
-        self._offered = _offer(view)
+        self._offered = offer
         async with self.batch():
             await row.remove_children()
             await row.mount_all(self._buttons)
@@ -402,29 +397,28 @@ class EndDialog(Dialog[None]):
         again = [button for button in self._buttons if button.choice in kept]
         self.set_focus((again or self._buttons)[0])
 
-    def on_choice_button_chosen(self, message: ChoiceButton.Chosen) -> None:
+    def on_choice_button_picked(self, message: ChoiceButton.Picked) -> None:
         message.stop()
-        # A key may be quicker than the screen: what a button did not say yet is not what was chosen with it. Where two
-        # steps offer the same (Hide, while it is recorded and while it stops), a button holds for both.
-        if message.button in self._buttons and self._offered == _offer(self.session.view):
+        # A key may be quicker than the screen: what a button did not say yet is not what was chosen with it.
+        if message.button in self._buttons and self._offered == self._offer():
             self._choose(message.choice)
 
-    def _choose(self, choice: Choice) -> None:
-        if self.session.choose(choice) and not self.closed:
+    def _choose(self, choice: KillChoice) -> None:
+        if self.group.choose(choice) and not self.closed:
             self.closed = True
             self.dismiss(None)
 
     def action_close(self) -> None:
         """Answer with the harmless choice: cancel, leave the process alone, or go on with the dialog closed."""
-        choices = self.session.view.choices
-        self._choose(Choice.LEAVE if Choice.LEAVE in choices else choices[0])
+        choices = self.group.choices
+        self._choose(KillChoice.LEAVE if KillChoice.LEAVE in choices else choices[0])
 
     def action_scope(self) -> None:
         """Switch between the process and its whole run; the focus goes to the harmless button."""
-        self.session.toggle()
+        self.group.toggle()
         self.call_later(self.refresh_view)
 
 
-def _member_line(target: Target) -> str:
+def _member_line(target: KillTarget) -> str:
     """Return PID, memory and command of a process that would be signalled."""
-    return f"{target.pid:>8} {size(target.held) if target.held else '':>9}  {target.command}"
+    return f"{target.pid:>8} {size(target.held) if target.held else '':>9}  {target.process.command}"

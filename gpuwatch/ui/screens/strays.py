@@ -10,7 +10,8 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from gpuwatch.analysis.strays import Certainty, Stray, StrayReport, notes
-from gpuwatch.kill.session import DEMO_NOTICE, Choice
+from gpuwatch.kill.demo import DEMO_NOTICE
+from gpuwatch.kill.group import KillChoice
 from gpuwatch.model import SourceState
 from gpuwatch.ui.endings import LEFT_ALONE, Key, QueuedStray
 from gpuwatch.ui.screens.dialog import ConfirmDialog
@@ -230,7 +231,7 @@ class StraysScreen(ListScreen[StrayList]):
             why = "whether it is idle is not known yet: K on the dashboard ends it anyway"
         elif chosen.key not in {one.key for one in self._report.strays}:
             why = "it is no longer a stray"
-        elif endings is not None and endings.has_dialog(chosen.key):
+        elif endings is not None and endings.find_dialog(chosen.key):
             why = "it is being ended already: K on the dashboard shows it"
         else:
             self.rows.chosen ^= {chosen.key}
@@ -271,9 +272,9 @@ class StraysScreen(ListScreen[StrayList]):
             self.app.ask_to_end((chosen.gpus[0] if chosen.gpus else "", *chosen.key))
             self.paint()
 
-    def _confirmed(self, asked: list[Stray], choice: Choice | None) -> None:
+    def _confirmed(self, asked: list[Stray], choice: KillChoice | None) -> None:
         """End the strays that the question showed, except processes that are no strays any more."""
-        if choice is None or choice is Choice.CANCEL or self.app.helpers.killer is None:
+        if choice is None or choice is KillChoice.CANCEL or self.app.helpers.killer is None:
             return
         past = [str(one.process.pid) for one in asked if one.key not in self.rows.chosen]
         asked = [one for one in asked if one.key in self.rows.chosen]

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.kill.run import Run, pin_run
-from gpuwatch.kill.target import Pinned, Target
+from gpuwatch.kill.pinned import PinnedProcess
+from gpuwatch.kill.run import PinnedRun, find_run
 from tests.support import builders
 from tests.support.families import Family, Member, family
-from tests.support.killing import POLICY, a_killer
+from tests.support.killing import POLICY, a_pinner, a_target
 
 pytestmark = pytest.mark.slow
 
@@ -34,18 +33,18 @@ def taken(tree: Family, folder: Path, target: str, on_gpu: Collection[str] = BOT
         rows.append(builders.process(pid, "you", start=start, uid=ME, surroundings=tree.around(name)))
         held.append(builders.holding(pid, 1.0, start=start))
     snapshot = builders.snapshot([builders.gpu(0, holdings=held)], rows, viewer=ME)
-    killer = a_killer(folder, msgspec.structs.replace(POLICY, uid=ME, euid=ME, allow_root=True))
+    pinner = a_pinner(folder, msgspec.structs.replace(POLICY, uid=ME, euid=ME, allow_root=True))
     pid = tree.pids[target]
-    pinned = killer.open(pid)
-    assert isinstance(pinned, Pinned)
-    pinned.target = Target(pid, procfs.read_stat(pid).start_ticks, ME, "python")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(procfs, "has_gpu_open", lambda pid, *_: pid in held_by)
-        run = pin_run(killer, pinned, snapshot)
-    assert isinstance(run, Run), run.sentence
+        pinned = pinner.pin(a_target(pid, procfs.read_stat(pid).start_ticks, ME))
+        assert isinstance(pinned, PinnedProcess), pinned.sentence
+        run = find_run(pinner, pinned, snapshot)
+    assert isinstance(run, PinnedRun), run.sentence
     names = {pid: name for name, pid in tree.pids.items()}
-    found = {names[pid] for pid in run.pids}
-    run.close()
+    found = {names[member.pid] for member in run.members}
+    for member in run.members:
+        member.pinned.close()
     return found
 
 
@@ -74,28 +73,6 @@ def test_what_starts_runs_of_others_is_in_none(argv: tuple[str, ...], comm: str,
     with family(Member("shell", ("bash",), children=(above_two(argv, comm),))) as tree:
         assert tree.job("a").key == tree.identity("a")
         assert taken(tree, tmp_path, "a") == {"a"}
-
-
-def test_what_no_list_names_and_starts_sessions_without_a_gpu_is_in_none(tmp_path: Path) -> None:
-    """An agent, an editor, a server of tomorrow. One that holds a GPU itself, or that forked its parts, is a head."""
-    agent = above_two(("/opt/lab/bin/jobd", "--queue", "gpu"))
-    with family(agent) as tree:
-        assert tree.job("a").key == tree.job("b").key
-        assert taken(tree, tmp_path, "a") == {"a"}
-        assert taken(tree, tmp_path, "a", (*BOTH, "agent")) == {"a", "b", "agent"}
-    scripts = tuple(
-        Member(f"{child.name}-script", ("bash", "sweep.sh"), comm="bash", leads=True, children=(child,))
-        for child in agent.children
-    )
-    with family(replace(agent, children=scripts)) as tree:
-        assert taken(tree, tmp_path, "a") == {"a"}
-    same = replace(agent, children=tuple(replace(child, leads=False) for child in agent.children))
-    with family(same) as tree:
-        assert taken(tree, tmp_path, "a") == {"a", "b", "agent"}
-    logger = Member("logger", ("/opt/conda/bin/wandb-core",), leads=True)
-    forks = tuple(Member(name, forks=True) for name in BOTH)
-    with family(Member("main", (PYTHON, "train.py"), {"A": "1"}, children=(logger, *forks))) as tree:
-        assert taken(tree, tmp_path, "a") == {"main", "a", "b", "logger"}
 
 
 def test_a_launcher_whose_ranks_lead_sessions_is_the_head(tmp_path: Path) -> None:
