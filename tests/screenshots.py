@@ -35,8 +35,8 @@ from gpuwatch.ui.replay import ReplayApp
 from gpuwatch.ui.screens.events import EventsScreen
 from gpuwatch.ui.screens.graph_sheet import GraphSheet
 from tests.support import browser
+from tests.support.demo_store import save_demo, write_page
 from tests.support.replaying import MemoryRecording
-from tests.support.reporting import save_demo, write_page
 
 WALL = 1_795_269_780.0
 """Saturday 21 November 2026, 14:03 UTC."""
