@@ -10,9 +10,8 @@ from PIL import Image
 
 from gpuwatch.commands import report_page
 from gpuwatch.commands.report_page import render_page
-from tests.screenshots import WALL
 from tests.support import browser
-from tests.support.demo_store import save_demo, write_page
+from tests.support.demo_store import WALL, save_demo, write_page
 from tests.support.reporting import HOSTILE, page_of
 
 pytestmark = [

@@ -19,6 +19,9 @@ from gpuwatch.recorder.store import Gap, Store, write_events
 from gpuwatch.recorder.usage import Tally, write_usage
 from gpuwatch.sources.demo import DemoSource
 
+WALL = 1_795_269_780.0
+"""Saturday 21 November 2026, 14:03 UTC."""
+
 
 def save_demo(
     path: Path, until: float, hours: float = 6.0, step: float = 60.0, gap: tuple[float, float] = (0.4, 0.5)
