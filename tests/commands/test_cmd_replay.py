@@ -9,7 +9,6 @@ import pytest
 from gpuwatch import cli
 from gpuwatch.recording.format import codec_of
 from gpuwatch.recording.reader import Recording
-from gpuwatch.units import format_moment
 from tests.recording.test_reader import demo, record
 
 
@@ -28,28 +27,3 @@ def test_a_recording_without_any_snapshot_is_refused(day: Path, capsys: pytest.C
     day.write_bytes(compressor.compress(header + b"\n") + compressor.flush(codec.end))
     assert cli.main(["replay", str(day)], None) == 2
     assert capsys.readouterr().err == f"gpuwatch: {day}: no snapshot can be read\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "the following arguments are required: FILE"),
-        (["{day}", "--demo"], "--demo does not go with `gpuwatch replay`"),
-        (["{day}", "--once"], "--once does not go with `gpuwatch replay`"),
-        (["{day}", "--at", "noon"], "--at: time 'noon' is not understood; write 03:10"),
-        (["{day}", "--at", "2020-01-01 03:10"], "is not in the recording, which covers {first} to {last}"),
-        (["{day}.none.gz"], "no such file"),
-        (["{day}"], "the dashboard needs a terminal"),
-    ],
-)
-def test_what_is_wrong_is_one_line(
-    words: list[str], said: str, day: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", "xterm-256color")
-    with Recording([day]) as recording:
-        names = {"day": str(day), "first": format_moment(recording.first), "last": format_moment(recording.last)}
-    assert cli.main(["replay", *(word.format(**names) for word in words)], None) == 2
-    out = capsys.readouterr()
-    assert out.out == ""
-    assert said.format(**names).lower() in out.err.lower()
-    assert out.err.count("\n") == 1
