@@ -14,32 +14,35 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from msgspec.structs import replace
+from textual.pilot import Pilot
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.commands.stray_inputs import idle_times
 from gpuwatch.history import History
+from gpuwatch.kill.demo import DemoEnder
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.replay import Replay
 from gpuwatch.recorder.store import Events
 from gpuwatch.sources.demo import DemoSource
+from gpuwatch.sources.demo_machine import VIEWER_UID
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.replay import ReplayApp
 from gpuwatch.ui.screens.events import EventsScreen
 from gpuwatch.ui.screens.graph_sheet import GraphSheet
 from tests.support import browser
+from tests.support.dashboards import Clockwork
+from tests.support.demo_store import WALL, save_demo, write_page
 from tests.support.replaying import MemoryRecording
-from tests.support.reporting import save_demo, write_page
-
-WALL = 1_795_269_780.0
-"""Saturday 21 November 2026, 14:03 UTC."""
 
 
 @dataclass(frozen=True)
@@ -122,18 +125,22 @@ def last_frame(
     return frame, tuple(over)
 
 
-async def draw(picture: Picture) -> str:
-    """Return a picture as SVG."""
-    frame, over = last_frame(picture.at, picture.watched, picture.gpus, picture.focus)
-    log = Helpers(events=lambda: Events(alerts=over, watched=True, exists=True))
+@asynccontextmanager
+async def showing(picture: Picture, frame: Frame | None = None) -> AsyncIterator[tuple[GpuwatchApp, Pilot[int]]]:
+    """Show the screen of a picture; `frame` replaces the frame of the demo."""
+    over: tuple[Alert, ...] = ()
+    if frame is None:
+        frame, over = last_frame(picture.at, picture.watched, picture.gpus, picture.focus)
+    source = DemoSource(clock=lambda: 0.0, wall=lambda: WALL)
+    log = Events(alerts=over, watched=True, exists=True)
+    helpers = Helpers(events=lambda: log, killer=lambda: DemoEnder(lambda pid: source.end(pid, 0.0), VIEWER_UID))
     options = Options(theme=picture.theme)
     if picture.is_replay:
-        source = DemoSource(clock=lambda: 0.0, wall=lambda: WALL)
         hour = MemoryRecording(source.at(second) for second in (0.0, picture.at, 3599.0))
         app: GpuwatchApp = ReplayApp(Replay(hour, at=frame.snapshot.taken), options=options)
         frame = replace(frame, restarts=1)
     else:
-        app = GpuwatchApp(options=options, helpers=log, clock=lambda: picture.at)
+        app = GpuwatchApp(watch=Clockwork(), options=options, helpers=helpers, clock=lambda: picture.at)
     async with app.run_test(size=(picture.columns, picture.rows)) as pilot:
         app.publish(frame)
         await pilot.pause()
@@ -141,6 +148,12 @@ async def draw(picture: Picture) -> str:
         await pilot.pause()
         while isinstance(app.screen, EventsScreen | GraphSheet) and app.screen.reading:
             await pilot.pause(0.01)
+        yield app, pilot
+
+
+async def draw(picture: Picture) -> str:
+    """Return a picture as SVG."""
+    async with showing(picture) as (app, _):
         svg = app.export_screenshot(title="gpuwatch")
     return draw_dots(re.sub(r"terminal-\d+-", "terminal-", svg))
 

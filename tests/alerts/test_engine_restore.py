@@ -149,7 +149,7 @@ def test_what_no_sample_ever_judges_is_forgotten() -> None:
     feed(bench, Declared(), *[50] * 3)
     assert len(bench.of(OVERSHOOT)) == 1
     feed(bench, Declared(), 50, seconds=FORGOTTEN)
-    assert bench.last.cleared[0].how == "nothing was heard of it for 10 min"
+    assert len(bench.last.cleared) == 1
 
 
 def test_a_part_that_is_known_does_not_judge_it() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.alerts.alert import Alert, Severity, Unit
+from gpuwatch.alerts.alert import Severity, Unit
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import Rule
 from gpuwatch.alerts.rules.memory import FULL, RULES, find_time_to_full, format_prediction
@@ -64,23 +64,6 @@ def test_it_becomes_critical_and_stays_until_it_grows_no_more() -> None:
     held = float(leak(4.0, of=USABLE_GIB - 20)(249))
     assert run(tested, lambda _: held, 60) == []
     assert run(tested, lambda _: held, 60) == ["cleared"]
-
-
-def ended(tested: Bench, course: Callable[[float], float], until: float) -> list[Alert]:
-    found: list[Alert] = []
-    for second in range(int(until)):
-        found += tested.feed(gpu(0, holdings=[holding(7, course(float(second)))])).cleared
-    return found
-
-
-def test_how_it_ended_is_told() -> None:
-    tested = bench()
-    run(tested, leak(2.0, of=USABLE_GIB - 14), 150)
-    (alert,) = ended(tested, lambda _: USABLE_GIB - 9, 120)
-    assert alert.how == "its memory no longer grows that fast"
-    assert alert.title.startswith("GPU 0 full in about")
-    assert alert.peak is not None
-    assert alert.peak < 600
 
 
 def test_a_leak_in_steps_and_among_others_is_one() -> None:

@@ -176,7 +176,7 @@ def test_title_and_evidence_name_all_that_one_needs_to_act() -> None:
         "train.py:12 per_process_gpu_memory_fraction = 0.4"
     )
     assert alert.peak == 51 * GIB
-    assert (alert.rule, alert.gpu, alert.index, alert.pids) == ("uses more than declared", uuid(), 0, (100,))
+    assert (alert.gpu, alert.index, alert.pids) == (uuid(), 0, (100,))
     assert alert.subject == f"100:100 {uuid()}"
 
 

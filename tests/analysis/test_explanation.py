@@ -213,7 +213,6 @@ def test_what_could_not_be_read_is_not_called_undeclared() -> None:
         "it may have declared more than is shown",
     )
     assert "declared" not in {point.label for point in found}
-    assert only(found, "holds").aside == "not known to be under a limit"
     assert only(explain(Declared(knowledge=Knowledge.PENDING)), "not read").value == "not read yet"
     assert only(explain(None), "declared").value == "not known: it was not read"
 
@@ -251,12 +250,6 @@ def test_what_applies_and_limits_nothing_says_why_and_not_that_it_is_in_effect()
     start = cap(kind=Kind.START, limits={}, why="a start size is no limit: more may be taken")
     (point,) = [one for one in explain(Declared(declarations=(start,))) if one.label == "also set"]
     assert point.aside.endswith("certain · a start size is no limit: more may be taken")
-
-
-def test_what_was_read_in_place_of_something_else_is_said() -> None:
-    found = explain(Declared(words="that of its parent 812 was read"))
-    assert only(found, "read").value == "that of its parent 812 was read"
-    assert only(found, "declared").value == "nothing"
 
 
 @pytest.mark.parametrize(

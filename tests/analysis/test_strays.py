@@ -157,7 +157,6 @@ def test_a_leftover_that_nvml_does_not_list_is_a_worker() -> None:
     assert found.indices == (0,)
     (found,) = find(unlisted(left(), gap_gib=2.0), None)
     assert (found.cause, found.sure) == (Cause.WORKER, LIKELY)
-    assert found.why == ("its parent has ended", "it has the GPU open, and NVML does not list it")
 
 
 def test_the_leftovers_of_one_run_are_all_strays() -> None:

@@ -18,11 +18,6 @@ from tests.support.uncovered import environment
 DOCS = [str(Path(sys.executable).parent / "gpuwatch"), "docs"]
 
 
-def test_without_a_page_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["docs"], None) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(PAGES)
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_in_a_pipe_a_page_is_its_markdown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["docs", name], None) == 0

@@ -77,22 +77,6 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
 # Lines for people
 
 
-def test_the_oldest_is_first_and_every_column_says_what_it_is(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(own, HOT, FULL, NOTED)
-    assert run() == 0
-    out, err = capsys.readouterr()
-    start = [moment(EPOCH + second, NOW) for second in (0, 30, 60)]
-    wide = max(map(len, start))
-    assert out.splitlines() == [
-        f"{'start':>{wide}}   for    severity  GPU  who       what",
-        f"{start[0]:>{wide}}    6m  ● critical    3  ada, ben  GPU 3 full: 0.1 GiB of 79.0 free"
-        " · at worst 0.1 GiB free, mean 1.5 · GPU 3: 30.0 GiB of 79.0 free",
-        f"{start[1]:>{wide}}    1m  · note        —            GPU noted near limit · back within the limit",
-        f"{start[2]:>{wide}}  ≥59m  ▲ warning     0  cyn       GPU 0 is hot · ongoing when gpuwatch stopped",
-    ]
-    assert err == f"gpuwatch: gpuwatch is not running; it stopped at {moment(NOW, NOW)}, 0 s ago\n"
-
-
 def test_what_holds_is_ongoing_while_somebody_watches(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(own, HOT)
     lock = FileLock(lock_path(own))

@@ -13,7 +13,7 @@ import pytest
 
 from gpuwatch.commands.explain import Look, explanation_lines, find_process
 from gpuwatch.config import Config
-from gpuwatch.model import Declared, Knowledge, Presence, Process, Snapshot
+from gpuwatch.model import Declared, Knowledge, Process, Snapshot
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.launching import Launcher, starting
@@ -143,11 +143,3 @@ def test_what_the_sampler_had_no_time_for_is_read() -> None:
         return msgspec.structs.replace(one, declared=Declared(frameworks=("JAX",)))
 
     assert "uses      JAX" in explained(shown, look)
-
-
-def test_a_ghost_that_still_holds_memory_is_explained() -> None:
-    gone = Declared(knowledge=Knowledge.UNREADABLE, words="the kernel has no such process")
-    shown = snapshot([gpu(0, holdings=[holding(7)])], [Process(pid=7, presence=Presence.GONE, declared=gone)])
-    lines = explained(shown, never)
-    assert lines[0] == "PID 7 · there is no process 7"
-    assert any("1.0 GiB on GPU 0" in line for line in lines)

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from gpuwatch.commands.report_page import render_page
-from tests.screenshots import WALL
 from tests.support import browser
-from tests.support.reporting import HOSTILE, page_colors, page_of, save_demo, write_page
+from tests.support.demo_store import WALL, save_demo, write_page
+from tests.support.reporting import HOSTILE, page_colors, page_of
 
 pytestmark = [
     pytest.mark.slow,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.analysis.rows import SORTS, rows, sort
+from gpuwatch.analysis.rows import rows, sort
 from gpuwatch.analysis.strays import Cause, Certainty, Stray
 from gpuwatch.model import Container, Job, Notebook, Pane, Presence, Process, Surroundings
 from gpuwatch.ui.screens.detail import place_section, stray_section
@@ -109,7 +109,6 @@ def test_processes_sort_by_where_they_run_those_that_are_nowhere_last() -> None:
     ]
     found = sort(rows(snapshot([gpu(0, holdings=parts)], people)), "in")
     assert [row.holding.pid for row in found] == [12, 10, 11]
-    assert SORTS["in"][0] == "what it runs in"
 
 
 async def test_the_list_has_the_column_where_there_is_room_and_the_detail_has_it_everywhere() -> None:
