@@ -97,6 +97,8 @@ def check(given: str | None, administrators: Path, check_urls: CheckUrls) -> tup
     try:
         config, origins = load_traced(given, administrators=administrators)
     except UsageError as error:
+        if given is not None and not os.path.lexists(given):
+            raise
         return [str(error)], 2
     lines = [f"{shown_path(file)}: ok" for file in (administrators, own) if file.exists()]
     lines += _warnings(config, origins, check_urls)

@@ -156,7 +156,7 @@ def _agreement_warnings(
                 also = f", {gib(before)} held" if before else ""
                 yield (
                     f"more than was agreed on: GPU {offer.gpu.index}: {gib(offer.wanted)} GiB wanted{also}; "
-                    f"{gib(allowed)} GiB allowed: {candidate.text}, {candidate.where}:{candidate.line}"
+                    f"{gib(allowed)} GiB allowed: {candidate.text}, {candidate.where}"
                 )
 
 

@@ -182,7 +182,8 @@ class Recording:
         for path in self.paths:
             with _explained(path):
                 parts.append(read_events(path, since, named=True, repairs=True))
-        return Events.joined(parts)
+        found = Events.joined(parts)
+        return found if found.watched else msgspec.structs.replace(found, watched_until=self.last)
 
     def _rows(self, at: float, until: float) -> list[Row]:
         first = max(0, bisect_right(self.rows, at, key=lambda row: row.since) - 1)

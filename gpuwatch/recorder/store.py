@@ -337,7 +337,7 @@ def _explain(error: Exception, path: Path) -> tuple[type[StoreError], str]:
             return kind, files.words(error, path)
         case _:
             words = str(error)
-    return kind, text.clean(words if str(path) in words else f"{path}: {words}", 300)
+    return kind, text.clean(words if words.startswith(f"{path}: ") else f"{path}: {words}", 300)
 
 
 # ---------------------------------------------------------------------------------------------------------------
