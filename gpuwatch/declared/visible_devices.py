@@ -27,7 +27,6 @@ FASTEST_FIRST = "FASTEST_FIRST"
 
 _BLANKS = " \t\n\v\f\r"
 _NUMBER = re.compile(r"([+-]?)([0-9]+)")
-_OLD_INSTANCE = re.compile(r"MIG-(GPU-[^/]*)/([0-9]{1,9})/([0-9]{1,9})")
 _VERSION = re.compile(r"[0-9]{3,4}(?=\.)")
 # More digits than any count of GPUs has.
 _MOST_DIGITS_VISIBLE = 9
@@ -197,8 +196,7 @@ def _device(entry: str, kind: str, gpus: Sequence[GpuFacts], counted: Sequence[_
         return _invalid(entry, f"cannot stand in a list of {'GPU' if kind == 'GPU-' else 'MIG'} UUIDs")
     if kind == "MIG-":
         parts = [_Device(part.uuid, gpu, part) for gpu in gpus if gpu.mig for part in gpu.slices]
-        old = _OLD_INSTANCE.fullmatch(entry)
-        return _unique(entry, [one for one in parts if one.uuid.startswith(entry) or (old and _is_old(one, old))])
+        return _unique(entry, [one for one in parts if one.uuid.startswith(entry)])
     named = _unique(entry, [_Device(gpu.uuid, gpu) for gpu in gpus if gpu.uuid.startswith(entry)])
     if isinstance(named, str) or not named.gpu.mig:
         return named
@@ -231,16 +229,6 @@ def _unique(start: str, matches: Sequence[_Device]) -> _Device | str:
         return _invalid(start, "is no GPU")
     noun = "MIG instances" if matches[0].instance else "GPUs"
     return f"{_excerpt(start)} is the start of {'two' if len(matches) == 2 else len(matches)} {noun}"
-
-
-def _is_old(device: _Device, old: re.Match[str]) -> bool:
-    """Return whether a name from before R470, MIG-GPU-<uuid>/<GPU inst.>/<compute inst.>, means a device."""
-    part = device.instance
-    return (
-        part is not None
-        and device.gpu.uuid.startswith(old[1])
-        and (part.gpu_instance, part.compute_instance) == (int(old[2]), int(old[3]))
-    )
 
 
 def _count(number: int) -> str:
