@@ -222,6 +222,7 @@ STORES = """
 import os, sys
 from pathlib import Path
 from gpuwatch.commands import doctor
+from gpuwatch.config import reading  # before the rights go with which it can be imported
 from gpuwatch.recorder.store import own_store
 uid = int(sys.argv[1])
 if os.geteuid() != uid:

@@ -269,7 +269,7 @@ def test_a_link_to_a_file_is_followed(tmp_path: Path) -> None:
 def test_the_keys_of_the_report(tmp_path: Path) -> None:
     content = "[report]\ndashboard = true\nkeep = '30d'\nlargest = '8MiB'\n"
     assert loaded(tmp_path, content).report == Report(dashboard=True, keep=30 * 86400.0, largest=8 * MIB)
-    assert Report() == Report(dashboard=False, keep=90 * 86400.0, largest=64 * MIB)
+    assert Report() == Report(dashboard=True, keep=90 * 86400.0, largest=64 * MIB)
 
 
 def test_allowances_reach_the_rules(tmp_path: Path) -> None:

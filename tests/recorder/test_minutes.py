@@ -93,17 +93,16 @@ def test_of_many_processes_those_with_the_most_memory_are_stored(path: Path) -> 
         zlib.compress(b" " * (64 << 20)),
         b"x" * (1 << 20),
         "a text",
-        None,
         7,
     ],
 )
 def test_damaged_rows_are_left_out(path: Path, body: object) -> None:
     write(path, [minute(0), minute(2)])
-    change(path, "CREATE TABLE copy (at, body)", "DROP TABLE minutes", "ALTER TABLE copy RENAME TO minutes")
+    change(path, "DELETE FROM minutes")
     connection = sqlite3.connect(path)
     good = zlib.compress(b'{"GPU-0//used": 0, "\\u001b[31m//used": 1, "GPU-0//power": -1}')
-    rows = [(START, good), (START + 60, body), ("never", good), (1e30, good), (float("inf"), good)]
-    connection.executemany("INSERT INTO minutes VALUES (?, ?)", [(int(START), good), *rows[1:]])
+    rows = [(int(START), good), (int(START) + 60, body), (1 << 62, good)]
+    connection.executemany("INSERT INTO minutes VALUES (?, ?)", rows)
     connection.commit()
     connection.close()
     with reading(path) as opened:
