@@ -101,7 +101,17 @@ def main(
     else:
         console.warn(*_words(path, found, chosen, args.since or "24h", now))
     if args.follow:
-        _follow(console, path, now - since, chosen_by, found, as_json=args.json, wall=wall, sleep=sleep)
+        _follow(
+            console,
+            path,
+            now - since,
+            chosen_by,
+            found,
+            given=bool(args.file),
+            as_json=args.json,
+            wall=wall,
+            sleep=sleep,
+        )
     return 0 if found.exists else 1
 
 
@@ -112,6 +122,7 @@ def _follow(
     chosen_by: EventFilter,
     found: Events,
     *,
+    given: bool,
     as_json: bool,
     wall: Callable[[], float],
     sleep: Callable[[float], None],
@@ -124,7 +135,7 @@ def _follow(
         if _modified(path) == modified:
             continue
         modified, now = _modified(path), wall()
-        found = _read(path, since, given=False)
+        found = _read(path, since, given=given)
         changed = [one for one in found.alerts if chosen_by(one) and printed.get(one.id) != _progress(one, found)]
         printed.update((alert.id, _progress(alert, found)) for alert in changed)
         if as_json:

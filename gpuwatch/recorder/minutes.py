@@ -23,6 +23,8 @@ _MOST: Final = KEEP // 60 + 1
 _LARGEST: Final = 1 << 18
 """Bytes of a minute, at most; with 8 GPUs and 43 processes it has 2,200, and 15,000 decompressed."""
 _LARGEST_JSON: Final = 1 << 21
+_LARGEST_DAY: Final = 1 << 27
+"""Bytes of all minutes that are read at a time, decompressed; a day of 16 GPUs and 100 processes has 45 MB."""
 _SLOWEST: Final = 5.0
 """Seconds that reading a day may take, at most."""
 
@@ -63,18 +65,30 @@ def read_minutes(connection: Connection, since: float, until: float) -> Iterator
     asked = "SELECT at, body FROM minutes WHERE at >= ? AND at < ? AND length(body) <= ? ORDER BY at DESC LIMIT ?"
     names = connection.execute("SELECT uid, name FROM users").fetchall()
     users: dict[str, str] = {f"user:{uid}": clean(name) for uid, name in names if isinstance(name, str)}
-    for at, body in reversed(connection.execute(asked, (since, until, _LARGEST, _MOST)).fetchall()):
-        values = _read_values(body)
+    found: list[Minute] = []
+    left = _LARGEST_DAY
+    for at, body in connection.execute(asked, (since, until, _LARGEST, _MOST)).fetchall():
+        content = _decompress(body)
+        left -= len(content)
+        if left < 0:
+            break
+        values = _read_values(content)
         if values is not None and isinstance(at, int):
-            yield Minute(at=float(at), values=values, users=users)
+            found.append(Minute(at=float(at), values=values, users=users))
+    yield from reversed(found)
 
 
-def _read_values(body: Any) -> dict[str, float] | None:
-    if not isinstance(body, bytes):
-        return None
+def _decompress(body: Any) -> bytes:
     try:
-        values = _decoder.decode(zlib.decompressobj().decompress(body, _LARGEST_JSON))
-    except (zlib.error, ValueError, RecursionError):
+        return zlib.decompressobj().decompress(body, _LARGEST_JSON) if isinstance(body, bytes) else b""
+    except zlib.error:
+        return b""
+
+
+def _read_values(content: bytes) -> dict[str, float] | None:
+    try:
+        values = _decoder.decode(content)
+    except (ValueError, RecursionError):
         return None
     return {words: value for words, value in values.items() if parse_key(words) is not None and value >= 0}
 

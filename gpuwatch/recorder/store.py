@@ -88,6 +88,10 @@ _STATEMENTS: Final = {words.split()[2]: " ".join(words.split()) for words in (*_
 """Statement of each table and index by its name."""
 _LONGEST_VALUE: Final = 16 << 20
 """Bytes of a value, a row or a statement, at most; a row of snapshots has the longest."""
+_MOST_TEXT: Final = 256 << 20
+"""Bytes of all texts that are read at a time, at most. The events of a store have 14 MiB."""
+_MOST_MEMORY: Final = 128 << 20
+"""Bytes that SQLite may take, at most: a forged schema may have millions of tables."""
 _HEADER: Final = b"SQLite format 3\0"
 _SUPER: Final = bytes.fromhex("d9d505f920a163d7")
 """Last bytes of a journal that names another file. Source: sqlite.org/fileformat2.html, 3."""
@@ -175,10 +179,11 @@ def _connect(path: Path, mode: str, seconds: float) -> Connection:
     """Open a database, and check that it is a store or empty."""
     where = f"file:{quote(str(path.absolute()))}?mode={mode}"
     connection = sqlite3.connect(where, uri=True, timeout=seconds, isolation_level=None)
-    connection.text_factory = _decode
+    connection.text_factory = _TextDecoder()
     try:
         # A file that somebody planted runs no code of its own, and takes neither for ever nor all memory.
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
+        connection.execute(f"PRAGMA hard_heap_limit = {_MOST_MEMORY}")
         connection.execute("PRAGMA trusted_schema = OFF")
         end = time.monotonic() + seconds
         connection.set_progress_handler(lambda: time.monotonic() > end, 100_000)
@@ -206,9 +211,20 @@ def _read_version(connection: Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _decode(raw: bytes) -> str:
-    """Decode a text cell; bytes that are no UTF-8 (a damaged file) become replacement characters."""
-    return raw.decode("utf-8", "replace")
+class _TextDecoder:
+    """Decoder of text cells; bytes that are no UTF-8 (a damaged file) become replacement characters.
+
+    Cells of a forged file may share their bytes, so that its texts are many times its size.
+    """
+
+    def __init__(self) -> None:
+        self._left = _MOST_TEXT
+
+    def __call__(self, raw: bytes) -> str:
+        self._left -= len(raw)
+        if self._left < 0:
+            raise StoreError(f"it has more than {_MOST_TEXT >> 20} MiB of text")
+        return raw.decode("utf-8", "replace")
 
 
 def _check_journal(path: Path) -> None:
@@ -305,7 +321,7 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise
-    except (OSError, sqlite3.Error, StoreError, UnicodeDecodeError) as error:
+    except (OSError, sqlite3.Error, StoreError, UnicodeDecodeError, MemoryError) as error:
         kind, words = _explain(error, path)
         raise kind(words) from error
 
@@ -333,6 +349,8 @@ def _explain(error: Exception, path: Path) -> tuple[type[StoreError], str]:
             words = f"the journal of an unfinished write lies beside it ({error})"
         case _ if isinstance(error, UnicodeDecodeError):  # in a message of SQLite's that quotes damaged bytes
             kind, words = DamagedError, "it is damaged (a name in it is no text)"
+        case _ if isinstance(error, MemoryError):
+            words = "it takes too much memory"
         case _ if isinstance(error, OSError):
             return kind, files.words(error, path)
         case _:
