@@ -93,6 +93,13 @@ def sent(tmp_path: Path) -> Path:
     return record(folder / "day", demo(12))
 
 
+def test_a_journal_that_names_another_file_deletes_it_where_sqlite_may_write(sent: Path) -> None:
+    """Else the tests below would prove nothing."""
+    name_another(killed_in_a_write(sent), sent.with_name("thesis"))
+    change(sent, "SELECT * FROM about")
+    assert not sent.with_name("thesis").exists()
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_journal_that_names_another_file_deletes_nothing(sent: Path, way: str) -> None:
     name_another(killed_in_a_write(sent), sent.with_name("thesis"))
