@@ -20,8 +20,8 @@ from gpuwatch.alerts.limits import Allowances, CustomRule, Limits
 from gpuwatch.config.keymap import Keys
 from gpuwatch.declared.facts import Share
 from gpuwatch.errors import GpuwatchError
-from gpuwatch.fields import DAY, HOUR, MOST, Bytes, Seconds, Text
 from gpuwatch.units import MIB
+from gpuwatch.values import DAY, HOUR, MOST, Bytes, Seconds, Text
 
 FILE: Final = "gpuwatch.toml"
 ADMINISTRATORS: Final = Path("/etc/gpuwatch") / FILE

@@ -26,8 +26,8 @@ from gpuwatch.alerts.rules.custom import METRICS
 from gpuwatch.config import ColumnName, Config
 from gpuwatch.config.keymap import key_name
 from gpuwatch.errors import UsageError
-from gpuwatch.fields import ANY, HIGHEST_XID, Bytes, Number, Seconds
 from gpuwatch.units import MAX_DURATION_S, MIB, parse_duration, parse_share, parse_size, write_duration, write_size
+from gpuwatch.values import ANY, HIGHEST_XID, Bytes, Number, Seconds
 
 _SHOWN: Final = 60
 """Characters of a wrong value that are quoted."""

@@ -24,8 +24,8 @@ from gpuwatch.config.keymap import PRESETS, RESERVED, clash
 from gpuwatch.config.keys import Key, shown, toml_string
 from gpuwatch.declared.facts import Share
 from gpuwatch.errors import UsageError
-from gpuwatch.fields import LONGEST, MOST
 from gpuwatch.files import check_source, shown_path
+from gpuwatch.values import LONGEST, MOST
 
 _FILTER_NAME: Final = r"[A-Za-z0-9_-]{1,40}"
 _FILTER: Final = f'the text of a filter, such as "mem>10GiB idle>30m", of 1 to {LONGEST} printable characters'

@@ -14,10 +14,10 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from gpuwatch.declared.sizes import Parser
-from gpuwatch.fields import Bytes, Fraction, Gpus, Pattern, Text
 from gpuwatch.model import Basis, Confidence, Gpu, Health, Hint, Kind, Margin, Memory, Reading, known, number
 from gpuwatch.text import LIMIT, Clean, clean, mask, redact, shorten
 from gpuwatch.units import MIB
+from gpuwatch.values import Bytes, Fraction, Gpus, Pattern, Text
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
