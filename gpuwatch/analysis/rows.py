@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch.analysis.filters import Figure, Grammar, ListFilter, Term, Value, parse_numbers, parse_terms
+from gpuwatch.filters import Figure, Grammar, ListFilter, Term, Value, parse_numbers, parse_terms
 from gpuwatch.history import HistoryView, Idle, IdleTimes
 from gpuwatch.model import Gpu, Holding, Limit, Presence, Process, Reading, Reason, Snapshot, known
 from gpuwatch.shares import is_conclusive, limit_on
@@ -238,7 +238,7 @@ class ProcessOrder(StableOrder[Row]):
 
 
 class Filter(ListFilter[Row], frozen=True):
-    """Filter of the process list; `gpuwatch.analysis.filters` has the grammar.
+    """Filter of the process list; `gpuwatch.filters` has the grammar.
 
     Keys: `user:ada` (any name that has it, or this uid), `uid:1001` (this one person; `uid:?` is whoever is not
     visible), `gpu:0,2-4`, `pid:123`. Figures: `mem` and `rss` (bytes), `share` (memory held / limit declared), `sm` and

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from gpuwatch.analysis.filters import FilterError
 from gpuwatch.analysis.rows import Filter
 from gpuwatch.config import Config
 from gpuwatch.errors import UsageError
+from gpuwatch.filters import FilterError
 from gpuwatch.text import clean
 
 

@@ -17,7 +17,6 @@ from gpuwatch import files, text
 from gpuwatch.alerts.limits import CustomRule
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
 from gpuwatch.alerts.rules.custom import METRICS
-from gpuwatch.analysis.filters import FilterError
 from gpuwatch.analysis.rows import check_filter
 from gpuwatch.config import ADMINISTRATORS, Config, keys, path
 from gpuwatch.config.keymap import PRESETS, RESERVED, clash
@@ -25,6 +24,7 @@ from gpuwatch.config.keys import Key, shown, toml_string
 from gpuwatch.declared.facts import Share
 from gpuwatch.errors import UsageError
 from gpuwatch.files import check_source, shown_path
+from gpuwatch.filters import FilterError
 from gpuwatch.values import LONGEST, MOST
 
 _FILTER_NAME: Final = r"[A-Za-z0-9_-]{1,40}"

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gpuwatch.analysis.filters import FIGURES, FilterError, find_next, parse_most
 from gpuwatch.analysis.rows import Filter, check_filter, rows
+from gpuwatch.filters import FIGURES, FilterError, find_next, parse_most
 from gpuwatch.history import Idle
 from gpuwatch.model import Presence, Process, Reason
 from tests.support.builders import EPOCH, GIB, gpu, holding, process, snapshot

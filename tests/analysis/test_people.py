@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from gpuwatch.analysis.filters import FilterError
 from gpuwatch.analysis.people import (
     SORTS,
     Longest,
@@ -21,6 +20,7 @@ from gpuwatch.analysis.people import (
     totals,
 )
 from gpuwatch.analysis.rows import Filter, rows
+from gpuwatch.filters import FilterError
 from gpuwatch.history import NO_USE, History, HistoryView, Idle, Use
 from gpuwatch.model import Declared, Knowledge, Memory, Presence, Process, Reason, Snapshot
 from tests.support.builders import EPOCH, GIB, MIB, USABLE_GIB, at, gpu, holding, process, snapshot, uid

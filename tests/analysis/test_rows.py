@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from gpuwatch.analysis.filters import FilterError
 from gpuwatch.analysis.rows import SORTS, Filter, ProcessOrder, Row, rows, share_words, sort
+from gpuwatch.filters import FilterError
 from gpuwatch.model import Declared, Knowledge, Memory, Presence, Process, Reason, Snapshot
 from tests.support.builders import GIB, MIB, TOTAL, gpu, holding, process, snapshot
 from tests.support.declaring import declares

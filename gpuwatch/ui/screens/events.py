@@ -15,7 +15,7 @@ from textual.widgets import Input
 
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.analysis.events import UNFINISHED, lasted_words, state_words, value_words, without_known
-from gpuwatch.analysis.filters import (
+from gpuwatch.filters import (
     Figure,
     Grammar,
     ListFilter,
@@ -170,7 +170,7 @@ def event_terms(
 ) -> tuple[Term[Alert], ...]:
     """Parse a filter of events: `rule:over`, `gpu:0,2`, `user:ada`, `pid:123`, `age<2h`, any text; raises FilterError.
 
-    `gpuwatch.analysis.filters` has the grammar. `gpus` gives the indices of the GPUs that an event is about, `saved`
+    `gpuwatch.filters` has the grammar. `gpus` gives the indices of the GPUs that an event is about, `saved`
     are the saved filters by name, and `now` is the wall clock.
     """
     about = gpus or (lambda alert: () if alert.index is None else (alert.index,))

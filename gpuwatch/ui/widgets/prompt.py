@@ -15,8 +15,8 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input
 
-from gpuwatch.analysis.filters import FilterError, parse_most
 from gpuwatch.analysis.rows import Filter
+from gpuwatch.filters import FilterError, parse_most
 from gpuwatch.ui.theme import Skin
 from gpuwatch.ui.widgets.lines import LineBuilder, LinePanel
 
