@@ -20,18 +20,20 @@ import difflib
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import replace
+
+from gpuwatch.fields import PROCESS, USED, Field, Row, compared
 
 T = TypeVar("T")
 F = TypeVar("F")
 Term: TypeAlias = Callable[[T], bool]
 
 KEYS: Final = ("user", "uid", "gpu", "pid", "rule")
-FIGURES: Final = ("mem", "share", "sm", "cpu", "rss", "idle", "age")
 FLAGS: Final = ("mine",)
-"""Keys, figures and keywords of all lists."""
+"""Keys and keywords of all lists."""
 
 
 class FilterError(ValueError):
@@ -43,23 +45,26 @@ class FilterError(ValueError):
         self.start, self.end = start, end
 
 
-class Value(NamedTuple):
-    """Value of a figure."""
+class Comparison(msgspec.Struct, Generic[T], frozen=True):
+    """Term that compares a field with a value."""
 
-    number: float
-    at_least: bool = False
-    """Whether the number is only a lower bound: it then matches `>` and `>=` alone."""
+    field: Field[T]
+    sign: str
+    """`>`, `>=`, `<`, `<=` or `=`."""
+    wanted: float
 
+    def __call__(self, one: T) -> bool:
+        """Return whether an item matches; what is not known matches nothing."""
+        return bool(self.holds(one))
 
-class Figure(NamedTuple, Generic[T]):
-    """Figure of an item that a filter can compare."""
-
-    get: Callable[[T], Value | None]
-    """Returns None where the figure is not known."""
-    parse: Callable[[str], float]
-    """Parses the value in a filter; raises ValueError."""
-    show: Callable[[float], str]
-    """Formats a value as the list does: `=` matches what is shown as the same."""
+    def holds(self, one: T) -> bool | None:
+        """Return whether an item matches; None where that is not known."""
+        value = self.field.amount(one)
+        if value is None:
+            return None
+        number, show = value.number, self.field.format.show
+        holds = show(number) == show(self.wanted) if self.sign == "=" else _OPERATORS[self.sign](number, self.wanted)
+        return None if value.at_least and (self.sign == "=" or holds != (">" in self.sign)) else bool(holds)
 
 
 class ListFilter(msgspec.Struct, Generic[T], frozen=True):
@@ -80,7 +85,8 @@ class Grammar(msgspec.Struct, Generic[T], frozen=True):
     """Keys of `KEYS`, each with the parser of its values."""
     anywhere: Callable[[str], Term[T]]
     """Makes the term of any other text."""
-    figures: Mapping[str, Figure[T]]
+    figures: Mapping[str, Field[T]]
+    """Fields that can be compared, by the names that filters have for them."""
     flags: Mapping[str, Term[T]]
 
     @property
@@ -103,7 +109,7 @@ def parse_terms(text: str, grammar: Grammar[T], saved: Mapping[str, str] | None 
     return tuple(found)
 
 
-_COMPARISON: Final = re.compile(r"([a-z]+)(>=|<=|>|<|=)(.*)")
+_COMPARISON: Final = re.compile(r"([a-z_]+)(>=|<=|>|<|=)(.*)")
 _OPERATORS: Final = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 
 
@@ -137,7 +143,7 @@ def _negated(term: Term[T]) -> Term[T]:
 
 def _comparison(name: str, sign: str, value: str, grammar: Grammar[T]) -> Term[T] | None:
     figure = grammar.figures.get(name)
-    if figure is None and name in FIGURES:
+    if figure is None and name in ROW_GRAMMAR.figures:
         raise FilterError(f"{name} is no figure of this list; {grammar.allowed} and any text are allowed")
     if figure is None and sign == "=":  # commands have `lr=0.1`
         return grammar.anywhere(f"{name}={value}")
@@ -145,19 +151,7 @@ def _comparison(name: str, sign: str, value: str, grammar: Grammar[T]) -> Term[T
         near = difflib.get_close_matches(name, grammar.figures, n=1, cutoff=0.6)
         allowed = f"did you mean {near[0]}?" if near else f"{', '.join(grammar.figures)} are figures"
         raise FilterError(f"{name} is no figure; {allowed}")
-    return _compare(figure, sign, figure.parse(value)) if value else None
-
-
-def _compare(figure: Figure[T], sign: str, wanted: float) -> Term[T]:
-    def term(one: T) -> bool:
-        value = figure.get(one)
-        if value is None or (value.at_least and ">" not in sign):
-            return False
-        if sign == "=":
-            return figure.show(value.number) == figure.show(wanted)
-        return bool(_OPERATORS[sign](value.number, wanted))
-
-    return term
+    return Comparison(figure, sign, figure.format.parse(value)) if value else None
 
 
 def _saved_term(name: str, grammar: Grammar[T], saved: Mapping[str, str]) -> Term[T] | None:
@@ -204,3 +198,79 @@ def parse_numbers(key: str, value: str) -> Callable[[int | None], bool]:
             raise FilterError(f"{key}:{part} ends before it begins; try {key}:{last}-{first}")
         spans.append((first, last))
     return lambda number: number is not None and any(low <= number <= high for low, high in spans)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The process list
+
+
+class Filter(ListFilter[Row], frozen=True):
+    """Filter of the process list.
+
+    Keys: `user:ada` (any name that has it, or this uid), `uid:1001` (this one person; `uid:?` is whoever is not
+    visible), `gpu:0,2-4` or `gpu:GPU-8932`, `pid:123`. Figures: `mem` and `rss` (bytes), `share` (memory held / limit
+    declared), `sm` and `cpu` (percent), `idle` and `age` (durations). The keyword `mine`. Any other text is found in
+    the command, user, PID or GPU name.
+    """
+
+    @classmethod
+    def parse(cls, text: str, saved: Mapping[str, str] | None = None) -> Filter:
+        """Parse a filter; `saved` are the saved filters by name. Raises FilterError with a sentence for the prompt."""
+        return cls(text.strip(), parse_terms(text, ROW_GRAMMAR, saved))
+
+
+def check_filter(text: str) -> None:
+    """Raise FilterError where a filter is understood by no list."""
+    parse_terms(text, replace(ROW_GRAMMAR, keys={**_ROW_KEYS, "rule": lambda value: lambda row: value in row.command}))
+
+
+def _of_user(value: str) -> Term[Row]:
+    names = [name for name in value.split(",") if name]
+    return lambda row: any(name in row.owner.casefold() or name == str(row.process.uid) for name in names)
+
+
+def _of_uid(value: str) -> Term[Row]:
+    if value in ("?", "none"):
+        return lambda row: row.process.uid is None
+    is_one = parse_numbers("uid", value)
+    return lambda row: is_one(row.process.uid)
+
+
+def parse_gpus(value: str) -> Callable[[int, str], bool]:
+    """Parse the values of `gpu:0,2-4,GPU-8932`; return whether a GPU's index or UUID is one of them."""
+    parts = [part for part in value.casefold().split(",") if part]
+    uuids = tuple(part for part in parts if part.startswith("gpu-"))
+    is_one = parse_numbers("gpu", ",".join(part for part in parts if part not in uuids))
+    return lambda index, uuid: is_one(index) or uuid.casefold().startswith(uuids)
+
+
+def _on_gpu(value: str) -> Term[Row]:
+    is_one = parse_gpus(value)
+    return lambda row: is_one(row.gpu.index, row.gpu.uuid)
+
+
+def _of_pid(value: str) -> Term[Row]:
+    is_one = parse_numbers("pid", value)
+    return lambda row: is_one(row.holding.pid)
+
+
+def _anywhere(sought: str) -> Term[Row]:
+    return lambda row: (
+        sought in row.command.casefold()
+        or sought in row.owner.casefold()
+        or sought == str(row.holding.pid)
+        or sought in row.gpu.name.casefold()
+    )
+
+
+_ROW_KEYS: Final[Mapping[str, Callable[[str], Term[Row]]]] = {
+    "user": _of_user,
+    "uid": _of_uid,
+    "gpu": _on_gpu,
+    "pid": _of_pid,
+}
+
+ROW_GRAMMAR: Final = Grammar(
+    _ROW_KEYS, _anywhere, compared((PROCESS["memory"], USED, *PROCESS.values())), {"mine": lambda row: row.mine}
+)
+"""Terms by which the process list can be filtered."""

@@ -22,7 +22,7 @@ import msgspec
 import gpuwatch
 from gpuwatch import model
 from gpuwatch.alerts.rules import RULES
-from gpuwatch.alerts.rules.custom import METRICS
+from gpuwatch.alerts.rules.custom import GRAMMARS
 from gpuwatch.commands.completion import FOLDER as SHELL
 from gpuwatch.commands.docs import FOLDER, PAGES, summary
 from gpuwatch.config import Config
@@ -51,13 +51,12 @@ def rules() -> Iterator[str]:
         yield ""
 
 
-def metrics() -> Iterator[str]:
-    """Yield the metrics that a rule of the user can compare."""
-    yield "| scope | metrics |"
+def figures() -> Iterator[str]:
+    """Yield the figures that a rule of the user can compare."""
+    yield "| on | figures |"
     yield "|---|---|"
-    for scope in ("gpu", "process", "user"):
-        names = [f"`{name}`" for name, metric in METRICS.items() if scope in metric.scopes]
-        yield f"| `{scope}` | {', '.join(names)} |"
+    for on, grammar in GRAMMARS.items():
+        yield f"| `{on}` | {', '.join(f'`{name}`' for name in grammar.figures)} |"
 
 
 def keys() -> Iterator[str]:
@@ -228,7 +227,7 @@ def _about(file: Path) -> str:
 
 
 TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
-    one.__name__: one for one in (rules, metrics, keys, configuration, stream, pages, layers, tree)
+    one.__name__: one for one in (rules, figures, keys, configuration, stream, pages, layers, tree)
 }
 
 

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.units import GIB, MIB
-from gpuwatch.values import DAY, HOUR, Bytes, Gpus, Number, RuleNames, Seconds, Text, XidCodes
+from gpuwatch.values import DAY, HOUR, Bytes, RuleNames, Seconds, Text, XidCodes
 
 MOST_FREE: Final = 95
 """Percent. An alert clears 2 points above its limit, so an alert with a limit near 100 would never end."""
@@ -46,10 +46,9 @@ Scope: TypeAlias = Literal["gpu", "process", "user"]
 
 
 class CustomRule(msgspec.Struct, frozen=True, kw_only=True):
-    """Rule that the user wrote, one `[[rule]]`: alert while a metric is above (or below) a value.
+    """Rule that the user wrote, one `[[rule]]`: alert while the figures that it compares are beyond its values.
 
-    The file is also checked for rules about several fields: the metric exists and has this scope, exactly one of
-    `above` and `below` is set, and `clear` is on the right side of it.
+    `alerts.rules.custom.parse_condition` checks the condition.
     """
 
     name: Annotated[
@@ -62,17 +61,15 @@ class CustomRule(msgspec.Struct, frozen=True, kw_only=True):
             extra={"form": "text"},
         ),
     ]
-    metric: Annotated[Text, Meta(min_length=1, description="one of those above", examples=['"temperature"'])]
-    """Key of `alerts.rules.custom.METRICS`."""
-    scope: Annotated[Scope, Meta(description='or "process", "user"; left out: "gpu"', examples=['"gpu"'])] = "gpu"
-    above: (
-        Annotated[Number, Meta(description='or below = 20; sizes as "20GiB", durations as "10min"', examples=["80"])]
-        | None
-    ) = None
-    below: Annotated[Number, Meta(description="instead of above")] | None = None
-    clear: Annotated[Number, Meta(description="the value that ends it; left out: the same", examples=["75"])] | None = (
-        None
-    )
+    when: Annotated[
+        Text,
+        Meta(
+            min_length=1,
+            description="as in a filter: comparisons and gpu: or user:, all of which must hold",
+            examples=['"temperature>80 gpu:0-3"'],
+        ),
+    ]
+    on: Annotated[Scope, Meta(description='or "process", "user"; left out: "gpu"', examples=['"gpu"'])] = "gpu"
     after: Annotated[
         Seconds,
         Meta(ge=0, le=7 * DAY, description="time to raise it and to end it; left out: 10s", examples=['"30s"']),
@@ -80,10 +77,9 @@ class CustomRule(msgspec.Struct, frozen=True, kw_only=True):
     severity: Annotated[
         Severity, Meta(description='or "note", "critical"; left out: "warning"', examples=['"warning"'])
     ] = Severity.WARNING
-    gpus: Annotated[Gpus, Meta(description='or one, or "GPU-8932"; left out: each', examples=["[0, 1]"])] = (
-        msgspec.field(default=(), name="gpu")
-    )
-    user: Annotated[Text, Meta(min_length=1, description="a name or a uid; left out: anybody", examples=['"ada"'])] = ""
+    message: Annotated[
+        Text, Meta(min_length=1, description="what the alert says; left out: the figures", examples=['"too hot"'])
+    ] = ""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from gpuwatch.analysis.rows import Row
+from gpuwatch.fields import Row
 from gpuwatch.model import Snapshot, known
 from gpuwatch.units import gib, long_duration, percent
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from gpuwatch import shares
-from gpuwatch.analysis.rows import SortValue, StableOrder
+from gpuwatch.alerts.alert import Unit
+from gpuwatch.analysis.rows import StableOrder
+from gpuwatch.fields import PROCESS, QUIET_S, Amount, Field, Format, amount, table
 from gpuwatch.history import NO_USE, HistoryView, Idle, Use
 from gpuwatch.model import Gpu, Holding, Process, Snapshot, known
-from gpuwatch.units import GIB, MIB, gib, long_duration, percent, ranges
+from gpuwatch.units import GIB, MIB, gib, long_duration, parse_percent, percent, ranges
 
 NOT_VISIBLE: Final = "?"
 """Name of all people who are not visible: they share one row."""
 LEAST: Final = 256 * MIB
 """Smaller holdings (bytes) are never the longest idle one: a CUDA context alone takes some hundred MiB."""
-QUIET: Final = 60.0
-"""Seconds without a kernel after which memory counts as idle: shorter pauses belong to work."""
 DOUBT: Final = 0.05
 """Part of the time without SM values above which the idle part is a lower bound: one sample is always missing."""
 
@@ -65,7 +65,7 @@ class Person(msgspec.Struct, frozen=True):
     longest: Longest | None
     """Longest idle holding of `LEAST` bytes or more; None where no such holding is known to be idle."""
     idle: int
-    """Bytes of holdings that ran nothing for `QUIET` or longer."""
+    """Bytes of holdings that ran nothing for `QUIET_S` or longer."""
     processes: int
     oldest: float | None
     """Wall-clock time at which the oldest of these processes started."""
@@ -94,7 +94,7 @@ class Totals(msgspec.Struct, frozen=True):
     """Bytes."""
     at_least: bool
     idle: int
-    """Bytes of these that ran nothing for `QUIET` or longer."""
+    """Bytes of these that ran nothing for `QUIET_S` or longer."""
     total: int | None
     """Bytes that programs can have on all GPUs that report it; None where no GPU does."""
 
@@ -191,7 +191,7 @@ def _person(
         sm_at_least=sum(map(len, busy)) < len(every),
         use=view.use(uid) if view and uid is not None else NO_USE,
         longest=_longest(idles),
-        idle=sum(int(one.memory) for _, one, idle in idles if idle and idle.seconds >= QUIET and known(one.memory)),
+        idle=sum(int(one.memory) for _, one, idle in idles if idle and idle.seconds >= QUIET_S and known(one.memory)),
         processes=len({one.pid for one in every}),
         oldest=min(started, default=None),
     )
@@ -210,32 +210,72 @@ def _longest(idles: Iterable[tuple[Gpu, Holding, Idle | None]]) -> Longest | Non
 # Order
 
 
-def _number(get: Callable[[Person], float | None]) -> Callable[[Person], SortValue]:
-    def key(person: Person) -> SortValue:
-        value = get(person)
-        return (True, 0.0) if value is None else (False, -float(value))
-
-    return key
+_PARTS: Final = Format(lambda part: percent(part, 100), parse_percent)
 
 
-SORTS: Final[dict[str, tuple[str, Callable[[Person], SortValue]]]] = {
-    "user": ("user", lambda person: (person.uid is None, person.name.casefold())),
-    "gpus": ("number of GPUs", _number(lambda one: len(one.gpus))),
-    "memory": ("memory", _number(lambda one: one.memory)),
-    "share": ("share of all GPU memory", _number(lambda one: one.share)),
-    "declared": ("declared", _number(lambda one: one.declared)),
-    "sm": ("SM %", _number(lambda one: one.sm)),
-    "use": ("memory × time", _number(lambda one: one.use.memory if one.use.held > 0 else None)),
-    "waste": ("idle part", _number(lambda one: one.waste)),
-    "longest": ("longest idle", _number(lambda one: one.longest.idle.seconds if one.longest else None)),
-    "processes": ("processes", _number(lambda one: one.processes)),
-}
-"""Columns to sort by: id → (words, key). Numbers sort the greatest first, names from A, what is missing last."""
+def _longest_idle(one: Person) -> Amount | str | None:
+    if one.longest is not None:
+        return Amount(*one.longest.idle)
+    return "" if one.sm else None
+
+
+def _use(one: Person) -> Amount | None:
+    use = one.use
+    is_unknown = use.held <= 0 or (use.unsized > 0 and not use.memory)
+    return None if is_unknown else Amount(use.memory / 3600, use.unsized > 0)
+
+
+PERSON: Final[Mapping[str, Field[Person]]] = table(
+    (
+        PROCESS["user"].of(lambda one: "" if one.uid is None else one.name),
+        Field(
+            "gpus",
+            "GPUs",
+            lambda one: cards if len(cards := ranges(one.gpus)) <= 10 else f"{len(one.gpus)} GPUs",
+            words="number of GPUs",
+            rank=lambda one: len(one.gpus),
+            right=False,
+        ),
+        PROCESS["memory"].of(lambda one: Amount(one.memory, one.at_least) if one.memory or not one.at_least else None),
+        Field(
+            "share",
+            "share %",
+            lambda one: amount(one.share, at_least=one.at_least),
+            words="share of all GPU memory",
+            own_format=_PARTS,
+        ),
+        Field(
+            "declared",
+            "declared",
+            lambda one: "?" if one.declared is None and one.unread else amount(one.declared, at_least=one.unread),
+            Unit.BYTES,
+            rank=lambda one: one.declared,
+        ),
+        PROCESS["sm"].of(lambda one: amount(one.sm, at_least=one.sm_at_least)),
+        Field("use", "GiB·h", _use, Unit.BYTES, words="memory × time"),
+        Field(
+            "waste",
+            "idle %",
+            lambda one: amount(one.waste, at_least=one.waste_at_least),
+            words="idle part",
+            own_format=_PARTS,
+        ),
+        PROCESS["idle"].of(
+            _longest_idle,
+            key="longest",
+            title="idle for",
+            words="longest idle",
+            rank=lambda one: one.longest.idle.seconds if one.longest else None,
+        ),
+        Field("processes", "procs", lambda one: Amount(one.processes), words="processes"),
+    )
+)
+"""Columns of the list of people."""
 
 
 def stable_order() -> StableOrder[Person]:
     """Return a stable order of people; ties are in the order of uids."""
-    return StableOrder(SORTS, lambda one: one.uid, lambda one: (one.uid is None, one.uid or 0))
+    return StableOrder(PERSON, lambda one: one.uid, lambda one: (one.uid is None, one.uid or 0))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -298,7 +338,7 @@ def _used(one: Person, watched: float) -> str:
 
 
 def _idles(one: Person) -> str:
-    if one.longest is None or one.longest.idle.seconds < QUIET:
+    if one.longest is None or one.longest.idle.seconds < QUIET_S:
         return ""
     idle, gpu, pid, memory = one.longest
     least = "at least " * idle.at_least

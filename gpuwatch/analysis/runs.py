@@ -8,13 +8,14 @@ the process that they work for, or in a group of their own at the end.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from gpuwatch.analysis.rows import Row, RowKey, SortValue, StableOrder, rows
+from gpuwatch.analysis.rows import StableOrder, rows
+from gpuwatch.fields import PROCESS, Amount, Field, Row, RowKey, amount, table
 from gpuwatch.history import HistoryView, Idle
 from gpuwatch.model import Gpu, Health, Job, Presence, Process, Reading, Snapshot, Surroundings, Unlisted, known
 from gpuwatch.units import gib, ranges
@@ -502,29 +503,41 @@ def _tie(node: Node) -> tuple[int, float, NodeKey]:
     return group, _lowest_gpu(node), node.key
 
 
-def _largest_first(figure: Callable[[Totals], PartialSum]) -> Callable[[Node], SortValue]:
-    def key(node: Node) -> SortValue:
-        value = figure(node.totals).value
-        return (True, 0.0) if value is None or node.kind is Kind.GROUP else (False, -value)
-
-    return key
+def _sum(one: PartialSum) -> Amount | None:
+    return amount(one.value, at_least=one.missing)
 
 
-SORTS: Final[dict[str, tuple[str, Callable[[Node], SortValue]]]] = {
-    "name": ("name", lambda node: (node.kind is Kind.GROUP, node.name.casefold())),
-    "user": ("user", lambda node: (node.kind is Kind.GROUP or not node.user, node.user.casefold())),
-    "gpu": ("GPU", lambda node: (node.kind is Kind.GROUP, _lowest_gpu(node))),
-    "memory": ("memory", _largest_first(lambda totals: totals.memory)),
-    "sm": ("SM %", _largest_first(lambda totals: totals.sm)),
-}
-"""Orders of runs: id → (words, key). Numbers sort the greatest first, GPUs and text from the start."""
+def _gpu_words(node: Node) -> str:
+    """Format the GPUs with memory held; GPUs that are only open stand in brackets."""
+    used = [one.gpu for one in node.totals.gpus]
+    indices = used or node.totals.opened
+    words = ranges(indices)
+    if len(words) > 7:
+        words = f"{len(indices)} GPUs"
+    return words if used or not words else f"({words})"
 
 
-class RunOrder(StableOrder[Node]):
-    """Order of runs that stays when a figure only jitters; groups stay last."""
+NODE: Final[Mapping[str, Field[Node]]] = table(
+    (
+        Field("name", "run", lambda node: node.name, words="name", ascending=True, right=False),
+        PROCESS["user"].of(lambda node: node.user),
+        PROCESS["gpu"].of(_gpu_words, title="GPUs", words="GPU", rank=_lowest_gpu),
+        PROCESS["memory"].of(lambda node: _sum(node.totals.memory)),
+        PROCESS["sm"].of(lambda node: _sum(node.totals.sm)),
+        PROCESS["idle"].of(lambda node: Amount(*node.totals.idle) if node.totals.idle else None),
+        PROCESS["in"].of(lambda node: node.where),
+        PROCESS["pid"].of(lambda node: str(node.process.pid) if node.process is not None else ""),
+        Field("parts", "procs/ranks", lambda node: size_words(node)),
+    )
+)
+"""Fields of a node of the tree."""
+ORDERS: Final = ("name", "user", "gpu", "memory", "sm")
+"""Fields that runs are sorted by."""
 
-    def __init__(self) -> None:
-        super().__init__(SORTS, lambda node: node.key, _tie)
+
+def run_order() -> StableOrder[Node]:
+    """Return an order of runs that stays when a figure only varies a little; groups stay last."""
+    return StableOrder(NODE, lambda node: node.key, _tie, is_last=lambda node: node.kind is Kind.GROUP)
 
 
 # ---------------------------------------------------------------------------------------------------------------

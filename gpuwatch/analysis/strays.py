@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch.alerts import unattributed
+from gpuwatch.fields import PROCESS, Amount, Field, amount, table
 from gpuwatch.history import HistoryView, Idle, IdleTimes
 from gpuwatch.model import (
     Gpu,
@@ -113,6 +114,22 @@ class Stray(msgspec.Struct, frozen=True):
     def key(self) -> tuple[int, int]:
         """PID and start time."""
         return self.process.key
+
+
+STRAY: Final[Mapping[str, Field[Stray]]] = table(
+    (
+        PROCESS["pid"].of(lambda one: Amount(one.process.pid)),
+        PROCESS["gpu"].of(lambda one: ",".join(map(str, one.indices)) or None),
+        PROCESS["memory"].of(lambda one: amount(one.held)),
+        PROCESS["idle"].of(lambda one: amount(one.idle, at_least=one.idle_at_least), quiet=0),
+        Field("cause", "stray", lambda one: f"{one.cause.value}, {one.sure.value}", right=False),
+        PROCESS["in"].of(
+            lambda one: around.where or None if (around := one.process.surroundings) else None, title="in"
+        ),
+        PROCESS["command"].of(lambda one: one.process.command or f"[{one.process.name}]"),
+    )
+)
+"""Fields of a stray."""
 
 
 class StrayReport(NamedTuple):

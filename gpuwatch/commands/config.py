@@ -101,7 +101,7 @@ def check(given: str | None, administrators: Path, check_urls: CheckUrls) -> tup
             raise
         return [str(error)], 2
     lines = [f"{shown_path(file)}: ok" for file in (administrators, own) if file.exists()]
-    lines += _warnings(config, origins, check_urls)
+    lines += [*config.warnings, *_warnings(config, origins, check_urls)]
     return lines or [f"{shown_path(path())}: not there; the defaults hold"], 0
 
 

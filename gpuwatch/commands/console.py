@@ -12,6 +12,7 @@ from typing import Final, Generic, NamedTuple, TextIO, TypeVar
 
 from gpuwatch import files
 from gpuwatch.errors import GpuwatchError
+from gpuwatch.fields import Field
 from gpuwatch.text import cell_width, clean, fit, spell_signs
 
 T = TypeVar("T")
@@ -158,6 +159,13 @@ class Column(NamedTuple, Generic[T]):
     """Text between this column and the one before."""
     color: Callable[[T], str] | None = None
     """The colour of a cell, as parameters of SGR."""
+
+    @classmethod
+    def of(cls, field: Field[T], most: int = 0) -> Column[T]:
+        """Return the column of a field, whose cells are cut at `most` terminal cells (0: not cut)."""
+        if not most:
+            return cls(field.title, field.cell, field.right)
+        return cls(field.title, lambda row: fit(field.cell(row), most).rstrip(), field.right)
 
 
 def format_table(

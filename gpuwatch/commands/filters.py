@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from gpuwatch.analysis.rows import Filter
 from gpuwatch.config import Config
 from gpuwatch.errors import UsageError
-from gpuwatch.filters import FilterError
+from gpuwatch.filters import Filter, FilterError
 from gpuwatch.text import clean
 
 

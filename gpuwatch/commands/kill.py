@@ -17,11 +17,12 @@ from typing import Final, TextIO
 
 from msgspec.structs import replace
 
-from gpuwatch.analysis.rows import Row, rows
+from gpuwatch.analysis.rows import rows
 from gpuwatch.commands.console import Column, Console, discard_output, format_table
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, open_source
 from gpuwatch.errors import EXIT_CODES, UsageError
+from gpuwatch.fields import Row
 from gpuwatch.kill.group import IGNORES_INTERRUPT, ProcessGroup
 from gpuwatch.kill.outcome import Refusal, Refused
 from gpuwatch.kill.pinned import KillTarget, Pinner, make_pinner

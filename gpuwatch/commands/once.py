@@ -5,23 +5,25 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from gpuwatch.alerts.unattributed import causes
-from gpuwatch.analysis.rows import Filter, Row, rows, share_words, sort
+from gpuwatch.analysis.rows import rows, sort
 from gpuwatch.commands.console import Column, Console, cut, format_table
 from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.flags import parse_indices
 from gpuwatch.commands.gpustat import gpustat_json, measure_cpu
 from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, interval_of, open_source
 from gpuwatch.config import Config
+from gpuwatch.fields import GPU, PROCESS, Row, share_words
+from gpuwatch.filters import Filter
 from gpuwatch.history import IdleTimes
-from gpuwatch.model import Gpu, Health, Reading, Snapshot, encode, known
+from gpuwatch.model import Snapshot, encode
 from gpuwatch.shares import DeclaredMemory, declared_memory, format_promised
 from gpuwatch.sources.source import Source
-from gpuwatch.text import clean, fit
-from gpuwatch.units import UNKNOWN, duration, gib
+from gpuwatch.text import clean
+from gpuwatch.units import gib
 
 if TYPE_CHECKING:  # the demo needs no child
     from gpuwatch.sources.sampler_process import SamplerProcess
@@ -137,16 +139,13 @@ def table(
     lines = [" · ".join(word for word in head if word), ""]
     processes = {process.pid: process for process in snapshot.processes}
     declared = {gpu.index: declared_memory(gpu, processes) for gpu in snapshot.gpus}
-    promised: Column[Gpu] = Column("promised", lambda gpu: format_promised(gpu, declared[gpu.index]))
-    lines += format_table((*GPU_COLUMNS[:4], promised, *GPU_COLUMNS[4:]), snapshot.gpus)
+    columns = [Column.of(GPU[key]) for key in _GPU_COLUMNS]
+    columns.insert(4, Column("promised", lambda gpu: format_promised(gpu, declared[gpu.index])))
+    lines += format_table(columns, snapshot.gpus)
     holdings = sort([row for row in rows(snapshot, idle_times=idle) if keep(row)], "memory")
     holdings.sort(key=lambda row: row.gpu.index)
     if holdings:
-        age: Column[Row] = Column(
-            "age",
-            lambda row: UNKNOWN if row.process.started is None else duration(snapshot.taken - row.process.started),
-        )
-        lines += ["", *format_table((*ROW_COLUMNS[:-2], age, *ROW_COLUMNS[-2:]), holdings)]
+        lines += ["", *format_table(_ROW_COLUMNS, holdings)]
     else:
         lines += ["", f"no process matches {keep.text}" if keep.terms else "no process holds a GPU"]
     notes = [f"GPU {gpu.index}: {gpu.holdings_note}" for gpu in snapshot.gpus if gpu.holdings_note]
@@ -171,11 +170,12 @@ def _gaps(snapshot: Snapshot) -> list[str]:
 
     A harmless cause is left out.
     """
+    unknown = GPU["unknown"]
     found = [(gpu, causes(gpu, snapshot)) for gpu in snapshot.gpus]
     return [
-        f"GPU {gpu.index}: {memory(gpu.unattributed)} GiB of unknown processes: {first.words}; {first.settle}"
+        f"GPU {gpu.index}: {GPU['unknown'].cell(gpu)} GiB of unknown processes: {first.words}; {first.settle}"
         for gpu, (first, *_) in ((gpu, several) for gpu, several in found if several)
-        if known(gpu.unattributed) and not first.harmless
+        if unknown.amount(gpu) is not None and not first.harmless
     ]
 
 
@@ -183,51 +183,31 @@ def _count(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
-def reading(value: Reading, form: str = ".0f") -> str:
-    """Return a reading as text; a dash where there is no value."""
-    return format(value, form) if known(value) else UNKNOWN
-
-
-def memory(value: Reading) -> str:
-    """Return bytes as GiB; a dash where there is no value."""
-    return gib(value) if known(value) else UNKNOWN
-
-
-def state(gpu: Gpu) -> str:
-    """Return the troubles of a GPU in words: health, throttling, unified memory; empty where there are none."""
-    if gpu.health is not Health.OK:
-        return f"{gpu.health.value}: {gpu.words}" if gpu.words else gpu.health.value
-    words = list(gpu.throttle) if isinstance(gpu.throttle, tuple) else []
-    if gpu.memory.unified:
-        words.append("unified memory: the machine's, not the GPU's own")
-    return ", ".join(words)
-
-
 def _share(row: Row) -> str:
-    held, declared = share_words(row)
-    return f"{held}/{declared:<7}"  # so that the slashes stand in one column, below that of the title
+    used, declared = share_words(row)
+    return f"{used}/{declared:<7}"  # so that the slashes stand in one column, below that of the title
 
 
-GPU_COLUMNS: tuple[Column[Gpu], ...] = (
-    Column("GPU", lambda gpu: str(gpu.index)),
-    Column("name", lambda gpu: gpu.name.removeprefix("NVIDIA ") or UNKNOWN, right=False),
-    Column("used GiB", lambda gpu: memory(gpu.memory.used)),
-    Column("free", lambda gpu: memory(gpu.memory.free)),
-    Column("total", lambda gpu: memory(gpu.memory.total)),
-    Column("unknown", lambda gpu: memory(gpu.unattributed)),
-    Column("util %", lambda gpu: reading(gpu.utilization)),
-    Column("°C", lambda gpu: reading(gpu.temperature)),
-    Column("W/limit", lambda gpu: f"{reading(gpu.power)}/{reading(gpu.power_limit)}" if known(gpu.power) else UNKNOWN),
-    Column("state", state, right=False),
+_GPU_COLUMNS: Final = (
+    "gpu",
+    "name",
+    "memory",
+    "free",
+    "total",
+    "unknown",
+    "utilization",
+    "temperature",
+    "watts",
+    "state",
 )
-
-ROW_COLUMNS: tuple[Column[Row], ...] = (
-    Column("GPU", lambda row: str(row.gpu.index)),
-    Column("PID", lambda row: str(row.holding.pid)),
-    Column("user", lambda row: fit(row.owner, _WIDEST_USER).rstrip(), right=False),
-    Column("GiB", lambda row: memory(row.holding.memory)),
-    Column("used/limit %", _share),
-    Column("SM %", lambda row: reading(row.holding.sm)),
-    Column("runs in", lambda row: fit(row.where, _WIDEST_PLACE).rstrip(), right=False),
-    Column("command", lambda row: row.command, right=False),
+_ROW_COLUMNS: Final[Sequence[Column[Row]]] = (
+    Column.of(PROCESS["gpu"]),
+    Column.of(PROCESS["pid"]),
+    Column.of(PROCESS["user"], _WIDEST_USER),
+    Column.of(PROCESS["memory"]),
+    Column.of(PROCESS["share"].of(_share)),
+    Column.of(PROCESS["sm"]),
+    Column.of(PROCESS["age"]),
+    Column.of(PROCESS["in"], _WIDEST_PLACE),
+    Column.of(PROCESS["command"]),
 )

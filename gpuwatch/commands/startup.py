@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 import msgspec
 
 from gpuwatch.child import start_error
+from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import parse_value
 from gpuwatch.config import Config, Reloaded, Theme, keys_in_files, load, reload
 from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
@@ -36,6 +37,7 @@ PATIENCE: Final = 30.0
 def configured(args: argparse.Namespace) -> Config:
     """Read the configuration file and put the flags over it; raises UsageError."""
     config = load(args.config)
+    Console(ascii_only=config.ascii).warn(*config.warnings)
     if args.theme not in (None, *get_args(Theme)):
         raise UsageError(f"--theme: there is no theme {args.theme!a}; allowed are {', '.join(get_args(Theme))}")
     flags = {name: getattr(args, name) for name in ("user", "mine", "read_only", "ascii", "theme", "bell")}

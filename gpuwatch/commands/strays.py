@@ -18,18 +18,19 @@ import msgspec
 from msgspec.structs import replace
 
 from gpuwatch import procfs
-from gpuwatch.analysis.strays import Stray, StrayLimits, judge, notes
+from gpuwatch.analysis.strays import STRAY, Stray, StrayLimits, judge, notes
 from gpuwatch.commands.console import Column, Console, format_table
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, read_snapshot
 from gpuwatch.commands.stray_inputs import caller, idle_times, stray_limits
+from gpuwatch.fields import PROCESS, age
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.sources.sampler_process import SamplerProcess
-from gpuwatch.text import fit
-from gpuwatch.units import UNKNOWN, duration, gib, size
+from gpuwatch.units import size
 
 _WIDEST_PLACE: Final = 24
 _INDENT: Final = 4
+_COLUMNS: Final = ("pid", "gpu", "memory", "idle", "age", "cause", "in", "command")
 
 
 def table(
@@ -50,10 +51,9 @@ def table(
     every = [*strays, *possible]
     if not every:
         return []
-    age: Column[Stray] = Column(
-        "age", lambda one: UNKNOWN if one.process.started is None else duration(now - one.process.started)
-    )
-    titles, *rows = format_table((*_COLUMNS[:4], age, *_COLUMNS[4:]), every, width=width)
+    fields = {**STRAY, "age": PROCESS["age"].of(lambda one: age(one.process.started, now))}
+    columns = [Column.of(fields[key], _WIDEST_PLACE if key == "in" else 0) for key in _COLUMNS]
+    titles, *rows = format_table(columns, every, width=width)
     lines = [titles]
     for row, stray in zip(rows, every, strict=True):
         lines += [row, " " * _INDENT + " · ".join(stray.why)]
@@ -104,19 +104,6 @@ def document(strays: Sequence[Stray], now: float) -> list[dict[str, Any]]:
 def _place(stray: Stray) -> str:
     around = stray.process.surroundings
     return around.where if around is not None else ""
-
-
-_COLUMNS: Final[tuple[Column[Stray], ...]] = (
-    Column("PID", lambda one: str(one.process.pid)),
-    Column("GPU", lambda one: ",".join(map(str, one.indices)) or UNKNOWN),
-    Column("GiB", lambda one: UNKNOWN if one.held is None else gib(one.held)),
-    Column(
-        "idle", lambda stray: UNKNOWN if stray.idle is None else f"{'≥' * stray.idle_at_least}{duration(stray.idle)}"
-    ),
-    Column("stray", lambda one: f"{one.cause.value}, {one.sure.value}", right=False),
-    Column("in", lambda one: fit(_place(one) or UNKNOWN, _WIDEST_PLACE).rstrip(), right=False),
-    Column("command", lambda one: one.process.command or f"[{one.process.name}]", right=False),
-)
 
 
 LOOK: Final = 0.5

@@ -146,6 +146,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     filters: dict[str, str] = {}
     """The table `[filters]` of both files: texts of filters by name; of two with one name the user's own."""
 
+    warnings: tuple[str, ...] = ()
+    """Lines about what the files say in words of an earlier version."""
+
     def limits(self) -> Limits:
         """Return the limits of the rules, with the allowances and the user's own rules."""
         # A code that is made critical may still stand among the warnings.
@@ -210,6 +213,8 @@ def reload(old: Config, read_again: Callable[[], Config]) -> Reloaded:
 def _changes(old: msgspec.Struct, new: msgspec.Struct, table: str = "") -> Iterator[str]:
     """Yield the full names of the keys that differ."""
     for name in old.__struct_fields__:
+        if name == "warnings":
+            continue
         before, after = getattr(old, name), getattr(new, name)
         if isinstance(before, msgspec.Struct):
             yield from _changes(before, after, f"{name}.")

@@ -10,11 +10,12 @@ import msgspec
 
 from gpuwatch import text
 from gpuwatch.alerts.alert import Unit
-from gpuwatch.alerts.limits import CustomRule
-from gpuwatch.alerts.rules.custom import METRICS
+from gpuwatch.alerts.limits import CustomRule, Scope
+from gpuwatch.alerts.rules.custom import GRAMMARS
 from gpuwatch.config import Config
-from gpuwatch.config.keys import Key, amount_keys, keys_of, sections, toml_string, value_of
+from gpuwatch.config.keys import Key, keys_of, sections, toml_string, value_of
 from gpuwatch.declared.facts import Share
+from gpuwatch.fields import RATIO
 
 _WIDEST: Final = 36
 """Cells up to which the comments of a section stand in one column; a longer value pushes its own to the right."""
@@ -42,7 +43,9 @@ HEAD: Final = """\
 # A duration is in seconds, or "500ms", "30s", "10min", "2h"; a size is in bytes, or "512MiB", "20GiB".
 """
 
-RULES: Final = "# A rule of your own; any number of these. Metrics, by what they are about (scope), and in what unit:\n"
+RULES: Final = (
+    "# A rule of your own; any number of these. Figures that it can compare, by what it is about, with their units:\n"
+)
 FILTERS: Final = """\
 [filters]  # filters with names of your own: in the line of `/` by Tab or as @long, and as --filter @long
 # long = "mem>10GiB idle>30m"
@@ -54,9 +57,9 @@ def default_text() -> str:
     """Return the file that `--init` writes: every key commented out, with its default and its meaning."""
     tables = _tables(Config(), lambda _, key: key.description)
     commented = [textwrap.indent(table, "# ", lambda line: not line.startswith("[")) for table in tables]
-    metrics = "".join(_metrics(scope) + "\n" for scope in ("gpu", "process", "user"))
+    figures = "".join(_figures(scope) + "\n" for scope in GRAMMARS)
     return "\n".join(
-        [HEAD, *commented, FILTERS, RULES + metrics + _example("rule", CustomRule), SHARES + _example("share", Share)]
+        [HEAD, *commented, FILTERS, RULES + figures + _example("rule", CustomRule), SHARES + _example("share", Share)]
     )
 
 
@@ -71,7 +74,7 @@ def effective_text(config: Config, origins: Mapping[str, str]) -> str:
         blocks.append("".join(f"{line}\n" for line in ["[filters]", *_align(saved)]))
     for rule in config.rules:
         header = f"[[rule]]  # {origins[f'rule {rule.name}']}"
-        blocks.append(_table(header, rule, keys_of(CustomRule) | amount_keys(rule.metric)))
+        blocks.append(_table(header, rule, keys_of(CustomRule)))
     for share in config.shares:
         header = f"[[share]]  # {share.where}{', a ceiling' if share.ceiling else ''}"
         blocks.append(_table(header, share, keys_of(Share)))
@@ -114,11 +117,11 @@ def _example(table: str, struct: type[msgspec.Struct]) -> str:
     return "#\n" + "".join(f"# {line}\n" for line in [f"[[{table}]]", *_align(pairs, _EXAMPLE)])
 
 
-def _metrics(scope: str) -> str:
-    """List the metrics of a scope, by unit."""
+def _figures(scope: Scope) -> str:
+    """List the figures that a rule can compare, by unit."""
     named: dict[str, list[str]] = {}
-    for name, metric in METRICS.items():
-        if scope in metric.scopes:
-            named.setdefault(_UNITS[metric.unit], []).append(name)
+    for name, field in GRAMMARS[scope].figures.items():
+        unit = "ratio: 1.5 or 150%" if field.format is RATIO else _UNITS[field.unit]
+        named.setdefault(unit, []).append(name)
     words = "; ".join(f"{', '.join(names)} ({unit})" for unit, names in named.items())
     return textwrap.fill(words, 112, initial_indent=f"# {scope}: ", subsequent_indent="#   ")

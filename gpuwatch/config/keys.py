@@ -15,24 +15,20 @@ from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
-from msgspec import Meta
 from msgspec.structs import fields
 
 from gpuwatch import text
-from gpuwatch.alerts.alert import Severity, Unit
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import MOST_FREE, Limits
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
-from gpuwatch.alerts.rules.custom import METRICS
 from gpuwatch.config import ColumnName, Config
 from gpuwatch.config.keymap import key_name
 from gpuwatch.errors import UsageError
-from gpuwatch.units import MAX_DURATION_S, MIB, parse_duration, parse_share, parse_size, write_duration, write_size
-from gpuwatch.values import ANY, HIGHEST_XID, Bytes, Number, Seconds
+from gpuwatch.units import MIB, parse_duration, parse_share, parse_size, write_duration, write_size
+from gpuwatch.values import ANY, HIGHEST_XID
 
 _SHOWN: Final = 60
 """Characters of a wrong value that are quoted."""
-AMOUNTS: Final = ("above", "below", "clear")
-"""Keys of a `[[rule]]` that are written in the unit of its metric."""
 
 
 class Key(NamedTuple):
@@ -181,17 +177,6 @@ def keys_of(struct: type[msgspec.Struct]) -> dict[str, Key]:
         type_ = next((one for one in get_args(field.type) if get_origin(one) is Annotated), field.type)
         found[field.encode_name] = make_key(field.encode_name, field.name, type_)
     return {name: key for name, key in found.items() if key.description}
-
-
-def amount_keys(metric: str) -> dict[str, Key]:
-    """Return the keys of a `[[rule]]` that are written in the unit of its metric."""
-    unit = METRICS[metric].unit
-    type_: Any = Number
-    if unit in (Unit.BYTES, Unit.FREE):
-        type_ = Annotated[Bytes, Meta(ge=0)]
-    elif unit is Unit.SECONDS:
-        type_ = Annotated[Seconds, Meta(ge=0, le=MAX_DURATION_S)]
-    return {name: make_key(name, name, type_) for name in AMOUNTS}
 
 
 @cache

@@ -16,19 +16,26 @@ import msgspec
 from gpuwatch import files, text
 from gpuwatch.alerts.limits import CustomRule
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
-from gpuwatch.alerts.rules.custom import METRICS
-from gpuwatch.analysis.rows import check_filter
+from gpuwatch.alerts.rules.custom import parse_condition
 from gpuwatch.config import ADMINISTRATORS, Config, keys, path
 from gpuwatch.config.keymap import PRESETS, RESERVED, clash
 from gpuwatch.config.keys import Key, shown, toml_string
 from gpuwatch.declared.facts import Share
 from gpuwatch.errors import UsageError
 from gpuwatch.files import check_source, shown_path
-from gpuwatch.filters import FilterError
+from gpuwatch.filters import FilterError, check_filter
+from gpuwatch.units import MIB
 from gpuwatch.values import LONGEST, MOST
 
 _FILTER_NAME: Final = r"[A-Za-z0-9_-]{1,40}"
 _FILTER: Final = f'the text of a filter, such as "mem>10GiB idle>30m", of 1 to {LONGEST} printable characters'
+_FORMER_FIGURES: Final = {
+    "memory": "mem",
+    "memory_percent": "mem_percent",
+    "unattributed": "unknown",
+    "ecc_uncorrected": "ecc",
+}
+"""Figures that rules of version 0.1 called differently."""
 _MOST_BYTES: Final = 1 << 20
 """Largest size of a file, which is read before the first screen; a file of 64 rules has 6 KiB."""
 _MOST_PARTS: Final = 32
@@ -53,6 +60,8 @@ class ConfigFile:
         """Custom rules by their names."""
         self.filters: dict[str, str] = {}
         """Saved filters by their names."""
+        self.warnings: list[str] = []
+        """Lines about what is read, and is written differently now."""
         self._stat: os.stat_result | None = None
         """Status of the file that was read; by now another file may have its name."""
         content = self._open(administrators=administrators)
@@ -205,34 +214,40 @@ class ConfigFile:
             self._refuse(f"found {len(rules)} rules; allowed are {MOST}", "rule")
         for number, table in self._tables("rule"):
             place = ("rule", number)
-            plain = {name: raw for name, raw in table.items() if name not in keys.AMOUNTS}
-            values = self._read_table(plain, keys.keys_of(CustomRule), *place)
-            for name in ("name", "metric"):
+            if "metric" in table:
+                table = self._translate_rule(table, number)
+            values = self._read_table(table, keys.keys_of(CustomRule), *place)
+            for name in ("name", "when"):
                 if name not in table:
                     self._refuse(f"found no {name}; a rule needs one", *place)
-            name, metric = values["name"], values["metric"]
+            name, rule = values["name"], CustomRule(**values)
             if name in self.rules or name in {"gpuwatch", *RULE_NAMES}:
                 taken = "another [[rule]]" if name in self.rules else "a rule of gpuwatch itself"
                 self._refuse(f"found {shown(name)}, which is {taken}; allowed is a name of its own", *place, "name")
-            if metric not in METRICS:
-                words = f"found {shown(metric)}{keys.maybe(metric, METRICS)}; allowed is {', '.join(METRICS)}"
-                self._refuse(words, *place, "metric")
-            if values.get("scope", "gpu") not in METRICS[metric].scopes:
-                found = shown(values["scope"]) if "scope" in values else '"gpu" (the default)'
-                allowed = " or ".join(map(toml_string, METRICS[metric].scopes))
-                self._refuse(f"found {found} with the metric {metric}; allowed is {allowed}", *place, "scope")
-            amounts = keys.amount_keys(metric)  # the metric decides how an amount is written
-            written = {name: raw for name, raw in table.items() if name in amounts}
-            values |= self._read_table(written, amounts, *place)
-            self._check_one_of("above", "below", table, *place)
-            rule = self.rules[name] = CustomRule(**values)
-            if rule.clear is not None and rule.above is not None and rule.clear > rule.above:
-                allowed = f"at most {amounts['above'].write(rule.above)}, the value of above"
-            elif rule.clear is not None and rule.below is not None and rule.clear < rule.below:
-                allowed = f"at least {amounts['below'].write(rule.below)}, the value of below"
-            else:
-                continue
-            self._refuse(f"found {amounts['clear'].write(rule.clear)}; allowed is {allowed}", *place, "clear")
+            try:
+                parse_condition(rule.on, rule.when)
+            except FilterError as error:
+                self._refuse(f"found {shown(rule.when)}: {error}", *place, "when")
+            self.rules[name] = rule
+
+    def _translate_rule(self, table: Mapping[str, Any], number: int) -> dict[str, Any]:
+        """Return a rule of version 0.1 in the grammar of filters, and add the warning that says so."""
+        on, metric = table.get("scope", "gpu"), str(table["metric"])
+        figure = _FORMER_FIGURES.get(metric, metric)
+        limits = [(sign, table[key]) for key, sign in (("above", ">"), ("below", "<")) if key in table]
+        if metric in ("memory", "free", "unattributed", "rss"):
+            limits = [(sign, f"{raw / MIB:g}MiB" if isinstance(raw, int) else raw) for sign, raw in limits]
+        terms = [f"{figure}{sign}{raw}" for sign, raw in limits]
+        gpus = table.get("gpu", ())
+        terms += [f"gpu:{','.join(map(str, gpus if isinstance(gpus, list) else [gpus]))}"] * ("gpu" in table)
+        terms += [f"user:{table.get('user')}"] * ("user" in table)
+        new = {key: raw for key, raw in table.items() if key in ("name", "for", "severity")}
+        new |= {"on": on, "when": " ".join(terms)}
+        successor = ", ".join(f"{key} = {shown(new[key])}" for key in ("on", "when"))
+        lost = " (clear is no longer read)" * ("clear" in table)
+        words = f"[[rule]] number {number + 1} is written as in version 0.1; write {successor}{lost}"
+        self.warnings.append(f"{shown_path(self.path)}: warning: {words}")
+        return new
 
     def _check_order(self, under: Sequence[ConfigFile]) -> None:
         """Refuse a limit of this file that is on the wrong side of another limit."""
@@ -292,7 +307,8 @@ def _merge(both: Iterable[ConfigFile]) -> Config:
     rules = {name: rule for one in both for name, rule in one.rules.items()}
     shares = tuple(share for one in both for share in one.shares)
     filters = {name: words for one in both for name, words in one.filters.items()}
-    return Config(**top, shares=shares, rules=tuple(rules.values()), filters=filters)
+    warnings = tuple(line for one in both for line in one.warnings)
+    return Config(**top, shares=shares, rules=tuple(rules.values()), filters=filters, warnings=warnings)
 
 
 def _origins(both: Iterable[ConfigFile]) -> dict[str, Path]:

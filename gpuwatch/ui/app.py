@@ -24,9 +24,10 @@ from gpuwatch import files
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.analysis.owner_message import message
 from gpuwatch.analysis.people import filter_for
-from gpuwatch.analysis.rows import Filter, Row, RowKey, rows
+from gpuwatch.analysis.rows import rows
 from gpuwatch.errors import NoThreadError
-from gpuwatch.filters import FilterError, find_next
+from gpuwatch.fields import Row, RowKey
+from gpuwatch.filters import Filter, FilterError, find_next
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.text import clean

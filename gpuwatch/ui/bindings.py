@@ -12,10 +12,9 @@ from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.keys import _character_to_key, key_to_character
 
-from gpuwatch.analysis.rows import SORTS
 from gpuwatch.config import Theme
 from gpuwatch.config.keymap import DEFAULT_KEYS, Keys
-from gpuwatch.ui.widgets.processes import ASCENDING
+from gpuwatch.fields import PROCESS, Field, Row
 
 if TYPE_CHECKING:
     from gpuwatch.ui.app import GpuwatchApp
@@ -254,10 +253,10 @@ _NAMES = {
 """Name by binding id; commands that move the cursor or open the palette are left out."""
 
 
-def _order(column: str) -> str:
-    if column in ("user", "command"):
+def _direction(field: Field[Row]) -> str:
+    if not field.right:
         return "From A to Z"
-    return "The smallest first" if column in ASCENDING else "The greatest first"
+    return "The smallest first" if field.ascending else "The greatest first"
 
 
 class Command(NamedTuple):
@@ -274,8 +273,8 @@ def commands(keys: Sequence[Binding] = KEYS) -> list[Command]:
         Command(_NAMES[one.id], f"{key_names(one.key)}  {one.tooltip}", one.action) for one in keys if one.id in _NAMES
     ]
     found += [
-        Command(f"Sort by {words}", f"{_order(column)}; once more reverses it", f"sort_by('{column}')")
-        for column, (words, _) in SORTS.items()
+        Command(f"Sort by {field.name}", f"{_direction(field)}; once more reverses it", f"sort_by('{column}')")
+        for column, field in PROCESS.items()
     ]
     found += [
         Command(f"Theme: {name}", f"Draw in the colours of {name}", f"theme('{name}')") for name in get_args(Theme)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatch.alerts.alert import Alert
-    from gpuwatch.analysis.rows import Row
+    from gpuwatch.fields import Row
     from gpuwatch.model import Gpu
     from gpuwatch.monitor import Frame
     from gpuwatch.ui.app import GpuwatchApp

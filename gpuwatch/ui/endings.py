@@ -13,8 +13,8 @@ import msgspec
 from msgspec.structs import replace
 from textual.app import App
 
-from gpuwatch.analysis.rows import RowKey
 from gpuwatch.analysis.strays import Stray, StrayReport
+from gpuwatch.fields import RowKey
 from gpuwatch.kill.demo import DemoEnder
 from gpuwatch.kill.group import POLL_SECONDS, KillChoice, KillState, ProcessGroup
 from gpuwatch.kill.pinned import KillTarget, Pinner, find_targets

@@ -25,7 +25,7 @@ from gpuwatch.ui.view import View
 from gpuwatch.units import format_moment, long_duration, parse_moment
 
 if TYPE_CHECKING:
-    from gpuwatch.analysis.rows import Row
+    from gpuwatch.fields import Row
     from gpuwatch.monitor import Frame
 
 _SAME: Final = 1.0

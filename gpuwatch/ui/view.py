@@ -10,8 +10,9 @@ from typing import Final
 import msgspec
 
 from gpuwatch.alerts.alert import Alert, Severity
-from gpuwatch.analysis.rows import Row, rows
+from gpuwatch.analysis.rows import rows
 from gpuwatch.analysis.strays import Stray, StrayReport, judge
+from gpuwatch.fields import Row
 from gpuwatch.model import Gpu, Health
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.replay import Playback

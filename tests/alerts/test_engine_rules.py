@@ -82,7 +82,7 @@ def test_what_is_restored_of_a_rule_that_is_none_any_more_ends_at_once() -> None
 
 
 def test_an_own_rule_that_is_gone_ends_what_it_raised() -> None:
-    own = CustomRule(name="hot", metric="temperature", above=80.0, after=0.0)
+    own = CustomRule(name="hot", when="temperature>80", after=0.0)
     bench = Bench(msgspec.structs.replace(QUIET, custom=(own,)), rules=[])
     hot = gpu(0, temperature=83)
     assert words(bench.feed(hot)) == ("+warning",)

@@ -18,7 +18,6 @@ import pytest
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import CustomRule, Limits
 from gpuwatch.monitor import Frame
-from tests.support.builders import GIB
 from tests.timelines.machine import Machine, Tick
 from tests.timelines.player import Player
 from tests.timelines.recording import Header, Recording, parse
@@ -34,13 +33,13 @@ USERS = {"ada": 1001, "ben": 1002, "cyn": 1003}
 NOT_KNOWN = "no sample"
 
 OWN = (
-    CustomRule(name="hot", metric="temperature", above=80.0, after=20.0),
-    CustomRule(name="hot", metric="temperature", above=80.0, after=20.0, gpus=(0,)),
-    CustomRule(name="hot", metric="rss", scope="process", above=1.0 * GIB, after=0.0),
-    CustomRule(name="hog", metric="memory", scope="user", above=30.0 * GIB, after=20.0),
-    CustomRule(name="hog", metric="memory", scope="process", above=30.0 * GIB, after=20.0),
-    CustomRule(name="use below 10", metric="utilization", below=10.0, after=20.0, user="ben"),
-    CustomRule(name="lazy", metric="idle", scope="process", above=600.0),
+    CustomRule(name="hot", when="temperature>80", after=20.0),
+    CustomRule(name="hot", when="temperature>80 gpu:0", after=20.0),
+    CustomRule(name="hot", on="process", when="rss>1GiB", after=0.0),
+    CustomRule(name="hog", on="user", when="mem>30GiB", after=20.0),
+    CustomRule(name="hog", on="process", when="mem>30GiB", after=20.0),
+    CustomRule(name="use below 10", when="utilization<10 user:ben", after=20.0),
+    CustomRule(name="lazy", on="process", when="idle>600s"),
 )
 """Rules of the user's own, some under one name: for a user who changes what a rule asks."""
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gpuwatch.analysis.rows import Filter, check_filter, rows
-from gpuwatch.filters import FIGURES, FilterError, find_next, parse_most
+from gpuwatch.analysis.rows import rows
+from gpuwatch.filters import ROW_GRAMMAR, Filter, FilterError, check_filter, find_next, parse_most
 from gpuwatch.history import Idle
 from gpuwatch.model import Presence, Process, Reason
 from tests.support.builders import EPOCH, GIB, gpu, holding, process, snapshot
@@ -105,7 +105,7 @@ def test_a_limit_that_several_processes_share_is_passed_only_by_one_that_is_abov
     ]
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", ROW_GRAMMAR.figures)
 @pytest.mark.parametrize("sign", [">", ">=", "<", "<=", "="])
 def test_what_is_not_known_matches_no_comparison(name: str, sign: str) -> None:
     unknown = snapshot([gpu(0, holdings=[holding(1, memory=Reason.ERROR, sm=Reason.ERROR)])], [Process(pid=1)])

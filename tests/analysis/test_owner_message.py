@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.analysis.owner_message import message
-from gpuwatch.analysis.rows import Row, rows
+from gpuwatch.analysis.rows import rows
+from gpuwatch.fields import Row
 from gpuwatch.history import Idle
 from gpuwatch.model import Reason, Snapshot
 from gpuwatch.ui.desktop import clipboard

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from gpuwatch.analysis.people import (
-    SORTS,
+    PERSON,
     Longest,
     Person,
     add_up,
@@ -19,8 +19,8 @@ from gpuwatch.analysis.people import (
     story,
     totals,
 )
-from gpuwatch.analysis.rows import Filter, rows
-from gpuwatch.filters import FilterError
+from gpuwatch.analysis.rows import rows
+from gpuwatch.filters import Filter, FilterError
 from gpuwatch.history import NO_USE, History, HistoryView, Idle, Use
 from gpuwatch.model import Declared, Knowledge, Memory, Presence, Process, Reason, Snapshot
 from tests.support.builders import EPOCH, GIB, MIB, USABLE_GIB, at, gpu, holding, process, snapshot, uid
@@ -243,11 +243,11 @@ def test_nothing_is_lost_or_counted_twice(held: list[list], owners: list[int | N
     assert sum(one.processes for one in found) == len({one.pid for one in every})
     assert len({one.uid for one in found}) == len(found)
     assert all(one.share is None or one.share >= 0 for one in found)
-    for by in SORTS:
+    for by in PERSON:
         for reverse in (False, True):
             ordered = stable_order().sort(found, by, reverse=reverse)
             assert {one.uid for one in ordered} == {one.uid for one in found}
-            missing = [SORTS[by][1](one)[0] for one in ordered]
+            missing = [PERSON[by].order(one)[0] for one in ordered]
             assert missing == sorted(missing)
 
 

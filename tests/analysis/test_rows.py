@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from gpuwatch.analysis.rows import SORTS, Filter, ProcessOrder, Row, rows, share_words, sort
-from gpuwatch.filters import FilterError
+from gpuwatch.analysis.rows import process_order, rows, sort
+from gpuwatch.fields import PROCESS, Row, share_words
+from gpuwatch.filters import Filter, FilterError
 from gpuwatch.model import Declared, Knowledge, Memory, Presence, Process, Reason, Snapshot
 from tests.support.builders import GIB, MIB, TOTAL, gpu, holding, process, snapshot
 from tests.support.declaring import declares
@@ -93,12 +94,12 @@ def test_any_text_is_a_filter_or_says_why_not(text: str) -> None:
     assert all(isinstance(wanted(row), bool) for row in rows(machine()))
 
 
-@pytest.mark.parametrize("by", SORTS)
+@pytest.mark.parametrize("by", PROCESS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_every_column_sorts_all_rows_and_what_is_missing_last(by: str, reverse: bool) -> None:
     found = sort(rows(machine()), by, reverse=reverse)
     assert sorted(places(found)) == places(rows(machine()))
-    missing = [SORTS[by][1](row)[0] for row in found]
+    missing = [PROCESS[by].order(row)[0] for row in found]
     assert missing == sorted(missing)
 
 
@@ -113,7 +114,7 @@ def two(first: float, second: float) -> list[Row]:
 
 
 def test_a_figure_that_jitters_moves_no_row() -> None:
-    order = ProcessOrder()
+    order = process_order()
     assert places(order.sort(two(10.0, 9.9), "memory")) == [(0, 1), (0, 2)]
     assert places(order.sort(two(9.9, 10.3), "memory")) == [(0, 1), (0, 2)]
     assert places(order.sort(two(9.9, 11.5), "memory")) == [(0, 2), (0, 1)]
@@ -121,7 +122,7 @@ def test_a_figure_that_jitters_moves_no_row() -> None:
 
 
 def test_another_column_is_sorted_anew() -> None:
-    order = ProcessOrder()
+    order = process_order()
     order.sort(two(10.0, 9.9), "memory")
     order.sort(two(10.0, 9.9), "pid")
     assert places(order.sort(two(9.9, 10.3), "memory")) == [(0, 2), (0, 1)]

@@ -13,18 +13,18 @@ from gpuwatch.analysis.runs import (
     ASKERS,
     DEEPEST,
     LEFTOVER_WORKERS,
-    SORTS,
+    ORDERS,
     Flag,
     Kind,
     Node,
     PartialSum,
-    RunOrder,
     add,
     build_tree,
     count_flags,
     describe,
     flag_words,
     role_label,
+    run_order,
     shortest,
     size_words,
 )
@@ -409,19 +409,19 @@ def crowd() -> list[Node]:
     ],
 )
 def test_the_order(by: str, pids: list[int]) -> None:
-    assert by in SORTS
-    assert shape(RunOrder().sort(crowd(), by)) == [*pids, [LEFTOVER_WORKERS, 99]]
+    assert by in ORDERS
+    assert shape(run_order().sort(crowd(), by)) == [*pids, [LEFTOVER_WORKERS, 99]]
 
 
 def test_the_order_is_order() -> None:
     def two(first: float, second: float) -> list[Node]:
         return build_tree(snapshot([gpu(0, holdings=[holding(10, first), holding(20, second)])]))
 
-    order = RunOrder()
+    order = run_order()
     assert shape(order.sort(two(10.0, 9.9), "memory")) == [10, 20]
     assert shape(order.sort(two(9.9, 10.0), "memory")) == [10, 20]
     assert shape(order.sort(two(9.0, 12.0), "memory")) == [20, 10]
-    assert shape(RunOrder().sort(two(9.9, 10.0), "memory")) == [20, 10]
+    assert shape(run_order().sort(two(9.9, 10.0), "memory")) == [20, 10]
 
 
 # Whatever may come
@@ -499,8 +499,8 @@ def test_every_process_is_there_once_and_the_sums_add_up(seen: Snapshot, mine: b
         assert describe(node)
         assert "\n" not in describe(node) + flag_words(node) + size_words(node) + role_label(node, top=True)
         assert node.kind is Kind.GROUP or node.target is not None
-    for by in SORTS:
-        assert len(RunOrder().sort(nodes, by)) == len(nodes)
+    for by in ORDERS:
+        assert len(run_order().sort(nodes, by)) == len(nodes)
 
 
 @pytest.mark.parametrize("ring", [1, 2, 3, 300])

@@ -17,10 +17,10 @@ from statistics import median
 
 import msgspec
 
-from gpuwatch.alerts.alert import Severity
+from gpuwatch.alerts.alert import Severity, Unit
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import CustomRule, Limits
-from gpuwatch.alerts.rules.custom import METRICS
+from gpuwatch.alerts.rules.custom import GRAMMARS
 from gpuwatch.history import History
 from gpuwatch.model import Gpu, Process, Snapshot
 from tests.support.alerting import cap
@@ -89,11 +89,15 @@ class Crowd:
 
 def own(count: int) -> tuple[CustomRule, ...]:
     """Give so many rules of each kind in turn, none of which is broken."""
-    kinds = [(name, scope) for name, metric in METRICS.items() for scope in metric.scopes]
-    never = 1e15
+    never = {Unit.BYTES: "8000TiB", Unit.FREE: "8000TiB", Unit.PERCENT: "100", Unit.SECONDS: "365d"}
+    kinds = [
+        (on, f"{name}>{never.get(field.unit, '1000000')}")
+        for on, grammar in GRAMMARS.items()
+        for name, field in grammar.figures.items()
+    ]
     return tuple(
-        CustomRule(name=f"own {place}", metric=name, scope=scope, above=never, severity=Severity.WARNING)
-        for place, (name, scope) in enumerate((kinds[place % len(kinds)] for place in range(count)), 1)
+        CustomRule(name=f"own {place}", on=on, when=when, severity=Severity.WARNING)
+        for place, (on, when) in enumerate((kinds[place % len(kinds)] for place in range(count)), 1)
     )
 
 

@@ -45,18 +45,14 @@ share = 0.33333333333333331
 memory = "20GB"
 [[rule]]
 name = "ada's memory"
-metric = "memory"
-scope = "process"
-above = "20GiB"
-clear = "19GiB"
+on = "process"
+when = "mem>20GiB gpu:1 user:1001"
 for = "1.5s"
 severity = "critical"
-gpu = 1
-user = "1001"
+message = "it's \\"too much\\""
 [[rule]]
 name = "cold"
-metric = "temperature"
-below = -0.5
+when = "temperature<-0.5"
 """
 
 
@@ -137,12 +133,12 @@ def test_the_file_to_begin_with_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_default_file_explains_every_key_and_the_unit_of_every_metric() -> None:
-    from gpuwatch.alerts.rules.custom import METRICS
+    from gpuwatch.alerts.rules.custom import GRAMMARS
     from gpuwatch.config.keys import all_keys
 
     assert [name for name, key in all_keys().items() if not key.description] == []
     text = default_text()
-    assert all(re.search(rf"\b{name}\b[^;(]*\(", text) for name in METRICS)
+    assert all(re.search(rf"\b{name}\b[^;(]*\(", text) for grammar in GRAMMARS.values() for name in grammar.figures)
     assert "temperature (degrees Celsius)" in text
     assert "share (percent: 40, not 0.4)" in text
 

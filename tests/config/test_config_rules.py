@@ -15,7 +15,7 @@ from gpuwatch.config import Config, load, reload
 from gpuwatch.config.keys import all_keys, value_of
 from gpuwatch.config.reading import load_traced
 from gpuwatch.errors import UsageError
-from tests.support.builders import GIB, MIB
+from tests.support.builders import MIB
 
 
 def write(file: Path, content: str) -> Path:
@@ -89,67 +89,65 @@ def test_a_rule_with_every_key(tmp_path: Path) -> None:
     content = """
 [[rule]]
 name = "ada's memory"
-metric = "memory"
-scope = "process"
-above = "20GiB"
-clear = "18GiB"
+on = "process"
+when = "mem>20GiB gpu:0,GPU-8932 user:ada"
 for = "1min"
 severity = "critical"
-gpu = [0, "GPU-8932"]
-user = "ada"
-[[rule]]
-name = "asleep"
-metric = "idle"
-scope = "process"
-above = "2h"
+message = "too much"
 [[rule]]
 name = "cold"
-metric = "utilization"
-below = 5
-clear = 5.5
+when = "utilization<5"
 """
     assert loaded(tmp_path, content).limits().custom == (
         CustomRule(
             name="ada's memory",
-            metric="memory",
-            scope="process",
-            above=20 * GIB,
-            clear=18 * GIB,
+            on="process",
+            when="mem>20GiB gpu:0,GPU-8932 user:ada",
             after=60,
             severity=Severity.CRITICAL,
-            gpus=(0, "GPU-8932"),
-            user="ada",
+            message="too much",
         ),
-        CustomRule(name="asleep", metric="idle", scope="process", above=7200),
-        CustomRule(name="cold", metric="utilization", below=5, clear=5.5),
+        CustomRule(name="cold", when="utilization<5"),
     )
+
+
+@pytest.mark.parametrize(
+    ("old", "on", "when", "lost"),
+    [
+        ("metric = 'temperature'\nabove = 80\nclear = 75", "gpu", "temperature>80", " (clear is no longer read)"),
+        ("metric = 'memory'\nscope = 'user'\nabove = '20GiB'\ngpu = [0, 1]", "user", "mem>20GiB gpu:0,1", ""),
+        ("metric = 'free'\nbelow = 1073741824\nuser = 'ada'", "gpu", "free<1024MiB user:ada", ""),
+        ("metric = 'idle'\nscope = 'process'\nabove = 7200\nfor = 5", "process", "idle>7200", ""),
+    ],
+)
+def test_a_rule_of_version_0_1_is_translated_with_a_warning(
+    tmp_path: Path, old: str, on: str, when: str, lost: str
+) -> None:
+    config = loaded(tmp_path, f"[[rule]]\nname = 'a'\n{old}\n")
+    (rule,), (warning,) = config.rules, config.warnings
+    assert (rule.on, rule.when, rule.after) == (on, when, 5 if "for" in old else 10)
+    assert warning.endswith(f'is written as in version 0.1; write on = "{on}", when = "{when}"{lost}')
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         ("", "[[rule]] number 1: found no name; a rule needs one"),
-        ("name = 'a'", "[[rule]] number 1: found no metric; a rule needs one"),
-        ("name = ''\nmetric = 'fan'", 'key rule[1].name: found ""; allowed is text of 1 to 40 printable characters'),
-        (f"name = '{'a' * 41}'\nmetric = 'fan'", "key rule[1].name: found "),
-        ("name = 'XID'\nmetric = 'free'", 'key rule[1].name: found "XID", which is a rule of gpuwatch itself'),
-        ("name = 'gpuwatch'\nmetric = 'free'", 'key rule[1].name: found "gpuwatch", which is a rule of gpuwatch'),
-        ("name = 'a'\nmetric = 'temprature'", 'key rule[1].metric: found "temprature" (did you mean'),
-        ("name = 'a'\nmetric = 'free'\nscope = 'job'", 'key rule[1].scope: found "job"; allowed is "gpu",'),
-        ("name = 'a'\nmetric = 'fan'\nscope = 'user'", 'key rule[1].scope: found "user" with the metric fan;'),
-        ("name = 'a'\nmetric = 'idle'", 'key rule[1].scope: found "gpu" (the default) with the metric idle;'),
-        ("name = 'a'\nmetric = 'fan'", "[[rule]] number 1: found neither above nor below; allowed is exactly one"),
-        ("name = 'a'\nmetric = 'fan'\nabove = 1\nbelow = 2", "[[rule]] number 1: found above and below; allowed is"),
-        ("name = 'a'\nmetric = 'fan'\nabove = '20GiB'", 'key rule[1].above: found "20GiB"; allowed is a number'),
-        ("name = 'a'\nmetric = 'free'\nbelow = 20", "key rule[1].below: found 20; allowed is a size, 0 or 1MiB"),
-        ("name = 'a'\nmetric = 'free'\nbelow = '20x'", 'key rule[1].below: found "20x"; allowed is a size, 0 or'),
-        ("name = 'a'\nmetric = 'fan'\nabove = 80\nclear = 81", "key rule[1].clear: found 81; allowed is at most"),
-        ("name = 'a'\nmetric = 'free'\nbelow = '2GiB'\nclear = '1GiB'", 'found "1GiB"; allowed is at least "2GiB",'),
-        ("name = 'a'\nmetric = 'fan'\nabove = nan", "key rule[1].above: found nan; allowed is a number"),
-        ("name = 'a'\nmetric = 'fan'\nabove = 1\nfor = '8d'", 'key rule[1].for: found "8d"; allowed is seconds, or'),
-        ("name = 'a'\nmetric = 'fan'\nabove = 1\nabvoe = 1", "unknown key rule[1].abvoe; did you mean above?"),
-        ("name = 'a'\nmetric = 'fan'\nabove = 1\nseverity = 2", "key rule[1].severity: found 2; allowed is"),
-        ("name = 3\nmetric = 4\nabove = 1", "key rule[1].name: found 3; allowed is text of 1 to 40"),
+        ("name = 'a'", "[[rule]] number 1: found no when; a rule needs one"),
+        ("name = ''\nwhen = 'fan>1'", 'key rule[1].name: found ""; allowed is text of 1 to 40 printable characters'),
+        (f"name = '{'a' * 41}'\nwhen = 'fan>1'", "key rule[1].name: found "),
+        ("name = 'XID'\nwhen = 'fan>1'", 'key rule[1].name: found "XID", which is a rule of gpuwatch itself'),
+        ("name = 'gpuwatch'\nwhen = 'fan>1'", 'key rule[1].name: found "gpuwatch", which is a rule of gpuwatch'),
+        ("name = 'a'\nwhen = 'temprature>80'", 'key rule[1].when: found "temprature>80": temprature is no figure; did'),
+        ("name = 'a'\nwhen = 'gpu:1'", 'key rule[1].when: found "gpu:1": it compares nothing; mem, free, unknown'),
+        ("name = 'a'\nwhen = 'fan>1 train'", "train is no term of a rule about GPUs or users"),
+        ("name = 'a'\nwhen = 'power>20GiB'", '"20gib" is not understood; write a number'),
+        ("name = 'a'\nwhen = 'idle>1h'", "idle is no figure of this list; gpu:, user:, mem, free,"),
+        ("name = 'a'\non = 'job'\nwhen = 'fan>1'", 'key rule[1].on: found "job"; allowed is "gpu",'),
+        ("name = 'a'\nwhen = 'fan>1'\nfor = '8d'", 'key rule[1].for: found "8d"; allowed is seconds, or'),
+        ("name = 'a'\nwhen = 'fan>1'\nwehn = 1", "unknown key rule[1].wehn; did you mean when?"),
+        ("name = 'a'\nwhen = 'fan>1'\nseverity = 2", "key rule[1].severity: found 2; allowed is"),
+        ("name = 3\nwhen = 4", "key rule[1].name: found 3; allowed is text of 1 to 40"),
     ],
 )
 def test_a_bad_rule_is_named_with_its_line_and_key(tmp_path: Path, content: str, said: str) -> None:
@@ -157,24 +155,24 @@ def test_a_bad_rule_is_named_with_its_line_and_key(tmp_path: Path, content: str,
 
 
 def test_a_file_has_64_rules_at_most(tmp_path: Path) -> None:
-    rules = "".join(f"[[rule]]\nname = 'r{n}'\nmetric = 'fan'\nabove = 1\n" for n in range(64))
+    rules = "".join(f"[[rule]]\nname = 'r{n}'\nwhen = 'fan>1'\n" for n in range(64))
     assert len(loaded(tmp_path, rules).rules) == 64
     assert refused(tmp_path, rules + "[[rule]]\n").endswith("key rule: found 65 rules; allowed are 64")
 
 
 def test_a_name_is_given_once_in_a_file_and_replaces_the_administrators(tmp_path: Path) -> None:
-    one = "[[rule]]\nname = 'a'\nmetric = 'fan'\nabove = {}\n"
+    one = "[[rule]]\nname = 'a'\nwhen = 'fan>{}'\n"
     assert refused(tmp_path, one.format(1) * 2).startswith('key rule[2].name: found "a", which is another [[rule]];')
     other = one.format(9).replace("'a'", "'b'")
     rules = loaded(tmp_path, one.format(1), one.format(3) + other).rules
-    assert [(rule.name, rule.above) for rule in rules] == [("a", 1), ("b", 9)]
+    assert [(rule.name, rule.when) for rule in rules] == [("a", "fan>1"), ("b", "fan>9")]
 
 
 # Where a value comes from
 
 
 def test_each_value_is_traced(tmp_path: Path) -> None:
-    rule = "[[rule]]\nname = '{}'\nmetric = 'fan'\nabove = 1\n"
+    rule = "[[rule]]\nname = '{}'\nwhen = 'fan>1'\n"
     admin = write(tmp_path / "etc.toml", "bell = true\n[alerts]\nfull_for = 1\nquiet = 2\n" + rule.format("theirs"))
     mine = write(tmp_path / "mine.toml", "\nalerts.quiet = 3\n" + rule.format("mine"))
     config, origins = load_traced(str(mine), administrators=admin)
@@ -200,7 +198,7 @@ def test_a_file_in_the_home_folder_is_named_from_there(own_home: Path, tmp_path:
 
 def test_reading_again_says_what_changed(tmp_path: Path) -> None:
     old = loaded(tmp_path, "bell = true\n[notify]\nurls = []\n")
-    content = "[alerts]\nquiet = 1\n[[share]]\nshare = 0.5\n[[rule]]\nname = 'a'\nmetric = 'fan'\nabove = 1\n"
+    content = "[alerts]\nquiet = 1\n[[share]]\nshare = 0.5\n[[rule]]\nname = 'a'\nwhen = 'fan>1'\n"
     again = reload(old, lambda: loaded(tmp_path, content))
     assert (again.changed, again.error) == (("bell", "alerts.quiet", "share", "rule"), "")
     assert again.config.alerts.quiet == 1

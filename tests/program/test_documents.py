@@ -139,7 +139,7 @@ def test_the_share_and_the_rule_shown_are_good(tmp_path: Path) -> None:
     (share,), (rule,) = shown.shares, shown.rules
     assert set(shown.filters) == {"long", "lab"}
     assert (share.user, share.command, share.gpus, share.share) == ("ada", "train", (2,), 0.4)
-    assert (rule.name, rule.above, rule.clear, rule.after) == ("hot memory", 80, 75, 120)
+    assert (rule.name, rule.when, rule.after) == ("hot GPU", "temperature>80 gpu:0-3", 120)
 
 
 @pytest.mark.parametrize(("size", "words"), [((160, 50), "{} to {} processes show"), ((80, 24), "{} to {} processes")])

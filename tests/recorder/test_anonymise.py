@@ -244,7 +244,7 @@ def test_an_alert_is_one_event_with_stand_ins_too(tmp_path: Path) -> None:
 
 def test_rules_of_the_user_are_not_applied_with_stand_ins(tmp_path: Path) -> None:
     """Their names may be those of people."""
-    rule = CustomRule(name="ada-too-much", metric="processes", above=0.0, after=0.0)
+    rule = CustomRule(name="ada-too-much", when="processes>0", after=0.0)
     limits = Limits(custom=(rule,), quiet=0.0)
     for commands, count in ((Commands.NAMES, 1), (Commands.ANONYMISED, 0)):
         path = record(tmp_path / commands, demo(30), commands=commands, limits=limits)

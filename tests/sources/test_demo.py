@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.alerts.engine import Engine
-from gpuwatch.analysis.rows import rows, share_words
+from gpuwatch.analysis.rows import rows
+from gpuwatch.fields import share_words
 from gpuwatch.history import History
 from gpuwatch.model import (
     Declared,

@@ -12,7 +12,8 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from gpuwatch.alerts.alert import Alert
-from gpuwatch.analysis.rows import Row, RowKey, rows
+from gpuwatch.analysis.rows import rows
+from gpuwatch.fields import Row, RowKey
 from gpuwatch.history import History
 from gpuwatch.kill.pinned import Pinner
 from gpuwatch.model import Snapshot

@@ -7,8 +7,8 @@ from typing import get_args
 
 import pytest
 
-from gpuwatch.analysis.rows import SORTS
 from gpuwatch.config import ColumnName
+from gpuwatch.fields import PROCESS
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.layout import Form, form_of
 from gpuwatch.ui.screens.columns import ColumnsDialog
@@ -23,10 +23,10 @@ def shown(app: GpuwatchApp) -> list[str]:
 
 
 def test_the_configuration_names_every_column() -> None:
-    assert set(get_args(ColumnName)) == {*SORTS} == {*default_columns(Form.FULL)}
+    assert set(get_args(ColumnName)) == {*PROCESS} == {*default_columns(Form.FULL)}
 
 
-@pytest.mark.parametrize("chosen", [("command",), ("user",), ("in", "rss", "user", "command", "gpu"), tuple(SORTS)])
+@pytest.mark.parametrize("chosen", [("command",), ("user",), ("in", "rss", "user", "command", "gpu"), tuple(PROCESS)])
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
 @pytest.mark.parametrize("width", [40, 60, 80, 119, 160, 400])
 def test_chosen_columns_stand_in_order_and_fit(chosen: tuple[str, ...], width: int, glyphs: object) -> None:

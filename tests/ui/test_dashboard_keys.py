@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.analysis.rows import SORTS
+from gpuwatch.fields import PROCESS
 from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.pinned import Pinner
 from gpuwatch.kill.policy import Policy
@@ -17,7 +17,6 @@ from gpuwatch.model import SourceState
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.dialog import EndDialog
-from gpuwatch.ui.widgets.processes import ASCENDING
 from tests.support.builders import GIB, gpu, holding, snapshot
 from tests.support.dashboards import SIZES, Clockwork, alert, frame, hand, machine, resize, running, screen, table, text
 from tests.support.screens import click, press, until
@@ -75,11 +74,11 @@ async def test_the_column_that_is_sorted_by_is_named_at_every_size(filtered: boo
         panel = app.dashboard.processes
         for size in [(40, 8), *SIZES]:
             await resize(app, pilot, size)
-            for by, reverse in product(SORTS, (False, True)):
+            for by, reverse in product(PROCESS, (False, True)):
                 panel.sort_by(by)  # of the column that is sorted by already, it reverses the order
                 await pilot.pause()
-                title, words = panel.text[0], SORTS[by][0]
-                at = title.find("▴" if (by in ASCENDING) != reverse else "▾")
+                title, words = panel.text[0], PROCESS[by].name
+                at = title.find("▴" if PROCESS[by].ascending != reverse else "▾")
                 assert at >= 0, title
                 near = title[max(0, at - len(words) - 1) : at + len(words) + 1]
                 known = [column.title for column in panel._columns if column.id == by]

@@ -8,8 +8,8 @@ from typing import Any, get_args
 import pytest
 from textual.pilot import Pilot
 
-from gpuwatch.analysis.rows import SORTS
 from gpuwatch.config import Theme
+from gpuwatch.fields import PROCESS
 from gpuwatch.model import Gpu, Instance, Memory, Reason, SourceState
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.bindings import KEYS, commands
@@ -169,7 +169,7 @@ def test_the_palette_has_every_order_and_theme_and_every_key_but_those_that_move
     offered = {one.action for one in commands()}
     lacking = {one.id for one in KEYS if one.action not in offered}
     assert lacking == {*moving, "palette", "suspend"}
-    assert {f"sort_by('{column}')" for column in SORTS} | {f"theme('{name}')" for name in get_args(Theme)} <= offered
+    assert {f"sort_by('{column}')" for column in PROCESS} | {f"theme('{name}')" for name in get_args(Theme)} <= offered
     assert len({one.name for one in commands()}) == len(commands())
 
 

@@ -11,8 +11,7 @@ from textual.events import Key
 from textual.widgets import Input
 
 from gpuwatch.alerts.alert import Alert, Severity, Unit
-from gpuwatch.analysis.rows import Filter
-from gpuwatch.filters import FilterError
+from gpuwatch.filters import Filter, FilterError
 from gpuwatch.recorder.store import Events
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpuwatch.analysis.rows import Filter
+from gpuwatch.filters import Filter
 from gpuwatch.model import Health, Instance
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.theme import make_skin

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.analysis.rows import rows, share_words
+from gpuwatch.analysis.rows import rows
+from gpuwatch.fields import share_words
 from gpuwatch.history import History
 from gpuwatch.minute import Minute
 from gpuwatch.model import Declared, Health, Instance, Reason, Snapshot, Xid

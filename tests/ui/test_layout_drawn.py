@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from gpuwatch.alerts.alert import Severity
-from gpuwatch.analysis.rows import SORTS
+from gpuwatch.fields import PROCESS
 from gpuwatch.model import Gpu, Health, Instance, Memory, Presence, Process, Reason, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.text import clean
@@ -149,9 +149,9 @@ SKINS: Final = [(1 << 24, False), (256, False), (16, False), (0, False), (0, Tru
     shown=frames(),
     size=SIZES,
     skin=st.sampled_from(SKINS),
-    order=st.sampled_from(list(SORTS)),
+    order=st.sampled_from(list(PROCESS)),
     keys=st.lists(st.sampled_from(KEYS), max_size=4),
-    columns=st.one_of(st.just(()), st.permutations(list(SORTS)), st.just(["user", "idle"])),
+    columns=st.one_of(st.just(()), st.permutations(list(PROCESS)), st.just(["user", "idle"])),
 )
 @example(
     shown=frame(snapshot([gpu(n, holdings=[holding(n, 1)]) for n in range(64)])),

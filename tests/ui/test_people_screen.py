@@ -8,11 +8,11 @@ import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
-from gpuwatch.analysis.people import people
+from gpuwatch.analysis.people import PERSON, people
 from gpuwatch.history import History
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.ui.screens.people import PeopleList, PeopleScreen, apart, bar, columns, figures
+from gpuwatch.ui.screens.people import PeopleList, PeopleScreen, apart, bar, columns
 from gpuwatch.ui.theme import Skin, make_skin
 from tests.analysis.test_people import a_person
 from tests.support.builders import GIB, at, gpu, holding, process, snapshot, uid
@@ -197,7 +197,7 @@ def test_names_that_ascii_makes_alike_are_told_apart() -> None:
     ],
 )
 def test_a_cell(column: str, changes: dict[str, object], words: str) -> None:
-    assert figures(a_person(**changes), SKIN.glyphs)[column] == words
+    assert PERSON[column].cell(a_person(**changes), SKIN.glyphs.missing, SKIN.glyphs.least) == words
 
 
 @pytest.mark.parametrize("share", [None, 0.0, 0.01, 1.0, 50.0, 99.9, 100.0, 130.0])

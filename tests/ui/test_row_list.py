@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 
 import pytest
 
+from gpuwatch.fields import Field, table
 from gpuwatch.ui.theme import Ground, Skin, make_skin
 from gpuwatch.ui.widgets.lines import Line
 from gpuwatch.ui.widgets.row_list import RowList
@@ -18,8 +19,7 @@ Fruit = tuple[str, int]
 class Fruits(RowList[Fruit]):
     """Names and numbers."""
 
-    sorts = ("name", "number")
-    ascending = ("name",)
+    fields = table((Field("name", "name", lambda row: row[0], ascending=True), Field("number", "number", str)))
     spanning = False
 
     def identity(self, row: Fruit) -> Hashable:

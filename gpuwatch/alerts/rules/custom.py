@@ -1,4 +1,4 @@
-"""Rules that the user wrote: each `[[rule]]` compares one metric of a GPU, a process or a user with a value.
+"""Rules that the user wrote: each `[[rule]]` compares figures of GPUs, processes or users, in the grammar of filters.
 
 Everything present is observed in each snapshot, fine or not: the engine ends an alert that no rule observes any more.
 Where a reading is missing the observation is `partial`, which neither raises nor clears.
@@ -7,15 +7,14 @@ Where a reading is missing the observation is `partial`, which neither raises no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from operator import attrgetter
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from gpuwatch import units
-from gpuwatch.alerts.alert import Alert, Severity, Unit
+from gpuwatch.alerts.alert import Alert, Unit
 from gpuwatch.alerts.limits import CustomRule, Limits, Scope
 from gpuwatch.alerts.rule import (
     NAMED,
@@ -32,20 +31,10 @@ from gpuwatch.alerts.rule import (
     sizes_by_pid,
 )
 from gpuwatch.alerts.rules.memory import holders
-from gpuwatch.model import Gpu, Process, number
+from gpuwatch.fields import GPU, PROCESS, Amount, Field, Row, compared
+from gpuwatch.filters import ROW_GRAMMAR, Comparison, FilterError, Grammar, Term, parse_gpus, parse_terms
+from gpuwatch.model import Gpu, Holding, Process, Reason
 from gpuwatch.shares import usable
-
-
-class Value(NamedTuple):
-    """Value of a metric."""
-
-    amount: float | None
-    """Amount in the metric's unit; None where it is not known."""
-    at_least: bool = False
-    """The true amount may be greater: a part of it is not known."""
-
-
-UNKNOWN: Final = Value(None)
 
 
 class UserHoldings(msgspec.Struct):
@@ -70,107 +59,95 @@ class UserHoldings(msgspec.Struct):
         return self.unknown or not self.complete
 
 
-class Metric(NamedTuple):
-    """Metric that a rule can compare with a value."""
+class GpuWithUsers(NamedTuple):
+    """GPU, and the users who have processes on it."""
 
-    unit: Unit
-    words: str
-    """Name of the metric in a title, as in `GPU 3 temperature 83 °C`."""
-    gpu: Callable[[Gpu], Value] | None = None
-    """Functions that read the metric of a GPU, a process and a user; None where they have no such metric."""
-    process: Callable[[GpuProcess, RuleContext], Value] | None = None
-    user: Callable[[UserHoldings], Value] | None = None
-    everywhere: bool = False
-    """The value of a process is the same on every GPU: it is judged once, not on each."""
-
-    @property
-    def scopes(self) -> tuple[Scope, ...]:
-        """Scopes that have this metric."""
-        readers: dict[Scope, object] = {"gpu": self.gpu, "process": self.process, "user": self.user}
-        return tuple(scope for scope, reader in readers.items() if reader is not None)
+    gpu: Gpu
+    users: Sequence[Process]
+    """One process of each user."""
 
 
-def _figure(name: str) -> Callable[[Gpu], Value]:
-    read = attrgetter(name)
-    return lambda gpu: Value(number(read(gpu)))
-
-
-def _part(part: float | None, whole: float | None) -> Value:
-    return Value(100 * part / whole) if part is not None and whole else UNKNOWN
-
-
-def _idle(held: GpuProcess, context: RuleContext) -> Value:
-    idle = context.history.idle(held.gpu.key, held.process.pid, held.start)
-    return Value(idle.seconds, idle.at_least) if idle is not None else UNKNOWN
-
-
-def _age(held: GpuProcess, context: RuleContext) -> Value:
-    started = held.process.started
-    return UNKNOWN if started is None else Value(max(0.0, context.snapshot.taken - started))
-
-
-METRICS: Final[Mapping[str, Metric]] = {
-    "memory": Metric(
-        Unit.BYTES,
-        "memory",
-        _figure("memory.used"),
-        lambda held, _: Value(held.memory if held.complete else None),
-        lambda user: Value(user.memory.total(), user.partial),
-    ),
-    "memory_percent": Metric(Unit.PERCENT, "memory", lambda gpu: _part(number(gpu.memory.used), usable(gpu))),
-    "free": Metric(Unit.FREE, "free memory", _figure("memory.free")),
-    "free_percent": Metric(Unit.PERCENT, "free memory", lambda gpu: _part(number(gpu.memory.free), usable(gpu))),
-    "unattributed": Metric(
-        Unit.BYTES,
-        "memory of unknown processes",
-        lambda gpu: Value(number(gpu.unattributed)) if is_listed(gpu) else UNKNOWN,
-    ),
-    "utilization": Metric(Unit.PERCENT, "utilization", _figure("utilization")),
-    "memory_utilization": Metric(Unit.PERCENT, "memory utilization", _figure("memory_utilization")),
-    "temperature": Metric(Unit.CELSIUS, "temperature", _figure("temperature")),
-    "power": Metric(Unit.WATTS, "power", _figure("power")),
-    "power_percent": Metric(Unit.PERCENT, "power", lambda gpu: _part(number(gpu.power), number(gpu.power_limit))),
-    "fan": Metric(Unit.PERCENT, "fan", _figure("fan")),
-    "sm_clock": Metric(Unit.MHZ, "SM clock", _figure("sm_clock")),
-    "memory_clock": Metric(Unit.MHZ, "memory clock", _figure("memory_clock")),
-    "encoder": Metric(Unit.PERCENT, "encoder", _figure("encoder")),
-    "decoder": Metric(Unit.PERCENT, "decoder", _figure("decoder")),
-    "ecc_uncorrected": Metric(Unit.COUNT, "uncorrected memory errors", _figure("ecc_uncorrected")),
-    "processes": Metric(
-        Unit.COUNT,
+USER: Final[Sequence[Field[UserHoldings]]] = (
+    PROCESS["memory"].of(lambda user: Amount(user.memory.total(), user.partial)),
+    Field("gpus", "GPUs", lambda user: Amount(len(user.memory), not user.complete), words="GPUs held", compare="gpus"),
+    Field(
         "processes",
-        lambda gpu: (
-            UNKNOWN if gpu.unreliable else Value(len({one.pid for one in gpu.holdings}), bool(gpu.holdings_note))
-        ),
-        user=lambda user: Value(len(user.pids), not user.complete),
+        "procs",
+        lambda user: Amount(len(user.pids), not user.complete),
+        words="processes",
+        compare="processes",
     ),
-    "sm": Metric(Unit.PERCENT, "SM use", process=lambda held, _: Value(held.sm)),
-    "idle": Metric(Unit.SECONDS, "idle for", process=_idle),
-    "cpu": Metric(Unit.PERCENT, "CPU", process=lambda held, _: Value(number(held.process.cpu)), everywhere=True),
-    "rss": Metric(Unit.BYTES, "host memory", process=lambda held, _: Value(number(held.process.rss)), everywhere=True),
-    "age": Metric(Unit.SECONDS, "running for", process=_age, everywhere=True),
-    "gpus": Metric(Unit.COUNT, "GPUs held", user=lambda user: Value(len(user.memory), not user.complete)),
-    "share": Metric(
+    Field(
+        "share",
+        "share %",
+        lambda user: Amount(100 * user.memory.total() / user.whole, user.partial) if user.whole else None,
         Unit.PERCENT,
-        "share of all GPU memory",
-        user=lambda user: Value(_part(user.memory.total(), user.whole).amount, user.partial),
+        words="share of all GPU memory",
+        compare="share",
     ),
+)
+"""Figures of a user that a rule can compare."""
+
+_EVERYWHERE: Final = ("cpu", "rss", "age")
+"""Figures of a process that are the same on each of its GPUs: it is judged once, not on each."""
+
+
+def _of_gpu(field: Field[Gpu]) -> Field[GpuWithUsers]:
+    if field.compare == "unknown":
+        return field.of(lambda one: field.read(one.gpu) if is_listed(one.gpu) else None)
+    return field.of(lambda one: field.read(one.gpu))
+
+
+def _on_gpu(value: str) -> Term[GpuWithUsers]:
+    is_one = parse_gpus(value)
+    return lambda one: is_one(one.gpu.index, one.gpu.uuid)
+
+
+def _with_user(value: str) -> Term[GpuWithUsers]:
+    names = [name for name in value.split(",") if name]
+    return lambda one: any(
+        name in process.user.casefold() or name == str(process.uid) for name in names for process in one.users
+    )
+
+
+def _is_user(value: str) -> Term[UserHoldings]:
+    names = [name for name in value.split(",") if name]
+    return lambda user: any(name in user.name.casefold() or name == str(user.uid) for name in names)
+
+
+def _no_text(sought: str) -> Term[Any]:
+    raise FilterError(f"{sought} is no term of a rule about GPUs or users; only a rule about processes finds text")
+
+
+GRAMMARS: Final[Mapping[Scope, Grammar[Any]]] = {
+    "gpu": Grammar({"gpu": _on_gpu, "user": _with_user}, _no_text, compared(map(_of_gpu, GPU.values())), {}),
+    "process": msgspec.structs.replace(ROW_GRAMMAR, flags={}),
+    "user": Grammar({"user": _is_user}, _no_text, compared(USER), {}),
 }
-"""Metrics by name. Percentages of memory refer to the memory that programs can have: total less reserved."""
+"""Terms of a rule, by what it is about. A rule about users takes `gpu:` too: only these GPUs are counted."""
 
 
-class Comparison(NamedTuple):
-    """Severity of a value by the limits of a rule."""
+class Condition(NamedTuple):
+    """Condition of a rule: what it compares, and what it is about."""
 
-    level: Severity | None = None
-    """Severity by the limit that raises."""
-    keeps: Severity | None = None
-    """Severity by the limit that clears."""
-    partial: bool = False
-    """The severity may be higher."""
+    comparisons: tuple[Comparison[Any], ...]
+    selectors: tuple[Term[Any], ...]
+    gpus: tuple[Term[GpuWithUsers], ...] = ()
+    """Selectors of the GPUs on which a user's memory counts."""
 
 
-_UNDECIDED: Final = Comparison(partial=True)
+@cache
+def parse_condition(on: Scope, when: str) -> Condition:
+    """Parse the condition of a rule; raises FilterError where it is wrong or compares nothing."""
+    places = [word for word in when.split() if on == "user" and word.lstrip("!-").startswith("gpu:")]
+    words = " ".join(word for word in when.split() if word not in places)
+    terms = parse_terms(words, GRAMMARS[on])
+    comparisons = tuple(term for term in terms if isinstance(term, Comparison))
+    if not comparisons:
+        raise FilterError(f"it compares nothing; {', '.join(GRAMMARS[on].figures)} can be compared with > >= < <= =")
+    selectors = tuple(term for term in terms if not isinstance(term, Comparison))
+    return Condition(comparisons, selectors, parse_terms(" ".join(places), GRAMMARS["gpu"]))
+
 
 _BACK: Final = "back within the limit"
 
@@ -198,108 +175,84 @@ def custom_rules(limits: Limits) -> tuple[Rule, ...]:
 
 def find_custom(rule: CustomRule, context: RuleContext) -> Iterator[Observation]:
     """Apply a rule to all GPUs, processes or users that it selects."""
-    metric = METRICS[rule.metric]
-    if rule.scope == "gpu" and metric.gpu is not None:
-        yield from _judge_gpus(rule, metric.gpu, context)
-    elif rule.scope == "process" and metric.process is not None:
-        yield from _judge_processes(rule, metric.process, context, everywhere=metric.everywhere)
-    elif rule.scope == "user" and metric.user is not None:
-        yield from _judge_users(rule, metric.user, context)
+    find = {"gpu": _find_gpus, "process": _find_processes, "user": _find_users}[rule.on]
+    yield from find(rule, parse_condition(rule.on, rule.when), context)
 
 
 def judges(rule: CustomRule, alert: Alert) -> bool:
     """Return whether a rule still judges a restored alert of its name: the user may have rewritten the rule since."""
-    return (rule.scope == "gpu") == (not alert.subject) and METRICS[rule.metric].unit is alert.unit
+    unit = parse_condition(rule.on, rule.when).comparisons[0].field.unit
+    return (rule.on == "gpu") == (not alert.subject) and unit is alert.unit
 
 
 def asks_the_same(rule: CustomRule, other: CustomRule) -> bool:
-    """Return whether two rules differ only in limits, times and filters, so that one may judge the other's alerts."""
-    return (rule.metric, rule.scope, rule.above is None) == (other.metric, other.scope, other.above is None)
+    """Return whether two rules differ only in limits, times and selectors, so that one may judge the other's alerts."""
+    return _asked(rule) == _asked(other)
 
 
-def compare(rule: CustomRule, value: Value) -> Comparison:
-    """Compare a value with the limits of a rule."""
-    amount, at_least = value
-    if amount is None:
-        return _UNDECIDED
-    raises, clears, sign = _limits(rule)
-    level = rule.severity if sign * amount > sign * raises else None
-    keeps = rule.severity if sign * amount > sign * clears else None
-    if sign < 0 and at_least:
-        # A value below a limit that may be more could be on either side of it.
-        return _UNDECIDED if keeps is not None else Comparison()
-    return Comparison(level, keeps, at_least)
+def _asked(rule: CustomRule) -> tuple[str, ...]:
+    comparisons = parse_condition(rule.on, rule.when).comparisons
+    return (rule.on, *(f"{one.field.compare}{one.sign[0]}" for one in comparisons))
 
 
-def _limits(rule: CustomRule) -> tuple[float, float, int]:
-    """Return the values that raise and clear the alert, and a sign: 1 where a larger value is worse, -1 a smaller."""
-    raises, sign = (rule.above, 1) if rule.above is not None else (rule.below or 0.0, -1)
-    return raises, raises if rule.clear is None else rule.clear, sign
-
-
-# -- what a rule is about -----------------------------------------------------------------------------------------
-
-
-def _is_about(rule: CustomRule, gpu: Gpu) -> bool:
-    if not rule.gpus:
-        return True
-    uuid = gpu.uuid.lower()
-    return any(one == gpu.index if isinstance(one, int) else uuid.startswith(one.lower()) for one in rule.gpus)
-
-
-def _is_of(user: str, process: Process) -> bool:
-    """Return whether a user, given by name or uid, owns a process; always true where no user is given."""
-    return not user or (process.uid is not None and user in (process.user, str(process.uid)))
-
-
-def _chosen(rule: CustomRule, context: RuleContext) -> Iterator[GpuProcess]:
-    """Yield the processes that a rule selects, on each of its GPUs."""
-    for gpu in context.gpus:
-        if _is_about(rule, gpu):
-            yield from (held for held in context.on.get(gpu.key, ()) if _is_of(rule.user, held.process))
-
-
-def _judge_gpus(rule: CustomRule, read: Callable[[Gpu], Value], context: RuleContext) -> Iterator[Observation]:
+def _find_gpus(rule: CustomRule, condition: Condition, context: RuleContext) -> Iterator[Observation]:
     """Judge every GPU that the rule selects; a rule with a user judges the GPUs where that user has processes."""
     for gpu in context.gpus:
+        people = {held.process.uid: held.process for held in context.on.get(gpu.key, ())}
+        one = GpuWithUsers(gpu, [*people.values()])
         about = _Subject(f"GPU {gpu.index}", gpu.sampled, gpu)
-        if not _is_about(rule, gpu):  # it may have been, before the configuration was read again
-            yield _fine(rule, gpu, f"the rule is not about {about.words}")
-        elif rule.user and not any(_is_of(rule.user, held.process) for held in context.on.get(gpu.key, ())):
-            if is_listed(gpu):
-                yield _fine(rule, gpu, f"{rule.user} is not on {about.words}")
-        elif (value := read(gpu)).amount is not None:
-            yield _observation(rule, value, about, partial(_gpu_details, gpu, context))
+        if all(selects(one) for selects in condition.selectors):
+            if all(comparison.field.amount(one) is not None for comparison in condition.comparisons):
+                yield _observation(rule, condition, one, about, partial(_gpu_details, gpu, context))
+        elif is_listed(gpu):  # it may have been selected, before the configuration was read again
+            words = f"the rule is not about {about.words} now"
+            yield Observation(gpu=gpu, stamp=gpu.sampled, title=f"{rule.name}: {words}", how=words)
 
 
-def _judge_processes(
-    rule: CustomRule, read: Callable[[GpuProcess, RuleContext], Value], context: RuleContext, *, everywhere: bool
-) -> Iterator[Observation]:
-    """Judge every process on each of its GPUs, or once where the value is the same `everywhere`."""
+def _find_processes(rule: CustomRule, condition: Condition, context: RuleContext) -> Iterator[Observation]:
+    """Judge every process on each of its GPUs, or once where its figures are the same everywhere."""
+    everywhere = all(one.field.key in _EVERYWHERE for one in condition.comparisons)
     done: set[tuple[int, int]] = set()
-    for held in _chosen(rule, context):
-        process, gpu = held.process, held.gpu
-        who, subject = pid_and_user(process), f"{process.pid}:{process.start}"
-        if everywhere:
-            if process.key in done:
+    for gpu in context.gpus:
+        for held in context.on.get(gpu.key, ()):
+            process, row = held.process, _row(held, context)
+            if (everywhere and process.key in done) or not all(selects(row) for selects in condition.selectors):
                 continue
             done.add(process.key)
-        else:
-            who, subject = f"{who} on GPU {gpu.index}", f"{subject} {gpu.key}"
-        about = _Subject(who, gpu.sampled, gpu, subject)
-        yield _observation(rule, read(held, context), about, partial(_process_details, process))
+            who, subject = pid_and_user(process), f"{process.pid}:{process.start}"
+            if not everywhere:
+                who, subject = f"{who} on GPU {gpu.index}", f"{subject} {gpu.key}"
+            about = _Subject(who, gpu.sampled, gpu, subject)
+            yield _observation(rule, condition, row, about, partial(_process_details, process))
 
 
-def _judge_users(
-    rule: CustomRule, read: Callable[[UserHoldings], Value], context: RuleContext
-) -> Iterator[Observation]:
+def _row(held: GpuProcess, context: RuleContext) -> Row:
+    """Return the row of a process on one GPU, with all its MIG instances there added up."""
+    process, missing = held.process, Reason.NO_SAMPLE
+    return Row(
+        gpu=held.gpu,
+        holding=Holding(
+            pid=process.pid,
+            start=held.start,
+            memory=held.memory if held.complete else missing,
+            sm=missing if held.sm is None else held.sm,
+        ),
+        process=process,
+        mine=process.uid is not None and process.uid == context.snapshot.viewer,
+        idle=context.history.idle(held.gpu.key, process.pid, held.start),
+        age=None if process.started is None else max(0.0, context.snapshot.taken - process.started),
+    )
+
+
+def _find_users(rule: CustomRule, condition: Condition, context: RuleContext) -> Iterator[Observation]:
     """Judge every known user who holds memory, over all GPUs of the rule together."""
-    gpus = [gpu for gpu in context.snapshot.gpus if _is_about(rule, gpu)]
+    gpus = [gpu for gpu in context.snapshot.gpus if all(term(GpuWithUsers(gpu, ())) for term in condition.gpus)]
     sizes = [size for gpu in gpus if (size := usable(gpu)) is not None]
     whole = sum(sizes) if len(sizes) == len(gpus) else None
     complete = all(is_listed(gpu) for gpu in gpus)
+    keys = {gpu.key for gpu in gpus}
     users: dict[int, UserHoldings] = {}
-    for held in _chosen(rule, context):
+    for held in (held for gpu in context.gpus if gpu.key in keys for held in context.on.get(gpu.key, ())):
         process = held.process
         if process.uid is None:
             continue
@@ -309,69 +262,75 @@ def _judge_users(
         user.memory[held.gpu.index] += held.memory
         user.pids[process.pid] += held.memory
         user.unknown = user.unknown or not held.complete
-    stamp = max((gpu.sampled for gpu in context.gpus if _is_about(rule, gpu)), default=None)
+    stamp = max((gpu.sampled for gpu in context.gpus if gpu.key in keys), default=None)
     for user in users.values():
-        about = _Subject(user.name, stamp, subject=f"uid:{user.uid}")
-        yield _observation(rule, read(user), about, partial(_user_details, user))
+        if all(selects(user) for selects in condition.selectors):
+            about = _Subject(user.name, stamp, subject=f"uid:{user.uid}")
+            yield _observation(rule, condition, user, about, partial(_user_details, user))
 
 
 # -- observations -------------------------------------------------------------------------------------------------
 
 
-def _observation(rule: CustomRule, value: Value, about: _Subject, details: Callable[[], _Details]) -> Observation:
-    """Return the observation of a value; `details` is called only for a value that is not fine."""
-    level, keeps, at_least = compare(rule, value)
-    fine = keeps is None  # most are
-    evidence, owners, pids = _Details() if fine else details()
+def _observation(
+    rule: CustomRule, condition: Condition, one: Any, about: _Subject, details: Callable[[], _Details]
+) -> Observation:
+    """Return the observation of an item; `details` is called only for one that is not fine."""
+    answers = [comparison.holds(one) for comparison in condition.comparisons]
+    amounts = [comparison.field.amount(one) for comparison in condition.comparisons]
+    level = rule.severity if all(answers) else None
     samples = SAMPLES if rule.after else 1
+    first = condition.comparisons[0]
+    title, how, found = f"{rule.name}: {about.words} {_BACK}", _BACK, _Details()
+    if level is not None:
+        how, found = "", details()
+        figures = "; ".join(map(_figure, condition.comparisons, amounts))
+        title = f"{rule.name}: {about.words} {rule.message or figures}"
+        if rule.message:
+            found = found._replace(evidence=joined(figures, found.evidence))
     return Observation(
         gpu=about.gpu,
         subject=about.subject,
         level=level,
-        keeps=keeps,
-        partial=at_least,
+        keeps=level,
+        partial=False not in answers and (None in answers or any(one is not None and one.at_least for one in amounts)),
         raise_after=samples,
         raise_for=rule.after,
         clear_after=samples,
         clear_for=rule.after,
         stamp=about.stamp,
-        title=f"{rule.name}: {about.words} {_BACK}" if fine else _title(rule, value, about.words, level),
-        evidence=evidence,
-        value=value.amount,
-        unit=METRICS[rule.metric].unit,
-        least_is_worst=rule.above is None,
-        pids=pids,
-        owners=owners,
-        how=_BACK if fine else "",
+        title=title,
+        evidence=found.evidence,
+        value=amounts[0].number if amounts[0] is not None else None,
+        unit=first.field.unit,
+        least_is_worst="<" in first.sign,
+        pids=found.pids,
+        owners=found.owners,
+        how=how,
     )
 
 
-def _fine(rule: CustomRule, gpu: Gpu, words: str) -> Observation:
-    """Return an observation that says why there is nothing to compare on a GPU."""
-    return Observation(gpu=gpu, stamp=gpu.sampled, title=f"{rule.name}: {words}", how=words)
-
-
-def _title(rule: CustomRule, value: Value, who: str, level: Severity | None) -> str:
-    """Return a title such as `hot memory: GPU 3 temperature 83 °C, above 80`."""
-    metric = METRICS[rule.metric]
-    raises, clears, sign = _limits(rule)
-    shown = _plain(metric.unit, value.amount or 0.0) + (f" {metric.unit.value}" if metric.unit in _AFTER else "")
-    least = "at least " if value.at_least else ""
-    side = "above" if sign > 0 else "below"
-    limit = f"{side} {_plain(metric.unit, raises)}" if level else f"ends at {_plain(metric.unit, clears)}"
-    return f"{rule.name}: {who} {metric.words} {least}{shown}, {limit}"
-
-
+_SIDES: Final = {">": "above", ">=": "at least", "<": "below", "<=": "at most", "=": "equal to"}
 _AFTER: Final = frozenset({Unit.CELSIUS, Unit.WATTS, Unit.PERCENT, Unit.MHZ})
 """Units that are written after the first number only."""
 
 
-def _plain(unit: Unit, amount: float) -> str:
+def _figure(comparison: Comparison[Any], value: Amount | None) -> str:
+    """Format a figure and its limit: `temperature 83 °C, above 80`."""
+    field = comparison.field
+    shown = _plain(field.unit, value.number if value else 0.0)
+    shown += f" {field.unit.value}" if field.unit in _AFTER else ""
+    least = "at least " if value is not None and value.at_least else ""
+    limit = f"{_SIDES[comparison.sign]} {_plain(field.unit, comparison.wanted)}"
+    return f"{field.phrase or field.name} {least}{shown}, {limit}"
+
+
+def _plain(unit: Unit, number: float) -> str:
     if unit in (Unit.BYTES, Unit.FREE):
-        return units.size(amount)
+        return units.size(number)
     if unit is Unit.SECONDS:
-        return units.long_duration(amount)
-    return f"{amount:.1f}".removesuffix(".0")
+        return units.long_duration(number)
+    return f"{number:.1f}".removesuffix(".0")
 
 
 def _gpu_details(gpu: Gpu, context: RuleContext) -> _Details:

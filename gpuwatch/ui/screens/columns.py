@@ -11,10 +11,9 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from gpuwatch.analysis.rows import SORTS
+from gpuwatch.fields import PROCESS
 from gpuwatch.ui.screens.dialog import Dialog
 from gpuwatch.ui.theme import UNICODE, Glyphs
-from gpuwatch.ui.widgets.processes import COLUMNS
 
 _HINT = "Space shows or hides, < and > move, d: as the width allows, Esc closes"
 _SHORT = "Space shows, < > move, Esc closes"
@@ -72,7 +71,7 @@ class ColumnsDialog(Dialog[None]):
         """`shown` are the columns now, in order; `apply` is called with those of each change."""
         super().__init__(glyphs=glyphs)
         self._shown = {*shown}
-        self._order = [*shown, *(name for name in SORTS if name not in shown)]
+        self._order = [*shown, *(name for name in PROCESS if name not in shown)]
         self._apply = apply
 
     def compose(self) -> ComposeResult:
@@ -135,5 +134,5 @@ class ColumnsDialog(Dialog[None]):
         options.highlighted = place
 
     def _line(self, name: str) -> str:
-        title, words = COLUMNS[name].title, SORTS[name][0]
+        title, words = PROCESS[name].title, PROCESS[name].name
         return f"[{'x' if name in self._shown else ' '}] {title:<14}{words if words != title else ''}".rstrip()

@@ -13,8 +13,9 @@ from gpuwatch.alerts.limits import Allowances
 from gpuwatch.alerts.unattributed import causes
 from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.explanation import Point, context_points, explain_process
-from gpuwatch.analysis.rows import Row, RowKey, rows
+from gpuwatch.analysis.rows import rows
 from gpuwatch.analysis.strays import Stray
+from gpuwatch.fields import Row, RowKey
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Reading, Reason, Snapshot, known, number
 from gpuwatch.timeline import Metric, merge_holdings, process_owner
 from gpuwatch.ui.options import Helpers, Options

@@ -15,12 +15,11 @@ from textual.widgets import Input
 
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.analysis.events import UNFINISHED, lasted_words, state_words, value_words, without_known
+from gpuwatch.fields import PROCESS, age
 from gpuwatch.filters import (
-    Figure,
     Grammar,
     ListFilter,
     Term,
-    Value,
     find_next,
     parse_most,
     parse_numbers,
@@ -35,7 +34,6 @@ from gpuwatch.ui.widgets.lines import Line
 from gpuwatch.ui.widgets.prompt import FilterInput
 from gpuwatch.ui.widgets.row_list import RowList
 from gpuwatch.ui.widgets.table import Cell, Column
-from gpuwatch.units import duration, parse_duration
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -194,7 +192,7 @@ def event_terms(
     grammar: Grammar[Alert] = Grammar(
         keys={"rule": of_rule, "gpu": on_gpu, "user": of_user, "pid": of_pid},
         anywhere=lambda sought: lambda alert: sought in _text(alert),
-        figures={"age": Figure(lambda alert: Value(max(0.0, now() - alert.raised)), parse_duration, duration)},
+        figures={"age": PROCESS["age"].of(lambda alert: age(alert.raised, now()))},
         flags={},
     )
     return parse_terms(words, grammar, saved)

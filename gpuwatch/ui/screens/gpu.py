@@ -11,7 +11,8 @@ from textual.binding import Binding, BindingType
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.unattributed import missing
 from gpuwatch.analysis.events import moment
-from gpuwatch.analysis.rows import Row, rows, share_words
+from gpuwatch.analysis.rows import rows
+from gpuwatch.fields import PROCESS, Row, share_words
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Reading, Reason, known, number
 from gpuwatch.monitor import Frame
@@ -26,9 +27,9 @@ from gpuwatch.ui.view import replay_words
 from gpuwatch.ui.widgets.gpus import parts, short_name
 from gpuwatch.ui.widgets.graph import Curve, Graph, Limit, Mark, Values, axis_top
 from gpuwatch.ui.widgets.lines import Line, LineBuilder
-from gpuwatch.ui.widgets.table import Cell, Column, Table, title_line
+from gpuwatch.ui.widgets.table import Cell, Column, Table, field_column, title_line
 from gpuwatch.ui.widgets.table import Row as TableRow
-from gpuwatch.units import GIB, MIB, duration, gib, long_duration, size
+from gpuwatch.units import GIB, MIB, gib, long_duration, size
 
 _UNREAD_LINKS: Final = "not recorded: it is read only while the details of this GPU are shown"
 _FAULTS: Final = ("hw thermal", "sw thermal", "power brake")
@@ -42,13 +43,13 @@ class ProcessBlock:
     _COLUMNS = (
         Column("cursor", "", 2, right=False),
         Column("initial", "", 1, right=False),
-        Column("user", "user", 8, right=False, gap=1),
-        Column("pid", "PID", 7),
-        Column("memory", "GiB", 6),
+        field_column(PROCESS["user"], 8, gap=1),
+        field_column(PROCESS["pid"], 7, role="muted"),
+        field_column(PROCESS["memory"], 6, role="strong"),
         Column("limit", "used/limit %", 10, gap=2),
-        Column("sm", "SM %", 6),
-        Column("idle", "idle", 7, role="muted", gap=1),
-        Column("command", "command", 0, right=False, gap=2),
+        field_column(PROCESS["sm"], 6),
+        field_column(PROCESS["idle"], 7, role="muted", gap=1),
+        field_column(PROCESS["command"], 0, gap=2),
     )
 
     def __init__(self) -> None:
@@ -89,19 +90,16 @@ class ProcessBlock:
 
     def _row(self, row: Row, place: int, columns: Sequence[Column], skin: Skin) -> TableRow:
         ground: Ground = "cursor" if place == self.cursor else "base"
-        missing = skin.glyphs.missing
-        memory, sm = row.holding.memory, row.holding.sm
+        glyphs = skin.glyphs
         cells: dict[str, Cell] = {
             "cursor": ((skin.glyphs.cursor if place == self.cursor else "", "strong"),),
             "initial": ((skin.styles.initial(row.process.uid), skin.styles.badge(row.process.uid, ground)),),
-            "user": ((row.owner, "text"),),
-            "pid": ((str(row.holding.pid), "muted"),),
-            "memory": ((gib(memory) if known(memory) else missing, "strong"),),
             "limit": (("/".join(share_words(row)), "text"),),
-            "sm": ((f"{sm:.0f}" if known(sm) else missing, "text"),),
-            "idle": ((_idle(row, skin), "muted"),),
             "command": ((row.brief, "text"),),
         }
+        for column in columns:
+            if column.id not in cells:
+                cells[column.id] = ((PROCESS[column.id].cell(row, glyphs.missing, glyphs.least), column.role),)
         return TableRow((row.key, ground), tuple(cells[column.id] for column in columns), ground)
 
 
@@ -436,12 +434,6 @@ class GpuScreen(GraphSheet):
             self.paint()
             if again:
                 self.action_choose()
-
-
-def _idle(row: Row, skin: Skin) -> str:
-    if row.idle is None or row.idle.seconds <= 0:
-        return skin.glyphs.missing if row.idle is None else ""
-    return f"{skin.glyphs.least * row.idle.at_least}{duration(row.idle.seconds)}"
 
 
 def instance_sections(gpu: Gpu) -> list[Section]:

@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from rich.cells import cell_len, set_cell_size
 from textual.binding import Binding, BindingType
 
-from gpuwatch.analysis.people import QUIET, SORTS, Person, add_up, gib_hours, names, people, stable_order, story, totals
+from gpuwatch.analysis.people import PERSON, Person, add_up, names, people, stable_order, story, totals
 from gpuwatch.text import fit
 from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen
 from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank
 from gpuwatch.ui.widgets.notice import nothing_words
 from gpuwatch.ui.widgets.row_list import RowList
-from gpuwatch.ui.widgets.table import Cell, Column
-from gpuwatch.units import duration, gib, percent, ranges
+from gpuwatch.ui.widgets.table import Cell, Column, field_column
+from gpuwatch.units import ranges
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
@@ -33,14 +33,14 @@ _BADGE: Final = Column("badge", "", 1, right=False)
 
 
 _FIXED: Final = {
-    "memory": Column("memory", "GiB", 8, role="strong"),
-    "share": Column("share", "share %", 8),
-    "declared": Column("declared", "declared", 10, role="muted"),
-    "sm": Column("sm", "SM %", 7),
-    "use": Column("use", "GiB·h", 9, role="muted"),
-    "waste": Column("waste", "idle %", 8),
-    "longest": Column("longest", "idle for", 10),
-    "processes": Column("processes", "procs", 7, role="muted"),
+    "memory": field_column(PERSON["memory"], 8, role="strong"),
+    "share": field_column(PERSON["share"], 8),
+    "declared": field_column(PERSON["declared"], 10, role="muted"),
+    "sm": field_column(PERSON["sm"], 7),
+    "use": field_column(PERSON["use"], 9, role="muted"),
+    "waste": field_column(PERSON["waste"], 8),
+    "longest": field_column(PERSON["longest"], 10),
+    "processes": field_column(PERSON["processes"], 7, role="muted"),
 }
 _NEEDED: Final = ("user", "memory", "longest", "sm", "share", "gpus", "waste", "use", "processes", "declared", "bar")
 """Columns, the most needed first: a narrow terminal shows fewer."""
@@ -56,8 +56,8 @@ def columns(width: int, found: Sequence[Person]) -> list[Column]:
     sized = {
         **_FIXED,
         # A name may fill its column; what stands to the right of it begins with blanks.
-        "user": Column("user", "user", min(most, max(8, longest)), right=False, gap=1),
-        "gpus": Column("gpus", "GPUs", min(10, max(5, cards)), right=False, role="muted", gap=2),
+        "user": field_column(PERSON["user"], min(most, max(8, longest)), gap=1),
+        "gpus": field_column(PERSON["gpus"], min(10, max(5, cards)), role="muted", gap=2),
         "bar": Column("bar", "share of all GPU memory", LEAST_BAR, right=False, gap=2, order="share"),
     }
     kept: list[str] = []
@@ -119,31 +119,6 @@ def _numbered(name: str, one: Person, cells: int, glyphs: Glyphs) -> str:
     return set_cell_size(name, room).rstrip() + glyphs.ellipsis + number
 
 
-def figures(one: Person, glyphs: Glyphs) -> dict[str, str]:
-    """Return the text of each column that has one figure."""
-    gpus, use, idle = ranges(one.gpus), one.use, one.longest.idle if one.longest else None
-    no_use = use.held <= 0 or (use.unsized > 0 and not use.memory)
-    found: dict[str, tuple[str | None, bool]] = {  # None where it is not known; whether it is a minimum
-        "gpus": (gpus if len(gpus) <= 10 else f"{len(one.gpus)} GPUs", False),
-        "memory": (gib(one.memory) if one.memory or not one.at_least else None, one.at_least),
-        "share": (None if one.share is None else percent(one.share, 100), one.at_least),
-        "declared": (None if one.declared is None else gib(one.declared), one.unread),
-        "sm": (None if one.sm is None else f"{one.sm:.0f}", one.sm_at_least),
-        "use": (None if no_use else gib_hours(use), use.unsized > 0),
-        "waste": (None if one.waste is None else percent(one.waste, 100), one.waste_at_least),
-        "longest": ("" if one.sm else None, False),
-        "processes": (str(one.processes), False),
-    }
-    if one.declared is None and one.unread:
-        found["declared"] = ("?", False)
-    if idle is not None:
-        found["longest"] = (duration(idle.seconds), idle.at_least) if idle.seconds >= QUIET else ("", False)
-    return {
-        name: glyphs.missing if text is None else glyphs.least * at_least + text
-        for name, (text, at_least) in found.items()
-    }
-
-
 def bar(share: float | None, uid: int | None, cells: int, skin: Skin) -> Cell:
     """Return a bar of exactly `cells` cells for a share of all GPU memory, in percent."""
     filled = min(100.0, share or 0.0) / 100 * cells
@@ -163,8 +138,7 @@ def bar(share: float | None, uid: int | None, cells: int, skin: Skin) -> Cell:
 class PeopleList(RowList[Person]):
     """List of people; the cursor follows the person, not the line."""
 
-    sorts = SORTS
-    ascending = ("user",)
+    fields = PERSON
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -176,7 +150,7 @@ class PeopleList(RowList[Person]):
     def unseen_order(self) -> str:
         """The order in words where no column on screen shows it; otherwise empty."""
         shown = [column.id for column in self._columns]
-        return "" if self.by in shown or not shown else f"by {SORTS[self.by][0]}"
+        return "" if self.by in shown or not shown else f"by {PERSON[self.by].name}"
 
     def identity(self, row: Person) -> Hashable:
         """Return the uid, in a tuple: the uid of people who are not visible is None."""
@@ -194,7 +168,6 @@ class PeopleList(RowList[Person]):
     def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
         one = self.found[place]
         role: Role = "strong" if one.viewer else "muted" if one.uid is None else "text"
-        texts = figures(one, skin.glyphs)
         cells: list[Cell] = []
         for column in self._columns:
             if column.id == "badge":
@@ -204,7 +177,7 @@ class PeopleList(RowList[Person]):
             elif column.id == "bar":
                 cells.append(bar(one.share, one.uid, column.cells, skin))
             else:
-                cells.append(((texts[column.id], column.role),))
+                cells.append(((PERSON[column.id].cell(one, skin.glyphs.missing, skin.glyphs.least), column.role),))
         return tuple(cells)
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from gpuwatch.analysis.strays import Certainty, Stray, StrayReport, notes
+from gpuwatch.analysis.strays import STRAY, Certainty, Stray, StrayReport, notes
+from gpuwatch.fields import PROCESS
 from gpuwatch.kill.demo import DEMO_NOTICE
 from gpuwatch.kill.group import KillChoice
 from gpuwatch.model import SourceState
@@ -20,8 +21,8 @@ from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
 from gpuwatch.ui.widgets.lines import Line
 from gpuwatch.ui.widgets.notice import nothing_words
 from gpuwatch.ui.widgets.row_list import RowList
-from gpuwatch.ui.widgets.table import Cell, Column
-from gpuwatch.units import duration, gib, size
+from gpuwatch.ui.widgets.table import Cell, Column, field_column
+from gpuwatch.units import duration, size
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
@@ -36,17 +37,17 @@ NARROW: Final = 60
 def columns(skin: Skin, width: int) -> list[Column]:
     found = [
         Column("box", "", 3, right=False),
-        Column("pid", "PID", 8, role="muted", gap=1),
-        Column("gpu", "GPU", 6),
-        Column("memory", "GiB", 7, role="strong"),
+        field_column(STRAY["pid"], 8, role="muted", gap=1),
+        field_column(STRAY["gpu"], 6),
+        field_column(STRAY["memory"], 7, role="strong"),
     ]
     if width >= NARROW:
-        found.append(Column("idle", "idle", 8 + skin.glyphs.ascii))
+        found.append(field_column(STRAY["idle"], 8 + skin.glyphs.ascii))
     if width < WIDE:
         return [*found, Column("why", "why", 0, right=False, gap=2)]
-    found.append(Column("age", "age", 8, role="muted"))
+    found.append(field_column(PROCESS["age"], 8, role="muted"))
     why = Column("why", "why", (width - 47) * 3 // 5, right=False, gap=2)
-    return [*found, why, Column("command", "command", 0, right=False, role="muted", gap=2)]
+    return [*found, why, field_column(STRAY["command"], 0, role="muted", gap=2)]
 
 
 def _facts(stray: Stray, queued: QueuedStray | None) -> list[tuple[str, str]]:
@@ -102,18 +103,17 @@ class StrayList(RowList[Stray]):
                 "[x]" if chosen else "[ ]" if stray.ends and queued is None and not possible else "",
                 "strong" if chosen else "muted",
             ),
-            "pid": (str(stray.process.pid), "muted"),
-            "gpu": (",".join(map(str, stray.indices)) or glyphs.missing, "text"),
-            "memory": (glyphs.missing if stray.held is None else gib(stray.held), "strong"),
-            "idle": (_idle(stray, glyphs), "text"),
             "age": (glyphs.missing if began is None else duration(self.now - began), "muted"),
             "why": (_reason(stray, glyphs), "muted" if possible else "text"),
-            "command": (stray.process.command or f"[{stray.process.name}]", "muted"),
         }
+        columns = self._columns
         if queued is not None:
             texts["why"] = (queued.message, _role(queued))
-            del texts["command"]
-        return tuple((texts[column.id],) for column in self._columns if column.id in texts)
+            columns = [column for column in columns if column.id != "command"]
+        return tuple(
+            (texts.get(column.id) or (STRAY[column.id].cell(stray, glyphs.missing, glyphs.least), column.role),)
+            for column in columns
+        )
 
     def react(self, x: int) -> bool:
         """Select the stray whose box was clicked."""
@@ -125,12 +125,6 @@ class StrayList(RowList[Stray]):
 def _reason(stray: Stray, glyphs: Glyphs) -> str:
     sure = "" if stray.sure is Certainty.CERTAIN else f" ({stray.sure.value})"
     return f"{stray.cause.value}{sure} {glyphs.dot} {stray.why[0] if stray.why else stray.cause.value}"
-
-
-def _idle(stray: Stray, glyphs: Glyphs) -> str:
-    if stray.idle is None:
-        return glyphs.missing
-    return f"{glyphs.least if stray.idle_at_least else ''}{duration(stray.idle)}"
 
 
 def _role(queued: QueuedStray) -> Role:

@@ -13,23 +13,22 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 
-from gpuwatch.analysis.rows import Row
 from gpuwatch.analysis.runs import (
     LEFTOVER_WORKERS,
-    SORTS,
+    NODE,
+    ORDERS,
     Flag,
     Kind,
     Node,
     NodeKey,
-    PartialSum,
-    RunOrder,
     build_tree,
     count_flags,
     describe,
     flag_words,
     role_label,
-    size_words,
+    run_order,
 )
+from gpuwatch.fields import PROCESS, Row
 from gpuwatch.monitor import Frame
 from gpuwatch.text import fit
 from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen
@@ -38,10 +37,9 @@ from gpuwatch.ui.view import View
 from gpuwatch.ui.widgets.footer import Hint, hints
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank
 from gpuwatch.ui.widgets.notice import nothing_words
-from gpuwatch.ui.widgets.processes import QUIET_S
 from gpuwatch.ui.widgets.row_list import RowList
-from gpuwatch.ui.widgets.table import Cell, Column
-from gpuwatch.units import duration, gib, ranges
+from gpuwatch.ui.widgets.table import Cell, Column, field_column
+from gpuwatch.units import duration
 
 _GUIDES = ("├─", "└─", "│ ", "  ")
 _GUIDES_ASCII = ("|-", "`-", "| ", "  ")
@@ -63,15 +61,15 @@ class Branch(msgspec.Struct, frozen=True):
 
 
 _COLUMNS = (
-    Column("user", "user", 10, right=False, gap=2),
-    Column("gpu", "GPUs", 8),
-    Column("memory", "GiB", 8, role="strong"),
-    Column("sm", "SM %", 6),
-    Column("idle", "idle", 8),
-    Column("age", "age", 8, role="muted"),
-    Column("parts", "procs/ranks", 13, role="muted"),
-    Column("in", "runs in", 26, right=False, role="muted", gap=2),
-    Column("pid", "PID", 9, role="muted"),
+    field_column(NODE["user"], 10, gap=2),
+    field_column(NODE["gpu"], 8),
+    field_column(NODE["memory"], 8, role="strong"),
+    field_column(NODE["sm"], 6),
+    field_column(NODE["idle"], 8),
+    field_column(PROCESS["age"], 8, role="muted"),
+    field_column(NODE["parts"], 13, role="muted"),
+    field_column(NODE["in"], 26, role="muted", gap=2),
+    field_column(NODE["pid"], 9, role="muted"),
 )
 _FIRST_TO_GO_BRANCHES = ("in", "age", "pid", "parts", "idle", "sm", "user", "gpu")
 _WIDEST_USER: Final = 16
@@ -159,46 +157,10 @@ def name_cell(branch: Branch, glyphs: Glyphs, room: int, *, is_open: bool) -> Ce
 
 def cell(column: str, node: Node, view: View) -> str:
     """Return the text of a cell with one figure."""
-    return _CELLS[column](node, view)
-
-
-def _figure(figure: PartialSum, glyphs: Glyphs, show: Callable[[float], str]) -> str:
-    if figure.value is None:
-        return glyphs.missing
-    return (glyphs.least if figure.missing else "") + show(figure.value)
-
-
-def _gpus(node: Node) -> str:
-    """Format the GPUs with memory held; GPUs that are only open stand in brackets."""
-    held = [one.gpu for one in node.totals.gpus]
-    words = ranges(held or node.totals.opened)
-    if len(words) > 7:
-        words = f"{len(held or node.totals.opened)} GPUs"
-    return words if held or not words else f"({words})"
-
-
-def _idle(node: Node, view: View) -> str:
-    idle, glyphs = node.totals.idle, view.skin.glyphs
-    if idle is None:
-        return glyphs.missing
-    return glyphs.least * idle.at_least + duration(idle.seconds) if idle.seconds >= QUIET_S else ""
-
-
-def _age(node: Node, view: View) -> str:
-    started = node.totals.started
-    return view.skin.glyphs.missing if started is None else duration(view.frame.snapshot.taken - started)
-
-
-_CELLS: Final[dict[str, Callable[[Node, View], str]]] = {
-    "gpu": lambda node, view: _gpus(node),
-    "memory": lambda node, view: _figure(node.totals.memory, view.skin.glyphs, gib),
-    "sm": lambda node, view: _figure(node.totals.sm, view.skin.glyphs, "{:.0f}".format),
-    "idle": _idle,
-    "age": _age,
-    "parts": lambda node, view: size_words(node),
-    "in": lambda node, view: node.where,
-    "pid": lambda node, view: str(node.process.pid) if node.process is not None else "",
-}
+    glyphs, started = view.skin.glyphs, node.totals.started
+    if column == "age":
+        return glyphs.missing if started is None else duration(view.frame.snapshot.taken - started)
+    return NODE[column].cell(node, glyphs.missing, glyphs.least)
 
 
 def every(nodes: Sequence[Node]) -> Iterator[Node]:
@@ -221,8 +183,8 @@ FEW: Final = 16
 class TreeList(RowList[Branch]):
     """List of the tree's nodes; the cursor follows its node, or the node above it where that is closed or has ended."""
 
-    sorts = SORTS
-    ascending = ("name", "user", "gpu")
+    fields = NODE
+    sorts = ORDERS
     reversible = False
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -231,7 +193,7 @@ class TreeList(RowList[Branch]):
         self.nodes: list[Node] = []
         self.view: View
         """Frame to draw, with the age of its figures."""
-        self._order = RunOrder()
+        self._order = run_order()
         self._path: tuple[NodeKey, ...] = ()
         """Path of the node under the cursor."""
         self._opened: dict[NodeKey, bool] = {}
@@ -271,7 +233,7 @@ class TreeList(RowList[Branch]):
     @property
     def orders(self) -> list[str]:
         """All orders, also those that have no column on screen."""
-        return list(SORTS)
+        return list(ORDERS)
 
     def is_open(self, node: Node) -> bool:
         """Return whether the nodes below a node are shown."""
@@ -409,7 +371,7 @@ class TreeScreen(ListScreen[TreeList]):
         more = f", {unlisted} more unlisted" * (unlisted > 0)
         words = [f"{runs} run{'s' * (runs != 1)}", f"{processes} process{'es' * (processes != 1)}{more}"]
         shown = f" {self._skin.glyphs.dot} ".join((words if self._frame.snapshot.gpus else []) + ["mine"] * self._mine)
-        return [(shown, "muted"), (count_flags(nodes), "warning"), (f"by {SORTS[self.rows.by][0]}", "muted")]
+        return [(shown, "muted"), (count_flags(nodes), "warning"), (f"by {NODE[self.rows.by].name}", "muted")]
 
     def detail(self, width: int, lines: int) -> list[Line]:
         """Draw the description of the node under the cursor, below a blank line where there is room."""

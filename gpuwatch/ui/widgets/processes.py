@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -11,36 +11,35 @@ from rich.style import Style
 
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
-from gpuwatch.analysis.rows import SORTS, Filter, ProcessOrder, Row, RowKey, rows, share_words
+from gpuwatch.analysis.rows import process_order, rows
 from gpuwatch.analysis.strays import Stray
-from gpuwatch.model import Gpu, Presence, Reading, known
+from gpuwatch.fields import PROCESS, Row, RowKey, share_words
+from gpuwatch.filters import Filter
+from gpuwatch.model import Gpu, Presence
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import Form, Layout
 from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
 from gpuwatch.ui.view import View, mark_of
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, centred_lines
 from gpuwatch.ui.widgets.row_list import CURSOR_CELLS, RowList
-from gpuwatch.ui.widgets.table import Cell, Column
-from gpuwatch.units import duration, gib
+from gpuwatch.ui.widgets.table import Cell, Column, field_column
 
-QUIET_S: Final = 60
-"""Idle times shorter than this many seconds are not shown."""
 COLUMNS: Final = {
     column.id: column
     for column in (
-        Column("gpu", "GPU", 4),
-        Column("pid", "PID", 8, role="muted"),
+        field_column(PROCESS["gpu"], 4),
+        field_column(PROCESS["pid"], 8, role="muted"),
         Column("swatch", "", 1, right=False, gap=2),
-        Column("user", "user", 8, right=False),
-        Column("memory", "GiB", 7, role="strong"),
-        Column("share", "used/limit %", 13),
-        Column("sm", "SM %", 6),
-        Column("cpu", "CPU %", 7),
-        Column("rss", "RSS GiB", 9, role="muted"),
-        Column("idle", "idle", 8),
-        Column("age", "age", 8, role="muted"),
-        Column("in", "runs in", 18, right=False, role="muted", gap=2),
-        Column("command", "command", 0, right=False, gap=2),
+        field_column(PROCESS["user"], 8),
+        field_column(PROCESS["memory"], 7, role="strong"),
+        field_column(PROCESS["share"], 13),
+        field_column(PROCESS["sm"], 6),
+        field_column(PROCESS["cpu"], 7),
+        field_column(PROCESS["rss"], 9, role="muted"),
+        field_column(PROCESS["idle"], 8),
+        field_column(PROCESS["age"], 8, role="muted"),
+        field_column(PROCESS["in"], 18, role="muted", gap=2),
+        field_column(PROCESS["command"], 0, gap=2),
     )
 }
 """Columns of the list by id, in their usual order."""
@@ -53,10 +52,6 @@ _FORMS: Final = {
 _USER_CELLS: Final = {Form.FULL: 16, Form.MEDIUM: 14, Form.COMPACT: 10, Form.HEAT_MAP: 8}
 """Most cells for the names of users."""
 _ODD_STATES: Final = ("zombie", "stopped", "disk sleep", "dead")
-ASCENDING: Final = ("gpu", "pid", "swatch", "user", "in", "command")
-"""Columns that `rows.SORTS` sorts in ascending order."""
-
-
 _REST: Final = Column("rest", "", 0, right=False)
 """Blank end of the line where the command is not shown."""
 _LEAST_COMMAND: Final = 10
@@ -107,41 +102,10 @@ def state_word(row: Row, stray: Stray | None = None) -> str:
     return row.process.state if row.process.state in _ODD_STATES else ""
 
 
-def _number(reading: Reading | float | None, glyphs: Glyphs, show: Callable[[float], str] = "{:.0f}".format) -> str:
-    return show(reading) if reading is not None and known(reading) else glyphs.missing
-
-
-def _idle(row: Row, glyphs: Glyphs) -> str:
-    if row.idle is None:
-        return glyphs.missing
-    if row.idle.seconds < QUIET_S:
-        return ""
-    return (glyphs.least if row.idle.at_least else "") + duration(row.idle.seconds)
-
-
-def _age(row: Row, taken: float, glyphs: Glyphs) -> str:
-    return glyphs.missing if row.process.started is None else duration(taken - row.process.started)
-
-
-_FIGURES: Final[dict[str, Callable[[Row, float, Glyphs], str]]] = {
-    "gpu": lambda row, _taken, _glyphs: str(row.gpu.index),
-    "pid": lambda row, _taken, _glyphs: str(row.holding.pid),
-    "memory": lambda row, _taken, glyphs: _number(row.holding.memory, glyphs, gib),
-    "sm": lambda row, _taken, glyphs: _number(row.holding.sm, glyphs),
-    "cpu": lambda row, _taken, glyphs: _number(row.process.cpu, glyphs),
-    "rss": lambda row, _taken, glyphs: _number(row.process.rss, glyphs, gib),
-    "idle": lambda row, _taken, glyphs: _idle(row, glyphs),
-    "age": _age,
-    "in": lambda row, _taken, _glyphs: row.where,
-}
-"""Text of the cells of one figure, from a row and the snapshot's wall-clock time."""
-
-
 class Processes(RowList[Row]):
     """The process list."""
 
-    sorts = SORTS
-    ascending = ASCENDING
+    fields = PROCESS
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -154,7 +118,7 @@ class Processes(RowList[Row]):
         """GPU that the list follows: only its processes are shown."""
         self.every: list[Row] = []
         """All rows, in the order of the GPUs."""
-        self._order = ProcessOrder()
+        self._order = process_order()
         self._view: View
         self._form = Form.FULL
         self._over: dict[tuple[str, int], Severity] = {}
@@ -201,15 +165,12 @@ class Processes(RowList[Row]):
 
     def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
         row, view = self.found[place], self._view
-        glyphs, taken = skin.glyphs, view.frame.snapshot.taken
+        glyphs = skin.glyphs
         old = view.dimmed(row.gpu)
         cells: list[Cell] = []
         for column in self._columns:
             role: Role = "faint" if old else column.role
-            figure = _FIGURES.get(column.id)
-            if figure is not None:
-                cells.append(((figure(row, taken, glyphs), role),))
-            elif column.id == "command":
+            if column.id == "command":
                 cells.append(command_cell(row, view.strays.get(row.process.key)))
             elif column is _REST:
                 cells.append((("", "text"),))
@@ -217,8 +178,10 @@ class Processes(RowList[Row]):
                 cells.append((_swatch(skin, row.process.uid, ground),))
             elif column.id == "user":
                 cells.append(((row.owner, "strong" if row.mine else "text"),))
-            else:
+            elif column.id == "share":
                 cells.append((self._share(row, column, role, glyphs),))
+            else:
+                cells.append(((PROCESS[column.id].cell(row, glyphs.missing, glyphs.least), role),))
         return tuple(cells)
 
     def _share(self, row: Row, column: Column, role: Role, glyphs: Glyphs) -> tuple[str, Role]:
@@ -268,7 +231,7 @@ class Processes(RowList[Row]):
         if len(self.found) > self.page_rows:
             last = min(self.top + self.page_rows, len(self.found))
             part = f"{self.top + 1}{skin.glyphs.dash}{last} of {len(self.found)}{noun}"
-        order = [f"by {SORTS[self.by][0]}{f' {arrow}' * bool(arrow)}"]
+        order = [f"by {PROCESS[self.by].name}{f' {arrow}' * bool(arrow)}"]
         hidden, short = order * bool(arrow), [f"{arrow}{self.by}"] * bool(arrow)
         mine = ["mine"] * self.mine
         gpu = [f"GPU {self.only.index}"] if self.only is not None else []

@@ -15,8 +15,7 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input
 
-from gpuwatch.analysis.rows import Filter
-from gpuwatch.filters import FilterError, parse_most
+from gpuwatch.filters import Filter, FilterError, parse_most
 from gpuwatch.ui.theme import Skin
 from gpuwatch.ui.widgets.lines import LineBuilder, LinePanel
 

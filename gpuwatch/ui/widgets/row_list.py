@@ -8,12 +8,13 @@ row; drawing, sorting, keys and mouse are here.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Hashable, Iterator, Sequence
-from typing import ClassVar, Final, Generic, TypeVar
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from textual import events
 from textual.message import Message
 
+from gpuwatch.fields import Field
 from gpuwatch.ui.theme import Ground, Skin
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, blank
 from gpuwatch.ui.widgets.table import Cell, Column, Row, Table, write_title
@@ -89,10 +90,10 @@ class RowList(CursorPanel[T]):
     Keys move the cursor and scroll to it; the mouse wheel scrolls the list and leaves the cursor on its row.
     """
 
+    fields: ClassVar[Mapping[str, Field[Any]]] = {}
+    """Fields of the list, by key."""
     sorts: ClassVar[Collection[str]] = ()
-    """Orders that the user can choose: ids of columns, also of columns that are hidden at some widths."""
-    ascending: ClassVar[Collection[str]] = ()
-    """Orders of `sorts` that begin with the smallest value."""
+    """Keys of the fields that the list can be sorted by, where these are not all."""
     reversible: ClassVar[bool] = True
     titled: ClassVar[bool] = True
     """Whether the list shows column titles, where it has two lines or more."""
@@ -142,6 +143,10 @@ class RowList(CursorPanel[T]):
         """Sort by an order; once more reverses it."""
         self._set_order(order, reverse=self.reversible and order == self.by and not self.reverse)
 
+    @property
+    def _orders(self) -> Collection[str]:
+        return self.sorts or self.fields
+
     def sort_next(self, by: int) -> None:
         """Sort by the column to the right or the left of the present one."""
         orders = self.orders
@@ -151,7 +156,7 @@ class RowList(CursorPanel[T]):
     @property
     def orders(self) -> list[str]:
         """The orders that `sort_next` steps through: those of the columns on screen."""
-        return [column.id for column in self._columns if column.id in self.sorts] or list(self.sorts)
+        return [column.id for column in self._columns if column.id in self._orders] or list(self._orders)
 
     def _set_order(self, order: str, *, reverse: bool) -> None:
         self.by, self.reverse = order, reverse
@@ -209,7 +214,7 @@ class RowList(CursorPanel[T]):
         place = event.y - self._title_lines
         if place < 0:
             order = self.order_at(event.x)
-            if order in self.sorts:
+            if order in self._orders:
                 self.sort_by(order)
             return
         place += self.top
@@ -277,7 +282,7 @@ class RowList(CursorPanel[T]):
         write_title(builder, column, self._arrow(skin) if column.id == self.by else "")
 
     def _arrow(self, skin: Skin) -> str:
-        return skin.glyphs.up if (self.by in self.ascending) != self.reverse else skin.glyphs.down
+        return skin.glyphs.up if self.fields[self.by].ascending != self.reverse else skin.glyphs.down
 
     def _rows(self, places: range, skin: Skin) -> Iterator[Row]:
         for place in places:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 from rich.cells import cell_len
 from rich.style import Style
 
+from gpuwatch.fields import Field
 from gpuwatch.ui.theme import Ground, Role, Skin
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, Span
 
@@ -30,6 +31,11 @@ class Column(msgspec.Struct, frozen=True):
     """Blank cells before it."""
     order: str = ""
     """Order that a click on the title asks for; empty for the one of its id."""
+
+
+def field_column(field: Field[Any], cells: int, *, role: Role = "text", gap: int = 0) -> Column:
+    """Return the column of a field."""
+    return Column(field.key, field.title, cells, right=field.right, role=role, gap=gap)
 
 
 class Row(NamedTuple):

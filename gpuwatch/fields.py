@@ -1,0 +1,418 @@
+"""Table of fields: each figure of a process, a GPU and a user stands once, with heading, unit, format and order.
+
+Lists, columns, filters, `[[rule]]` and the tables of the command line are made from it. A field is read from the row of
+a list; `Field.of` makes the same field of another kind of row, such as a sum over the processes of a run. Pure
+functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from gpuwatch.alerts.alert import Unit
+from gpuwatch.history import Idle
+from gpuwatch.model import Gpu, Health, Holding, Limit, Presence, Process, Reading, known, number
+from gpuwatch.shares import is_conclusive, limit_on, usable
+from gpuwatch.units import (
+    UNKNOWN,
+    duration,
+    gib,
+    parse_duration,
+    parse_percent,
+    parse_ratio,
+    parse_size,
+    percent,
+)
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+QUIET_S: Final = 60.0
+"""Idle times shorter than this many seconds are not shown: shorter pauses belong to work."""
+
+SortValue: TypeAlias = tuple[bool, float | str]
+"""Whether the value is missing, and the value; missing values are last."""
+
+
+class Amount(NamedTuple):
+    """Value of a figure, in its unit."""
+
+    number: float
+    at_least: bool = False
+    """Whether the number is a lower bound: a part is not known."""
+
+
+def amount(reading: Reading | float | None, *, at_least: bool = False) -> Amount | None:
+    """Return a reading as an amount; None where there is no number."""
+    return Amount(float(reading), at_least) if reading is not None and known(reading) else None
+
+
+class Format(NamedTuple):
+    """Text of the amounts of a unit: how a cell shows them, and how a filter or a rule writes them."""
+
+    show: Callable[[float], str]
+    parse: Callable[[str], float]
+    """Raises ValueError."""
+
+
+def _plain(text: str) -> float:
+    if not re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,6})?", text):
+        raise ValueError(f'"{text}" is not understood; write a number, such as 80')
+    return float(text)
+
+
+WHOLE: Final = Format("{:.0f}".format, _plain)
+PERCENT: Final = Format("{:.0f}".format, parse_percent)
+OF_CORES: Final = Format("{:.0f}".format, lambda text: parse_percent(text, 100_000))
+"""Percent of one core: eight busy cores are 800."""
+RATIO: Final = Format(lambda ratio: percent(ratio, 1), parse_ratio)
+BYTES: Final = Format(gib, lambda text: 0 if text == "0" else parse_size(text))
+TIME: Final = Format(duration, parse_duration)
+_FORMATS: Final = {
+    Unit.BYTES: BYTES,
+    Unit.FREE: BYTES,
+    Unit.PERCENT: PERCENT,
+    Unit.SECONDS: TIME,
+}
+
+
+class Field(msgspec.Struct, Generic[T], frozen=True):
+    """Field of one kind of row."""
+
+    key: str
+    """Name of its column, and of the order by it."""
+    title: str
+    """Heading of its column."""
+    read: Callable[[T], Amount | str | None]
+    """Returns a text or an amount; None where it is not known."""
+    unit: Unit = Unit.COUNT
+    words: str = ""
+    """Name in sentences: `by memory`; empty where it is the heading."""
+    compare: str = ""
+    """Name by which filters and rules compare it; empty where they cannot."""
+    phrase: str = ""
+    """Words before an amount in an alert, `running for`; empty for `words`."""
+    ascending: bool = False
+    """Whether the smallest value is the first."""
+    quiet: float = 0.0
+    """Smaller amounts are an empty cell."""
+    rank: Callable[[T], float | None] | None = None
+    """Value to order by, where it is not the amount: the start of a process does not change as its age does."""
+    own_format: Format | None = None
+    """Format of its amounts where it is not the one of its unit."""
+    right: bool = True
+    """Whether its column is aligned at the right, as numbers are."""
+
+    @property
+    def format(self) -> Format:
+        """Format of its amounts."""
+        return self.own_format or _FORMATS.get(self.unit, WHOLE)
+
+    @property
+    def name(self) -> str:
+        """Name in sentences."""
+        return self.words or self.title
+
+    def amount(self, row: T) -> Amount | None:
+        """Return the amount of a row; None where it is not known."""
+        value = self.read(row)
+        return value if isinstance(value, Amount) else None
+
+    def cell(self, row: T, missing: str = UNKNOWN, least: str = "≥") -> str:
+        """Return the text of a cell; `missing` stands where nothing is known, `least` before a lower bound."""
+        value = self.read(row)
+        if not isinstance(value, Amount):
+            return missing if value is None else value
+        if value.number < self.quiet:
+            return ""
+        return least * value.at_least + self.format.show(value.number)
+
+    def order(self, row: T) -> SortValue:
+        """Return the value to sort by: numbers with the greatest first, text from A."""
+        if self.rank is not None:
+            place = self.rank(row)
+        else:
+            value = self.read(row)
+            if isinstance(value, str):
+                return (not value, value.casefold())
+            place = None if value is None else value.number
+        return (True, 0.0) if place is None else (False, place if self.ascending else -place)
+
+    def of(self, read: Callable[[U], Amount | str | None], **changes: Any) -> Field[U]:
+        """Return the same field of another kind of row; `changes` are other values of its attributes."""
+        other: Any = self
+        return cast("Field[U]", replace(other, read=read, rank=changes.pop("rank", None), **changes))
+
+
+def age(started: float | None, now: float) -> Amount | None:
+    """Return the seconds since a start; None where that is not known."""
+    return None if started is None else Amount(max(0.0, now - started))
+
+
+def table(fields: Iterable[Field[T]]) -> Mapping[str, Field[T]]:
+    """Return fields by their keys."""
+    return {field.key: field for field in fields}
+
+
+def compared(fields: Iterable[Field[T]]) -> Mapping[str, Field[T]]:
+    """Return the fields that filters and rules compare, by the names that these use."""
+    return {field.compare: field for field in fields if field.compare}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Processes
+
+RowKey = tuple[str, int, int]
+"""GPU key, PID and start time, which identify a row."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One process on one GPU."""
+
+    gpu: Gpu
+    holding: Holding
+    process: Process
+    mine: bool
+    idle: Idle | None = None
+    growth: int | None = None
+    """Bytes by which the holding grew in the last minute."""
+    age: float | None = None
+    """Seconds since the process started."""
+
+    @property
+    def key(self) -> RowKey:
+        """Identity of the row; the cursor follows it."""
+        return (self.gpu.key, self.holding.pid, self.holding.start)
+
+    @property
+    def owner(self) -> str:
+        """User name; `?` if it is not known."""
+        return self.process.user or "?"
+
+    @property
+    def command(self) -> str:
+        """Command line, or the reason why there is none; both if it was read before and cannot be read now."""
+        if self.process.presence in _UNSEEN:
+            return f"{_UNSEEN[self.process.presence]} {self.process.command}".rstrip()
+        command = self.process.command or f"[{self.process.name}]"
+        if self.process.presence is Presence.UNSURE:
+            return f"perhaps {command} (or a process outside of this container)"
+        return command
+
+    @property
+    def brief(self) -> str:
+        """Command line without the folder of its program."""
+        program, space, rest = self.command.partition(" ")
+        return program.rpartition("/")[2] + space + rest if program.startswith("/") else self.command
+
+    @property
+    def where(self) -> str:
+        """Container, job or terminal of the process: `tmux train`, `docker vllm`; empty if none is known."""
+        around = self.process.surroundings
+        return around.where if around else ""
+
+    @property
+    def share(self) -> float | None:
+        """Holding in percent of the GPU's total memory, as most programs declare it."""
+        return self.percent(self.holding.memory)
+
+    @property
+    def limit(self) -> Limit | None:
+        """Declared limit to show on this GPU."""
+        return limit_on(self.process.declared, self.gpu.uuid)
+
+    @property
+    def declared(self) -> float | None:
+        """Limit in percent of the GPU's memory; None if it is not known."""
+        limit = self.limit
+        return self.percent(limit.bytes) if limit else None
+
+    def percent(self, bytes_: Reading) -> float | None:
+        """Return bytes in percent of the GPU's memory; None if either is not known."""
+        total = self.gpu.memory.total
+        return 100 * bytes_ / total if known(bytes_) and known(total) and total > 0 else None
+
+
+_UNSEEN = {
+    Presence.GONE: "(ended: a dead process still holds memory)",
+    Presence.HIDDEN: "(hidden: /proc shows only your own processes)",
+    Presence.ELSEWHERE: "(in another PID namespace)",
+    Presence.UNREADABLE: "(not readable just now)",
+}
+
+
+def share_words(row: Row) -> tuple[str, str]:
+    """Return both parts of `41/30`: the holding and its limit in percent of the GPU's memory.
+
+    The second part is `30Σ` where several processes share the limit, `—` where nothing was declared, and `?` where
+    declarations could not be read, or were not read yet.
+    """
+    share, limit = row.share, row.limit
+    used = UNKNOWN if share is None else percent(share, 100)
+    if limit is None:
+        return used, UNKNOWN if is_conclusive(row.process.declared) else "?"
+    declared = row.percent(limit.bytes)
+    return used, "?" if declared is None else percent(declared, 100) + "Σ" * bool(limit.scope)
+
+
+def _used_of_declared(row: Row) -> Amount | None:
+    """Return memory held / limit declared; a lower bound where other processes count towards the same limit."""
+    limit, memory = row.limit, row.holding.memory
+    if limit is None or not known(limit.bytes) or limit.bytes <= 0 or not known(memory):
+        return None
+    return Amount(memory / limit.bytes, at_least=bool(limit.scope))
+
+
+PROCESS: Final[Mapping[str, Field[Row]]] = table(
+    (
+        Field("gpu", "GPU", lambda row: Amount(row.gpu.index), ascending=True),
+        Field("pid", "PID", lambda row: Amount(row.holding.pid), ascending=True),
+        Field("user", "user", lambda row: row.owner, ascending=True, right=False),
+        Field("memory", "GiB", lambda row: amount(row.holding.memory), Unit.BYTES, words="memory", compare="mem"),
+        Field("share", "used/limit %", lambda row: amount(row.share), Unit.PERCENT, words="share of the GPU"),
+        Field("sm", "SM %", lambda row: amount(row.holding.sm), Unit.PERCENT, compare="sm", phrase="SM use"),
+        Field(
+            "cpu",
+            "CPU %",
+            lambda row: amount(row.process.cpu),
+            Unit.PERCENT,
+            compare="cpu",
+            phrase="CPU",
+            own_format=OF_CORES,
+        ),
+        Field("rss", "RSS GiB", lambda row: amount(row.process.rss), Unit.BYTES, words="host memory", compare="rss"),
+        Field(
+            "idle",
+            "idle",
+            lambda row: Amount(*row.idle) if row.idle else None,
+            Unit.SECONDS,
+            words="idle time",
+            compare="idle",
+            phrase="idle for",
+            quiet=QUIET_S,
+        ),
+        Field(
+            "age",
+            "age",
+            lambda row: amount(row.age),
+            Unit.SECONDS,
+            compare="age",
+            phrase="running for",
+            rank=lambda row: None if row.process.started is None else -row.process.started,
+        ),
+        Field("in", "runs in", lambda row: row.where, words="what it runs in", ascending=True, right=False),
+        Field("command", "command", lambda row: row.command, ascending=True, right=False),
+    )
+)
+"""Columns of the process list, in their usual order."""
+
+USED: Final[Field[Row]] = Field(
+    "used", "used/limit", _used_of_declared, words="used of the limit", compare="share", own_format=RATIO
+)
+"""Memory held / limit declared: no column of its own, since the column of the share shows both."""
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# GPUs
+
+
+def _reading(path: str) -> Callable[[Gpu], Amount | None]:
+    get = attrgetter(path)
+    return lambda gpu: amount(get(gpu))
+
+
+def _part(part: float | None, whole: float | None) -> Amount | None:
+    return Amount(100 * part / whole) if part is not None and whole else None
+
+
+def _power(gpu: Gpu) -> str | None:
+    """Format the power and its limit: `310/700`."""
+    if not known(gpu.power):
+        return None
+    return f"{gpu.power:.0f}/{format(gpu.power_limit, '.0f') if known(gpu.power_limit) else UNKNOWN}"
+
+
+def state_words(gpu: Gpu) -> str:
+    """Return the troubles of a GPU in words: health, throttling, unified memory; empty where there are none."""
+    if gpu.health is not Health.OK:
+        return f"{gpu.health.value}: {gpu.words}" if gpu.words else gpu.health.value
+    words = list(gpu.throttle) if isinstance(gpu.throttle, tuple) else []
+    if gpu.memory.unified:
+        words.append("unified memory: the machine's, not the GPU's own")
+    return ", ".join(words)
+
+
+GPU: Final[Mapping[str, Field[Gpu]]] = table(
+    (
+        Field("gpu", "GPU", lambda gpu: Amount(gpu.index), ascending=True),
+        Field("name", "name", lambda gpu: gpu.name.removeprefix("NVIDIA ") or None, ascending=True, right=False),
+        Field("memory", "used GiB", _reading("memory.used"), Unit.BYTES, words="memory", compare="mem"),
+        Field("free", "free", _reading("memory.free"), Unit.FREE, words="free memory", compare="free"),
+        Field("total", "total", _reading("memory.total"), Unit.BYTES),
+        Field(
+            "unknown",
+            "unknown",
+            _reading("unattributed"),
+            Unit.BYTES,
+            words="memory of unknown processes",
+            compare="unknown",
+        ),
+        Field(
+            "utilization",
+            "util %",
+            _reading("utilization"),
+            Unit.PERCENT,
+            words="utilization",
+            compare="utilization",
+        ),
+        Field(
+            "temperature",
+            "°C",
+            _reading("temperature"),
+            Unit.CELSIUS,
+            words="temperature",
+            compare="temperature",
+        ),
+        Field("watts", "W/limit", _power),
+        Field("state", "state", state_words, right=False),
+        Field("power", "W", _reading("power"), Unit.WATTS, words="power", compare="power"),
+        *(
+            Field(key, f"{words} %", read, Unit.PERCENT, words=words, compare=key)
+            for key, words, read in (
+                ("mem_percent", "memory", lambda gpu: _part(number(gpu.memory.used), usable(gpu))),
+                ("free_percent", "free memory", lambda gpu: _part(number(gpu.memory.free), usable(gpu))),
+                ("power_percent", "power", lambda gpu: _part(number(gpu.power), number(gpu.power_limit))),
+                ("memory_utilization", "memory utilization", _reading("memory_utilization")),
+                ("fan", "fan", _reading("fan")),
+                ("encoder", "encoder", _reading("encoder")),
+                ("decoder", "decoder", _reading("decoder")),
+            )
+        ),
+        Field("sm_clock", "SM MHz", _reading("sm_clock"), Unit.MHZ, words="SM clock", compare="sm_clock"),
+        Field(
+            "memory_clock",
+            "memory MHz",
+            _reading("memory_clock"),
+            Unit.MHZ,
+            words="memory clock",
+            compare="memory_clock",
+        ),
+        Field("ecc", "ECC", _reading("ecc_uncorrected"), words="uncorrected memory errors", compare="ecc"),
+        Field(
+            "processes",
+            "procs",
+            lambda gpu: (
+                None if gpu.unreliable else Amount(len({one.pid for one in gpu.holdings}), bool(gpu.holdings_note))
+            ),
+            words="processes",
+            compare="processes",
+        ),
+    )
+)
+"""Fields of a GPU; those that rules compare are nearly all figures of a snapshot."""
