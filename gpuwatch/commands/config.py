@@ -20,7 +20,7 @@ from gpuwatch.config.keys import escaped
 from gpuwatch.config.reading import load_traced
 from gpuwatch.errors import UsageError
 from gpuwatch.files import shown_path
-from gpuwatch.recorder import delivery
+from gpuwatch.recorder.messages import check_urls as ask_apprise
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -43,7 +43,7 @@ def main(
     *,
     administrators: Path = ADMINISTRATORS,
     out: TextIO | None = None,
-    check_urls: CheckUrls = delivery.check_urls,
+    check_urls: CheckUrls = ask_apprise,
 ) -> int:
     """Run the command and return its exit code; UsageError for a wrong file, or if `--init` would overwrite a file."""
     console = Console(ascii_only=bool(args.ascii), out=out)

@@ -86,7 +86,7 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
         Severity.WARNING
     )
     cooldown: Annotated[
-        Seconds, Meta(ge=0, le=DAY, description="least time between two messages about the same thing")
+        Seconds, Meta(ge=0, le=DAY, description="least time between two messages about the same rule")
     ] = 300.0
     gather: Annotated[
         Seconds, Meta(ge=0, le=60, description="time in which messages are gathered and sent together")

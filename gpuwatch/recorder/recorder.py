@@ -30,11 +30,10 @@ from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Sever
 from gpuwatch.config import Config
 from gpuwatch.minute import Minute
 from gpuwatch.monitor import Frame, Monitor, Sink
-from gpuwatch.recorder.delivery import make_notifiers
 from gpuwatch.recorder.live import boot
 from gpuwatch.recorder.live_writer import LiveFile
+from gpuwatch.recorder.messages import Messenger
 from gpuwatch.recorder.minutes import write_minutes
-from gpuwatch.recorder.notify import Messenger
 from gpuwatch.recorder.store import (
     UNWATCHED,
     DamagedError,
@@ -878,20 +877,6 @@ class Recorder:
 # All sinks of a run
 
 
-class Elected:
-    """Lock of the recorder as the messenger sees it: it has the lock while the recorder has it."""
-
-    def __init__(self, lock: RecorderLock) -> None:
-        self._lock = lock
-
-    def acquire(self) -> bool:
-        """Return whether the recorder holds the lock."""
-        return self._lock.held
-
-    def release(self) -> None:
-        """Do nothing: the recorder releases it."""
-
-
 class Sinks:
     """Sinks of one run: the recorder, the messenger and the live file.
 
@@ -930,8 +915,8 @@ class Sinks:
             )
             self._sinks.append(self._recorder)
         if self._recorder is not None and not demo and not part:
-            lock, notify = self._recorder.lock, config.notify
-            self._messenger = Messenger(notify, make_notifiers(notify.command, notify.urls), Elected(lock))
+            lock = self._recorder.lock
+            self._messenger = Messenger(config.notify, lambda: lock.held)
             self._sinks += [self._messenger, LiveFile(lambda: lock.held)]
         monitor.add(*self._sinks)
         if self._recorder is not None:
@@ -940,7 +925,7 @@ class Sinks:
     def configure(self, old: Config, new: Config) -> None:
         """Use another configuration from now on."""
         if self._messenger is not None and new.notify != old.notify:
-            self._messenger.configure(new.notify, make_notifiers(new.notify.command, new.notify.urls))
+            self._messenger.configure(new.notify)
         if self._recorder is not None:
             self._recorder.configure(self._usage_settings(new))
 

@@ -15,10 +15,9 @@ import pytest
 from gpuwatch.alerts.alert import NO_ATTENTION, Mute
 from gpuwatch.config import Notify
 from gpuwatch.errors import NoThreadError
-from gpuwatch.files import FileLock
 from gpuwatch.kill.audit import Audit
 from gpuwatch.recorder.live_writer import LiveFile
-from gpuwatch.recorder.notify import Messenger
+from gpuwatch.recorder.messages import Messenger
 from gpuwatch.recorder.recorder import Recorder
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.threads import Worker
@@ -185,8 +184,8 @@ def full(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return room
 
 
-def messenger(folder: Path) -> Messenger:
-    return Messenger(Notify(), [Outbox()], FileLock(folder / "messages.lock"))
+def messenger(_folder: Path) -> Messenger:
+    return Messenger(Notify(), lambda: True, routes=lambda _: [Outbox()])
 
 
 SINKS: dict[str, Callable[[Path], Any]] = {

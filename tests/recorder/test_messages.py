@@ -1,11 +1,13 @@
-"""What is told when, and in which words."""
+"""Which alerts become messages, when, and in which words; stories are played on a clock of their own."""
 
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,299 +16,182 @@ from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.config import Notify
-from gpuwatch.recorder.delivery import LINES, TITLE, Kind, Message, Repeats, cleared, clock_time, digest, raised
-from gpuwatch.recorder.notify import Deduplicator
+from gpuwatch.recorder.messages import (
+    LINES,
+    TITLE,
+    WAITING,
+    Message,
+    MessageSchedule,
+    Messenger,
+    Route,
+    clock_time,
+    digest,
+    raised,
+)
+from gpuwatch.recorder.messages import cleared as over_message
 from tests.support.builders import EPOCH
-from tests.support.telling import alert, ended
+from tests.support.telling import Outbox, alert, ended, frame
+from tests.support.waiting import wait_for
 
 CRITICAL, WARNING, NOTE = Severity.CRITICAL, Severity.WARNING, Severity.NOTE
 
 
 class Story:
-    """A plan, and what holds; each step is a frame. The plan's clock is at 0 when the story begins at EPOCH."""
+    """A schedule, and what holds; each step is a frame. The clock is at 0 when the story begins at EPOCH."""
 
-    def __init__(self, manner: Notify | None = None) -> None:
-        self.plan = Deduplicator(manner)
-        self.holding: dict[str, Alert] = {}
+    def __init__(self, policy: Notify | None = None) -> None:
+        self.policy = policy or Notify()
+        self.schedule = MessageSchedule(self.policy)
+        self.active: dict[str, Alert] = {}
         self.sent: list[tuple[float, Message]] = []
         self.now = 0.0
 
-    def step(self, *new: Alert, over: Sequence[str] = (), seconds: float = 1.0) -> None:
-        """Raise alerts, or make them worse, and end those of these subjects; then time passes."""
-        gone = [ended(one, EPOCH + self.now - one.raised) for one in self.holding.values() if one.subject in over]
-        for one in gone:
-            del self.holding[one.key]
-        self.holding |= {one.key: one for one in new}
-        self.plan.update(new, gone, self.holding.values(), self.now)
-        self.wait(seconds)
+    def play(self, steps: str) -> None:
+        """Play steps such as `raise a 10`: a verb, a subject, and the seconds that pass then."""
+        for step in filter(None, steps.split(", ")):
+            verb, subject, seconds = step.split()
+            self.step(verb, subject)
+            self.wait(float(seconds))
+
+    def step(self, verb: str, subject: str) -> None:
+        """Change what holds of a subject, and give the schedule the frame of that."""
+        new: list[Alert] = []
+        gone: list[Alert] = []
+        known = self.active.get(subject)
+        now = known or alert(subject, at=self.now, rule=subject.rstrip("0123456789"))
+        if verb in ("raise", "note", "critical", "inherit"):
+            severity = {"note": NOTE, "critical": CRITICAL}.get(verb, WARNING)
+            self.active[subject] = msgspec.structs.replace(now, severity=severity, most=max(now.most, severity))
+            new = [] if verb == "inherit" else [self.active[subject]]
+        elif verb == "clear":
+            gone = [ended(self.active.pop(subject, now), self.now - now.raised + EPOCH)]
+        elif verb == "lose":
+            self.active.pop(subject, None)
+        elif known:
+            change: dict[str, dict[str, Any]] = {
+                "ease": {"severity": WARNING},
+                "mute": {"muted": True},
+                "unmute": {"muted": False},
+            }
+            change |= {"ack": {"acknowledged": True}}
+            self.active[subject] = msgspec.structs.replace(known, **change[verb])
+        self.schedule.update(new, gone, self.active.values())
+        self.wait(0)
 
     def wait(self, seconds: float) -> None:
         """Let time pass, and send whatever becomes due."""
         end = self.now + seconds
-        while (wake := self.plan.next_due()) is not None and wake <= end:
-            self.now = max(self.now, wake)
-            self.sent += [(self.now, message) for message in self.plan.pop_due(self.now)]
+        while True:
+            self.sent += [(self.now, message) for message in self.schedule.pop_due(self.now)]
+            due = self.schedule.next_due()
+            if due is None or due > end:
+                break
+            self.now = max(self.now, due)
         self.now = end
 
-    def mark(self, subject: str = "", **marks: bool) -> None:
-        """Acknowledge or mute what holds of a subject, or take that back."""
-        for key, one in self.holding.items():
-            if one.subject == subject:
-                self.holding[key] = msgspec.structs.replace(one, **marks)
-        self.step()
+    def summary(self) -> str:
+        """Return what was sent: `raised a @2, cleared a @602`."""
+        return ", ".join(f"{one.kind} {one.alerts[0].subject} @{at:g}" for at, one in self.sent)
 
-    def kinds(self) -> list[str]:
-        """Return the kinds of all that was sent."""
-        return [message.kind.value for _, message in self.sent]
 
-    def titles(self) -> list[str]:
-        """Return their titles."""
-        return [message.title for _, message in self.sent]
+@pytest.mark.parametrize(
+    ("steps", "sent", "options"),
+    [
+        pytest.param("raise a 600, clear a 600", "raised a @2, cleared a @602", {}, id="raised and over"),
+        pytest.param("raise a 1, clear a 600", "", {}, id="over before it was sent"),
+        pytest.param("raise a 1, clear a 599, raise a 9", "raised a @602", {}, id="raised again after that"),
+        pytest.param("note a 9, raise a 9", "raised a @11", {}, id="notes are no messages"),
+        pytest.param("raise a 9, critical a 9, clear a 9", "raised a @11, cleared a @20", {"least": CRITICAL}),
+        pytest.param("note a 9", "raised a @2", {"least": NOTE}, id="unless they are wanted"),
+        pytest.param("raise a 9, critical a 9, clear a 9", "raised a @2, worse a @11, cleared a @20", {}, id="worse"),
+        pytest.param("critical a 9, ease a 9, critical a 9, ease a 9", "raised a @2", {}, id="eases and worsens"),
+        pytest.param("critical a 9, ease a 400, critical a 9", "raised a @2, worse a @411", {}, id="worsens later"),
+        pytest.param("critical a 9, ease a 9, critical a 400", "raised a @2, worse a @304", {}, id="worse and waits"),
+        pytest.param(
+            "raise a 20, clear a 20, raise a 20, clear a 20, raise a 20, clear a 900",
+            "raised a @2, cleared a @22",
+            {},
+            id="flaps",
+        ),
+        pytest.param(
+            "raise a 20, clear a 20, raise a 560, clear a 9",
+            "raised a @2, cleared a @22, raised a @304, cleared a @602",
+            {},
+            id="flaps and holds",
+        ),
+        pytest.param("raise a 20, clear a 20, critical a 9", "raised a @2, cleared a @22, raised a @42", {}),
+        pytest.param("raise a1 9, raise a2 900", "raised a1 @2, raised a2 @304", {}, id="a cool-down for each rule"),
+        pytest.param("raise a1 9, raise b1 900", "raised a1 @2, raised b1 @11", {}, id="and not of another"),
+        pytest.param("raise a1 9, raise a2 9", "raised a1 @2, raised a2 @11", {"cooldown": 0.0}, id="no cool-down"),
+        pytest.param("raise a 9", "raised a @0", {"gather": 0.0}, id="no window"),
+        pytest.param("raise a 0, mute a 9, clear a 9", "", {}, id="muted before it was sent"),
+        pytest.param("raise a 0, ack a 9, clear a 9", "", {}, id="acknowledged before it was sent"),
+        pytest.param("raise a 9, mute a 9, clear a 900", "raised a @2", {}, id="muted after it was sent"),
+        pytest.param("raise a 0, mute a 9, unmute a 9, mute a 9, unmute a 900", "raised a @11", {}, id="unmuted"),
+        pytest.param("inherit a 9, clear a 9", "cleared a @11", {}, id="raised by another gpuwatch"),
+        pytest.param("inherit a 9, critical a 9", "worse a @11", {}, id="raised by another, and worse"),
+        pytest.param("clear a 9", "cleared a @2", {}, id="the end of what another one raised"),
+        pytest.param("raise a 9, lose a 9", "raised a @2, cleared a @11", {}, id="frames were lost"),
+    ],
+)
+def test_story(steps: str, sent: str, options: dict[str, Any]) -> None:
+    story = Story(Notify(**options))
+    story.play(steps)
+    assert story.summary() == sent
+
+
+def test_troubles_of_our_own_are_no_messages() -> None:
+    schedule = MessageSchedule(Notify())
+    trouble = alert("messages", rule=TROUBLE)
+    schedule.update([], [], [trouble])
+    schedule.update([], [ended(trouble, 3)], [])
+    assert (schedule.pop_due(1000, flush=True), schedule.next_due()) == ([], None)
+
+
+def test_a_gpu_that_has_another_key_now_keeps_its_alert() -> None:
+    schedule = MessageSchedule(Notify())
+    first, named = (alert(gpu=gpu, id="0123456789") for gpu in ("index-3", "GPU-3"))
+    schedule.update([first], [], [first])
+    assert [one.kind for one in schedule.pop_due(0, flush=True)] == ["raised"]
+    schedule.update([], [], [named])
+    assert schedule.pop_due(9, flush=True) == []
+    schedule.update([], [ended(named, 60)], [])
+    assert [one.kind for one in schedule.pop_due(9, flush=True)] == ["cleared"]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Texts
 
 
 def hour(seconds: float) -> str:
     return time.strftime("%H:%M", time.localtime(EPOCH + seconds))
 
 
-def test_a_raise_is_one_message_that_waits_two_seconds_and_a_clear_is_one() -> None:
-    story = Story()
-    story.step(alert(), seconds=1.9)
-    assert story.sent == []
-    story.wait(600)
-    story.step(over=[""], seconds=600)
-    assert story.kinds() == ["raised", "cleared"]
-    assert [round(at, 3) for at, _ in story.sent] == [2.0, 603.9]
-    first, last = (message for _, message in story.sent)
+def test_texts_of_a_message() -> None:
+    first, worse = raised(alert()), raised(alert(severity=CRITICAL, title="GPU 3 full"), "worse")
     assert first.title == "▲ box3: GPU 3 full in about 4 min"
     assert first.body.splitlines() == ["ada grew 9.0 GiB/min", f"since {hour(0)}", "by ada"]
-    assert last.title == "✓ box3: over after 10 min 1 s: GPU 3 full in about 4 min"
-    assert last.body.splitlines() == ["back within the limit", f"{hour(0)} to {hour(601.9)}", "by ada"]
+    assert (worse.title, "critical now" in worse.body) == ("● box3: GPU 3 full", True)
+    last = over_message(ended(alert(), 601), "GPU 3 full")
+    assert last.title == "✓ box3: over after 10 min 1 s: GPU 3 full"
+    assert last.body.splitlines() == ["back within the limit", f"{hour(0)} to {hour(601)}", "by ada"]
+    assert raised(alert(host="")).title.startswith("▲ this machine: ")
 
 
-def test_what_is_over_before_it_was_told_is_not_told() -> None:
-    story = Story()
-    story.step(alert())
-    story.step(over=[""], seconds=3600)
-    assert story.sent == []
-    story.step(alert(at=3602), seconds=10)
-    assert story.kinds() == ["raised"]
-
-
-def test_what_is_worth_little_is_told_once_it_is_worth_more() -> None:
-    story = Story(Notify(least=CRITICAL))
-    for severity in (NOTE, WARNING):  # a note is never a message
-        story.step(alert(severity=severity), seconds=10)
-    assert story.sent == []
-    story.step(alert(severity=CRITICAL), seconds=10)
-    story.step(over=[""], seconds=10)
-    assert story.kinds() == ["raised", "cleared"]
-
-
-def test_worse_is_one_more_message_even_within_the_cool_down() -> None:
-    story = Story()
-    story.step(alert(), seconds=10)
-    story.step(alert(severity=CRITICAL, title="GPU 3 full"), seconds=10)
-    story.step(over=[""], seconds=1000)
-    assert story.kinds() == ["raised", "worse", "cleared"]
-    assert story.sent[1][1].title == "● box3: GPU 3 full"
-    assert "critical now" in story.sent[1][1].body
-    # The end names what was told last, whatever the alert was called at its end.
-    assert story.sent[2][1].title.endswith(": GPU 3 full")
-
-
-def test_easing_and_getting_worse_again_is_told_once_in_a_cool_down() -> None:
-    story = Story()
-    story.step(alert(severity=CRITICAL), seconds=10)
-    for _ in range(5):
-        story.holding = {one.key: msgspec.structs.replace(one, severity=WARNING) for one in story.holding.values()}
-        story.step(seconds=10)
-        story.step(alert(severity=CRITICAL), seconds=10)
-    assert story.kinds() == ["raised"]
-    story.holding = {one.key: msgspec.structs.replace(one, severity=WARNING) for one in story.holding.values()}
-    story.step(seconds=400)
-    story.step(alert(severity=CRITICAL), seconds=10)
-    assert story.kinds() == ["raised", "worse"]
-
-
-def test_a_condition_that_flaps_is_told_once_and_then_at_the_end_of_the_cool_down() -> None:
-    story = Story()
-    for number in range(3):
-        story.step(alert(at=number * 40), seconds=20)
-        story.step(over=[""], seconds=20)
-    story.wait(1000)
-    assert story.kinds() == ["raised", "cleared", "cleared"]
-    assert [at for at, _ in story.sent] == [2.0, 22.0, 302.0]
-    assert story.titles()[2] == f"✓ box3: over after 20 s (3 times since {hour(0)}): GPU 3 full in about 4 min"
-
-
-def test_one_that_flaps_and_then_holds_says_so_and_its_end_is_told() -> None:
-    story = Story()
-    story.step(alert(), seconds=20)
-    story.step(over=[""], seconds=20)
-    story.step(alert(at=40), seconds=560)
-    story.step(over=[""], seconds=1000)
-    assert story.kinds() == ["raised", "cleared", "raised", "cleared"]
-    assert [at for at, _ in story.sent] == [2.0, 22.0, 302.0, 602.0]
-    assert story.titles()[2] == f"▲ box3: GPU 3 full in about 4 min (2 times since {hour(0)})"
-
-
-def test_after_a_long_time_a_raise_is_counted_from_one_again() -> None:
-    story = Story()
-    story.step(alert(), seconds=20)
-    story.step(over=[""], seconds=1000)
-    story.step(alert(at=1020), seconds=20)
-    assert story.kinds() == ["raised", "cleared", "raised"]
-    assert "times" not in story.titles()[2]
-
-
-def test_a_worse_raise_does_not_wait_for_the_end_of_the_cool_down() -> None:
-    story = Story()
-    story.step(alert(), seconds=20)
-    story.step(over=[""], seconds=20)
-    story.step(alert(at=40, severity=CRITICAL), seconds=20)
-    assert story.kinds() == ["raised", "cleared", "raised"]
-    assert story.sent[-1][0] == 42.0
-
-
-@pytest.mark.parametrize(("acknowledged", "muted"), [(True, False), (False, True)])
-def test_nothing_is_said_of_what_was_acknowledged_or_muted(acknowledged: bool, muted: bool) -> None:
-    story = Story()
-    story.step(alert(acknowledged=acknowledged, muted=muted), seconds=10)
-    story.step(over=[""], seconds=1000)
-    assert story.sent == []
-    # Marked before the message went out.
-    story.step(alert(at=story.now))
-    story.mark(acknowledged=acknowledged, muted=muted)
-    story.step(over=[""], seconds=1000)
-    assert story.sent == []
-    # Or after.
-    story.step(alert(at=story.now), seconds=10)
-    story.mark(acknowledged=acknowledged, muted=muted)
-    story.step(over=[""], seconds=1000)
-    assert story.kinds() == ["raised"]
-
-
-def test_what_came_up_under_a_mute_and_outlasts_it_is_told_then() -> None:
-    story = Story()
-    story.step(alert(muted=True), seconds=1000)
-    assert story.sent == []
-    story.mark(muted=False)
-    story.wait(10)
-    story.mark(muted=True)
-    story.mark(muted=False)
-    story.wait(1000)
-    assert story.kinds() == ["raised"]
-
-
-def test_an_acknowledged_alert_that_gets_worse_speaks_again() -> None:
-    story = Story()
-    story.step(alert(), seconds=10)
-    story.mark(acknowledged=True)
-    story.step(alert(severity=CRITICAL), seconds=10)
-    assert story.kinds() == ["raised", "worse"]
-
-
-def test_what_was_taken_over_is_not_told_again_but_its_end_is() -> None:
-    story = Story()
-    held = alert(at=-100)
-    story.holding = {held.key: held}
-    story.step(seconds=10)
-    assert story.sent == []
-    story.step(over=[""], seconds=10)
-    assert story.titles() == ["✓ box3: over after 1 min 50 s: GPU 3 full in about 4 min"]
-    story = Story()
-    story.holding = {held.key: held}
-    story.step(seconds=10)
-    story.step(alert(at=-100, severity=CRITICAL), seconds=10)
-    assert story.kinds() == ["worse"]
-
-
-def test_what_ends_without_ever_having_been_seen_is_told() -> None:
-    story = Story()
-    story.plan.update([], [ended(alert("a"), 60)], [], 0.0)
-    story.plan.update([], [ended(alert("b", muted=True), 60), ended(alert("c", severity=NOTE), 60)], [], 0.0)
-    story.wait(10)
-    assert story.kinds() == ["cleared"]
-
-
-def test_troubles_of_our_own_are_no_messages() -> None:
-    story = Story()
-    trouble = alert("messages", rule=TROUBLE)
-    story.holding = {trouble.key: trouble}
-    story.step(seconds=10)
-    story.holding = {}
-    story.step(seconds=1000)
-    assert story.sent == []
-
-
-def test_lost_frames_leave_nothing_open() -> None:
-    story = Story()
-    story.step(alert("a"), alert("b"), seconds=10)
-    story.holding = {}
-    story.step(seconds=10)  # neither was cleared in a frame that came
-    assert story.kinds() == ["raised", "raised", "cleared", "cleared"]
-
-
-def test_a_gpu_that_is_known_by_another_name_now_keeps_its_alert() -> None:
-    story = Story()
-    story.step(alert(gpu="index-3", id="0123456789"), seconds=10)
-    story.holding = {}
-    named = alert(gpu="GPU-3", id="0123456789")
-    story.holding = {named.key: named}
-    story.step(seconds=10)
-    story.step(over=[""], seconds=10)
-    assert story.kinds() == ["raised", "cleared"]
-
-
-def test_three_are_three_and_four_are_one() -> None:
-    story = Story()
-    story.step(*(alert(str(number)) for number in range(3)), seconds=10)
-    assert story.kinds() == ["raised"] * 3
-    story = Story()
-    story.step(*(alert(str(number)) for number in range(2)))
-    story.step(*(alert(str(number), at=1) for number in range(2, 4)), seconds=10)
-    assert story.kinds() == ["digest"]
-
-
-def test_a_hundred_at_once_are_one_message_the_worst_first() -> None:
-    story = Story()
-    mild = [alert(str(number), title=f"GPU {number} warm") for number in range(99)]
-    story.step(*mild, alert("bad", CRITICAL, title="GPU 5 lost"), seconds=10)
-    (sent,) = (message for _, message in story.sent)
-    assert sent.title == "● 100 alerts on box3: GPU 5 lost"
-    lines = sent.body.splitlines()
-    assert lines[0] == "● GPU 5 lost"
-    assert len(lines) == LINES + 1
-    assert lines[-1] == "and 90 more"
-    assert (len(sent.alerts), sent.count, sent.severity) == (100, 100, CRITICAL)
-    story.step(over=[str(number) for number in range(99)], seconds=10)
-    assert story.titles()[1:] == ["✓ 99 alerts on box3 are over"]
-
-
-def test_a_digest_of_what_holds_and_what_is_over_names_what_holds() -> None:
-    story = Story()
-    story.step(*(alert(str(number)) for number in range(3)), seconds=10)
-    story.step(alert("new", title="GPU 1 hot"), over=["0", "1", "2"], seconds=10)
-    assert story.titles()[-1] == "▲ 1 alert on box3, 3 over: GPU 1 hot"
-
-
-def test_digests_are_made_one_without_loss() -> None:
-    parts = [raised(alert(str(number)), Kind.RAISED, Repeats()) for number in range(8)]
-    both = digest([digest(parts[:4]), digest(parts[4:])])
-    assert both.count == 8
-    assert {one.subject for one in both.alerts} == {str(number) for number in range(8)}
-
-
-def test_the_end_of_the_program_does_not_wait_for_others_to_come() -> None:
-    plan = Deduplicator()
-    plan.update([alert()], [], [alert()], 0.0)
-    assert plan.pop_due(0.5) == []
-    assert len(plan.pop_all(0.5)) == 1
+def test_a_digest_has_the_worst_first_and_what_is_over_last() -> None:
+    mild = [raised(alert(str(number), title=f"GPU {number} warm")) for number in range(99)]
+    many = digest([*mild, raised(alert("bad", CRITICAL, title="GPU 5 lost"))])
+    assert (many.title, many.severity, len(many.alerts)) == ("● 100 alerts on box3: GPU 5 lost", CRITICAL, 100)
+    assert many.body.splitlines()[0] == "● GPU 5 lost"
+    assert many.body.splitlines()[LINES:] == ["and 90 more"]
+    over = [over_message(ended(alert(str(number)), 9), "GPU 3 full") for number in range(3)]
+    assert digest([*over, mild[1]]).title == "▲ 1 alert on box3, 3 over: GPU 1 warm"
+    assert (digest(over).title, digest(over).is_over) == ("✓ 3 alerts on box3 are over", True)
 
 
 def test_hostile_texts_fit_a_line() -> None:
     nasty = alert(title="a\x1b]0;x\a\n" * 200, evidence="b\r\n\x9c" * 2000, owners=("eve\n",), host="box\n3", how="\0")
-    for message in (raised(nasty, Kind.RAISED, Repeats()), cleared(ended(nasty, 3), nasty.title, Repeats())):
+    for message in (raised(nasty), over_message(ended(nasty, 3), nasty.title)):
         for one in (message, digest([message] * 5)):
             assert len(one.title) <= TITLE
             assert one.title.isprintable()
@@ -319,86 +204,189 @@ def test_a_time_that_is_not_todays_has_its_date() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d", clock_time(EPOCH, EPOCH + 86400))
 
 
-def test_without_a_host_it_says_so() -> None:
-    assert raised(alert(host=""), Kind.RAISED, Repeats()).title.startswith("▲ this machine: ")
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # Whatever happens
 
-SUBJECTS = "abcdef"
-DO = st.tuples(
-    st.sampled_from(["raise", "clear", "worse", "mute", "unmute", "lose"]),
-    st.sampled_from(SUBJECTS),
-    st.floats(0.1, 200.0),
-)
+VERBS = ["raise", "critical", "clear", "mute", "unmute", "ease", "lose"]
+STEPS = st.lists(st.tuples(st.sampled_from(VERBS), st.sampled_from("abc"), st.floats(0.1, 200.0)), max_size=40)
 
 
-def play(steps: Sequence[tuple[str, str, float]]) -> Story:
-    """Live through a story, and wait for all that it leaves to be said."""
-    story = Story(Notify(digest=2))
-    for do, subject, seconds in steps:
-        key = alert(subject).key
-        held = story.holding.get(key)
-        at = story.now
-        if do == "raise" and held is None:
-            story.step(alert(subject, at=at), seconds=seconds)
-        elif do == "clear" and held is not None:
-            story.step(over=[subject], seconds=seconds)
-        elif do == "worse" and held is not None and held.severity < CRITICAL:
-            story.step(msgspec.structs.replace(held, severity=CRITICAL, most=CRITICAL), seconds=seconds)
-        elif do in ("mute", "unmute"):
-            story.mark(subject, muted=do == "mute")
-            story.wait(seconds)
-        elif do == "lose" and held is not None:
-            del story.holding[key]
-            story.step(seconds=seconds)
+@given(STEPS)
+def test_whatever_happens_the_last_message_is_true(steps: list[tuple[str, str, float]]) -> None:
+    story = Story()
+    for verb, subject, seconds in steps:
+        if (verb == "raise") > (subject in story.active) or verb not in ("raise", "clear") or subject in story.active:
+            story.step(verb, subject)
+        story.wait(seconds)
     story.wait(2000)
-    return story
-
-
-def parts(story: Story) -> dict[str, list[tuple[float, Message]]]:
-    """Give, by key, what was said and when, in digests or alone."""
-    said: defaultdict[str, list[tuple[float, Message]]] = defaultdict(list)
+    found: defaultdict[str, list[tuple[float, Message]]] = defaultdict(list)
     for at, message in story.sent:
-        for part in message.parts or (message,):
-            said[part.alerts[0].key].append((at, part))
-    return said
-
-
-@given(st.lists(DO, max_size=40))
-def test_whatever_happens_it_is_told_once_in_order_and_then_forgotten(steps: list[tuple[str, str, float]]) -> None:
-    story = play(steps)
-    said = parts(story)
-    for messages in said.values():
-        seen: dict[tuple[Kind, Severity], float] = {}
-        for number, (at, part) in enumerate(messages):
-            assert not part.alerts[0].quiet
-            if part.kind is Kind.CLEARED:
-                assert number, "its raise was told before"
-                continue
-            last = seen.get((part.kind, part.severity))
-            assert last is None or at - last >= story.plan.policy.cooldown
-            seen[part.kind, part.severity] = at
+        assert not message.alerts[0].quiet
+        found[message.alerts[0].subject].append((at, message))
+    for messages in found.values():
+        seen: dict[Severity, float] = {}
+        for number, (at, message) in enumerate(messages):
+            assert (message.kind != "cleared") or number, "its raise was sent before"
+            if message.kind != "cleared":
+                assert at - seen.get(message.severity, -1000.0) >= story.policy.cooldown
+                seen[message.severity] = at
     # Whoever read everything knows how it stands now, but for what they do not want to hear of.
-    believed = {key for key, messages in said.items() if messages[-1][1].kind is not Kind.CLEARED}
-    assert {key for key, one in story.holding.items() if not one.quiet} <= believed
-    # A digest loses none.
-    for _, message in story.sent:
-        if message.kind is Kind.DIGEST:
-            assert len(message.alerts) == message.count > story.plan.policy.digest
-            assert [part.alerts[0] for part in message.parts] == list(message.alerts)
-    assert sum(message.count for _, message in story.sent) == sum(map(len, said.values()))
-    # And once all is over nothing is kept.
-    story.step(over=SUBJECTS, seconds=1000)
-    story.plan.pop_due(story.now)
-    assert story.plan.next_due() is None
-    story.plan.pop_due(story.now + 1000)
-    assert not story.plan._topics
+    believed = {key for key, messages in found.items() if messages[-1][1].kind != "cleared"}
+    assert {key for key, one in story.active.items() if not one.quiet} <= believed
+    for subject in list(story.active):
+        story.step("clear", subject)
+    story.wait(1000)
+    assert story.schedule.next_due() is None
 
 
-@pytest.mark.parametrize("gather", [0.0, 0.5])
-def test_a_shorter_wait_is_kept(gather: float) -> None:
-    story = Story(Notify(gather=gather))
-    story.step(alert(), seconds=10)
-    assert [at for at, _ in story.sent] == [gather]
+# ---------------------------------------------------------------------------------------------------------------
+# A route, and the sink
+
+
+class Clock:
+    """A clock that stands still unless it is moved."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def notes(*subjects: str) -> list[Message]:
+    return [raised(alert(subject)) for subject in subjects]
+
+
+def sent(route: Outbox) -> list[list[str]]:
+    return [[one.subject for one in message.alerts] for message in route.sent]
+
+
+def deliver(route: Route, *messages: Message, stopped: bool = False) -> None:
+    route.deliver(messages, together=3, is_stopped=lambda: stopped)
+
+
+def test_three_are_three_and_four_are_one() -> None:
+    route = Outbox()
+    deliver(route, *notes("a", "b", "c"))
+    deliver(route, *notes("d", "e", "f", "g"))
+    assert sent(route) == [["a"], ["b"], ["c"], ["d", "e", "f", "g"]]
+
+
+def test_a_route_that_fails_is_tried_again_later_and_later() -> None:
+    clock = Clock()
+    route = Outbox("slack", "does not answer (timeout)", clock=clock, retry=30.0)
+    deliver(route, *notes("a"))
+    assert (route.trouble, route.next_due) == ("slack does not answer (timeout)", 130.0)
+    clock.now = 129.0
+    deliver(route, *notes("b"))
+    assert sent(route) == [["a"]]
+    for pause, lost in ((30, ""), (60, ""), (120, ""), (240, "; 2 messages not delivered")):
+        clock.now += pause
+        deliver(route)
+        assert route.trouble == f"slack does not answer (timeout){lost}"
+    assert sent(route) == [["a"], *[["a", "b"]] * 4], "what waits goes together, and is dropped in the end"
+    route.why, clock.now = "", clock.now + 480
+    deliver(route, *notes("c"))
+    assert (route.trouble, route.next_due, sent(route)[-1]) == ("", None, ["c"])
+
+
+def test_the_oldest_are_dropped_where_too_many_wait() -> None:
+    route = Outbox("odd", "fails", clock=Clock())
+    deliver(route, *notes("first"))
+    deliver(route, *notes("a"), *notes("b") * WAITING)
+    assert route.trouble == "odd fails; 2 messages not delivered"
+
+
+def test_a_route_that_raises_is_a_failure_like_any() -> None:
+    def fail(_message: Message, _is_stopped: Callable[[], bool]) -> str:
+        raise RuntimeError("\x1boh")
+
+    route = Route("odd", fail)
+    deliver(route, *notes("a"))
+    assert route.trouble == "odd failed: RuntimeError: \ufffdoh"
+
+
+class Leader:
+    """Answer to whether this gpuwatch sends, that a test changes."""
+
+    def __init__(self) -> None:
+        self.leads: bool | Exception = True
+        self.asked = threading.Event()
+
+    def __call__(self) -> bool:
+        self.asked.set()
+        if isinstance(self.leads, Exception):
+            raise self.leads
+        return self.leads
+
+
+@pytest.fixture
+def leader() -> Leader:
+    return Leader()
+
+
+@pytest.fixture
+def make(leader: Leader) -> Iterator[Callable[..., Messenger]]:
+    """Return a function that makes a messenger, which is closed when the test ends."""
+    made: list[Messenger] = []
+
+    def make(*routes: Route, **options: Any) -> Messenger:
+        policy = Notify(**{"gather": 0.02, "cooldown": 0.0, **options})
+        made.append(Messenger(policy, leader, routes=lambda policy: [] if policy.command else routes))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close(0.1)
+
+
+def test_a_raise_goes_to_every_route_and_so_does_its_end(make: Callable[..., Messenger]) -> None:
+    first, second = Outbox("first", "is down"), Outbox("second")
+    messenger = make(first, second)
+    messenger.take(frame(raised=[alert()]))
+    wait_for(lambda: len(first.sent) == len(second.sent) == 1)
+    messenger.take(frame(cleared=[ended(alert(), 60)]))
+    wait_for(lambda: len(second.sent) == 2)
+    assert [one.kind for one in second.sent] == ["raised", "cleared"]
+    assert messenger.trouble == "messages: first is down"
+    messenger.configure(Notify(command=("/bin/true",)))
+    wait_for(lambda: messenger.trouble == "")
+
+
+def test_only_one_gpuwatch_sends_and_the_other_goes_on_where_it_stops(
+    make: Callable[..., Messenger], leader: Leader
+) -> None:
+    leader.leads = False
+    route = Outbox()
+    messenger = make(route, gather=0.0)
+    messenger.take(frame(raised=[alert("a")]))
+    assert leader.asked.wait(30)
+    wait_for(lambda: bool(leader.asked.is_set()))
+    leader.asked.clear()
+    messenger.take(frame(active=[alert("a")]))  # `a` was handled in the frame before
+    assert leader.asked.wait(30)
+    leader.leads = True
+    messenger.take(frame(raised=[alert("b")], cleared=[ended(alert("a"), 60)]))
+    wait_for(lambda: len(route.sent) == 2)
+    assert [(one.kind, one.alerts[0].subject) for one in route.sent] == [("raised", "b"), ("cleared", "a")]
+
+
+def test_a_fault_of_our_own_is_said_and_ends_nothing(make: Callable[..., Messenger], leader: Leader) -> None:
+    leader.leads, route = TypeError("no lock"), Outbox()
+    messenger = make(route)
+    messenger.take(frame(raised=[alert("a")]))
+    wait_for(lambda: messenger.trouble == "messages: failed: TypeError: no lock")
+    leader.leads = True
+    messenger.take(frame(raised=[alert("b")], active=[alert("a")]))
+    wait_for(lambda: bool(route.sent) and messenger.trouble == "")
+
+
+@pytest.mark.parametrize("gate", [None, threading.Event()], ids=["sends", "hangs"])
+def test_closing_sends_what_waits_only_for_others(make: Callable[..., Messenger], gate: threading.Event | None) -> None:
+    route = Outbox(gate=gate)
+    messenger = make(route, gather=1000.0)
+    messenger.take(frame(raised=[alert()]))
+    messenger.close(30 if gate is None else 0.05)
+    assert len(route.sent) == 1
+    messenger.take(frame(raised=[alert("later")]))
+    messenger.close(1)
+    assert len(route.sent) == 1

@@ -13,13 +13,11 @@ from sqlite3 import Connection
 import msgspec
 import pytest
 
-from gpuwatch import files
 from gpuwatch.config import Notify
 from gpuwatch.history import History
 from gpuwatch.monitor import Frame, Sink
-from gpuwatch.recorder.delivery import Message
 from gpuwatch.recorder.live_writer import LiveFile
-from gpuwatch.recorder.notify import Messenger
+from gpuwatch.recorder.messages import Message, Messenger, Route
 from gpuwatch.recorder.recorder import Recorder, UsageSettings
 from gpuwatch.recorder.recording_writer import RecordingWriter
 from tests.support.builders import EPOCH, gpu, snapshot
@@ -45,25 +43,6 @@ class Work:
         if self.error:
             raise OSError(self.error)
         self.done += 1
-
-
-class Outbox:
-    """Notifier that delivers nothing but to the test."""
-
-    name = "outbox"
-
-    def __init__(self, work: Work) -> None:
-        self._work = work
-
-    def send(self, message: Message) -> str:
-        try:
-            self._work()
-        except OSError as error:
-            return str(error)
-        return ""
-
-    def close(self) -> None:
-        """A delivery that hangs cannot be stopped."""
 
 
 def live(folder: Path, work: Work) -> Sink:
@@ -95,9 +74,16 @@ def recorder(folder: Path, work: Work) -> Sink:
     )
 
 
-def messenger(folder: Path, work: Work) -> Sink:
-    lock = files.FileLock(folder / "messages.lock")
-    return Messenger(Notify(gather=0.02), [Outbox(work)], lock, retry=0.01)
+def messenger(_folder: Path, work: Work) -> Sink:
+    def send(_message: Message, _is_stopped: Callable[[], bool]) -> str:
+        try:
+            work()
+        except OSError as error:
+            return str(error)
+        return ""
+
+    policy = Notify(gather=0.02, cooldown=0.0)
+    return Messenger(policy, lambda: True, routes=lambda _: [Route("outbox", send, retry=0.01)])
 
 
 SINKS: dict[str, Callable[[Path, Work], Sink]] = {

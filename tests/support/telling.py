@@ -1,9 +1,9 @@
-"""Alerts for messages, frames that carry them, and a way out that remembers."""
+"""Alerts for messages, frames that carry them, and a route that remembers."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.history import HistoryView
 from gpuwatch.monitor import Frame
-from gpuwatch.recorder.delivery import Message
+from gpuwatch.recorder.messages import Message, Route
 from tests.support.builders import EPOCH, snapshot
 
 
@@ -46,24 +46,20 @@ def frame(raised: Iterable[Alert] = (), cleared: Iterable[Alert] = (), active: I
     return Frame(snapshot(), 5000.0, HistoryView(), (*active, *new), new, tuple(cleared))
 
 
-class Outbox:
-    """Notifier that keeps its messages, and fails or waits as a test says."""
+class Outbox(Route):
+    """Route that keeps its messages, and fails or waits as a test says."""
 
-    def __init__(self, name: str = "outbox", why: str = "", gate: threading.Event | None = None) -> None:
+    def __init__(
+        self, name: str = "outbox", why: str = "", gate: threading.Event | None = None, **options: Any
+    ) -> None:
         """`why` is what each delivery fails with; each waits for `gate`, if there is one."""
-        self.name = name
+        super().__init__(name, self._keep, **options)
         self.why = why
         self.sent: list[Message] = []
-        self.closed = threading.Event()
-        self._gate = gate
+        self.gate = gate
 
-    def send(self, message: Message) -> str:
-        """Keep it."""
-        while self._gate is not None and not self._gate.wait(0.01) and not self.closed.is_set():
+    def _keep(self, message: Message, is_stopped: Callable[[], bool]) -> str:
+        while self.gate is not None and not self.gate.wait(0.01) and not is_stopped():
             pass
         self.sent.append(message)
         return self.why
-
-    def close(self) -> None:
-        """Give up waiting."""
-        self.closed.set()

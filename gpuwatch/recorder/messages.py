@@ -1,0 +1,443 @@
+"""Messages: which alerts are sent and when, their texts, and delivery by a command of the user or by apprise.
+
+An alert becomes a message when it is raised or gets worse, and when it ends; the engine's rules decide when that is.
+Messages wait `gather` seconds for others, and many are sent as one digest. After a message about a rule its other
+alerts wait for `cooldown` seconds, unless they are worse.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from gpuwatch import text, units
+from gpuwatch.alerts.alert import MARKS, TROUBLE, Alert, Severity
+from gpuwatch.child import Backoff, describe_exit, python_command, run
+from gpuwatch.config import Notify
+from gpuwatch.files import check_source
+from gpuwatch.monitor import Frame
+from gpuwatch.threads import Worker
+
+TITLE: Final = 200
+"""Characters of a title, at most: enough for a telephone's screen and for the subject of a mail."""
+BODY: Final = 2000
+"""Characters of a line of the body, at most."""
+LINES: Final = 10
+"""Alerts that a digest lists, at most; the others are only counted."""
+_OVER: Final = "✓"
+_DAY: Final = 20 * 3600.0
+"""Age in seconds from which a clock time is written with its date: it could be mistaken for today's."""
+
+
+Kind: TypeAlias = Literal["raised", "worse", "cleared", "digest"]
+"""Event that a message reports."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """Message that each route sends once; all its texts are clean."""
+
+    title: str
+    """Title with the severity's mark and the host: `▲ box3: GPU 3 full in about 4 min`."""
+    body: str = ""
+    """Evidence, start and owners, a line each."""
+    kind: Kind
+    severity: Severity
+    """Severity of the alert; of a digest the worst one."""
+    alerts: tuple[Alert, ...]
+    """The alert of the message; of a digest all its alerts, the worst first and those that ended last."""
+    host: str
+    line: str = ""
+    """The title without the host, for a digest."""
+    is_over: bool = False
+    """Whether all its alerts have ended."""
+
+
+def raised(alert: Alert, kind: Kind = "raised") -> Message:
+    """Return the message about an alert that holds: its title, evidence, start and owners."""
+    level = f"{alert.severity.name.lower()} now" if kind == "worse" else ""
+    since = f"since {clock_time(alert.raised, max(alert.seen, alert.raised))}"
+    return _message(kind, alert, MARKS[alert.severity], alert.title, alert.evidence, level, since)
+
+
+def cleared(alert: Alert, title: str) -> Message:
+    """Return the message about an alert that has ended; `title` is the title of the message that reported it."""
+    end = alert.ended if alert.ended is not None else max(alert.seen, alert.raised)
+    words = f"over after {units.long_duration(alert.lasted or end - alert.raised)}: {title}"
+    times = f"{clock_time(alert.raised, end)} to {clock_time(end, end)}"
+    return _message("cleared", alert, _OVER, words, alert.how, times)
+
+
+def _message(kind: Kind, alert: Alert, mark: str, words: str, *lines: str) -> Message:
+    host = alert.host or "this machine"
+    owners = f"by {', '.join(alert.owners)}" if alert.owners else ""
+    return Message(
+        title=text.clean(f"{mark} {host}: {words}", TITLE),
+        body="\n".join(text.clean(line, BODY) for line in (*lines, owners) if line),
+        kind=kind,
+        severity=alert.severity,
+        alerts=(alert,),
+        host=host,
+        line=text.clean(f"{mark} {words}", TITLE),
+        is_over=kind == "cleared",
+    )
+
+
+def digest(messages: Iterable[Message]) -> Message:
+    """Return one message in place of several: the worst first, ended alerts last."""
+    parts = sorted(messages, key=lambda one: (one.is_over, -one.severity, one.alerts[0].raised))
+    over = sum(one.is_over for one in parts)
+    active, host = len(parts) - over, parts[0].host
+    mark, _, words = parts[0].line.partition(" ")
+    count = f"{active} alert{'s' * (active > 1)} on {host}" + (f", {over} over" if over else "")
+    more = [f"and {len(parts) - LINES} more"] if len(parts) > LINES else []
+    return Message(
+        title=text.clean(f"{mark} {count}: {words}" if active else f"{_OVER} {over} alerts on {host} are over", TITLE),
+        body="\n".join([*(one.line for one in parts[:LINES]), *more]),
+        kind="digest",
+        severity=parts[0].severity,
+        alerts=tuple(one.alerts[0] for one in parts),
+        host=host,
+        is_over=not active,
+    )
+
+
+def clock_time(wall: float, now: float) -> str:
+    """Return a wall-clock time in local time: `14:02`, with the date where that was not today."""
+    return time.strftime("%H:%M" if abs(now - wall) < _DAY else "%Y-%m-%d %H:%M", time.localtime(wall))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Which alerts are sent, and when
+
+
+class MessageSchedule:
+    """Schedule of messages: compares the alerts that hold with those reported; all times are of the caller's clock."""
+
+    def __init__(self, policy: Notify) -> None:
+        self.policy = policy
+        """May be replaced at any time."""
+        self._active: dict[str, Alert] = {}
+        self._reported: dict[str, Alert] = {}
+        """Active alerts with the title of their last message, and the lowest severity since."""
+        self._ended: dict[str, tuple[Alert, str]] = {}
+        """Ends that are not sent yet, with the title of the last message."""
+        self._cooldowns: dict[str, tuple[float, Severity]] = {}
+        """By rule the end of its cool-down, and the worst severity that was sent in it."""
+        self._window: float | None = None
+        """Time at which the messages that are being gathered are sent; None where none is."""
+
+    def update(self, raised: Iterable[Alert], cleared: Iterable[Alert], active: Iterable[Alert]) -> None:
+        """Add the alerts of a frame; `active` are all that hold.
+
+        An active or ended alert that was never in `raised` was raised by another gpuwatch, and counts as reported. One
+        that is missing in `active`, and was never in `cleared` (frames were lost), has ended.
+        """
+        before, new = self._active, {alert.key for alert in raised}
+        # A trouble of a sink is on screen alone: messages may be what fails.
+        self._active = {alert.key: alert for alert in active if alert.rule != TROUBLE}
+        ended = {alert.key: alert for alert in cleared if alert.rule != TROUBLE}
+        keys = {alert.id: key for key, alert in self._active.items() if alert.id}
+        for old in self._reported.keys() - self._active.keys():
+            if (key := keys.get(self._reported[old].id)) is not None:  # its GPU has a name now
+                self._reported[key] = self._reported.pop(old)
+        for key, alert in (ended | self._active).items():
+            is_wanted = max(alert.severity, alert.most) >= self.policy.least and not alert.quiet
+            if key not in before and key not in new and is_wanted:
+                self._reported.setdefault(key, alert)
+        for key, reported in list(self._reported.items()):
+            if key not in self._active:
+                alert = ended.get(key) or before[key]
+                del self._reported[key]
+                if not alert.quiet:
+                    self._ended[key] = (alert, reported.title)
+            elif self._active[key].severity < reported.severity:
+                self._reported[key] = msgspec.structs.replace(reported, severity=self._active[key].severity)
+
+    def pop_due(self, now: float, *, flush: bool = False) -> list[Message]:
+        """Return the messages that are due, with `flush` also those that wait for others; they count as sent."""
+        news = self._news(now)
+        if self._window is None and (news or self._ended):
+            self._window = now + self.policy.gather
+        if self._window is None or (now < self._window and not flush):
+            return []
+        self._window = None
+        messages = []
+        for alert in news:
+            messages.append(raised(alert, "worse" if alert.key in self._reported else "raised"))
+            self._reported[alert.key] = alert
+        for alert in news:
+            until, worst = self._cooldowns.get(alert.rule, (-math.inf, alert.severity))
+            worst = max(worst, alert.severity) if now < until else alert.severity
+            self._cooldowns[alert.rule] = (now + self.policy.cooldown, worst)
+        messages += [cleared(alert, title) for alert, title in self._ended.values()]
+        self._ended.clear()
+        return messages
+
+    def next_due(self) -> float | None:
+        """Return when `pop_due` will have something to send; None where nothing waits."""
+        if self._window is not None:
+            return self._window
+        return min((self._cooldowns[alert.rule][0] for alert in self._news(math.inf)), default=None)
+
+    def _news(self, now: float) -> list[Alert]:
+        """Return the alerts that are to be reported, without those that wait for the cool-down of their rule."""
+        found = []
+        for key, alert in self._active.items():
+            reported = self._reported.get(key)
+            until, worst = self._cooldowns.get(alert.rule, (-math.inf, alert.severity))
+            is_wanted = alert.severity >= self.policy.least and not alert.quiet
+            is_news = is_wanted and (reported is None or alert.severity > reported.severity)
+            if is_news and (now >= until or alert.severity > worst):
+                found.append(alert)
+        return found
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Delivery
+
+Send = Callable[[Message, Callable[[], bool]], str]
+"""Function that delivers a message, or gives up once its second argument returns True; it may take some seconds.
+
+It returns the reason of a failure as words that follow the name of the route, empty on success.
+"""
+COMMAND_LIMIT: Final = 10.0
+"""Seconds that a command may run."""
+APPRISE_LIMIT: Final = 30.0
+"""Seconds that a service may take: apprise itself gives a server 4 s to connect and 4 s to answer, each time."""
+APPRISE: Final = python_command(str(Path(__file__).with_name("apprise_child.py")))
+"""The child that imports apprise."""
+_OUTPUT: Final = 64 * 1024
+"""Bytes of a program's output that are read: the last ones."""
+_QUOTED: Final = 200
+"""Characters of an error, at most."""
+
+
+def command_sender(command: Sequence[str], *, limit: float = COMMAND_LIMIT) -> Send:
+    """Return the function that runs the user's program with one JSON object on stdin; no shell is involved.
+
+    `command` is the program (absolute, or with ~) and its arguments; after `limit` seconds it is killed with all that
+    it started. The object has the fields of the alert as the events log has them, `event` (raised, worse, cleared) and
+    `message` (the title and the body); of a digest `event`, `message`, `host`, `severity` and `alerts`.
+    """
+    program = Path(command[0]).expanduser()
+
+    def send(message: Message, is_stopped: Callable[[], bool]) -> str:
+        # As when the configuration was read; a program that is missing is reported by the attempt.
+        if unsafe := check_source(program, missing_ok=True):
+            return f"is not run: {unsafe}"
+        about: dict[str, object] = {"host": message.host, "severity": message.severity, "alerts": message.alerts}
+        if message.kind != "digest":
+            about = msgspec.to_builtins(message.alerts[0])
+        about |= {"event": message.kind, "message": f"{message.title}\n{message.body}".rstrip()}
+        line, data = (str(program), *command[1:]), msgspec.json.encode(about) + b"\n"
+        try:
+            code, output = run(line, data, output=2, timeout=limit, is_stopped=is_stopped, most=_OUTPUT)
+        except OSError as error:
+            return f"cannot be run: {error.strerror}"
+        if code is None:
+            return "was stopped" if is_stopped() else f"did not end within {limit:g} s"
+        lines = [words for words in output[-4096:].decode("utf-8", "replace").splitlines() if words.strip()]
+        # A client may print the URL that it failed with.
+        last = text.clean(f": {' '.join(text.redact(lines[-1].split()))}", _QUOTED) if lines else ""
+        return f"ended with {describe_exit(code)}{last}" if code else ""
+
+    return send
+
+
+def apprise_sender(url: str, *, command: Sequence[str] = APPRISE, limit: float = APPRISE_LIMIT) -> Send:
+    """Return the function that sends to a URL of apprise, which holds secrets: only the child gets it, on stdin."""
+
+    def send(message: Message, is_stopped: Callable[[], bool]) -> str:
+        # Services choose a colour by it.
+        kind = {Severity.CRITICAL: "failure", Severity.WARNING: "warning"}.get(message.severity, "info")
+        order = {"title": message.title, "body": message.body, "kind": "success" if message.is_over else kind}
+        return _ask_apprise([url], order, command, limit, is_stopped)[0]
+
+    return send
+
+
+def check_urls(urls: Sequence[str], command: Sequence[str] = APPRISE) -> list[str]:
+    """Ask apprise whether it understands each URL; return for each why not, empty for a good one. Nothing is sent."""
+    return _ask_apprise(urls, {}, command, APPRISE_LIMIT, lambda: False) if urls else []
+
+
+def _ask_apprise(
+    urls: Sequence[str], order: dict[str, str], command: Sequence[str], limit: float, is_stopped: Callable[[], bool]
+) -> list[str]:
+    """Let the child carry out an order; return for each URL why it failed, or empty."""
+    data = msgspec.json.encode({"urls": urls, **order})
+    try:
+        code, output = run(command, data, output=1, timeout=limit, is_stopped=is_stopped, most=_OUTPUT)
+        reasons = msgspec.json.decode(output, type=list[str]) if code is not None else []
+    except OSError as error:
+        return [f"cannot be asked: {error.strerror}"] * len(urls)
+    except ValueError:
+        reasons = []
+    if len(reasons) == len(urls):
+        return [text.clean(reason, _QUOTED) for reason in reasons]
+    if code is None:
+        return ["was stopped" if is_stopped() else "does not answer (timeout)"] * len(urls)
+    return [f"could not be asked: the child that sends ended with {describe_exit(code)}"] * len(urls)
+
+
+RETRY: Final = 30.0
+"""Seconds after the first failure of a route until the next attempt; doubled after each further one."""
+_LONGEST_RETRY: Final = 600.0
+_ATTEMPTS: Final = 5
+"""Failures in a row after which what waits is dropped, and counted."""
+WAITING: Final = 1000
+"""Messages that wait for one route, at most; beyond that the oldest are dropped and counted."""
+
+
+class Route:
+    """Way to send messages: its name, what waits, and the time of the next attempt; used from one thread."""
+
+    def __init__(
+        self, name: str, send: Send, *, retry: float = RETRY, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`name` stands before the reason of a failure: `slack`, `command tell`."""
+        self.name, self._send, self._clock = name, send, clock
+        self._waiting: deque[Message] = deque()
+        self._backoff = Backoff(retry, _LONGEST_RETRY)
+        self._not_before = -math.inf
+        self._failures = self._lost = 0
+        self._error = ""
+
+    @property
+    def trouble(self) -> str:
+        """Why messages are not delivered, until one is: `slack does not answer (timeout)`; empty for no failure."""
+        lost = f"; {self._lost} message{'s' * (self._lost > 1)} not delivered" if self._lost else ""
+        return text.clean(f"{self.name} {self._error}{lost}", 300) if self._error else ""
+
+    @property
+    def next_due(self) -> float | None:
+        """Time of the next attempt on the clock; None where nothing waits."""
+        return self._not_before if self._waiting else None
+
+    def deliver(self, messages: Iterable[Message], *, together: int, is_stopped: Callable[[], bool]) -> None:
+        """Send messages and those that wait, as one digest where they are more than `together` or others failed."""
+        self._waiting += messages
+        while len(self._waiting) > WAITING:
+            self._waiting.popleft()
+            self._lost += 1
+        while self._waiting and not is_stopped() and self._clock() >= self._not_before:
+            count = len(self._waiting) if len(self._waiting) > together or self._failures else 1
+            batch = [self._waiting[place] for place in range(count)]
+            try:
+                self._error = self._send(digest(batch) if count > 1 else batch[0], is_stopped)
+            except Exception as error:  # noqa: BLE001 - whatever a route does, the others go on
+                self._error = f"failed: {type(error).__name__}: {error}"
+            self._failures = self._failures + 1 if self._error else 0
+            if self._error:
+                self._not_before = self._clock() + self._backoff.next()
+            else:
+                self._lost, self._not_before = 0, -math.inf
+                self._backoff.reset()
+            if self._failures % _ATTEMPTS == 0:
+                self._lost += count if self._error else 0
+                for _ in batch:
+                    self._waiting.popleft()
+
+
+def make_routes(policy: Notify) -> list[Route]:
+    """Return a route for the command and for each URL, named by its scheme: `slack`, `mailto`, `mailto 2`."""
+    routes, seen = [], Counter[str]()
+    if policy.command:
+        routes.append(Route(f"command {text.clean(Path(policy.command[0]).name, 40)}", command_sender(policy.command)))
+    for url in policy.urls:
+        name = url.partition("://")[0].lower()
+        seen[name] += 1
+        routes.append(Route(name if seen[name] == 1 else f"{name} {seen[name]}", apprise_sender(url)))
+    return routes
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The sink
+
+FRAMES: Final = 600
+"""Frames that wait, at most: those of ten minutes, longer than all routes may take together."""
+_PAUSE: Final = 1.0
+"""Seconds until the next attempt after a bug raised an exception."""
+_STOP_WAIT: Final = 0.5
+"""Seconds that a delivery may take to stop."""
+
+
+class Messenger:
+    """Sink that sends messages, while this gpuwatch is the one of its user and host that records.
+
+    The others keep track of the alerts, so that one of them can go on when the sender stops. One thread sends to one
+    route after the other. A failure is `trouble` until that route delivers again.
+    """
+
+    name = "messages"
+
+    def __init__(
+        self,
+        policy: Notify,
+        is_leader: Callable[[], bool],
+        *,
+        routes: Callable[[Notify], Sequence[Route]] = make_routes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._schedule = MessageSchedule(policy)
+        self._is_leader, self._make_routes, self._clock = is_leader, routes, clock
+        self._routes = routes(policy)
+        self._frames: deque[Frame] = deque(maxlen=FRAMES)
+        self._failure = ""
+        self._stopped = threading.Event()
+        self._worker = Worker("gpuwatch-messages", self._task, last=lambda: self._task(flush=True))
+
+    @property
+    def trouble(self) -> str:
+        """What was not delivered and why, in one line; empty where all was delivered."""
+        reasons = [one for one in (self._failure, *(route.trouble for route in self._routes)) if one]
+        return f"messages: {'; '.join(reasons)}" if reasons else ""
+
+    def take(self, frame: Frame) -> None:
+        """Queue a frame; returns at once."""
+        if not self._worker.is_closing:
+            self._frames.append(frame)
+            self._worker.wake()
+
+    def configure(self, policy: Notify) -> None:
+        """Use another policy from now on; from any thread, without waiting."""
+
+        def change() -> None:
+            self._schedule.policy, self._routes = policy, self._make_routes(policy)
+
+        self._worker(change)
+
+    def close(self, seconds: float) -> None:
+        """Send also the messages that wait for others, and give up after `seconds`; from any thread."""
+        self._worker.close(seconds)
+        self._stopped.set()
+        self._worker.close(_STOP_WAIT)
+
+    def _task(self, *, flush: bool = False) -> float | None:
+        try:
+            while self._frames:
+                frame = self._frames.popleft()
+                self._schedule.update(frame.raised, frame.cleared, frame.alerts)
+            is_leader = self._is_leader()
+            messages = self._schedule.pop_due(self._clock(), flush=flush)
+            for route in self._routes:
+                route.deliver(
+                    messages if is_leader else (),
+                    together=self._schedule.policy.digest,
+                    is_stopped=self._stopped.is_set,
+                )
+            self._failure = ""
+        except Exception as error:  # noqa: BLE001 - a fault of ours must be seen, and must not end the messages
+            self._failure = text.clean(f"failed: {type(error).__name__}: {error}", 200)
+            return _PAUSE
+        due = [
+            one for one in (self._schedule.next_due(), *(route.next_due for route in self._routes)) if one is not None
+        ]
+        return max(0.0, min(due) - self._clock()) if due else None
