@@ -8,9 +8,10 @@ the time that the machine was suspended: seconds without samples are a gap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import pairwise
 from math import ceil, inf
+from operator import add
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
@@ -335,46 +336,30 @@ class Use(NamedTuple):
     """Byte-seconds of `memory` held by processes that were seen to run nothing (SM 0)."""
     unsized: float = 0.0
     """GPU-seconds in which the memory of one of its processes was not known, and is missing in `memory`."""
+    gpu: float = 0.0
+    """GPU-seconds, those of each GPU divided among its holders by memory: all holders together have the GPU once."""
 
     def plus(self, other: Use) -> Use:
         """Return the sum of both."""
-        held, busy, unknown, memory, idle, unsized = other
-        return Use(
-            self.held + held,
-            self.busy + busy,
-            self.unknown + unknown,
-            self.memory + memory,
-            self.idle + idle,
-            self.unsized + unsized,
-        )
+        return Use(*map(add, self, other))
 
 
 NO_USE = Use()
 
 
-class ChargeTimer:
-    """Timer of the seconds that each sample of a GPU charges."""
-
-    def __init__(self) -> None:
-        self._stamps: dict[str, float] = {}
-
-    def seconds(self, gpu: Gpu, interval: float) -> float:
-        """Return the seconds since the last sample; 0 for the first sample, and for a repeated one."""
-        if not gpu.sampled:
-            return 0.0
-        before = self._stamps.get(gpu.key)
-        self._stamps[gpu.key] = gpu.sampled
-        return 0.0 if before is None else min(max(0.0, gpu.sampled - before), _PATIENCE * interval)
-
-
-def charged(holdings: Iterable[Holding], seconds: float, owner_of: Callable[[Holding], K]) -> dict[K, Use]:
+def charged(holdings: Sequence[Holding], seconds: float, owner_of: Callable[[Holding], K]) -> dict[K, Use]:
     """Return the use of one GPU over some seconds, by owner.
 
     The time of several holdings of one owner counts once: as busy where any is busy, as unknown where none is busy and
-    any has no value. Their memory adds up.
+    any has no value. Their memory adds up, and so do their parts of the GPU's time. For these a holding of unknown size
+    is as large as the mean of the others.
     """
-    sums: dict[K, tuple[int, float, float, bool]] = {}
-    for one in holdings:
+    sizes = [one.memory for one in holdings if not isinstance(one.memory, Reason)]
+    mean = sum(sizes) / len(sizes) if sizes else 0.0
+    weights = [one.memory if not isinstance(one.memory, Reason) and mean else mean or 1.0 for one in holdings]
+    each = seconds / (sum(weights) or 1.0)
+    sums: dict[K, tuple[int, float, float, bool, float]] = {}
+    for one, weight in zip(holdings, weights, strict=True):
         size, sm = one.memory, one.sm
         # The greatest of these counts: 0 is idle, 1 is not known, 2 is busy.
         did = 1 if isinstance(sm, Reason) else 2 if sm > 0 else 0
@@ -385,40 +370,52 @@ def charged(holdings: Iterable[Holding], seconds: float, owner_of: Callable[[Hol
         before = sums.get(owner)
         if before is not None:
             did, held, idle = max(did, before[0]), held + before[1], idle + before[2]
-            unsized = unsized or before[3]
-        sums[owner] = (did, held, idle, unsized)
+            unsized, weight = unsized or before[3], weight + before[4]
+        sums[owner] = (did, held, idle, unsized, weight)
     return {
         owner: Use(
-            seconds, seconds * (did == 2), seconds * (did == 1), held * seconds, idle * seconds, seconds * unsized
+            *(seconds, seconds * (did == 2), seconds * (did == 1), held * seconds, idle * seconds, seconds * unsized),
+            gpu=weight * each,
         )
-        for owner, (did, held, idle, unsized) in sums.items()
+        for owner, (did, held, idle, unsized, weight) in sums.items()
     }
 
 
 class Usage:
-    """Sum of each user's use; used from one thread."""
+    """Seconds that each sample charges, and the sum of each user's use; used from one thread."""
 
     def __init__(self, most: int = MOST_PEOPLE) -> None:
         self.totals: Mapping[int, Use] = {}
         """Use by uid since the first snapshot; replaced, never changed."""
+        self.seconds: Mapping[str, float] = {}
+        """Seconds since the last sample of each GPU that the newest snapshot sampled anew; replaced, never changed."""
         self._most = most
-        self._timer = ChargeTimer()
+        self._stamps: dict[str, float] = {}
 
     def add(self, snapshot: Snapshot) -> None:
         """Add a snapshot. Processes without a visible owner are ignored."""
-        times = [(gpu, self._timer.seconds(gpu, snapshot.interval)) for gpu in snapshot.gpus]
-        times = [(gpu, seconds) for gpu, seconds in times if seconds and gpu.holdings]
-        if not times:
+        self.seconds = {gpu.key: seconds for gpu in snapshot.gpus if (seconds := self._charge(gpu, snapshot.interval))}
+        charging = [gpu for gpu in snapshot.gpus if gpu.holdings and gpu.key in self.seconds]
+        if not charging:
             return
         owners = {one.pid: one.uid for one in snapshot.processes}
         totals = dict(self.totals)
-        for gpu, seconds in times:
-            for uid, use in charged(gpu.holdings, seconds, lambda one: owners.get(one.pid)).items():
+        for gpu in charging:
+            uses = charged(gpu.holdings, self.seconds[gpu.key], lambda one: owners.get(one.pid))
+            for uid, use in uses.items():
                 if uid is not None:
                     totals[uid] = totals.pop(uid, NO_USE).plus(use)  # the first in the dict was seen longest ago
         for uid in list(totals)[: max(0, len(totals) - self._most)]:
             del totals[uid]
         self.totals = totals
+
+    def _charge(self, gpu: Gpu, interval: float) -> float:
+        """Return the seconds since the last sample of a GPU; 0 for the first sample, and for a repeated one."""
+        if not gpu.sampled:
+            return 0.0
+        before = self._stamps.get(gpu.key)
+        self._stamps[gpu.key] = gpu.sampled
+        return 0.0 if before is None else min(max(0.0, gpu.sampled - before), _PATIENCE * interval)
 
 
 # -- the whole ----------------------------------------------------------------------------------------------------
@@ -451,7 +448,7 @@ _NO_GPU: Final = GpuView()
 class HistoryView:
     """History up to one moment; it never changes, but for its timeline."""
 
-    __slots__ = ("_gpus", "_use", "now", "timeline", "watched")
+    __slots__ = ("_gpus", "_use", "charged", "now", "timeline", "watched")
 
     def __init__(
         self,
@@ -460,6 +457,7 @@ class HistoryView:
         watched: float = 0.0,
         use: Mapping[int, Use] | None = None,
         timeline: Timeline | None = None,
+        charged: Mapping[str, float] | None = None,
     ) -> None:
         self._gpus: Mapping[str, GpuView] = gpus or {}
         self._use: Mapping[int, Use] = use or {}
@@ -468,6 +466,8 @@ class HistoryView:
         """Seconds since the first snapshot, without the time that the machine was suspended."""
         self.timeline = timeline if timeline is not None else Timeline()
         """Values over the last 24 hours; it goes on with the next snapshot."""
+        self.charged: Mapping[str, float] = charged or {}
+        """Seconds that the newest snapshot charges to those who hold a GPU, by `Gpu.key`; none where it is repeated."""
 
     def utilization(self, gpu_key: str) -> Points:
         """Return the utilization of the last minute: 60 values in percent, oldest first, one per second; None is a gap.
@@ -579,7 +579,7 @@ class History:
         self._usage.add(snapshot)
         self._timeline.add(snapshot, now)
         gpus = {key: one.view(key, self._timeline) for key, one in self._gpus.items()}
-        self.view = HistoryView(gpus, now, watched, self._usage.totals, self._timeline)
+        self.view = HistoryView(gpus, now, watched, self._usage.totals, self._timeline, self._usage.seconds)
         return self.view
 
 

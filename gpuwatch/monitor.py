@@ -20,7 +20,6 @@ from gpuwatch.alerts.limits import Limits
 from gpuwatch.declared.facts import Share
 from gpuwatch.errors import GpuwatchError
 from gpuwatch.history import History, HistoryView, IdleTimes
-from gpuwatch.minute import Minute, MinuteMaker
 from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.sources.source import Source
 
@@ -55,8 +54,6 @@ class Frame(msgspec.Struct, frozen=True):
     """Argument of the last `attend`: where `attention` differs from it, the user of this gpuwatch changed it."""
     kept: IdleTimes | None = None
     """Idle times from a running `gpuwatch watch`, for where the history is too short; None where none runs."""
-    minute: Minute | None = None
-    """Means of the minute before, in the first frame of each minute; None in all other frames."""
     restarts: int = 0
     """How often the monitor was restarted before this frame; greater than 0 in every frame of a replay."""
 
@@ -123,7 +120,6 @@ class Monitor(threading.Thread):
         self._publish = publish
         self._engine = engine or Engine()
         self._history = history or History()
-        self._minutes = MinuteMaker()
         self._sinks = list(sinks)
         self._kept = kept
         self._restarts = 0
@@ -210,7 +206,7 @@ class Monitor(threading.Thread):
         """Use another history and engine from the next snapshot on: a replay shows another time of its recording."""
 
         def apply() -> None:
-            self._history, self._engine, self._minutes = history, engine, MinuteMaker()
+            self._history, self._engine = history, engine
             self._restarts += 1
 
         self._requests.put(apply)
@@ -253,7 +249,7 @@ class Monitor(threading.Thread):
         if self.newest is None:
             return True
         alerts = self._marked(self.newest.alerts, self._wall())
-        return self._send(self._next(self.newest, alerts=alerts, raised=(), cleared=(), eased=(), minute=None))
+        return self._send(self._next(self.newest, alerts=alerts, raised=(), cleared=(), eased=()))
 
     def _next(self, frame: Frame, **changes: Any) -> Frame:
         """Return a frame with the present marks and the next number."""
@@ -280,7 +276,6 @@ class Monitor(threading.Thread):
             cleared=cleared,
             eased=self._marked(changes.eased, wall),
             kept=kept,
-            minute=self._minutes.add(snapshot, view),
         )
         self._attention = self._attention.pruned((*changes.cleared, *over), wall)
         self._marks_changed = False

@@ -14,7 +14,9 @@ from enum import StrEnum
 from itertools import pairwise, repeat
 from math import ceil, floor, nan
 from operator import attrgetter
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
 
 from gpuwatch.model import Gpu, Holding, Reading, Reason, Snapshot, known
 
@@ -107,20 +109,15 @@ _OF_GPU: Final = {
 }
 
 
-class Means(Protocol):
-    """Means of one minute, as `gpuwatch.minute.Minute` has them."""
+class Minute(msgspec.Struct, frozen=True, kw_only=True):
+    """Means of one minute, or of an hour, from which graphs of a whole day are drawn."""
 
-    @property
-    def at(self) -> float:
-        """Wall-clock time at which the minute began."""
-
-    @property
-    def values(self) -> Mapping[str, float]:
-        """Means by `str(Key)`."""
-
-    @property
-    def users(self) -> Mapping[str, str]:
-        """Names of users by owner: `user:1001`."""
+    at: float
+    """Wall-clock time at which it began: a multiple of 60."""
+    values: dict[str, float] = {}
+    """Mean of each series that has values, by `str(Key)`: `GPU-…/user:1001/memory`."""
+    users: dict[str, str] = {}
+    """Names of the users by owner: `user:1001`."""
 
 
 # -- one series ---------------------------------------------------------------------------------------------------
@@ -419,7 +416,7 @@ class Timeline:
 
     # -- writing ----------------------------------------------------------------------------------------------
 
-    def load(self, minutes: Iterable[Means]) -> None:
+    def load(self, minutes: Iterable[Minute]) -> None:
         """Add older minutes where there are no values yet; what cannot be a time, a key or a value is left out.
 
         Processes that had ended before the last minute are left out, unless they have a series.

@@ -39,19 +39,6 @@ def test_each_snapshot_becomes_one_numbered_frame_with_history_and_alerts() -> N
     assert source.closed.is_set()
 
 
-def test_the_first_frame_of_a_minute_has_the_minute_before_and_a_frame_of_changed_marks_has_none() -> None:
-    source, reader = Script(full(second) for second in (38, 39, 40)), Reader()
-    watch = watching(source, reader)
-    frames = reader.take(3)
-    watch.mute(Mute(rule=MEMORY))
-    (marked,) = reader.take(1)
-    watch.stop()
-    assert ended(watch)
-    assert [frame.minute is not None for frame in (*frames, marked)] == [False, False, True, False]
-    assert frames[2].minute is not None
-    assert frames[2].minute.at == EPOCH - 20
-
-
 def test_a_suspend_of_the_machine_is_a_gap_in_the_graph() -> None:
     """The monotonic clock stands still meanwhile; only the one that counts suspends tells."""
     moments, slept, reader = iter(range(5000, 10_000)), iter([0.0, 0.0, 3600.0, 3600.0]), Reader()

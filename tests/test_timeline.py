@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.history import History
-from gpuwatch.minute import Minute
 from gpuwatch.model import Gpu, Health, Process, Reason, Snapshot
 from gpuwatch.timeline import (
     DAY,
@@ -20,6 +19,7 @@ from gpuwatch.timeline import (
     PROCESS_ENDED,
     Key,
     Metric,
+    Minute,
     Series,
     Timeline,
     parse_key,

@@ -39,6 +39,19 @@ class Unit(StrEnum):
     MHZ = "MHz"
 
 
+class AlertCause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Process that causes an alert."""
+
+    uid: int | None = None
+    """None where its owner is not visible."""
+    user: str = ""
+    pid: int
+    start: int = 0
+    """Start time in clock ticks since boot; 0 where it is not known."""
+    run: str = ""
+    """Key of its run, as far as that is known."""
+
+
 class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Alert of one rule, from raised to ended; the same object on screen, in the log and in a message."""
 
@@ -83,6 +96,12 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Users who cause it, the largest holder first."""
     pids: tuple[int, ...] = ()
     """Processes that it names, the largest first."""
+    gpus: tuple[str, ...] = ()
+    """Keys of the GPUs that it is about: `gpu`, or those on which the processes hold memory."""
+    users: tuple[int, ...] = ()
+    """Uids of the users that it is about: the owners, and those of the processes."""
+    causes: tuple[AlertCause, ...] = ()
+    """The processes of `pids` that were visible."""
     acknowledged: bool = False
     """Quiet until it gets worse: it stays on screen, without bell or message."""
     muted: bool = False

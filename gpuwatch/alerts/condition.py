@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch import units
-from gpuwatch.alerts.alert import Alert, Severity
-from gpuwatch.alerts.rule import Observation
+from gpuwatch.alerts.alert import Alert, AlertCause, Severity
+from gpuwatch.alerts.rule import Observation, RuleContext, run_key
 
 LASTED: Final = "{lasted}"
 """Placeholder in `Observation.how` for how long the alert held."""
@@ -131,8 +131,8 @@ class Condition(msgspec.Struct):
                 most=max(alert.most, alert.severity, self.alert.most),
             )
 
-    def update(self, seen: Observation, tick: Tick) -> tuple[Transition, Alert] | None:
-        """Add an observation; return the transition it made, if any, and the alert after it."""
+    def update(self, seen: Observation, tick: Tick, context: RuleContext) -> tuple[Transition, Alert] | None:
+        """Add an observation, made in a context; return the transition it made, if any, and the alert after it."""
         self.seen = tick.now
         self.gpu, self.subject, self.rests_on = seen.gpu.key if seen.gpu else "", seen.subject, seen.rests_on
         if seen.stamp is not None and seen.stamp == self._stamp:
@@ -150,7 +150,7 @@ class Condition(msgspec.Struct):
             assert ended is not None
             last = ended.last if seen.value is None else seen.value
             return transition, msgspec.structs.replace(ended, seen=tick.wall, last=last)
-        self._refresh(self.alert, seen, tick)
+        self._refresh(self.alert, seen, tick, context)
         return (transition, self.alert) if transition is not None else None
 
     def end(self, how: str, tick: Tick) -> Alert | None:
@@ -223,7 +223,7 @@ class Condition(msgspec.Struct):
         self.alert = msgspec.structs.replace(self.alert, severity=kept)
         return Transition.EASED
 
-    def _refresh(self, alert: Alert, seen: Observation, tick: Tick) -> None:
+    def _refresh(self, alert: Alert, seen: Observation, tick: Tick, context: RuleContext) -> None:
         """Update the alert with one sample that did not end it."""
         fine = seen.keeps is None and seen.level is None
         if seen.value is not None and not fine:  # fine samples only show for how long it has been so
@@ -239,6 +239,10 @@ class Condition(msgspec.Struct):
         else:  # it holds until it has been fine for long enough: its title is still the one it was raised with
             now = (seen.how or seen.title).replace(LASTED, units.long_duration(lasted))
             evidence = f"now: {now}"
+        causes = _find_causes(seen, context) or alert.causes
+        gpus = (self.gpu,) if self.gpu else _find_gpus(seen, context) or alert.gpus
+        owners = [context.uids[name] for name in seen.owners if name in context.uids]
+        uids = dict.fromkeys([*owners, *(one.uid for one in causes if one.uid is not None)])
         self.alert = msgspec.structs.replace(
             alert,
             gpu=self.gpu,
@@ -253,6 +257,9 @@ class Condition(msgspec.Struct):
             last=alert.last if seen.value is None else seen.value,
             owners=seen.owners or alert.owners,
             pids=seen.pids or alert.pids,
+            gpus=gpus,
+            users=tuple(uids) or alert.users,
+            causes=causes,
         )
 
 
@@ -272,6 +279,23 @@ def new_alert(rule: str, tick: Tick, *, severity: Severity, gpu: str = "", subje
     )
     name = blake2s(f"{alert.key}|{tick.wall!r}".encode("utf-8", "replace"), digest_size=5).hexdigest()
     return msgspec.structs.replace(alert, id=name)
+
+
+def _find_causes(seen: Observation, context: RuleContext) -> tuple[AlertCause, ...]:
+    """Return the visible processes of an observation."""
+    found = [context.processes[pid] for pid in seen.pids if pid in context.processes]
+    return tuple(
+        AlertCause(
+            uid=one.uid, user=one.user, pid=one.pid, start=one.start, run="" if one.uid is None else run_key(one)
+        )
+        for one in found
+    )
+
+
+def _find_gpus(seen: Observation, context: RuleContext) -> tuple[str, ...]:
+    """Return the keys of the GPUs on which the processes of an observation hold memory."""
+    pids = set(seen.pids)
+    return tuple(gpu.key for gpu in context.gpus if any(one.pid in pids for one in gpu.holdings)) if pids else ()
 
 
 def _worse(one: float | None, other: float | None, *, least: bool) -> float | None:

@@ -84,14 +84,15 @@ class Engine:
         ended += self._apply_limits(tick)
         ended += self._adopt(snapshot, tick)
         watched = {(rule, subject) for rule, _, subject in self._conditions}
-        for rule, seen in self._observe(RuleContext(snapshot, history, self.limits, watched)):
+        context = RuleContext(snapshot, history, self.limits, watched)
+        for rule, seen in self._observe(context):
             key = (rule, self._host, seen.subject or (seen.gpu.key if seen.gpu else ""))
             condition = self._conditions.get(key)
             if condition is None:
                 if seen.level is None:
                     continue
                 condition = self._conditions[key] = Condition(rule)
-            change = condition.update(seen, tick)
+            change = condition.update(seen, tick, context)
             if change is not None:
                 changed[change[0]].append(change[1])
             if condition.is_idle(tick.now):

@@ -120,6 +120,11 @@ class RuleContext:
         return {one.pid: one for one in self.snapshot.processes}
 
     @cached_property
+    def uids(self) -> Mapping[str, int]:
+        """Uids of the owners of processes by name."""
+        return {one.user: one.uid for one in self.snapshot.processes if one.uid is not None}
+
+    @cached_property
     def gpus(self) -> Sequence[Gpu]:
         """GPUs whose figures can be judged, by index."""
         return sorted([gpu for gpu in self.snapshot.gpus if gpu.health is Health.OK], key=lambda gpu: gpu.index)
@@ -176,6 +181,12 @@ class RuleContext:
 def is_listed(gpu: Gpu) -> bool:
     """Return whether a GPU's list of processes is complete and plausible."""
     return gpu.health is Health.OK and not gpu.holdings_note and not gpu.unreliable
+
+
+def run_key(process: Process) -> str:
+    """Return the key of the run of a process: by its context, else of a run of the process alone."""
+    job = process.surroundings.job if process.surroundings is not None else None
+    return job.key if job is not None else f"{process.pid}:{process.start}"
 
 
 # -- words --------------------------------------------------------------------------------------------------------

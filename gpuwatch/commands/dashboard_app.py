@@ -229,7 +229,7 @@ def _helpers(
         return Reloading(words, failed=bool(came.error), options=options)
 
     def older(timeline: Timeline, until: float) -> None:
-        from gpuwatch.recorder.minutes import load_older  # 30 ms, for SQLite
+        from gpuwatch.recorder.use import load_older  # 30 ms, for SQLite
 
         load_older(timeline, until)
 

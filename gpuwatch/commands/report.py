@@ -1,4 +1,4 @@
-"""`gpuwatch report`: memory held and used by each user, from the usage store; no GPU is read."""
+"""`gpuwatch report`: memory held and used by each user, from the store; no GPU is read."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from typing import Final, get_args
 
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags, add_refused_demo, parse_since
-from gpuwatch.commands.report_formats import MOST, report_csv, report_json, report_lines
+from gpuwatch.commands.recorded import open_recording
+from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
 from gpuwatch.errors import GpuwatchError, UsageError
-from gpuwatch.recorder.store import StoreError, own_store
-from gpuwatch.recorder.usage import By, UsageReport, joined_reports, read_usage
+from gpuwatch.recorder.store import StoreError, former_store, own_store
+from gpuwatch.recorder.use import By, UseReport, read_report
 from gpuwatch.text import clean
 
 _WAYS: Final[tuple[By, ...]] = get_args(By)
+_FORMER_NAMES: Final = {"run": "job"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "recording")
     add_refused_demo(parser)
     parser.add_argument("--since", metavar="7d", help="how far back: 8h, 7d (default 7d; of a recording: all of it)")
-    parser.add_argument("--by", metavar="WHAT", help="user, gpu or job (default: user)")
+    parser.add_argument("--by", metavar="WHAT", help="user, gpu or run (default: user)")
     parser.add_argument("--csv", action="store_true", help="as CSV, a line a row")
     parser.add_argument("--html", metavar="FILE", help="as a page with charts, written to FILE")
     parser.add_argument("--file", metavar="FILE", help="another file than your own")
@@ -36,7 +38,7 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
     forms = [flag for flag in ("json", "csv", "html") if getattr(args, flag, None)]
     if len(forms) > 1:
         raise UsageError(f"--{forms[0]} and --{forms[1]} exclude each other")
-    by, since, now = _by(args.by or "user"), parse_since(args.since or "7d", "8h or 7d"), wall()
+    by, since, now = _parse_by(args.by or "user"), parse_since(args.since or "7d", "8h or 7d"), wall()
     if args.recording and args.file:
         raise UsageError("--recording does not go with --file")
     if args.html is not None:
@@ -44,17 +46,7 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
             raise UsageError("--by does not go with --html: the page has the use of users, of GPUs and of runs")
         return _main_html(args, since, now)
 
-    most = None if args.json or args.csv else MOST
-    notes: list[str] = []
-    if args.recording:
-        from gpuwatch.commands import recorded  # 60 ms, for the rules and more, which the store does without
-
-        recording = recorded.open_recording(args.recording)
-        now, notes = recording.last, recording.notes
-        start = now - since if args.since else recording.first
-        kept = joined_reports([_read(file, by, start, most, "--recording") for file in args.recording], most)
-    else:
-        kept = _read(args.file, by, now - since, most)
+    kept, now, notes = _read(args, by, since, now)
     console = Console(ascii_only=bool(args.ascii))
     if args.csv:  # in UTF-8, whatever the locale says: its readers cannot be told otherwise
         console.print_bytes(report_csv(kept, ascii_only=bool(args.ascii)).encode())
@@ -76,24 +68,13 @@ def _main_html(args: argparse.Namespace, since: float, now: float) -> int:
 
     path = Path(args.html)
     report_page.check_target(path)
-    notes: list[str] = []
+    read = [_read(args, by, since, now) for by in _WAYS]
+    parts, (_, until, notes) = tuple(kept for kept, _, _ in read), read[0]
+    start = parts[0].since
     if args.recording:
-        from gpuwatch.commands import recorded
-
-        recording = recorded.open_recording(args.recording)
-        start, end, notes = recording.first, recording.last, recording.notes
-        asked = end - since if args.since else start
-        parts = tuple(
-            joined_reports([_read(file, by, asked, MOST, "--recording") for file in args.recording], MOST)
-            for by in _WAYS
-        )
-        start = max(start, parts[0].since)
-        series = report_page.read_series([*map(Path, args.recording)], start, end)
-        page = report_page.Page(start, end, now, parts, series, source="a recording")
-    else:
-        parts = tuple(_read(args.file, by, now - since, MOST) for by in _WAYS)
-        series = report_page.read_series([Path(args.file) if args.file else own_store()], parts[0].since, now)
-        page = report_page.Page(parts[0].since, now, now, parts, series)
+        start = max(start, open_recording(args.recording).first)
+    series = report_page.read_series(_paths(args), start, until)
+    page = report_page.Page(start, until, now, parts, series, *(["a recording"] if args.recording else []))
     report_page.save_page(path, report_page.render_page(page))
     console = Console(ascii_only=bool(args.ascii))
     console.warn(f"{clean(str(path))} is written")
@@ -101,7 +82,7 @@ def _main_html(args: argparse.Namespace, since: float, now: float) -> int:
     return 0
 
 
-def _warn(console: Console, args: argparse.Namespace, kept: UsageReport, notes: Iterable[str]) -> None:
+def _warn(console: Console, args: argparse.Namespace, kept: UseReport, notes: Iterable[str]) -> None:
     console.warn(*notes)
     if args.recording and not kept.watched:
         console.warn("nothing was recorded in that time")
@@ -112,25 +93,41 @@ def _warn(console: Console, args: argparse.Namespace, kept: UsageReport, notes: 
         )
 
 
-def _read(file: str | None, by: By, since: float, most: int | None, flag: str = "--file") -> UsageReport:
-    """Read the store; an error in a store that a flag names is reported as a mistake in that flag."""
+def _paths(args: argparse.Namespace) -> list[Path]:
+    """Return the stores that are read."""
+    named = args.recording or ([args.file] if args.file else [])
+    return [Path(name) for name in named] or [own_store()]
+
+
+def _read(args: argparse.Namespace, by: By, since: float, now: float) -> tuple[UseReport, float, list[str]]:
+    """Read the use, until when it goes, and notes; an error in a file that a flag names is a mistake in that flag."""
+    flag = "--recording" if args.recording else "--file" if args.file else ""
+    start, notes = now - since, list[str]()
+    if args.recording:
+        recording = open_recording(args.recording)
+        now, notes = recording.last, recording.notes
+        start = now - since if args.since else recording.first
     try:
-        report = read_usage(Path(file) if file else own_store(), by, since, named=bool(file), most=most)
-    except FileNotFoundError:
-        if file:
-            raise UsageError(f"{flag}: there is no {clean(file)}; allowed is a store that gpuwatch wrote") from None
-        report = UsageReport(by, since, exists=False)
+        report = read_report(_paths(args), by, start, named=bool(flag))
+    except FileNotFoundError as error:
+        if flag:
+            name = clean(str(error.filename or _paths(args)[0]))
+            raise UsageError(f"{flag}: there is no {name}; allowed is a store that gpuwatch wrote") from None
+        report = UseReport(by, start)
     except StoreError as error:
-        if file:
+        if flag:
             raise UsageError(f"{flag}: {error}; allowed is a store that gpuwatch wrote") from None
         raise
-    if not report.exists and not file:
-        raise GpuwatchError("nothing was recorded yet: leave a dashboard or `gpuwatch watch` running")
-    return report
+    if not flag:
+        notes += filter(None, [former_store(own_store())])
+        if not report.exists:
+            unread = "".join(f" ({note})" for note in notes)
+            raise GpuwatchError(f"nothing was recorded yet: leave a dashboard or `gpuwatch watch` running{unread}")
+    return report, now, notes
 
 
-def _by(text: str) -> By:
+def _parse_by(text: str) -> By:
     for way in _WAYS:
-        if text == way:
+        if text in (way, _FORMER_NAMES.get(way)):
             return way
-    raise UsageError(f"--by: there is no {text[:40]!a}; user, gpu and job are allowed")
+    raise UsageError(f"--by: there is no {text[:40]!a}; user, gpu and run are allowed")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gpuwatch.commands.console import Column, format_table, in_ascii
 from gpuwatch.history import Use
-from gpuwatch.recorder.usage import By, EventCounts, UsageLine, UsageReport
+from gpuwatch.recorder.use import By, EventCounts, UseLine, UseReport
 from gpuwatch.text import cell_width, fit
 from gpuwatch.units import GIB, UNKNOWN, percent, ranges
 
@@ -26,7 +26,7 @@ _DOUBT: Final = 0.01
 """Part of the time without values above which a sum is marked `≥`."""
 
 
-def report_lines(kept: UsageReport, now: float, most: int = MOST) -> list[str]:
+def report_lines(kept: UseReport, now: float, most: int = MOST) -> list[str]:
     """Return a line with the time span, a table with a line for each user, GPU or run, and the sum.
 
     The table has at most `most` lines, and counts the others; the sum includes all.
@@ -37,29 +37,31 @@ def report_lines(kept: UsageReport, now: float, most: int = MOST) -> list[str]:
     # With one line the sum is that line, but for events that are nobody's.
     total = total_cells(kept) if len(kept.lines) > 1 or kept.events != kept.lines[0].events else None
     drawn = format_table(columns, kept.lines[:most], total=total)
-    more = kept.more + len(kept.lines) - most
+    more = len(kept.lines) - most
     notes = [f"{more} more with less; --json and --csv give all of them"] if more > 0 else []
-    notes += usage_notes(kept.total)
+    notes += use_notes(kept.total)
     return [_title(kept, now), *drawn, *(["", *notes] if notes else [])]
 
 
-def _title(kept: UsageReport, now: float) -> str:
+def _title(kept: UseReport, now: float) -> str:
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(kept.since))
     hours = max(0.0, now - kept.since) / _HOUR
     watched = f"watched {format_hours(kept.watched)} of {hours:.{0 if hours >= 1 else 1}f} h"
     return " · ".join(filter(None, (kept.host, f"from {since}", watched)))
 
 
-def total_cells(kept: UsageReport) -> list[str]:
+def total_cells(kept: UseReport) -> list[str]:
     """Return the cells of the sum of all lines."""
-    whole = UsageLine("all", kept.total, gpus=kept.gpus, events=kept.events)
+    whole = UseLine("all", kept.total, gpus=kept.gpus, events=kept.events)
     who = [column.cell(whole) if column is _GPUS else "" for column in WHO[kept.by][1:]]
     return ["all", *who, *(column.cell(whole) for column in SUMS)]
 
 
-def usage_notes(total: Use) -> list[str]:
-    """Return what is missing in a sum, a sentence each."""
+def use_notes(total: Use) -> list[str]:
+    """Return what a reader of a sum should know: that GPUs were shared, and what is missing, a sentence each."""
     notes = []
+    if total.held > (1 + _DOUBT) * total.gpu:
+        notes.append("GPU·h divides the time of a GPU among its holders by memory; held h counts it for each of them")
     if total.unknown > _DOUBT * total.held:
         part = percent(total.unknown, total.held)
         notes.append(f"for {part} % of the time held nothing says whether it was used: busy is of the rest")
@@ -104,28 +106,28 @@ def _number(count: int) -> str:
     return str(count) if count else "·"
 
 
-def _name(line: UsageLine) -> str:
+def _name(line: UseLine) -> str:
     return _fitted(line.name) or UNKNOWN
 
 
-def _user(line: UsageLine) -> str:
+def _user(line: UseLine) -> str:
     return _fitted(line.user) or UNKNOWN
 
 
-def _indices(line: UsageLine) -> str:
+def _indices(line: UseLine) -> str:
     return ranges(line.gpus) or UNKNOWN
 
 
-_GPUS: Final[Column[UsageLine]] = Column("GPUs", _indices, right=False)
+_GPUS: Final[Column[UseLine]] = Column("GPUs", _indices, right=False)
 
-WHO: Final[dict[By, tuple[Column[UsageLine], ...]]] = {
+WHO: Final[dict[By, tuple[Column[UseLine], ...]]] = {
     "user": (Column("user", _name, right=False), _GPUS),
     "gpu": (
         Column("GPU", lambda line: str(line.gpus[0]) if line.gpus else UNKNOWN),
         Column("name", lambda line: _name(line).removeprefix("NVIDIA "), right=False),
         Column("watched h", lambda line: format_hours(line.watched or 0.0)),
     ),
-    "job": (
+    "run": (
         Column("run", _name, right=False),
         Column("user", _user, right=False),
         Column("launcher", lambda line: line.launcher or UNKNOWN, right=False),
@@ -133,8 +135,9 @@ WHO: Final[dict[By, tuple[Column[UsageLine], ...]]] = {
     ),
 }
 
-SUMS: Final[tuple[Column[UsageLine], ...]] = (
-    Column("GPU·h", lambda line: format_hours(line.use.held)),
+SUMS: Final[tuple[Column[UseLine], ...]] = (
+    Column("GPU·h", lambda line: format_hours(line.use.gpu)),
+    Column("held h", lambda line: format_hours(line.use.held)),
     Column("busy %", lambda line: percent(line.use.busy, line.use.held - line.use.unknown)),
     Column("GiB·h", lambda line: _gib_hours(line.use, line.use.memory)),
     Column("idle GiB·h", lambda line: _idle(line.use)),
@@ -149,7 +152,7 @@ SUMS: Final[tuple[Column[UsageLine], ...]] = (
 # For programs: seconds, byte-seconds, counts
 
 
-def report_json(kept: UsageReport, now: float) -> str:
+def report_json(kept: UseReport, now: float) -> str:
     """Return one object on one line: seconds, byte-seconds, counts."""
     return json.dumps(
         {
@@ -165,13 +168,13 @@ def report_json(kept: UsageReport, now: float) -> str:
     )
 
 
-def report_csv(kept: UsageReport, *, ascii_only: bool = False) -> str:
+def report_csv(kept: UseReport, *, ascii_only: bool = False) -> str:
     """Return a line of headers and one for each row, the same as in JSON; formulas for spreadsheets are quoted.
 
     With `ascii_only` other characters in names are replaced.
     """
     rows = [_fields(kept, line) for line in kept.lines]
-    head: Sequence[str] = list(_fields(kept, UsageLine("")))
+    head: Sequence[str] = list(_fields(kept, UseLine("")))
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(head)
@@ -199,23 +202,24 @@ def _cell(value: Any, *, ascii_only: bool) -> Any:
     return "" if value is None else value
 
 
-def _fields(kept: UsageReport, line: UsageLine) -> dict[str, Any]:
+def _fields(kept: UseReport, line: UseLine) -> dict[str, Any]:
     return {**dict(_who(kept, line)), "gpus": list(line.gpus), **_amounts(line.use), **_counts(line.events)}
 
 
-def _who(kept: UsageReport, line: UsageLine) -> Iterator[tuple[str, Any]]:
+def _who(kept: UseReport, line: UseLine) -> Iterator[tuple[str, Any]]:
     if kept.by == "user":
         yield from (("user", line.name), ("uid", line.uid))
     elif kept.by == "gpu":
         yield from (("index", line.gpus[0] if line.gpus else None), ("uuid", line.uuid), ("name", line.name))
         yield "watched_s", round(line.watched or 0.0, 3)
     else:
-        yield from (("job", line.name), ("key", line.key), ("user", line.user), ("uid", line.uid))
+        yield from (("run", line.name), ("key", line.key), ("user", line.user), ("uid", line.uid))
         yield from (("launcher", line.launcher), ("first", line.first), ("last", line.last))
 
 
 def _amounts(use: Use) -> dict[str, float]:
     return {
+        "gpu_s": round(use.gpu, 3),
         "held_s": round(use.held, 3),
         "busy_s": round(use.busy, 3),
         "unknown_s": round(use.unknown, 3),

@@ -34,14 +34,12 @@ from gpuwatch import __version__, files
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.commands.events import events_rows
-from gpuwatch.commands.report_formats import MOST, SUMS, WHO, format_hours, total_cells, usage_notes
+from gpuwatch.commands.report_formats import MOST, SUMS, WHO, format_hours, total_cells, use_notes
 from gpuwatch.errors import GpuwatchError, UsageError
-from gpuwatch.minute import Minute
-from gpuwatch.recorder.minutes import read_minutes
 from gpuwatch.recorder.store import Events, read_events, reading
-from gpuwatch.recorder.usage import UsageLine, UsageReport, read_hours, read_totals
+from gpuwatch.recorder.use import UseLine, UseReport, read_hours, read_means, read_totals
 from gpuwatch.text import cell_width, clean, fit
-from gpuwatch.timeline import NO_USER, Metric, parse_key
+from gpuwatch.timeline import NO_USER, Metric, Minute, parse_key
 from gpuwatch.units import GIB, gib, long_duration
 
 Values: TypeAlias = NDArray[np.float64]
@@ -91,7 +89,7 @@ def read_series(paths: Sequence[Path], since: float, until: float) -> Series:
         with reading(path, named=True) as connection:
             totals |= read_totals(connection)
             if until - since <= _DAY + _HOUR:
-                minutes += read_minutes(connection, since, until)
+                minutes += read_means(connection, since, until)
             if not minutes:
                 hours += read_hours(connection, since)
     events = Events.joined([read_events(path, since, named=True) for path in paths])
@@ -104,7 +102,7 @@ class Page(msgspec.Struct, frozen=True):
     since: float
     until: float
     made: float
-    parts: tuple[UsageReport, ...]
+    parts: tuple[UseReport, ...]
     """Use by user and by GPU, and by run where it is known."""
     series: Series
     source: str = "what gpuwatch recorded"
@@ -139,7 +137,7 @@ def render_page(page: Page) -> str:
         host=users.host or "this machine",
         span=_span(page.since, page.until),
         made=time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(page.made)),
-        idle=next(column.cell(UsageLine("", users.total)) for column in SUMS if column.header == "idle %"),
+        idle=next(column.cell(UseLine("", users.total)) for column in SUMS if column.header == "idle %"),
         notes=_notes(page),
         signs=SIGNS,
         colors=colors,
@@ -215,7 +213,7 @@ def _notes(page: Page) -> Iterator[str]:
             f"{long_duration(lost)} of {long_duration(span)} are not known: gpuwatch was not running, or no GPU "
             f"listed its processes{when}. The charts have gaps there, and the tables leave it out."
         )
-    yield from (f"{words[0].upper()}{words[1:]}." for words in usage_notes(use.total))
+    yield from (f"{words[0].upper()}{words[1:]}." for words in use_notes(use.total))
     if note := page.series.events.note:
         yield f"Of the events {note}."
 
@@ -232,7 +230,7 @@ def _cards(
     for number, alert in enumerate(alerts, 1):
         bars.setdefault(alert.gpu if alert.gpu in order else "", []).extend(alert_bars(alert, number, page))
     for number, gpu in enumerate(order):
-        line, values = lines.get(gpu, UsageLine("")), found.get(gpu, {})
+        line, values = lines.get(gpu, UseLine("")), found.get(gpu, {})
         title = f"GPU {line.gpus[0] if line.gpus else '?'}"
         stack: dict[int, Values] = {}
         legend: dict[int, list[str]] = {}

@@ -28,12 +28,9 @@ import msgspec
 from gpuwatch import files, text, units
 from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Severity, Unit
 from gpuwatch.config import Config
-from gpuwatch.minute import Minute
 from gpuwatch.monitor import Frame, Monitor, Sink
-from gpuwatch.recorder.live import boot
 from gpuwatch.recorder.live_writer import LiveFile
 from gpuwatch.recorder.messages import Messenger
-from gpuwatch.recorder.minutes import write_minutes
 from gpuwatch.recorder.store import (
     UNWATCHED,
     DamagedError,
@@ -56,7 +53,7 @@ from gpuwatch.recorder.store import (
     write_events,
     write_marks,
 )
-from gpuwatch.recorder.usage import Batch, Tally, joined, write_usage
+from gpuwatch.recorder.use import Sums, UseCounter, write_use
 from gpuwatch.threads import Worker
 
 NOT_RUNNING: Final = "gpuwatch was not running"
@@ -69,8 +66,8 @@ MOST: Final = 10_000
 
 _MOST_FINISHED: Final = 2000
 _MOST_RECENT: Final = 500
-_MOST_MINUTES: Final = 60
-"""Minutes that wait to be written, at most: the newest."""
+_MOST_SUMS: Final = 1500
+"""Sums that wait to be written, at most: the newest, of a day."""
 _SNAPSHOTS: Final = 2
 """Snapshots after which the engine has surely taken over the open events: the first may have begun before."""
 _SHOWN: Final = 600.0
@@ -673,7 +670,7 @@ class UsageSettings(NamedTuple):
 
 
 class UsagePart(_Part):
-    """Part that adds up usage, and writes it with the values of each minute, where it holds the lock.
+    """Part that counts use, and writes it with the means of each minute, where it holds the lock.
 
     Two writers would count everything twice, so that without a lock nothing is written.
     """
@@ -690,33 +687,26 @@ class UsagePart(_Part):
         self._lock = lock
         self.settings = settings
         """May be replaced at any time."""
-        self._has_sums = False
-        """Whether anything was added up since usage is kept."""
-        self._tally = Tally()
-        self._batch = Batch()
+        self._counter: UseCounter | None = None
+        """Guarded; None where nothing was counted since use is kept, or since another gpuwatch wrote."""
+        self._waiting: deque[Sums] = deque(maxlen=_MOST_SUMS)
         """Sums that are not written yet."""
-        self._news: list[Minute] = []
-        """Minutes that the monitor's thread handed over, under the guard."""
-        self._minutes: list[Minute] = []
-        """Minutes that are not written yet."""
         self._set("usage", pace.usage)
 
     def take(self, frame: Frame) -> bool:
-        """Add the usage of a frame; a demo's is ignored."""
+        """Count the use of a frame; a demo's is ignored."""
         if not frame.snapshot.demo and self.settings.is_kept:
             with self._guard:
-                self._tally.add(frame)
-                self._has_sums = True
-                if frame.minute is not None:
-                    self._news = [*self._news[1 - _MOST_MINUTES :], frame.minute]
+                self._counter = self._counter or UseCounter()
+                self._counter.add(frame.snapshot, frame.history)
         return False
 
     def step(self) -> None:
         """Write the sums of the last minute."""
         if not self.settings.is_kept:
-            if self._has_sums and self._lock.held:
-                self._write()  # what was added up until the configuration changed
-            self._has_sums, self.error = False, ""
+            if self._counter is not None and self._lock.held:
+                self._write(last=True)  # what was counted until the configuration changed
+            self._counter, self.error = None, ""
             return
         if not self._is_due("retry") or not self._lock_held() or not (self._is_due("usage") or self.error):
             return
@@ -730,33 +720,32 @@ class UsagePart(_Part):
     def leave(self) -> None:
         """Write the sums."""
         if self._lock_held():
-            self._write()
+            self._write(last=True)
 
     def _lock_held(self) -> bool:
         if not self._lock.acquire():
             with self._guard:  # the holder of the lock has written this too
-                self._tally.forget()
-                self._news.clear()
-            self._batch, self._minutes = Batch(), []
+                if self._counter is not None:
+                    self._counter.pop()
+            self._waiting.clear()
             self.error = ""
             return False
         return True
 
-    def _write(self) -> None:
+    def _write(self, *, last: bool = False) -> None:
         """Write the sums; where that fails, keep them and raise StoreError."""
         with self._guard:
-            batch, minutes = joined([self._batch, self._tally.pop()]), [*self._minutes, *self._news][-_MOST_MINUTES:]
-            self._news.clear()
-        if batch or minutes:
-            self._batch, self._minutes = batch, minutes
-            self.store.keep, self.store.largest = self.settings.keep, self.settings.largest
+            if self._counter is not None and (sums := self._counter.pop(last=last)):
+                self._waiting.append(sums)
+        self.store.keep, self.store.largest = self.settings.keep, self.settings.largest
 
-            def write(connection: Connection) -> None:
-                write_usage(connection, batch, boot())
-                write_minutes(connection, minutes)
+        def write(connection: Connection) -> None:
+            for sums in self._waiting:
+                write_use(connection, sums)
 
+        if self._waiting:
             self.store.write(write)
-        self._batch, self._minutes = Batch(), []
+        self._waiting.clear()
 
 
 # ---------------------------------------------------------------------------------------------------------------

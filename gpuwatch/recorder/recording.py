@@ -25,11 +25,11 @@ from gpuwatch import files
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.errors import UsageError
 from gpuwatch.history import Idle, IdleTimes
-from gpuwatch.minute import Minute
 from gpuwatch.model import SCHEMA, Snapshot
-from gpuwatch.recorder.minutes import read_minutes
 from gpuwatch.recorder.store import Events, StoreError, read_about, read_events, reading
+from gpuwatch.recorder.use import read_means
 from gpuwatch.text import LIMIT, clean
+from gpuwatch.timeline import Minute
 from gpuwatch.units import MAX_INTERVAL_S, format_moment
 
 ROW_S: Final = 10.0
@@ -173,7 +173,7 @@ class Recording:
         """Yield the stored minutes that began in a span of wall-clock time, oldest first."""
         for path in self.paths:
             with _explained(path), reading(path, named=True, repairs=True) as connection:
-                found = list(read_minutes(connection, since, until))
+                found = list(read_means(connection, since, until))
             yield from found
 
     def events(self, since: float | None = None) -> Events:

@@ -20,12 +20,9 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.errors import UsageError
 from gpuwatch.history import History, HistoryView, Idle, IdleTimes
-from gpuwatch.minute import Minute, MinuteMaker
 from gpuwatch.model import SCHEMA, Snapshot, encode
 from gpuwatch.monitor import Frame, seconds_suspended
 from gpuwatch.recorder.anonymise import Anonymiser, Commands
-from gpuwatch.recorder.live import boot
-from gpuwatch.recorder.minutes import write_minutes
 from gpuwatch.recorder.recorder import NOT_RUNNING
 from gpuwatch.recorder.recording import FORMER_SUFFIXES, LARGEST_ROW, ROW_S, IdleTime, Standing, pack
 from gpuwatch.recorder.store import (
@@ -42,7 +39,7 @@ from gpuwatch.recorder.store import (
     write_about,
     write_events,
 )
-from gpuwatch.recorder.usage import Batch, Tally, joined, write_usage
+from gpuwatch.recorder.use import Sums, UseCounter, write_use
 from gpuwatch.text import clean
 from gpuwatch.threads import Worker
 from gpuwatch.units import GIB
@@ -55,6 +52,8 @@ MOST_WAITING: Final = 120
 """Snapshots that wait for the thread, at most; beyond that they are lost, and counted."""
 _SLOW: Final = 30.0
 """Seconds after which a disk that does not answer is reported."""
+_MOST_SUMS: Final = 10_000
+"""Sums that wait for the disk, at most: of a day."""
 _FOREVER: Final = 1e9
 """Seconds for which a recording keeps its means."""
 
@@ -100,7 +99,7 @@ class RecordingWriter:
         # The name of a user's own rule may be that of a person.
         self._limits = msgspec.structs.replace(limits, custom=()) if commands is Commands.ANONYMISED else limits
         self._history, self._engine = History(), Engine(self._limits)
-        self._tally, self._minutes = Tally(), MinuteMaker()
+        self._counter = UseCounter()
         self._last: Snapshot | None = None
         """Last snapshot, as it is recorded."""
         self._alerts: tuple[Alert, ...] = ()
@@ -116,8 +115,7 @@ class RecordingWriter:
         self._changed: dict[str, Alert] = {}
         """Events that are to be written, by id."""
         self._gaps: list[Gap] = []
-        self._batch = Batch()
-        self._means: list[Minute] = []
+        self._sums: deque[Sums] = deque(maxlen=_MOST_SUMS)
         self._host, self._until, self._open = "", 0.0, tuple[Alert, ...]()
         """Host of the recording before this run, its last time, and the events that held then."""
         self._store = Store(path, private=False, recording=True)
@@ -207,10 +205,8 @@ class RecordingWriter:
 
     def _leave(self) -> None:
         self._task()
-        minute = self._minutes.finish()
-        self._means += [minute] if minute is not None else []
         if self._lines:
-            self._end_row()
+            self._end_row(last=True)
         self._retry_at = 0.0
         self._write()
         self._lock.release()
@@ -238,9 +234,7 @@ class RecordingWriter:
         view = self._history.add(snapshot, now, slept)
         changes = self._engine.update(snapshot, view, now, snapshot.taken)
         alerts, cleared = changes.active, [one for one in changes.cleared if one.rule != TROUBLE]
-        minute = self._minutes.add(snapshot, view)
-        self._means += [minute] if minute is not None else []
-        self._tally.add(Frame(snapshot, now, view, alerts, raised=changes.raised, cleared=changes.cleared))
+        self._counter.add(snapshot, view)
         self._changed |= {one.id: one for one in (*alerts, *cleared)}
         self._lines.append(encode(snapshot))
         self._alerts, self._last = alerts, snapshot
@@ -261,13 +255,13 @@ class RecordingWriter:
                 over = msgspec.structs.replace(one, ended=ended, lasted=lasted, how=NOT_RUNNING)
                 self._changed[one.id] = over
 
-    def _end_row(self) -> None:
+    def _end_row(self, *, last: bool = False) -> None:
         assert self._last is not None
         self._rows.append(
             WaitingRow(self._since, self._last.taken, len(self._lines), pack(self._standing, self._lines))
         )
         self._lines = []
-        self._batch = joined([self._batch, self._tally.pop()])
+        self._sums.append(self._counter.pop(last=last))
         if len(self._rows) > MOST_ROWS:
             self._lost += self._rows.popleft().count
 
@@ -282,7 +276,8 @@ class RecordingWriter:
                 self._retry_at = time.monotonic() + ROW_S
             else:
                 self._rows.popleft()
-                self._changed, self._gaps, self._batch, self._means = {}, [], Batch(), []
+                self._changed, self._gaps = {}, []
+                self._sums.clear()
                 self._error, self._lost = "", 0
             self._busy = None
 
@@ -290,8 +285,8 @@ class RecordingWriter:
         row = self._rows[0]
         self._write_facts(connection)
         write_events(connection, self._changed.values(), self._gaps, row.until)
-        write_usage(connection, self._batch, boot() if self._commands is not Commands.ANONYMISED else "")
-        write_minutes(connection, self._means, _FOREVER)
+        for sums in self._sums:
+            write_use(connection, sums, _FOREVER)
         cells = (row.since, row.until, row.count, row.body)
         connection.execute("INSERT INTO snapshots (since, until, count, body) VALUES (?, ?, ?, ?)", cells)
         if self._size:
@@ -309,7 +304,7 @@ def _delete_oldest(connection: Connection, size: int) -> None:
         (before,) = connection.execute("SELECT min(since) FROM snapshots").fetchone()
     if before is not None:
         delete_before(connection, before)
-        connection.execute("DELETE FROM minutes WHERE at < ?", (before - 60,))
+        connection.execute("DELETE FROM graph_values WHERE at < ?", (before - 60,))
 
 
 def _idle_times(snapshot: Snapshot, history: HistoryView) -> dict[tuple[str, int, int], Idle]:

@@ -21,12 +21,11 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.declared.facts import Share
 from gpuwatch.history import History
-from gpuwatch.minute import Minute
 from gpuwatch.model import Snapshot
 from gpuwatch.recorder.recording import Standing
 from gpuwatch.recorder.store import Events
 from gpuwatch.threads import Worker
-from gpuwatch.timeline import DAY, Timeline
+from gpuwatch.timeline import DAY, Minute, Timeline
 
 SPEEDS: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0)
 LEAD: Final = 60.0

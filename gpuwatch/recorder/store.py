@@ -1,6 +1,6 @@
-"""Store: one SQLite file per user and host, with events, marks (what is acknowledged and muted) and usage.
+"""Store: one SQLite file per user and host, with events, marks (what is acknowledged and muted) and use.
 
-`gpuwatch-HOST.sqlite` in the user's state folder, mode 0600. Each write opens the file and closes it again, so that a
+`gpuwatch-HOST.2.sqlite` in the user's state folder, mode 0600. Each write opens the file and closes it again, so that a
 file that was taken away is noticed by the next write. Nothing here needs SQLite beyond 3.24 (2018), the first with
 upserts.
 
@@ -26,7 +26,7 @@ import re
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from sqlite3 import Connection
@@ -41,8 +41,8 @@ from gpuwatch.errors import GpuwatchError, UsageError
 
 APPLICATION: Final = 0x67707577
 """Value of `PRAGMA application_id` in every store: `gpuw`."""
-VERSION: Final = 1
-"""Value of `PRAGMA user_version`."""
+VERSION: Final = 2
+"""Value of `PRAGMA user_version`; a store of version 1 had other tables, and another name."""
 PATIENCE: Final = 10.0
 """Seconds to wait for another process that writes, at most, and seconds that a query may take."""
 
@@ -55,27 +55,24 @@ _SCHEMA: Final = (
     """CREATE TABLE events (id TEXT PRIMARY KEY, key TEXT, rule TEXT, severity INTEGER, gpu TEXT,
         raised REAL, seen REAL, ended REAL, alert TEXT)""",
     "CREATE INDEX events_by_key ON events (key)",
-    # `scope` is user or job, `who` the uid or the id of the run.
-    """CREATE TABLE event_owners (event TEXT NOT NULL, scope TEXT NOT NULL, who INTEGER NOT NULL,
-        PRIMARY KEY (event, scope, who)) WITHOUT ROWID""",
+    # `kind` is gpu, user or run; `who` the key of a GPU, a uid, or the uid and key of a run: `1001/4711:88211`.
+    """CREATE TABLE event_about (event TEXT NOT NULL, kind TEXT NOT NULL, who NOT NULL,
+        PRIMARY KEY (event, kind, who)) WITHOUT ROWID""",
     "CREATE TABLE gaps (since REAL, until REAL, lost INTEGER)",
     # `kind` is ack or mute; an ack has no rule, the mute of a whole rule has no key.
     """CREATE TABLE marks (kind TEXT NOT NULL, rule TEXT NOT NULL, key TEXT NOT NULL,
         at REAL, severity INTEGER, until REAL, PRIMARY KEY (kind, rule, key))""",
     "CREATE TABLE gpus (id INTEGER PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, number INTEGER, name TEXT, total INTEGER)",
     "CREATE TABLE users (uid INTEGER PRIMARY KEY, name TEXT NOT NULL)",
-    """CREATE TABLE jobs (id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, boot TEXT NOT NULL, key TEXT NOT NULL,
-        name TEXT, launcher TEXT, first REAL, last REAL, UNIQUE (uid, boot, key))""",
-    # An hour is named by its start; `who` is a GPU's id, a uid or a run's id, by the scope. The order of the key lets a
-    # report add up 90 days of one user, or look up a week's runs, without sorting.
-    """CREATE TABLE hours (scope TEXT NOT NULL, hour INTEGER NOT NULL, who INTEGER NOT NULL, gpu INTEGER NOT NULL,
-        held_s REAL NOT NULL, busy_s REAL NOT NULL, unknown_s REAL NOT NULL,
-        byte_s REAL NOT NULL, idle_byte_s REAL NOT NULL, unsized_s REAL NOT NULL,
-        PRIMARY KEY (scope, who, gpu, hour)) WITHOUT ROWID""",
-    """CREATE TABLE watched (hour INTEGER NOT NULL, gpu INTEGER NOT NULL, seconds REAL NOT NULL,
-        PRIMARY KEY (hour, gpu)) WITHOUT ROWID""",
-    # A minute is named by its start; `body` is the values of `minute.Minute` as JSON, compressed by zlib.
-    "CREATE TABLE minutes (at INTEGER PRIMARY KEY, body BLOB NOT NULL)",
+    """CREATE TABLE runs (id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, key TEXT NOT NULL,
+        name TEXT, launcher TEXT, first REAL, last REAL, UNIQUE (uid, key))""",
+    # `at` is the start of `span` seconds, a minute or an hour. Run 0 is the GPU itself, without a uid.
+    """CREATE TABLE use (at INTEGER NOT NULL, span INTEGER NOT NULL, gpu INTEGER NOT NULL, uid INTEGER,
+        run INTEGER NOT NULL, held_s REAL NOT NULL, busy_s REAL NOT NULL, unknown_s REAL NOT NULL,
+        byte_s REAL NOT NULL, idle_byte_s REAL NOT NULL, unsized_s REAL NOT NULL, gpu_s REAL NOT NULL,
+        PRIMARY KEY (at, span, gpu, run)) WITHOUT ROWID""",
+    # `at` is the start of a minute; `body` is the values of a `timeline.Minute` as JSON, compressed by zlib.
+    "CREATE TABLE graph_values (at INTEGER PRIMARY KEY, body BLOB NOT NULL)",
 )
 _SNAPSHOTS: Final = (
     # In a recording alone. A row has the snapshots of ten seconds; `recording.py` says what `body` is.
@@ -98,6 +95,8 @@ _SUPER: Final = bytes.fromhex("d9d505f920a163d7")
 _WRITING_S: Final = 1.0
 """Seconds to wait for a writer to end its transaction, at most, which takes some 30 ms."""
 
+NOBODY: Final = -1
+"""Uid of all processes whose owner is unknown: ended, hidden, in another namespace, or not listed. They are one run."""
 KEEP: Final = 90.0 * 24 * 3600
 LARGEST: Final = 64 << 20
 EVENTS_BYTES: Final = 32 << 20
@@ -109,9 +108,16 @@ _MOST_MARKS: Final = 1000
 _MOST_ASIDE: Final = 5
 """Damaged files that are kept, at most, so that they do not fill the disk."""
 
-_DAY: Final = 24 * 3600
-_STEPS: Final = (7 * _DAY, _DAY, 3600)
-"""Steps in seconds by which usage is deleted from a full file: the largest step that the usage covers."""
+HOUR: Final = 3600
+MINUTE: Final = 60
+_DAY: Final = 24 * HOUR
+_WEEK: Final = 7 * _DAY
+"""Seconds for which use is kept by minute; then the minutes of an hour are added into one row."""
+_STEPS: Final = (_WEEK, _DAY, HOUR)
+"""Steps in seconds by which use is deleted from a full file: the largest step that the use covers.
+
+In a file half full use is kept by minute for so long only.
+"""
 _MOST_PAGES: Final = (1 << 32) - 2
 """Pages of a SQLite file, at most. Source: sqlite.org/limits.html"""
 _FULL: Final = 0.95
@@ -119,8 +125,20 @@ _FULL: Final = 0.95
 _ROOM: Final = 0.9
 _TRUSTED: Final = 24
 """Watched hours after which the clock is trusted when old rows are deleted."""
-SOUND_HOUR: Final = f"typeof(hour) = 'integer' AND hour BETWEEN 0 AND {1 << 40}"
-"""SQL test for a valid hour: in a damaged file it may be a text, or a number that is too large for SQLite."""
+_SOUND: Final = f"typeof(at) = 'integer' AND at BETWEEN 0 AND {1 << 40}"
+"""SQL test for a valid time: in a damaged file it may be a text, or a number that is too large for SQLite."""
+
+
+USE_COLUMNS: Final = ("held_s", "busy_s", "unknown_s", "byte_s", "idle_byte_s", "unsized_s", "gpu_s")
+"""Columns of the table `use` with the fields of `history.Use`."""
+ADD_USE: Final = f"INSERT INTO use (at, span, gpu, uid, run, {', '.join(USE_COLUMNS)})"
+"""SQL that adds to rows, followed by values or a query, and by `ON_CONFLICT`."""
+ON_CONFLICT: Final = "ON CONFLICT (at, span, gpu, run) DO UPDATE SET " + ", ".join(
+    f"{name} = {name} + excluded.{name}" for name in USE_COLUMNS
+)
+_ROLL_UP: Final = f"""{ADD_USE}
+    SELECT at / {HOUR} * {HOUR} AS hour, {HOUR}, gpu, uid, run, {", ".join(f"sum({name})" for name in USE_COLUMNS)}
+    FROM use WHERE {_SOUND} AND span = {MINUTE} AND at < ? GROUP BY hour, gpu, run {ON_CONFLICT}"""
 
 
 class StoreError(GpuwatchError):
@@ -133,7 +151,15 @@ class DamagedError(StoreError):
 
 def own_store(folder: Path | None = None) -> Path:
     """Return the path of the user's own store; `folder` stands in for the user's state folder."""
-    return (folder or files.state_folder()) / f"gpuwatch-{files.host_name()}.sqlite"
+    return (folder or files.state_folder()) / f"gpuwatch-{files.host_name()}.{VERSION}.sqlite"
+
+
+def former_store(store: Path) -> str:
+    """Return a line about the store of an older gpuwatch beside one's own; empty where there is none."""
+    former = store.with_name(store.name.replace(f".{VERSION}.", "."))
+    if former == store or not former.exists():
+        return ""
+    return text.clean(f"{former} is of gpuwatch 0.1: it is left alone, and not read", 300)
 
 
 def lock_path(store: Path, duty: str = "") -> Path:
@@ -194,6 +220,8 @@ def _connect(path: Path, mode: str, seconds: float) -> Connection:
         version = _read_version(connection)
         if version > VERSION:
             raise StoreError(f"it is of a newer gpuwatch (version {version} of the store; this one knows {VERSION})")
+        if 0 < version < VERSION:
+            raise StoreError(f"it is of gpuwatch 0.1 (version {version} of the store), which this one leaves alone")
         for kind, name, statement in found:
             if statement is None:  # the index of a primary key
                 continue
@@ -409,12 +437,19 @@ class Store:
     def prune(self, now: float) -> None:
         """Delete rows older than `keep` at the wall-clock time `now`, and surplus events; raises StoreError.
 
-        A clock that is wrong for a short time deletes nothing: it is trusted only after `_TRUSTED` watched hours.
+        Rows by minute that are older than a week become rows by hour; in a file half full those older than a day, or an
+        hour. A clock that is wrong for a short time deletes nothing: it is trusted only after `_TRUSTED` watched hours.
         """
+        hours = f"SELECT DISTINCT at / {HOUR} * {HOUR} AS hour FROM use WHERE {_SOUND} ORDER BY hour DESC"
         with self._writing() as connection:
-            newest = f"SELECT DISTINCT hour FROM watched WHERE {SOUND_HOUR} ORDER BY hour DESC LIMIT 1 OFFSET ?"
-            row = connection.execute(newest, (_TRUSTED,)).fetchone()
-            _delete_old(connection, 0.0 if row is None else min(now, row[0]) - self.keep)
+            row = connection.execute(f"{hours} LIMIT 1 OFFSET {_TRUSTED}").fetchone()
+            trusted = 0.0 if row is None else min(now, row[0])
+            for kept in _STEPS:
+                with _transaction(connection):
+                    _roll_up(connection, trusted - kept)
+                if _used(connection) < _ROOM / 2 * self._pages(connection):
+                    break
+            _delete_old(connection, trusted - self.keep)
 
     def set_aside(self) -> str:
         """Rename a damaged file, with its journal, and return a line that says so; raises StoreError."""
@@ -485,14 +520,13 @@ class Store:
 
     def _shrink(self, connection: Connection) -> None:
         """Delete the oldest weeks until a tenth of the file is free."""
-        pages = self._pages(connection)
+        pages, asked = self._pages(connection), f"SELECT min(at), max(at) FROM use WHERE {_SOUND}"
         while _used(connection) > _ROOM * pages:
-            asked = f"SELECT min(hour), max(hour) FROM watched WHERE {SOUND_HOUR}"
             oldest, newest = connection.execute(asked).fetchone()
             if oldest is None:
                 break
             span = newest - oldest
-            _delete_old(connection, oldest + next((step for step in _STEPS if span >= step), 3600))
+            _delete_old(connection, oldest + next((step for step in _STEPS if span >= step), HOUR))
         connection.execute(f"PRAGMA max_page_count = {pages}")
 
 
@@ -505,11 +539,6 @@ def _create(connection: Connection, schema: Iterable[str]) -> None:
                 connection.execute(statement)
             write_about(connection, "identity", os.urandom(8).hex())
             connection.execute(f"PRAGMA user_version = {VERSION}")
-
-
-def create_minutes(connection: Connection) -> None:
-    """Create the table of minutes in a store that has none, inside an open transaction."""
-    connection.execute(_SCHEMA[-1].replace("TABLE", "TABLE IF NOT EXISTS"))
 
 
 @contextlib.contextmanager
@@ -543,10 +572,16 @@ def _delete_old(connection: Connection, before: float) -> None:
     connection.executescript("PRAGMA incremental_vacuum")
 
 
+def _roll_up(connection: Connection, before: float) -> None:
+    """Add the rows by minute of whole hours before a wall-clock time into rows by hour, inside an open transaction."""
+    hour = before // HOUR * HOUR
+    connection.execute(_ROLL_UP, (hour,))
+    connection.execute(f"DELETE FROM use WHERE {_SOUND} AND span = {MINUTE} AND at < ?", (hour,))
+
+
 def delete_before(connection: Connection, before: float) -> None:
     """Delete what ended before a wall-clock time, and all but the newest events, inside an open transaction."""
-    connection.execute("DELETE FROM hours WHERE hour + 3600 <= ?", (before,))
-    connection.execute("DELETE FROM watched WHERE hour + 3600 <= ?", (before,))
+    connection.execute("DELETE FROM use WHERE at + span <= ?", (before,))
     connection.execute("DELETE FROM events WHERE coalesce(ended, seen) < ?", (before,))
     connection.execute(
         "DELETE FROM events WHERE rowid IN "
@@ -554,8 +589,8 @@ def delete_before(connection: Connection, before: float) -> None:
         (_MOST_EVENTS,),
     )
     connection.execute("DELETE FROM gaps WHERE until < ? OR rowid <= (SELECT max(rowid) FROM gaps) - 1000", (before,))
-    connection.execute("DELETE FROM event_owners WHERE event NOT IN (SELECT id FROM events)")
-    connection.execute("DELETE FROM jobs WHERE last < ?", (before,))
+    connection.execute("DELETE FROM event_about WHERE event NOT IN (SELECT id FROM events)")
+    connection.execute("DELETE FROM runs WHERE last < ?", (before,))
 
 
 def write_about(connection: Connection, name: str, value: object) -> None:
@@ -659,7 +694,7 @@ _EVENT: Final = """INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONF
 _decoder: Final = msgspec.json.Decoder(Alert)
 
 
-def write_events(connection: Connection, alerts: Iterable[Alert], gaps: Iterable[Gap], now: float) -> None:
+def write_events(connection: Connection, alerts: Collection[Alert], gaps: Iterable[Gap], now: float) -> None:
     """Write the present state of events, in place of their stored state; `now` is the wall-clock time."""
     rows = [
         (
@@ -669,8 +704,20 @@ def write_events(connection: Connection, alerts: Iterable[Alert], gaps: Iterable
         for one in alerts
     ]
     connection.executemany(_EVENT, rows)
+    # Whoever was once named stays named, so that the events of a user or a run are all there.
+    about = [(one.id, kind, who) for one in alerts for kind, who in _about(one)]
+    connection.executemany("INSERT OR IGNORE INTO event_about VALUES (?, ?, ?)", about)
     connection.executemany("INSERT INTO gaps VALUES (?, ?, ?)", gaps)
     write_about(connection, "written", now)
+
+
+def _about(alert: Alert) -> Iterator[tuple[str, object]]:
+    """Yield the kind and the identity of all that an alert is about."""
+    yield from (("gpu", gpu) for gpu in alert.gpus)
+    yield from (("user", uid) for uid in alert.users)
+    for one in alert.causes:
+        uid = NOBODY if one.uid is None else one.uid
+        yield from (("user", uid), ("run", f"{uid}/{one.run}"))
 
 
 def check_pages(path: Path) -> None:
@@ -761,6 +808,12 @@ def _cleaned(alert: Alert) -> Alert:
         how=_clean(alert.how),
         owners=tuple(_clean(owner) for owner in alert.owners[:_MOST_NAMES]),
         pids=alert.pids[:_MOST_NAMES],
+        gpus=tuple(_clean(gpu) for gpu in alert.gpus[:_MOST_NAMES]),
+        users=alert.users[:_MOST_NAMES],
+        causes=tuple(
+            msgspec.structs.replace(one, user=_clean(one.user), run=_clean(one.run))
+            for one in alert.causes[:_MOST_NAMES]
+        ),
         raised_monotonic=0.0,
     )
 

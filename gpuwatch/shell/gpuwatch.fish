@@ -144,7 +144,7 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l ascii -d 'print only A
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l json -d 'print JSON'
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l recording -xka "(__fish_complete_path (commandline -ct))" -d 'read a recording instead; may be repeated'
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l since -x -d 'how far back: 8h, 7d (default 7d; of a recording: all of it)'
-complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l by -xka "user gpu job" -d 'user, gpu or job (default: user)'
+complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l by -xka "user gpu job" -d 'user, gpu or run (default: user)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l csv -d 'as CSV, a line a row'
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l html -xka "(__fish_complete_path (commandline -ct))" -d 'as a page with charts, written to FILE'
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l file -xka "(__fish_complete_path (commandline -ct))" -d 'another file than your own'

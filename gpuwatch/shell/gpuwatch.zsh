@@ -201,7 +201,7 @@ _shtab_gpuwatch_report_options=(
   "--json[print JSON]"
   "*--recording[read a recording instead\; may be repeated]:FILE:_files"
   "--since[how far back\: 8h, 7d (default 7d\; of a recording\: all of it)]:7d:"
-  "--by[user, gpu or job (default\: user)]:WHAT:(user gpu job)"
+  "--by[user, gpu or run (default\: user)]:WHAT:(user gpu job)"
   "--csv[as CSV, a line a row]"
   "--html[as a page with charts, written to FILE]:FILE:_files"
   "--file[another file than your own]:FILE:_files"

@@ -17,8 +17,8 @@ import msgspec
 import psutil
 
 from gpuwatch.history import HistoryView
-from gpuwatch.minute import MinuteMaker
 from gpuwatch.model import Snapshot
+from gpuwatch.recorder.use import UseCounter
 from gpuwatch.timeline import Key, Metric, Timeline
 from tests.bench.alerts import Crowd
 from tests.support.builders import EPOCH
@@ -80,18 +80,18 @@ def main() -> None:
     base = list(Crowd(options.gpus, options.processes).snapshots(100))
     seconds = round(3600 * options.hours)
     timeline, size = fill(base, seconds)
-    adding, making, maker, minute = Timing(), Timing(), MinuteMaker(), None
+    adding, making, counter = Timing(), Timing(), UseCounter()
     for number in range(seconds + 1, seconds + 601):
         seen = later(base, number)
         with adding:
             timeline.add(seen, float(number))
         view = HistoryView(timeline=timeline)
         with making:
-            minute = maker.add(seen, view) or minute
+            counter.add(seen, view)
     print(f"{options.gpus} GPUs, {options.processes} processes, {len(timeline.means(EPOCH + seconds, 60))} series")
     print(f"add a snapshot   {adding}")
     print(f"make minutes     {making}")
-    body = msgspec.json.encode(minute)
+    body = msgspec.json.encode(counter.pop().means[-1])
     print(f"a minute         {len(body)} bytes of JSON, {len(zlib.compress(body))} compressed")
     print(f"memory           {size / 2**20:.1f} MiB after {options.hours:g} h")
     gpu = base[0].gpus[0].key

@@ -44,7 +44,7 @@ def recorded(own_home: Path) -> None:
     """Put an alert and the use of somebody whose names are not ASCII into the user's store."""
     hour = int(time.time() // 3600) * 3600
     one = ended(alert(title="GPU 0 größer · 84 °C", owners=("größe",), raised=hour - 60.0, seen=hour - 60.0))
-    save(own_store(), batch(hour, user="größe", name="größe.py", launcher="→", events=[one]))
+    save(own_store(), batch(hour, user="größe", name="größe.py", launcher="→"), events=[one])
 
 
 @pytest.mark.parametrize("arguments", LISTS)

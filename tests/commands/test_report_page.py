@@ -33,8 +33,8 @@ from gpuwatch.commands.report_page import (
     resampled,
 )
 from gpuwatch.history import Use
-from gpuwatch.minute import Minute
 from gpuwatch.recorder.store import Events, Gap
+from gpuwatch.timeline import Minute
 from gpuwatch.ui import theme
 from gpuwatch.units import GIB
 from tests.support.recording import alert, ended
@@ -77,8 +77,8 @@ def test_page_has_charts_tables_and_what_is_not_known(plain: Reader) -> None:
 
 def test_a_short_use_is_not_said_to_be_none() -> None:
     page = page_of()
-    short = Use(60.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-    parts = tuple(replace(one, lines=(replace(one.lines[0], use=short, watched=60.0),)) for one in page.parts)
+    short = Use(60.0, gpu=60.0)
+    parts = tuple(replace(one, lines=[replace(one.lines[0], use=short, watched=60.0)]) for one in page.parts)
     assert render_page(replace(page, parts=parts)).count("<dd>&lt;0.1</dd>") == 2
 
 

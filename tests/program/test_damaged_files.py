@@ -16,7 +16,6 @@ from gpuwatch import cli, procfs
 from gpuwatch.alerts.alert import Acknowledgement, Attention, Mute
 from gpuwatch.recorder.live import FILE, IdleHolding, Overuse, Status, StatusGpu, boot, read_idle, read_status
 from gpuwatch.recorder.store import Store, StoreError, marks_of, own_store, write_events, write_marks
-from gpuwatch.recorder.usage import joined
 from gpuwatch.sampler.reservations import Place, peek
 from tests.support.launching import starting
 from tests.support.recording import alert, ended, marks, recording, story, wait_for
@@ -94,11 +93,8 @@ def kept() -> bytes:
     """Return the content of a store, with some of everything in it."""
     path, now = own_store(), int(time.time()) // 3600 * 3600
     seen = [ended(alert(str(n), rule="uses more than declared", gpu="GPU-0", raised=float(now))) for n in range(20)]
-    several = (
-        batch(now - 3600 * (n % 9), n % 4, f"u{n}", str(n), uid=n % 7, name=f"run{n}.py", events=seen[n : n + 1])
-        for n in range(40)
-    )
-    save(path, joined(several))
+    several = (batch(now - 3600 * (n % 9), n % 4, f"u{n}", str(n), uid=n % 7, name=f"run{n}.py") for n in range(40))
+    save(path, *several, events=seen)
     alerts = [alert(str(n), raised=now - 60, owners=("ada",), peak=3.5, index=n) for n in range(9)]
     attention = Attention(
         acks=tuple(Acknowledgement(key=f"memory GPU-{n}", at=now) for n in range(5)),

@@ -14,7 +14,7 @@ from gpuwatch.cli import COMMANDS
 from gpuwatch.commands.docs import FOLDER, PAGES, summary
 from gpuwatch.commands.report_formats import report_lines
 from gpuwatch.history import Use
-from gpuwatch.recorder.usage import EventCounts, UsageLine, UsageReport
+from gpuwatch.recorder.use import EventCounts, UseLine, UseReport
 from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.layout import fit_layout
 from tests import CHECKOUT
@@ -151,18 +151,18 @@ def test_so_many_processes_show(size: tuple[int, int], words: str) -> None:
 
 def test_the_report_shown_is_what_is_printed_of_its_figures() -> None:
     def line(
-        name: str, gpus: tuple[int, ...], hours: float, busy: float, gib: float, idle: float, *n: int
-    ) -> UsageLine:
-        use = Use(3600 * hours, 3600 * busy, 0.0, 3600 * GIB * gib, 3600 * GIB * idle)
-        return UsageLine(name, use, gpus=gpus, events=EventCounts(*n))
+        name: str, gpus: tuple[int, ...], part: float, hours: float, busy: float, gib: float, idle: float, *n: int
+    ) -> UseLine:
+        use = Use(3600 * hours, 3600 * busy, 0.0, 3600 * GIB * gib, 3600 * GIB * idle, gpu=3600 * part)
+        return UseLine(name, use, gpus=gpus, events=EventCounts(*n))
 
-    lines = (
-        line("ada", (0, 2, 5, 6), 11.4, 11.4, 415.0, 0.0, 1, 3, 3),
-        line("eve", (3,), 3.0, 0.0, 120.0, 120.0, 0, 1, 1),
-        line("you", (4,), 3.0, 3.0, 59.9, 35.9, 0, 1, 0),
-    )
+    lines = [
+        line("ada", (0, 2, 5, 6), 7.1, 11.4, 11.4, 415.0, 0.0, 1, 3, 3),
+        line("eve", (3,), 2.0, 3.0, 0.0, 120.0, 120.0, 0, 1, 1),
+        line("you", (4,), 1.4, 3.0, 3.0, 59.9, 35.9, 0, 1, 0),
+    ]
     total = lines[0].use.plus(lines[1].use).plus(lines[2].use)
-    kept = UsageReport("user", EPOCH, "lab", lines, total=total, gpus=tuple(range(8)), events=EventCounts(1, 5, 4))
+    kept = UseReport("user", EPOCH, "lab", lines, total=total, gpus=tuple(range(8)), events=EventCounts(1, 5, 4))
     assert "\n".join(report_lines(kept, EPOCH)[1:]) + "\n" in blocks("service", "text")[1]
 
 

@@ -192,7 +192,7 @@ def test_huge_values_take_little_memory(sent: Path, way: str) -> None:
         "UPDATE events SET alert = hex(zeroblob(100000000))",
         "WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 6000) "
         "INSERT INTO events (id, alert) SELECT i, hex(zeroblob(32000)) FROM n",
-        "INSERT INTO minutes VALUES (60, zeroblob(300000000))",
+        "INSERT INTO graph_values VALUES (60, zeroblob(300000000))",
     )
     done = run(way, sent)
     assert done.returncode in (0, 2)
@@ -208,7 +208,9 @@ def test_two_rows_130_years_apart_take_no_longer_than_two_rows(sent: Path) -> No
         for number, uuid in enumerate(gpus, 100):
             connection.execute("INSERT INTO gpus VALUES (?, ?, ?, 'x', 1)", (number, uuid, number))
             for hour in (0, 4102437600):
-                connection.execute("INSERT INTO watched VALUES (?, ?, 60.0)", (hour, number))
+                connection.execute(
+                    "INSERT INTO use VALUES (?, 3600, ?, NULL, 0, 0, 0, 0, 0, 0, 0, 60.0)", (hour, number)
+                )
     for way in ("report --recording DAY --html PAGE", "report --recording DAY", "events --recording DAY"):
         assert run(way, sent).returncode == 0
 

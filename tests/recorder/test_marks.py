@@ -219,7 +219,7 @@ def test_a_store_of_a_newer_gpuwatch_is_neither_read_nor_changed(record: Record,
         write_marks(connection, muted, NOW)
 
     Store(path).write(write)
-    change(path, "PRAGMA user_version = 2")
+    change(path, "PRAGMA user_version = 3")
     before = path.read_bytes()
     one = record()
     wait_for(lambda: one.trouble)

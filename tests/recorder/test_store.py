@@ -20,9 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch import files
-from gpuwatch.alerts.alert import Alert, Severity
+from gpuwatch.alerts.alert import Alert, AlertCause, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
-from gpuwatch.history import Use
 from gpuwatch.recorder.store import (
     EVENTS_BYTES,
     VERSION,
@@ -32,17 +31,18 @@ from gpuwatch.recorder.store import (
     State,
     Store,
     StoreError,
+    former_store,
     lock_path,
     own_store,
     read_events,
     reading,
 )
-from gpuwatch.recorder.usage import Batch, By, JobId, joined, read_usage, write_usage
+from gpuwatch.recorder.use import By, RunId, read_report
 from tests import CHECKOUT
 from tests.support.builders import EPOCH
 from tests.support.gpuholder import ROOT, SOMEBODY_ELSE, unavailable
 from tests.support.recording import alert, ask, change, ended, write
-from tests.support.storing import HOUR, ONE, batch, hours, save
+from tests.support.storing import HOUR, batch, hours, save
 from tests.support.waiting import PATIENCE
 
 WEEK = 7 * 86400
@@ -50,7 +50,7 @@ MIB = 1 << 20
 SMALL = MIB - EVENTS_BYTES
 """What is allowed for usage where the whole file is to take a MiB."""
 NOW = EPOCH + 100.0
-BYS: tuple[By, ...] = ("user", "gpu", "job")
+BYS: tuple[By, ...] = ("user", "gpu", "run")
 
 
 @pytest.fixture
@@ -59,16 +59,9 @@ def path(tmp_path: Path) -> Path:
     return own_store(tmp_path / "state" / "gpuwatch")
 
 
-def sums(path: Path, scope: str) -> list[tuple[int, Use]]:
-    """Return what a scope comes to, by who."""
-    rows = ask(path, f"SELECT * FROM hours WHERE scope = '{scope}'")
-    return [(who, Use(*amounts)) for _, _, who, _, *amounts in rows]
-
-
 def held(path: Path) -> set[tuple[float, ...]]:
-    """Return what each scope comes to: the same for all where each batch is whole."""
-    every = ask(path, "SELECT sum(held_s) FROM hours GROUP BY scope")
-    return {*every, *ask(path, "SELECT sum(seconds) FROM watched")}
+    """Return the seconds in which the GPUs were held, by their own rows and by those of the runs."""
+    return set(ask(path, "SELECT sum(held_s) FROM use WHERE run = 0 UNION SELECT sum(gpu_s) FROM use"))
 
 
 def is_sound(path: Path) -> bool:
@@ -80,10 +73,11 @@ def is_sound(path: Path) -> bool:
 
 
 def test_it_is_private_and_adds_up(path: Path) -> None:
-    save(path, batch(), batch(), batch())
-    three = Use(3.0, 1.5, 0.75, 30.0, 15.0, 0.0)
-    assert [sums(path, scope) for scope in ("gpu", "user", "job")] == [[(1, three)], [(1000, three)], [(1, three)]]
-    assert ask(path, "SELECT seconds FROM watched") == [(3.0,)]
+    for _ in range(3):
+        save(path, batch())
+    assert ask(path, "SELECT held_s, busy_s, unknown_s, byte_s, idle_byte_s, unsized_s, gpu_s FROM use WHERE run") == [
+        (3.0, 1.5, 0.75, 30.0, 15.0, 0.0, 3.0)
+    ]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert ask(path, "PRAGMA journal_mode") == [("delete",)]
@@ -91,55 +85,37 @@ def test_it_is_private_and_adds_up(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_each_hour_gpu_and_run_has_a_row_of_its_own(path: Path) -> None:
-    parts = [batch(), batch(HOUR + 3600), batch(gpu=1), batch(job="2:2"), batch(user="ben", uid=1001)]
-    save(path, joined(parts))
-    assert [len(sums(path, scope)) for scope in ("job", "user", "gpu")] == [5, 4, 3]
-    assert joined([batch(use=ONE), batch(use=hours(1))]).by_user == {(HOUR, "GPU-0", 1000): ONE.plus(hours(1))}
-    assert (bool(Batch()), bool(joined(parts))) == (False, True)
-
-
-def test_names_times_and_boots_of_runs(path: Path) -> None:
+def test_names_and_times_of_runs(path: Path) -> None:
     save(path, *(batch(user=name) for name in ("1000", "ada", "1000")))
     assert ask(path, "SELECT * FROM users") == [(1000, "ada")], "a number does not replace a name"
     save(path, batch(HOUR + 3600, name="main.py", launcher="torchrun"))
-    save(path, batch(), boot="another")
-    assert ask(path, "SELECT boot, name, launcher, first, last FROM jobs ORDER BY id") == [
-        ("b007", "main.py", "torchrun", float(HOUR), HOUR + 3660.0),
-        ("another", "train.py", "", float(HOUR), HOUR + 60.0),
+    assert ask(path, "SELECT uid, name, launcher, first, last FROM runs") == [
+        (1000, "main.py", "torchrun", float(HOUR), HOUR + 3660.0)
     ]
 
 
 def test_what_was_charged_before_a_run_was_known_moves_to_it(path: Path) -> None:
-    save(path, joined([batch(job="8:8", events=[alert()]), batch(job="9:9"), batch(job="run")]))
-    news = batch(job="run")
-    news.moved = {JobId(1000, name): JobId(1000, "run") for name in ("8:8", "9:9", "never seen")}
+    cause = AlertCause(uid=1000, user="ada", pid=8, start=8, run="8:8")
+    save(path, batch(run="8:8"), batch(run="9:9"), batch(run="run"), events=[alert(causes=(cause,))])
+    news = batch(run="run")
+    news.moved = {RunId(1000, name): RunId(1000, "run") for name in ("8:8", "9:9", "never seen")}
     save(path, news)
-    assert [use for _, use in sums(path, "job")] == [Use(4.0, 2.0, 1.0, 40.0, 20.0, 0.0)]
-    ((run, key),) = ask(path, "SELECT id, key FROM jobs")
-    assert key == "run"
-    assert ask(path, "SELECT who FROM event_owners WHERE scope = 'job'") == [(run,)]
+    assert ask(path, "SELECT key, held_s, gpu_s FROM use JOIN runs ON run = id") == [("run", 4.0, 4.0)]
+    assert ask(path, "SELECT key FROM runs") == [("run",)]
+    assert ask(path, "SELECT who FROM event_about WHERE kind = 'run'") == [("1000/run",)]
 
 
-def test_an_event_is_counted_once_and_by_those_it_is_about_whoever_recorded_it(path: Path) -> None:
-    """The gpuwatch that writes the usage may know the event by another id than the one that wrote it."""
-    earlier = ended(alert("earlier", gpu="GPU-0", rule=OVERSHOOT, raised=EPOCH - 500))
-    recorded = alert("recorded", gpu="GPU-0", rule=OVERSHOOT, most=Severity.CRITICAL)
-    write(path, earlier, recorded, alert("other", gpu="GPU-9"))
-    seen = batch(events=[msgspec.structs.replace(recorded, id="own")])
-    for _ in range(2):
-        Store(path).write(lambda connection: write_usage(connection, seen, "b007"))
-    assert set(ask(path, "SELECT event, scope, who FROM event_owners")) == {
-        ("id-recorded", "user", 1000),
-        ("id-recorded", "job", 1),
-    }
+def test_an_event_is_counted_by_all_that_it_is_about(path: Path) -> None:
+    causes = (AlertCause(uid=1000, user="ada", pid=1, start=1, run="1:1"), AlertCause(pid=9))
+    about = {"gpus": ("GPU-0",), "users": (1000,), "causes": causes}
+    over = ended(alert("over", rule=OVERSHOOT, raised=EPOCH - 500, **about))
+    save(path, batch(), events=[over, alert("other", gpus=("GPU-9",))])
+    save(path, events=[alert("other", gpus=("GPU-0",), most=Severity.CRITICAL)])
     for by in BYS:
-        report = read_usage(path, by, EPOCH - 600)
+        report = read_report([path], by, EPOCH - 600)
         (line,) = report.lines
-        one, both = (1, 1, 1), (2, 2, 2)
-        counts = line.events
-        assert (counts.overshoots, counts.all, counts.warnings) == (both if by == "gpu" else one)
-        assert report.events.all == 3
+        assert line.events == ((1, 2, 2) if by == "gpu" else (1, 1, 1))
+        assert report.events == (1, 2, 2)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -234,43 +210,55 @@ def test_whatever_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, a
 
 
 def test_what_is_older_than_it_is_kept_is_deleted(path: Path) -> None:
-    save(path, batch(HOUR, events=[alert("old", seen=float(HOUR))]))
+    save(path, batch(HOUR), events=[alert("old", gpus=("GPU-0",), seen=float(HOUR))])
     later = [HOUR + 7200 + 3600 * number for number in range(25)]
-    for hour in later:
-        save(path, batch(hour, job="2:2", events=[alert("new", seen=float(hour))]))
+    save(path, *(batch(hour, run="2:2") for hour in later), events=[alert("new", gpus=("GPU-0",), seen=later[-1])])
     Store(path, keep=3600.0).prune(later[-1])
-    assert ask(path, "SELECT DISTINCT hour FROM hours") == [(hour,) for hour in later]
-    assert ask(path, "SELECT hour FROM watched") == [(hour,) for hour in later]
-    assert ask(path, "SELECT key FROM jobs") == [("2:2",)]
+    assert ask(path, "SELECT DISTINCT at FROM use") == [(hour,) for hour in later]
+    assert ask(path, "SELECT key FROM runs") == [("2:2",)]
     assert ask(path, "SELECT id FROM events") == [("id-new",)]
-    assert ask(path, "SELECT DISTINCT event FROM event_owners") == [("id-new",)]
+    assert ask(path, "SELECT event FROM event_about") == [("id-new",)]
+
+
+def test_after_a_week_the_minutes_of_an_hour_are_one_row(path: Path) -> None:
+    save(path, *(batch(HOUR + 3600 * hour, use=hours(0.5)) for hour in (0, 1, 200)))
+    save(path, *(batch(HOUR + 3600 * hour) for hour in range(201, 230)))
+    before = [read_report([path], by, float(HOUR)) for by in BYS]
+    Store(path).prune(EPOCH + 1e9)
+    assert ask(path, f"SELECT at - {HOUR}, span, count(*) FROM use WHERE at <= {HOUR + 200 * 3600} GROUP BY 1, 2") == [
+        (0, 3600, 2),
+        (3600, 3600, 2),
+        *((200 * 3600, 60, 2) for _ in range(1)),
+    ]
+    after = [read_report([path], by, float(HOUR)) for by in BYS]
+    for old, new in zip(before, after, strict=True):
+        assert (*new.total, new.watched) == pytest.approx((*old.total, old.watched))
 
 
 def test_a_clock_that_is_far_ahead_for_some_hours_makes_nothing_old(path: Path) -> None:
     one, ahead = Store(path, keep=30 * 86400.0), HOUR + 40 * 365 * 86400
     save(path, batch(HOUR), *(batch(ahead + 3600 * hour) for hour in range(24)))
     one.prune(ahead + 24 * 3600.0)
-    assert (HOUR,) in ask(path, "SELECT hour FROM watched")
+    assert (HOUR,) in ask(path, "SELECT at FROM use")
     save(path, batch(ahead + 24 * 3600))
     one.prune(ahead + 24 * 3600.0)
-    assert (HOUR,) not in ask(path, "SELECT hour FROM watched"), "it was the clock before that was wrong"
+    assert (HOUR,) not in ask(path, "SELECT at FROM use"), "it was the clock before that was wrong"
 
 
 def test_a_full_store_loses_its_oldest_weeks_and_never_grows_beyond_its_bound(path: Path) -> None:
     for week in range(6):
-        parts = [batch(HOUR + week * WEEK + run % 100 * 3600, job=f"{week}:{run}") for run in range(2000)]
-        save(path, joined(parts))
+        save(path, *(batch(HOUR + week * WEEK + run % 100 * 3600, run=f"{week}:{run}") for run in range(3000)))
     assert path.stat().st_size > 1.2 * MIB
     for day in range(12):
         start = HOUR + 6 * WEEK + day * 86400
-        save(path, joined(batch(start + run % 20 * 3600, job=f"{start}:{run}") for run in range(200)), largest=SMALL)
+        save(path, *(batch(start + run % 20 * 3600, run=f"{start}:{run}") for run in range(200)), largest=SMALL)
         assert path.stat().st_size <= MIB
-    ((first, last),) = ask(path, "SELECT min(hour), max(hour) FROM watched")
+    ((first, last),) = ask(path, "SELECT min(at), max(at) FROM use")
     assert first > HOUR + WEEK
     assert last > HOUR + 6 * WEEK
     assert is_sound(path)
     with pytest.raises(StoreError, match="no space left on device"):
-        save(path, joined(batch(job=str(run), name="x" * 100) for run in range(8000)), largest=SMALL)
+        save(path, *(batch(run=str(run), name="x" * 100) for run in range(8000)), largest=SMALL)
     assert is_sound(path)
 
 
@@ -324,7 +312,7 @@ from pathlib import Path
 from gpuwatch.recorder.store import Store
 def change(connection):
     connection.execute("PRAGMA cache_size = 1")  # what does not fit is in the file before the end
-    connection.execute("DELETE FROM hours")
+    connection.execute("DELETE FROM use")
     connection.execute("WITH n(i) AS (SELECT 2000 UNION ALL SELECT i + 1 FROM n WHERE i < 9999) "
                        "INSERT INTO users SELECT i, hex(randomblob(100)) FROM n")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -356,7 +344,8 @@ def test_what_is_read_in_the_same_process_costs_no_write(path: Path) -> None:
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        save(path, *[batch()] * 30)
+        for _ in range(30):
+            save(path, batch())
     finally:
         done.set()
         reader.join()
@@ -382,7 +371,7 @@ def test_a_store_that_stays_locked_is_reported(path: Path) -> None:
 def refused(path: Path, words: str, kind: type[StoreError] = StoreError) -> None:
     """See that a file is neither read nor written."""
     before = path.read_bytes() if path.is_file() else None
-    for use in (lambda: save(path, batch()), lambda: read_usage(path, "user", 0.0), lambda: read_events(path)):
+    for use in (lambda: save(path, batch()), lambda: read_report([path], "user", 0.0), lambda: read_events(path)):
         with pytest.raises(kind, match=words) as caught:
             use()
         assert str(path) in str(caught.value)
@@ -401,11 +390,12 @@ def test_what_is_no_database_is_damaged(path: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("statements", "words"),
     [
-        ([f"PRAGMA user_version = {VERSION + 1}"], "newer gpuwatch .version 2 of the store; this one knows 1"),
+        ([f"PRAGMA user_version = {VERSION + 1}"], "newer gpuwatch .version 3 of the store; this one knows 2"),
+        (["PRAGMA user_version = 1"], "it is of gpuwatch 0.1 .version 1 of the store., which this one leaves alone"),
         (["CREATE VIEW mine AS SELECT 1"], "holds what no gpuwatch made"),
-        (["CREATE TRIGGER m AFTER INSERT ON hours BEGIN DELETE FROM hours; END"], "holds what no gpuwatch made"),
+        (["CREATE TRIGGER m AFTER INSERT ON use BEGIN DELETE FROM use; END"], "holds what no gpuwatch made"),
         (["CREATE TABLE mine (one)"], "holds what no gpuwatch made"),
-        (["DROP TABLE hours", "CREATE VIEW hours AS SELECT 1"], "holds what no gpuwatch made"),
+        (["DROP TABLE use", "CREATE VIEW use AS SELECT 1"], "holds what no gpuwatch made"),
         (["PRAGMA application_id = 4711"], "a database of something else"),
         (["PRAGMA application_id = 0"], "a database of something else"),
     ],
@@ -427,17 +417,17 @@ def scribbled(content: bytes) -> bytes:
     "harm",
     [
         scribbled,
-        lambda content: content.replace(b"TABLE ho", b"TA\xffLE ho"),
+        lambda content: content.replace(b"TABLE us", b"TA\xffLE us"),
         lambda content: content.replace(b"idle_byte_s REAL NOT NULL", b"idle_mite_s REAL NOT NULL"),
     ],
     ids=["pages", "schema", "column"],
 )
 def test_a_damaged_store_is_set_aside_whole(path: Path, harm: Callable[[bytes], bytes]) -> None:
-    save(path, joined(batch(job=str(number)) for number in range(200)))
+    save(path, *(batch(run=str(number)) for number in range(200)))
     content = harm(path.read_bytes())
     path.write_bytes(content)
     with pytest.raises(DamagedError, match=f"^{path}: it is damaged"):
-        read_usage(path, "user", 0.0)
+        read_report([path], "user", 0.0)
     with pytest.raises(DamagedError):
         save(path, batch())
     assert Store(path).set_aside() == f"{path.name} was damaged and is kept as {path.name}.damaged; a new one is begun"
@@ -475,7 +465,7 @@ def test_somebody_elses_file_is_refused_unless_it_was_named(path: Path) -> None:
     save(path, batch())
     os.chown(path, SOMEBODY_ELSE, -1)
     refused(path, f"the file belongs to uid {SOMEBODY_ELSE}")
-    assert len(read_usage(path, "user", 0.0, named=True).lines) == 1
+    assert len(read_report([path], "user", 0.0, named=True).lines) == 1
 
 
 def test_a_named_file_may_be_a_link_but_not_empty(tmp_path: Path) -> None:
@@ -505,27 +495,25 @@ def test_a_store_that_is_taken_away_is_begun_anew_and_has_another_identity(path:
 def test_a_cell_may_hold_anything(path: Path, cell: str) -> None:
     save(path, batch())
     statements = [
-        f"UPDATE {one} = {cell}" for one in ("gpus SET number", "gpus SET name", "jobs SET name", "jobs SET first")
+        f"UPDATE {one} = {cell}" for one in ("gpus SET number", "gpus SET name", "runs SET name", "runs SET first")
     ]
     if cell != "NULL":
-        statements += [f"UPDATE hours SET byte_s = {cell}", f"UPDATE watched SET seconds = {cell}"]
+        statements += [f"UPDATE use SET byte_s = {cell}, gpu_s = {cell}"]
     change(path, *statements)
     for by in BYS:
-        (line,) = read_usage(path, by, float(HOUR)).lines
+        (line,) = read_report([path], by, float(HOUR)).lines
         assert 0 <= line.use.memory < 1e30
 
 
 @pytest.mark.parametrize("cell", ["'many'", "x'00ff'", "-1", "9e999", "9223372036854775807", "-9223372036854775808"])
 def test_an_hour_may_be_anything_to_who_writes(path: Path, cell: str) -> None:
-    save(path, joined(batch(HOUR + 3600 * n, job=str(n)) for n in range(30)))
-    change(
-        path, f"UPDATE watched SET hour = {cell} WHERE hour = {HOUR}", "UPDATE jobs SET first = NULL WHERE key = '3'"
-    )
+    save(path, *(batch(HOUR + 3600 * n, run=str(n)) for n in range(30)))
+    change(path, f"UPDATE use SET at = {cell} WHERE at = {HOUR}", "UPDATE runs SET first = NULL WHERE key = '3'")
     Store(path).prune(HOUR + 1e9)
     for number in range(40):
         name = str(number) * 200
-        moved = batch(HOUR, job=name)
-        moved.moved[JobId(1000, "3")] = JobId(1000, name)
+        moved = batch(HOUR, run=name)
+        moved.moved[RunId(1000, "3")] = RunId(1000, name)
         save(path, moved, largest=120_000 - EVENTS_BYTES)
     assert is_sound(path)
 
@@ -534,11 +522,11 @@ def test_foreign_text_is_cleaned_on_the_way_out(path: Path) -> None:
     bad = "a\x1b[31m\nb\u202e"
     save(path, batch(user=bad, name=bad, launcher=bad))
     for by in BYS[::2]:
-        (line,) = read_usage(path, by, float(HOUR)).lines
+        (line,) = read_report([path], by, float(HOUR)).lines
         for words in (line.name, line.user, line.launcher):
             assert not {"\x1b", "\n", "\u202e"} & set(words)
     path.write_bytes(path.read_bytes().replace(b"b\xe2\x80\xae", b"b\xe9\xe9\xe9"))
-    assert read_usage(path, "user", float(HOUR)).lines[0].name.endswith("\N{REPLACEMENT CHARACTER}")
+    assert read_report([path], "user", float(HOUR)).lines[0].name.endswith("\N{REPLACEMENT CHARACTER}")
 
 
 def test_a_query_that_takes_for_ever_is_given_up_and_reading_changes_nothing(path: Path) -> None:
@@ -548,7 +536,7 @@ def test_a_query_that_takes_for_ever_is_given_up_and_reading_changes_nothing(pat
     with pytest.raises(StoreError, match="took longer than"), reading(path, seconds=0.05) as connection:
         connection.execute(endless).fetchall()
     with pytest.raises(StoreError, match="readonly"), reading(path) as connection:
-        connection.execute("DELETE FROM hours")
+        connection.execute("DELETE FROM use")
     assert path.read_bytes() == before
 
 
@@ -602,7 +590,7 @@ END
 @pytest.mark.skipif(not ROOT, reason="mounting a small disk needs root")
 @pytest.mark.parametrize(
     ("what", "words"),
-    [("full", "no space left on device"), ("read-only", "/state/gpuwatch-{host}.sqlite: read-only file system")],
+    [("full", "no space left on device"), ("read-only", "/state/gpuwatch-{host}.2.sqlite: read-only file system")],
 )
 def test_a_disk_that_is_really_full_or_cannot_be_written_to(tmp_path: Path, what: str, words: str) -> None:
     try:
@@ -628,6 +616,13 @@ def test_a_disk_that_is_really_full_or_cannot_be_written_to(tmp_path: Path, what
         "['id-a warning']",
         "[('ok',)] [(1,)]",
     ]
+
+
+def test_a_store_of_version_1_is_left_alone_and_named(path: Path) -> None:
+    assert former_store(path) == ""
+    former = path.with_name(path.name.replace(".2.", "."))
+    save(former, batch())
+    assert former_store(path) == f"{former} is of gpuwatch 0.1: it is left alone, and not read"
 
 
 def test_names_are_of_the_host() -> None:

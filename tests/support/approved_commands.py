@@ -120,7 +120,7 @@ _LOCAL = "(device files|hidepid|ptrace scope|container|clock)"
 MASKS = {
     re.escape(str(Path.cwd())): "‹folder›",
     re.escape(__version__): "‹version›",
-    rf'((?:gpuwatch-|"host":"))({re.escape(os.uname().nodename)})(?=\.sqlite|")': r"\1‹host›",
+    rf'((?:gpuwatch-|"host":"))({re.escape(os.uname().nodename)})(?=(?:\.2)?\.sqlite|")': r"\1‹host›",
     rf"(?m)^\w+ +{_LOCAL} .*(\n {{10}}.*)*": r"‹mark› \1 ‹of this machine›",
     r'^{"pid":\d+': '{"pid":"‹pid›"',
     r'"boot":"[-\da-f]+"': '"boot":"‹boot›"',

@@ -10,13 +10,9 @@ from gpuwatch import cli
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.commands import report
-from gpuwatch.commands.stray_inputs import idle_times
 from gpuwatch.history import History
-from gpuwatch.minute import Minute, MinuteMaker
-from gpuwatch.monitor import Frame
-from gpuwatch.recorder.minutes import write_minutes
 from gpuwatch.recorder.store import Gap, Store, write_events
-from gpuwatch.recorder.usage import Tally, write_usage
+from gpuwatch.recorder.use import UseCounter, write_use
 from gpuwatch.sources.demo import DemoSource
 
 WALL = 1_795_269_780.0
@@ -35,8 +31,7 @@ def save_demo(
     start = until - seconds
     source = DemoSource(clock=lambda: 0.0, wall=lambda: start)
     slower = seconds / 600.0
-    history, engine, maker, tally = History(), Engine(), MinuteMaker(), Tally()
-    minutes: list[Minute] = []
+    history, engine, counter = History(), Engine(), UseCounter()
     events: dict[str, Alert] = {}
     for number in range(int(seconds / step) + 1):
         second = number * step
@@ -47,20 +42,12 @@ def save_demo(
         snapshot = replace(seen, taken=start + second, monotonic=second, interval=step, gpus=gpus)
         view = history.add(snapshot, second)
         changes = engine.update(snapshot, view, second, snapshot.taken)
-        frame = Frame(
-            snapshot, second, view, changes.active, raised=changes.raised, cleared=changes.cleared,
-            kept=idle_times(snapshot),
-        )  # fmt: skip
-        tally.add(frame)
+        counter.add(snapshot, view)
         events |= {one.id: one for one in (*changes.active, *changes.cleared)}
-        made = maker.add(snapshot, view)
-        minutes += [made] if made is not None else []
-    batch = tally.pop()
     gaps = [Gap(start + gap[0] * seconds, start + gap[1] * seconds)] if gap[0] < gap[1] else []
     store = Store(path)
     store.write(lambda connection: write_events(connection, events.values(), gaps, until))
-    store.write(lambda connection: write_usage(connection, batch, boot="b007"))
-    store.write(lambda connection: write_minutes(connection, minutes))
+    store.write(lambda connection: write_use(connection, counter.pop()))
 
 
 def write_page(store: Path, target: Path, until: float, since: str) -> None:

@@ -9,9 +9,9 @@ from msgspec.structs import replace as with_fields
 
 from gpuwatch.commands.report_page import Page, Series, render_page
 from gpuwatch.history import Use
-from gpuwatch.minute import Minute
 from gpuwatch.recorder.store import Events
-from gpuwatch.recorder.usage import EventCounts, UsageLine, UsageReport
+from gpuwatch.recorder.use import EventCounts, UseLine, UseReport
+from gpuwatch.timeline import Minute
 from gpuwatch.units import GIB
 from tests.support.recording import alert, ended
 from tests.support.storing import HOUR
@@ -39,10 +39,10 @@ def value_minute(at: float, **values: float) -> Minute:
 
 def page_of(name: str = "ada", title: str = "", means: list[Minute] | None = None, **changes: Any) -> Page:
     """Return the contents of a page, in which all names are the same."""
-    use = Use(3600.0, 1800.0, 0.0, 10.0 * GIB * 3600, 5.0 * GIB * 3600, 0.0)
-    user = UsageLine(name, use, (0,), uid=1000)
-    gpu = UsageLine(name, use, (0,), uuid="GPU-0", watched=3600.0)
-    run = UsageLine(name, use, (0,), user=name, launcher=name, key="1:1")
+    use = Use(3600.0, 1800.0, 0.0, 10.0 * GIB * 3600, 5.0 * GIB * 3600, 0.0, 3600.0)
+    user = UseLine(name, use, (0,), uid=1000)
+    gpu = UseLine(name, use, (0,), uuid="GPU-0", watched=3600.0)
+    run = UseLine(name, use, (0,), user=name, launcher=name, key="1:1")
     common: dict[str, Any] = {
         "host": name,
         "watched": 3600.0,
@@ -51,8 +51,8 @@ def page_of(name: str = "ada", title: str = "", means: list[Minute] | None = Non
         "events": EventCounts(1, 1, 1),
     }
     parts = tuple(
-        UsageReport(by, SINCE, lines=(line,), **common)  # type: ignore[arg-type]
-        for by, line in (("user", user), ("gpu", gpu), ("job", run))
+        UseReport(by, SINCE, lines=[line], **common)  # type: ignore[arg-type]
+        for by, line in (("user", user), ("gpu", gpu), ("run", run))
     )
     event = ended(alert(title=title or name, gpu="GPU-0", owners=(name,), evidence=name), how=name)
     found = [value_minute(SINCE + 60 * at, used=20.0 * GIB, utilization=50.0, u1000=10.0 * GIB) for at in range(60)]

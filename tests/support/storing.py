@@ -1,11 +1,12 @@
-"""Batches of usage for a store, and frames that come to some. As a program: one that writes again and again."""
+"""Use for a store, and frames that come to some. As a program: one that writes again and again."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
+from sqlite3 import Connection
 from typing import Any
 
 from gpuwatch.alerts.alert import Alert
@@ -13,56 +14,58 @@ from gpuwatch.history import History, Use
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.store import Store, write_events
-from gpuwatch.recorder.usage import Batch, GpuFacts, JobFacts, JobId, Owned, write_usage
+from gpuwatch.recorder.use import GpuFacts, RunFacts, RunId, Sums, write_use
 from tests.support.builders import EPOCH, GIB, TOTAL, at
 
 HOUR = int(EPOCH // 3600) * 3600
-BOOT = "b007"
-ONE = Use(1.0, 0.5, 0.25, 10.0, 5.0, 0.0)
+ONE = Use(1.0, 0.5, 0.25, 10.0, 5.0, 0.0, 1.0)
 
 
 def batch(
     hour: int = HOUR,
     gpu: int = 0,
     user: str = "ada",
-    job: str = "1:1",
+    run: str = "1:1",
     use: Use = ONE,
     *,
     uid: int = 1000,
     name: str = "train.py",
     launcher: str = "",
     watched: float | None = None,
-    events: Iterable[Alert] = (),
-) -> Batch:
-    """Return a batch of one run on one GPU in one hour."""
-    uuid, run = f"GPU-{gpu}", JobId(uid, job)
-    return Batch(
+) -> Sums:
+    """Return the use by one run of one GPU in one hour; what is more than a minute is spread over its minutes."""
+    uuid, id = f"GPU-{gpu}", RunId(uid, run)
+    count = 60 if use.held > 60 else 1
+    part = Use(*(value / count for value in use))
+    free = 0.0 if watched is None else watched / count - part.held
+    whole = Use(part.held, part.busy, part.unknown, gpu=free)
+    rows = {(hour + 60 * each, uuid): each for each in range(count)}
+    return Sums(
         host="box3",
-        watched={(hour, uuid): use.held if watched is None else watched},
-        by_gpu={(hour, uuid): use},
-        by_user={(hour, uuid, uid): use},
-        by_job={(hour, uuid, run): use},
+        use={(*at, id): part for at in rows} | {(*at, None): whole for at in rows},
         gpus={uuid: GpuFacts(gpu, "NVIDIA H100", TOTAL)},
         users={uid: user},
-        jobs={run: JobFacts(name, launcher, float(hour), hour + 60.0)},
-        events={one.id: Owned(one, frozenset((uid,)), frozenset((run,))) for one in events},
+        runs={id: RunFacts(name, launcher, float(hour), hour + 60.0)},
     )
 
 
 def hours(count: float, busy: float = 0.5, gib: float = 10.0, idle: float = 0.25, unknown: float = 0.0) -> Use:
-    """Return so many GPU-hours, with the parts of them that were busy, unknown, and held idle."""
+    """Return so many hours of a GPU of one's own, with the parts that were busy, unknown, and held idle."""
     seconds = count * 3600
-    return Use(seconds, busy * seconds, unknown * seconds, gib * GIB * seconds, idle * gib * GIB * seconds)
+    return Use(
+        *(seconds, busy * seconds, unknown * seconds, gib * GIB * seconds, idle * gib * GIB * seconds), gpu=seconds
+    )
 
 
-def save(path: Path, *batches: Batch, boot: str = BOOT, **options: Any) -> None:
-    """Write batches to a store, with the events that they name."""
-    store = Store(path, **options)
-    for one in batches:
-        events = [owned.alert for owned in one.events.values()]
-        if events:
-            store.write(lambda connection, events=events: write_events(connection, events, (), EPOCH))  # type: ignore[misc]
-        store.write(lambda connection, one=one: write_usage(connection, one, boot))  # type: ignore[misc]
+def save(path: Path, *sums: Sums, events: Collection[Alert] = (), **options: Any) -> None:
+    """Write use and events to a store."""
+
+    def write(connection: Connection) -> None:
+        write_events(connection, events, (), EPOCH)
+        for one in sums:
+            write_use(connection, one)
+
+    Store(path, **options).write(write)
 
 
 class Frames:

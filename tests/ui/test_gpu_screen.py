@@ -12,11 +12,10 @@ import pytest
 from gpuwatch.analysis.rows import rows
 from gpuwatch.fields import share_words
 from gpuwatch.history import History
-from gpuwatch.minute import Minute
 from gpuwatch.model import Declared, Health, Instance, Reason, Snapshot, Xid
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.store import Events
-from gpuwatch.timeline import Key, Metric, Timeline, user_owner
+from gpuwatch.timeline import Key, Metric, Minute, Timeline, user_owner
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.detail import DetailScreen

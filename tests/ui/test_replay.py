@@ -10,10 +10,9 @@ import pytest
 from textual.pilot import Pilot
 
 from gpuwatch.alerts.alert import Severity
-from gpuwatch.minute import Minute
 from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.replay import Replay
-from gpuwatch.timeline import Key, Metric
+from gpuwatch.timeline import Key, Metric, Minute
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.bindings import KEYS, commands, make_replay_bindings
 from gpuwatch.ui.options import Options

@@ -1,0 +1,572 @@
+"""Use: who held and used how much of which GPU, and the means that graphs draw: counted, stored by minute, summed up.
+
+A row of the table `use` belongs to a minute, a GPU and a run; after a week the rows of an hour are added into one. The
+GPU itself has a row too, of run 0: the seconds in which nobody held it, so that all its rows together are the seconds
+in which it was watched. Times are in seconds, moments in seconds since the epoch, sizes in bytes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from math import floor
+from pathlib import Path, PurePosixPath
+from sqlite3 import Connection
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from gpuwatch import programs
+from gpuwatch.alerts.rule import run_key
+from gpuwatch.alerts.rules.shares import OVERSHOOT
+from gpuwatch.alerts.unattributed import of_driver
+from gpuwatch.history import NO_USE, HistoryView, Use, charged
+from gpuwatch.model import Gpu, Holding, Process, Reason, Snapshot, known, number
+from gpuwatch.recorder.store import (
+    ADD_USE,
+    HOUR,
+    MINUTE,
+    NOBODY,
+    ON_CONFLICT,
+    USE_COLUMNS,
+    own_store,
+    read_about,
+    reading,
+    write_about,
+)
+from gpuwatch.text import clean
+from gpuwatch.timeline import Key, Metric, Minute, Timeline, parse_key, user_owner
+
+if TYPE_CHECKING:
+    from gpuwatch.model import Surroundings
+
+UNSEEN: Final = "?"
+"""Name of that owner."""
+KEEP_MEANS: Final = 25 * 3600
+"""Seconds after which the means of a minute are deleted."""
+MOST_PROCESSES: Final = 100
+"""Processes in the stored means of a minute, at most: those with the most memory."""
+_MOST_MINUTES: Final = KEEP_MEANS // MINUTE + 1
+_LARGEST: Final = 1 << 18
+"""Bytes of the means of a minute, at most; with 8 GPUs and 43 processes they have 2,200, and 15,000 decompressed."""
+_LARGEST_JSON: Final = 1 << 21
+_LARGEST_DAY: Final = 1 << 27
+"""Bytes of all means that are read at a time, decompressed; a day of 16 GPUs and 100 processes has 45 MB."""
+_SLOWEST: Final = 5.0
+"""Seconds that reading the means of a day may take, at most."""
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Counting
+
+
+class RunId(NamedTuple):
+    """Identity of a run of one user on one host."""
+
+    uid: int
+    key: str
+
+
+_NOBODYS: Final = RunId(NOBODY, "")
+
+
+class RunFacts(NamedTuple):
+    """Facts about a run."""
+
+    name: str
+    launcher: str
+    first: float
+    last: float
+    """Wall-clock time at which the run was last seen; `first` is when it was first seen."""
+
+
+class GpuFacts(NamedTuple):
+    """Facts about a GPU."""
+
+    number: int
+    """NVML's index of the GPU, as last seen."""
+    name: str
+    total: int | None
+
+
+class _KnownRun(NamedTuple):
+    """Run of a process, and the facts from which it was found; the same facts give the same run."""
+
+    source: tuple[int | None, str, Surroundings | None]
+    run: RunId
+    name: str
+    launcher: str
+
+
+class Sums(msgspec.Struct):
+    """Use and means to add to a store."""
+
+    host: str = ""
+    use: dict[tuple[int, str, RunId | None], Use] = {}
+    """By the start of the minute, the key of the GPU, and the run; None for the GPU itself."""
+    gpus: dict[str, GpuFacts] = {}
+    users: dict[int, str] = {}
+    runs: dict[RunId, RunFacts] = {}
+    moved: dict[RunId, RunId] = {}
+    """Runs that turned out to be part of another one, once their context was read."""
+    means: list[Minute] = []
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self.host or self.use or self.means)
+
+
+class UseCounter:
+    """Counter of use, and maker of the means of each minute; used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._sums = Sums()
+        self._known: dict[tuple[int, int], _KnownRun] = {}
+        """Runs of the last snapshot's processes, by PID and start time."""
+        self._newest: tuple[Snapshot, HistoryView] | None = None
+
+    def add(self, snapshot: Snapshot, history: HistoryView) -> None:
+        """Add a snapshot that the history ends with; one that comes again, with other marks, is not added twice."""
+        if self._newest is not None and self._newest[0] is snapshot:
+            return
+        if self._newest is not None and floor(self._newest[0].taken / MINUTE) != floor(snapshot.taken / MINUTE):
+            self._add_means()
+        self._newest = snapshot, history
+        self._sums.host = snapshot.host or self._sums.host
+        self._find_runs(snapshot)
+        runs = {pid: known.run for (pid, _), known in self._known.items()}
+        for gpu in snapshot.gpus:
+            # Without a list, such as of a lost GPU, nobody knows who held it.
+            if (seconds := history.charged.get(gpu.key, 0.0)) and (gpu.holdings or not gpu.holdings_note):
+                self._charge(gpu, seconds, snapshot.taken, runs)
+
+    def pop(self, *, last: bool = False) -> Sums:
+        """Return the sums since the last call, and start from zero; the `last` time with the minute that has begun."""
+        if last and self._newest is not None:
+            self._add_means()
+            self._newest = None
+        sums, self._sums = self._sums, Sums(host=self._sums.host)
+        return sums
+
+    def _add_means(self) -> None:
+        assert self._newest is not None
+        snapshot, history = self._newest
+        at = floor(snapshot.taken / MINUTE) * MINUTE
+        values = {str(key): float(f"{one:.4g}") for key, one in history.timeline.means(at, MINUTE).items()}
+        users = {user_owner(one.uid): one.user for one in snapshot.processes if one.uid is not None and one.user}
+        self._sums.means = [*self._sums.means[1 - _MOST_MINUTES :], Minute(at=at, values=values, users=users)]
+
+    def _charge(self, gpu: Gpu, seconds: float, end: float, runs: Mapping[int, RunId]) -> None:
+        total = number(gpu.memory.total)
+        self._sums.gpus[gpu.key] = GpuFacts(gpu.index, gpu.name, None if total is None else int(total))
+        holdings = [*gpu.holdings, *_unlisted(gpu)]
+        for minute, part in _minutes(end, seconds):
+            uses: dict[RunId | None, Use] = {None: Use(gpu=part)}
+            if holdings:
+                uses = {**charged(holdings, part, lambda one: runs.get(one.pid, _NOBODYS))}
+                whole = charged(holdings, part, lambda _: None)[None]
+                uses[None] = Use(whole.held, whole.busy, whole.unknown)
+            for run, use in uses.items():
+                key = (minute, gpu.key, run)
+                self._sums.use[key] = self._sums.use.get(key, NO_USE).plus(use)
+        if any(runs.get(one.pid, _NOBODYS) == _NOBODYS for one in holdings):
+            self._note_run(_NOBODYS, UNSEEN, "", end)
+
+    def _find_runs(self, snapshot: Snapshot) -> None:
+        """Find the run of each process."""
+        seen: dict[tuple[int, int], _KnownRun] = {}
+        for one in snapshot.processes:
+            before = self._known.get(one.key)
+            source = (one.uid, one.command, one.surroundings)
+            known = before if before is not None and before.source == source else _find_run(one, source)
+            if before is not None and before.run != known.run:
+                read = before.source[2] is not None
+                if one.uid is None or (read and one.surroundings is None):  # it was known, and has gone since
+                    known = before
+                elif not read:
+                    self._sums.moved[before.run] = known.run
+            seen[one.key] = known
+            uid = known.run.uid
+            users = self._sums.users
+            users[uid] = UNSEEN if uid == NOBODY else one.user or users.get(uid, str(uid))
+            self._note_run(known.run, known.name, known.launcher, snapshot.taken)
+        self._known = seen
+
+    def _note_run(self, run: RunId, name: str, launcher: str, now: float) -> None:
+        before = self._sums.runs.get(run)
+        if before is None or before.last != now:
+            self._sums.runs[run] = RunFacts(name, launcher, before.first if before else now, now)
+
+
+def _unlisted(gpu: Gpu) -> list[Holding]:
+    """Return the memory of unknown processes as a holding, where it is more than a driver takes for itself."""
+    if not known(gpu.unattributed):
+        return []
+    size = int(gpu.unattributed)
+    return [Holding(pid=0, start=0, memory=size, sm=Reason.NO_SAMPLE)] if size > of_driver(gpu) else []
+
+
+def run_name(one: Process) -> str:
+    """Return the program of a process: `train.py`, `vllm.entrypoints`, `python`; without folders and arguments."""
+    job = one.surroundings.job if one.surroundings is not None else None
+    if job is not None and job.name:
+        return job.name
+    argv = tuple(one.command.split())
+    found = programs.find_source(argv)
+    if found is not None and found.kind is programs.SourceKind.FILE:
+        return PurePosixPath(found.text).name
+    if found is not None and found.kind is programs.SourceKind.MODULE:
+        return found.text
+    return PurePosixPath(argv[0]).name if argv else one.name or UNSEEN
+
+
+def _find_run(one: Process, source: tuple[int | None, str, Surroundings | None]) -> _KnownRun:
+    if one.uid is None:
+        return _KnownRun(source, _NOBODYS, UNSEEN, "")
+    job = one.surroundings.job if one.surroundings is not None else None
+    return _KnownRun(source, RunId(one.uid, run_key(one)), run_name(one), job.launcher if job is not None else "")
+
+
+def _minutes(end: float, seconds: float) -> Iterator[tuple[int, float]]:
+    """Divide a time span that ends at the wall-clock time `end` into minutes: start and seconds of each."""
+    while seconds > 0:
+        # A time that ends with a minute lies in that minute, not in the next.
+        minute = int(-(-end // MINUTE) - 1) * MINUTE
+        part = min(seconds, end - minute)
+        yield minute, part
+        end, seconds = float(minute), seconds - part
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Writing
+
+_TOTALS: Final = ", ".join(f"sum({name})" for name in USE_COLUMNS)
+_ADD: Final = f"{ADD_USE} VALUES (?, {MINUTE}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {ON_CONFLICT}"
+# What begins with SELECT needs a WHERE, or ON is taken for that of a join. Source: sqlite.org/lang_upsert.html
+_MOVE: Final = f"""{ADD_USE} SELECT at, span, gpu, ?, ?, {", ".join(USE_COLUMNS)} FROM use
+    WHERE run = ? AND at >= ? {ON_CONFLICT}"""
+_GPU: Final = """INSERT INTO gpus (uuid, number, name, total) VALUES (?, ?, ?, ?)
+    ON CONFLICT (uuid) DO UPDATE SET number = excluded.number, name = excluded.name, total = excluded.total"""
+# A number stands for a name only as long as that is not known.
+_USER: Final = """INSERT INTO users VALUES (?, ?) ON CONFLICT (uid) DO UPDATE SET name = excluded.name
+    WHERE excluded.name != CAST(uid AS TEXT)"""
+_RUN: Final = """INSERT INTO runs (uid, key, name, launcher, first, last) VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT (uid, key) DO UPDATE SET name = excluded.name, launcher = excluded.launcher,
+    first = min(first, excluded.first), last = max(last, excluded.last)"""
+_BEFORE: Final = 4 * HOUR
+"""Seconds before a run was first seen in which use may have been charged to it: two and a half of the longest
+intervals. Older rows need no search."""
+
+
+def write_use(connection: Connection, sums: Sums, keep_means: float = KEEP_MEANS) -> None:
+    """Add use and means to the store, and delete means that are older by `keep_means`, inside an open transaction."""
+    if sums.host:
+        write_about(connection, "host", sums.host)
+    connection.executemany(_GPU, [(uuid, *facts) for uuid, facts in sums.gpus.items()])
+    connection.executemany(_USER, sums.users.items())
+    connection.executemany(_RUN, [(*run, *facts) for run, facts in sums.runs.items()])
+    gpus: dict[str, int] = dict(connection.execute("SELECT uuid, id FROM gpus"))
+    rows: list[tuple[object, ...]] = []
+    for (minute, gpu, run), use in sums.use.items():
+        who = (None, 0) if run is None else (run.uid, _id_of(connection, run))
+        rows.append((minute, gpus[gpu], *who, *use))
+    connection.executemany(_ADD, rows)
+    for old, new in sums.moved.items():
+        _move(connection, old, new)
+    _write_means(connection, sums.means, keep_means)
+
+
+def _id_of(connection: Connection, run: RunId) -> int | None:
+    row = connection.execute("SELECT id FROM runs WHERE uid = ? AND key = ?", run).fetchone()
+    return row[0] if row else None
+
+
+def _move(connection: Connection, old: RunId, new: RunId) -> None:
+    """Move the use of a process, charged before its run was known, to that run; also the events that it caused."""
+    before, after = _id_of(connection, old), _id_of(connection, new)
+    if before is None or after is None or before == after:
+        return
+    (first,) = connection.execute("SELECT coalesce(first, 0.0) FROM runs WHERE id = ?", (before,)).fetchone()
+    connection.execute(_MOVE, (new.uid, after, before, first - _BEFORE))
+    connection.execute("DELETE FROM use WHERE run = ? AND at >= ?", (before, first - _BEFORE))
+    names = (f"{new.uid}/{new.key}", f"{old.uid}/{old.key}")
+    connection.execute("UPDATE OR IGNORE event_about SET who = ? WHERE kind = 'run' AND who = ?", names)
+    connection.execute("DELETE FROM event_about WHERE kind = 'run' AND who = ?", names[1:])
+    connection.execute("DELETE FROM runs WHERE id = ?", (before,))
+
+
+def _write_means(connection: Connection, means: Sequence[Minute], keep: float) -> None:
+    if not means:
+        return
+    for one in means:
+        body = zlib.compress(msgspec.json.encode(_without_small(one.values)))
+        connection.execute("INSERT OR REPLACE INTO graph_values VALUES (?, ?)", (int(one.at), body))
+    newest = int(means[-1].at)
+    # A minute to come is one of a clock that was wrong.
+    connection.execute("DELETE FROM graph_values WHERE at < ? OR at > ?", (newest - keep, newest))
+
+
+def _without_small(values: Mapping[str, float]) -> dict[str, float]:
+    """Return values without those of processes with little memory, where there are many."""
+    keys = {name: parse_key(name) for name in values}
+    sizes: dict[str, float] = {}
+    for name, key in keys.items():
+        if key is not None and key.owner.startswith("process:"):
+            sizes[key.owner] = sizes.get(key.owner, 0.0) + (values[name] if key.metric is Metric.MEMORY else 0.0)
+    small = set(sorted(sizes, key=sizes.__getitem__, reverse=True)[MOST_PROCESSES:])
+    return {name: values[name] for name, key in keys.items() if key is not None and key.owner not in small}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Means
+
+
+_decoder: Final = msgspec.json.Decoder(dict[str, float])
+
+
+def read_means(connection: Connection, since: float, until: float) -> Iterator[Minute]:
+    """Yield the stored means that began in a span of wall-clock time, oldest first; damaged rows are left out."""
+    asked = "SELECT at, body FROM graph_values WHERE at >= ? AND at < ? AND length(body) <= ? ORDER BY at DESC LIMIT ?"
+    names = connection.execute("SELECT uid, name FROM users").fetchall()
+    users: dict[str, str] = {f"user:{uid}": clean(name) for uid, name in names if isinstance(name, str)}
+    found: list[Minute] = []
+    left = _LARGEST_DAY
+    for at, body in connection.execute(asked, (since, until, _LARGEST, _MOST_MINUTES)).fetchall():
+        try:
+            content = zlib.decompressobj().decompress(body, _LARGEST_JSON) if isinstance(body, bytes) else b""
+            left -= len(content)
+            if left < 0:
+                break
+            values = _decoder.decode(content)
+        except (zlib.error, ValueError, RecursionError):
+            continue
+        sound = {name: value for name, value in values.items() if parse_key(name) is not None and value >= 0}
+        found.append(Minute(at=float(at), values=sound, users=users))
+    yield from reversed(found)
+
+
+def load_older(timeline: Timeline, until: float, *, folder: Path | None = None) -> None:
+    """Add the means of this user's store to a timeline, up to a wall-clock time; not for a demo or a replay.
+
+    It reads a file, and takes about a second for a whole day: call it on a thread of its own. Raises StoreError. A
+    store that does not exist adds nothing. `folder` stands in for the user's state folder.
+    """
+    try:
+        with reading(own_store(folder), seconds=_SLOWEST) as connection:
+            timeline.load(list(read_means(connection, until - KEEP_MEANS, until)))
+    except FileNotFoundError:
+        pass
+
+
+def read_hours(connection: Connection, since: float) -> Iterator[Minute]:
+    """Yield the means of each hour from that of `since` (wall clock) on, oldest first, made from the use.
+
+    A user's memory is the mean over the time in which the GPU was watched; the utilization is the part of that time, in
+    percent, in which a process was seen to run a kernel, and is missing where that is not known for half of the time.
+    The used memory of a GPU is the sum of its processes'.
+    """
+    gpus = {gpu: _text(uuid) for gpu, uuid in connection.execute("SELECT id, uuid FROM gpus").fetchmany(_MOST)}
+    hour = floor(since / HOUR) * HOUR
+    whole = f"""SELECT at / {HOUR} * {HOUR} AS hour, gpu, sum(gpu_s), sum(byte_s), sum(busy_s * (run = 0)),
+        sum(unknown_s * (run = 0)) FROM use WHERE at >= ? GROUP BY hour, gpu ORDER BY hour"""
+    found: dict[int, tuple[dict[str, float], dict[str, float]]] = {}
+    for at, gpu, *sums in connection.execute(whole, (hour,)).fetchmany(_MOST):
+        watched, size, busy, unknown = map(_amount, sums)
+        if not (isinstance(at, int) and gpu in gpus and watched):
+            continue
+        seconds, values = found.setdefault(at, ({}, {}))
+        seconds[gpus[gpu]] = watched
+        values[str(Key(gpus[gpu], "", Metric.USED))] = size / watched
+        if (judged := watched - unknown) >= watched / 2:
+            values[str(Key(gpus[gpu], "", Metric.UTILIZATION))] = min(100.0, 100 * busy / judged)
+    by_user = f"""SELECT at / {HOUR} * {HOUR} AS hour, gpu, uid, sum(byte_s) FROM use WHERE at >= ? AND run != 0
+        GROUP BY hour, gpu, uid"""
+    for at, gpu, uid, size in connection.execute(by_user, (hour,)).fetchmany(_MOST):
+        seconds, values = found.get(at, ({}, {}))
+        if gpus.get(gpu, "") in seconds:
+            owner = user_owner(None if uid == NOBODY else _integer(uid))
+            values[str(Key(gpus[gpu], owner, Metric.MEMORY))] = _amount(size) / seconds[gpus[gpu]]
+    for at, (_, values) in found.items():
+        yield Minute(at=float(at), values=values)
+
+
+def read_totals(connection: Connection) -> dict[str, float]:
+    """Return the bytes of memory of each GPU by its key, as far as they are known."""
+    rows = connection.execute("SELECT uuid, total FROM gpus").fetchmany(_MOST)
+    return {_text(uuid): _amount(total) for uuid, total in rows if _amount(total)}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Report
+
+By: TypeAlias = Literal["user", "gpu", "run"]
+
+_WARNING: Final = 2
+_COUNTS: Final = f"sum(rule = '{OVERSHOOT}'), count(*), sum(severity >= {_WARNING})"
+_EVENTS: Final = "FROM events WHERE coalesce(ended, seen) >= ?"
+_EVENTS_ABOUT: Final = f"""SELECT who, {_COUNTS} FROM events JOIN event_about ON event = id AND kind = ?
+    WHERE coalesce(ended, seen) >= ? GROUP BY who"""
+_SUM_OF: Final[dict[By, str]] = {
+    "user": f"SELECT uid, gpu, {_TOTALS} FROM use WHERE at >= ? AND run != 0 GROUP BY uid, gpu",
+    "gpu": f"SELECT gpu, gpu, {_TOTALS} FROM use WHERE at >= ? AND run != 0 GROUP BY gpu",
+    "run": f"SELECT run, gpu, {_TOTALS} FROM use WHERE at >= ? AND run != 0 GROUP BY run, gpu",
+}
+# A minute in which the clock was set back was watched for longer than a minute.
+_WATCHED_ANY: Final = """SELECT sum(min(most, span)) FROM (SELECT span, max(seconds) AS most FROM
+    (SELECT at, span, sum(gpu_s) AS seconds FROM use WHERE at >= ? GROUP BY at, span, gpu) GROUP BY at, span)"""
+_LONGEST: Final = 200
+"""Characters of a name, at most."""
+_HUGE: Final = 1e30
+_MOST: Final = 1_000_000
+"""Rows that are read, at most; a usual store has a hundredth of that."""
+
+
+class EventCounts(NamedTuple):
+    """Numbers of events by severity."""
+
+    overshoots: int = 0
+    all: int = 0
+    warnings: int = 0
+    """Events of severity warning or critical."""
+
+    def plus(self, other: EventCounts) -> EventCounts:
+        """Return the sum of both."""
+        return EventCounts(self.overshoots + other.overshoots, self.all + other.all, self.warnings + other.warnings)
+
+
+class UseLine(msgspec.Struct):
+    """Use by one user, of one GPU or by one run, over the whole report."""
+
+    name: str
+    """Name of the user, the GPU or the run."""
+    use: Use = NO_USE
+    gpus: tuple[int, ...] = ()
+    """NVML's indices, as last seen, of the GPUs that the user or run held."""
+    events: EventCounts = EventCounts()
+    uid: int | None = None
+    user: str = ""
+    """Owner of a run; where the uid is None, all owners whom nobody could see."""
+    uuid: str = ""
+    """UUID of a GPU."""
+    watched: float | None = None
+    """Seconds in which a GPU was watched."""
+    key: str = ""
+    launcher: str = ""
+    first: float | None = None
+    last: float | None = None
+    """Wall-clock time at which a run was last seen (`first`: first seen), as far as the store reaches."""
+
+
+class UseReport(msgspec.Struct):
+    """Recorded use since a time."""
+
+    by: By
+    since: float
+    """Start of the first hour that counts, in seconds since the epoch."""
+    host: str = ""
+    lines: list[UseLine] = []
+    """Lines by the GPU time, the most first."""
+    watched: float = 0.0
+    """Seconds in which at least one GPU was watched."""
+    total: Use = NO_USE
+    """Sum of all lines; it is the same by user, by GPU and by run."""
+    gpus: tuple[int, ...] = ()
+    """Indices of all watched GPUs."""
+    events: EventCounts = EventCounts()
+    """Events, each counted once, also those without a known user."""
+    exists: bool = False
+    """Whether any use was recorded, also before `since`."""
+
+
+def read_report(paths: Iterable[Path], by: By, since: float, *, named: bool = False) -> UseReport:
+    """Add up the use in some stores of one host since the start of the hour of `since` (wall clock).
+
+    Raises FileNotFoundError and StoreError.
+    """
+    report = UseReport(by, float(floor(since / HOUR) * HOUR))
+    lines: dict[object, UseLine] = {}
+    for path in paths:
+        with reading(path, named=named) as connection:
+            _add_store(connection, report, lines)
+    report.lines = sorted(
+        lines.values(), key=lambda line: (-round(line.use.gpu, 3), -line.use.memory, line.name, line.gpus)
+    )
+    report.total = reduce(Use.plus, (line.use for line in report.lines), NO_USE)
+    return report
+
+
+def _add_store(connection: Connection, report: UseReport, lines: dict[object, UseLine]) -> None:
+    """Add one store to a report. A SQLite cell may hold any type, so every value is checked."""
+
+    def rows(query: str, *values: object) -> list[Any]:
+        return connection.execute(query, values).fetchmany(_MOST)
+
+    by, since = report.by, report.since
+    numbers: dict[object, int] = {}
+    named: dict[object, tuple[object, UseLine]] = {}
+    """Identity and an empty line for each id in the table, the same in all stores."""
+    users = {_integer(uid): _text(name) or str(uid) for uid, name in rows("SELECT uid, name FROM users")}
+    users[NOBODY] = UNSEEN
+    for gpu, uuid, index, name in rows("SELECT id, uuid, number, name FROM gpus"):
+        numbers[gpu] = index if 0 <= _integer(index, -1) < 10_000 else -1
+        if by == "gpu":
+            named[gpu] = _text(uuid), UseLine(_text(name), uuid=_text(uuid), gpus=_sorted([numbers[gpu]]))
+    if by == "user":
+        named = {uid: (uid, UseLine(name, uid=_visible(uid))) for uid, name in users.items()}
+    for run, uid, key, *facts in rows("SELECT id, uid, key, name, launcher, first, last FROM runs") * (by == "run"):
+        name, launcher, first, last = _text(facts[0]) or UNSEEN, _text(facts[1]), _amount(facts[2]), _amount(facts[3])
+        user = users.get(_integer(uid), str(_integer(uid)))
+        line = UseLine(name, uid=_visible(_integer(uid)), user=user, key=_text(key), launcher=launcher)
+        line.first, line.last = first, last
+        named[run] = f"{uid}/{line.key}", line
+    watched = {
+        gpu: _amount(sum) for gpu, sum in rows("SELECT gpu, sum(gpu_s) FROM use WHERE at >= ? GROUP BY gpu", since)
+    }
+
+    def find_line(id: object) -> UseLine | None:
+        if id not in named:
+            return None
+        key, new = named[id]
+        line = lines.setdefault(key, new)
+        if new.first is not None:
+            line.first, line.last = min(line.first or new.first, new.first), max(line.last or 0.0, new.last or 0.0)
+        return line
+
+    if by == "gpu":
+        for gpu, seconds in watched.items():  # one that nobody held was watched all the same
+            if found := find_line(gpu):
+                found.watched = (found.watched or 0.0) + seconds
+    for id, gpu, *sums in rows(_SUM_OF[by], since):
+        if found := find_line(id):
+            found.use = found.use.plus(Use(*map(_amount, sums)))
+            found.gpus = _sorted([*found.gpus, numbers.get(gpu, -1)])
+    for who, *counts in rows(_EVENTS_ABOUT, by, since):
+        if about := lines.get(who):
+            about.events = about.events.plus(EventCounts(*map(_integer, counts)))
+    ((*counts,),) = rows(f"SELECT {_COUNTS} {_EVENTS}", since)
+    report.events = report.events.plus(EventCounts(*map(_integer, counts)))
+    report.host = read_about(connection, "host") or report.host
+    report.watched += _amount(rows(_WATCHED_ANY, since)[0][0])
+    report.gpus = _sorted([*report.gpus, *(numbers.get(gpu, -1) for gpu in watched)])
+    report.exists = report.exists or bool(rows("SELECT 1 FROM use LIMIT 1"))
+
+
+def _sorted(numbers: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted({each for each in numbers if each >= 0}))
+
+
+def _visible(uid: int) -> int | None:
+    return None if uid == NOBODY else uid
+
+
+def _text(value: object) -> str:
+    return clean(value, _LONGEST) if isinstance(value, str | bytes) else ""
+
+
+def _amount(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and 0 <= value < _HUGE else 0.0
+
+
+def _integer(value: object, otherwise: int = 0) -> int:
+    return value if isinstance(value, int) else otherwise

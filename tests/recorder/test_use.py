@@ -1,0 +1,470 @@
+"""Use: what is counted of who held which GPU, the means of minutes, and who writes both."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwatch.config import Config, Report
+from gpuwatch.history import History, Usage, Use, charged
+from gpuwatch.model import Gpu, Health, Holding, Job, Presence, Process, Reading, Reason, Snapshot, Surroundings
+from gpuwatch.monitor import Monitor
+from gpuwatch.recorder.recorder import Sinks, UsageSettings
+from gpuwatch.recorder.store import HOUR, Store, StoreError, lock_path, own_store, read_events, reading
+from gpuwatch.recorder.use import (
+    KEEP_MEANS,
+    MOST_PROCESSES,
+    By,
+    Sums,
+    UseCounter,
+    UseLine,
+    load_older,
+    read_means,
+    read_report,
+    run_name,
+    write_use,
+)
+from gpuwatch.timeline import Key, Metric, Minute, Timeline
+from tests.support.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
+from tests.support.recording import PATIENCE, QUICK, Record, Recording, alert, ask, change, damage, recording, wait_for
+from tests.support.storing import Frames, batch, save
+from tests.support.watches import Script
+
+NOW: dict[str, Any] = {"usage": UsageSettings(), "pace": QUICK._replace(usage=0.03)}
+"""Options of a recorder that writes at once."""
+ADA, BEN = uid("ada"), uid("ben")
+NO_SM = Reason.NO_SAMPLE
+
+
+def machine(*people: Process, **changes: Any) -> Snapshot:
+    """Return a machine on whose first GPU these hold a GiB each."""
+    return snapshot([gpu(0, holdings=[holding(one.pid, 1) for one in people])], people, **changes)
+
+
+def counted(*shown: Snapshot, step: float = 1.0, first: float = 0.0) -> Sums:
+    """Return the sums of some snapshots, `step` seconds apart."""
+    history, counter = History(), UseCounter()
+    for number, one in enumerate(shown):
+        second = first + number * step
+        seen = at(one, second, taken=EPOCH + second)
+        for _ in range(2):  # the second time with other marks
+            counter.add(seen, history.add(seen, 5000.0 + second))
+    return counter.pop(last=True)
+
+
+def lines(path: Path, by: By = "user") -> list[UseLine]:
+    """Return the use in a store; none where there is no store yet, or it is damaged or being made."""
+    with contextlib.suppress(FileNotFoundError, StoreError):
+        return read_report([path], by, EPOCH - 10 * HOUR).lines
+    return []
+
+
+def stored(path: Path, *sums: Sums) -> Path:
+    for one in sums:
+        Store(path).write(lambda connection, one=one: write_use(connection, one))  # type: ignore[misc]
+    return path
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is charged
+
+
+@pytest.mark.parametrize(
+    ("held", "uses"),
+    [
+        ([], {}),
+        ([holding(1, 4, sm=7)], {1: Use(2, 2, 0, 8 * GIB, 0, 0, 2)}),
+        (
+            [holding(1, sm=0), holding(2, 3)],
+            {1: Use(2, 0, 0, 2 * GIB, 2 * GIB, 0, 0.5), 2: Use(2, 2, 0, 6 * GIB, gpu=1.5)},
+        ),
+        ([holding(1, 2, sm=0), holding(1, 3, sm=7)], {1: Use(2, 2, 0, 10 * GIB, 4 * GIB, 0, 2)}),
+        ([holding(1, 2, sm=0), holding(1, 3, sm=NO_SM)], {1: Use(2, 0, 2, 10 * GIB, 4 * GIB, 0, 2)}),
+        ([holding(1, memory=NO_SM), holding(2, 4)], {1: Use(2, 2, 0, 0, 0, 2, 1), 2: Use(2, 2, 0, 8 * GIB, 0, 0, 1)}),
+        ([holding(pid, memory=NO_SM) for pid in (1, 2)], {1: Use(2, 2, 0, 0, 0, 2, 1), 2: Use(2, 2, 0, 0, 0, 2, 1)}),
+        ([holding(1, 0), holding(2, 0)], {1: Use(2, 2, 0, 0, 0, 0, 1), 2: Use(2, 2, 0, 0, 0, 0, 1)}),
+    ],
+)  # fmt: skip
+def test_each_holder_is_charged_and_the_time_of_the_gpu_divided(held: list[Holding], uses: dict[int, Use]) -> None:
+    assert charged(held, 2.0, lambda one: one.pid) == uses
+
+
+READINGS: st.SearchStrategy[Reading] = st.sampled_from([0, 1, 50, 100, Reason.NO_SAMPLE, Reason.DENIED])
+HOLDINGS = st.lists(
+    st.builds(
+        Holding,
+        pid=st.integers(1, 6),
+        start=st.just(1),
+        memory=st.one_of(st.integers(0, 80 * GIB), st.just(Reason.NO_SAMPLE)),
+        sm=READINGS,
+    ),
+    max_size=8,
+)
+
+
+@given(HOLDINGS, st.floats(0.1, 100.0))
+def test_holders_together_have_the_gpu_once_however_they_are_grouped(held: list[Holding], seconds: float) -> None:
+    for group in (lambda one: one.pid, lambda one: one.pid % 2, lambda _: 0):
+        uses = charged(held, seconds, group)
+        assert sum(use.gpu for use in uses.values()) == pytest.approx(seconds if held else 0.0)
+        for use in uses.values():
+            assert use.held == seconds
+            assert use.busy + use.unknown <= use.held
+            assert use.unsized <= use.held
+            assert 0 <= use.idle <= use.memory
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 100.0), HOLDINGS), min_size=1, max_size=8), st.floats(0.1, 60.0))
+def test_no_more_is_charged_than_passed(samples: list[tuple[float, list[Holding]]], interval: float) -> None:
+    usage, now = Usage(), 0.0
+    for step, held in samples:
+        now += step
+        card: Gpu = gpu(0, holdings=held, used_gib=1.0)
+        usage.add(at(snapshot([card], interval=interval), now))
+    assert sum(use.held for use in usage.totals.values()) <= min(now, 2.5 * interval * len(samples)) + 1e-6
+
+
+def test_the_use_of_people_is_that_since_the_first_sample_without_gaps() -> None:
+    usage = Usage(most=2)
+    for second, pids in enumerate(([1, 2], [1, 2], [1], [3], [3])):
+        people = [process(pid, f"user{pid}", uid=pid) for pid in pids]
+        usage.add(at(snapshot([gpu(0, holdings=[holding(pid) for pid in pids])], people), second))
+    assert {who: use.held for who, use in usage.totals.items()} == {1: 2.0, 3: 2.0}, "2 was seen longest ago"
+    alone = snapshot([gpu(0, holdings=[holding(3)])], [process(3, uid=3)])
+    usage.add(at(alone, 100))
+    usage.add(snapshot([gpu(0, health=Health.FAILED, sampled=0.0, holdings=[holding(3)])], [process(3, uid=3)]))
+    usage.add(at(alone, 101))
+    assert usage.totals[3].held == 2.0 + 2.5 + 1.0
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is counted
+
+
+def test_use_is_by_minute_gpu_and_run_and_adds_up(tmp_path: Path) -> None:
+    start = 60 - EPOCH % 60
+    sums = counted(*[machine(process(1), process(2, "ben"))] * 121, first=start)
+    path = stored(tmp_path / "x", sums)
+    assert ask(path, f"SELECT at - {int(EPOCH + start)}, run, held_s, gpu_s FROM use WHERE gpu = 1") == [
+        *((minute, run, 60.0, 0.0 if run == 0 else 30.0) for minute in (0, 60) for run in (0, 1, 2)),
+    ]
+    assert [(one.name, one.use.held, one.use.gpu, one.gpus) for one in lines(path)] == [
+        ("ada", 120.0, 60.0, (0,)),
+        ("ben", 120.0, 60.0, (0,)),
+    ]
+    assert [(one.name, one.user, one.key) for one in lines(path, "run")] == [
+        ("train.py", "ada", "1:1"),
+        ("train.py", "ben", "2:2"),
+    ]
+    totals = {read_report([path], by, EPOCH - HOUR).total for by in ("user", "gpu", "run")}
+    assert len(totals) == 1
+    assert [one.at - EPOCH - start for one in sums.means] == [0, 60, 120]
+    assert sums.means[0].values[f"{gpu(0).key}/user:{ADA}/memory"] == pytest.approx(GIB, rel=1e-3)
+    assert sums.means[0].users == {f"user:{ADA}": "ada", f"user:{BEN}": "ben"}
+
+
+def test_a_long_time_is_split_by_the_minutes_that_it_lies_in() -> None:
+    first = 30 - EPOCH % 60
+    sums = counted(*[machine(process(1), interval=60.0)] * 3, first=first, step=60.0)
+    assert sorted((at, use.held) for (at, _, run), use in sums.use.items() if run is None) == [
+        (int(EPOCH + first - 30 + 60 * number), held) for number, held in enumerate((30.0, 60.0, 30.0))
+    ]
+
+
+def test_time_that_was_watched_is_known_of_each_gpu(tmp_path: Path) -> None:
+    free, note = gpu(1), gpu(2, holdings_note="the GPU does not answer")
+    base = snapshot([gpu(0, holdings=[holding(1, 1)]), free, note], [process(1)])
+    path = stored(tmp_path / "x", counted(*[base] * 3))
+    assert [(one.gpus, one.watched, one.use.gpu) for one in lines(path, "gpu")] == [((0,), 2.0, 2.0), ((1,), 2.0, 0.0)]
+
+
+GONE = process(1, start=0, presence=Presence.GONE, uid=None, user="", command="", name="")
+
+
+def test_who_cannot_be_seen_is_one_holder_with_the_memory_of_unknown_processes(tmp_path: Path) -> None:
+    held = [holding(1, 1, start=0), holding(2, 1), holding(3, 2)]
+    hidden = process(2, uid=None, user="")
+    base = snapshot([gpu(0, holdings=held, unattributed=4 * GIB)], [GONE, hidden, process(3)])
+    path = stored(tmp_path / "x", counted(*[base] * 3))
+    for by in ("user", "run"):
+        (unknown, ada) = lines(path, by)
+        assert (unknown.name, unknown.uid, unknown.use.gpu, unknown.use.busy) == ("?", None, 1.5, 2.0)
+        assert (ada.uid, ada.use.gpu) == (ADA, 0.5)
+    alone = snapshot([gpu(0, unattributed=4 * GIB), gpu(1, unattributed=GIB // 8)])
+    assert {run: use.gpu for (_, _, run), use in counted(alone, alone).use.items()} == {None: 1.0, (-1, ""): 1.0}
+
+
+@pytest.mark.parametrize("after", [{"uid": None, "user": ""}, {"state": ""}])
+def test_one_that_has_ended_stays_its_owners(tmp_path: Path, after: dict[str, Any]) -> None:
+    left = machine(process(1, presence=Presence.GONE, **after))
+    path = stored(tmp_path / "x", counted(*[machine(process(1))] * 3, *[left] * 3))
+    assert [(one.name, one.use.held) for one in lines(path)] == [("ada", 5.0)]
+    assert [(one.name, one.use.held) for one in lines(path, "run")] == [("train.py", 5.0)]
+
+
+def ranks(job: Job | None) -> Snapshot:
+    """Return a machine with two ranks on one GPU, of a run or not yet known to be of one."""
+    around = None if job is None else Surroundings(job=job)
+    return machine(*(process(pid, surroundings=around) for pid in (1, 2)))
+
+
+def test_ranks_are_one_run_also_before_that_was_known_and_when_it_cannot_be_read_any_more(tmp_path: Path) -> None:
+    job = Job(key="90:900", name="train.py", launcher="torchrun")
+    path = stored(tmp_path / "x", counted(*map(ranks, (None, None, job, job, job, None))))
+    (line,) = lines(path, "run")
+    assert (line.key, line.launcher, line.use.held, line.use.gpu) == ("90:900", "torchrun", 6.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("python train.py --lr 3", "train.py"),
+        ("/usr/bin/python3.11 -u /home/ada/x/train.py", "train.py"),
+        ("python -m vllm.entrypoints.api", "vllm.entrypoints.api"),
+        ("/opt/bin/ollama serve", "ollama"),
+        ("python", "python"),
+        ("", "ptxas"),
+    ],
+)
+def test_a_run_has_a_name_for_people(command: str, name: str) -> None:
+    assert run_name(process(1, command=command, name="ptxas")) == name
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The means of minutes
+
+KEY = Key("GPU-0", "", Metric.USED)
+START = EPOCH + 40
+
+
+def minute(number: int, **values: float) -> Minute:
+    """Return a minute, by its number from a full minute on."""
+    return Minute(at=START + 60 * number, values={str(KEY): float(number), **values})
+
+
+def means(path: Path) -> list[Minute]:
+    with reading(path) as connection:
+        return list(read_means(connection, 0.0, 1e12))
+
+
+@pytest.mark.parametrize(
+    ("batches", "left"),
+    [
+        ([[0, 1], [1, KEEP_MEANS // 60]], [0, 1, KEEP_MEANS // 60]),
+        ([[0, 1], [KEEP_MEANS // 60 + 1]], [1, KEEP_MEANS // 60 + 1]),
+        ([[0, 500], [1]], [0, 1]),
+    ],
+    ids=["kept", "old", "of a clock that was ahead"],
+)
+def test_means_are_read_back_and_old_ones_deleted(tmp_path: Path, batches: list[list[int]], left: list[int]) -> None:
+    path = stored(tmp_path / "x", *(Sums(means=[minute(number) for number in one]) for one in batches))
+    assert means(path) == [minute(number) for number in left]
+
+
+def test_of_many_processes_those_with_the_most_memory_are_stored(tmp_path: Path) -> None:
+    crowd = {f"GPU-0/process:{pid}:1/memory": float(pid) for pid in range(1, 301)}
+    crowd |= {f"/process:{pid}:1/cpu": 1.0 for pid in range(1, 301)}
+    path = stored(tmp_path / "x", Sums(means=[minute(0, **crowd)], users={1001: "a\x1bda"}))
+    (found,) = means(path)
+    assert len(found.values) == 1 + 2 * MOST_PROCESSES
+    assert "GPU-0/process:300:1/memory" in found.values
+    assert found.users == {"user:1001": "a\ufffdda"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"rubbish",
+        zlib.compress(b"[]"),
+        zlib.compress(b'{"GPU-0//used": "much"}'),
+        zlib.compress(b'{"GPU-0//used": 1'),
+        zlib.compress(b"[" * 100_000),
+        zlib.compress(b" " * (64 << 20)),
+        b"x" * (1 << 20),
+        "a text",
+        7,
+    ],
+)
+def test_damaged_means_are_left_out(tmp_path: Path, body: object) -> None:
+    path = stored(tmp_path / "x", Sums(means=[minute(0)]))
+    change(path, "DELETE FROM graph_values")
+    good = zlib.compress(b'{"GPU-0//used": 0, "\\u001b[31m//used": 1, "GPU-0//power": -1}')
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        rows = [(int(START), good), (int(START) + 60, body), (1 << 62, good)]
+        connection.executemany("INSERT INTO graph_values VALUES (?, ?)", rows)
+    assert [(one.at, one.values) for one in means(path)] == [(START, {"GPU-0//used": 0.0})]
+
+
+def test_the_dashboard_reads_what_is_older_than_itself(tmp_path: Path) -> None:
+    timeline, path = Timeline(), own_store(tmp_path)
+    load_older(timeline, START + 600, folder=tmp_path)
+    stored(path, Sums(means=[minute(number) for number in range(1, 10)]))
+    load_older(timeline, START + 600, folder=tmp_path)
+    timeline.add(snapshot([gpu(0)], taken=START + 600), 5000.0)
+    assert timeline.read(KEY, START + 600, 6 * 3600, 360)[-9:] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Who writes, and where nobody can
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A state folder that does not exist yet."""
+    return tmp_path / "state" / "gpuwatch"
+
+
+@pytest.fixture
+def record(folder: Path) -> Iterator[Record]:
+    """Return a function that makes a recorder in the folder, which writes use when it is closed."""
+    with recording(folder) as make:
+        yield lambda **options: make(**{"usage": UsageSettings(), "now": EPOCH, **options})
+
+
+def feed(one: Recording, frames: Frames, base: Snapshot, count: int = 1, **changes: Any) -> None:
+    """Let frames come."""
+    for _ in range(count):
+        one.recorder.take(frames(base, **changes))
+
+
+def held(folder: Path) -> list[float]:
+    return [line.use.held for line in lines(own_store(folder))]
+
+
+def test_a_demo_is_not_counted_and_the_last_minute_is(record: Record, folder: Path) -> None:
+    one = record()
+    feed(one, Frames(), machine(process(1)), 10)
+    feed(one, Frames(), machine(process(1), demo=True), 5)
+    one.close()
+    assert held(folder) == [9.0]
+    assert len(means(own_store(folder))) == 1
+    assert read_report([own_store(folder)], "user", EPOCH).host == "box3"
+
+
+def test_one_writes_and_another_goes_on_where_it_ends(record: Record, folder: Path) -> None:
+    frames, base = Frames(), machine(process(1))
+    first, second = record(**NOW), record(**NOW)
+    feed(first, frames, base)
+    wait_for(lambda: first.recorder.lock.held)
+    for _ in range(5):
+        frame = frames(base)
+        first.recorder.take(frame)
+        second.recorder.take(frame)
+    first.close()
+    assert held(folder) == [5.0]
+    wait_for(lambda: second.recorder.lock.held)
+    feed(second, frames, base, 3)
+    second.close()
+    assert 8.0 <= held(folder)[0] <= 13.0, "nothing is counted twice, but for what came at the end"
+
+
+def test_a_dashboard_hands_over_to_a_watch_and_records_again_when_it_ends(record: Record, folder: Path) -> None:
+    frames, base, alerts = Frames(), machine(process(1)), alert()
+    dashboard = record(**NOW).settle()
+    feed(dashboard, frames, base, 3)
+    dashboard.feed(alerts)
+    watch = record(watch=True, **NOW)
+    watch.settle(alerts)
+    assert (dashboard.recorder.lock.held, watch.recorder.lock.held) == (False, True)
+    assert [one.id for one in read_events(own_store(folder)).open] == [alerts.id]
+    assert held(folder) == [2.0], "what the dashboard had counted"
+    watch.close()
+    wait_for(lambda: dashboard.recorder.lock.held)
+
+
+def test_who_watches_a_part_of_the_gpus_takes_no_lock(record: Record, folder: Path) -> None:
+    one = record(part=True)
+    feed(one, Frames(), machine(process(1)), 3)
+    one.feed(alert())
+    one.close()
+    assert not own_store(folder).exists()
+    assert not lock_path(own_store(folder)).exists()
+
+
+def test_what_cannot_be_written_waits(record: Record, folder: Path) -> None:
+    frames, base, one = Frames(), machine(process(1)), record(**NOW)
+    for store in one.stores:
+        store.failure = StoreError("no room")
+    feed(one, frames, base, 3)
+    wait_for(lambda: one.trouble == "not recorded: no room")
+    feed(one, frames, base, 3)
+    one.stores[0].failure = None
+    wait_for(lambda: not one.trouble and held(folder) == [5.0])
+
+
+def test_where_no_lock_can_be_had_nothing_is_counted_twice(record: Record, folder: Path) -> None:
+    folder.parent.mkdir(parents=True)
+    folder.touch()
+    one = record(**NOW)
+    feed(one, Frames(), machine(process(1)), 3)
+    wait_for(lambda: one.trouble)
+    assert not one.recorder.lock.held
+    folder.unlink()
+    wait_for(lambda: not one.trouble and held(folder))
+
+
+def test_a_damaged_store_is_begun_anew(record: Record, folder: Path) -> None:
+    frames, base, one = Frames(), machine(process(1)), record(**NOW)
+    feed(one, frames, base, 2)
+    wait_for(lambda: held(folder))
+    damage(one.path, b"rubbish" * 1000)
+    feed(one, frames, base, 2)
+    wait_for(lambda: held(folder) == [2.0])
+    # The step that wrote it may not have cleared the error of the step before.
+    wait_for(lambda: "was damaged and is kept as" in one.trouble)
+    assert one.path.with_name(f"{one.path.name}.damaged").exists()
+
+
+def test_what_is_old_is_deleted_in_time(record: Record, folder: Path) -> None:
+    pace = QUICK._replace(usage=0.03, prune=0.01)
+    frames, base, one = Frames(), machine(process(1)), record(pace=pace, now=EPOCH + 26 * HOUR)
+    feed(one, frames, base, 3)
+    wait_for(lambda: held(folder))
+    # A day in which it was watched on.
+    save(one.path, *(batch(int(EPOCH // HOUR + hour) * HOUR, gpu=5) for hour in range(2, 27)))
+    one.recorder.configure(UsageSettings(keep=float(HOUR)))
+    feed(one, frames, base)
+    wait_for(lambda: [line.uuid for line in lines(own_store(folder), "gpu")] == ["GPU-5"])
+
+
+def test_it_begins_and_stops_with_the_configuration(record: Record, folder: Path) -> None:
+    frames, base, one = Frames(), machine(process(1)), record(usage=UsageSettings(is_kept=False))
+    feed(one, frames, base, 3)
+    assert not held(folder)
+    one.recorder.configure(UsageSettings())
+    feed(one, frames, base, 3)
+    wait_for(lambda: one.recorder.lock.held)
+    one.recorder.configure(UsageSettings(is_kept=False))
+    wait_for(lambda: held(folder) == [3.0])
+    feed(one, frames, base)
+    one.close()
+    assert held(folder) == [3.0]
+
+
+@pytest.mark.parametrize(("keeps", "dashboard", "kept"), [(True, False, True), (False, True, True), (False,) * 3])
+def test_watch_always_keeps_and_the_dashboard_if_told_so(
+    own_home: Path, keeps: bool, dashboard: bool, kept: bool
+) -> None:
+    source = Script([Frames()(machine(process(1), host=os.uname().nodename)).snapshot])
+    watch = Monitor(source, lambda frame: None)
+    sinks = Sinks(watch, Config(report=Report(dashboard=False)), watch=keeps)
+    sinks.configure(Config(report=Report(dashboard=False)), Config(report=Report(dashboard=dashboard)))
+    watch.start()
+    try:
+        wait_for(lambda: watch.newest is not None)
+    finally:
+        watch.stop()
+        watch.join()
+        sinks.close(PATIENCE)
+    path = own_store()
+    assert (path.exists() and read_report([path], "user", 0.0).host != "") is kept
