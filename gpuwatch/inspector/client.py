@@ -1,15 +1,16 @@
-"""Client of the inspector process: a fair queue of questions, their answers, and the process's restarts. Never waits.
+"""Client of the inspector process: batches of questions, their answers, and the process's restarts. Never waits.
 
 A read can hang forever (a file on a server that is down), and a hostile source can crash a parser. Then the inspector
 is killed, one process gets no answer, and the other questions are asked again. Users choose the names, programs and
-variables of their processes, and so how long reading takes: a slow reading delays only processes of the same user.
+variables of their processes, and so how long reading takes: users whose processes took long come last in the next
+batch, and a long batch is followed by a pause.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,82 +23,21 @@ from gpuwatch.inspector import INSPECTOR
 from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model import Declared, Knowledge
 
-ALLOWED = 10.0
-"""Seconds of reading that one user's processes may owe; above that the user's questions wait."""
-
-FORGIVEN = 0.1
-"""Seconds by which each user's debt shrinks per second: the part of a core that one user can keep busy."""
-
 _SLOW = 1.0
-"""Seconds owed above which a user's questions are sent one at a time, with no other question after them."""
+"""Seconds of reading in one batch after which a user comes last in the next."""
 
-_SENT_MOST = 16
-_SENT_EACH = 4
-_SENT_ALONE = 8
-"""Questions that may be sent without an answer: in all, of each user, and of a user who alone has questions."""
+_LONGEST_BATCH = 4.0
+"""Seconds after which a batch sends no more questions: the others wait for the next."""
 
+_SHORT_BATCH = 0.25
+"""Seconds up to which a batch is followed by no pause."""
 
-class FairQueue:
-    """Queue of questions by user, which serves next the user whose questions have cost the least time."""
+_PAUSE = 5.0
+"""Longest pause after a batch, in seconds; a shorter one takes nine times as long as the batch, so that reading never
+takes more than a tenth of a core."""
 
-    def __init__(self) -> None:
-        self._waiting: dict[str, deque[Question]] = {}
-        self._owed: dict[str, tuple[float, float]] = {}
-        """Seconds that each user owed, and the time of that."""
-
-    def __bool__(self) -> bool:
-        """Return whether any question waits, even one whose user owes too much."""
-        return bool(self._waiting)
-
-    def add(self, question: Question) -> None:
-        """Add a question after the others of its user."""
-        self._waiting.setdefault(question.user, deque()).append(question)
-
-    def put_back(self, questions: Sequence[Question]) -> None:
-        """Put back questions that were sent, in this order, before all others of their users."""
-        for question in reversed(questions):
-            self._waiting.setdefault(question.user, deque()).appendleft(question)
-
-    def retain(self, wanted: Collection[tuple[int, int]]) -> None:
-        """Keep only the questions about these processes (PID, start time)."""
-        for user, questions in list(self._waiting.items()):
-            kept = deque(question for question in questions if (question.pid, question.start) in wanted)
-            if kept:
-                self._waiting[user] = kept
-            else:
-                del self._waiting[user]
-
-    def charge(self, user: str, seconds: float, now: float) -> None:
-        """Add the cost of a question to what its user owes."""
-        self._owed = {other: then for other, then in self._owed.items() if self.owed(other, now) > 0.0}
-        self._owed[user] = (self.owed(user, now) + seconds, now)
-
-    def owed(self, user: str, now: float) -> float:
-        """Return the seconds that a user owes: the cost of the user's questions, less what has been forgiven."""
-        seconds, then = self._owed.get(user, (0.0, now))
-        return max(0.0, seconds - FORGIVEN * (now - then))
-
-    def ready_users(self, now: float, barred: Collection[str]) -> list[str]:
-        """Return the users with waiting questions who are not `barred` and whose debt is below `ALLOWED` seconds."""
-        return [user for user in self._waiting if user not in barred and self.owed(user, now) < ALLOWED]
-
-    def pop(self, now: float, sent: Iterable[Question], barred: Collection[str]) -> Question | None:
-        """Remove and return the next question to send; None where those already `sent` must be answered first."""
-        users = [question.user for question in sent]
-        if len(users) >= _SENT_MOST or any(self.owed(user, now) >= _SLOW for user in users):
-            return None
-        each = _SENT_EACH if len(self._waiting) > 1 else _SENT_ALONE
-        ready = [user for user in self.ready_users(now, barred) if users.count(user) < each]
-        if not ready:
-            return None
-        user = min(ready, key=lambda user: self.owed(user, now))
-        if users and self.owed(user, now) >= _SLOW:
-            return None
-        question = self._waiting[user].popleft()
-        if not self._waiting[user]:
-            del self._waiting[user]
-        return question
-
+_SENT_MOST = 8
+"""Questions that may be sent without an answer."""
 
 DEADLINE = 2.0
 """Seconds that one answer may take."""
@@ -150,8 +90,17 @@ class InspectorClient:
         self._command = command
         self._settings = {"shares": shares, "proc": str(proc), "tmux": min(_TMUX, deadline / 2) if tmux else 0.0}
         self._clock = clock
-        self._queue = FairQueue()
+        self._waiting: dict[tuple[int, int], Question] = {}
+        """Questions without an answer, by PID and start time; those of the batch too."""
+        self._batch: deque[Question] = deque()
+        """Questions of this batch that are to be sent."""
         self._sent: deque[Question] = deque()
+        self._costs: defaultdict[str, float] = defaultdict(float)
+        """Seconds of reading in this batch, by user."""
+        self._slow: set[str] = set()
+        """Users whose processes took long in the batch before."""
+        self._batch_at = clock()
+        """When the batch began, or when the next one may."""
         self._spent = 0.0
         """Seconds that the first question of `_sent` has taken so far, at most."""
         self._polled_at = clock()
@@ -167,8 +116,8 @@ class InspectorClient:
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is expected soon; false where all waiting questions are of users who owe too much."""
-        return bool(self._sent or (len(self._stuck) < _MOST_STUCK and self._ready_users()))
+        """Whether an answer is expected soon; false in a pause, and where only questions of barred users wait."""
+        return bool(self._sent or self._batch or (self._clock() >= self._batch_at and self._askable()))
 
     @property
     def descriptor(self) -> int | None:
@@ -176,12 +125,14 @@ class InspectorClient:
         return None if self._child is None else self._child.descriptor
 
     def ask(self, pid: int, start: int, user: str) -> None:
-        """Queue a question about a process."""
-        self._queue.add(Question(pid=pid, start=start, user=user))
+        """Add a question about a process."""
+        self._waiting[pid, start] = Question(pid=pid, start=start, user=user)
 
     def retain(self, wanted: Collection[tuple[int, int]]) -> None:
-        """Keep only the waiting questions about these processes (PID, start time)."""
-        self._queue.retain(wanted)
+        """Keep only the questions about these processes (PID, start time) that were not sent."""
+        sent = {(question.pid, question.start) for question in self._sent}
+        self._waiting = {key: one for key, one in self._waiting.items() if key in wanted or key in sent}
+        self._batch = deque(one for one in self._batch if (one.pid, one.start) in self._waiting)
 
     def poll(self) -> list[Answer]:
         """Return the answers that have come, and send the next questions.
@@ -194,15 +145,16 @@ class InspectorClient:
         self._stuck = {child: user for child, user in self._stuck.items() if child.exit_code() is None}
         answers: list[Answer] = []
         if self._child is not None:
-            answers += self._receive(self._child, now)
+            answers += self._receive(self._child)
         if self._child is not None and self._child.eof:
             answers += self._check_exit(self._child, now)
         elif self._sent and self._spent > self._deadline + (0.0 if self._is_ready else _START_TIME):
             answers += self._fail_first(f"could not be read within {self._deadline:g} s")
-        if self._child is None and len(self._stuck) < _MOST_STUCK and self._ready_users():
+        self._plan(now)
+        if self._child is None and self._batch:
             self._start()
         if self._child is not None and not self._child.eof:
-            self._send(self._child, now)
+            self._send(self._child)
         return answers
 
     def close(self, seconds: float = 0.2) -> None:
@@ -212,8 +164,34 @@ class InspectorClient:
             self._drop()
             child.exit_code(seconds)
 
-    def _ready_users(self) -> list[str]:
-        return self._queue.ready_users(self._clock(), self._stuck.values())
+    def _askable(self) -> list[Question]:
+        """Return the waiting questions, without those of users who have an inspector hang in the kernel."""
+        if len(self._stuck) >= _MOST_STUCK:
+            return []
+        barred = set(self._stuck.values())
+        return [one for one in self._waiting.values() if one.user not in barred]
+
+    def _plan(self, now: float) -> None:
+        """Begin the next batch, or end the present one: users take turns, and those who took long come last."""
+        if self._batch and now - self._batch_at > _LONGEST_BATCH:
+            self._batch.clear()
+        if self._batch or self._sent:
+            return
+        if self._costs:  # a batch has ended
+            took = sum(self._costs.values())
+            self._batch_at = now + (0.0 if took <= _SHORT_BATCH else min(_PAUSE, 9 * took))
+            self._slow = {user for user, cost in self._costs.items() if cost > _SLOW}
+            self._costs.clear()
+        questions = self._askable()
+        if now < self._batch_at or not questions:
+            return
+        turns: Counter[str] = Counter()
+        placed = []
+        for question in questions:
+            placed.append(((question.user in self._slow, turns[question.user]), question))
+            turns[question.user] += 1
+        self._batch.extend(question for _, question in sorted(placed, key=lambda one: one[0]))
+        self._batch_at = now
 
     def _start(self) -> None:
         try:
@@ -222,7 +200,7 @@ class InspectorClient:
             return
         self._sent_cards, self._eof_at, self._is_ready = None, None, False
 
-    def _receive(self, child: ChildProcess, now: float) -> Iterator[Answer]:
+    def _receive(self, child: ChildProcess) -> Iterator[Answer]:
         """Return the answers in the pipe; kill the inspector where the pipe has anything else."""
         for line in child.read_lines():
             if not self._is_ready:
@@ -237,15 +215,17 @@ class InspectorClient:
             if answer is None or first is None or (answer.pid, answer.start) != (first.pid, first.start):
                 yield from self._fail_first("what gpuwatch's reader said of it makes no sense")
                 return
-            self._queue.charge(self._sent.popleft().user, answer.took, now)
+            self._costs[self._sent.popleft().user] += answer.took
+            del self._waiting[answer.pid, answer.start]
             self._spent = 0.0
             yield answer
         if child.overflowed:
             yield from self._fail_first("what gpuwatch's reader said of it is too long")
 
-    def _send(self, child: ChildProcess, now: float) -> None:
-        """Send questions until the limit of unanswered questions is reached."""
-        while question := self._queue.pop(now, self._sent, self._stuck.values()):
+    def _send(self, child: ChildProcess) -> None:
+        """Send questions of the batch until the limit of unanswered questions is reached."""
+        while self._batch and len(self._sent) < _SENT_MOST:
+            question = self._batch.popleft()
             if not self._sent:
                 self._spent = 0.0
             self._sent.append(question)
@@ -276,16 +256,18 @@ class InspectorClient:
         self._drop("" if question is None else question.user)
         if question is None:
             return []
-        self._queue.charge(question.user, self._deadline, self._clock())
+        self._costs[question.user] += self._deadline
+        del self._waiting[question.pid, question.start]
         declared = Declared(knowledge=Knowledge.UNREADABLE, words=words)
         return [Answer(pid=question.pid, start=question.start, declared=declared)]
 
     def _drop(self, user: str = "") -> None:
-        """Kill the inspector because of a process of `user`; the next inspector gets the remaining questions."""
+        """Kill the inspector because of a process of `user`, whose other questions are now the last of the batch."""
         assert self._child is not None
         child, self._child = self._child, None
         child.kill()
         if child.exit_code() is None:
             self._stuck[child] = user
-        self._queue.put_back(self._sent)
+        self._batch.extendleft(reversed(self._sent))
         self._sent.clear()
+        self._batch = deque(sorted(self._batch, key=lambda one: one.user == user))
