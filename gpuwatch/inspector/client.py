@@ -27,7 +27,7 @@ _SLOW = 1.0
 """Seconds of reading in one batch after which a user comes last in the next."""
 
 _LONGEST_BATCH = 4.0
-"""Seconds after which a batch sends no more questions: the others wait for the next."""
+"""Seconds after which a batch is given up: the processes that were not read wait for the next."""
 
 _SHORT_BATCH = 0.25
 """Seconds up to which a batch is followed by no pause."""
@@ -35,9 +35,6 @@ _SHORT_BATCH = 0.25
 _PAUSE = 5.0
 """Longest pause after a batch, in seconds; a shorter one takes nine times as long as the batch, so that reading never
 takes more than a tenth of a core."""
-
-_SENT_MOST = 8
-"""Questions that may be sent without an answer."""
 
 DEADLINE = 2.0
 """Seconds that one answer may take."""
@@ -93,14 +90,16 @@ class InspectorClient:
         self._waiting: dict[tuple[int, int], Question] = {}
         """Questions without an answer, by PID and start time; those of the batch too."""
         self._batch: deque[Question] = deque()
-        """Questions of this batch that are to be sent."""
+        """Questions of this batch that were not sent, or not to this inspector."""
         self._sent: deque[Question] = deque()
         self._costs: defaultdict[str, float] = defaultdict(float)
         """Seconds of reading in this batch, by user."""
         self._slow: set[str] = set()
         """Users whose processes took long in the batch before."""
         self._batch_at = clock()
-        """When the batch began, or when the next one may."""
+        """When the next batch may begin."""
+        self._batch_spent = 0.0
+        """Seconds that this batch has taken so far, at most."""
         self._spent = 0.0
         """Seconds that the first question of `_sent` has taken so far, at most."""
         self._polled_at = clock()
@@ -140,7 +139,9 @@ class InspectorClient:
         A process over which the inspector hung or crashed has an answer that says so.
         """
         now = self._clock()
-        self._spent += min(now - self._polled_at, _MOST_ELAPSED)
+        elapsed = min(now - self._polled_at, _MOST_ELAPSED)
+        self._spent += elapsed
+        self._batch_spent += elapsed
         self._polled_at = now
         self._stuck = {child: user for child, user in self._stuck.items() if child.exit_code() is None}
         answers: list[Answer] = []
@@ -173,7 +174,10 @@ class InspectorClient:
 
     def _plan(self, now: float) -> None:
         """Begin the next batch, or end the present one: users take turns, and those who took long come last."""
-        if self._batch and now - self._batch_at > _LONGEST_BATCH:
+        if (self._batch or self._sent) and self._batch_spent > _LONGEST_BATCH:
+            if self._child is not None and self._sent:
+                self._costs[self._sent[0].user] += self._batch_spent
+                self._drop()
             self._batch.clear()
         if self._batch or self._sent:
             return
@@ -191,7 +195,7 @@ class InspectorClient:
             placed.append(((question.user in self._slow, turns[question.user]), question))
             turns[question.user] += 1
         self._batch.extend(question for _, question in sorted(placed, key=lambda one: one[0]))
-        self._batch_at = now
+        self._batch_spent = 0.0
 
     def _start(self) -> None:
         try:
@@ -223,9 +227,9 @@ class InspectorClient:
             yield from self._fail_first("what gpuwatch's reader said of it is too long")
 
     def _send(self, child: ChildProcess) -> None:
-        """Send questions of the batch until the limit of unanswered questions is reached."""
-        while self._batch and len(self._sent) < _SENT_MOST:
-            question = self._batch.popleft()
+        """Send the questions of the batch."""
+        lines = []
+        for question in self._batch:
             if not self._sent:
                 self._spent = 0.0
             self._sent.append(question)
@@ -234,8 +238,9 @@ class InspectorClient:
             if self._sent_cards is not self.cards:
                 question = replace(question, cards=self.cards, driver=self.driver)
                 self._sent_cards = self.cards
-            child.write(self._encode(question) + b"\n")
-        child.write(b"")
+            lines.append(self._encode(question) + b"\n")
+        self._batch.clear()
+        child.write(b"".join(lines))
 
     def _check_exit(self, child: ChildProcess, now: float) -> list[Answer]:
         """Handle an inspector that has closed its output: it was idle, or it crashed over the first question."""
