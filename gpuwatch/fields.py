@@ -10,13 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from gpuwatch.alerts.alert import Unit
-from gpuwatch.history import Idle
 from gpuwatch.model import Gpu, Health, Holding, Limit, Presence, Process, Reading, known, number
 from gpuwatch.shares import is_conclusive, limit_on, usable
 from gpuwatch.units import (
@@ -29,6 +28,9 @@ from gpuwatch.units import (
     parse_size,
     percent,
 )
+
+if TYPE_CHECKING:  # a snapshot alone has no history, and need not wait for its import
+    from gpuwatch.history import Idle
 
 T = TypeVar("T")
 U = TypeVar("U")

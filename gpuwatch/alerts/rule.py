@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from gpuwatch.alerts.alert import Severity, Unit
 from gpuwatch.alerts.limits import Limits
-from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, number
 from gpuwatch.shares import LimitUsage, limit_usages
+
+if TYPE_CHECKING:  # the causes of unknown memory are found without a history, too
+    from gpuwatch.history import HistoryView
 
 SAMPLES: Final = 3
 """Samples in a row that raise, step down or clear an alert, where a rule does not say otherwise."""

@@ -6,11 +6,13 @@ Pure functions, shared by the dashboard and by `gpuwatch --once`.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpuwatch.fields import PROCESS, Field, Row, SortValue
-from gpuwatch.history import HistoryView, IdleTimes
 from gpuwatch.model import Presence, Process, Snapshot
+
+if TYPE_CHECKING:  # a snapshot alone has no history, and need not wait for its import
+    from gpuwatch.history import HistoryView, IdleTimes
 
 T = TypeVar("T")
 

@@ -8,12 +8,14 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Generic, NamedTuple, TextIO, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TextIO, TypeVar
 
 from gpuwatch import files
 from gpuwatch.errors import GpuwatchError
-from gpuwatch.fields import Field
 from gpuwatch.text import cell_width, clean, fit, spell_signs
+
+if TYPE_CHECKING:
+    from gpuwatch.fields import Field
 
 T = TypeVar("T")
 

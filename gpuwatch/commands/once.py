@@ -18,14 +18,14 @@ from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot
 from gpuwatch.config import Config
 from gpuwatch.fields import GPU, PROCESS, Row, share_words
 from gpuwatch.filters import Filter
-from gpuwatch.history import IdleTimes
 from gpuwatch.model import Snapshot, encode
 from gpuwatch.shares import DeclaredMemory, declared_memory, format_promised
 from gpuwatch.sources.source import Source
 from gpuwatch.text import clean
 from gpuwatch.units import gib
 
-if TYPE_CHECKING:  # the demo needs no child
+if TYPE_CHECKING:  # the demo needs no child, and a snapshot has no history
+    from gpuwatch.history import IdleTimes
     from gpuwatch.sources.sampler_process import SamplerProcess
 
 _WIDEST_USER = 24
