@@ -137,26 +137,15 @@ class Change(NamedTuple):
     alert: Alert
 
 
-class ChangeFinder:
-    """Finder of changed alerts between frames; it stores only alerts that hold."""
-
-    def __init__(self) -> None:
-        self._holding: frozenset[str] = frozenset()
-
-    def find(self, frame: Frame) -> list[Change]:
-        """Return the changes of a frame: alerts that ended, then alerts that began."""
-        now = frame.snapshot.taken
-        found = [Change(one.ended or now, "ended", one) for one in frame.cleared]
-        found += [Change(now, "eased", one) for one in frame.eased]
-        for one in frame.raised:
-            is_new = _identity(one) not in self._holding
-            found.append(Change(one.raised if is_new else now, "raised" if is_new else "worse", one))
-        self._holding = frozenset(map(_identity, frame.alerts))
-        return [event for event in found if event.alert.rule != TROUBLE]  # those are printed by `TroubleFinder`
-
-
-def _identity(alert: Alert) -> str:
-    return alert.id or alert.key
+def find_changes(frame: Frame) -> list[Change]:
+    """Return the changed alerts of a frame: those that ended, then those that eased, then those that began."""
+    now = frame.snapshot.taken
+    found = [Change(one.ended or now, "ended", one) for one in frame.cleared]
+    found += [Change(now, "eased", one) for one in frame.eased]
+    for one in frame.raised:
+        is_new = one.raised_monotonic >= frame.received
+        found.append(Change(one.raised if is_new else now, "raised" if is_new else "worse", one))
+    return [event for event in found if event.alert.rule != TROUBLE]  # those are printed by `TroubleFinder`
 
 
 class LineFormatter:
@@ -329,7 +318,7 @@ class _Output:
         self._console = Console(ascii_only=config.ascii)
         self._signals = signals
         self._out, self._err = _printer(sys.stdout), _printer(sys.stderr)
-        self._changes, self._troubles = ChangeFinder(), TroubleFinder()
+        self._troubles = TroubleFinder()
         self._lines = LineFormatter(color=self._console.color)
         self._greeted = args.quiet
         self._warned = False
@@ -344,7 +333,7 @@ class _Output:
         if not self._greeted and state is SourceState.OK:
             self._greeted = True
             self.warn(greeting(frame, self.store))
-        for event in self._changes.find(frame):
+        for event in find_changes(frame):
             if self._args.json:
                 self._out.put(msgspec.json.encode({"at": event.at, "event": event.kind, "alert": event.alert}).decode())
             elif not self._args.quiet:

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch import files, text, units
-from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Severity, Unit
+from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Unit
 from gpuwatch.config import Config
 from gpuwatch.monitor import Frame, Monitor, Sink
 from gpuwatch.recorder.live_writer import LiveFile
@@ -320,7 +320,6 @@ class EventsPart(_Part):
         self._news: dict[str, tuple[float, Alert]] = {}
         """Alerts that were raised, got worse, eased or ended, by id: the newest state of each and its time."""
         self._held: dict[str, Alert] = {}
-        self._levels: dict[str, Severity] = {}
         self._lost: Gap | None = None
         self._snapshots = 0
         self._newest: object = None
@@ -367,9 +366,8 @@ class EventsPart(_Part):
         now = self._wall()
         held = {alert.key: alert for alert in frame.alerts if alert.rule != TROUBLE}
         with self._guard:
-            news = [alert for alert in frame.cleared if alert.rule != TROUBLE]
-            news += [alert for alert in held.values() if self._levels.get(alert.id) != alert.severity]
-            self._levels = {alert.id: alert.severity for alert in held.values()}
+            changed = (*frame.cleared, *frame.raised, *frame.eased)
+            news = [alert for alert in changed if alert.rule != TROUBLE]
             self._held = held
             # Without a host's name nothing was gone on with yet.
             if frame.snapshot is not self._newest and frame.snapshot.host:

@@ -54,18 +54,18 @@ if TYPE_CHECKING:
 
 
 class NewFrame(Message):
-    """Message: a new frame from the monitor. A slow dashboard skips frames, but none in which an alert ended."""
+    """Message: a new frame from the monitor. A slow dashboard skips frames, but none that raised or ended an alert."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
         super().__init__()
 
     def can_replace(self, message: Message) -> bool:
-        """Return whether a newer frame may replace this one, which waits: not if alerts ended in it.
+        """Return whether a newer frame may replace this one, which waits: not if it raised or ended alerts.
 
-        No other frame has these alerts, and the demo has no log. All else is in the newer frame, too.
+        No other frame says so. All else is in the newer frame, too.
         """
-        return isinstance(message, NewFrame) and not self.frame.cleared
+        return isinstance(message, NewFrame) and not (self.frame.raised or self.frame.cleared)
 
 
 def reload(app: GpuwatchApp) -> None:
@@ -108,20 +108,17 @@ _KINDS: Final[dict[Severity, Literal["information", "warning", "error"]]] = {
 
 
 def news(before: Frame, frame: Frame) -> list[Alert]:
-    """Return the alerts that were raised, or got worse, between two frames, and that need a notification.
+    """Return the alerts that a frame raised or made worse, and the troubles of sinks since the frame before.
 
-    An alert restored from an earlier gpuwatch was raised before both frames and is left out.
+    Alerts that need no notification are left out.
     """
-    known = {alert.key: alert.severity for alert in before.alerts}
+    raised = {alert.key for alert in frame.raised}
     return [
         alert
         for alert in frame.alerts
-        if not alert.quiet and alert.severity > known.get(alert.key, 0) and _is_new(alert, known, before)
+        if not alert.quiet
+        and (alert.key in raised or (alert.rule == TROUBLE and alert.raised_monotonic > before.received))
     ]
-
-
-def _is_new(alert: Alert, known: dict[str, Severity], before: Frame) -> bool:
-    return alert.key in known or alert.raised_monotonic >= before.received
 
 
 def announce(app: GpuwatchApp, before: Frame, frame: Frame) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity, Unit
-from gpuwatch.commands.watch import ChangeFinder, LineFormatter, Printer, TroubleFinder
+from gpuwatch.commands.watch import LineFormatter, Printer, TroubleFinder, find_changes
 from gpuwatch.history import History
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
@@ -36,13 +36,13 @@ def frame(*alerts: Alert, at: float = EPOCH, **changes: Any) -> Frame:
 
 def told(*frames: Frame) -> list[str]:
     """Return the lines that some frames come to, their clock times left out."""
-    events, lines = ChangeFinder(), LineFormatter()
-    return [re.sub(r"^.*\d\d:\d\d:\d\d ", "", lines.format(one)) for each in frames for one in events.find(each)]
+    lines = LineFormatter()
+    return [re.sub(r"^.*\d\d:\d\d:\d\d ", "", lines.format(one)) for each in frames for one in find_changes(each)]
 
 
 def test_a_life_in_lines() -> None:
     first = alert(evidence="ada grew 9.0 GiB/min")
-    bad = alert(severity=Severity.CRITICAL, title="GPU 3 full", unit=Unit.FREE, peak=0.1 * GIB)
+    bad = alert(severity=Severity.CRITICAL, raised_monotonic=-1.0, title="GPU 3 full", unit=Unit.FREE, peak=0.1 * GIB)
     over = alert(
         ended=EPOCH + 388,
         lasted=388.0,
@@ -67,17 +67,17 @@ def test_a_life_in_lines() -> None:
 
 
 def test_one_that_was_gone_on_with_gets_worse_and_is_not_new() -> None:
-    held = alert()
-    bad = alert(severity=Severity.CRITICAL)
+    held = alert(raised_monotonic=-1.0)
+    bad = alert(severity=Severity.CRITICAL, raised_monotonic=-1.0)
     assert told(frame(held), frame(bad, raised=(bad,))) == ["● worse   GPU 3 full in about 4 min"]
 
 
 def test_the_date_stands_where_the_day_changes() -> None:
-    events, lines = ChangeFinder(), LineFormatter()
+    lines = LineFormatter()
     dated = []
     for at in (EPOCH, EPOCH + 1, EPOCH + 86400):
         one = alert(raised=at, gpu=str(at))
-        dated += [lines.format(event)[:10] for event in events.find(frame(one, raised=(one,), at=at))]
+        dated += [lines.format(event)[:10] for event in find_changes(frame(one, raised=(one,), at=at))]
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", dated[0])
     assert re.match(r"\d\d:\d\d:\d\d ", dated[1])
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", dated[2])
@@ -85,7 +85,7 @@ def test_the_date_stands_where_the_day_changes() -> None:
 
 def test_in_colour_only_the_head_is_coloured() -> None:
     one = alert(severity=Severity.CRITICAL)
-    (event,) = ChangeFinder().find(frame(one, raised=(one,)))
+    (event,) = find_changes(frame(one, raised=(one,)))
     line = LineFormatter(color=True).format(event)
     assert line.endswith(" \x1b[31m● raised\x1b[0m  GPU 3 full in about 4 min")
 

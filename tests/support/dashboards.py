@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 from textual.pilot import Pilot
 from textual.screen import Screen
 
@@ -139,6 +140,10 @@ async def resize(app: GpuwatchApp, pilot: Pilot[int], size: tuple[int, int], new
 
 
 async def hand(app: GpuwatchApp, pilot: Pilot[int], new: Frame) -> None:
+    """Hand a frame to the app; alerts that are new since its newest frame, or worse, were raised in it."""
+    before = {alert.key: alert.severity for alert in app.newest.alerts} if app.newest else {}
+    raised = tuple(one for one in new.alerts if one.severity > before.get(one.key, 0) and one.raised_monotonic > 0)
+    new = msgspec.structs.replace(new, raised=new.raised or raised)
     app.post_message(NewFrame(new))
     await pilot.pause()
 

@@ -63,10 +63,10 @@ def frame(
     shown: Snapshot | None = None,
     **changes: Any,
 ) -> Frame:
-    """Return a frame with a snapshot of its own."""
+    """Return a frame with a snapshot of its own, which raised all its alerts."""
     seen = shown or snapshot(host=changes.pop("host", HOST), **changes)
     view = History().view
-    return Frame(seen, 0.0, view, tuple(held), cleared=tuple(cleared), attention=attention, attended=attended)
+    return Frame(seen, 0.0, view, held, raised=held, cleared=tuple(cleared), attention=attention, attended=attended)
 
 
 def write(path: Path, *alerts: Alert, gaps: Iterable[Gap] = (), now: float = EPOCH) -> Path:

@@ -269,18 +269,13 @@ async def test_acknowledged_alerts_come_last_and_muted_ones_are_only_counted() -
             assert "1 muted" in text(app)
 
 
-def test_news_are_what_is_new_or_got_worse_and_is_not_to_be_silent() -> None:
-    seen = machine(4)
-    before = frame(seen, alert(0, Severity.WARNING), alert(1))
+def test_news_are_what_a_frame_raised_and_is_not_to_be_silent() -> None:
+    before = frame(machine(4), alert(0, Severity.WARNING), alert(1))
+    raised = (alert(0), alert(2), alert(3, muted=True), alert(4, acknowledged=True))
+    broken = alert(6, rule=TROUBLE, subject="recorder")
     of_an_earlier_run = alert(5, raised_monotonic=before.received - 600)
-    silent = (alert(3, muted=True), alert(4, acknowledged=True), of_an_earlier_run)
-    assert [one.index for one in news(before, frame(seen, alert(0), alert(1), alert(2), *silent))] == [0, 2]
-
-
-def test_two_processes_over_their_shares_on_one_gpu_are_two_news() -> None:
-    seen = machine(4)
-    first, second = (alert(0, rule="uses more than declared", subject=f"{pid}:1") for pid in (1, 2))
-    assert len(news(frame(seen, first), frame(seen, first, second))) == 1
+    seen = frame(machine(4), *raised, alert(1), of_an_earlier_run, broken)
+    assert [one.index for one in news(before, replace(seen, raised=raised))] == [0, 2, 6]
 
 
 async def test_bell_and_desktop_are_for_warnings_and_worse() -> None:
