@@ -218,10 +218,6 @@ def _quote(arg: str) -> str:
 
 # Replaces each character of a secret while others are searched; no argument contains it.
 _HIDDEN = "\0"
-_HIDDEN_SECRET = "\0+"
-_BLANK = r"(\s)"
-# Words before the secret in a header.
-_SCHEMES = ("bearer", "basic", "digest", "token")
 # Longest name of a flag or variable; of a longer word the end counts.
 _NAME_LIMIT = 128
 
@@ -268,7 +264,6 @@ _compiled = functools.cache(re.compile)
 
 _QUOTED = r"[\s'\"]"
 _ESCAPED_IN_QUOTES = r'(["\\$`])'
-
 _WORD = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+"
 _TRIVIAL = r"(?i:true|false|yes|no|on|off|none|null|auto)|[0-9]{1,2}"
 # A name may stand in brackets, as in `os.environ["API_KEY"] = "X"`; a value behind a comma is in quotes.
@@ -281,43 +276,43 @@ _NAMED = r"""(?isx)
 _VALUE = r"""(?sx)(?:
     [rbfuRBFU]{0,2}(?:\"{3}.*?(?:\"{3}|\Z)|'{3}.*?(?:'{3}|\Z)|"(?:\\.|[^"\\])*+"?|'[^']*+'?)
     | (?:\\.|[^\s"';|&)}\\]|\\$)++)"""
-# The userinfo of a URL ends at the last "@" before its path (RFC 3986, 3.2.1).
-_USERINFO = r"""://(?P<secret>[^\s/?#'"]*)@"""
-_BEARER = r"""(?i)\bbearer\s+(?P<secret>[^\s"']+)"""
 # `curl -u user:password`; `docker run -u 1000:1000` is none.
-_CURL = r"(?<![\w.\-])curl(?![\w.\-])"
 _CURL_USER = r"""(?x)
     (?<!\S)(?:-[A-Za-z]{0,8}[uU]\s*+|--(?:proxy-)?user[\s=]\s*+)["']?[^\s:"']*+:(?P<secret>[^\s"']++)"""
 _CURL_USER_FLAG = r"-[A-Za-z]{0,8}[uU]|--(?:proxy-)?user"
-_WANDB_LOGIN = r"""(?x)
-    (?<![\w.\-])wandb['"]?\s++login\s++(?:-\S*+\s++){0,4}+(?P<secret>[^\s;|&'"\-][^\s;|&'"]*+)"""
-# What follows is known to the chat service and its customer alone. Source: the rules of gitleaks and detect-secrets;
-# docs.ntfy.sh/publish, where the topic "is essentially a password"; the URLs of apprise.
-_WEBHOOK = r"""(?ix)(?:
-    hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/
-    | https?://[^\s"'?\#]{0,200}?/(?:web)?hooks?(?:b2)?/
-    | maker\.ifttt\.com/trigger/[^\s"']{0,80}?/with/key/
-    | (?<![\w.\-])ntfy\.sh/
-    | (?<![\w.\-])(?:slack|discord|tgram|msteams|mmosts?|rockets?|ntfys?|pover|gotifys?)://
-    )(?!\0|\*\*\*)(?P<secret>[^\s"'`)]+)"""
-_QUERY = r"""(?ix)[?&](?:key|sig|signature|code|x-amz-signature|x-goog-signature)=
-    (?!(?:true|false|yes|no|on|off|none|null|auto|[0-9]{1,2})(?:[\s"'&\#`)]|\Z))(?P<secret>[^\s"'&\#`)]+)"""
-_SHAPES = r"""(?x)(?P<secret>(?<![A-Za-z0-9])(?:
-    hf_(?:[A-Za-z0-9]{20,}|(?=[A-Za-z]{0,64}[0-9])[A-Za-z0-9]{10,}) | api_org_[A-Za-z0-9]{20,}   # Hugging Face
-    | g?sk[_\-](?:[A-Za-z0-9]{20,}|(?=[A-Za-z_\-]{0,64}[0-9])[\w\-]{16,})   # OpenAI, Anthropic, Stripe, Groq
-    | gh[pousr]_[A-Za-z0-9]{10,} | github_pat_\w{10,} | gl(?:pat|dt)-[\w\-]{10,}
-    | (?:AKIA|ASIA)[A-Z0-9]{12,} | LTAI[A-Za-z0-9]{12,} | AIza[\w\-]{30,} | ya29\.[\w\-]{20,}   # AWS, Aliyun, Google
-    | (?:xox[abeoprs]|xapp)-[\w\-]{8,}   # Slack
-    | nvapi-[\w\-]{16,} | npm_[A-Za-z0-9]{20,} | pypi-[\w\-]{20,} | dckr_pat_[\w\-]{16,} | dapi[a-f0-9]{32}
-    | hvs\.[\w\-]{20,} | r8_[A-Za-z0-9]{30,} | rpa_[A-Z0-9]{30,}   # Vault, Replicate, RunPod
-    | (?:pplx|xai)-[A-Za-z0-9]{32,} | tvly-(?:dev-|prod-)?[A-Za-z0-9]{20,} | pcsk_\w{30,}   # search and models
-    | lsv2_(?:pt|sk)_\w{20,} | wandb_v[0-9]_\w{20,}   # LangSmith, Weights & Biases
-    | gl(?:sa|c)_[A-Za-z0-9+/]{30,} | SG\.[\w\-]{22}\.[\w\-]{43}   # Grafana, SendGrid
-    | eyJ[\w\-]{8,}\.[\w\-.]+   # JSON Web Token
-    )
-    | (?<![0-9])[0-9]{6,16}:A[\w\-]{34}(?![\w\-])   # a bot of Telegram, also in a URL, behind `bot`
-    )"""
-_PEM = r"(?s)-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----(?P<secret>.*?)(?:(?=-----END)|\Z)"
+_FORMS = (
+    # The userinfo of a URL ends at the last "@" before its path (RFC 3986, 3.2.1).
+    r"""://(?P<secret>[^\s/?#'"]*)@""",
+    r"(?s)-----BEGIN [A-Z ]{0,32}PRIVATE KEY-----(?P<secret>.*?)(?:(?=-----END)|\Z)",
+    # What follows is known to the chat service and its customer alone. Source: the rules of gitleaks and
+    # detect-secrets; docs.ntfy.sh/publish, where the topic "is essentially a password"; the URLs of apprise.
+    r"""(?ix)(?:
+        hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/
+        | https?://[^\s"'?\#]{0,200}?/(?:web)?hooks?(?:b2)?/
+        | maker\.ifttt\.com/trigger/[^\s"']{0,80}?/with/key/
+        | (?<![\w.\-])ntfy\.sh/
+        | (?<![\w.\-])(?:slack|discord|tgram|msteams|mmosts?|rockets?|ntfys?|pover|gotifys?)://
+        )(?!\0|\*\*\*)(?P<secret>[^\s"'`)]+)""",
+    r"""(?ix)[?&](?:key|sig|signature|code|x-amz-signature|x-goog-signature)=
+        (?!(?:true|false|yes|no|on|off|none|null|auto|[0-9]{1,2})(?:[\s"'&\#`)]|\Z))(?P<secret>[^\s"'&\#`)]+)""",
+    r"""(?x)(?<![\w.\-])wandb['"]?\s++login\s++(?:-\S*+\s++){0,4}+(?P<secret>[^\s;|&'"\-][^\s;|&'"]*+)""",
+)
+# Searched for after the names of secrets, which may be a part of what they match.
+_LAST_FORMS = (
+    r"""(?i)\bbearer\s+(?P<secret>[^\s"']+)""",
+    r"""(?x)(?P<secret>(?<![A-Za-z0-9])(?:
+        hf_(?:[A-Za-z0-9]{20,}|(?=[A-Za-z]{0,64}[0-9])[A-Za-z0-9]{10,}) | api_org_[A-Za-z0-9]{20,}   # Hugging Face
+        | g?sk[_\-](?:[A-Za-z0-9]{20,}|(?=[A-Za-z_\-]{0,64}[0-9])[\w\-]{16,})   # OpenAI, Anthropic, Stripe, Groq
+        | (?:gh[pousr]_|github_pat_|gl(?:pat|dt)-|xox[abeoprs]-|xapp-)[\w\-]{8,}   # GitHub, GitLab, Slack
+        | (?:AKIA|ASIA|LTAI)[A-Za-z0-9]{12,} | AIza[\w\-]{30,} | ya29\.[\w\-]{20,}   # AWS, Aliyun, Google
+        | (?:nvapi-|npm_|pypi-|dckr_pat_|hvs\.|lsv2_(?:pt|sk)_|wandb_v[0-9]_)[\w\-]{16,}
+        | (?:r8|rpa|pcsk)_\w{30,} | (?:pplx|xai)-[A-Za-z0-9]{32,} | tvly-(?:[a-z]+-)?[A-Za-z0-9]{20,}
+        | dapi[a-f0-9]{32} | gl(?:sa|c)_[A-Za-z0-9+/]{30,} | SG\.[\w\-]{22}\.[\w\-]{43}   # Grafana, SendGrid
+        | eyJ[\w\-]{8,}\.[\w\-.]+   # JSON Web Token
+        )
+        | (?<![0-9])[0-9]{6,16}:A[\w\-]{34}(?![\w\-])   # a bot of Telegram, also in a URL, behind `bot`
+        )""",
+)
 
 
 def redact(argv: Sequence[str]) -> list[str]:
@@ -337,36 +332,10 @@ def redact(argv: Sequence[str]) -> list[str]:
         return list(argv)
     hidden = _hide_in_words(argv)
     if len(argv) == 1:  # a title: its words are arguments, too
-        parts = _compiled(_BLANK).split(argv[0])
+        parts = _compiled(r"(\s)").split(argv[0])
         parts[::2] = _hide_in_words(parts[::2])
         hidden = ["".join(map(min, "".join(parts), hidden[0]))]  # what either hides
-    return [_compiled(_HIDDEN_SECRET).sub(MASK, arg) for arg in hidden]
-
-
-def _hide_in_words(argv: Sequence[str]) -> list[str]:
-    """Return arguments of the same length with `_HIDDEN` for each character of a secret."""
-    result: list[str] = []
-    value_follows = False
-    before = program = ""
-    for arg in argv:
-        bare = arg.strip("'\"")
-        if value_follows and _is_scheme(before, bare):
-            result.append(arg)
-        elif value_follows and not arg.startswith("-"):
-            result.append(arg if _is_trivial(arg) or _is_directory(before, arg) else _HIDDEN * len(arg))
-            value_follows = False
-        elif program == "curl" and _compiled(_CURL_USER_FLAG).fullmatch(before):
-            user, colon, password = arg.partition(":")
-            result.append(user + colon + _HIDDEN * len(password))
-            before = arg
-        else:
-            text = _hide_in_text(arg, is_script=_takes_script(before))
-            result.append(_compiled(_CURL_USER).sub(_hide, text) if program == "curl" else text)
-            to_login = program == "wandb" and (bare == "login" or (value_follows and arg.startswith("-")))
-            value_follows = _announces_value(bare) or to_login
-            before = arg
-        program = next((name for name in ("curl", "wandb") if arg.rpartition("/")[2] == name), program)
-    return result
+    return [_compiled(_HIDDEN + "+").sub(MASK, arg) for arg in hidden]
 
 
 def _may_hold_secret(text: str) -> bool:
@@ -377,63 +346,61 @@ def _may_hold_secret(text: str) -> bool:
     return False
 
 
-def _announces_value(arg: str) -> bool:
-    """Return whether the argument after *arg* is a secret: `--token`, `Bearer`, `Authorization:`."""
-    if not arg.startswith("-"):
-        return arg.lower() in ("bearer", "authorization:")
-    return "=" not in arg and " " not in arg and _is_secret_name(arg[-_NAME_LIMIT:]) and not _is_switch(arg)
-
-
-def _is_scheme(before: str, word: str) -> bool:
-    """Return whether *word* stands between a header's name and its secret; `--auth basic` is a value, though."""
-    lowered = word.lower()
-    return lowered == "bearer" or (lowered in _SCHEMES and not before.startswith("-"))
-
-
-def _takes_script(flag: str) -> bool:
-    """Return whether the word after *flag* is code: `sh -c`, `bash -lc`, `python -c`."""
-    return flag.startswith("-") and flag.endswith("c") and not flag.startswith("--")
+def _hide_in_words(argv: Sequence[str]) -> list[str]:
+    """Return arguments of the same length with `_HIDDEN` for each character of a secret."""
+    result: list[str] = []
+    value_follows = False
+    before = program = ""
+    for arg in argv:
+        bare = arg.strip("'\"")
+        word, is_flag = bare.lower(), before.startswith("-")
+        if value_follows and (word == "bearer" or (word in ("basic", "digest", "token") and not is_flag)):
+            result.append(arg)  # between a header's name and its secret; `--auth basic` is a value, though
+        elif value_follows and not arg.startswith("-"):
+            result.append(arg if _is_no_secret(before, arg) else _HIDDEN * len(arg))
+            value_follows = False
+        elif program == "curl" and _compiled(_CURL_USER_FLAG).fullmatch(before):
+            user, colon, password = arg.partition(":")
+            result.append(user + colon + _HIDDEN * len(password))
+            before = arg
+        else:
+            is_script = is_flag and before.endswith("c") and not before.startswith("--")  # `bash -lc`, `python -c`
+            text = _hide_in_text(arg, is_script=is_script)
+            result.append(_compiled(_CURL_USER).sub(_hide, text) if program == "curl" else text)
+            is_login = program == "wandb" and (bare == "login" or (value_follows and arg.startswith("-")))
+            is_name = bare.startswith("-") and not _compiled("[= ]").search(bare) and _is_secret_name(bare)
+            value_follows = is_login or word in ("bearer", "authorization:") or (is_name and not _is_switch(bare))
+            before = arg
+        program = next((name for name in ("curl", "wandb") if arg.rpartition("/")[2] == name), program)
+    return result
 
 
 @functools.lru_cache(maxsize=256)
 def _is_secret_name(name: str) -> bool:
     """Return whether a flag, variable, header or key of this name contains a secret, by the words in the name."""
-    words = _split_name(name)
+    words = _split_name(name[-_NAME_LIMIT:])
     if not words or words[-1] in _ABOUT_WORDS:
         return False
-    secret = {word for word in words if word in _SECRET_WORDS or word.endswith(_SECRET_ENDINGS)}
     if any(after in ("key", "keys") and before in _KEY_OWNERS for before, after in pairwise(words)):
         return True
-    if secret <= {"token", "pass"} and not _MODEL_WORDS.isdisjoint(words):
-        return False
-    return bool(secret)
+    secret = {word for word in words if word in _SECRET_WORDS or word.endswith(_SECRET_ENDINGS)}
+    return bool(secret) and not (secret <= {"token", "pass"} and not _MODEL_WORDS.isdisjoint(words))
 
 
 def _split_name(name: str) -> list[str]:
     """Split *name* into lower-case words at punctuation, digits and the capitals of camelCase."""
-    if name.startswith(("-D", "-P")):  # `-DpassWord=X` gives a property to Java, `-PapiKey=X` to Gradle
-        name = name[2:]
-    return [word.lower() for word in _compiled(_WORD).findall(name)]
-
-
-def _is_in_login(match: re.Match[str]) -> bool:
-    """Return whether a name stands in the brackets of a call such as `wandb.login(key="X")`."""
-    return "login(" in match.string[max(0, match.start() - 80) : match.start()]
+    # `-DpassWord=X` gives a property to Java, `-PapiKey=X` to Gradle.
+    return [word.lower() for word in _compiled(_WORD).findall(name, 2 if name.startswith(("-D", "-P")) else 0)]
 
 
 def _is_switch(name: str) -> bool:
-    words = _split_name(name)
-    return bool(words) and words[0] in _SWITCH_WORDS
+    return not _SWITCH_WORDS.isdisjoint(_split_name(name)[:1])
 
 
-def _is_trivial(value: str) -> bool:
-    """Return whether *value* is only a switch or a number."""
-    return bool(_compiled(_TRIVIAL).fullmatch(value))
-
-
-def _is_directory(name: str, value: str) -> bool:
-    """Return whether *value* is the working directory that `--pwd` and PWD name."""
-    return name.strip("-").lower() == "pwd" and value.startswith(("/", "~"))
+def _is_no_secret(name: str, value: str) -> bool:
+    """Return whether *value* is only a switch or a number, or the working directory that `--pwd` and PWD name."""
+    is_folder = name.strip("-").lower() == "pwd" and value.startswith(("/", "~"))
+    return is_folder or bool(_compiled(_TRIVIAL).fullmatch(value))
 
 
 def _hide(match: re.Match[str]) -> str:
@@ -446,55 +413,44 @@ def _hide_in_text(text: str, *, is_script: bool) -> str:
     """Hide the secrets inside one argument; *is_script* when it is the text of a `sh -c` or `python -c`."""
     if not _may_hold_secret(text):
         return text
-    text = _compiled(_USERINFO).sub(_hide, text)
-    text = _compiled(_PEM).sub(_hide, text)
-    if "/" in text:
-        text = _compiled(_WEBHOOK).sub(_hide, text)
-    if "?" in text or "&" in text:
-        text = _compiled(_QUERY).sub(_hide, text)
-    if "curl" in text and _compiled(_CURL).search(text):
+    for form in _FORMS:
+        text = _compiled(form).sub(_hide, text)
+    if "curl" in text and _compiled(r"(?<![\w.\-])curl(?![\w.\-])").search(text):
         text = _compiled(_CURL_USER).sub(_hide, text)
-    if "wandb" in text:
-        text = _compiled(_WANDB_LOGIN).sub(_hide, text)
-    text = _hide_named(text, is_script=is_script)
-    text = _compiled(_BEARER).sub(_hide, text)
-    return _compiled(_SHAPES).sub(_hide, text)
-
-
-def _hide_named(text: str, *, is_script: bool) -> str:
     parts: list[str] = []
-    done = 0
-    named = _compiled(_NAMED)
-    match = named.search(text)
+    done, match = 0, _compiled(_NAMED).search(text)
     while match:
         resume = match.end("name")
-        if _has_secret(match):
-            # Only now, so that a line full of harmless names is not read to its end for each of them.
-            value = _compiled(_VALUE).match(text, match.end())
-            if value and not _is_trivial(value[0]):
-                resume = _end_of_value(match, value.end(), is_script=is_script)
-                parts += (text[done : match.end()], _HIDDEN * (resume - match.end()))
-                done = resume
-        match = named.search(text, resume)
-    return "".join(parts) + text[done:]
+        # Only now, so that a line full of harmless names is not read to its end for each of them.
+        value = _compiled(_VALUE).match(text, match.end()) if _has_secret(match) else None
+        if value and not _is_no_secret("", value[0]):
+            resume = _end_of_value(match, value.end(), is_script=is_script)
+            parts += (text[done : match.end()], _HIDDEN * (resume - match.end()))
+            done = resume
+        match = _compiled(_NAMED).search(text, resume)
+    text = "".join(parts) + text[done:]
+    for form in _LAST_FORMS:
+        text = _compiled(form).sub(_hide, text)
+    return text
 
 
 def _has_secret(match: re.Match[str]) -> bool:
     """Return whether *match* contains the name of a secret, and its value follows."""
     name, sep, text = match["name"], match["sep"].strip(), match.string
-    if not _is_secret_name(name[-_NAME_LIMIT:]) and not (name == "key" and _is_in_login(match)):
+    is_login_key = name == "key" and "login(" in text[max(0, match.start() - 80) : match.start()]  # wandb.login(key=X)
+    if not is_login_key and not _is_secret_name(name):
         return False
     follows = text[match.end() : match.end() + 2]
-    if not sep:  # `--token X`; but in prose and code, a word after a word is not its value.
-        return name.startswith("-") and not follows.startswith("-") and not _is_switch(name)
-    if sep == ",":  # os.environ.setdefault("API_KEY", "X")
-        in_call = bool(match["quote"]) and text[max(0, match.start() - 2) : match.start() - 1] == "("
-        return in_call and follows[1:] != "-"  # add_argument("--token", "-t")
-    if sep == ":":  # `http://auth:8080` is a host, `token://` a scheme, `team/auth:v2` an image.
-        return follows != "//" and text[match.start() - 1 : match.start()] != "/"
-    if follows.startswith("=") and match.start() > 0:  # `if token == other`
-        return False
-    return not _is_directory(name, follows)
+    match sep:
+        case "":  # `--token X`; but in prose and code, a word after a word is not its value
+            return name.startswith("-") and not follows.startswith("-") and not _is_switch(name)
+        case ",":  # os.environ.setdefault("API_KEY", "X"), and not add_argument("--token", "-t")
+            in_call = bool(match["quote"]) and text[max(0, match.start() - 2) : match.start() - 1] == "("
+            return in_call and follows[1:] != "-"
+        case ":":  # `http://auth:8080` is a host, `token://` a scheme, `team/auth:v2` an image
+            return follows != "//" and text[match.start() - 1 : match.start()] != "/"
+    is_comparison = follows.startswith("=") and match.start() > 0  # `if token == other`
+    return not is_comparison and not (name.strip("-").lower() == "pwd" and follows.startswith(("/", "~")))
 
 
 def _end_of_value(match: re.Match[str], end: int, *, is_script: bool) -> int:
@@ -513,31 +469,8 @@ def _end_of_value(match: re.Match[str], end: int, *, is_script: bool) -> int:
 # ---------------------------------------------------------------------------------------------------------------
 # Our own signs in ASCII
 
-_SIGNS = str.maketrans(
-    {
-        "·": ".",
-        "—": "-",
-        "–": "-",
-        "−": "-",
-        "…": "~",
-        "≥": ">=",
-        "×": "x",
-        "→": "->",
-        "←": "<-",
-        "↑": "^",
-        "↓": "v",
-        "°": "",
-        "“": '"',
-        "”": '"',
-        "●": "!",
-        "▲": "*",
-        "✓": "=",
-        "Σ": "S",
-        "▾": "v",
-        "▴": "^",
-    }
-)
-
+_SIGNS = str.maketrans("·—–−…×↑↓“”●▲✓Σ▾▴", '.---~x^v""!*=Sv^')
+_SIGNS |= str.maketrans({"≥": ">=", "→": "->", "←": "<-", "°": ""})
 _SEPARATOR = re.compile(r"(?<=\S) · (?=\S)")
 _PRODUCT = re.compile(r"(?<=\w)·(?=\w)")
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 import unicodedata
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpuwatch.text import ELLIPSIS, LIMIT, MARK, MASK, Clean, clean, fit, format_command_line, mask, redact, shorten
+from gpuwatch.text import ELLIPSIS, LIMIT, MARK, clean, fit, format_command_line, mask, redact, shorten
 from tests.support.tmux import Tmux
 
 SECRET = "s3cr3tValue"
@@ -156,13 +154,6 @@ def test_a_cut_is_marked() -> None:
     assert [shorten("abcdef", limit) for limit in (6, 5, 4, 3, 2, 1)] == ["abcdef", "ab…ef", "a…ef", "a…f", "…f", "…"]
 
 
-def test_clean_text_travels_in_the_stream_as_text() -> None:
-    class Row(msgspec.Struct):
-        name: Clean
-
-    assert msgspec.json.decode(msgspec.json.encode(Row(clean("x"))), type=Row) == Row(clean("x"))
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # fit
 
@@ -198,184 +189,22 @@ def test_fit_takes_another_ellipsis() -> None:
 # Secrets
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("train --token abc --lr 1", "train --token *** --lr 1"),
-        ("train --token=abc", "train --token=***"),
-        ("train --hf_token abc", "train --hf_token ***"),
-        ("train --hfToken abc", "train --hfToken ***"),
-        ("train -password abc", "train -password ***"),
-        ("train '--token=a b c' x", "train '--token=***' x"),
-        ("env 'DB_PASSWORD=a b' python x.py", "env 'DB_PASSWORD=***' python x.py"),
-        ("docker run --env=PGPASSWORD=abc img", "docker run --env=PGPASSWORD=*** img"),
-        ("docker run -e API_KEY=abc img", "docker run -e API_KEY=*** img"),
-        ("train model.api_key=abc lr=1", "train model.api_key=*** lr=1"),
-        ("x --aws-secret-access-key abc", "x --aws-secret-access-key ***"),
-        ("x --accessKey abc", "x --accessKey ***"),
-        ("x SECRET_KEY_BASE=abc", "x SECRET_KEY_BASE=***"),
-        ("x WANDB_API_KEY=" + "0a" * 20, "x WANDB_API_KEY=***"),
-        ("curl -H 'Authorization: Bearer abc' url", "curl -H 'Authorization: Bearer ***' url"),
-        ("curl -H 'X-Api-Key: a b' url", "curl -H 'X-Api-Key: ***' url"),
-        ("x Authorization: Bearer abc y", "x Authorization: Bearer *** y"),
-        ("x Authorization: Basic abc y", "x Authorization: Basic *** y"),
-        ("x --auth basic train.py", "x --auth *** train.py"),
-        ("x --auth Bearer abc train.py", "x --auth Bearer *** train.py"),
-        ("git clone https://user:pass@host/x", "git clone https://***@host/x"),
-        ("git clone https://tok@host/x@v1", "git clone https://***@host/x@v1"),
-        ("curl 'https://h/?a=1&token=abc'", "curl 'https://h/?a=1&token=***'"),
-        ("curl 'https://h/?token=abc&a=1'", "curl 'https://h/?token=***&a=1'"),
-        ("""x '{"api_key": "a b", "n": 1}'""", """x '{"api_key": ***, "n": 1}'"""),
-        ("x --pwd=abc", "x --pwd=***"),
-        ("x --token==abc", "x --token=***"),
-        ("x --use-auth-token=abc", "x --use-auth-token=***"),
-        ("sh -c 'TOKEN=abc python x.py'", "sh -c 'TOKEN=*** python x.py'"),
-        ("sh -c 'python x.py --token abc --lr 1'", "sh -c 'python x.py --token *** --lr 1'"),
-        ("'python x.py --token abc --lr 1'", "'python x.py --token *** --lr 1'"),
-        ("""sh -c "curl -H 'Authorization: Bearer abc' u" """, """sh -c "curl -H 'Authorization: Bearer ***' u" """),
-        ("""sh -c "curl -H 'Authorization: Token abc' u" """, """sh -c "curl -H 'Authorization: Token ***' u" """),
-        ("""python -c 'f(token="abc", n=1)'""", """python -c 'f(token=***, n=1)'"""),
-        ("""python -c 'os.environ["API_KEY"] = "abc"; x'""", """python -c 'os.environ["API_KEY"] = ***; x'"""),
-        ("""python -c "environ['HF_TOKEN']='abc'" """, """python -c "environ['HF_TOKEN']=***" """),
-        ("""python -c 'os.environ["API_KEY"] = f"a{b} c"'""", """python -c 'os.environ["API_KEY"] = ***'"""),
-        ("""python -c 'token = b"abc"; x'""", """python -c 'token = ***; x'"""),
-        ('python -c \'token = """a "b" c"""; x\'', "python -c 'token = ***; x'"),
-        ("""python -c 'os.putenv("API_KEY", "abc")'""", """python -c 'os.putenv("API_KEY", ***)'"""),
-        ("""python -c 'wandb.login(relogin=True, key="abc")'""", """python -c 'wandb.login(relogin=True, key=***)'"""),
-        ("""python -c '(token := "abc")'""", """python -c '(token := ***)'"""),
-        ("x --wandb_key abc --openai-key=abc", "x --wandb_key *** --openai-key=***"),
-        ("x WANDB_KEY=abc --hfKey abc", "x WANDB_KEY=*** --hfKey ***"),
-        ("java -DpassWord=abc -Dapi.key=abc", "java -DpassWord=*** -Dapi.key=***"),
-        ("gradle -PapiKey=abc", "gradle -PapiKey=***"),
-        ("curl -H 'Ocp-Apim-Subscription-Key: abc'", "curl -H 'Ocp-Apim-Subscription-Key: ***'"),
-        ("curl -u ada:abc http://h", "curl -u ada:*** http://h"),
-        ("/usr/bin/curl -sSu ada:a:b", "/usr/bin/curl -sSu ada:***"),
-        ("timeout 5 curl --user=ada:abc", "timeout 5 curl --user=ada:***"),
-        ("curl -uada:abc --proxy-user ben:abc", "curl -uada:*** --proxy-user ben:***"),
-        ("sh -c 'curl -su ada:abc http://h | sh'", "sh -c 'curl -su ada:*** http://h | sh'"),
-        ("""sh -c 'curl --user "ada:abc" http://h'""", """sh -c 'curl --user "ada:***" http://h'"""),
-        ("wandb login --relogin abc", "wandb login --relogin ***"),
-        ("sh -c 'wandb login abc && python x.py'", "sh -c 'wandb login *** && python x.py'"),
-    ],
-)
-def test_a_secret_is_known_by_its_name(line: str, expected: str) -> None:
-    assert redact(shlex.split(line)) == shlex.split(expected)
-
-
-@pytest.mark.parametrize(
-    "token",
-    [
-        *("hf_" + "aBcD" * 8, "hf_abcDEF123456", "sk-proj-" + "a1B2" * 6, "sk-ant-api03-" + "a1_B" * 6),
-        *(f"gh{kind}_" + "a1" * 18 for kind in "pos"),
-        *("github_pat_" + "a1_" * 20, "glpat-" + "a-1" * 7, "AKIAIOSFODNN7EXAMPLE", "xoxb-123456789-abcdef"),
-        *("nvapi-" + "a1" * 20, "api_org_" + "aB" * 17, "gldt-" + "a-1" * 7, "xapp-1-A0123-456-" + "a1" * 20),
-        *("ya29." + "a-1_" * 8, "dckr_pat_" + "a-1" * 9, "hvs." + "aB1_" * 24, "r8_" + "aB1" * 12),
-        "pplx-" + "aB12" * 12,
-        *("lsv2_pt_" + "a1" * 16 + "_" + "b2" * 5, "wandb_v1_" + "aB1" * 20, "dapi" + "a1" * 16),
-        *("glsa_" + "aB" * 16 + "_0123abcd", "SG." + "a-1" * 7 + "x." + "b_2" * 14 + "y", "12345678:AA" + "x-_" * 11),
-        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
-    ],
-)
-def test_a_secret_is_known_by_its_shape(token: str) -> None:
-    for where in ("{}", "x={}", "a:{},b", "echo {} | sh", "/v1/{}/x", '"{}"'):
-        (redacted,) = redact([where.format(token)])
-        assert token[8:] not in redacted
-        assert "***" in redacted
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("https://hooks.slack.com/services/T1/B2/abc", "https://hooks.slack.com/services/***"),
-        ("hooks.slack.com/workflows/T1/abc", "hooks.slack.com/workflows/***"),
-        ("https://discord.com/api/webhooks/12/abc?wait=true", "https://discord.com/api/webhooks/***"),
-        ("https://discordapp.com/api/v10/webhooks/12/abc", "https://discordapp.com/api/v10/webhooks/***"),
-        (
-            "https://x.webhook.office.com/webhookb2/a-b@c/IncomingWebhook/d/e",
-            "https://x.webhook.office.com/webhookb2/***",
-        ),
-        ("https://chat.example.org:8065/hooks/abc", "https://chat.example.org:8065/hooks/***"),
-        ("https://open.feishu.cn/open-apis/bot/v2/hook/a-b", "https://open.feishu.cn/open-apis/bot/v2/hook/***"),
-        ("https://qyapi.weixin.qq.com/cgi-bin/x/send?key=abc", "https://qyapi.weixin.qq.com/cgi-bin/x/send?key=***"),
-        ("https://api.telegram.org/bot123456:A" + "b" * 34 + "/x", "https://api.telegram.org/bot***/x"),
-        ("https://maker.ifttt.com/trigger/done/with/key/abc", "https://maker.ifttt.com/trigger/done/with/key/***"),
-        ("https://a.logic.azure.com/invoke?sv=1&sig=abc&x=y", "https://a.logic.azure.com/invoke?sv=1&sig=***&x=y"),
-        ("https://b.s3.amazonaws.com/k?X-Amz-Signature=abc", "https://b.s3.amazonaws.com/k?X-Amz-Signature=***"),
-        ("https://ntfy.sh/abc", "https://ntfy.sh/***"),
-        ("ntfy.sh/abc", "ntfy.sh/***"),
-        ("tgram://12:abc/34", "tgram://***"),
-    ],
-)
-def test_a_webhook_is_a_secret(url: str, shown: str) -> None:
-    for where in ("{}", "--url={}", '{{"url": "{}"}}', "sh <({})"):
-        assert redact(["x", where.format(url)]) == ["x", where.format(shown)]
-
-
-def test_a_private_key_is_masked() -> None:
-    pem = "-----BEGIN RSA PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY-----"
-    assert redact([pem]) == ["-----BEGIN RSA PRIVATE KEY-----***-----END RSA PRIVATE KEY-----"]
-    assert redact([pem[:38]]) == ["-----BEGIN RSA PRIVATE KEY-----***"]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "--tokenizer gpt2",
-        "--tokenizer=gpt2 --tokens x",
-        "--max-tokens 512 --num-tokens=5 --max_token 512 --max-token=512",
-        "--eos-token '</s>' --pad_token_id 0 --image-token '<image>'",
-        "--auth-type basic --token-type jwt --password-file /run/x --token-path=/x",
-        "--author bob --authors=bob",
-        "--pwdless yes --passes 3 --pass 2 --bypass x --compass=n",
-        "--forward-pass x --password-free x --pass-through=x",
-        "--no-auth train.py --disable-password train.py",
-        "--use-auth-token true --token=none",
-        "--token --lr 0.1",
-        "--pwd /data PWD=/home/bob SSH_AUTH_SOCK=/tmp/a",
-        "--public-key abc --key x --keys=y --primary_key z",
-        "http://auth:8080/x team/auth:v2 token://x nvcr.io/x@sha256:abc",
-        "train.py --secretary bob --tokenization=x --hf_models_dir /x",
-        "hf_transformers task-specific-2024-run-long-name disk-0123456789abcdefghij",
-        "0123456789abcdef0123456789abcdef01234567",
-        "python -c 'if token == other: pass'",
-        """python -c 'if os.environ["TOKEN"] == "x": pass'""",
-        """python -c 'add_argument("--token", "-t"); d["keys"]; f("name", "x"); ["token", "x"]; sorted(x, key=len)'""",
-        "docker run -u 1000:1000 --user root:root img",
-        "docker run -u 1000:1000 curlimages/curl:8 http://x",
-        "curl -u ada -o a:b https://h/x?page=2&keyword=a",
-        "train.py --data /data/webhooks/x.parquet --hooks a/b --hook pre:post file:///srv/hooks",
-        "eval.py --ckpt s3://bucket/hooks/run1 --data gs://b/webhooks/x file:///srv/hooks/train.py",
-        "git clone https://github.com/o/hooks.git",
-        "https://huggingface.co/a/b/resolve/main/hooks.py?download=true",
-        "data.prompt_key=prompt --label_key label --sort-key a --s3-key a/b --image-key img",
-        "--wandb-key-file /x --key-path /x --keys a --openai-keyring x",
-        "wandb x --commit 0123456789abcdef0123456789abcdef01234567",
-        "wandb sync run; wandb agent lab/p/abc --login-shell bash",
-        "-DskipTests=true -Dlog.level=debug -Pprofile=x -D -P",
-        "--name pplx-7b-chat-finetuned-on-a-long-dataset --model xai-org/grok-1 r8_resnet50 SG.model.layer_norm",
-        "cuda:0 12:34:56 127.0.0.1:8080:A a:aa",
-        "the token is here",
-        "sh -c 'x --token -y'",
-        "sh -c 'x [--token] y'",
-        "",
-        "''",
-    ],
-)
-def test_what_is_no_secret_stays(line: str) -> None:
-    assert redact(shlex.split(line)) == shlex.split(line)
-
-
 # Lines of `{"argv", "shown", "hidden"}`: command lines, titles and paths, what was shown of each when the file was
 # made, and the words in it that were masked. A line is added where a new kind of secret is known; none is taken away.
 FROZEN = [json.loads(line) for line in Path(__file__).with_name("secrets.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("line", FROZEN, ids=lambda line: " ".join(line["argv"])[:60])
-def test_what_was_masked_once_stays_masked(line: dict[str, Any]) -> None:
+def test_what_was_masked_once_stays_masked_and_nothing_else_is(line: dict[str, Any]) -> None:
     shown = format_command_line(line["argv"])
     assert not [word for word in line["hidden"] if word in shown]
-    if not line["hidden"] and MASK not in line["shown"]:
-        assert shown == line["shown"]
+    assert line["hidden"] or shown == line["shown"]
+
+
+def test_a_shape_is_known_wherever_it_stands() -> None:
+    for token in ("hf_" + "aBcD" * 8, "npm_" + "a1" * 18, "12345678:AA" + "x-_" * 11):
+        for where in ("{}", "x={}", "a:{},b", "echo {} | sh", "/v1/{}/x", '"{}"'):
+            assert token[8:] not in redact([where.format(token)])[0]
 
 
 names = st.sampled_from(
