@@ -469,8 +469,8 @@ def _end_of_value(match: re.Match[str], end: int, *, is_script: bool) -> int:
 # ---------------------------------------------------------------------------------------------------------------
 # Our own signs in ASCII
 
-_SIGNS = str.maketrans("·—–−…×↑↓“”●▲✓Σ▾▴", '.---~x^v""!*=Sv^')
-_SIGNS |= str.maketrans({"≥": ">=", "→": "->", "←": "<-", "°": ""})
+_LONGER_SIGNS = {ord("≥"): ">=", ord("→"): "->", ord("←"): "<-", ord("°"): ""}
+_SIGNS = str.maketrans("·—–−…×↑↓“”●▲✓Σ▾▴", '.---~x^v""!*=Sv^') | _LONGER_SIGNS
 _SEPARATOR = re.compile(r"(?<=\S) · (?=\S)")
 _PRODUCT = re.compile(r"(?<=\w)·(?=\w)")
 
