@@ -208,6 +208,7 @@ def _files(folder: Path, indent: str) -> Iterator[str]:
 _OTHER_FILES: Final = {
     ".tcss": "Style sheet of the dashboard.",
     ".j2": "Template of the page of a report.",
+    ".json": "Script of the demo: people, processes and troubles.",
     ".1": "Man page, generated.",
     ".bash": "Completions for bash, generated.",
     ".zsh": "Completions for zsh, generated.",

@@ -33,7 +33,6 @@ from gpuwatch.monitor import Frame
 from gpuwatch.recorder.replay import Replay
 from gpuwatch.recorder.store import Events
 from gpuwatch.sources.demo import DemoSource
-from gpuwatch.sources.demo_machine import VIEWER_UID
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.replay import ReplayApp
@@ -41,6 +40,7 @@ from gpuwatch.ui.screens.events import EventsScreen
 from gpuwatch.ui.screens.graph_sheet import GraphSheet
 from tests.support import browser
 from tests.support.dashboards import Clockwork
+from tests.support.demo_people import VIEWER_UID
 from tests.support.demo_store import WALL, save_demo, write_page
 from tests.support.replaying import MemoryRecording
 

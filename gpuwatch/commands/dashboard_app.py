@@ -202,11 +202,10 @@ def _helpers(
     def killer() -> Pinner | DemoEnder:
         if args.demo:  # its PIDs may be those of real processes: nothing that could signal these is made at all
             from gpuwatch.kill.demo import DemoEnder
-            from gpuwatch.sources.demo import DemoSource
-            from gpuwatch.sources.demo_machine import VIEWER_UID
+            from gpuwatch.sources.demo import DemoSource, script
 
             assert isinstance(source, DemoSource)
-            return DemoEnder(lambda pid: source.end(pid, 0.0), VIEWER_UID)
+            return DemoEnder(lambda pid: source.end(pid, 0.0), script().people[script().viewer])
         from gpuwatch.kill.pinned import make_pinner  # 2 MiB, for those who end processes
 
         return make_pinner(read_only=reloader.config.read_only, allow_root=args.allow_root_kill)

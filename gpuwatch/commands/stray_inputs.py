@@ -44,10 +44,10 @@ def idle_times(
 
 
 def _demo_idle_times(snapshot: Snapshot) -> IdleTimes:
-    from gpuwatch.sources import demo_machine
+    from gpuwatch.sources.demo import script
 
     seconds = _DEMO_SECONDS + snapshot.taken - snapshot.since
-    resting = {actor.pid for actor in demo_machine.ACTORS if actor.load is demo_machine.IDLE}
+    resting = {actor.pid for actor in script().processes if actor.load.high == 0}
     mine = {one.key for one in snapshot.processes if one.uid == snapshot.viewer and one.pid in resting}
     held = [(gpu.key, one.pid, one.start) for gpu in snapshot.gpus for one in gpu.holdings]
     return {key: Idle(seconds, at_least=True) for key in held if key[1:] in mine}

@@ -1,6 +1,6 @@
-"""Demo source: simulates a lab machine with eight H100s, nine people, and each trouble of a shared machine.
+"""Demo source: plays a lab machine with eight H100s, nine people, and each trouble of a shared machine.
 
-The script, in seconds of every two minutes:
+`demo.json` beside this module has the people, their processes and the troubles. In seconds of every two minutes:
 
     always    ada has the most memory, on four GPUs, and on GPU 0 more than the 0.4 that she declared; 3 × 0.4 is
               declared on GPU 4; hal's kernel misspelt CUDA_VISIBLE_DEVICES and has contexts on four GPUs; eve's holds
@@ -11,11 +11,9 @@ The script, in seconds of every two minutes:
       20-60   GPU 5 is lost
       96      hal's trials on GPU 4 last this long each; one ends every 12 s
 
-and of every 15 minutes, all of it after the moment at which the pictures of the README are taken:
-
-      48      GPU 2 reports a contained memory error, XID 94
-      50-250  dov's server on GPU 2 leaks 5 GiB a minute and would fill it in under five; then it lets go
-      70-130  GPU 6 gets nearly as hot as the temperature at which it slows itself down
+and of every 15 minutes, all of it after the moment at which the pictures of the README are taken: at 48 GPU 2 reports a
+contained memory error, XID 94; from 50 to 250 dov's server on GPU 2 leaks 5 GiB a minute and would fill it in under
+five; from 70 to 130 GPU 6 gets nearly as hot as the temperature at which it slows itself down.
 
 A snapshot depends only on the seed, the time, the GPU in focus, and the processes that the viewer has ended
 (`DemoSource.end`), so that a screenshot of the demo can be repeated.
@@ -23,53 +21,53 @@ A snapshot depends only on the seed, the time, the GPU in focus, and the process
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import pairwise
 from math import cos, floor, pi
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 from zlib import crc32
 
 import msgspec
+from msgspec.structs import replace
 
 from gpuwatch import text
 from gpuwatch.declared.facts import Share
-from gpuwatch.model import Gpu, Holding, Memory, Presence, Process, Reason, Snapshot, Xid
+from gpuwatch.model import (
+    Declared,
+    Gpu,
+    Holding,
+    Memory,
+    Presence,
+    Process,
+    Reason,
+    Snapshot,
+    Surroundings,
+    Unlisted,
+    Xid,
+)
 from gpuwatch.sampler import nvml
 from gpuwatch.shares import add_promised
-from gpuwatch.sources import demo_machine as cast
-from gpuwatch.sources.demo_machine import context, unlisted
 from gpuwatch.units import GIB, MIB
 
 GPUS: Final = 8
-CYCLE: Final = 120.0
-LONG_CYCLE: Final = 900.0
-FILLING_GPU: Final = 1
-UNATTRIBUTED_GPU: Final = 2
-LOST_GPU: Final = 5
-CAPPED_GPU: Final = 6
-FREE_GPU: Final = 7
-LOST_FROM: Final = 20.0
-LOST_UNTIL: Final = 60.0
-XID_GPU: Final = 2
-XID_AT: Final = 48.0
-LEAKING_GPU: Final = 2
-LEAK_FROM: Final = 50.0
-LEAK_UNTIL: Final = 250.0
-HOT_GPU: Final = 6
-HOT_FROM: Final = 70.0
-HOT_UNTIL: Final = 130.0
-
-_UPTIME: Final = 20 * cast.DAY
-_TICKS: Final = 100
-_SLOW: Final = 10.0
+DAY: Final = 86400.0
+TOTAL: Final = 81559 * MIB
+RESERVED: Final = 558 * MIB
+"""Total and reserved memory of an H100 80GB HBM3, as NVML reports them."""
+TRIALS: Final = 8
+"""Number of short runs of hal's sweep that run at a time."""
+TRIAL_SECONDS: Final = 96.0
+_UPTIME: Final = 20 * DAY
 _SEARCH: Final = 20.0
 """Seconds between two searches for open device files."""
-_LEAK: Final = 5 / 60
-"""GiB per second."""
 _HOT: Final = 84.0
-"""Temperature in °C that GPU 6 reaches, within 20 s; at 87 it slows down."""
+"""Temperature in °C that the hot GPU reaches; at 87 it slows down."""
 _PCIE_BYTES: Final = 9e9
 """Bytes per second over PCIe of a GPU that is busy; the link could carry seven times as much."""
 _NVLINKS: Final = 18
@@ -77,6 +75,116 @@ _NVLINK_BYTES: Final = 180e9
 """Bytes per second over all NVLinks, in one direction, of a GPU that works with others; they could carry 450 GB/s."""
 _CALLS: Final = 5
 """NVML calls per GPU and second of a real sampler."""
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Utilization of a process over time, in percent: `high` for a part of each period, else `low`."""
+
+    high: float = 0.0
+    low: float = 0.0
+    period: float = 1.0
+    """Seconds of a period; each load has its own phase."""
+    share: float = 1.0
+    """Part of the period that is spent at `high`."""
+    ramp: bool = False
+    """Whether it rises slowly from `low` to `high`, instead of jumping."""
+    wobble: float = 6.0
+    """Percentage points of noise; none while the value is 0."""
+
+
+class Course(msgspec.Struct, frozen=True):
+    """Value that takes the same course again and again: lines between points, 0 before the first and after the last."""
+
+    gpu: int = 0
+    every: float = 1.0
+    """Seconds."""
+    points: tuple[tuple[float, float], ...] = ()
+    """(second, value); a jump has two points at one second."""
+    pid: int = 0
+    gib: float = 0.0
+
+    def at(self, t: float) -> float:
+        """Return the value at a time in seconds."""
+        second = t % self.every
+        for (begin, first), (end, last) in pairwise(self.points):
+            if begin <= second < end:
+                return first + (last - first) * (second - begin) / (end - begin)
+        return 0.0
+
+
+class Actor(msgspec.Struct, frozen=True):
+    """One process of the demo."""
+
+    pid: int
+    age: float
+    """Age in seconds when the demo begins."""
+    user: str = ""
+    argv: tuple[str, ...] = ()
+    holds: tuple[tuple[int, float], ...] = ()
+    """(GPU index, GiB) of each holding; the process computes on the first GPU."""
+    opens: tuple[int, ...] = ()
+    """Indices of the GPUs that it has open where NVML does not list it."""
+    load: Load = Load()
+    grows: Course = Course()
+    """GiB that it holds besides."""
+    name: str = "python"
+    parent: str = "bash"
+    ppid: int = 4021
+    session: int = 0
+    """PID of the session's leader; 0 for the parent."""
+    terminal: str = ""
+    adopted: bool = False
+    ends_with: int = 0
+    """PID of the process with which it ends; 0 for none."""
+    rss: float = 3.0
+    """GiB of host memory."""
+    cpu: float = 100.0
+    """Percent of one core while it is busy."""
+    presence: Presence = Presence.SEEN
+    breathes: bool = False
+    """Whether its memory changes a little, as in a training loop."""
+    context: Surroundings = Surroundings()
+    """A run without a key has this process as its head, unless another is named; `head_start` counts from its start."""
+    declared: Declared = Declared()
+
+
+class Script(msgspec.Struct, frozen=True):
+    """Content of `demo.json`."""
+
+    host: str
+    driver: str
+    cuda: str
+    viewer: str
+    people: dict[str, int]
+    troubles: dict[str, Course]
+    sweep: Actor
+    """One of the trials of the sweep: the player sets its PID, its arguments and its memory."""
+    processes: tuple[Actor, ...]
+
+
+def uuid(gpu: int) -> str:
+    """Return the UUID of a GPU."""
+    return f"GPU-{crc32(b'demo%d' % gpu):08x}-5a1d-4c0e-9f3b-{gpu:012x}"
+
+
+@cache
+def script() -> Script:
+    """Read the script: `GPU3` is the UUID of GPU 3, and a process with `copies` stands for that many processes."""
+    content = Path(__file__).with_name("demo.json").read_text(encoding="utf-8")
+    raw = msgspec.json.decode(content)
+    raw["processes"] = [copy for one in raw["processes"] for copy in _copies(one)]
+    named = re.sub(r'"GPU(\d)"', lambda match: f'"{uuid(int(match[1]))}"', msgspec.json.encode(raw).decode())
+    return msgspec.json.decode(named, type=Script)
+
+
+def _copies(process: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a process for each of its copies: `"=gpu"` is replaced by the copy's number, and `$gpu` by its digits."""
+    copies = process.pop("copies", [{}])
+    for number, copy in enumerate(copies):
+        raw = msgspec.json.encode(process).decode()
+        for key, value in {**copy, "n": number}.items():
+            raw = raw.replace(f'"={key}"', str(value)).replace(f"${key}", str(value))
+        yield msgspec.json.decode(raw)
 
 
 class DemoSource:
@@ -115,7 +223,7 @@ class DemoSource:
             return None
         # On the beat, unless more than one was missed.
         self._due = max(self._due + self._interval, now)
-        snapshot = msgspec.structs.replace(self.at(now - self._zero), sequence=self._sequence)
+        snapshot = replace(self.at(now - self._zero), sequence=self._sequence)
         self._sequence += 1
         return snapshot
 
@@ -139,8 +247,9 @@ class DemoSource:
         """End a process of the viewer, with its workers, `after` this many seconds; from any thread."""
         at = self._clock() + after
         ends = dict(self._ends)
-        for one in (pid, *(cast.RUN_WORKER_PIDS if pid == cast.RUN_PID else ())):
-            ends[one] = min(at, ends.get(one, at))
+        for one in script().processes:
+            if pid in (one.pid, one.ends_with):
+                ends[one.pid] = min(at, ends.get(one.pid, at))
         self._ends = ends
 
     def has_ended(self, pid: int) -> bool:
@@ -159,23 +268,22 @@ class DemoSource:
         gpus = tuple(scene.gpu(index) for index in self._only)
         listed = {one.pid for gpu in gpus for one in gpu.holdings}
         processes = [scene.process(actor, age) for actor, age in scene.actors if actor.pid in listed]
-        starts = {one.pid: one.start for one in processes}
-        booted = self._wall_zero - _UPTIME
+        played = script()
         seen = Snapshot(
-            host="lab-gpu-03",
+            host=played.host,
             taken=self._wall_zero + t,
             monotonic=self._zero + t,
             interval=self._interval,
-            viewer=cast.VIEWER_UID,
-            driver="580.95.05",
-            cuda="13.0",
+            viewer=played.people[played.viewer],
+            driver=played.driver,
+            cuda=played.cuda,
             since=self._wall_zero,
             demo=True,
             nvml_calls=max(0, int(t)) * GPUS * _CALLS,
             listed=GPUS,
             gpus=gpus,
             processes=tuple(sorted(processes, key=lambda one: one.pid)),
-            unlisted=unlisted(starts, booted, frozenset(gpu.key for gpu in gpus), ended),
+            unlisted=tuple(scene.unlisted(listed, frozenset(self._only))),
             searched=self._wall_zero + floor(t / _SEARCH) * _SEARCH,
         )
         return add_promised(seen, ())
@@ -199,17 +307,17 @@ class _Scene:
         self._t = t
         self._zero = zero
         self._wall_zero = wall_zero
-        self._lost = LOST_FROM <= t % CYCLE < LOST_UNTIL
+        self._troubles = script().troubles
         self._ended = ended
         self._focus = focus
-        self.actors = [(actor, actor.age + t) for actor in cast.ACTORS if actor.pid not in ended]
-        self.actors += [cast.trial(slot, t) for slot in range(cast.TRIALS)]
+        self.actors = [(actor, actor.age + t) for actor in script().processes if actor.pid not in ended]
+        self.actors += [_trial(slot, t) for slot in range(TRIALS)]
         """Running processes, each with its age in seconds."""
 
     def gpu(self, index: int) -> Gpu:
         plain = Gpu(
             index=index,
-            uuid=cast.uuid(index),
+            uuid=uuid(index),
             name="NVIDIA H100 80GB HBM3",
             minor=index,
             compute_capability=9.0,
@@ -222,19 +330,25 @@ class _Scene:
             display_active=False,
             mig=False,
         )
-        return self._lost_gpu(plain) if index == LOST_GPU and self._lost else self._live_gpu(plain)
+        return self._lost_gpu(plain) if self._trouble("lost", index) else self._live_gpu(plain)
+
+    def _trouble(self, name: str, gpu: int) -> float:
+        """Return the course of a trouble on a GPU; 0 on the other GPUs."""
+        course = self._troubles[name]
+        return course.at(self._t) if course.gpu == gpu else 0.0
 
     def _lost_gpu(self, plain: Gpu) -> Gpu:
-        fell = floor(self._t / CYCLE) * CYCLE + LOST_FROM
+        course = self._troubles["lost"]
+        fell = floor(self._t / course.every) * course.every + course.points[0][0]
         health, words = nvml.health(nvml.Failed("nvmlDeviceGetUtilizationRates", nvml.Code.GPU_IS_LOST))
-        return msgspec.structs.replace(
+        return replace(
             plain,
             health=health,
             words=words,
             since=self._wall_zero + fell,
             sampled=self._zero + fell,
             slow_sampled=self._zero + fell,
-            memory=Memory(total=cast.TOTAL),
+            memory=Memory(total=TOTAL),
             xids=(),
             holdings_note="the GPU does not answer",
         )
@@ -242,18 +356,19 @@ class _Scene:
     def _live_gpu(self, plain: Gpu) -> Gpu:
         index, t = plain.index, self._t
         holdings = self._holdings(index)
-        orphaned = index == UNATTRIBUTED_GPU and cast.LEFTOVER_PID not in self._ended
-        unattributed = 6 * GIB if orphaned else 4 * MIB
+        unknown = self._troubles["unknown memory"]
+        is_held = index == unknown.gpu and unknown.pid not in self._ended
+        unattributed = round(unknown.gib * GIB) if is_held else 4 * MIB
         used = sum(int(one.memory) for one in holdings if not isinstance(one.memory, Reason)) + unattributed
         utilization = self._utilization(index, t)
         heat = sum(self._utilization(index, t - back) for back in (0, 4, 8, 12)) / 4
         power = self._power(index, heat)
         temperature = self._temperature(index, heat)
-        live = msgspec.structs.replace(
+        live = replace(
             plain,
             sampled=self._zero + t,
-            slow_sampled=self._zero + floor(t / _SLOW) * _SLOW,
-            memory=Memory(total=cast.TOTAL, used=used, free=cast.TOTAL - cast.RESERVED - used, reserved=cast.RESERVED),
+            slow_sampled=self._zero + floor(t / 10) * 10,
+            memory=Memory(total=TOTAL, used=used, free=TOTAL - RESERVED - used, reserved=RESERVED),
             utilization=utilization,
             memory_utilization=round(utilization * 0.42),
             encoder=0,
@@ -281,7 +396,7 @@ class _Scene:
         shared = {actor.pid for actor, _ in self.actors if len(actor.holds) > 1 or actor.parent == "mpirun"}
         together = sum(load for pid, load in loads.items() if pid in shared)
         wave = {what: 1 + 0.4 * self._noise(what, gpu.index, self._t / 2) for what in ("rx", "tx", "nvrx", "nvtx")}
-        return msgspec.structs.replace(
+        return replace(
             gpu,
             pcie_rx=round(_PCIE_BYTES * utilization / 100 * wave["rx"], -6),
             pcie_tx=round(_PCIE_BYTES / 3 * utilization / 100 * wave["tx"], -6),
@@ -291,7 +406,7 @@ class _Scene:
             nvlink_tx=round(_NVLINK_BYTES * together / 100 * wave["nvtx"]),
         )
 
-    def process(self, actor: cast.Actor, age: float) -> Process:
+    def process(self, actor: Actor, age: float) -> Process:
         if actor.presence is not Presence.SEEN:
             return Process(pid=actor.pid, presence=actor.presence)
         sm = self._load(actor, self._t)
@@ -299,7 +414,7 @@ class _Scene:
         return Process(
             pid=actor.pid,
             start=start,
-            uid=cast.UIDS.get(actor.user, cast.VIEWER_UID),
+            uid=script().people[actor.user],
             user=actor.user,
             name=text.clean(actor.name),
             command=text.format_command_line(actor.argv),
@@ -307,15 +422,22 @@ class _Scene:
             ppid=actor.ppid,
             parent=actor.parent,
             terminal=actor.terminal,
-            session=14877 if actor.ppid == 1 else actor.ppid,
-            led=actor.pid != cast.STRAY_PID,
-            adopted=actor.pid == cast.STRAY_PID,
+            session=actor.session or (14877 if actor.ppid == 1 else actor.ppid),
+            led=not actor.adopted,
+            adopted=actor.adopted,
             cpu=round(max(0.0, actor.cpu * (0.9 + 0.1 * self._noise("cpu", actor.pid, self._t))), 1) if sm else 0.0,
             rss=round(actor.rss * GIB),
             started=self._wall_zero + self._t - age,
             declared=actor.declared,
-            surroundings=context(actor, start),
+            surroundings=_context(actor, start),
         )
+
+    def unlisted(self, listed: Collection[int], gpus: frozenset[int]) -> Iterator[Unlisted]:
+        """Yield the processes that have GPUs of `gpus` open, and that NVML does not list; `listed` are the others."""
+        for actor, age in self.actors:
+            if actor.opens and gpus.issuperset(actor.opens) and (not actor.ends_with or actor.ends_with in listed):
+                process = replace(self.process(actor, age), declared=None)
+                yield Unlisted(process=process, gpus=tuple(map(uuid, actor.opens)), context=True)
 
     def _holdings(self, index: int) -> tuple[Holding, ...]:
         loads = self._loads(index, self._t)
@@ -337,23 +459,22 @@ class _Scene:
                 found.append(held)
         return tuple(found)
 
-    def _size(self, actor: cast.Actor, gib: float) -> int:
-        if actor.pid == cast.GROWING_PID:
-            return _filling(self._t % CYCLE)
-        if actor.pid == cast.TRITON_PID:
-            gib += _leaked(self._t % LONG_CYCLE)
+    def _size(self, actor: Actor, gib: float) -> int:
+        gib += actor.grows.at(self._t)
         if actor.breathes:
             gib += 0.1 * self._noise("memory", actor.pid, self._t / 30)
-        return _pages(gib)
+        return round(gib * GIB / (2 * MIB)) * 2 * MIB  # whole pages, as the driver allocates memory
 
     def _xids(self, index: int) -> tuple[Xid, ...]:
-        past = floor((self._t - XID_AT) / LONG_CYCLE)
-        if index != XID_GPU or past < 0:
+        course = self._troubles["xid"]
+        ((second, code),) = course.points
+        past = floor((self._t - second) / course.every)
+        if index != course.gpu or past < 0:
             return ()
-        return (Xid(code=94, count=past + 1, last=self._wall_zero + past * LONG_CYCLE + XID_AT),)
+        return (Xid(code=int(code), count=past + 1, last=self._wall_zero + past * course.every + second),)
 
-    def _start(self, actor: cast.Actor, age: float) -> int:
-        return round((_UPTIME + self._t - age) * _TICKS) if actor.presence is Presence.SEEN else 0
+    def _start(self, actor: Actor, age: float) -> int:
+        return round((_UPTIME + self._t - age) * 100) if actor.presence is Presence.SEEN else 0
 
     def _utilization(self, index: int, t: float) -> int:
         return min(100, round(sum(self._loads(index, t).values())))
@@ -363,17 +484,13 @@ class _Scene:
         loads: defaultdict[int, float] = defaultdict(float)
         for actor, _ in self.actors:
             # A process drives the first of its GPUs, and all of them where it has no other reason to be on two.
-            on = [
-                gpu
-                for gpu, gib in actor.holds
-                if gib >= 1.0 or actor.pid == cast.GROWING_PID or gpu == actor.holds[0][0]
-            ]
+            on = [gpu for gpu, gib in actor.holds if gib >= 1.0 or gpu == actor.holds[0][0]]
             if index in on:
                 loads[actor.pid] = self._load(actor, t)
         over = sum(loads.values()) / 100
         return defaultdict(float, {pid: load / over for pid, load in loads.items()}) if over > 1 else loads
 
-    def _load(self, actor: cast.Actor, t: float) -> float:
+    def _load(self, actor: Actor, t: float) -> float:
         load = actor.load
         if load.high == 0:
             return 0.0
@@ -389,14 +506,13 @@ class _Scene:
 
     def _temperature(self, index: int, heat: float) -> int:
         noise = self._noise("heat", index, self._t / 20)
-        degrees = 29 + 0.38 * heat + 2 * noise + (15 if index == FILLING_GPU else 0)
-        if index == HOT_GPU:
-            degrees += _hot(self._t % LONG_CYCLE) * (_HOT + noise - degrees)
+        degrees = 29 + 0.38 * heat + 2 * noise + (15 if index == self._troubles["warm"].gpu else 0)
+        degrees += self._trouble("hot", index) * (_HOT + noise - degrees)
         return min(round(degrees), 86)
 
     def _power(self, index: int, heat: float) -> float:
         watts = 71 + 5.4 * heat + 6 * self._noise("power", index, self._t / 3)
-        if index == CAPPED_GPU:
+        if index == self._troubles["power cap"].gpu:
             return 699.0 + 0.9 * self._noise("power", index, self._t)
         return min(watts, 680.0)
 
@@ -410,25 +526,25 @@ class _Scene:
         return crc32(f"{self._seed}:{what}:{who}:{knot}".encode()) / 2**31 - 1
 
 
-def _filling(second: float) -> int:
-    """Return the memory in bytes of the notebook that fills GPU 1, by the second of the cycle."""
-    if second < 80:
-        return _pages(10.7 + 3.45 * second / 80)
-    if second < 100:
-        return _pages(2.3)
-    return _pages(2.3 + 8.4 * (second - 100) / 20)
+def _trial(slot: int, t: float) -> tuple[Actor, float]:
+    """Return the trial of the sweep that runs in a slot at `t`, and its age in seconds."""
+    generation, ran = divmod(t + slot * TRIAL_SECONDS / TRIALS, TRIAL_SECONDS)
+    count = int(generation) * TRIALS + slot
+    plain = script().sweep
+    ((gpu, gib),) = plain.holds
+    return replace(
+        plain,
+        pid=plain.pid + count % 8000,  # far below every pid_max for as long as anybody watches a demo
+        argv=tuple(word.format(trial=212 + count, rate=3e-4 * 0.8 ** (count % 6)) for word in plain.argv),
+        holds=((gpu, round(0.5 + (gib - 0.5) * min(1.0, ran / 8.0), 1)),),  # it loads for 8 s
+        load=plain.load if ran > 8.0 else Load(),
+    ), ran
 
 
-def _leaked(second: float) -> float:
-    """Return the GiB that the server on GPU 2 has leaked, by the second of the long cycle."""
-    return _LEAK * (second - LEAK_FROM) if LEAK_FROM <= second < LEAK_UNTIL else 0.0
-
-
-def _hot(second: float) -> float:
-    """Return how far GPU 6 has heated up, from 0 to 1, by the second of the long cycle."""
-    return max(0.0, min(1.0, (second - HOT_FROM) / 20, (HOT_UNTIL - second) / 20))
-
-
-def _pages(gib: float) -> int:
-    """Return GiB in bytes, rounded to whole pages of 2 MiB, as the driver allocates memory."""
-    return round(gib * GIB / (2 * MIB)) * 2 * MIB
+def _context(actor: Actor, start: int) -> Surroundings:
+    """Return an actor's context, which never changes; `start` is its start time in ticks."""
+    job = actor.context.job
+    if job is None or job.key:
+        return actor.context
+    head, head_start = job.head or actor.pid, start + job.head_start
+    return replace(actor.context, job=replace(job, key=f"{head}:{head_start}", head=head, head_start=head_start))

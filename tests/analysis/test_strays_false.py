@@ -10,9 +10,9 @@ import pytest
 from gpuwatch.analysis.strays import Cause, Certainty, StrayLimits
 from gpuwatch.history import History
 from gpuwatch.model import Snapshot, Surroundings
-from gpuwatch.sources.demo import LONG_CYCLE, DemoSource
-from gpuwatch.sources.demo_machine import LEFTOVER_PID, STRAY_PID, UIDS, VIEWER_UID
+from gpuwatch.sources.demo import DemoSource
 from tests.support.builders import uid
+from tests.support.demo_people import LEFTOVER_PID, LONG_CYCLE, STRAY_PID, UIDS, VIEWER_UID
 from tests.support.straying import LEFT, find
 from tests.timelines import busy
 

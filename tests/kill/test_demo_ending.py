@@ -11,8 +11,8 @@ from gpuwatch.kill.demo import DemoEnder
 from gpuwatch.kill.pinned import KillTarget, find_targets
 from gpuwatch.model import Snapshot
 from gpuwatch.sources.demo import DemoSource
-from gpuwatch.sources.demo_machine import LEFTOVER_PID, RUN_PID, RUN_WORKER_PIDS, STRAY_PID, VIEWER_UID
 from tests.program.test_pty import GPUWATCH
+from tests.support.demo_people import LEFTOVER_PID, RUN_PID, RUN_WORKER_PIDS, STRAY_PID, VIEWER_UID
 from tests.support.gpuholder import ROOT, unavailable
 from tests.support.killing import Clock
 from tests.support.terminal import Terminal

@@ -30,33 +30,30 @@ from gpuwatch.model import (
     number,
 )
 from gpuwatch.shares import declared_memory, limit_usages
-from gpuwatch.sources.demo import (
+from gpuwatch.sources.demo import DemoSource, script
+from gpuwatch.units import GIB
+from tests.support.demo_people import (
     CAPPED_GPU,
     CYCLE,
+    DISTILL_PID,
     FILLING_GPU,
     FREE_GPU,
+    GONE_PID,
+    HOSTILE_PID,
     HOT_GPU,
+    IDLE_PID,
     LEAKING_GPU,
     LONG_CYCLE,
     LOST_GPU,
-    UNATTRIBUTED_GPU,
-    XID_GPU,
-    DemoSource,
-)
-from gpuwatch.sources.demo_machine import (
-    ACTORS,
-    DISTILL_PID,
-    GONE_PID,
-    HOSTILE_PID,
-    IDLE_PID,
     MISSPELT_PID,
     RANKS,
     SECRET_PID,
     STRAY_PID,
     TRITON_PID,
+    UNATTRIBUTED_GPU,
     VIEWER_UID,
+    XID_GPU,
 )
-from gpuwatch.units import GIB
 
 MOMENTS = (0.0, 10.0, 40.0, 75.0, 90.0, 118.0)
 
@@ -202,7 +199,7 @@ def test_it_is_the_size_of_a_busy_lab_machine() -> None:
     assert len({gpu.uuid for gpu in shown.gpus}) == 8
     assert 40 <= len(shown.processes) <= 44
     assert len({one.user for one in shown.processes if one.user}) == 9
-    assert len({actor.pid for actor in ACTORS}) == len(ACTORS)
+    assert len({one.pid for one in script().processes}) == len(script().processes)
 
 
 # The troubles
