@@ -39,6 +39,22 @@ class Unit(StrEnum):
     MHZ = "MHz"
 
 
+class AlertGpu(msgspec.Struct, frozen=True, array_like=True):
+    """GPU that an alert is about."""
+
+    key: str
+    """`Gpu.key`."""
+    index: int
+    """Index at the last sample, for display."""
+
+
+class AlertUser(msgspec.Struct, frozen=True, array_like=True):
+    """User whom an alert is about."""
+
+    uid: int
+    name: str
+
+
 class AlertCause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Process that causes an alert."""
 
@@ -96,10 +112,10 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Users who cause it, the largest holder first."""
     pids: tuple[int, ...] = ()
     """Processes that it names, the largest first."""
-    gpus: tuple[str, ...] = ()
-    """Keys of the GPUs that it is about: `gpu`, or those on which the processes hold memory."""
-    users: tuple[int, ...] = ()
-    """Uids of the users that it is about: the owners, and those of the processes."""
+    gpus: tuple[AlertGpu, ...] = ()
+    """GPUs that it is about: that of `gpu`, or those on which the processes hold memory."""
+    users: tuple[AlertUser, ...] = ()
+    """Users whom it is about: the visible owners, and those of the processes."""
     causes: tuple[AlertCause, ...] = ()
     """The processes of `pids` that were visible."""
     acknowledged: bool = False
@@ -117,6 +133,16 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Sort key: the worst first, then the oldest."""
         index = -1 if self.index is None else self.index
         return (-self.severity, self.raised_monotonic, index, self.rule, self.subject)
+
+    @property
+    def indices(self) -> frozenset[int]:
+        """Indices of the GPUs that it is about."""
+        return frozenset({one.index for one in self.gpus} | ({self.index} if self.index is not None else set()))
+
+    @property
+    def people(self) -> frozenset[str]:
+        """Names of the users whom it is about."""
+        return frozenset({one.name for one in self.users} | set(self.owners))
 
     @property
     def quiet(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch import units
-from gpuwatch.alerts.alert import Alert, AlertCause, Severity
+from gpuwatch.alerts.alert import Alert, AlertCause, AlertGpu, AlertUser, Severity
 from gpuwatch.alerts.rule import Observation, RuleContext, run_key
 
 LASTED: Final = "{lasted}"
@@ -240,9 +240,8 @@ class Condition(msgspec.Struct):
             now = (seen.how or seen.title).replace(LASTED, units.long_duration(lasted))
             evidence = f"now: {now}"
         causes = _find_causes(seen, context) or alert.causes
-        gpus = (self.gpu,) if self.gpu else _find_gpus(seen, context) or alert.gpus
-        owners = [context.uids[name] for name in seen.owners if name in context.uids]
-        uids = dict.fromkeys([*owners, *(one.uid for one in causes if one.uid is not None)])
+        owners = [AlertUser(context.uids[name], name) for name in seen.owners if name in context.uids]
+        users = dict.fromkeys([*owners, *(AlertUser(one.uid, one.user) for one in causes if one.uid is not None)])
         self.alert = msgspec.structs.replace(
             alert,
             gpu=self.gpu,
@@ -257,8 +256,8 @@ class Condition(msgspec.Struct):
             last=alert.last if seen.value is None else seen.value,
             owners=seen.owners or alert.owners,
             pids=seen.pids or alert.pids,
-            gpus=gpus,
-            users=tuple(uids) or alert.users,
+            gpus=_find_gpus(seen, context) or alert.gpus,
+            users=tuple(users) or alert.users,
             causes=causes,
         )
 
@@ -292,10 +291,11 @@ def _find_causes(seen: Observation, context: RuleContext) -> tuple[AlertCause, .
     )
 
 
-def _find_gpus(seen: Observation, context: RuleContext) -> tuple[str, ...]:
-    """Return the keys of the GPUs on which the processes of an observation hold memory."""
+def _find_gpus(seen: Observation, context: RuleContext) -> tuple[AlertGpu, ...]:
+    """Return the GPU of an observation, or those on which its processes hold memory."""
     pids = set(seen.pids)
-    return tuple(gpu.key for gpu in context.gpus if any(one.pid in pids for one in gpu.holdings)) if pids else ()
+    found = [seen.gpu] if seen.gpu else [gpu for gpu in context.gpus if any(one.pid in pids for one in gpu.holdings)]
+    return tuple(AlertGpu(gpu.key, gpu.index) for gpu in found)
 
 
 def _worse(one: float | None, other: float | None, *, least: bool) -> float | None:

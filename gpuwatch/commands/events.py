@@ -41,8 +41,8 @@ class EventFilter(msgspec.Struct, frozen=True):
     def __call__(self, alert: Alert) -> bool:
         """Return whether an event matches."""
         return (
-            (not self.gpus or alert.index in self.gpus)
-            and (not self.user or self.user in alert.owners)
+            (not self.gpus or not self.gpus.isdisjoint(alert.indices))
+            and (not self.user or self.user in alert.people)
             and (self.rules is None or alert.rule in self.rules)
         )
 

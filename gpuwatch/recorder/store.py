@@ -36,7 +36,7 @@ from urllib.parse import quote
 import msgspec
 
 from gpuwatch import files, text
-from gpuwatch.alerts.alert import Acknowledgement, Alert, Attention, Mute
+from gpuwatch.alerts.alert import Acknowledgement, Alert, AlertGpu, AlertUser, Attention, Mute
 from gpuwatch.errors import GpuwatchError, UsageError
 
 APPLICATION: Final = 0x67707577
@@ -713,8 +713,8 @@ def write_events(connection: Connection, alerts: Collection[Alert], gaps: Iterab
 
 def _about(alert: Alert) -> Iterator[tuple[str, object]]:
     """Yield the kind and the identity of all that an alert is about."""
-    yield from (("gpu", gpu) for gpu in alert.gpus)
-    yield from (("user", uid) for uid in alert.users)
+    yield from (("gpu", one.key) for one in alert.gpus)
+    yield from (("user", one.uid) for one in alert.users)
     for one in alert.causes:
         uid = NOBODY if one.uid is None else one.uid
         yield from (("user", uid), ("run", f"{uid}/{one.run}"))
@@ -808,8 +808,8 @@ def _cleaned(alert: Alert) -> Alert:
         how=_clean(alert.how),
         owners=tuple(_clean(owner) for owner in alert.owners[:_MOST_NAMES]),
         pids=alert.pids[:_MOST_NAMES],
-        gpus=tuple(_clean(gpu) for gpu in alert.gpus[:_MOST_NAMES]),
-        users=alert.users[:_MOST_NAMES],
+        gpus=tuple(AlertGpu(_clean(one.key), one.index) for one in alert.gpus[:_MOST_NAMES]),
+        users=tuple(AlertUser(one.uid, _clean(one.name)) for one in alert.users[:_MOST_NAMES]),
         causes=tuple(
             msgspec.structs.replace(one, user=_clean(one.user), run=_clean(one.run))
             for one in alert.causes[:_MOST_NAMES]

@@ -7,14 +7,14 @@ import math
 import msgspec
 import pytest
 
-from gpuwatch.alerts.alert import Alert, Severity, Unit
+from gpuwatch.alerts.alert import Alert, AlertCause, AlertGpu, AlertUser, Severity, Unit
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rules.health import HEALTH, STALE
 from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.model import Declared, Gpu, Health, SourceState
 from tests.support.alerting import Bench, cap, card, feed, only, overshooting, uuid, words
-from tests.support.builders import EPOCH, GIB, USABLE_GIB, filled, gpu, process
+from tests.support.builders import EPOCH, GIB, USABLE_GIB, filled, gpu, process, uid
 
 WARNING, CRITICAL = Severity.WARNING, Severity.CRITICAL
 
@@ -42,6 +42,14 @@ def test_an_alert_is_known_by_rule_host_and_gpu_or_subject() -> None:
     for _ in range(6):
         bench.feed(filled(4), state=SourceState.DRIVER_DOWN, fresh=False)
     assert only(bench, STALE).key == "data stale|box3|"
+
+
+def test_it_lists_gpus_users_and_the_processes_that_cause_it() -> None:
+    over = only(overshooting(cap(10)), OVERSHOOT)
+    ada = AlertUser(uid("ada"), "ada")
+    assert (over.gpus, over.users) == ((AlertGpu(uuid(), 0),), (ada,))
+    assert over.causes == (AlertCause(uid=ada.uid, user="ada", pid=100, start=100, run="100:100"),)
+    assert (over.indices, over.people) == ({0}, {"ada"})
 
 
 def test_its_id_stays_and_the_next_event_has_another() -> None:

@@ -16,7 +16,7 @@ from gpuwatch.fields import Amount, Field
 from gpuwatch.filters import Comparison
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Memory, Reason
-from tests.support.alerting import Bench, words
+from tests.support.alerting import Bench, card, words
 from tests.support.builders import GIB, MIB, USABLE_GIB, gpu, holding, memory, process, snapshot, uid
 
 NOTE, WARNING, CRITICAL = Severity.NOTE, Severity.WARNING, Severity.CRITICAL
@@ -233,6 +233,15 @@ def test_what_is_restored_of_a_rule_that_asks_something_else_ends(changed: Custo
     one.restore(*first.last.active)
     assert run(one, 1, gpu(0, temperature=85)) == [("cleared",)]
     assert one.last.cleared[0].how == "the rule was changed"
+
+
+def test_a_rule_for_users_lists_all_gpus_of_their_processes() -> None:
+    one = bench(own("mem>1GiB", on="user", after=10.0))
+    run(one, 15, card((100, 50)), card(index=1), card((100, 20), (101, 1), index=2))
+    alert = only(one)
+    assert alert.indices == {0, 2}
+    assert {cause.pid for cause in alert.causes} == {100, 101}
+    assert alert.people == {"ada"}
 
 
 def test_a_gpu_says_who_holds_it() -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.alerts.alert import AlertCause
+from gpuwatch.alerts.alert import AlertCause, AlertGpu
 from gpuwatch.cli import parse
 from gpuwatch.commands import report
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
@@ -44,8 +44,12 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def own(own_home: Path) -> Path:
     """The user's own store, with what a lab did: ada with torchrun on two GPUs, ben on one; two events."""
     causes = (AlertCause(uid=1000, pid=1, run="run"), AlertCause(uid=1001, pid=7, run="7:7"))
-    over = ended(alert("over", rule="uses more than declared", raised=HOUR + 60.0, causes=causes[:1], gpus=("GPU-0",)))
-    full = alert("full", gpus=("GPU-0",), causes=causes, raised=HOUR + 60.0, seen=HOUR + 90.0)
+    over = ended(
+        alert(
+            "over", rule="uses more than declared", raised=HOUR + 60.0, causes=causes[:1], gpus=(AlertGpu("GPU-0", 0),)
+        )
+    )
+    full = alert("full", gpus=(AlertGpu("GPU-0", 0),), causes=causes, raised=HOUR + 60.0, seen=HOUR + 90.0)
     save(
         own_store(),
         batch(HOUR, 0, use=hours(1, gib=20), run="run", launcher="torchrun"),

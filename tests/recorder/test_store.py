@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch import files
-from gpuwatch.alerts.alert import Alert, AlertCause, Severity
+from gpuwatch.alerts.alert import Alert, AlertCause, AlertGpu, AlertUser, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.recorder.store import (
     EVENTS_BYTES,
@@ -50,6 +50,7 @@ MIB = 1 << 20
 SMALL = MIB - EVENTS_BYTES
 """What is allowed for usage where the whole file is to take a MiB."""
 NOW = EPOCH + 100.0
+GPU0 = AlertGpu("GPU-0", 0)
 BYS: tuple[By, ...] = ("user", "gpu", "run")
 
 
@@ -107,10 +108,10 @@ def test_what_was_charged_before_a_run_was_known_moves_to_it(path: Path) -> None
 
 def test_an_event_is_counted_by_all_that_it_is_about(path: Path) -> None:
     causes = (AlertCause(uid=1000, user="ada", pid=1, start=1, run="1:1"), AlertCause(pid=9))
-    about = {"gpus": ("GPU-0",), "users": (1000,), "causes": causes}
+    about = {"gpus": (GPU0,), "users": (AlertUser(1000, "ada"),), "causes": causes}
     over = ended(alert("over", rule=OVERSHOOT, raised=EPOCH - 500, **about))
-    save(path, batch(), events=[over, alert("other", gpus=("GPU-9",))])
-    save(path, events=[alert("other", gpus=("GPU-0",), most=Severity.CRITICAL)])
+    save(path, batch(), events=[over, alert("other", gpus=(AlertGpu("GPU-9", 9),))])
+    save(path, events=[alert("other", gpus=(GPU0,), most=Severity.CRITICAL)])
     for by in BYS:
         report = read_report([path], by, EPOCH - 600)
         (line,) = report.lines
@@ -210,9 +211,9 @@ def test_whatever_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, a
 
 
 def test_what_is_older_than_it_is_kept_is_deleted(path: Path) -> None:
-    save(path, batch(HOUR), events=[alert("old", gpus=("GPU-0",), seen=float(HOUR))])
+    save(path, batch(HOUR), events=[alert("old", gpus=(GPU0,), seen=float(HOUR))])
     later = [HOUR + 7200 + 3600 * number for number in range(25)]
-    save(path, *(batch(hour, run="2:2") for hour in later), events=[alert("new", gpus=("GPU-0",), seen=later[-1])])
+    save(path, *(batch(hour, run="2:2") for hour in later), events=[alert("new", gpus=(GPU0,), seen=later[-1])])
     Store(path, keep=3600.0).prune(later[-1])
     assert ask(path, "SELECT DISTINCT at FROM use") == [(hour,) for hour in later]
     assert ask(path, "SELECT key FROM runs") == [("2:2",)]

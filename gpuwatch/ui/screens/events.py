@@ -171,7 +171,7 @@ def event_terms(
     `gpuwatch.filters` has the grammar. `gpus` gives the indices of the GPUs that an event is about, `saved`
     are the saved filters by name, and `now` is the wall clock.
     """
-    about = gpus or (lambda alert: () if alert.index is None else (alert.index,))
+    about = gpus or (lambda alert: alert.indices)
 
     def on_gpu(value: str) -> Term[Alert]:
         is_one = parse_numbers("gpu", value)
@@ -187,7 +187,7 @@ def event_terms(
 
     def of_user(value: str) -> Term[Alert]:
         names = [name for name in value.split(",") if name]
-        return lambda alert: any(name in owner.casefold() for name in names for owner in alert.owners)
+        return lambda alert: any(name in owner.casefold() for name in names for owner in alert.people)
 
     grammar: Grammar[Alert] = Grammar(
         keys={"rule": of_rule, "gpu": on_gpu, "user": of_user, "pid": of_pid},
@@ -338,8 +338,8 @@ class EventsScreen(ListScreen[EventList]):
         return sorted(chosen, key=lambda alert: (alert.ended is None, alert.raised), reverse=True)
 
     def _gpus_of(self, alert: Alert) -> set[int]:
-        """Return the GPU of an event; for an ongoing event, all GPUs of its process."""
-        found = set() if alert.index is None else {alert.index}
+        """Return the GPUs of an event; for an ongoing event, all GPUs of its process."""
+        found = set(alert.indices)
         if alert.subject and alert.ended is None and self._frame is not None:
             held = ((gpu.index, one.pid) for gpu in self._frame.snapshot.gpus for one in gpu.holdings)
             found |= {index for index, pid in held if pid in alert.pids}
