@@ -2,8 +2,8 @@
 
 Of all gpuwatches of a user and host the one that holds the lock records: it writes events and usage, sends messages,
 and writes the live file; another one takes over when it ends. A dashboard hands over to a `gpuwatch watch` that waits.
-Two that run side by side see the same conditions a moment apart, and each gives them an id of its own. So an alert is
-looked up in the store, by its id and else by its key: an open event that is found there is the same event.
+Who takes over goes on with the store's open events: an active alert with the key of one is the same event, and the
+others have ended.
 
     start ──► lock held ──► read the store, hand over its open events ──► two snapshots later: compare ──► write news
               └─► somebody else has it: hand over what is open, write nothing, ask again
@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Final, NamedTuple
@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch import files, text, units
-from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Unit
+from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Severity
 from gpuwatch.config import Config
 from gpuwatch.monitor import Frame, Monitor, Sink
 from gpuwatch.recorder.live_writer import LiveFile
@@ -59,13 +59,9 @@ from gpuwatch.threads import Worker
 NOT_RUNNING: Final = "gpuwatch was not running"
 """How an event ended that was over before gpuwatch began to record again."""
 NOT_SEEN: Final = "its end was not recorded"
-ECHO: Final = 30.0
-"""Seconds after a recorded end in which the same alert, still held by another gpuwatch, is no new event."""
 MOST: Final = 10_000
 """Events that wait to be written, at most; beyond that they are lost, and counted."""
 
-_MOST_FINISHED: Final = 2000
-_MOST_RECENT: Final = 500
 _MOST_SUMS: Final = 1500
 """Sums that wait to be written, at most: the newest, of a day."""
 _SNAPSHOTS: Final = 2
@@ -82,115 +78,13 @@ class Pace(NamedTuple):
     retry: float = 30.0
     """After an error."""
     touch: float = 10.0
-    """Between two signs of life, and between two comparisons of the held alerts with the store."""
+    """Between two signs of life."""
     carry: float = 3600.0
     """Between two writes of all open events, which save their worst values so far."""
     silent: float = 60.0
     """Time without a sign of life after which the lock's holder is reported as silent."""
     usage: float = 60.0
     prune: float = 3600.0
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Events as the store has them
-
-
-class Ledger:
-    """Copy of the store's events in memory; each method returns the events that must be written."""
-
-    def __init__(self, alerts: Iterable[Alert] = ()) -> None:
-        """`alerts` are the store's, with those that have ended."""
-        self._open: dict[str, Alert] = {}
-        """Open events by id."""
-        self._ids: dict[str, str] = {}
-        """Ids of the open events by key."""
-        self._finished: dict[str, Alert] = {}
-        """Ended events by key, the last one of each."""
-        for alert in alerts:
-            if alert.ended is None:
-                self._add(alert)
-            else:
-                self._finished[alert.key] = alert
-
-    @property
-    def open(self) -> tuple[Alert, ...]:
-        """Events that have not ended."""
-        return tuple(self._open.values())
-
-    def update(self, alert: Alert, at: float) -> list[Alert]:
-        """Add an alert as it was at a wall-clock time: as a new event, or as a change of a stored one."""
-        return self._update_held(alert, at) if alert.ended is None else self._update_ended(alert, at)
-
-    def settle(self, held: Mapping[str, Alert], at: float, until: float, how: str) -> list[Alert]:
-        """Add all held alerts (by key), and end all other events: at `until`, or when last seen if that is later."""
-        changed = [one for alert in held.values() for one in self.update(alert, at)]
-        holding = {self._find(alert).id for alert in held.values()}
-        for alert in [one for one in self._open.values() if one.id not in holding]:
-            ended = max(until, alert.seen, alert.raised)
-            lasted = max(alert.lasted, ended - alert.raised)
-            changed += self.update(msgspec.structs.replace(alert, ended=ended, lasted=lasted, how=how), at)
-        return changed
-
-    def _find(self, alert: Alert) -> Alert:
-        """Return the open event of the store that is the same as an alert; the alert itself where there is none."""
-        return self._open.get(alert.id) or self._open.get(self._ids.get(alert.key, ""), alert)
-
-    def _find_finished(self, alert: Alert, at: float) -> Alert | None:
-        """Return the recently ended event that is the same as an alert of another gpuwatch; None for no such event."""
-        done = self._finished.get(alert.key)
-        if done is None or done.ended is None or alert.raised > done.ended:
-            return None
-        # Known before it ended, and not by its own id: the clock was set back, and by it this one is older than it is.
-        return None if at < done.ended - ECHO and alert.id != done.id else done
-
-    def _add(self, alert: Alert) -> None:
-        self._remove(alert.id)  # its key changes when its GPU gets a name
-        self._open[alert.id] = alert
-        self._ids[alert.key] = alert.id
-
-    def _remove(self, id: str) -> None:
-        before = self._open.pop(id, None)
-        if before is not None and self._ids.get(before.key) == id:
-            del self._ids[before.key]
-
-    def _update_held(self, alert: Alert, at: float) -> list[Alert]:
-        before = self._find(alert)
-        is_news = before.id not in self._open or before.severity != alert.severity
-        if before.id not in self._open and (done := self._find_finished(alert, at)) is not None:
-            if at - (done.ended or 0.0) < ECHO:
-                return []  # its end will come: the gpuwatch that wrote before us saw it first
-            before = done
-        now = _merge(before, alert)
-        self._add(now)
-        return [now] if is_news else []
-
-    def _update_ended(self, alert: Alert, at: float) -> list[Alert]:
-        before = self._find(alert)
-        if before.id not in self._open and self._find_finished(alert, at) is not None:
-            return []
-        self._remove(before.id)
-        ended = _merge(before, alert)
-        self._finished.pop(ended.key, None)
-        self._finished[ended.key] = ended
-        if len(self._finished) > _MOST_FINISHED:
-            del self._finished[next(iter(self._finished))]
-        return [ended]
-
-
-def _merge(before: Alert, now: Alert) -> Alert:
-    """Return the alert `now` with the id and the history of the stored event `before`."""
-    if before.id == now.id:
-        return msgspec.structs.replace(now, raised_monotonic=0.0)
-    peaks = [value for value in (before.peak, now.peak) if value is not None]
-    return msgspec.structs.replace(
-        now,
-        id=before.id,
-        raised=min(before.raised, now.raised),
-        raised_monotonic=0.0,
-        lasted=now.lasted + max(0.0, now.raised - before.raised),
-        most=max(before.most, now.most),
-        peak=(min if now.unit is Unit.FREE else max)(peaks, default=None),
-    )
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -317,24 +211,26 @@ class EventsPart(_Part):
         self._restore = restore
         self._with_demo = with_demo
         # What the monitor's thread hands over, under the guard.
-        self._news: dict[str, tuple[float, Alert]] = {}
-        """Alerts that were raised, got worse, eased or ended, by id: the newest state of each and its time."""
-        self._held: dict[str, Alert] = {}
+        self._news: dict[str, Alert] = {}
+        """Alerts that were raised, got worse, eased or ended, by id: the newest state of each."""
+        self._active: dict[str, Alert] = {}
+        """Alerts of the newest frame by key."""
+        self._levels: dict[str, Severity] = {}
         self._lost: Gap | None = None
         self._snapshots = 0
         self._newest: object = None
         # What is the thread's own.
-        self._ledger: Ledger | None = None
-        """None until the store has been read under the lock."""
+        self._open: dict[str, Alert] | None = None
+        """Events of the store that have not ended, by key; None until they have been read under the lock."""
         self._changed: dict[str, Alert] = {}
         """Events that are to be written, by id."""
         self._gaps: list[Gap] = []
-        self._recent: deque[tuple[float, Alert]] = deque(maxlen=_MOST_RECENT)
-        """Alerts that ended recently while another gpuwatch wrote: it may have died before it wrote them."""
         self._settle_at: int | None = None
-        """Number of snapshots after which all held alerts are compared with the store; None once that is done."""
+        """Number of snapshots after which the store's open events are compared with the active alerts; then None."""
         self._until = 0.0
         """Wall-clock time until which a gpuwatch recorded before this one."""
+        self._others = 0.0
+        """Wall-clock time at which another gpuwatch was last seen to record."""
         self._identity = ""
         self._silence: tuple[float, float] | None = None
         """Last sign of life of the lock's holder, and the time at which it was first seen."""
@@ -348,11 +244,6 @@ class EventsPart(_Part):
         return self._no_lock or self._lock.held
 
     @property
-    def is_settled(self) -> bool:
-        """Whether all held alerts have been compared with the store."""
-        return self._ledger is not None and self._settle_at is None
-
-    @property
     def waiting(self) -> str:
         """What is not written yet, in a few words; empty for nothing."""
         count = len(self._changed.keys() | self._news.keys())
@@ -364,18 +255,19 @@ class EventsPart(_Part):
         if frame.snapshot.demo and not self._with_demo:
             return False
         now = self._wall()
-        held = {alert.key: alert for alert in frame.alerts if alert.rule != TROUBLE}
+        active = {alert.key: alert for alert in frame.alerts if alert.rule != TROUBLE}
         with self._guard:
-            changed = (*frame.cleared, *frame.raised, *frame.eased)
-            news = [alert for alert in changed if alert.rule != TROUBLE]
-            self._held = held
+            news = [alert for alert in frame.cleared if alert.rule != TROUBLE]
+            news += [alert for alert in active.values() if self._levels.get(alert.id) != alert.severity]
+            self._levels = {alert.id: alert.severity for alert in active.values()}
+            self._active = active
             # Without a host's name nothing was gone on with yet.
             if frame.snapshot is not self._newest and frame.snapshot.host:
                 self._newest = frame.snapshot
                 self._snapshots += 1
             for alert in news:
                 if len(self._news) < MOST or alert.id in self._news:
-                    self._news[alert.id] = (now, alert)
+                    self._news[alert.id] = alert
                 else:
                     since, lost = (self._lost.since, self._lost.lost) if self._lost else (now, 0)
                     self._lost = Gap(since, now, lost + 1)
@@ -384,23 +276,25 @@ class EventsPart(_Part):
     def step(self) -> None:
         """Write events, or try to become the gpuwatch that writes them."""
         if not self._lock_held():
-            self._ledger = None
-            self._forget()
+            self._open = None
+            if not self._no_lock:  # another gpuwatch writes them
+                with self._guard:
+                    self._news.clear()
+                    self._lost = None
+                self._changed.clear()
+                self._gaps.clear()
         elif self._is_due("retry"):
-            self._record(self._ledger or self._take_over())
+            self._record(self._take_over() if self._open is None else self._open)
             self.error = ""
 
     def leave(self) -> None:
-        """Write all that is left, and the present state of the alerts that hold."""
-        if self._ledger is not None and self._lock.held:
+        """Write all that is left, and the present state of the active alerts."""
+        if self._open is not None and self._lock.held:
             if self._settle_at is None:
-                self._digest(self._ledger)
-                for alert in self._copy_held().values():
-                    self._ledger.update(alert, self._wall())
-                self._changed |= {alert.id: alert for alert in self._ledger.open}
+                self._update_all(self._open, also_active=True)
             self._write()
             self._lock.touch(self._wall())
-        self._ledger = None
+        self._open = None
 
     # -- who writes --------------------------------------------------------------------------------------------
 
@@ -415,10 +309,11 @@ class EventsPart(_Part):
             self._no_lock = True
             raise
         if held and not was_held:
-            self._ledger = None
+            self._open = None
             self._due.pop("retry", None)
         self._no_lock = False
         if not held:
+            self._others = self._wall()
             self.error = self._holder_error()
             if self._first:
                 self._hand_over(read_events(self.store.path).open)
@@ -435,108 +330,110 @@ class EventsPart(_Part):
             return ""
         return f"another gpuwatch of yours records, and has not answered for {units.duration(silent)}"
 
-    def _take_over(self) -> Ledger:
+    def _take_over(self) -> dict[str, Alert]:
+        """Read the store's open events, and let the engine continue them."""
         now = self._wall()
         check_pages(self.store.path)  # a page of an old event is read by others alone, and must not be damaged
         found = read_events(self.store.path, now - UNWATCHED)
         # The lock is ours: what its holder touched last is known from when it was acquired.
-        stamps = [self._lock.touched or 0.0, found.watched_until or 0.0 if not found.watched else 0.0]
-        self._until = max(stamps)
-        ledger = Ledger(found.alerts)
+        self._until = max(self._lock.touched or 0.0, found.watched_until or 0.0 if not found.watched else 0.0)
         self._identity = found.identity
+        events = {alert.key: alert for alert in found.open}
         if self._until and now - self._until > UNWATCHED:
             self._gaps.append(Gap(self._until, now))
-            self._note(ledger.settle({}, now, self._until, NOT_RUNNING))
+            self._end(events, events.values(), self._until, NOT_RUNNING)
         with self._guard:
             self._settle_at = self._snapshots + _SNAPSHOTS
-        self._hand_over(ledger.open)
-        self._ledger = ledger
+        self._hand_over(events.values())
+        self._open = events
         self._set("carry", self._pace.carry)
         self._due.pop("touch", None)
-        return ledger
+        return events
 
     def _hand_over(self, alerts: Iterable[Alert]) -> None:
         """Let the engine continue the store's open events."""
         if ours := list(alerts):
             self._restore(ours)
 
-    def _forget(self) -> None:
-        """Discard new alerts because another gpuwatch writes them; keep those that ended a moment ago."""
-        if self._no_lock:
-            return
-        now = self._wall()
-        with self._guard:
-            self._recent += [item for item in self._news.values() if item[1].ended is not None]
-            self._news.clear()
-            self._lost = None
-        self._changed.clear()
-        self._gaps.clear()
-        while self._recent and not 0 <= now - self._recent[0][0] <= ECHO:
-            self._recent.popleft()
-
     # -- what is written ---------------------------------------------------------------------------------------
 
-    def _record(self, ledger: Ledger) -> None:
+    def _record(self, events: dict[str, Alert]) -> None:
         now = self._wall()
         if self._is_due("touch"):
             self._set("touch", self._pace.touch)
             self._lock.touch(now)
-            self._compare(ledger, now)
-        if self._settle_at is not None and self._snapshots >= self._settle_at:
-            self._settle(ledger, now)
         self._write()  # what failed before comes first: what is new has its bound in the queue
-        if self._settle_at is None:
-            self._digest(ledger)
-            self._write()
+        if self._settle_at is not None and self._snapshots >= self._settle_at:
+            self._settle_at = None
+            self._update_all(events)
+            self._settle(events, self._until or now, NOT_RUNNING)
+        elif self._settle_at is None:
+            lost = self._update_all(events, also_active=self._is_due("carry"))
+            if lost is not None:
+                self._gaps.append(lost)
+                self._settle(events, now, NOT_SEEN)
+        self._write()
 
-    def _copy_held(self) -> dict[str, Alert]:
+    def _update_all(self, events: dict[str, Alert], *, also_active: bool = False) -> Gap | None:
+        """Add what is new, and the active alerts with their worst values so far; return what was lost."""
         with self._guard:
-            return self._held
-
-    def _compare(self, ledger: Ledger, now: float) -> None:
-        """Compare all held alerts with the store; they differ only where an event was lost."""
-        with self._guard:
-            if self._news or self._settle_at is not None:
-                return
-            held = self._held
-        self._note(ledger.settle(held, now, now, NOT_SEEN))
-        if self._is_due("carry"):
-            self._set("carry", self._pace.carry)
-            self._note(ledger.open)
-
-    def _settle(self, ledger: Ledger, now: float) -> None:
-        """Compare held alerts with the store for the first time; an event that is open only in the store has ended."""
-        with self._guard:
-            items = [*self._recent, *self._news.values()]
-            self._recent.clear()
-            self._news.clear()
-            held, self._settle_at = self._held, None
-        for at, alert in items:
-            self._note(ledger.update(alert, at))
-        self._note(ledger.settle(held, now, self._until or now, NOT_RUNNING))
-
-    def _digest(self, ledger: Ledger) -> None:
-        with self._guard:
-            items, lost = list(self._news.values()), self._lost
+            news, lost, active = list(self._news.values()), self._lost, self._active
             self._news.clear()
             self._lost = None
-        for at, alert in items:
-            self._note(ledger.update(alert, at))
-        if lost:
-            self._gaps.append(lost)
-            self._due.pop("touch", None)  # all that holds is to be compared
+        for alert in news:
+            self._update(events, alert)
+        if also_active:
+            self._set("carry", self._pace.carry)
+            for alert in active.values():
+                self._update(events, alert, is_news=True)
+        return lost
 
-    def _note(self, alerts: Iterable[Alert]) -> None:
-        self._changed |= {alert.id: alert for alert in alerts}
+    def _settle(self, events: dict[str, Alert], until: float, how: str) -> None:
+        """Add all active alerts, and end the events that are open only in the store."""
+        with self._guard:
+            active = self._active
+        for alert in active.values():
+            self._update(events, alert)
+        self._end(events, [one for key, one in events.items() if key not in active], until, how)
+
+    def _end(self, events: dict[str, Alert], ended: Iterable[Alert], until: float, how: str) -> None:
+        """End events at `until`, or when last seen if that is later."""
+        for alert in list(ended):
+            end = max(until, alert.seen, alert.raised)
+            lasted = max(alert.lasted, end - alert.raised)
+            self._update(events, msgspec.structs.replace(alert, ended=end, lasted=lasted, how=how))
+
+    def _update(self, events: dict[str, Alert], alert: Alert, *, is_news: bool = False) -> None:
+        """Add an alert as a new event, or as a change of the open event with its key or, after a rename, its id."""
+        same = next((one for one in events.values() if one.id == alert.id), None)
+        before = events.get(alert.key, same)
+        if before is None and alert.ended is not None and alert.raised <= self._others:
+            return  # another gpuwatch recorded all of it
+        alert = msgspec.structs.replace(alert, raised_monotonic=0.0)
+        if before is not None and before.id != alert.id:  # as another gpuwatch saw it
+            alert = msgspec.structs.replace(
+                alert,
+                id=before.id,
+                raised=min(before.raised, alert.raised),
+                lasted=alert.lasted + max(0.0, alert.raised - before.raised),
+                most=max(before.most, alert.most),
+            )
+        for one in (before, same):
+            if one is not None:
+                events.pop(one.key, None)
+        if alert.ended is None:
+            events[alert.key] = alert
+        if is_news or before is None or alert.ended is not None or before.severity != alert.severity:
+            self._changed[alert.id] = alert
 
     def _write(self) -> None:
         """Write the changed events; where that fails, keep them and raise StoreError."""
         if not self._changed and not self._gaps:
             return
         identity = self._write_events(self._changed.values())
-        if identity != self._identity and self._ledger is not None:  # a new file lacks what was written before
+        if identity != self._identity and self._open is not None:  # a new file lacks what was written before
             self._identity = identity
-            self._write_events(self._ledger.open)
+            self._write_events(self._open.values())
         self._changed.clear()
         self._gaps.clear()
 

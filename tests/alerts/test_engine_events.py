@@ -49,7 +49,8 @@ def test_it_lists_gpus_users_and_the_processes_that_cause_it() -> None:
     ada = AlertUser(uid("ada"), "ada")
     assert (over.gpus, over.users) == ((AlertGpu(uuid(), 0),), (ada,))
     assert over.causes == (AlertCause(uid=ada.uid, user="ada", pid=100, start=100, run="100:100"),)
-    assert (over.indices, over.people) == ({0}, {"ada"})
+    assert over.indices == {0}
+    assert over.people == {"ada"}
 
 
 def test_its_id_stays_and_the_next_event_has_another() -> None:

@@ -22,7 +22,7 @@ from gpuwatch.history import History
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.recorder import EventsPart, Pace, Recorder, UsageSettings
-from gpuwatch.recorder.store import Gap, Store, StoreError, own_store, read_marks, reading, write_events
+from gpuwatch.recorder.store import Gap, Store, StoreError, lock_path, own_store, read_marks, reading, write_events
 from tests import CHECKOUT
 from tests.support.builders import EPOCH, snapshot
 from tests.support.waiting import PATIENCE as PATIENCE
@@ -203,13 +203,19 @@ class Recording:
         return self
 
     def settle(self, *held: Alert, **changes: Any) -> Recording:
-        """Start it, have it take over, and let it find out what holds."""
+        """Start it, have it take over, and let it find out what holds: it touches its lock in the same step."""
 
-        def is_settled() -> bool:
+        lock = lock_path(self.path)
+
+        def is_there() -> bool:
             self._take(*held, **changes)
-            return self.events.is_settled
+            return self.is_leader and lock.exists() and lock.stat().st_mtime == self.now
 
-        wait_for(is_settled, "it did not settle")
+        for _ in range(2):  # when it has read the store, and three snapshots later
+            self.now += 0.5
+            wait_for(is_there, "it did not take over")
+            for _ in range(3):
+                self._take(*held, **changes)
         return self
 
     def feed(self, *held: Alert, cleared: Iterable[Alert] = (), **changes: Any) -> None:
