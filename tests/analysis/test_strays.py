@@ -1,408 +1,309 @@
-"""What is called a stray, and above all what is not: a table of cases for each rule."""
+"""Strays: a table of machines with their strays, any machine at all, and the same in the screen and the command."""
 
 from __future__ import annotations
 
+import gc
+import re
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gpuwatch.analysis.strays import Cause, Certainty
-from gpuwatch.model import (
-    Declared,
-    Job,
-    Knowledge,
-    Notebook,
-    Presence,
-    Process,
-    Reason,
-    Snapshot,
-    Surroundings,
-    Unlisted,
-)
-from tests.support.builders import GIB, MIB, gpu, snapshot
+from gpuwatch.analysis.strays import Cause, StrayLimits, judge
+from gpuwatch.cli import parse
+from gpuwatch.commands import strays as command
+from gpuwatch.history import History, HistoryView, Idle
+from gpuwatch.model import Gpu, Holding, Job, Notebook, Process, Reason, Snapshot, Surroundings, Unlisted
+from gpuwatch.monitor import Frame
+from gpuwatch.ui.screens.strays import StraysScreen
+from tests.support import builders
+from tests.support.builders import gpu, uid
+from tests.support.dashboards import frame, running, text
 from tests.support.straying import (
-    CERTAIN,
     DOCKER,
     HOUR,
     KERNEL,
     LEFT,
-    LIKELY,
     PID,
     REST,
-    RUN,
     TMUX,
     find,
     held,
     left,
     machine,
     mine,
-    one,
     started,
-    stray,
     told,
 )
+from tests.timelines import busy
 
 # ---------------------------------------------------------------------------------------------------------------
-# Zombies
+# The table
 
 
-def test_a_zombie_that_holds_memory_is_one_and_no_signal_ends_it() -> None:
-    found = stray(mine(state="zombie", ppid=90, parent="python"), 60.0)
-    assert (found.cause, found.sure, found.ends) == (Cause.ZOMBIE, CERTAIN, False)
-    assert found.why == (
-        "it has ended, and its parent, 90 python, has not collected its exit status",
-        "no signal ends it: end its parent",
+class Case(msgspec.Struct, forbid_unknown_fields=True):
+    """Machine of one line of strays.jsonl: rows say only what differs from a sleeping process of 4 GiB on GPU 0."""
+
+    about: str
+    processes: list[dict[str, Any]]
+    """`left` is a process whose parent and login have ended, `around` its surroundings, `age` its seconds."""
+    gpus: list[Any] = msgspec.field(default_factory=lambda: [[{}]])
+    """The holdings of each GPU, or an object with `holdings` and other fields."""
+    unlisted: list[dict[str, Any]] = []
+    snapshot: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    idle: list[tuple[Any, ...]] | None = None
+    """GPU, PID, seconds without SM use, and whether these are a minimum."""
+    known: list[tuple[Any, ...]] = []
+    """The same of PID 100 on GPU 0, as another gpuwatch has counted it."""
+    strays: list[dict[str, Any]] = []
+    """The fields of each stray that the case is about."""
+    possible: list[int] = []
+    unjudged: list[int] = []
+
+
+def row(changes: dict[str, Any]) -> Process:
+    """Return a process of the viewer with changed fields."""
+    changes = dict(changes)
+    process = (left if changes.pop("left", False) else lambda **fields: mine(**fields))(pid=changes.pop("pid", PID))
+    if "age" in changes:
+        changes["started"] = started(changes.pop("age"))
+    if "around" in changes:
+        changes["surroundings"] = changes.pop("around")
+    return msgspec.convert(msgspec.to_builtins(process) | changes, Process)
+
+
+def card(index: int, changes: Any) -> Gpu:
+    fields = dict(changes) if isinstance(changes, dict) else {"holdings": changes}
+    holdings = [
+        held(one.get("pid", PID), **{k: v for k, v in one.items() if k != "pid"}) for one in fields.pop("holdings")
+    ]
+    made = gpu(index, holdings=msgspec.convert(msgspec.to_builtins(holdings), list[Holding]))  # reasons are words
+    return msgspec.convert(msgspec.to_builtins(made) | fields, Gpu)
+
+
+CASES = [
+    msgspec.json.decode(line, type=Case) for line in (Path(__file__).parent / "strays.jsonl").read_text().splitlines()
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.about)
+def test_a_machine_has_these_strays_and_no_others(case: Case) -> None:
+    unlisted = [
+        Unlisted(
+            process=row({key: value for key, value in one.items() if key not in ("gpus", "context")}),
+            gpus=tuple(gpu(index).key for index in one.get("gpus", [0])),
+            context=one.get("context", True),
+        )
+        for one in case.unlisted
+    ]
+    seen = builders.snapshot(
+        [card(*one) for one in enumerate(case.gpus)], map(row, case.processes), unlisted=tuple(unlisted)
     )
-
-
-@pytest.mark.parametrize(
-    ("process", "sm", "idle"),
-    [
-        (mine(state="zombie", cpu=3.0), 0, HOUR),  # its first thread has ended, others compute
-        (mine(state="zombie"), 12, HOUR),
-        (mine(state="zombie"), Reason.NO_SAMPLE, HOUR),
-        (mine(state="zombie"), 0, 12.0),  # every process is one for a moment
-        (mine(state="zombie"), 0, None),
-        (mine(state="sleeping"), 0, 60.0),
-    ],
-)
-def test_no_zombie(process: Process, sm: Any, idle: float | None) -> None:
-    assert one(process, idle, sm=sm) is None
+    seen = msgspec.convert(msgspec.to_builtins(seen) | case.snapshot, Snapshot)
+    history = None if case.idle is None else told(*case.idle)
+    known = {(gpu(0).key, PID, PID): Idle(seconds, at_least=bool(least)) for seconds, *least in case.known}
+    report = judge(seen, history, StrayLimits(**case.limits), known=known)
+    assert [one.process.pid for one in report.possible] == case.possible
+    assert [one.index for one in report.unjudged] == case.unjudged
+    shown = [
+        msgspec.to_builtins(one) | {"pid": one.process.pid, "why": list(one.why), "indices": list(one.indices)}
+        for one in report.strays
+    ]
+    expected = [{"pid": PID, "ends": True, "listed": True, **one} for one in case.strays]
+    assert [{key: stray[key] for key in wanted} for stray, wanted in zip(shown, expected, strict=True)] == expected
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Stopped
+# Any machine
 
-
-def test_a_stopped_process_is_one_and_surely_so_a_day_after_its_login_is_gone() -> None:
-    found = stray(mine(state="stopped"), 60.0, at_least=True)
-    assert (found.cause, found.sure, found.ends) == (Cause.STOPPED, LIKELY, True)
-    for idle, sure in ((9 * HOUR, LIKELY), (24 * HOUR, CERTAIN)):  # its owner may have lent the GPU to somebody
-        found = stray(mine(state="stopped", led=False, around=Surroundings(ssh="10.0.0.7")), idle, gib=0.5)
-        assert (found.cause, found.sure) == (Cause.STOPPED, sure)
-        assert found.why == ("stopped, as by Ctrl-Z: it cannot run", "its SSH login from 10.0.0.7 has ended")
-
-
-@pytest.mark.parametrize(
-    ("process", "sm", "idle"),
-    [
-        (mine(state="tracing stop"), 0, HOUR),
-        (mine(state="stopped"), 30, HOUR),
-        (mine(state="stopped"), 0, 20.0),  # a moment ago it ran: perhaps for `bg`
-        (mine(state="stopped"), 0, None),
-        (mine(state="stopped", around=Surroundings(slurm="4711.0")), 0, HOUR),
-        (mine(state="stopped", around=Surroundings(batch="pbs 4711")), 0, HOUR),
-        (mine(state="stopped", surroundings=None), 0, HOUR),
-    ],
+maybe = st.sampled_from((True, False, None))
+jobs = st.builds(
+    Job,
+    key=st.sampled_from(("90:90", "91:91", "")),
+    head=st.sampled_from((0, 90, 100)),
+    worker_of=st.sampled_from((None, 90, 100, 101)),
+    orphaned=st.booleans(),
 )
-def test_not_stopped(process: Process, sm: Any, idle: float | None) -> None:
-    assert one(process, idle, sm=sm, gib=0.5) is None
+places = st.builds(
+    Surroundings,
+    container=st.sampled_from((None, DOCKER)),
+    pod=st.sampled_from(("", "lab/x")),
+    slurm=st.sampled_from(("", "4711.0")),
+    unit=st.sampled_from(("", "x.service")),
+    pane=st.sampled_from((None, TMUX, msgspec.structs.replace(TMUX, alive=False))),
+    notebook=st.sampled_from((None, KERNEL, Notebook(server=3))),
+    job=st.none() | jobs,
+    server=st.sampled_from(("", "vLLM")),
+)
+people = st.builds(
+    lambda pid, **changes: builders.process(pid, **changes),
+    pid=st.sampled_from((100, 101, 102)),
+    user=st.sampled_from(("you", "you", "ada")),
+    surroundings=st.none() | places,
+    led=maybe,
+    adopted=st.booleans(),
+    state=st.sampled_from(("sleeping", "running", "stopped", "zombie", "tracing stop", "disk sleep", "")),
+    cpu=st.sampled_from((0.0, 20.0, 90.0, Reason.NO_SAMPLE)),
+    ppid=st.sampled_from((1, 90, 100, None)),
+    started=st.sampled_from((None, started(10), started(HOUR))),
+)
+holdings = st.builds(
+    builders.holding,
+    pid=st.sampled_from((100, 101, 102, 103)),
+    gib=st.sampled_from((0.01, 0.5, 4.0)),
+    sm=st.sampled_from((0, 0, 7, Reason.NO_SAMPLE, Reason.UNSUPPORTED)),
+    kind=st.sampled_from(("C", "G", "M", "C+G")),
+)
+idle_times = st.tuples(
+    st.integers(0, 1), st.integers(100, 103), st.sampled_from((0.0, 100.0, 400.0, 4e4)), st.booleans()
+)
+
+
+@settings(max_examples=80)
+@given(
+    st.lists(people, max_size=4, unique_by=lambda each: each.pid),
+    st.lists(st.lists(holdings, max_size=4), min_size=1, max_size=2),
+    st.lists(idle_times, max_size=6, unique_by=lambda each: each[:2]),
+)
+def test_who_is_at_work_is_never_a_stray(crowd: list[Process], cards: list[Any], idles: list[Any]) -> None:
+    base, history = machine(crowd, *cards), told(*idles)
+    found = find(base, history)
+    assert len({row.key for row in found}) == len(found)
+    for row in found:
+        process = row.process
+        assert process.uid == base.viewer
+        assert row.why
+        assert process.started is not None
+        assert base.taken - process.started >= 60
+        mine = [(card.index, each) for card in base.gpus for each in card.holdings if each.pid == process.pid]
+        assert not any(isinstance(each.sm, int) and each.sm > 0 for _, each in mine)
+        rests = [history.idle(gpu(index).key, process.pid, process.start) for index, _ in mine]
+        lately = any(rest is not None and not rest.at_least and rest.seconds < 300 for rest in rests)
+        assert not lately or row.cause in (Cause.STOPPED, Cause.ZOMBIE)
+        if row.cause in (Cause.LEFTOVER, Cause.IDLE, Cause.KERNEL):
+            assert row.idle is not None
+            assert row.idle >= 300
+            assert process.cpu is Reason.NO_SAMPLE or float(process.cpu) <= 50
+        if row.cause is Cause.IDLE:
+            assert process.surroundings is not None
+            assert not process.surroundings.server
+        assert row.ends == (row.cause is not Cause.ZOMBIE)
+
+
+def test_a_process_that_computes_or_is_young_costs_no_look_into_the_history() -> None:
+    class Closed(HistoryView):
+        def idle(self, gpu_key: str, pid: int, start: int) -> Idle | None:
+            raise AssertionError(pid)
+
+    busy, young = mine(1), mine(2, started=started(10.0))
+    report = judge(machine([busy, young], [held(1, sm=30), held(2)]), Closed())
+    assert (report.strays, report.possible) == ([], [])
+
+
+def test_judging_leaves_nothing_for_the_garbage_collector() -> None:
+    """Each snapshot is judged once a second: in a cycle it would stay in memory until the next collection."""
+    ranks = [left(Surroundings(job=REST), pid=pid) for pid in (100, 101)]
+    base, history = machine(ranks, [held(100)], [held(101)]), told((0, 100, HOUR), (1, 101, HOUR))
+    judge(base, history)  # what lasts is made once
+    gc.collect()
+    gc.disable()
+    try:
+        assert find(base, history)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+@pytest.mark.uncounted
+def test_on_a_busy_machine_nobody_has_a_stray_for_longer_than_it_takes_to_reap_it() -> None:
+    history = History()
+    lasting: Counter[int] = Counter()
+    for number, tick in enumerate(busy.ticks(1, HOUR / 8)):
+        shown = tick.snapshot
+        assert shown is not None
+        view = history.add(shown, shown.monotonic)
+        if number % 8:
+            continue
+        # Half of them are those of people who have logged out, and let them run.
+        people = tuple(
+            msgspec.structs.replace(
+                one, surroundings=Surroundings(), **(LEFT if one.pid % 2 else {"led": True, "cpu": 0.0})
+            )
+            for one in shown.processes
+        )
+        shown = msgspec.structs.replace(shown, processes=people)
+        for name in busy.USERS:
+            for row in find(msgspec.structs.replace(shown, viewer=uid(name)), view):
+                assert row.cause is Cause.ZOMBIE, row
+                lasting[row.process.pid] += 1
+    assert max(lasting.values(), default=0) <= 2, lasting
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Workers
+# The screen and `gpuwatch strays`
+
+Row = tuple[int, str, str, str]
+"""PID, GPUs, GiB, and its cause with how certain that is."""
 
 
-@pytest.mark.parametrize(
-    ("around", "adopted", "idle", "sure"),
-    [
-        (Surroundings(job=REST), True, 600.0, CERTAIN),
-        (Surroundings(job=REST), True, None, LIKELY),  # it may be between two steps
-        (Surroundings(job=REST), False, 600.0, LIKELY),
-        (Surroundings(job=REST, container=DOCKER), True, 600.0, LIKELY),
-        (Surroundings(job=REST, server="vLLM"), True, 600.0, CERTAIN),  # an engine whose server is gone
-        (Surroundings(job=REST, server="listens on port 8000"), True, 600.0, LIKELY),  # a rank has started it
-        (Surroundings(job=msgspec.structs.replace(RUN, worker_of=90)), True, 600.0, LIKELY),
-    ],
-)
-def test_a_worker_of_a_dead_run(around: Surroundings, adopted: bool, idle: float | None, sure: Certainty) -> None:
-    found = stray(mine(around=around, adopted=adopted), idle)
-    assert (found.cause, found.sure) == (Cause.WORKER, sure)
-    assert found.why[0] in ("the run that it belongs to has ended", "process 90, which it worked for, has ended")
+def listed(out: str) -> list[Row]:
+    """Return the rows that the command printed."""
+    found = re.findall(r"^ *(\d+) +(\S+) +(\S+) +\S+ +\S+ +(\w+), (\w+)  ", out, re.MULTILINE)
+    return [(int(pid), gpus, gib, f"{cause}, {sure}") for pid, gpus, gib, cause, sure in found]
 
 
-@pytest.mark.parametrize(
-    ("process", "sm", "idle"),
-    [
-        (left(Surroundings(job=REST)), 5, None),  # perhaps it was let go on purpose
-        (left(Surroundings(job=REST)), 0, 200.0),
-        (mine(around=Surroundings(job=REST, container=DOCKER)), 0, 600.0),
-        (mine(around=Surroundings(job=msgspec.structs.replace(RUN, worker_of=90))), 0, 600.0),
-        (mine(around=Surroundings(job=RUN)), 0, 600.0),
-        (left(Surroundings(job=REST), state="tracing stop"), 0, 600.0),
-    ],
-)
-def test_no_worker_of_a_dead_run(process: Process, sm: Any, idle: float | None) -> None:
-    assert one(process, idle, sm=sm) is None
+def drawn(shown: str) -> list[Row]:
+    """Return the rows of the screen, which says nothing more where one is certain."""
+    found = re.findall(r"^.{6} +(\d+) +(\S+) +(\S+) +\S+ +\S+  (\w+)(?: \((\w+)\))? ·", shown, re.MULTILINE)
+    return [(int(pid), gpus, gib, f"{cause}, {sure or 'certain'}") for pid, gpus, gib, cause, sure in found]
 
 
-def test_a_rank_without_its_launcher_is_none_while_another_computes() -> None:
-    ranks = [mine(pid, Surroundings(job=REST), **LEFT) for pid in (100, 101)]
-    both = machine(ranks, [held(100)], [held(101)])
-    assert len(find(both, told((0, 100, 900.0), (1, 101, 900.0)))) == 2
-    assert not find(both, told((0, 100, 900.0), (1, 101, 100.0)))
+def unwrapped(shown: str) -> str:
+    """Return what is on screen as one line."""
+    return " ".join(shown.split())
 
 
-def unlisted(process: Process, *, context: bool = True, gap_gib: float = 0.0, others: Any = ()) -> Snapshot:
-    """Return a machine with a process that NVML does not list, and so much memory that is nobody's."""
-    card = gpu(0, holdings=[held(other.pid) for other in others], unattributed=round(gap_gib * GIB))
-    row = Unlisted(process=process, gpus=(card.key,), context=context)
-    return snapshot([card], others, unlisted=(row,))
-
-
-def test_a_leftover_that_nvml_does_not_list_is_a_worker() -> None:
-    (found,) = find(unlisted(left(Surroundings(job=REST))), None)
-    assert (found.cause, found.sure, found.held, found.listed) == (Cause.WORKER, CERTAIN, None, False)
-    assert found.indices == (0,)
-    (found,) = find(unlisted(left(), gap_gib=2.0), None)
-    assert (found.cause, found.sure) == (Cause.WORKER, LIKELY)
-
-
-def test_the_leftovers_of_one_run_are_all_strays() -> None:
-    base = unlisted(left(Surroundings(job=REST)))
-    more = (*base.unlisted, msgspec.structs.replace(base.unlisted[0], process=left(Surroundings(job=REST), pid=101)))
-    assert len(find(msgspec.structs.replace(base, unlisted=more), None)) == 2
-
-
-@pytest.mark.parametrize(
-    "machine",
-    [
-        unlisted(left()),  # it has only asked how many GPUs there are
-        unlisted(left(), gap_gib=0.4),  # no more than the driver takes for itself
-        unlisted(left(), gap_gib=2.0, context=False),
-        unlisted(left(cpu=80.0), gap_gib=2.0),
-        unlisted(left(ppid=200), gap_gib=2.0, others=[mine(200)]),
-        unlisted(left(), gap_gib=2.0, others=[mine(200, ppid=PID)]),  # it lets others compute
-        unlisted(left(Surroundings(job=RUN)), gap_gib=2.0, others=[mine(200, Surroundings(job=RUN))]),
-        unlisted(left(adopted=False), gap_gib=2.0),
-        unlisted(left(Surroundings(unit="app.service")), gap_gib=2.0),
-        unlisted(left(Surroundings(server="Triton")), gap_gib=2.0),
-        unlisted(left(Surroundings(container=DOCKER)), gap_gib=2.0),
-        unlisted(left(Surroundings(pane=TMUX)), gap_gib=2.0),
-        unlisted(left(surroundings=None), gap_gib=2.0),
-        unlisted(left(uid=1), gap_gib=2.0),
-        unlisted(left(started=started(30)), gap_gib=2.0),
-    ],
-)
-def test_no_leftover(machine: Snapshot) -> None:
-    assert not find(machine, None)
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Notebook kernels
-
-
-def test_a_kernel_whose_server_is_gone_is_one_once_it_is_quiet() -> None:
-    found = stray(mine(around=Surroundings(notebook=KERNEL)), 400.0, at_least=True)
-    assert (found.cause, found.sure) == (Cause.KERNEL, LIKELY)
-    assert found.why == ("the server of its notebook has ended", "no SM use for at least 6 min")
-    found = stray(left(Surroundings(notebook=KERNEL)), 400.0)
-    assert found.sure is CERTAIN
-
-
-@pytest.mark.parametrize(
-    ("around", "idle", "changes"),
-    [
-        (Surroundings(notebook=KERNEL), None, {}),
-        (Surroundings(notebook=KERNEL), 200.0, {}),
-        (Surroundings(notebook=KERNEL), 400.0, {"cpu": 90.0}),
-        (Surroundings(notebook=KERNEL, container=DOCKER), 400.0, {}),
-        (Surroundings(notebook=Notebook(kernel="8f2a", server=3350)), 400.0, {}),
-    ],
-)
-def test_no_kernel_that_was_left(around: Surroundings, idle: float | None, changes: dict[str, Any]) -> None:
-    assert one(left(around, **changes), idle) is None
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Orphaned
-
-
-@pytest.mark.parametrize(
-    ("around", "idle", "at_least", "sure", "words"),
-    [
-        (Surroundings(), 400.0, False, LIKELY, "its login has ended"),
-        (Surroundings(), 400.0, True, LIKELY, "its login has ended"),
-        (Surroundings(), 9 * HOUR, False, LIKELY, "its login has ended"),
-        (Surroundings(), 90000.0, True, CERTAIN, "its login has ended"),
-        (Surroundings(words="its environment was overwritten"), 90000.0, False, LIKELY, "its login has ended"),
-        (Surroundings(peer="10.0.0.3:6379"), 9 * HOUR, False, LIKELY, "its login has ended"),
-        (Surroundings(job=Job(key="100:1", rank=3, world=16)), 9 * HOUR, False, LIKELY, "its login has ended"),
-        (Surroundings(ssh="10.0.0.7"), 90000.0, False, CERTAIN, "its SSH login from 10.0.0.7 has ended"),
-        (
-            Surroundings(pane=msgspec.structs.replace(TMUX, alive=False), ssh="10.0.0.7"),
-            90000.0,
-            False,
-            CERTAIN,
-            "its tmux session has ended",
-        ),
-    ],
-)
-def test_an_orphan_that_does_nothing(
-    around: Surroundings, idle: float, at_least: bool, sure: Certainty, words: str
+@pytest.mark.parametrize("kept", [None, 400.0, 90000.0])
+async def test_one_orphan_is_the_same_in_both(
+    kept: float | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = stray(left(around), idle, at_least, gib=0.5)
-    assert (found.cause, found.sure) == (Cause.LEFTOVER, sure)
-    assert found.why[:2] == (words, "its parent has ended")
-    assert found.why[-1].startswith("no SM use for ")
+    """Neither has watched it; a `gpuwatch watch` has, for so long."""
+    people = [mine(100, **LEFT), mine(101)]
+    seen = machine(people, [held(100), held(101)], demo=True, searched=builders.EPOCH)
+    idle = {(builders.gpu(0).key, 100, 100): Idle(kept, at_least=True)} if kept is not None else None
+    monkeypatch.setattr(command, "demo", lambda: seen)
+    monkeypatch.setattr(command, "idle_times", lambda snapshot, warn=None: idle)
+    assert command.main(parse(["strays", "--demo"]), None) == 0
+    printed = capsys.readouterr()
+    async with running(Frame(seen, 0.0, History().add(seen, 0.0), kept=idle), (160, 50)) as (app, pilot):
+        await pilot.press("S")
+        await pilot.pause()
+        rows, words = drawn(text(app)), " ".join(text(app).split())
+    assert rows == listed(printed.out)
+    (row,) = rows
+    sure = "possible" if kept is None or kept < 300 else "likely" if kept < 86400 else "certain"
+    assert row == (100, "0", "4.0", f"leftover, {sure}")
+    said = [line.removeprefix("gpuwatch: ") for line in printed.err.splitlines()]
+    assert bool(said) is (sure == "possible")
+    for line in said:
+        assert line in words
 
 
-def test_who_may_wait_for_somebody_is_said_to() -> None:
-    found = stray(left(Surroundings(peer="10.0.0.3:6379", job=Job(key="100:1", rank=3, world=16))), HOUR)
-    assert found.why[2:4] == (
-        "it is connected to 10.0.0.3:6379, and may wait for it",
-        "15 of its run's 16 ranks are not seen here",
-    )
-
-
-def test_a_run_all_of_whose_ranks_are_idle_waits_for_nobody() -> None:
-    ranks = [left(Surroundings(job=Job(key="9:9", rank=rank, world=2)), pid=100 + rank) for rank in (0, 1)]
-    found = find(machine(ranks, [held(100)], [held(101)]), told((0, 100, 25 * HOUR), (1, 101, 25 * HOUR)))
-    assert [row.sure for row in found] == [CERTAIN, CERTAIN]
-
-
-def test_a_worker_of_a_dead_run_is_not_certain_after_a_minute_of_looking() -> None:
-    found = stray(left(Surroundings(job=REST)), 100.0, at_least=True)
-    assert found.sure is LIKELY
-
-
-@pytest.mark.parametrize(
-    ("process", "idle", "sm"),
-    [
-        (left(), 0.0, 70),  # nohup python train.py &
-        (left(), 200.0, 0),
-        (left(), None, 0),
-        (left(led=True), 1000.0, 0),  # setsid: it leads a session of its own
-        (left(led=None), 1000.0, 0),
-        (left(adopted=False), 1000.0, 0),
-        (left(surroundings=None), 1000.0, 0),
-        (left(cpu=80.0), 1000.0, 0),
-        (left(below=800.0), 1000.0, 0),  # it waits for a pool that prepares data
-        (left(state="disk sleep"), 1000.0, 0),
-        (left(state="tracing stop"), 1000.0, 0),
-        (left(Surroundings(unit="ollama.service")), 1000.0, 0),
-        (left(Surroundings(unit="mine.service", user_unit=True)), 1000.0, 0),
-        (left(Surroundings(container=DOCKER)), 1000.0, 0),
-        (left(Surroundings(slurm="4711.batch")), 1000.0, 0),
-        (left(Surroundings(batch="lsf 4711")), 1000.0, 0),
-        (left(Surroundings(pod="lab/x")), 1000.0, 0),
-        (left(Surroundings(pane=TMUX)), 1000.0, 0),
-        (left(Surroundings(pane=msgspec.structs.replace(TMUX, alive=None))), 1000.0, 0),
-        (left(Surroundings(server="listens on port 8000")), 1000.0, 0),
-        (left(Surroundings(notebook=Notebook(server=3350))), 1000.0, 0),
-        (left(name="nvidia-cuda-mps-server"), 1000.0, 0),
-        (left(started=started(30)), 1000.0, 0),
-        (left(started=None), 1000.0, 0),
-        (left(start=0), 1000.0, 0),
-        (left(uid=1), 1000.0, 0),
-        (left(uid=None, presence=Presence.HIDDEN), 1000.0, 0),
-    ],
-)
-def test_no_orphan(process: Process, idle: float | None, sm: int) -> None:
-    assert one(process, idle, sm=sm) is None
-
-
-def test_a_client_of_mps_and_a_desktop_are_not_judged_by_their_idle_time() -> None:
-    assert one(left(), 1e5, kind="M") is None
-    assert one(left(), 1e5, kind="G") is None
-    assert one(left(), 1e5, kind="C+G") is not None
-
-
-def test_little_memory_is_nobodys_loss_and_unknown_memory_may_be_much() -> None:
-    assert one(left(), 1000.0, memory=63 * MIB) is None
-    assert one(left(), 1000.0, memory=64 * MIB) is not None
-    found = stray(left(), 1e5, memory=Reason.UNSUPPORTED)
-    assert (found.held, found.why) == (None, ("its login has ended", "its parent has ended", "no SM use for 1 d 3 h"))
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Idle
-
-
-@pytest.mark.parametrize(
-    ("around", "changes", "why"),
-    [
-        (Surroundings(), {}, ("no SM use for 50 min", "its terminal is still open")),
-        (Surroundings(), {"terminal": ""}, ("no SM use for 50 min",)),
-        (Surroundings(notebook=Notebook(server=1)), {}, ("no SM use for 50 min", "its notebook may still be open")),
-        (
-            Surroundings(notebook=Notebook(server=1), unit="jupyterhub.service"),
-            {},
-            ("no SM use for 50 min", "its notebook may still be open"),
-        ),
-        (
-            Surroundings(slurm="4711.0"),
-            {"terminal": ""},
-            ("no SM use for 50 min", "Slurm ends it with job 4711"),
-        ),
-        (
-            Surroundings(batch="pbs 4711"),
-            {"terminal": ""},
-            ("no SM use for 50 min", "its scheduler ends it with pbs 4711"),
-        ),
-        (Surroundings(container=DOCKER), {"terminal": ""}, ("no SM use for 50 min", "its container still runs")),
-        (
-            Surroundings(job=Job(key="100:1", rank=3, world=16)),
-            {"terminal": ""},
-            ("no SM use for 50 min", "15 of its run's 16 ranks are not seen here"),
-        ),
-    ],
-)
-def test_idle_for_longer_than_the_limit(around: Surroundings, changes: dict[str, Any], why: tuple[str, ...]) -> None:
-    found = stray(mine(around=around, **changes), 3000.0)
-    assert (found.cause, found.sure, found.why, found.idle) == (Cause.IDLE, LIKELY, why, 3000.0)
-
-
-@pytest.mark.parametrize(
-    ("process", "idle", "changes"),
-    [
-        (mine(), 1799.0, {}),
-        (mine(), None, {}),
-        (mine(), 3000.0, {"sm": 1}),
-        (mine(), 3000.0, {"gib": 0.9}),
-        (mine(), 3000.0, {"memory": Reason.UNSUPPORTED}),
-        (mine(), 3000.0, {"kind": "G"}),
-        (mine(), 3000.0, {"kind": "M"}),
-        (mine(cpu=60.0), 3000.0, {}),
-        (mine(state="tracing stop"), 3000.0, {}),
-        (mine(around=Surroundings(server="vLLM")), 3000.0, {}),
-        (mine(around=Surroundings(unit="ollama.service")), 3000.0, {}),
-        (mine(around=Surroundings(pod="lab/x")), 3000.0, {}),
-        (mine(surroundings=None), 3000.0, {}),
-        (mine(declared=Declared(knowledge=Knowledge.PENDING)), 3000.0, {}),
-        (mine(name="nvidia-cuda-mps-server"), 3000.0, {}),
-    ],
-)
-def test_not_idle(process: Process, idle: float | None, changes: dict[str, Any]) -> None:
-    assert one(process, idle, **changes) is None
-
-
-def test_on_several_gpus_it_must_be_idle_on_each() -> None:
-    two = machine([mine()], [held(gib=0.5)], [held(gib=0.75)])
-    (found,) = find(two, told((0, PID, 3000.0), (1, PID, 2000.0, True)))
-    assert (found.indices, found.held, found.idle, found.idle_at_least) == ((1, 0), round(1.25 * GIB), 2000.0, True)
-    assert not find(two, told((0, PID, 3000.0), (1, PID, 900.0)))
-    assert not find(two, told((0, PID, 3000.0)))
-
-
-def test_a_rank_that_waits_for_the_others_is_not_idle() -> None:
-    ranks = [mine(pid, Surroundings(job=RUN)) for pid in (100, 101, 102)]
-    run = machine(ranks, [held(100)], [held(101)], [held(102)])
-    assert len(find(run, told(*((index, 100 + index, 3000.0) for index in range(3))))) == 3
-    assert not find(run, told((0, 100, 3000.0), (1, 101, 3000.0), (2, 102, 1000.0)))
-    assert not find(run, told((0, 100, 3000.0), (1, 101, 3000.0)))
-
-
-def test_who_lets_a_worker_compute_is_not_idle() -> None:
-    both = machine([mine(100), mine(101, ppid=100)], [held(100), held(101, sm=40)])
-    assert not find(both, told((0, 100, 3000.0)))
-    busy = Unlisted(process=mine(101, ppid=100, cpu=99.0), gpus=(gpu(0).key,), context=True)
-    assert not find(machine([mine()], [held()], unlisted=(busy,)), told((0, PID, 3000.0)))
-    rests = msgspec.structs.replace(busy, process=mine(101, ppid=100))
-    assert len(find(machine([mine()], [held()], unlisted=(rests,)), told((0, PID, 3000.0)))) == 1
-
-
-def test_what_holds_several_instances_of_a_gpu_is_busy_where_one_is() -> None:
-    both = machine([mine()], [held(gpu_instance=1, sm=0), held(gpu_instance=2, sm=20)])
-    assert not find(both, told((0, PID, 3000.0)))
+async def test_what_may_be_a_stray_is_not_ended_and_not_counted() -> None:
+    seen = machine([mine(100, **LEFT)], [held(100)], searched=builders.EPOCH)
+    async with running(frame(seen), (160, 50)) as (app, pilot):
+        assert "stray (" not in text(app), "on the dashboard nothing is called one that may be none"
+        assert "stray of yours" not in text(app)
+        await pilot.press("S")
+        await pilot.pause()
+        assert "no strays · 1 possible" in text(app)
+        await pilot.press("space", "enter")
+        await pilot.pause()
+        assert isinstance(app.screen, StraysScreen)
+        assert "[ ]" not in text(app)
+        assert "[x]" not in text(app)

@@ -86,22 +86,6 @@ def suspects(snapshot: Snapshot, history: HistoryView | None, limits: StrayLimit
     return [each.process for each in judge(snapshot, history, limits).possible]
 
 
-def one(process: Process, idle: float | None = None, at_least: bool = False, **changes: Any) -> Stray | None:
-    """Judge one process on one GPU; `changes` are of its holding."""
-    snapshot = machine([process], [held(process.pid, **changes)])
-    history = None if idle is None else told((0, process.pid, idle, at_least))
-    found = find(snapshot, history)
-    assert len(found) <= 1
-    return found[0] if found else None
-
-
-def stray(process: Process, idle: float | None = None, at_least: bool = False, **changes: Any) -> Stray:
-    """Judge one process on one GPU that must be a stray."""
-    found = one(process, idle, at_least, **changes)
-    assert found is not None
-    return found
-
-
 def started(seconds: float) -> float:
     """Return when something started that is so old."""
     return EPOCH - seconds
