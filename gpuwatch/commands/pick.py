@@ -17,7 +17,7 @@ from gpuwatch.errors import UsageError
 from gpuwatch.launch.placement import Offer, Request, choose, find_offers
 from gpuwatch.model import Order, Snapshot
 from gpuwatch.sampler.owners import UserNames
-from gpuwatch.sampler.reservations import SHARED, Found, peek, places
+from gpuwatch.sampler.reservations import SHARED, find_reservations, reservation_folders
 from gpuwatch.shares import Reservation
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.text import clean
@@ -63,10 +63,10 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     check_gpus_exist("--only", only, snapshot)
     unwanted = {} if snapshot.demo else find_hidden(snapshot, os.environ)
     unwanted |= {gpu.key: "not among --only" for gpu in snapshot.gpus if only and gpu.index not in only}
-    found = Found([], [])
+    reserved: list[Reservation] = []
     if not snapshot.demo:
-        found = peek(places(args.reservations or SHARED), holding_pids(snapshot), caller=os.getpid())
-    reserved = add_user_names(found.reserved, snapshot)
+        folders = reservation_folders(args.reservations or SHARED)
+        reserved = add_user_names(find_reservations(folders, holding_pids(snapshot), caller=os.getpid()), snapshot)
     offers = find_offers(snapshot, wanted, reserved, hidden=unwanted, ignore=args.ignore_reservations)
     chosen = choose(offers, number)
     enough = len(chosen) == number
@@ -76,7 +76,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         console.print_json(msgspec.json.encode(_json(value, offers, chosen)).decode())
     elif value is not None:
         console.print(value)
-    console.warn(*found.words, *ignored_lines(offers, unwanted), *([] if enough else reason_lines(offers, number)))
+    console.warn(*ignored_lines(offers, unwanted), *([] if enough else reason_lines(offers, number)))
     cards = tuple(map(gpu_facts, snapshot.gpus))
     if enough and args.index and order_certainty(cards, os.environ.get(ORDER)) is Order.HEURISTIC:
         console.warn(f"these are indices of NVML: for CUDA to count alike, set {ORDER}={PCI_BUS_ID}")

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from gpuwatch.commands import pick
@@ -19,10 +20,16 @@ from gpuwatch.declared.resolver import agreed_candidates
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.launch.environment import Allocation, Change, changes, torch_obstacle
 from gpuwatch.launch.placement import Offer, choose, find_offers
-from gpuwatch.launch.reservations import locked, release, reserve
 from gpuwatch.model import Basis, Snapshot, number
 from gpuwatch.sampler.owners import UserNames
-from gpuwatch.sampler.reservations import SHARED, Place, places, read
+from gpuwatch.sampler.reservations import (
+    SHARED,
+    find_reservations,
+    locked_folder,
+    release,
+    reservation_folders,
+    reserve,
+)
 from gpuwatch.shares import Reservation, limit_usages, usable
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.text import clean
@@ -68,22 +75,21 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     snapshot = read_snapshot(args, config, sampler)
     pick.check_gpus_exist("--gpu", named, snapshot)
     number = len(named) or number
-    console, folders = Console(ascii_only=config.ascii), places(args.reservations or SHARED)
+    console, folders = Console(ascii_only=config.ascii), reservation_folders(args.reservations or SHARED)
     unwanted = {} if named else pick.find_hidden(snapshot, os.environ)
     words: list[str] = []
 
     def find(reserved: Sequence[Reservation]) -> list[Offer]:
         return find_offers(snapshot, wanted, reserved, hidden=unwanted, ignore=args.ignore_reservations)
 
-    with locked(folders, words.append) as opened:
-        found = read(opened, pick.holding_pids(snapshot), caller=os.getpid())
-        offers = find(found.reserved)
+    with locked_folder(folders, words.append) as folder:
+        reserved = find_reservations(folders, pick.holding_pids(snapshot), caller=os.getpid())
+        offers = find(reserved)
         chosen = _named(offers, named) if named else choose(offers, number)
-        if len(chosen) == number:
-            reserve(opened, {offer.gpu.uuid: offer.wanted for offer in chosen}, words.append)
-    words += found.words
+        if len(chosen) == number and folder is not None:
+            reserve(folder, {offer.gpu.uuid: offer.wanted for offer in chosen}, words.append)
     if args.ignore_reservations or len(chosen) < number:  # now with names, which are not waited for under the lock
-        offers = find(pick.add_user_names(found.reserved, snapshot))
+        offers = find(pick.add_user_names(reserved, snapshot))
     asked = [offer for offer in offers if not named or offer.gpu.index in named]
     console.warn(*words, *pick.ignored_lines(asked, unwanted))
     if len(chosen) < number:
@@ -177,7 +183,7 @@ def _change_lines(told: Sequence[Change], chosen: Sequence[Offer], allocation: A
     return lines
 
 
-def _start(command: Sequence[str], environ: Mapping[str, str], folders: Sequence[Place]) -> NoReturn:
+def _start(command: Sequence[str], environ: Mapping[str, str], folders: Sequence[Path]) -> NoReturn:
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores both, and what it starts would inherit that
         signal.signal(ignored, signal.SIG_DFL)
     try:

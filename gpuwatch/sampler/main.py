@@ -31,7 +31,7 @@ from gpuwatch.sampler.gpus import Gpus, NoSuchGpu
 from gpuwatch.sampler.nvml import Calls, Unusable
 from gpuwatch.sampler.owners import Owners
 from gpuwatch.sampler.protocol import SHORTEST, Command, Exit, Options
-from gpuwatch.sampler.reservations import SHARED, Reservations, places
+from gpuwatch.sampler.reservations import SHARED, ReservationReader, reservation_folders
 from gpuwatch.sampler.shared_page import SharedPage
 from gpuwatch.sampler.unlisted import ONCE, PATIENT, STEP, OpenFileSearch, UnlistedFilter, candidates, is_held
 from gpuwatch.shares import add_promised
@@ -134,8 +134,8 @@ class Sampler:
         self._search = self._reservations = None
         if declarations is not None:
             self._search = OpenFileSearch(proc=self._proc)
-            folders = places(Path(options.reservations or SHARED))
-            self._reservations = Reservations(folders, proc=self._proc)
+            folders = reservation_folders(Path(options.reservations or SHARED))
+            self._reservations = ReservationReader(folders, proc=self._proc)
         self._filter = UnlistedFilter(pid=os.getpid(), parent=os.getppid(), proc=self._proc)
         self._gpus: Gpus | None = None
         self._openers: dict[str, tuple[int, ...]] = {}

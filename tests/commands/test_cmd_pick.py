@@ -11,13 +11,12 @@ import pytest
 from gpuwatch.commands.pick import find_hidden, reason_lines
 from gpuwatch.launch.placement import Request, find_offers
 from gpuwatch.model import Instance
-from gpuwatch.sampler.reservations import Place
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.builders import GIB as GIGA
 from tests.support.builders import gpu, snapshot
 from tests.support.gpuholder import SOMEBODY_ELSE
 from tests.support.launching import Launcher
-from tests.support.reserving import family, junk, needs_root, write
+from tests.support.reserving import family, needs_root, write
 
 
 @pytest.fixture
@@ -103,7 +102,7 @@ def test_the_gpu_of_a_visible_mig_instance_is_not_called_hidden() -> None:
 
 def reserved_by(launch: Launcher, pid: int, index: int, size: int, *, owner: int | None = None) -> None:
     """Let a process have reserved so many bytes of a GPU."""
-    write(Place(launch.shared, shared=True), pid, owner=owner, gpus={str(launch.driver.gpus[index].uuid): size})
+    write(launch.shared, pid, owner=owner, gpus={str(launch.driver.gpus[index].uuid): size})
 
 
 def test_what_is_promised_is_one_number_everywhere(launch: Launcher) -> None:
@@ -146,41 +145,6 @@ def test_a_reservation_is_worth_at_most_its_gpu_and_can_be_ignored_aloud(launch:
         == f"gpuwatch: ignored: uid {SOMEBODY_ELSE} has reserved 79.1 GiB of GPU 2 and not taken them yet\n"
     )
     assert (elsewhere.stdout, elsewhere.stderr) == (uuids(driver, 3) + "\n", "")
-
-
-def test_junk_of_one_user_hides_nobodys_reservation(launch: Launcher) -> None:
-    needs_root()
-    with family("siblings", 4, uid=SOMEBODY_ELSE) as pids:
-        for pid in pids:
-            reserved_by(launch, pid, 2, 10 * GIB, owner=SOMEBODY_ELSE)
-        junk(launch.shared, [f"{os.getpid()}-{start}.json" for start in range(20_000)], owner=SOMEBODY_ELSE + 1)
-        done = launch("pick", "--memory", "60GiB", "--only", "2")
-    assert f"promised to uid {SOMEBODY_ELSE} 40.0 more" in done.stderr
-
-
-COUNTING = """
-import os, re, sys
-log = os.open(%r, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-def note(event, arguments):
-    path = arguments[0] if event == "open" and arguments else None
-    found = re.match(r"/proc/([0-9]+)/", path) if isinstance(path, str) else None
-    if found:
-        os.write(log, found[1].encode() + b"\\n")
-sys.addaudithook(note)
-"""
-
-
-def test_nested_runs_cost_each_process_a_few_looks(launch: Launcher, tmp_path: Path) -> None:
-    """It was as many for each as there are runs within it, and all of that with the lock held."""
-    log = tmp_path / "opened"
-    (tmp_path / "sitecustomize.py").write_text(COUNTING % str(log))
-    with family("nested", 200) as pids:
-        for pid in pids:
-            reserved_by(launch, pid, 2, 10 * GIB)
-        done = launch("pick", "--memory", "60GiB", "--json", PYTHONPATH=str(tmp_path))
-    assert json.loads(done.stdout)["gpus"][2]["promised"] == 10 * GIB
-    looks = [pid for pid in map(int, log.read_text().split()) if pid in set(pids)]
-    assert 0 < len(looks) <= 30 * len(pids)
 
 
 @pytest.mark.parametrize("command", ["pick --share 0.00001", "run --share 0.00001 -- echo started"])

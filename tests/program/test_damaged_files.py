@@ -16,7 +16,7 @@ from gpuwatch import cli, procfs
 from gpuwatch.alerts.alert import Acknowledgement, Attention, Mute
 from gpuwatch.recorder.live import FILE, IdleHolding, Overuse, Status, StatusGpu, boot, read_idle, read_status
 from gpuwatch.recorder.store import Store, StoreError, marks_of, own_store, write_events, write_marks
-from gpuwatch.sampler.reservations import Place, peek
+from gpuwatch.sampler.reservations import find_reservations
 from tests.support.launching import starting
 from tests.support.recording import alert, ended, marks, recording, story, wait_for
 from tests.support.storing import batch, save
@@ -192,10 +192,10 @@ def test_reservations(damage: Callable[[bytes], Iterator[bytes]], tmp_path: Path
         good = msgspec.json.encode({"pid": pid, "start": since, "gpus": {f"GPU-{n}": 1 << 30 for n in range(9)}})
         path = folder / f"{pid}-{since}.json"
         path.write_bytes(good)
-        assert [one.gpus for one in peek([Place(folder)], [pid]).reserved] == [{f"GPU-{n}": 1 << 30 for n in range(9)}]
+        assert [one.gpus for one in find_reservations([folder], [pid])] == [{f"GPU-{n}": 1 << 30 for n in range(9)}]
         for content in damage(good):
             path.write_bytes(content)
-            for one in peek([Place(folder)], [pid]).reserved:
+            for one in find_reservations([folder], [pid]):
                 assert pid in one.pids
                 assert one.uid == os.geteuid()
 

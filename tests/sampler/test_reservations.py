@@ -1,33 +1,42 @@
-"""What `gpuwatch run` reserved, as others read it: real files of real processes, some of them hostile."""
+"""Reservations of `gpuwatch run`: the folder that runs lock and share, and what others read there of real processes."""
 
 from __future__ import annotations
 
+import fcntl
 import itertools
+import json
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.launch.reservations import locked
-from gpuwatch.sampler.reservations import Found, Place, Reservations, peek, read
+from gpuwatch.sampler.reservations import (
+    MOST,
+    ReservationReader,
+    find_reservations,
+    locked_folder,
+    release,
+    reservation_folders,
+    reserve,
+)
 from gpuwatch.shares import Reservation
 from tests.support.gpuholder import SOMEBODY_ELSE
 from tests.support.launching import starting
-from tests.support.reserving import GPU, family, junk, needs_root, write
+from tests.support.reserving import GPU, family, needs_root, write
 
-ANOTHER = SOMEBODY_ELSE + 1
-
-Places = tuple[Place, Place]
+Folders = tuple[Path, Path]
 Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> tuple[Place, Place]:
-    """Return a folder of the user's own and a shared one; neither is there yet."""
-    return Place(tmp_path / "own"), Place(tmp_path / "shared", shared=True)
+def both(tmp_path: Path) -> Folders:
+    """Return the folder of all users and that of this user; neither is there yet."""
+    return tmp_path / "shared", tmp_path / "own"
 
 
 @pytest.fixture
@@ -42,202 +51,108 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.communicate()
 
 
-def found(both: Places, *holders: int) -> list[Reservation]:
+def found(both: Folders, *holders: int) -> list[Reservation]:
     """Read as `gpuwatch pick` does."""
-    return list(peek(both, holders, caller=os.getpid()).reserved)
+    return find_reservations(both, holders, caller=os.getpid())
 
 
 # -- what counts -----------------------------------------------------------------------------------------------------
 
 
-def test_a_reservation_lives_as_long_as_its_process(both: Places, sleeper: Start) -> None:
+def test_a_reservation_lives_as_long_as_its_process(both: Folders, sleeper: Start) -> None:
     process = sleeper()
     file = write(both[0], process.pid)
     (one,) = found(both, process.pid, os.getpid())
-    assert (one.pids, one.uid, one.gpus) == (frozenset({process.pid}), os.getuid(), {GPU: 1000})
-    assert one.made == file.stat().st_ctime
+    assert one == Reservation(frozenset({process.pid}), os.getuid(), {GPU: 1000}, file.stat().st_ctime)
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie holds nothing either
+    assert ReservationReader(both).read(()) == []
+    assert file.exists(), "the stream removes nothing"
     assert found(both) == []
-    assert not file.exists(), "whoever reads removes their own"
+    assert not file.exists(), "whoever asks for a GPU removes their own"
 
 
-def test_the_stream_removes_nothing(both: Places, sleeper: Start) -> None:
-    process = sleeper()
-    file = write(both[0], process.pid)
-    end(process)
-    assert Reservations(both).read(()) == []
-    assert file.exists()
-
-
-def test_a_pid_that_was_given_away_again_reserves_nothing(both: Places, sleeper: Start) -> None:
-    file = write(both[0], sleeper().pid, start=12)
+def test_a_pid_that_was_given_away_again_reserves_nothing(both: Folders, sleeper: Start) -> None:
+    write(both[0], sleeper().pid, start=12)
     assert found(both) == []
-    assert not file.exists()
 
 
-def test_what_the_program_starts_counts_as_its_own(both: Places) -> None:
-    with family("nested", 3) as pids:
-        write(both[0], pids[0])
-        (one,) = found(both, *pids, os.getpid())
-        assert one.pids == frozenset(pids)
-
-
-def test_nobody_reserves_in_the_name_of_another(both: Places, sleeper: Start) -> None:
+def test_nobody_reserves_in_the_name_of_another(both: Folders, sleeper: Start) -> None:
     needs_root()
     theirs, mine = sleeper(SOMEBODY_ELSE), sleeper()
-    forged = write(both[1], mine.pid, owner=SOMEBODY_ELSE)
+    write(both[0], mine.pid, owner=SOMEBODY_ELSE)
     assert found(both) == []
-    assert forged.exists(), "it is not ours to remove"
-    write(both[1], theirs.pid, owner=SOMEBODY_ELSE)
+    write(both[0], theirs.pid, owner=SOMEBODY_ELSE)
     (one,) = found(both, theirs.pid)
     assert (one.uid, one.pids) == (SOMEBODY_ELSE, frozenset({theirs.pid}))
     end(theirs)
     assert found(both) == []
-    assert len(list(both[1].path.iterdir())) == 2, "and neither are theirs"
+    assert len(list(both[0].iterdir())) == 2, "neither is ours to remove"
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "nonsense",
-        "[]",
-        '{"pid": 1}',
-        '{"pid": %d, "start": %d, "gpus": {"GPU-1": -5}}',
-        '{"pid": %d, "start": %d, "gpus": {"GPU-1": 1e300}}',
-        '{"pid": %d, "start": %d, "gpus": {"GPU-1": 9007199254740993000}}',
-        '{"pid": %d, "start": %d, "gpus": {"GPU-1": 1}, "more": 1}',
-        '{"pid": %d, "start": %d, "gpus": {' + ",".join(f'"GPU-{n}": 1' for n in range(100)) + "}}",
-        "[" * 20_000,
+        *("", "nonsense", "[]", '{"pid": 1}', '{"gpus": {"GPU-1": -5}}', '{"gpus": {"GPU-1": 1e300}}'),
+        *('{"gpus": {"GPU-1": 9007199254740993000}}', "[" * 20_000, '{"gpus": "GPU-1"}'),
+        '{"gpus": {' + ",".join(f'"GPU-{n}": 1' for n in range(100)) + "}}",
     ],
 )
-def test_what_makes_no_sense_reserves_nothing(both: Places, sleeper: Start, text: str) -> None:
-    pid = sleeper().pid
-    values = (pid, procfs.read_stat(pid).start_ticks)
-    write(both[0], pid, text=text % values if "%" in text else text)
-    assert found(both) == []
+def test_what_makes_no_sense_reserves_nothing(both: Folders, text: str) -> None:
+    with family("siblings", 1) as (pid,):
+        write(both[0], pid, text=text)
+        assert found(both) == []
 
 
-def test_a_reservation_within_another_one_is_not_added_to_it(both: Places) -> None:
+def test_a_reservation_within_another_one_is_not_added_to_it(both: Folders) -> None:
     """A script that was started by `gpuwatch run` starts its programs by `gpuwatch run`."""
     with family("nested", 4) as pids:
-        for pid, size in zip(pids, (30, 20, 20, 10), strict=True):
-            write(both[0], pid, gpus={GPU: size})
-        (one,) = found(both, *pids)
-        assert (one.gpus, one.pids) == ({GPU: 30}, frozenset(pids))
-        assert one.made == max(file.stat().st_ctime for file in both[0].path.iterdir())
+        for pid, size in zip(pids[:3], (30, 20, 40), strict=True):
+            write(both[0], pid, gpus={GPU: size, f"GPU-{size}": size})
+        (one,) = found(both, *pids, os.getpid())
+        assert (one.gpus, one.pids) == ({GPU: 40, "GPU-30": 30, "GPU-20": 20, "GPU-40": 40}, frozenset(pids))
+        assert one.made == max(file.stat().st_ctime for file in both[0].iterdir())
 
 
-def test_reservations_within_one_that_is_smaller_count_together(both: Places) -> None:
-    with family("siblings", 2) as pids:
-        head = procfs.read_stat(pids[0]).ppid
-        write(both[0], head, gpus={GPU: 30, "GPU-2": 5})
-        for pid in pids:
-            write(both[0], pid, gpus={GPU: 20})
-        (one,) = found(both, *pids)
-        assert (one.gpus, one.pids) == ({GPU: 40, "GPU-2": 5}, frozenset(pids))
-
-
-def test_reservations_within_each_other_name_no_more_gpus_than_one_may(both: Places) -> None:
-    """Made-up names, other ones in each, would take seconds to add up with the lock held."""
-    with family("nested", 4) as pids:
-        for place, pid in enumerate(pids):
-            write(both[0], pid, gpus={GPU: 10 * place + 10} | {f"GPU-{place}-{n}": 1 for n in range(63)})
-        (one,) = found(both)
-        assert len(one.gpus) == 64
-        assert one.gpus[GPU] == 40
-
-
-def test_what_was_reserved_for_whoever_asks_is_not_in_its_way(both: Places) -> None:
+def test_what_was_reserved_for_whoever_asks_is_not_in_its_way(both: Folders) -> None:
     """A script that was started by `gpuwatch run` asks for its program; what it runs beside that still counts."""
     write(both[0], os.getppid())
     assert found(both) == []
-    assert len(peek(both, ()).reserved) == 1, "the stream shows it all the same"
+    assert len(find_reservations(both, ())) == 1, "the stream shows it all the same"
     with family("siblings", 1) as (beside,):
-        write(both[0], beside, gpus={GPU: 20})
+        write(both[1], beside, gpus={GPU: 20})
         (one,) = found(both, beside)
         assert (one.gpus, one.pids) == ({GPU: 20}, frozenset({beside}))
 
 
-# -- hostile folders -------------------------------------------------------------------------------------------------
-
-
-def test_planted_names_neither_hang_nor_lead_astray(both: Places, tmp_path: Path, sleeper: Start) -> None:
-    folder, process = both[0].path, sleeper()
-    start = procfs.read_stat(process.pid).start_ticks
-    real = write(Place(tmp_path / "elsewhere"), process.pid)
+def test_planted_names_neither_hang_nor_lead_astray(both: Folders, tmp_path: Path, sleeper: Start) -> None:
+    folder, process = both[0], sleeper()
+    real = write(tmp_path / "elsewhere", process.pid)
     folder.mkdir()
-    name = folder / f"{process.pid}-{start}.json"
-    os.mkfifo(name)
-    assert found(both) == []
-    name.unlink()
-    name.mkdir()
-    assert found(both) == []
-    name.rmdir()
+    name = folder / real.name
+    for plant in (os.mkfifo, os.mkdir):
+        plant(name)
+        assert found(both) == []
+        name.unlink() if name.is_fifo() else name.rmdir()
     name.symlink_to(real)
-    assert found(both) == []
-    (folder / "1-1.json").symlink_to(real)
     (folder / "notes.txt").write_text(real.read_text())
     assert found(both) == []
-    assert (folder / "1-1.json").is_symlink()
-    assert name.is_symlink()
-    assert (folder / "notes.txt").exists()
+    assert {one.name for one in folder.iterdir()} == {name.name, "notes.txt"}
+    both[1].symlink_to(real.parent)
+    assert found(both) == [], "a folder that is a link is not read"
 
 
-def test_junk_of_one_user_hides_nobodys_reservation(both: Places) -> None:
-    needs_root()
-    count = 5_000
-    with family("siblings", 3, uid=ANOTHER) as pids:
-        for pid in pids:
-            write(both[1], pid, owner=ANOTHER)
-        living = [f"{os.getpid()}-{start}.json" for start in range(count // 2)]
-        dead = [f"4194304{number}-7.json" for number in range(count // 2)]
-        junk(both[1].path, [*living, *dead], owner=SOMEBODY_ELSE)
-        seen = peek(both, pids)
-        assert [one.uid for one in seen.reserved] == [ANOTHER] * 3
-        assert seen.words == []
-        assert len(list(both[1].path.iterdir())) == count + 3, "it is not ours to remove"
+def test_of_a_flooded_folder_so_many_files_are_read(both: Folders, tmp_path: Path) -> None:
+    both[0].mkdir()
+    for number in range(MOST + 100):
+        (both[0] / f"1-{number}.json").touch()
+    assert find_reservations(both, (), caller=1, proc=tmp_path) == []
+    assert len(list(both[0].iterdir())) == 100, "those that were read are swept"
 
 
-def test_of_one_user_so_many_count_and_it_is_said_whose_do_not(both: Places) -> None:
-    needs_root()
-    with family("siblings", 8, uid=SOMEBODY_ELSE) as many, family("siblings", 2, uid=ANOTHER) as few:
-        for pids, owner in ((many, SOMEBODY_ELSE), (few, ANOTHER)):
-            for pid in pids:
-                write(both[1], pid, owner=owner)
-        seen = peek(both, (), each=5)
-        assert sorted(one.uid for one in seen.reserved) == [SOMEBODY_ELSE] * 5 + [ANOTHER] * 2
-        assert seen.words == [f"uid {SOMEBODY_ELSE} has 8 reservations; 5 of them count"]
-
-
-def test_reading_has_an_end_and_it_is_said(both: Places) -> None:
-    with family("siblings", 5) as pids, locked(both, pytest.fail) as opened:
-        for pid in pids:
-            write(both[1], pid)
-        now = itertools.count(0.0, 0.5)
-        seen = read(opened, (), patience=2.0, clock=lambda: next(now))
-        assert 0 < len(seen.reserved) < 5
-        assert seen.words == ["reservations take more than 2 s to read; those that are left do not count"]
-
-
-def test_a_process_that_ends_while_it_is_read_reserves_nothing(both: Places, tmp_path: Path) -> None:
-    """Its stat is there and its status is gone: so it looks between two reads."""
-    process = tmp_path / "proc" / "77"
-    (process / "task" / "77").mkdir(parents=True)
-    stat = Path(f"/proc/{os.getpid()}/stat").read_bytes()
-    for folder in (process, process / "task" / "77"):
-        (folder / "stat").write_bytes(stat)
-    write(both[0], 77, start=procfs.parse_stat(stat).start_ticks)
-    assert peek(both, (), proc=tmp_path / "proc") == Found([], [])
-
-
-# -- for the stream --------------------------------------------------------------------------------------------------
-
-
-def test_the_stream_reads_again_what_changed_and_else_now_and_then(both: Places, sleeper: Start) -> None:
+def test_the_stream_reads_again_what_changed_and_else_now_and_then(both: Folders, sleeper: Start) -> None:
     now = 100.0
-    stream = Reservations(both, clock=lambda: now)
+    stream = ReservationReader(both, clock=lambda: now)
     assert stream.read(()) == []
     first, second = sleeper(), sleeper()
     write(both[0], first.pid)
@@ -248,16 +163,107 @@ def test_the_stream_reads_again_what_changed_and_else_now_and_then(both: Places,
     now += 60
     assert stream.read([first.pid]) == [], "but now and then"
     write(both[0], second.pid)
-    os.utime(both[0].path, ns=(1, 1))  # that it changes is enough; the clock of files may stand for 4 ms
+    os.utime(both[0], ns=(1, 1))  # that it changes is enough; the clock of files may stand for 4 ms
     assert len(stream.read([first.pid])) == 1
 
 
-def test_the_stream_spends_a_small_part_of_its_time_on_reservations(both: Places, sleeper: Start) -> None:
-    """However long it takes: here each look at the clock takes a second."""
-    clock = itertools.count(0.0, 1.0)
-    stream = Reservations(both, clock=lambda: next(clock))
-    assert stream.read(()) == []
-    write(both[0], sleeper().pid)
-    for _ in range(15):
-        assert stream.read(()) == []
-    assert any(len(stream.read(())) for _ in range(10))
+# -- the folder, and its lock ----------------------------------------------------------------------------------------
+
+
+def lines(both: Folders, **options: Any) -> tuple[int | None, list[str]]:
+    """Lock and reserve as `gpuwatch run` does; return the inode of the folder, and the warnings."""
+    warnings: list[str] = []
+    with locked_folder(both, warnings.append, **options) as folder:
+        inode = None if folder is None else os.fstat(folder).st_ino
+        if folder is not None:
+            reserve(folder, {GPU: 5}, warnings.append)
+    return inode, warnings
+
+
+def test_a_run_reserves_where_all_see_it_whatever_the_umask(tmp_path: Path) -> None:
+    folders = reservation_folders(tmp_path / "shared")
+    before = os.umask(0o077)
+    try:
+        for _ in range(2):  # the second is of a run within this run
+            assert lines(folders) == (folders[0].stat().st_ino, [])
+    finally:
+        os.umask(before)
+    (file,) = folders[0].iterdir()
+    start = procfs.read_stat(os.getpid()).start_ticks
+    assert json.loads(file.read_text()) == {"pid": os.getpid(), "start": start, "gpus": {GPU: 5}}
+    assert (folders[0].stat().st_mode & 0o7777, file.stat().st_mode & 0o777) == (0o1777, 0o644)
+    assert len(find_reservations(folders, ())) == 1
+    release(folders)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("what", ["link", "file", "fifo", "mode 755", "mode 777", "no parent"])
+def test_where_the_shared_folder_cannot_be_used_that_of_the_user_is(both: Folders, tmp_path: Path, what: str) -> None:
+    shared, own = both
+    reason = "it is a link, or no folder"
+    if what == "link":
+        shared.symlink_to(tmp_path)
+    elif what == "file":
+        shared.touch()
+    elif what == "fifo":
+        os.mkfifo(shared)
+    elif what == "no parent":
+        shared, reason = tmp_path / "missing" / "shared", "No such file or directory"
+    else:
+        needs_root()
+        shared.mkdir()
+        shared.chmod(int(what[5:], 8))
+        os.chown(shared, SOMEBODY_ELSE, SOMEBODY_ELSE)
+        reason = f"its mode is {what[5:]} and not 1777"
+    inode, warnings = lines((shared, own))
+    assert (inode, warnings) == (own.stat().st_ino, [f"no lock is shared with other users: {shared}: {reason}"])
+    assert own.stat().st_mode & 0o7777 == 0o700
+    own.rename(tmp_path / "before")
+    own.touch()
+    inode, warnings = lines((shared, own))
+    assert inode is None
+    assert warnings[1].startswith(f"you have no lock of your own: {own}: ")
+
+
+def test_one_at_a_time(both: Folders) -> None:
+    inside: list[int] = []
+
+    def choose() -> None:
+        for _ in range(20):
+            with locked_folder(both, pytest.fail, patience=60):
+                inside.append(1)
+                assert len(inside) == 1
+                inside.pop()
+
+    threads = [threading.Thread(target=choose) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_lock_is_waited_for_and_passed_over_aloud(both: Folders) -> None:
+    lines(both)
+    other = os.open(both[0], os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    now = itertools.count(0, 4)
+    inode, warnings = lines(both, clock=lambda: float(next(now)))
+    assert inode == both[0].stat().st_ino, "what is reserved there still counts"
+    assert warnings == [f"somebody has locked {both[0]} for 10 s; going on without waiting"]
+    asked = itertools.count()
+
+    def clock() -> float:
+        if next(asked) == 4:  # the other one is done, after some looks in vain
+            os.close(other)
+        return 0.0
+
+    assert lines(both, clock=clock) == (both[0].stat().st_ino, [])
+
+
+def test_a_folder_that_cannot_be_written_is_said(both: Folders) -> None:
+    warnings: list[str] = []
+    folder = os.open("/proc/self", os.O_RDONLY)
+    reserve(folder, {GPU: 7}, warnings.append)
+    os.close(folder)
+    assert warnings[0].startswith("nothing is reserved: ")

@@ -6,12 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from gpuwatch import procfs
-from gpuwatch.sampler.reservations import Place
 from tests.support.gpuholder import ROOT, unavailable
 
 GPU = "GPU-aaaa0001"
@@ -63,7 +62,7 @@ def family(shape: str, count: int, *, uid: int | None = None) -> Iterator[list[i
 
 
 def write(
-    place: Place,
+    folder: Path,
     pid: int,
     *,
     start: int | None = None,
@@ -73,21 +72,11 @@ def write(
 ) -> Path:
     """Write what another run would have written: a reservation of 1000 bytes of `GPU`, unless told otherwise."""
     start = procfs.read_stat(pid).start_ticks if start is None else start
-    place.path.mkdir(exist_ok=True, mode=0o700)
-    if place.shared:
-        place.path.chmod(0o1777)
-    file = place.path / f"{pid}-{start}.json"
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o1777)
+    file = folder / f"{pid}-{start}.json"
     gpus = {GPU: 1000} if gpus is None else gpus
     file.write_text(json.dumps({"pid": pid, "start": start, "gpus": gpus}) if text is None else text)
     if owner is not None:
         os.chown(file, owner, owner)
     return file
-
-
-def junk(folder: Path, names: Sequence[str], *, owner: int) -> None:
-    """Fill a folder with files of a user that name no process; they are one file, which costs a test less."""
-    first = folder / names[0]
-    first.write_text("{}")
-    os.chown(first, owner, owner)
-    for name in names[1:]:
-        (folder / name).hardlink_to(first)
