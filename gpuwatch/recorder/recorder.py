@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Final, NamedTuple
@@ -45,7 +45,6 @@ from gpuwatch.recorder.store import (
     lock_path,
     marks_of,
     own_store,
-    read_about,
     read_events,
     read_marks,
     reading,
@@ -231,7 +230,6 @@ class EventsPart(_Part):
         """Wall-clock time until which a gpuwatch recorded before this one."""
         self._others = 0.0
         """Wall-clock time at which another gpuwatch was last seen to record."""
-        self._identity = ""
         self._silence: tuple[float, float] | None = None
         """Last sign of life of the lock's holder, and the time at which it was first seen."""
         self._no_lock = False
@@ -337,7 +335,6 @@ class EventsPart(_Part):
         found = read_events(self.store.path, now - UNWATCHED)
         # The lock is ours: what its holder touched last is known from when it was acquired.
         self._until = max(self._lock.touched or 0.0, found.watched_until or 0.0 if not found.watched else 0.0)
-        self._identity = found.identity
         events = {alert.key: alert for alert in found.open}
         if self._until and now - self._until > UNWATCHED:
             self._gaps.append(Gap(self._until, now))
@@ -430,15 +427,12 @@ class EventsPart(_Part):
         """Write the changed events; where that fails, keep them and raise StoreError."""
         if not self._changed and not self._gaps:
             return
-        identity = self._write_events(self._changed.values())
-        if identity != self._identity and self._open is not None:  # a new file lacks what was written before
-            self._identity = identity
-            self._write_events(self._open.values())
+        if self._open is not None and self.store.is_empty:  # it lacks what was written before
+            self._changed |= {one.id: one for one in self._open.values() if one.id not in self._changed}
+        news = self._changed.values()
+        self.store.write(lambda connection: write_events(connection, news, self._gaps, self._wall()))
         self._changed.clear()
         self._gaps.clear()
-
-    def _write_events(self, alerts: Collection[Alert]) -> str:
-        return self.store.write(lambda connection: write_events(connection, alerts, self._gaps, self._wall()))
 
 
 class MarksPart(_Part):
@@ -459,7 +453,6 @@ class MarksPart(_Part):
         """The marks that were last handed over and have come back in a frame."""
         self._known = NO_ATTENTION
         """The store's marks, as last read or written."""
-        self._identity = ""
         self._state: object = None
         """State of the file that `_known` was read from."""
         self._change: Marks = {}
@@ -516,37 +509,27 @@ class MarksPart(_Part):
             return
         try:
             with reading(self.store.path) as connection:
-                found, identity = read_marks(connection), read_about(connection, "identity")
+                known = read_marks(connection).pruned((), self._wall())
         except FileNotFoundError:
             return
-        if self._identity not in ("", identity):  # a new file, which lacks what the one before had
-            self._change = marks_of(self._known)
-            self._save()
-            return
-        known = found.pruned((), self._wall())
         is_news = known != self._known
-        self._known, self._identity, self._state = known, identity, state
+        self._known, self._state = known, state
         if is_news:
             self._hand_over(known)
 
     def _save(self) -> None:
         """Write the user's changes into the store's present marks."""
-        wanted = NO_ATTENTION
+        if self.store.is_empty:  # it lacks what was written before
+            self._change = marks_of(self._known) | self._change
 
-        def write(change: Marks) -> str:
-            def apply(connection: Connection) -> None:
-                nonlocal wanted
-                wanted = write_marks(connection, change, self._wall())
+        def write(connection: Connection) -> None:
+            self._known = write_marks(connection, self._change, self._wall())
 
-            return self.store.write(apply)
-
-        identity = write(self._change)
-        if self._identity not in ("", identity):
-            write(marks_of(self._known) | self._change)
+        self.store.write(write)
         self._state = None  # another gpuwatch may have written since our transaction: it is read again
-        self._known, self._identity, self._change = wanted, identity, {}
-        if changed_marks(self._seen, wanted):
-            self._hand_over(wanted)
+        self._change = {}
+        if changed_marks(self._seen, self._known):
+            self._hand_over(self._known)
 
     def _hand_over(self, attention: Attention) -> None:
         # What the user did a moment ago is not in the store yet: it would be undone on screen until it is.

@@ -413,10 +413,16 @@ class Store:
         self._private = private
         self._patience = patience
 
-    def write(self, change: Callable[[Connection], None]) -> str:
-        """Make a change, completely or not at all, and return the store's identity; raises StoreError.
+    @property
+    def is_empty(self) -> bool:
+        """Whether the next write begins a new file."""
+        state = file_state(self.path)
+        return state is None or not state[2]
 
-        A missing file is created, with a new identity. Where the file is full its oldest rows are deleted, and the
+    def write(self, change: Callable[[Connection], None]) -> None:
+        """Make a change, completely or not at all; raises StoreError.
+
+        A missing file is created. Where the file is full its oldest rows are deleted, and the
         change is tried again.
         """
         with self._writing() as connection:
@@ -432,7 +438,6 @@ class Store:
                 self._shrink(connection)
                 with _transaction(connection):
                     change(connection)
-            return read_about(connection, "identity")
 
     def prune(self, now: float) -> None:
         """Delete rows older than `keep` at the wall-clock time `now`, and surplus events; raises StoreError.
@@ -537,7 +542,6 @@ def _create(connection: Connection, schema: Iterable[str]) -> None:
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
             for statement in schema:
                 connection.execute(statement)
-            write_about(connection, "identity", os.urandom(8).hex())
             connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
@@ -653,8 +657,6 @@ class Events(msgspec.Struct, frozen=True):
     watched_until: float | None = None
     """Wall-clock time until which a gpuwatch recorded; None where one records now, or none ever did."""
     exists: bool = False
-    identity: str = ""
-    """Identity of the store."""
 
     @classmethod
     def joined(cls, parts: Sequence[Events]) -> Events:
@@ -737,7 +739,7 @@ def read_events(path: Path, since: float | None = None, *, named: bool = False, 
             alerts = [_decode_alert(row[0]) for row in found]
             rows = connection.execute("SELECT since, until, lost FROM gaps WHERE until >= ?", (since or 0.0,))
             gaps = [Gap(float(row[0]), float(row[1]), int(row[2])) for row in rows if _are_numbers(row)]
-            written, identity = read_about(connection, "written"), read_about(connection, "identity")
+            written = read_about(connection, "written")
     except FileNotFoundError:
         return Events(watched=watched, watched_until=None if watched else touched)
     with contextlib.suppress(ValueError):
@@ -751,7 +753,6 @@ def read_events(path: Path, since: float | None = None, *, named: bool = False, 
         watched=watched,
         watched_until=None if watched else touched,
         exists=True,
-        identity=identity,
     )
 
 

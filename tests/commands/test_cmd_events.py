@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import pty
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +11,10 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Alert, Severity, Unit
-from gpuwatch.analysis.events import lasted_words, moment, state_words, value_words
+from gpuwatch.analysis.events import value_words
 from gpuwatch.cli import parse
 from gpuwatch.commands import events
-from gpuwatch.commands.events import EventRow, events_rows, table
+from gpuwatch.commands.events import events_rows, table
 from gpuwatch.files import FileLock
 from gpuwatch.recorder.store import Gap, lock_path, own_store
 from tests.support import recording
@@ -100,19 +94,6 @@ def test_a_line_is_cut_at_the_title_and_never_before() -> None:
     assert table(rows)[1].endswith("of 79.0 free")
 
 
-def test_wide_names_keep_the_columns(own: Path) -> None:
-    rows = events_rows([ended(alert(owners=("愛田",))), ended(alert("b", owners=("x" * 60,)))], NOW)
-    lines = table(rows, width=120)
-    assert "愛田                      GPU a near" in lines[1]
-    assert "x" * 23 + "…  GPU b near" in lines[2]
-
-
-def test_a_date_stands_where_it_is_not_today() -> None:
-    assert moment(NOW, NOW) == time.strftime("%H:%M:%S", time.localtime(NOW))
-    assert moment(NOW - 86400, NOW) == time.strftime("%m-%d %H:%M:%S", time.localtime(NOW - 86400))
-    assert moment(NOW - 400 * 86400, NOW)[:5] == time.strftime("%Y-", time.localtime(NOW - 400 * 86400))
-
-
 def test_times_that_the_log_does_not_tell_of_are_lines_too() -> None:
     gaps = (Gap(EPOCH + 5, EPOCH + 65, 3), Gap(EPOCH + 100, EPOCH + 1300), Gap(EPOCH + 2000, EPOCH + 2060))
     rows = events_rows([FULL], NOW, gaps=gaps)
@@ -143,15 +124,6 @@ def test_severity_is_the_worst_that_it_was() -> None:
 )
 def test_values_have_their_unit(changes: dict[str, Any], words: str) -> None:
     assert value_words(alert(**changes)) == words
-
-
-def test_what_the_dashboard_takes_from_here() -> None:
-    assert lasted_words(HOT, HOT.raised + 150) == "2m"
-    assert lasted_words(FULL, NOW) == "6m"
-    assert (state_words(HOT), state_words(FULL)) == ("", "GPU 3: 30.0 GiB of 79.0 free")
-    assert state_words(ended(HOT, how=HOT.title)) == "ended"
-    assert value_words(alert(peak=9.0, mean=7.0, last=5.0, unit=Unit.WATTS), last=True) == "peak 9 W, mean 7, last 5"
-    assert isinstance(events_rows([HOT], NOW)[0], EventRow)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -207,10 +179,6 @@ def test_damaged_events_are_reported(own: Path, capsys: pytest.CaptureFixture[st
     assert f"gpuwatch: 1 event is damaged in {own}, and left out\n" in err
 
 
-def test_another_file_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(shown(capsys, "--file", str(write(tmp_path / "other.sqlite", FULL)))) == 1
-
-
 def test_json_is_the_alert_and_its_state(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(own, FULL, HOT)
     assert run("--json") == 0
@@ -226,33 +194,6 @@ def test_json_is_the_alert_and_its_state(own: Path, capsys: pytest.CaptureFixtur
 
 # ---------------------------------------------------------------------------------------------------------------
 # The program
-
-
-def on_terminal(*arguments: str, columns: int = 80) -> str:
-    """Run it on a pseudo-terminal and give what that was sent."""
-    master, slave = pty.openpty()
-    env = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    env |= {"TERM": "xterm", "COLUMNS": str(columns), "LINES": "24", "PYTHONIOENCODING": "utf-8"}
-    command = [sys.executable, "-m", "gpuwatch", "events", *arguments]
-    raw = b""
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.DEVNULL, env=env
-    ) as process:
-        os.close(slave)
-        with contextlib.suppress(OSError):  # the other end is closed
-            while part := os.read(master, 65536):
-                raw += part
-        os.close(master)
-    assert process.returncode == 0
-    return raw.decode()
-
-
-def test_on_a_terminal_it_is_as_wide_as_that_and_coloured(own: Path) -> None:
-    write(own, msgspec.structs.replace(FULL, raised=time.time() - 500, ended=time.time() - 100))
-    _, line, _ = on_terminal().split("\r\n")
-    assert "\x1b[31m● critical\x1b[0m" in line
-    assert line.endswith("…")
-    assert len(line.replace("\x1b[31m", "").replace("\x1b[0m", "")) == 80
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]], ids=["text", "json"])

@@ -66,12 +66,6 @@ def test_a_life_in_lines() -> None:
     ]
 
 
-def test_one_that_was_gone_on_with_gets_worse_and_is_not_new() -> None:
-    held = alert(raised_monotonic=-1.0)
-    bad = alert(severity=Severity.CRITICAL, raised_monotonic=-1.0)
-    assert told(frame(held), frame(bad, raised=(bad,))) == ["● worse   GPU 3 full in about 4 min"]
-
-
 def test_the_date_stands_where_the_day_changes() -> None:
     lines = LineFormatter()
     dated = []
@@ -81,13 +75,6 @@ def test_the_date_stands_where_the_day_changes() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", dated[0])
     assert re.match(r"\d\d:\d\d:\d\d ", dated[1])
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", dated[2])
-
-
-def test_in_colour_only_the_head_is_coloured() -> None:
-    one = alert(severity=Severity.CRITICAL)
-    (event,) = find_changes(frame(one, raised=(one,)))
-    line = LineFormatter(color=True).format(event)
-    assert line.endswith(" \x1b[31m● raised\x1b[0m  GPU 3 full in about 4 min")
 
 
 def test_troubles_are_said_once_and_when_they_are_over() -> None:

@@ -95,10 +95,6 @@ def test_page_names_nothing_outside_and_no_script() -> None:
     assert "default-src 'none'" in text
 
 
-def test_the_same_contents_make_the_same_page() -> None:
-    assert render_page(page_of()) == render_page(page_of())
-
-
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_name_stays_text(plain: Reader, name: str) -> None:
     assert Reader(render_page(page_of(name))).elements == plain.elements
@@ -111,11 +107,6 @@ def test_no_name_becomes_an_element_or_an_attribute(name: str, title: str) -> No
     assert (
         Reader(render_page(page_of(name, title, means=[]))).elements == Reader(render_page(page_of(means=[]))).elements
     )
-
-
-def test_charts_have_no_names() -> None:
-    text = render_page(page_of("Ada Lovelace"))
-    assert not [svg for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL) if "Lovelace" in svg]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -201,11 +192,6 @@ def test_hours_without_a_figure_for_use_have_no_utilization(tmp_path: Path) -> N
     assert "GPU-0//utilization" not in series.means[0].values
 
 
-def test_gaps_are_rows_of_the_events() -> None:
-    series = Series(events=Events(gaps=(Gap(SINCE, SINCE + 7200),), exists=True))
-    assert "gpuwatch was not running" in "".join(Reader(render_page(page_of(series=series))).text)
-
-
 def test_an_alert_has_no_bar_while_nobody_watched() -> None:
     event = ended(alert(title="hot", gpu="GPU-0", raised=SINCE + 600.0), after=3000.0)
     gaps = (Gap(SINCE + 1200, SINCE + 2400), Gap(SINCE + 1800, SINCE + 1900, lost=3))
@@ -227,17 +213,6 @@ def store(tmp_path: Path) -> Path:
 
 def report(store: Path, target: Path, *more: str) -> int:
     return cli.main(["report", "--file", str(store), "--since", "365d", "--html", str(target), *more], None)
-
-
-def test_the_page_is_written_for_its_owner_alone(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = tmp_path / "page.html"
-    assert report(store, target) == 0
-    assert target.read_text().startswith(report_page.START)
-    assert stat.S_IMODE(target.stat().st_mode) == 0o600
-    out, err = capsys.readouterr()
-    assert (out, f"{target} is written" in err) == ("", True)
 
 
 def test_a_page_is_replaced_with_its_permissions(store: Path, tmp_path: Path) -> None:

@@ -262,15 +262,6 @@ def test_who_is_killed_is_followed_by_the_next_and_nothing_comes_twice(record: R
 
 
 @pytest.mark.slow
-def test_crashes_leave_each_event_once(record: Record, folder: Path) -> None:
-    for number in range(1, 4):
-        kill(start_program(folder, number))
-    record().settle(*[alert(str(each)) for each in range(3)])
-    assert [line.split()[0] for line in story(own_store(folder))] == ["id-0", "id-1", "id-2"]
-    assert not [one for one in read_events(own_store(folder)).alerts if one.ended]
-
-
-@pytest.mark.slow
 def test_a_holder_of_the_lock_that_is_stopped_is_reported(record: Record, folder: Path) -> None:
     other = start_program(folder)
     try:
@@ -284,32 +275,6 @@ def test_a_holder_of_the_lock_that_is_stopped_is_reported(record: Record, folder
         kill(other)
     second.feed()
     wait_for(lambda: second.is_leader and not second.trouble)  # it may have been stopped within a transaction
-
-
-def test_fifty_at_once_agree_on_one(record: Record) -> None:
-    many = [record() for _ in range(50)]
-    for number, one in enumerate(many):
-        one.feed(alert(id=f"id-{number}"))
-    wait_for(lambda: any(one.is_leader for one in many))
-    (leader,) = [one for one in many if one.is_leader]
-    leader.settle(alert(id=f"id-{many.index(leader)}"))
-    wait_for(lambda: len(story(leader.path)) == 1)
-    leader.close()
-    wait_for(lambda: any(one.is_leader for one in many))
-    (second,) = [one for one in many if one.is_leader]
-    second.settle(alert(id=f"id-{many.index(second)}"))
-    assert story(leader.path) == [f"id-{many.index(leader)} warning"]
-    assert {one.trouble for one in many} == {""}
-
-
-def test_a_lock_that_is_taken_away_is_taken_anew(record: Record) -> None:
-    one = record().settle()
-    lock_path(one.path).unlink()
-    wait_for(lambda: lock_path(one.path).exists() and one.is_leader)
-    one.settle(alert()).expect("id-a warning")
-    other = record().start()
-    wait_for(lambda: other.restored)
-    assert not other.is_leader
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -385,27 +350,6 @@ def test_damaged_files_are_never_overwritten_and_do_not_fill_the_disk(record: Re
     wait_for(lambda: "5 damaged ones are kept already" in one.trouble)
     assert one.path.read_bytes() == b"rubbish 5" * 1000
     assert {file.read_bytes()[:9] for file in folder.glob("*.damaged*")} == {b"rubbish %d" % n for n in range(5)}
-
-
-def test_a_folder_that_is_taken_away_is_made_again(record: Record, folder: Path) -> None:
-    one = record().settle(alert())
-    one.expect("id-a warning")
-    folder.rename(folder.with_name("away"))  # at once: the recorder may be making a file in it
-    wait_for(folder.exists)
-    one.feed(alert(), alert("b"))
-    wait_for(lambda: set(story(one.path)) == {"id-a warning", "id-b warning"})
-
-
-def test_what_is_no_file_of_ours_is_left_alone_and_reported(record: Record, folder: Path, tmp_path: Path) -> None:
-    folder.mkdir(parents=True)
-    (tmp_path / "precious").write_text("mine")
-    path = own_store(folder)
-    path.symlink_to(tmp_path / "precious")
-    one = record()
-    wait_for(lambda: one.feed(alert()) or one.trouble)  # type: ignore[func-returns-value]
-    assert one.trouble.startswith(f"not recorded: {path}: ")
-    assert one.is_leader
-    assert (tmp_path / "precious").read_text() == "mine"
 
 
 def test_a_folder_that_cannot_be_made_is_reported(record: Record, folder: Path) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import stat
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -81,14 +78,6 @@ def test_what_was_written_is_read_and_goes_with_its_writer(folder: Path, start: 
     assert not [thread for thread in threading.enumerate() if thread.name == "gpuwatch-live"]
 
 
-def test_the_last_of_many_frames_counts(folder: Path, start: Callable[[], LiveFile]) -> None:
-    sink = start()
-    for size in range(200):
-        sink.take(frame(float(size % 70), sequence=size))
-    sink.take(frame(71.0))
-    wait_for(lambda: (found := read_status(folder)) and found.gpus[0].used == 71 * GIB)
-
-
 def test_who_leads_writes(folder: Path) -> None:
     leaders = {"elder"}
     elder, younger = (LiveFile(lambda name=name: name in leaders, folder, pace=0.01) for name in ("elder", "younger"))  # type: ignore[misc]
@@ -102,34 +91,6 @@ def test_who_leads_writes(folder: Path) -> None:
         sink.close(LONG)
         assert not sink.trouble
     assert not (folder / FILE).exists()
-
-
-def test_one_that_was_killed_leaves_the_way_free(folder: Path, start: Callable[[], LiveFile]) -> None:
-    program = (
-        "import pathlib, sys, time\n"
-        "from gpuwatch.recorder.live_writer import LiveFile\n"
-        "from gpuwatch.monitor import Frame\n"
-        "from gpuwatch.history import History\n"
-        "from gpuwatch.model import Snapshot\n"
-        "sink = LiveFile(lambda: True, pathlib.Path(sys.argv[1]), pace=0.01)\n"
-        "while True:\n"
-        "    sink.take(Frame(Snapshot(host='other'), time.monotonic(), History().view))\n"
-        "    time.sleep(0.01)\n"
-    )
-    with subprocess.Popen([sys.executable, "-c", program, folder]) as other:
-        try:
-            wait_for(lambda: (found := read_status(folder)) and found.host == "other")
-            mine = start()
-        finally:
-            other.send_signal(signal.SIGKILL)
-    assert (folder / FILE).exists()
-
-    def is_mine() -> bool:
-        mine.take(frame())
-        found = read_status(folder)
-        return found is not None and found.host == "box3"
-
-    wait_for(is_mine)
 
 
 def test_drafts_of_killed_writers_are_removed(folder: Path, start: Callable[[], LiveFile]) -> None:
@@ -191,15 +152,6 @@ def test_who_watches_as_root_tells_of_everybody() -> None:
         assert [one.pid for one in make_status(seen, (), 500.0, History().add(seen, 500.0)).resting] == told
 
 
-def test_anothers_figures_are_believed_where_they_are_asked_for(folder: Path) -> None:
-    folder.mkdir(mode=0o700)
-    file = folder / FILE
-    file.write_bytes(msgspec.json.encode(Status(monotonic=500.0, boot=boot())))
-    us = os.geteuid()
-    assert read_status(folder, uid=us, clock=lambda: 501.0)
-    assert read_status(folder, uid=us + 1, clock=lambda: 501.0) is None
-
-
 @pytest.mark.parametrize("what", ["link", "fifo", "folder", "junk", "future", "others", "empty"])
 def test_what_is_not_ours_is_not_believed(folder: Path, what: str) -> None:
     good = msgspec.json.encode(Status(monotonic=500.0, boot=boot()))
@@ -238,21 +190,6 @@ def test_a_folder_that_is_a_link_is_neither_written_nor_read(
     folder.unlink()
     sink.take(frame())
     wait_for(lambda: not sink.trouble and read_status(folder))
-
-
-def test_a_folder_that_went_is_made_again(folder: Path, start: Callable[[], LiveFile]) -> None:
-    sink = start()
-    sink.take(frame())
-    wait_for(lambda: read_status(folder))
-    for one in folder.iterdir():
-        one.unlink()
-    folder.rmdir()
-
-    def is_back() -> bool:
-        sink.take(frame())
-        return read_status(folder) is not None
-
-    wait_for(is_back)
 
 
 def test_what_it_says_of_gpus_and_alerts() -> None:

@@ -82,29 +82,6 @@ def test_two_who_change_them_end_up_with_the_same(record: Record) -> None:
     wait_for_marks(set(), first, second)
 
 
-def test_what_many_mark_at_once_is_all_kept(record: Record) -> None:
-    several = [record() for _ in range(3)]
-    for number in range(10):
-        for who, one in enumerate(several):
-            acknowledge(one, f"{who}{number}")
-    wait_for_marks({f"{who}{number}" for who in range(3) for number in range(10)}, *several)
-
-
-def test_nobody_goes_round_in_circles(record: Record) -> None:
-    first, second = record(), record()
-    acknowledge(first, "a")
-    wait_for_marks({"a"}, first, second)
-    before = (first.path.stat().st_mtime_ns, first.attended_count, second.attended_count)
-    for _ in range(5):
-        first.feed()
-        second.feed()
-    third = record()
-    wait_for_marks({"a"}, third)
-    third.close()
-    assert (first.path.stat().st_mtime_ns, first.attended_count, second.attended_count) == before
-    assert before[1:] == (0, 1)
-
-
 def test_what_another_saves_right_after_us_is_seen(record: Record) -> None:
     one = record()
 
@@ -209,24 +186,6 @@ def test_what_could_not_be_saved_is_saved_later(record: Record) -> None:
     mute(one, OVER)
     one.stores[0].failure = None
     wait_for(lambda: saved_marks(one.path) == {"a", OVER} and not one.trouble)
-
-
-def test_a_store_of_a_newer_gpuwatch_is_neither_read_nor_changed(record: Record, folder: Path) -> None:
-    path = own_store(folder)
-    muted = marks_of(NO_ATTENTION.muted(Mute(rule=OVER)))
-
-    def write(connection: Connection) -> None:
-        write_marks(connection, muted, NOW)
-
-    Store(path).write(write)
-    change(path, "PRAGMA user_version = 3")
-    before = path.read_bytes()
-    one = record()
-    wait_for(lambda: one.trouble)
-    assert marks(one.attention) == set()
-    acknowledge(one, "a")
-    wait_for(lambda: "counts in this gpuwatch alone" in one.trouble)
-    assert path.read_bytes() == before
 
 
 def test_rows_that_cannot_be_ours_are_left_out_and_texts_are_cleaned(record: Record, folder: Path) -> None:

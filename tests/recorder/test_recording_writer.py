@@ -47,9 +47,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[[], object]]:
     hooks: dict[str, Callable[[], object]] = {}
     real = Store.write
 
-    def hooked(store: Store, change: Callable[[Connection], None]) -> str:
+    def hooked(store: Store, change: Callable[[Connection], None]) -> None:
         hooks.get("write", lambda: None)()
-        return real(store, change)
+        real(store, change)
 
     monkeypatch.setattr(Store, "write", hooked)
     return hooks

@@ -133,16 +133,15 @@ class FailingStore(Store):
     before_write: Callable[[], object] | None = None
     after_write: Callable[[], object] | None = None
 
-    def write(self, change: Callable[[sqlite3.Connection], None]) -> str:
+    def write(self, change: Callable[[sqlite3.Connection], None]) -> None:
         """Write, or fail."""
         if self.before_write is not None:
             self.before_write()
         if self.failure is not None:
             raise self.failure
-        done = super().write(change)
+        super().write(change)
         if self.after_write is not None:
             self.after_write()
-        return done
 
 
 class Recording:

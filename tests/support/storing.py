@@ -1,8 +1,7 @@
-"""Use for a store, and frames that come to some. As a program: one that writes again and again."""
+"""Use for a store, and frames that come to some."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -90,15 +89,3 @@ class Frames:
         shown = at(base, seconds)
         view = self._history.add(shown, 5000.0 + seconds)
         return Frame(shown, time.monotonic(), view, alerts, raised, cleared, number=self._number)
-
-
-def main(path: str, rounds: str) -> None:
-    """Write so many rounds, and print after each that it is written."""
-    for _ in range(int(rounds)):
-        save(Path(path), batch())
-        sys.stdout.write("written\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
