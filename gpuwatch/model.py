@@ -245,7 +245,7 @@ class Notebook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Its server has certainly ended."""
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Run that a process belongs to: the process alone, or all ranks and workers of one launch."""
 
     key: str
@@ -292,7 +292,8 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Name of the user who logged in, if the owner is another, such as root in a container; else empty."""
     login_uid: int | None = None
     """Uid of that user."""
-    job: Job | None = None
+    run: Run | None = msgspec.field(default=None, name="job")  # readers of the stream, and recordings, have that name
+    """Its run: the process alone, or all that one launch started."""
     server: str = ""
     """Reason to take it for a server that waits for requests: `vLLM`, `listens on port 8000`; empty for none."""
     peer: str = ""

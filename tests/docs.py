@@ -97,18 +97,19 @@ def _sentence(text: str) -> str:
 
 def stream() -> Iterator[str]:
     """Yield every object of the stream with its fields, and every word that a field may hold."""
-    objects: list[type] = [model.Snapshot]
+    objects: list[Any] = [model.Snapshot]
     words: list[type[Enum]] = [model.Reason]
     for one in objects:  # it grows as fields of further types are found
         yield from _heading(one)
         yield "| field | type | meaning |"
         yield "|---|---|---|"
+        names = dict(zip(one.__struct_fields__, one.__struct_encode_fields__, strict=True))
         for name, hint in get_type_hints(one).items():
             for part in _parts(hint):
                 found: list[Any] = words if issubclass(part, Enum) else objects
                 if issubclass(part, Enum | msgspec.Struct) and part not in found:
                     found.append(part)
-            yield f"| `{name}` | {_type(hint)} | {_docs(one).get(name, '')} |"
+            yield f"| `{names.get(name, name)}` | {_type(hint)} | {_docs(one).get(name, '')} |"
         yield ""
     for enum in words:
         yield from _heading(enum)

@@ -21,7 +21,7 @@ from gpuwatch.errors import EXIT_CODES
 _WORDS: Final = {
     ("docs", "page"): PAGES,
     ("events", "rule"): tuple(sorted(name.replace(" ", "-") for name in RULE_NAMES)),
-    ("report", "by"): ("user", "gpu", "job"),
+    ("report", "by"): ("user", "gpu", "run"),
     ("kill", "signal"): ("INT", "TERM", "KILL"),
     ("", "theme"): ("dark", "light"),
     ("replay", "theme"): ("dark", "light"),

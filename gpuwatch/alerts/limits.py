@@ -35,7 +35,7 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1100 * MIB
     budget: Annotated[Bytes, Meta(ge=0, description="vLLM; at least 2 % of the GPU")] = GIB
     exact: Annotated[Bytes, Meta(ge=0, description="what is enforced (MPS, HAMi, NVML)")] = 64 * MIB
-    collective: Annotated[Bytes, Meta(ge=0, description="more for ranks of a job on several GPUs (NCCL)")] = 512 * MIB
+    collective: Annotated[Bytes, Meta(ge=0, description="more for ranks of a run on several GPUs (NCCL)")] = 512 * MIB
     """Not added to `exact`."""
     second_step: Annotated[Bytes, Meta(ge=0, description="beyond which it is critical; at least 10 % of the limit")] = (
         GIB

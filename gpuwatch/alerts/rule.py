@@ -187,8 +187,8 @@ def is_listed(gpu: Gpu) -> bool:
 
 def run_key(process: Process) -> str:
     """Return the key of the run of a process: by its context, else of a run of the process alone."""
-    job = process.surroundings.job if process.surroundings is not None else None
-    return job.key if job is not None else f"{process.pid}:{process.start}"
+    run = process.surroundings.run if process.surroundings is not None else None
+    return run.key if run is not None else f"{process.pid}:{process.start}"
 
 
 # -- words --------------------------------------------------------------------------------------------------------

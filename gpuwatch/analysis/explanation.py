@@ -14,7 +14,6 @@ from gpuwatch.model import (
     Container,
     Declaration,
     Gpu,
-    Job,
     Kind,
     Knowledge,
     Notebook,
@@ -22,6 +21,7 @@ from gpuwatch.model import (
     Pane,
     Process,
     Reason,
+    Run,
     Snapshot,
     Visible,
     known,
@@ -238,7 +238,7 @@ def context_points(process: Process) -> list[Point]:
         Point("logged in as", login, "by the login uid"),
         Point("server", around.server, server),
         Point("connected to", around.peer, "it may wait for that"),
-        Point("run", job_words(around.job) if around.job else ""),
+        Point("run", run_words(around.run) if around.run else ""),
         Point("login", f"the leader of its session ({process.session}) has ended" if process.led is False else ""),
         Point("parent", f"has ended; taken in by {process.parent or 'PID 1'}" if process.adopted else ""),
         Point("not read", around.words),
@@ -271,15 +271,15 @@ def pane_words(pane: Pane) -> str:
     return ", ".join(parts)
 
 
-def job_words(job: Job) -> str:
+def run_words(run: Run) -> str:
     """Return a run and the role of a process in it: `train.py · torchrun · rank 3 of 8`."""
-    parts = [job.name] * bool(job.name) + [job.launcher] * bool(job.launcher)
-    if job.rank is not None:
-        parts.append(f"rank {job.rank}" + (f" of {job.world}" if job.world else ""))
-    if job.worker_of is not None:
-        parts.append(f"worker of {job.worker_of}")
-    if job.orphaned:
+    parts = [run.name] * bool(run.name) + [run.launcher] * bool(run.launcher)
+    if run.rank is not None:
+        parts.append(f"rank {run.rank}" + (f" of {run.world}" if run.world else ""))
+    if run.worker_of is not None:
+        parts.append(f"worker of {run.worker_of}")
+    if run.orphaned:
         parts.append("its run has ended")
-    elif job.head and job.head != job.worker_of:
-        parts.append(f"began with {job.head}")
+    elif run.head and run.head != run.worker_of:
+        parts.append(f"began with {run.head}")
     return " · ".join(parts)

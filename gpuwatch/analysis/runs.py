@@ -1,6 +1,6 @@
 """Runs: the processes of the GPUs as a tree of runs, ranks and workers, with sums at each level. Pure functions.
 
-A run is all that one launch started (`Surroundings.job`); a process whose run is not known is a run of its own. A run
+A run is all that one launch started (`Surroundings.run`); a process whose run is not known is a run of its own. A run
 of one process is one node, not two. Processes that have GPU device files open and that NVML does not list stand below
 the process that they work for, or in a group of their own at the end.
 """
@@ -17,7 +17,7 @@ import msgspec
 from gpuwatch.analysis.rows import StableOrder, rows
 from gpuwatch.fields import PROCESS, Amount, Field, Row, RowKey, amount, table
 from gpuwatch.history import HistoryView, Idle
-from gpuwatch.model import Gpu, Health, Job, Presence, Process, Reading, Snapshot, Surroundings, Unlisted, known
+from gpuwatch.model import Gpu, Health, Presence, Process, Reading, Run, Snapshot, Surroundings, Unlisted, known
 from gpuwatch.units import gib, ranges
 
 NodeKey: TypeAlias = tuple[str, int, str]
@@ -125,8 +125,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     """User name; empty where several people have processes below the node, `?` where the owner is not visible."""
     mine: bool = False
-    job: Job | None = None
-    """Job of the node's process, or of the first rank."""
+    run: Run | None = None
+    """Run of the node's process, or of the first rank."""
     absent: tuple[int, ...] = ()
     """Missing ranks of this host, computed from the local ranks of the others."""
 
@@ -260,17 +260,17 @@ class _Member(msgspec.Struct, eq=False):
     workers: list[_Member] = msgspec.field(default_factory=list)
     pid: int = 0
     start: int = 0
-    job: Job | None = None
+    run: Run | None = None
 
     def __post_init__(self) -> None:
         self.pid = self.process.pid
         self.start = self.rows[0].holding.start if self.rows else self.process.start
-        self.job = self.process.surroundings.job if self.process.surroundings else None
+        self.run = self.process.surroundings.run if self.process.surroundings else None
 
     @property
     def is_helper(self) -> bool:
         """Whether it works for another process, as far as that is known."""
-        return self.job.worker_of is not None if self.job else self.unlisted is not None
+        return self.run.worker_of is not None if self.run else self.unlisted is not None
 
     @property
     def is_leftover_worker(self) -> bool:
@@ -280,7 +280,7 @@ class _Member(msgspec.Struct, eq=False):
         context = self.process.surroundings
         if context and (context.unit or context.server):
             return False
-        return self.process.adopted or (self.job is not None and self.job.orphaned)
+        return self.process.adopted or (self.run is not None and self.run.orphaned)
 
     @property
     def flags(self) -> list[Flag]:
@@ -292,14 +292,14 @@ class _Member(msgspec.Struct, eq=False):
             found.append(Flag.ZOMBIE)
         if self.is_leftover_worker:
             found.append(Flag.LEFTOVER_WORKER)
-        elif self.job is not None and self.job.orphaned:
+        elif self.run is not None and self.run.orphaned:
             found.append(Flag.LEFTOVER)
         return [*found, Flag.STOPPED] if state == "stopped" else found
 
     @property
     def order(self) -> tuple[bool, bool, int, int, int]:
         """Sort key: ranks by number, GPU and PID, then workers without a rank, then processes NVML does not list."""
-        rank = self.job.rank if self.job else None
+        rank = self.run.rank if self.run else None
         gpu = self.rows[0].gpu.index if self.rows else 0
         return (self.unlisted is not None, self.is_helper, -1 if rank is None else rank, gpu, self.pid)
 
@@ -365,7 +365,7 @@ def _run_key(member: _Member, by_pid: dict[int, _Member]) -> NodeKey:
     """Return the key of a process's run; an unlisted process whose run is not known belongs to that of its parent."""
     source = member
     for _ in range(DEEPEST):
-        if source.job is not None or source.unlisted is None:
+        if source.run is not None or source.unlisted is None:
             break
         parent = by_pid.get(source.process.ppid or 0)
         if parent is None or parent is member or parent.process.uid != member.process.uid:
@@ -374,7 +374,7 @@ def _run_key(member: _Member, by_pid: dict[int, _Member]) -> NodeKey:
             break
         source = parent
     uid = source.process.uid
-    return ("run", -1 if uid is None else uid, source.job.key if source.job else f"{source.pid}:{source.start}")
+    return ("run", -1 if uid is None else uid, source.run.key if source.run else f"{source.pid}:{source.start}")
 
 
 def _may_have_started(one: _Member, other: _Member) -> bool:
@@ -387,7 +387,7 @@ def _attach_workers(together: Sequence[_Member]) -> None:
     by_pid = {member.pid: member for member in together}
     for member in together:
         if member.is_helper:
-            above = (by_pid.get(pid or 0) for pid in (member.job and member.job.worker_of, member.process.ppid))
+            above = (by_pid.get(pid or 0) for pid in (member.run and member.run.worker_of, member.process.ppid))
             candidates = (one for one in above if one and one is not member and _may_have_started(one, member))
             member.parent = next(candidates, None)
     for member in sorted(together, key=lambda one: (one.pid, one.start)):
@@ -402,7 +402,7 @@ def _attach_workers(together: Sequence[_Member]) -> None:
 
 
 def _process_node(member: _Member, history: HistoryView | None, indices: dict[str, int]) -> Node:
-    process, job = member.process, member.job
+    process, run = member.process, member.run
     opened = sorted(indices[key] for key in member.unlisted.gpus if key in indices) if member.unlisted else ()
     held = [
         OnGpu(row.gpu.index, row.gpu.key, sum_of([row.holding.memory]), sum_of([row.holding.sm])) for row in member.rows
@@ -412,7 +412,7 @@ def _process_node(member: _Member, history: HistoryView | None, indices: dict[st
         gpus=tuple(held) if len(held) == 1 else _by_gpu(held),
         opened=tuple(opened),
         holders=int(member.unlisted is not None),
-        ranks=(job.rank,) if job is not None and job.rank is not None and job.worker_of is None else (),
+        ranks=(run.rank,) if run is not None and run.rank is not None and run.worker_of is None else (),
         flags=tuple((flag, 1) for flag in member.flags),
         idle=shortest([history.idle(*row.key) for row in member.rows]) if history else None,
         started=process.started,
@@ -420,7 +420,7 @@ def _process_node(member: _Member, history: HistoryView | None, indices: dict[st
     workers = [_process_node(one, history, indices) for one in sorted(member.workers, key=lambda one: one.order)]
     return Node(
         key=("process", member.pid, str(member.start)),
-        kind=Kind.WORKER if member.is_helper and (job or member.parent) else Kind.RANK,
+        kind=Kind.WORKER if member.is_helper and (run or member.parent) else Kind.RANK,
         totals=total([own, *(worker.totals for worker in workers)]) if workers else own,
         own=own,
         children=tuple(workers),
@@ -430,7 +430,7 @@ def _process_node(member: _Member, history: HistoryView | None, indices: dict[st
         uid=process.uid,
         user=process.user or "?",
         mine=member.mine,
-        job=job,
+        run=run,
     )
 
 
@@ -442,13 +442,13 @@ def _run_node(key: NodeKey, tops: Sequence[Node]) -> Node:
     return Node(
         key=key,
         kind=Kind.RUN,
-        title=(first.job.name if first.job else "") or first.name,
+        title=(first.run.name if first.run else "") or first.name,
         totals=total([top.totals for top in tops]),
         children=tuple(tops),
         uid=first.uid,
         user=first.user,
         mine=first.mine,
-        job=first.job,
+        run=first.run,
     )
 
 
@@ -478,11 +478,11 @@ def _absent_ranks(tops: Iterable[_Member]) -> tuple[int, ...]:
     Launchers count local ranks from 0 without a gap (torchrun: rank = node rank × ranks a node + local rank). No
     launcher gives the number of ranks on this host, so ranks after the last present rank are not found.
     """
-    jobs = [one.job for one in tops if one.job and not one.is_helper]
-    here = {(one.rank, one.local_rank) for one in jobs if one.rank is not None and one.local_rank is not None}
+    runs = [one.run for one in tops if one.run and not one.is_helper]
+    here = {(one.rank, one.local_rank) for one in runs if one.rank is not None and one.local_rank is not None}
     offsets = {rank - local for rank, local in here}
     most = max((local for _, local in here), default=0)
-    if len(offsets) != 1 or not 0 <= most <= _MOST_RANKS or not all(one.world for one in jobs):
+    if len(offsets) != 1 or not 0 <= most <= _MOST_RANKS or not all(one.world for one in runs):
         return ()
     first = offsets.pop()
     return tuple(first + local for local in range(most) if (first + local, local) not in here)
@@ -565,15 +565,15 @@ def _counted(flag: Flag, count: int) -> str:
 
 def role_label(node: Node, *, top: bool) -> str:
     """Return the words before a process's command: `rank 3`, `worker`; empty for none. `top` nodes stand below none."""
-    job, flags = node.job, node.flags
+    run, flags = node.run, node.flags
     if node.process is None or Flag.LEFTOVER_WORKER in flags:
         return ""
     words = ""
     if node.kind is Kind.WORKER:
         words = "worker"
-    elif job and job.rank is not None and (not top or (job.world or 0) > 1):
-        words = f"rank {job.rank}"
-    elif job and job.launcher and job.head == node.process.pid and not top:
+    elif run and run.rank is not None and (not top or (run.world or 0) > 1):
+        words = f"rank {run.rank}"
+    elif run and run.launcher and run.head == node.process.pid and not top:
         words = "launcher"
     holds = "holds device files" if node.unlisted is not None and node.unlisted.context else ""
     return ", ".join(filter(None, (words, holds)))
@@ -606,7 +606,7 @@ def count_flags(nodes: Iterable[Node]) -> str:
 
 def size_words(node: Node) -> str:
     """Return the ranks that are here, `7/8 ranks`, or the number of processes; empty for one process alone."""
-    totals, world = node.totals, node.job.world if node.job else None
+    totals, world = node.totals, node.run.world if node.run else None
     if node.kind is Kind.RUN and totals.ranks:
         count = len(totals.ranks)
         return f"{count}/{world} ranks" if world and world != count else f"{count} {_plural(count, 'rank')}"
@@ -625,12 +625,12 @@ def describe(node: Node) -> str:
 
 
 def _run_words(node: Node) -> list[str]:
-    totals, job = node.totals, node.job
-    world = f" of {job.world}" if job and job.world else ""
+    totals, run = node.totals, node.run
+    world = f" of {run.world}" if run and run.world else ""
     members = f"{totals.processes} processes"
     if totals.ranks:
         members = f"{_plural(len(totals.ranks), 'rank')} {ranges(totals.ranks)}{world}"
-    words = [job.launcher] if job and job.launcher else []
+    words = [run.launcher] if run and run.launcher else []
     words.append(f"{members}{_on_gpus(node)}")
     if node.absent:
         verb = "is" if len(node.absent) == 1 else "are"
@@ -639,21 +639,21 @@ def _run_words(node: Node) -> list[str]:
 
 
 def _process_words(node: Node, process: Process) -> list[str]:
-    job, role = node.job, ""
-    if job and job.rank is not None and node.kind is Kind.RANK:
-        role = f", rank {job.rank}" + (f" of {job.world}" if job.world else "")
-    elif job and job.worker_of is not None:
-        role = f", worker of {job.worker_of}"
+    run, role = node.run, ""
+    if run and run.rank is not None and node.kind is Kind.RANK:
+        role = f", rank {run.rank}" + (f" of {run.world}" if run.world else "")
+    elif run and run.worker_of is not None:
+        role = f", worker of {run.worker_of}"
     words = [f"PID {process.pid}{role}{_on_gpus(node)}"]
-    if job and job.launcher:
-        words.append(job.launcher)
+    if run and run.launcher:
+        words.append(run.launcher)
     if node.unlisted is not None:
         opened = ranges(node.own.opened) if node.own else ""
         files = f"the device file of GPU {opened}" if opened.isdigit() else f"device files of GPUs {opened}"
         words.append(f"has {files if opened else 'GPU device files'} open, and the driver does not list it")
     if process.presence is Presence.GONE:
         words.append("dead process still holds memory")
-    if job and job.orphaned:
+    if run and run.orphaned:
         words.append("its run has ended")
     elif process.adopted and Flag.LEFTOVER_WORKER in node.flags:
         words.append("the process that started it has ended")

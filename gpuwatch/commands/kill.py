@@ -163,7 +163,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--signal", metavar="NAME", help="INT, TERM or KILL (default: TERM)")
     only = "end the PID only if it started then, in clock ticks since boot: `start` of a process in --json"
     parser.add_argument("--start", metavar="TICKS", help=only)
-    parser.add_argument("--job", action="store_true", help="the whole run that it belongs to: launcher, ranks, workers")
+    parser.add_argument("--run", action="store_true", help="the whole run that it belongs to: launcher, ranks, workers")
+    parser.add_argument("--job", dest="run", action="store_true", help=argparse.SUPPRESS)  # its former name
     parser.add_argument("--yes", action="store_true", help="do not ask")
     as_root = "let root end processes: its own, under sudo those of the caller"
     parser.add_argument("--allow-root-kill", action="store_true", default=argparse.SUPPRESS, help=as_root)
@@ -184,7 +185,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     console = DialogConsole(ascii_only=config.ascii)
     try:
         with catch_signals() as check:
-            command = KillCommand(source, pinner, console, check, sig, whole_run=args.job, ask=not args.yes)
+            command = KillCommand(source, pinner, console, check, sig, whole_run=args.run, ask=not args.yes)
             return command.run(pids, start_ticks)
     except Interrupted as told:
         return 128 + told.number
@@ -311,7 +312,7 @@ class KillCommand:
         elif self._signal is signal.SIGINT and group.ignores_interrupt:
             why, reason = f"{IGNORES_INTERRUPT}; --signal TERM asks it in another way", Refusal.IGNORED
         elif self._whole_run and not self._is_placed(pid):
-            why, reason = f"{Refusal.RUN_UNKNOWN.value}; without --job it is ended alone", Refusal.RUN_UNKNOWN
+            why, reason = f"{Refusal.RUN_UNKNOWN.value}; without --run it is ended alone", Refusal.RUN_UNKNOWN
         else:
             self._groups.append(group)
             return group
@@ -381,7 +382,7 @@ class KillCommand:
             on_gpu = group.on_gpu()
             if not on_gpu:
                 return "what is left of it has no GPU open, and gpuwatch ends nothing else"
-            pid, again = on_gpu[0], " --job"
+            pid, again = on_gpu[0], " --run"
         root = " --allow-root-kill" if self._pinner.policy.euid == 0 else ""
         return f"next: gpuwatch kill {pid}{again} --signal {sig.name.removeprefix('SIG')}{root}"
 

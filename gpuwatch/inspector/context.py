@@ -18,12 +18,12 @@ import msgspec
 
 from gpuwatch import procfs, programs
 from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
-from gpuwatch.inspector import cgroups, files, jobs, servers, terminals
+from gpuwatch.inspector import cgroups, files, runs, servers, terminals
 from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.containers import LONGEST, ContainerNames
 from gpuwatch.inspector.servers import Sockets
 from gpuwatch.inspector.terminals import PaneNames
-from gpuwatch.model import Container, Job, Notebook, Pane, Surroundings
+from gpuwatch.model import Container, Notebook, Pane, Run, Surroundings
 from gpuwatch.text import clean
 
 # -- containers ----------------------------------------------------------------------------------------------------
@@ -276,9 +276,9 @@ def read_context(
     notebook = parts.read("notebook", lambda: servers.read_notebook(line, proc=proc), None)
     slurm = parts.read("batch job", lambda: find_slurm_job(facts), "")
     batch = parts.read("batch job", lambda: find_batch_job(facts), "")
-    job, peer = None, ""
+    run, peer = None, ""
     if stat is not None:
-        job = parts.read("run", lambda: _named(jobs.read_run(facts, line[0], stat, proc=proc), notebook), None)
+        run = parts.read("run", lambda: _named(runs.read_run(facts, line[0], stat, proc=proc), notebook), None)
         if facts.uid == os.getuid() and procfs.is_adopted(facts.pid, stat, proc):
             peer = parts.read("connections", lambda: table.peer(facts.pid), "")
     if notebook is not None and (slurm or batch):  # the PID of its server is one of another machine
@@ -295,7 +295,7 @@ def read_context(
         ssh=parts.read("login's origin", lambda: terminals.find_ssh(line), ""),
         login=login,
         login_uid=login_uid,
-        job=job,
+        run=run,
         server=parts.read("ports", lambda: servers.find_server(facts, table), ""),
         peer=peer,
     )
@@ -324,7 +324,7 @@ def _read_pane(
     return parts.read("pane's name", lambda: panes.find(place), place.pane)
 
 
-def _named(job: Job, notebook: Notebook | None) -> Job:
+def _named(run: Run, notebook: Notebook | None) -> Run:
     """Return the run of a notebook kernel, named after its notebook."""
-    name = "" if notebook is None or job.name != jobs.NOTEBOOK else notebook.path.rpartition("/")[2]
-    return msgspec.structs.replace(job, name=clean(name, jobs.LONGEST_NAME)) if name else job
+    name = "" if notebook is None or run.name != runs.NOTEBOOK else notebook.path.rpartition("/")[2]
+    return msgspec.structs.replace(run, name=clean(name, runs.LONGEST_NAME)) if name else run

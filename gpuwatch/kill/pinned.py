@@ -30,7 +30,7 @@ from gpuwatch.files import state_folder
 from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.outcome import End, Outcome, Refusal, Refused, format_parent
 from gpuwatch.kill.policy import Policy
-from gpuwatch.model import Job, Presence, Process, Snapshot, known
+from gpuwatch.model import Presence, Process, Run, Snapshot, known
 from gpuwatch.sampler.owners import read_command
 
 _SYS_PIDFD_SEND_SIGNAL = 424
@@ -94,8 +94,8 @@ class KillTarget(msgspec.Struct, frozen=True):
         return self.process.key
 
     @property
-    def job(self) -> Job | None:
-        return self.process.surroundings.job if self.process.surroundings else None
+    def run(self) -> Run | None:
+        return self.process.surroundings.run if self.process.surroundings else None
 
 
 def refuse_owner(target: KillTarget, uid: int) -> str:

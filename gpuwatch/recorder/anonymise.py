@@ -39,13 +39,13 @@ TREATMENTS: Final[dict[type[msgspec.Struct], dict[str, str]]] = {
     model.Limit: {"scope": "name"},
     model.Visible: {"text": "text", "where": "place", "note": "text"},
     model.Hint: {"words": "text"},
-    model.Surroundings: dict.fromkeys(("container", "pane", "notebook", "job"), "inside")
+    model.Surroundings: dict.fromkeys(("container", "pane", "notebook", "run"), "inside")
     | dict.fromkeys(("pod", "slurm", "batch", "ssh", "peer"), "name")
     | {"unit": "unit", "login": "person", "login_uid": "uid", "words": "text"},
     model.Container: {"id": "name", "name": "name"},
     model.Pane: {"session": "name", "window": "name"},
     model.Notebook: {"kernel": "name", "path": "name"},
-    model.Job: {"key": "name", "name": "program"},
+    model.Run: {"key": "name", "name": "program"},
 }
 """Treatment of each private field; a test names the texts that are kept. A `name` is also a path or an address, a
 `text` may quote other texts, a `place` is that of a declaration, and a `unit` is of systemd."""

@@ -209,9 +209,9 @@ def _unlisted(gpu: Gpu) -> list[Holding]:
 
 def run_name(one: Process) -> str:
     """Return the program of a process: `train.py`, `vllm.entrypoints`, `python`; without folders and arguments."""
-    job = one.surroundings.job if one.surroundings is not None else None
-    if job is not None and job.name:
-        return job.name
+    run = one.surroundings.run if one.surroundings is not None else None
+    if run is not None and run.name:
+        return run.name
     argv = tuple(one.command.split())
     found = programs.find_source(argv)
     if found is not None and found.kind is programs.SourceKind.FILE:
@@ -224,8 +224,8 @@ def run_name(one: Process) -> str:
 def _find_run(one: Process, source: tuple[int | None, str, Surroundings | None]) -> _KnownRun:
     if one.uid is None:
         return _KnownRun(source, _NOBODYS, UNSEEN, "")
-    job = one.surroundings.job if one.surroundings is not None else None
-    return _KnownRun(source, RunId(one.uid, run_key(one)), run_name(one), job.launcher if job is not None else "")
+    run = one.surroundings.run if one.surroundings is not None else None
+    return _KnownRun(source, RunId(one.uid, run_key(one)), run_name(one), run.launcher if run is not None else "")
 
 
 def _minutes(end: float, seconds: float) -> Iterator[tuple[int, float]]:

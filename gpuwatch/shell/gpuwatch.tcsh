@@ -16,12 +16,12 @@ complete gpuwatch \
         'c/--record=/f/' \
         'c/--order=/(PCI_BUS_ID FASTEST_FIRST)/' \
         'c/--signal=/(INT TERM KILL)/' \
-        'c/--by=/(user gpu job)/' \
+        'c/--by=/(user gpu run)/' \
         'c/--html=/f/' \
         'c/--file=/f/' \
         'c/--rule=/(XID data-stale dead-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-at-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
         'c/--events=/f/' \
-        'c/--/(allow-root-kill anonymise ascii at bell by check config csv demo events file filter follow gpu help html ignore-reservations index init interval job json max-util memory memory-critical memory-warning mine once only order quiet read-only record record-commands record-size recording rule share show signal since start stream theme tmux user version wait yes)/' \
+        'c/--/(allow-root-kill anonymise ascii at bell by check config csv demo events file filter follow gpu help html ignore-reservations index init interval json max-util memory memory-critical memory-warning mine once only order quiet read-only record record-commands record-size recording rule run share show signal since start stream theme tmux user version wait yes)/' \
         'c/-/(- h n)/' \
         'n/--recording/f/' \
         'n/--theme/(dark light)/' \
@@ -29,7 +29,7 @@ complete gpuwatch \
         'n/--record/f/' \
         'n/--order/(PCI_BUS_ID FASTEST_FIRST)/' \
         'n/--signal/(INT TERM KILL)/' \
-        'n/--by/(user gpu job)/' \
+        'n/--by/(user gpu run)/' \
         'n/--html/f/' \
         'n/--file/f/' \
         'n/--rule/(XID data-stale dead-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-at-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \

@@ -494,7 +494,7 @@ class _Scene:
         load = actor.load
         if load.high == 0:
             return 0.0
-        # The ranks of one job work in step; everybody else has a beat of their own.
+        # The ranks of one run work in step; everybody else has a beat of their own.
         beat = actor.ppid if actor.parent == "mpirun" else actor.pid
         place = (t / load.period + beat * 0.618) % 1
         level = load.low
@@ -543,8 +543,8 @@ def _trial(slot: int, t: float) -> tuple[Actor, float]:
 
 def _context(actor: Actor, start: int) -> Surroundings:
     """Return an actor's context, which never changes; `start` is its start time in ticks."""
-    job = actor.context.job
-    if job is None or job.key:
+    run = actor.context.run
+    if run is None or run.key:
         return actor.context
-    head, head_start = job.head or actor.pid, start + job.head_start
-    return replace(actor.context, job=replace(job, key=f"{head}:{head_start}", head=head, head_start=head_start))
+    head, head_start = run.head or actor.pid, start + run.head_start
+    return replace(actor.context, run=replace(run, key=f"{head}:{head_start}", head=head, head_start=head_start))

@@ -32,7 +32,7 @@ _ATTRIBUTES = (
 """Attributes of text: the name in Rich, and the SGR codes that turn the attribute on and off."""
 
 
-class Run(NamedTuple):
+class CellRun(NamedTuple):
     """Changed cells of one row of the screen."""
 
     x: int
@@ -43,7 +43,7 @@ class Run(NamedTuple):
 class PartialUpdate(CompositorUpdate):
     """Partial update of the screen: runs of cells in reading order."""
 
-    def __init__(self, runs: Iterable[Run]) -> None:
+    def __init__(self, runs: Iterable[CellRun]) -> None:
         self.runs = runs
 
     def render_segments(self, console: Console) -> str:
@@ -77,7 +77,7 @@ class PartialUpdateCompositor(Compositor):
         rows = self._panel_rows()
         if rows is not None and all(y in rows for y, _, _ in spans):
             self._dirty_regions.clear()
-            return PartialUpdate([Run(x1, y, crop(rows[y], x1, min(x2, width))) for y, x1, x2 in spans])
+            return PartialUpdate([CellRun(x1, y, crop(rows[y], x1, min(x2, width))) for y, x1, x2 in spans])
         update = super().render_partial_update()
         return None if update is None else PartialUpdate(_runs_of_chops(update))
 
@@ -92,14 +92,14 @@ class PartialUpdateCompositor(Compositor):
         return rows
 
 
-def _runs_of_chops(update: ChopsUpdate) -> Iterable[Run]:
+def _runs_of_chops(update: ChopsUpdate) -> Iterable[CellRun]:
     for y, x1, x2 in update.spans:
         for end, (x, strip) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
             if strip is None or x >= x2 or end <= x1:
                 continue
             start = max(x, x1)
             cropped = strip.crop(start - x, min(end, x2) - x)
-            yield Run(
+            yield CellRun(
                 start, y, tuple(Span(one.text, one.style or Style.null(), one.cell_length) for one in cropped._segments)
             )
 

@@ -17,7 +17,7 @@ from gpuwatch.analysis.strays import Cause, StrayLimits, judge
 from gpuwatch.cli import parse
 from gpuwatch.commands import strays as command
 from gpuwatch.history import History, HistoryView, Idle
-from gpuwatch.model import Gpu, Holding, Job, Notebook, Process, Reason, Snapshot, Surroundings, Unlisted
+from gpuwatch.model import Gpu, Holding, Notebook, Process, Reason, Run, Snapshot, Surroundings, Unlisted
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.screens.strays import StraysScreen
 from tests.support import builders
@@ -122,8 +122,8 @@ def test_a_machine_has_these_strays_and_no_others(case: Case) -> None:
 # Any machine
 
 maybe = st.sampled_from((True, False, None))
-jobs = st.builds(
-    Job,
+runs = st.builds(
+    Run,
     key=st.sampled_from(("90:90", "91:91", "")),
     head=st.sampled_from((0, 90, 100)),
     worker_of=st.sampled_from((None, 90, 100, 101)),
@@ -137,7 +137,7 @@ places = st.builds(
     unit=st.sampled_from(("", "x.service")),
     pane=st.sampled_from((None, TMUX, msgspec.structs.replace(TMUX, alive=False))),
     notebook=st.sampled_from((None, KERNEL, Notebook(server=3))),
-    job=st.none() | jobs,
+    run=st.none() | runs,
     server=st.sampled_from(("", "vLLM")),
 )
 people = st.builds(
@@ -207,7 +207,7 @@ def test_a_process_that_computes_or_is_young_costs_no_look_into_the_history() ->
 
 def test_judging_leaves_nothing_for_the_garbage_collector() -> None:
     """Each snapshot is judged once a second: in a cycle it would stay in memory until the next collection."""
-    ranks = [left(Surroundings(job=REST), pid=pid) for pid in (100, 101)]
+    ranks = [left(Surroundings(run=REST), pid=pid) for pid in (100, 101)]
     base, history = machine(ranks, [held(100)], [held(101)]), told((0, 100, HOUR), (1, 101, HOUR))
     judge(base, history)  # what lasts is made once
     gc.collect()

@@ -29,19 +29,19 @@ from gpuwatch.analysis.runs import (
     size_words,
 )
 from gpuwatch.history import History, Idle
-from gpuwatch.model import Health, Job, Pane, Presence, Process, Reason, Snapshot, Surroundings, Unlisted
+from gpuwatch.model import Health, Pane, Presence, Process, Reason, Run, Snapshot, Surroundings, Unlisted
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
 
 TMUX = Pane(program="tmux", session="train")
 
 
-def job(key: str = "812:812", **changes: Any) -> Job:
-    return Job(**{"key": key, "name": "train.py", **changes})
+def run_of(key: str = "812:812", **changes: Any) -> Run:
+    return Run(**{"key": key, "name": "train.py", **changes})
 
 
-def around(pid: int, user: str = "ada", /, **of_job: Any) -> Process:
+def around(pid: int, user: str = "ada", /, **of_run: Any) -> Process:
     """Return a process of a run."""
-    return process(pid, user, surroundings=Surroundings(pane=TMUX, job=job(**of_job)))
+    return process(pid, user, surroundings=Surroundings(pane=TMUX, run=run_of(**of_run)))
 
 
 def ranks(count: int, *without: int, world: int | None = None, first: int = 0, **changes: Any) -> Snapshot:
@@ -86,7 +86,7 @@ def test_the_ranks_of_a_run_are_one_node_by_their_numbers() -> None:
         [around(30, rank=0, world=3), around(10, rank=2, world=3), around(20, rank=1, world=3)],
     )
     (run,) = build_tree(seen)
-    assert (run.kind, run.title, run.job is not None and run.job.world) == (Kind.RUN, "train.py", 3)
+    assert (run.kind, run.title, run.run is not None and run.run.world) == (Kind.RUN, "train.py", 3)
     assert shape([run]) == [["train.py", 30, 20, 10]]
     assert run.totals.ranks == (0, 1, 2)
     assert run.totals.memory == PartialSum(6 * GIB)
@@ -150,8 +150,8 @@ def test_a_worker_of_somebody_unknown_stands_below_the_run() -> None:
 
 
 def test_a_younger_process_with_the_pid_of_a_parent_is_not_the_parent() -> None:
-    old = process(11, start=5, surroundings=Surroundings(job=job(worker_of=10)))
-    young = process(10, start=900, surroundings=Surroundings(job=job(rank=0)))
+    old = process(11, start=5, surroundings=Surroundings(run=run_of(worker_of=10)))
+    young = process(10, start=900, surroundings=Surroundings(run=run_of(rank=0)))
     seen = snapshot([gpu(0, holdings=[holding(10, start=900), holding(11, start=5)])], [old, young])
     assert shape(build_tree(seen)) == [["train.py", 10, 11]]
 
@@ -169,7 +169,7 @@ def test_one_rank_with_its_workers_needs_no_line_for_the_run() -> None:
 
 
 def test_a_forked_worker_stands_below_its_rank_and_holds_device_files() -> None:
-    known = helper(2000, surroundings=Surroundings(job=job(worker_of=1000)))
+    known = helper(2000, surroundings=Surroundings(run=run_of(worker_of=1000)))
     guessed = helper(2001, surroundings=None)
     (run,) = build_tree(ranks(2, unlisted=(known, guessed)))
     assert shape([run]) == [["train.py", [1000, 2000, 2001], 1001]]
@@ -183,7 +183,7 @@ def test_a_forked_worker_stands_below_its_rank_and_holds_device_files() -> None:
 
 
 def test_an_orphan_holder_stands_below_its_run_where_that_is_known() -> None:
-    left = helper(2000, ppid=1, adopted=True, surroundings=Surroundings(job=job(worker_of=1007)))
+    left = helper(2000, ppid=1, adopted=True, surroundings=Surroundings(run=run_of(worker_of=1007)))
     (run,) = build_tree(ranks(2, unlisted=(left,)))
     assert shape([run]) == [["train.py", 1000, 1001, 2000]]
     assert run.children[2].flags == (Flag.LEFTOVER_WORKER,)
@@ -192,7 +192,7 @@ def test_an_orphan_holder_stands_below_its_run_where_that_is_known() -> None:
 
 
 def test_orphan_holders_of_runs_that_have_ended_are_a_group_at_the_end() -> None:
-    gone = Surroundings(job=job("700:700", worker_of=700, orphaned=True))
+    gone = Surroundings(run=run_of("700:700", worker_of=700, orphaned=True))
     left = [helper(pid, ppid=1, adopted=True, surroundings=gone) for pid in (2000, 2001)]
     alone = helper(2002, ppid=1, adopted=True, surroundings=None)
     nodes = build_tree(ranks(2, unlisted=(*left, alone)))
@@ -213,7 +213,7 @@ def test_orphan_holders_of_runs_that_have_ended_are_a_group_at_the_end() -> None
         ({}, 2000),
         ({"adopted": True, "surroundings": Surroundings(unit="dcgm.service")}, 2000),
         ({"adopted": True, "surroundings": Surroundings(server="listens on port 8000")}, 2000),
-        ({"surroundings": Surroundings(job=job("7:7", orphaned=True))}, LEFTOVER_WORKERS),
+        ({"surroundings": Surroundings(run=run_of("7:7", orphaned=True))}, LEFTOVER_WORKERS),
     ],
 )
 def test_who_only_asks_the_driver_has_a_living_parent_or_serves_is_no_orphan(changes: Any, place: str | int) -> None:
@@ -222,14 +222,14 @@ def test_who_only_asks_the_driver_has_a_living_parent_or_serves_is_no_orphan(cha
 
 
 def test_a_double_fork_under_a_living_rank_is_a_worker() -> None:
-    daemon = helper(2000, ppid=1, adopted=True, surroundings=Surroundings(job=job(worker_of=1000)))
+    daemon = helper(2000, ppid=1, adopted=True, surroundings=Surroundings(run=run_of(worker_of=1000)))
     (run,) = build_tree(ranks(2, unlisted=(daemon,)))
     assert shape([run]) == [["train.py", [1000, 2000], 1001]]
     assert not run.totals.flags
 
 
 def test_the_launcher_that_holds_device_files_is_called_that() -> None:
-    head = helper(812, ppid=900, surroundings=Surroundings(job=job(launcher="torchrun", head=812)))
+    head = helper(812, ppid=900, surroundings=Surroundings(run=run_of(launcher="torchrun", head=812)))
     (run,) = build_tree(ranks(2, unlisted=(head,)))
     assert role_label(run.children[-1], top=False) == "launcher, holds device files"
 
@@ -278,7 +278,7 @@ def test_a_run_is_as_idle_as_the_busiest_of_its_parts(idles: list[Idle | None], 
 
 def test_idleness_and_age_come_from_all_parts() -> None:
     held = [holding(10, sm=0), holding(11, sm=0)]
-    people = [around(10), process(11, started=EPOCH - 9000, surroundings=Surroundings(job=job()))]
+    people = [around(10), process(11, started=EPOCH - 9000, surroundings=Surroundings(run=run_of()))]
     seen, history = snapshot([gpu(0, holdings=held)], people), History()
     for second in range(100):
         view = history.add(at(seen, second), 500.0 + second)
@@ -318,7 +318,7 @@ def test_no_rank_is_missed_where_a_gpu_may_have_it(changes: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize(
-    "of_jobs",
+    "of_runs",
     [
         [{"rank": 0}, {"rank": 3}],
         [{"rank": 0, "local_rank": 0, "world": 4}, {"rank": 3, "local_rank": 1, "world": 4}],
@@ -326,8 +326,8 @@ def test_no_rank_is_missed_where_a_gpu_may_have_it(changes: dict[str, Any]) -> N
         [{"rank": 0, "local_rank": 0, "world": 4}, {"rank": 2**40, "local_rank": 2**40, "world": 4}],
     ],
 )
-def test_no_rank_is_missed_where_the_local_ranks_do_not_tell(of_jobs: list[dict[str, int]]) -> None:
-    people = [around(10 + n, **one) for n, one in enumerate(of_jobs)]
+def test_no_rank_is_missed_where_the_local_ranks_do_not_tell(of_runs: list[dict[str, int]]) -> None:
+    people = [around(10 + n, **one) for n, one in enumerate(of_runs)]
     (run,) = build_tree(snapshot([gpu(0, holdings=[holding(10), holding(11)])], people))
     assert run.absent == ()
 
@@ -337,7 +337,7 @@ def test_no_rank_is_missed_where_the_local_ranks_do_not_tell(of_jobs: list[dict[
     [
         ({"state": "zombie"}, (Flag.ZOMBIE,), "zombie"),
         ({"state": "stopped"}, (Flag.STOPPED,), "stopped"),
-        ({"surroundings": Surroundings(job=job(orphaned=True))}, (Flag.LEFTOVER,), "leftover"),
+        ({"surroundings": Surroundings(run=run_of(orphaned=True))}, (Flag.LEFTOVER,), "leftover"),
         ({"presence": Presence.GONE}, (Flag.ENDED,), ""),  # the command says so
         ({"state": "disk sleep"}, (), ""),
     ],
@@ -362,7 +362,7 @@ def test_what_is_wrong_below_a_run_is_counted_on_it() -> None:
 
 
 def test_a_run_in_words() -> None:
-    found = helper(2000, surroundings=Surroundings(job=job(worker_of=1000)))
+    found = helper(2000, surroundings=Surroundings(run=run_of(worker_of=1000)))
     (run,) = build_tree(ranks(8, 5, unlisted=(found,)))
     assert describe(run).startswith(
         "torchrun · ranks 0-4,6-7 of 8 on GPUs 0-4,6-7 · rank 5 is on none of these GPUs"
@@ -426,8 +426,8 @@ def test_the_order_is_order() -> None:
 
 # Whatever may come
 
-jobs = st.none() | st.builds(
-    Job,
+runs = st.none() | st.builds(
+    Run,
     key=st.sampled_from(["a", "b", "10:10"]),
     name=st.sampled_from(["", "train.py", "[/x]"]),
     launcher=st.sampled_from(["", "torchrun"]),
@@ -448,7 +448,7 @@ def machines(draw: st.DrawFn) -> Snapshot:
     people: dict[int, Process] = {}
     unlisted = []
     for pid in pids:
-        one_job = draw(jobs)
+        one_run = draw(runs)
         one = process(
             pid,
             draw(st.sampled_from(["you", "ada"])),
@@ -456,7 +456,7 @@ def machines(draw: st.DrawFn) -> Snapshot:
             ppid=draw(st.none() | st.integers(0, 30)),
             adopted=draw(st.booleans()),
             state=draw(st.sampled_from(["running", "zombie", "stopped"])),
-            surroundings=draw(st.sampled_from([None, Surroundings(job=one_job)])),
+            surroundings=draw(st.sampled_from([None, Surroundings(run=one_run)])),
         )
         if draw(st.booleans()):
             opened = draw(st.lists(st.sampled_from([0, 1, 7]), max_size=2))

@@ -262,7 +262,7 @@ for arguments in json.loads(sys.argv[1]):
 def test_no_command_but_the_dashboard_imports_textual_or_pynvml(driver: Driver, own_home: Path) -> None:
     write(own_store(), ended(alert()))
     commands = [
-        *("--version", "events --since 365d", "report --since 365d --by user", "report --since 365d --by job"),
+        *("--version", "events --since 365d", "report --since 365d --by user", "report --since 365d --by run"),
         *("--once", "--once --json", "--demo --once", "explain 1", "--demo explain 15226", "visible 0", "status"),
         *("--demo pick --share 0.1", "run --share 0.1 -- no-such-program", "strays", "config --show"),
     ]

@@ -201,7 +201,7 @@ def test_a_whole_run(driver: Driver, run: Run, own_home: Path) -> None:
     # Left to init, for else its run would begin with whatever runs these tests, and gpuwatch with them.
     with mine(children=2, orphan=True) as training, mine() as other:
         held(driver, training, other)
-        done = run("kill", "--yes", "--job", *ROOT_FLAG, str(training.pid), str(training.children[0]))
+        done = run("kill", "--yes", "--run", *ROOT_FLAG, str(training.pid), str(training.children[0]))
         assert done.returncode == 0, done.stderr
         assert f"PID {training.children[0]} is of the run of PID {training.pid}" in done.stderr
         assert f"run of PID {training.pid} (3 processes): all 3 exited after" in done.stdout

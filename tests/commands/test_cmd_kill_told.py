@@ -105,7 +105,7 @@ def unlisted(run: RealRun, pid: int, around: Surroundings | None) -> Snapshot:
 def test_the_run_of_one_that_nvml_does_not_list_is_waited_for(tmp_path: Path, capsys: Said) -> None:
     with RealRun(ranks=1) as run:
         worker = run.of("worker")[0]
-        shown = Shown(unlisted(run, worker, None), unlisted(run, worker, Surroundings(job=run.job())))
+        shown = Shown(unlisted(run, worker, None), unlisted(run, worker, Surroundings(run=run.as_run())))
         done = end(a_pinner(tmp_path, dev=run.dev), shown, capsys, worker)
         assert f"run of PID {worker} (4 processes): " in done.out
 
@@ -120,7 +120,7 @@ def test_where_nothing_tells_what_the_run_is_nothing_is_ended(tmp_path: Path, ca
         done = end(pinner, Shown(held if listed else unlisted(run, pid, None)), capsys, pid)
         assert (done.code, done.out) == (1, "")
         assert f"PID {pid} is not ended: " in done.err
-        assert "nothing tells which processes are its run; without --job it is ended alone" in done.err
+        assert "nothing tells which processes are its run; without --run it is ended alone" in done.err
         assert run.alive() == set(run.roles)
         assert [(line["event"], line["result"]) for line in on_record(pinner)] == [("refused", "run unknown")]
 
@@ -149,7 +149,7 @@ def test_the_hint_names_one_that_still_runs_and_holds_memory(tmp_path: Path, cap
 
         done = end(a_pinner(tmp_path, dev=run.dev), Shown(run.snapshot(), passes=one_is_left), capsys, first)
         assert done.code == 1
-        assert f"left running; next: gpuwatch kill {second} --job --signal KILL\n" in done.out
+        assert f"left running; next: gpuwatch kill {second} --run --signal KILL\n" in done.out
 
 
 def test_where_only_a_launcher_without_a_gpu_is_left_there_is_no_hint(tmp_path: Path, capsys: Said) -> None:

@@ -28,7 +28,7 @@ LISTS = {
     "events --since 365d": "▲ warning",
     "report --since 365d": "größe",
     "report --since 365d --by gpu": "H100",
-    "report --since 365d --by job": "größe.py",
+    "report --since 365d --by run": "größe.py",
     "config --show": "[alerts]",
     "docs": "guide",
 }

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
-from gpuwatch.inspector import cgroups, context, jobs, reader
+from gpuwatch.inspector import cgroups, context, reader, runs
 from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.containers import ContainerName, ContainerNames, Roots
 from gpuwatch.inspector.protocol import Question
@@ -283,7 +283,7 @@ def test_what_could_not_be_read_is_said() -> None:
 
 def test_a_process_that_has_gone_is_said_to_have(tmp_path: Path) -> None:
     found = context.read_context(Facts(pid=99, environ={"SSH_CONNECTION": "10.0.0.7 1 2 3"}), proc=tmp_path)
-    assert (found.job, found.ssh, found.words) == (None, "10.0.0.7", "its state: it has ended")
+    assert (found.run, found.ssh, found.words) == (None, "10.0.0.7", "its state: it has ended")
 
 
 def test_a_fault_in_one_part_costs_no_other() -> None:
@@ -296,7 +296,7 @@ def test_a_fault_in_one_part_costs_no_other() -> None:
     facts = Facts(pid=os.getpid(), uid=os.getuid(), environ={"SSH_CLIENT": "::1 1 2"}, cgroup=cgroup)
     found = context.read_context(facts, names=Broken())
     assert found.container is None
-    assert (found.ssh, found.job is None) == ("::1", False)
+    assert (found.ssh, found.run is None) == ("::1", False)
     assert found.words.startswith("its container: a fault in gpuwatch: TypeError: odd")
     assert found.words == clean(found.words)
 
@@ -308,7 +308,7 @@ def test_the_reader_answers_with_both() -> None:
         answer = Inspector().answer(Question(pid=pid, start=procfs.read_stat(pid).start_ticks))
     assert answer.surroundings is not None
     assert answer.surroundings.ssh == "10.0.0.7"
-    assert answer.surroundings.job is not None
+    assert answer.surroundings.run is not None
 
 
 ODD = st.text(st.characters(codec=None), max_size=20)
@@ -349,16 +349,16 @@ def test_nothing_that_a_process_writes_raises(
     facts = Facts(pid=os.getpid(), uid=1, argv=argv, environ=environ, ancestors=tuple(above), cgroup=cgroup)
     found = context.read_context(facts, names=NOBODY)
     assert "fault" not in found.words
-    assert found.job is not None
-    texts = [found.ssh, found.job.name, found.job.key, found.job.launcher, found.words, found.pod, found.batch_job]
+    assert found.run is not None
+    texts = [found.ssh, found.run.name, found.run.key, found.run.launcher, found.words, found.pod, found.batch_job]
     texts += [found.unit, found.where]
     if found.pane is not None:
         texts += [found.pane.session, found.pane.window]
     if found.notebook is not None:
         texts += [found.notebook.path, found.notebook.kernel]
     assert all(text == clean(text) for text in texts)
-    assert len(found.job.name) <= jobs.LONGEST_NAME
-    job = found.job
+    assert len(found.run.name) <= runs.LONGEST_NAME
+    job = found.run
     assert job.rank is None or job.world is None or 0 <= job.rank < job.world
 
 
@@ -375,7 +375,7 @@ def test_siblings_below_a_launcher_are_one_run(
     found = []
     for argv, environ in zip((first, second), environs, strict=True):
         facts = Facts(pid=pid, argv=argv, environ=environ, ancestors=line)
-        job = jobs.read_run(facts, RelatedProcess(pid=pid, argv=argv, environ=environ), stat)
+        job = runs.read_run(facts, RelatedProcess(pid=pid, argv=argv, environ=environ), stat)
         if not job.orphaned and job.head != pid:
             found.append((job.key, job.head))
     assert len(set(found)) <= 1

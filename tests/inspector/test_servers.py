@@ -311,8 +311,8 @@ def test_a_notebook_and_what_it_started() -> None:
         server = tree.pids["lab"]
     path = "/home/ada/lab/Untitled 1.ipynb"
     assert {place.notebook for place in places} == {Notebook(kernel="3f9a1c22", path=path, server=server)}
-    assert {(place.job.key, place.job.name) for place in places if place.job} == {(key, "Untitled 1.ipynb")}
-    assert [place.job.worker_of for place in places if place.job] == [None, None, tree.pids["kernel"]]
+    assert {(place.run.key, place.run.name) for place in places if place.run} == {(key, "Untitled 1.ipynb")}
+    assert [place.run.worker_of for place in places if place.run] == [None, None, tree.pids["kernel"]]
     assert places[0].where == "notebook Untitled 1.ipynb"
 
 
@@ -329,8 +329,8 @@ def test_a_kernel_whose_server_was_killed_is_left() -> None:
     assert [(one.left, one.server) for one in left if one] == [(True, None)] * 2
     assert alone.notebook is not None
     assert not alone.notebook.left
-    assert alone.job is not None
-    assert alone.job.orphaned
+    assert alone.run is not None
+    assert alone.run.orphaned
 
 
 @pytest.mark.slow

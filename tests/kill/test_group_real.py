@@ -269,7 +269,7 @@ def test_all_of_a_run_ends_each_by_one_signal_and_nobody_else_hears_any(
         assert mine.alive() == set(mine.roles)
         assert theirs.alive() == set(theirs.roles)
         lines = on_record(pinner)
-        assert {line["run"] for line in lines} == {run.job().key}
+        assert {line["run"] for line in lines} == {run.as_run().key}
         assert Counter(line["pid"] for line in lines) == Counter(run.roles.keys())
 
 
@@ -377,9 +377,9 @@ def test_of_a_run_one_that_is_being_ended_already_refuses_it(tmp_path: Path) -> 
 
 def test_an_ended_rank_that_the_driver_still_lists_is_no_twin_of_its_successor(tmp_path: Path) -> None:
     with RealRun(ranks=2, workers=1, launcher="dies") as run:
-        job = run.job(key="slurm 4711", launcher="srun", head=0, head_start=0)
+        job = run.as_run(key="slurm 4711", launcher="srun", head=0, head_start=0)
         ranks = [
-            replace(one, surroundings=Surroundings(job=replace(job, rank=place)))
+            replace(one, surroundings=Surroundings(run=replace(job, rank=place)))
             for place, one in enumerate(run.processes())
         ]
         ended = replace(ranks[1], pid=ranks[1].pid + 2**22, presence=Presence.GONE, state="")

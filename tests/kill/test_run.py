@@ -71,7 +71,7 @@ def above_two(argv: tuple[str, ...], comm: str = "") -> Member:
 )
 def test_what_starts_runs_of_others_is_in_none(argv: tuple[str, ...], comm: str, tmp_path: Path) -> None:
     with family(Member("shell", ("bash",), children=(above_two(argv, comm),))) as tree:
-        assert tree.job("a").key == tree.identity("a")
+        assert tree.run_of("a").key == tree.identity("a")
         assert taken(tree, tmp_path, "a") == {"a"}
 
 
@@ -146,7 +146,7 @@ def test_of_what_rays_daemon_has_started_only_what_is_surely_of_the_program_is_t
     start = Member("start", (PYTHON, "/opt/bin/ray", "start", "--head", "--block"), {"A": "1"}, (raylet,))
     for top in (raylet, start):
         with family(Member("shell", ("bash",), children=(top,))) as tree:
-            assert tree.job("a").key == tree.job("a-tool").key == tree.identity("a")
+            assert tree.run_of("a").key == tree.run_of("a-tool").key == tree.identity("a")
             assert taken(tree, tmp_path, "a") == {"a", "a-tool"}
             assert taken(tree, tmp_path, "a-tool", (*BOTH, "a-tool")) == {"a", "a-tool"}
 

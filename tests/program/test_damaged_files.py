@@ -115,7 +115,7 @@ def test_the_store(damage: Callable[[bytes], Iterator[bytes]], capsys: pytest.Ca
         for one in path.parent.iterdir():
             one.unlink()
         path.write_bytes(content)
-        for by in ("user", "gpu", "job"):
+        for by in ("user", "gpu", "run"):
             for how in ([], ["--json"], ["--csv"]):
                 run(capsys, path, "report", "--by", by, *how)
         for given in ([], ["--file", str(path)]):

@@ -97,14 +97,14 @@ def test_the_example_is_a_whole_snapshot() -> None:
             model.Container,
             model.Pane,
             model.Notebook,
-            model.Job,
+            model.Run,
         ),
     ],
     ids=str,
 )
 def test_every_field_of_the_stream_is_documented(part: Any) -> None:
     (section,) = re.findall(rf"^### {part.__name__.lower()}\n(.*?)^##", PAGE["stream"], re.DOTALL | re.MULTILINE)
-    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(part.__struct_fields__)
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(part.__struct_encode_fields__)
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ def test_what_is_kept_and_printed_of_it(machine: Machine, tmp_path: Path, own_ho
     for command in (["explain", str(pid)] for pid in machine.pids[len(COMMANDS) + 1 :]):
         printed = subprocess.run([GPUWATCH, *command], env=machine.env(), capture_output=True, check=False)
         assert_clean((printed.stdout + printed.stderr).replace(b"\n", b"\r\n"))
-    for command in (["report", "--by", "job"], ["events", "--json"], ["events", "--recording", str(recording)]):
+    for command in (["report", "--by", "run"], ["events", "--json"], ["events", "--recording", str(recording)]):
         printed = subprocess.run([GPUWATCH, *command], env=machine.env(), capture_output=True, check=True)
         assert_clean((printed.stdout + printed.stderr).replace(b"\n", b"\r\n"))
 
@@ -256,7 +256,7 @@ def recorded_runs(path: Path) -> set[str]:
     except UsageError:
         return set()
     places = [process.surroundings for one in recording.snapshots() for process in one.processes]
-    return {place.job.name for place in places if place is not None and place.job is not None}
+    return {place.run.name for place in places if place is not None and place.run is not None}
 
 
 def test_without_colour_and_outside_ascii_nothing_is_sent(machine: Machine) -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.limits import CustomRule, Limits
-from gpuwatch.model import Declaration, Declared, Job, Kind, Limit, Process, Snapshot, Surroundings
+from gpuwatch.model import Declaration, Declared, Kind, Limit, Process, Run, Snapshot, Surroundings
 from gpuwatch.recorder.anonymise import TREATMENTS, Anonymiser, Commands, program_of
 from gpuwatch.recorder.recording import Recording
 from tests.recorder.test_hostile_recordings import strings
@@ -44,7 +44,7 @@ KEPT = """
     Snapshot.driver Snapshot.cuda Snapshot.gpus Gpu.uuid Gpu.name Gpu.bus_id Gpu.words Gpu.pcie_link Gpu.throttle
     Gpu.compute_mode Gpu.holdings_note Instance.uuid Instance.name Holding.kind Process.program Process.state
     Process.terminal Unlisted.gpus Declared.frameworks Declaration.channel Declaration.framework Declaration.limits
-    Limit.gpu Visible.gpus Hint.rule Surroundings.server Container.runtime Pane.program Job.launcher
+    Limit.gpu Visible.gpus Hint.rule Surroundings.server Container.runtime Pane.program Run.launcher
 """
 """Texts that are recorded as they are: words of the driver or of gpuwatch."""
 
@@ -115,7 +115,7 @@ def secretive(seconds: int = 80) -> list[Snapshot]:
         "ada",
         command=f"python train.py --data {SECRET} --token hushtoken",
         declared=told,
-        surroundings=Surroundings(job=Job(key=f"rdzv {SECRET}", name="train.py"), words=f"no {SECRET}"),
+        surroundings=Surroundings(run=Run(key=f"rdzv {SECRET}", name="train.py"), words=f"no {SECRET}"),
     )
     return [
         snapshot(
@@ -183,15 +183,15 @@ def test_a_process_that_changes_is_looked_at_again() -> None:
 def test_by_default_a_title_is_cut_to_its_program_wherever_it_is_a_name() -> None:
     title = "serve --data /srv/data on 4"
     (one,) = secretive(1)
-    job = Job(key="7:1", name=title)
+    run = Run(key="7:1", name=title)
     changed: Process = msgspec.structs.replace(
-        one.processes[0], name=title, parent=title, command="python a.py", surroundings=Surroundings(job=job)
+        one.processes[0], name=title, parent=title, command="python a.py", surroundings=Surroundings(run=run)
     )
     anonymiser = Anonymiser(Commands.NAMES)
     found = anonymiser(msgspec.structs.replace(one, processes=(changed,))).processes[0]
     assert found.surroundings is not None
-    assert found.surroundings.job is not None
-    assert (found.name, found.parent, found.surroundings.job.name) == ("serve", "serve", "serve")
+    assert found.surroundings.run is not None
+    assert (found.name, found.parent, found.surroundings.run.name) == ("serve", "serve", "serve")
 
 
 def test_by_default_the_path_of_a_file_that_an_argument_names_is_not_recorded() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.config import Config, Report
 from gpuwatch.history import History, Usage, Use, charged
-from gpuwatch.model import Gpu, Health, Holding, Job, Presence, Process, Reading, Reason, Snapshot, Surroundings
+from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Reading, Reason, Run, Snapshot, Surroundings
 from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.recorder import Sinks, UsageSettings
 from gpuwatch.recorder.store import HOUR, Store, StoreError, lock_path, own_store, read_events, reading
@@ -211,15 +211,15 @@ def test_one_that_has_ended_stays_its_owners(tmp_path: Path, after: dict[str, An
     assert [(one.name, one.use.held) for one in lines(path, "run")] == [("train.py", 5.0)]
 
 
-def ranks(job: Job | None) -> Snapshot:
+def ranks(run: Run | None) -> Snapshot:
     """Return a machine with two ranks on one GPU, of a run or not yet known to be of one."""
-    around = None if job is None else Surroundings(job=job)
+    around = None if run is None else Surroundings(run=run)
     return machine(*(process(pid, surroundings=around) for pid in (1, 2)))
 
 
 def test_ranks_are_one_run_also_before_that_was_known_and_when_it_cannot_be_read_any_more(tmp_path: Path) -> None:
-    job = Job(key="90:900", name="train.py", launcher="torchrun")
-    path = stored(tmp_path / "x", counted(*map(ranks, (None, None, job, job, job, None))))
+    run = Run(key="90:900", name="train.py", launcher="torchrun")
+    path = stored(tmp_path / "x", counted(*map(ranks, (None, None, run, run, run, None))))
     (line,) = lines(path, "run")
     assert (line.key, line.launcher, line.use.held, line.use.gpu) == ("90:900", "torchrun", 6.0, 5.0)
 

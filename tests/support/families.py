@@ -21,7 +21,7 @@ from typing import Any
 
 from gpuwatch import procfs
 from gpuwatch.inspector import context, reader
-from gpuwatch.model import Job, Surroundings
+from gpuwatch.model import Run, Surroundings
 from tests.support.waiting import wait_for
 
 PROGRAM = r"""
@@ -128,9 +128,9 @@ class Family:
         """Return where one of them runs."""
         return context.read_context(reader.read(self.pids[name]))
 
-    def job(self, name: str) -> Job:
+    def run_of(self, name: str) -> Run:
         """Return the run of one of them."""
-        found = self.around(name).job
+        found = self.around(name).run
         assert found is not None
         return found
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from gpuwatch.kill.group import KillChoice, KillState, ProcessGroup
 from gpuwatch.kill.pinned import Pinner, find_targets
-from gpuwatch.model import Job, Process, Reason, Snapshot, Surroundings, Unlisted
+from gpuwatch.model import Process, Reason, Run, Snapshot, Surroundings, Unlisted
 from tests.support import builders
 from tests.support.gpuholder import ME
 from tests.support.killing import Clock, a_pinner, a_target, on_record
@@ -137,7 +137,7 @@ class Story:
         self._clock = Clock()
         self._sampled = 0.0
         self._held: dict[int, float] = {}
-        self._jobs: dict[int, dict[str, Any]] = {}
+        self._runs: dict[int, dict[str, Any]] = {}
         self._gpu: dict[str, Any] = {}
         self._group: ProcessGroup | None = None
 
@@ -183,9 +183,9 @@ class Story:
             if name == "gib":
                 self._held[int(pid)] = float(value)
             elif name in ("key", "launcher"):
-                self._jobs.setdefault(int(pid), {})[name] = value
+                self._runs.setdefault(int(pid), {})[name] = value
             elif name in ("head", "head_start", "rank", "worker_of", "orphaned"):
-                self._jobs.setdefault(int(pid), {})[name] = int(value)
+                self._runs.setdefault(int(pid), {})[name] = int(value)
             else:
                 facts[name] = int(value) if value.isdecimal() else value
         self._table.add(int(pid), **facts)
@@ -250,8 +250,8 @@ class Story:
         held = {pid: gib for pid, gib in self._held.items() if pid in self._table.facts} | (more or {})
         holdings = [builders.holding(pid, gib, start=HEAD) for pid, gib in held.items()]
         gpu = replace(builders.gpu(4, holdings=holdings), **self._gpu)
-        processes = [self._row(pid) for pid in {**held, **self._jobs}]
-        unlisted = [pid for pid in self._jobs if pid not in held]
+        processes = [self._row(pid) for pid in {**held, **self._runs}]
+        unlisted = [pid for pid in self._runs if pid not in held]
         return builders.at(
             builders.snapshot([gpu], [row for row in processes if row.pid not in unlisted], viewer=ME),
             self._sampled,
@@ -260,8 +260,8 @@ class Story:
         )
 
     def _row(self, pid: int) -> Process:
-        job = Job(**{"head_start": HEAD, **self._jobs[pid]}) if pid in self._jobs else None
+        run = Run(**{"head_start": HEAD, **self._runs[pid]}) if pid in self._runs else None
         uid = self._table.facts.get(pid, {}).get("uid", ME)
         return builders.process(
-            pid, "you", start=HEAD, uid=uid, command=f"python {pid}.py", surroundings=Surroundings(job=job)
+            pid, "you", start=HEAD, uid=uid, command=f"python {pid}.py", surroundings=Surroundings(run=run)
         )

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.model import Job, Process, Snapshot, Surroundings
+from gpuwatch.model import Process, Run, Snapshot, Surroundings
 from tests.support import builders
 from tests.support.gpuholder import ME, ROOT
 from tests.support.waiting import wait_for
@@ -196,7 +196,7 @@ class RealRun:
         """PIDs of what the launcher has forked when it was signalled."""
         return sorted(int(file.stem) for file in self._ready() if file.read_text() == "late")
 
-    def job(self, **changes: Any) -> Job:
+    def as_run(self, **changes: Any) -> Run:
         """What the sampler says of it."""
         fields: dict[str, Any] = {
             "key": f"{self.launcher}:{self.starts[self.launcher]}",
@@ -204,11 +204,11 @@ class RealRun:
             "head": self.launcher,
             "head_start": self.starts[self.launcher],
         }
-        return Job(**{**fields, **changes})
+        return Run(**{**fields, **changes})
 
-    def processes(self, job: Job | None = None) -> list[Process]:
+    def processes(self, job: Run | None = None) -> list[Process]:
         """The ranks as a snapshot has them."""
-        around = Surroundings(job=job or self.job())
+        around = Surroundings(run=job or self.as_run())
         return [
             builders.process(
                 pid,
@@ -222,7 +222,7 @@ class RealRun:
             for pid in self.of("rank")
         ]
 
-    def snapshot(self, job: Job | None = None, *others: Process) -> Snapshot:
+    def snapshot(self, job: Run | None = None, *others: Process) -> Snapshot:
         """What the sampler sees: the ranks on GPU 0, a GiB each."""
         held = [builders.holding(pid, 1.0, start=self.starts[pid]) for pid in self.of("rank")]
         return builders.snapshot([builders.gpu(0, holdings=held)], [*self.processes(job), *others], viewer=self.uid)

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuwatch.analysis.strays import DEFAULT_LIMITS, Certainty, Stray, StrayLimits, judge
 from gpuwatch.history import HistoryView, Idle, IdleTimes
-from gpuwatch.model import Container, Holding, Job, Notebook, Pane, Process, Snapshot, Surroundings
+from gpuwatch.model import Container, Holding, Notebook, Pane, Process, Run, Snapshot, Surroundings
 from tests.support import builders
 from tests.support.builders import EPOCH
 
@@ -19,8 +19,8 @@ LEFT: dict[str, Any] = {"adopted": True, "led": False, "ppid": 1, "parent": "sys
 
 CERTAIN, LIKELY, _ = Certainty
 DOCKER = Container(runtime="docker", id="3f9a1c0b77d2")
-RUN = Job(key="90:90", name="train.py", head=90, head_start=90)
-REST = Job(key="90:90", name="train.py", orphaned=True)
+RUN = Run(key="90:90", name="train.py", head=90, head_start=90)
+REST = Run(key="90:90", name="train.py", orphaned=True)
 """Of a worker whose run has ended."""
 TMUX = Pane(program="tmux", session="$1", window="%3", alive=True)
 KERNEL = Notebook(kernel="8f2a", path="a.ipynb", left=True)

@@ -18,7 +18,7 @@ from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.dialog import ConfirmDialog
 from gpuwatch.ui.screens.list_screen import ListScreen
-from tests.analysis.test_tree import job
+from tests.analysis.test_tree import run_of
 from tests.support import builders
 from tests.support.dashboards import alert, frame, hand, machine, running, text
 from tests.support.gpuholder import ME
@@ -37,7 +37,7 @@ def full(words: list[str]) -> Frame:
     """Return a frame with a row in every list for each of these words: a user, a run, a stray and an alert."""
     people, held, alerts = [], [], []
     for n, word in enumerate(words):
-        context = Surroundings(job=job(f"{n}:1", name=word, launcher=word), pod=word, server=word)
+        context = Surroundings(run=run_of(f"{n}:1", name=word, launcher=word), pod=word, server=word)
         people.append(builders.process(100 + n, word, uid=3000 + n, command=word, surroundings=context))
         fields: dict[str, Any] = {**LEFT, "surroundings": Surroundings(), "cpu": 0.0, "state": "sleeping", "uid": ME}
         people.append(builders.process(1000 + n, "you", command=f"{word} {n}", **fields))

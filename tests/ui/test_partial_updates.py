@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.style import Style
 
-from gpuwatch.ui.partial_updates import PartialUpdate, Run
+from gpuwatch.ui.partial_updates import CellRun, PartialUpdate
 from gpuwatch.ui.theme import make_skin
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, Span, changed, crop, plain
 
@@ -66,7 +66,7 @@ def test_a_terminal_shows_the_changed_runs_and_nothing_else(
     drawn = line([(text.encode("ascii", "replace").decode(), style) for text, style in spans])
     wanted = plain(drawn)
     spread = [(y, start, min(WIDTH, start + length)) for y, (start, length) in enumerate(runs)]
-    update = PartialUpdate([Run(start, y, crop(drawn, start, end)) for y, start, end in spread])
+    update = PartialUpdate([CellRun(start, y, crop(drawn, start, end)) for y, start, end in spread])
     screen = pyte.Screen(WIDTH, len(runs))
     stream = pyte.Stream(screen)
     stream.feed(update.render_segments(Console(file=io.StringIO(), color_system="truecolor")))
@@ -89,6 +89,6 @@ def test_a_cropped_line_has_the_width_that_was_asked_for(
 def test_a_style_is_sent_once_for_all_that_has_it() -> None:
     style = Style(color="#010203", bgcolor="#040506")
     row = (Span("12345678", style, 8),)
-    update = PartialUpdate([Run(2, y, crop(row, 2, 4)) for y in (0, 1)])
+    update = PartialUpdate([CellRun(2, y, crop(row, 2, 4)) for y in (0, 1)])
     sent = update.render_segments(Console(file=io.StringIO(), color_system="truecolor"))
     assert sent == "\x1b[1;3H\x1b[38;2;1;2;3;48;2;4;5;6m34\x1b[2;3H34\x1b[0m"

@@ -6,7 +6,7 @@ import pytest
 
 from gpuwatch.analysis.rows import rows, sort
 from gpuwatch.analysis.strays import Cause, Certainty, Stray
-from gpuwatch.model import Container, Job, Notebook, Pane, Presence, Process, Surroundings
+from gpuwatch.model import Container, Notebook, Pane, Presence, Process, Run, Surroundings
 from gpuwatch.ui.screens.detail import place_section, stray_section
 from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.dashboards import frame, resize, running, table, text
@@ -55,13 +55,13 @@ def told(one: Process) -> dict[str, str]:
         ({"server": "listens on port 8000"}, "", "server", "listens on port 8000"),
         ({"peer": "10.0.0.5:29500"}, "", "connected to", "10.0.0.5:29500"),
         (
-            {"job": Job(key="9:9", name="train.py", launcher="torchrun", head=9, rank=3, world=8)},
+            {"run": Run(key="9:9", name="train.py", launcher="torchrun", head=9, rank=3, world=8)},
             "",
             "run",
             "train.py · torchrun · rank 3 of 8 · began with 9",
         ),
         (
-            {"job": Job(key="9:9", name="train.py", worker_of=8, orphaned=True)},
+            {"run": Run(key="9:9", name="train.py", worker_of=8, orphaned=True)},
             "",
             "run",
             "train.py · worker of 8 · its run has ended",

@@ -19,7 +19,7 @@ from gpuwatch.analysis.strays import NONE
 from gpuwatch.history import Idle
 from gpuwatch.kill.demo import DemoEnder
 from gpuwatch.kill.pinned import Pinner
-from gpuwatch.model import Job, Reason, Snapshot, Surroundings
+from gpuwatch.model import Reason, Run, Snapshot, Surroundings
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
@@ -269,7 +269,7 @@ async def test_what_was_signalled_is_followed_up_after_the_screen_was_closed(tmp
 def of_one_run(*holders: GpuHolder, leaving: int = 0, note: str = "") -> Frame:
     """Return a frame in which all are of one run that has ended; `leaving` uses a core, and `note` is the GPUs'."""
     seen = a_frame(*holders).snapshot
-    around = Surroundings(ssh="10.0.0.5", job=Job(key="left 1000:1:1", name="train.py"))
+    around = Surroundings(ssh="10.0.0.5", run=Run(key="left 1000:1:1", name="train.py"))
     people = [replace(one, surroundings=around, cpu=100.0 * (one.pid == leaving)) for one in seen.processes]
     gpus = [replace(one, holdings_note=note) for one in seen.gpus]
     return framed(replace(seen, processes=tuple(people), gpus=tuple(gpus)))

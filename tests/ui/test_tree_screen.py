@@ -13,7 +13,7 @@ from gpuwatch.model import Reason, Snapshot, SourceState, Surroundings
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
 from gpuwatch.ui.screens.tree import TreeList, TreeScreen, columns
-from tests.analysis.test_tree import around, helper, job, ranks
+from tests.analysis.test_tree import around, helper, ranks, run_of
 from tests.support.builders import GIB, gpu, holding, process, snapshot
 from tests.support.dashboards import frame, frame_clock
 from tests.support.screens import Host, click, press, set_size, text_of
@@ -74,7 +74,7 @@ def box(**changes: Any) -> Snapshot:
         around(71, "you", key="70:70", name="pair.py", rank=1, world=2),
     ]
     workers = [
-        helper(pid, 60, user="you", surroundings=Surroundings(job=job("60:60", worker_of=60))) for pid in (61, 62)
+        helper(pid, 60, user="you", surroundings=Surroundings(run=run_of("60:60", worker_of=60))) for pid in (61, 62)
     ]
     left = helper(90, 1, user="you", adopted=True)
     cards = [gpu(n, holdings=one) for n, one in enumerate(held)]

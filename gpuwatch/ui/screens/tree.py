@@ -146,7 +146,7 @@ def name_cell(branch: Branch, glyphs: Glyphs, room: int, *, is_open: bool) -> Ce
         role: Role = "muted" if not loud else "strong" if node.kind is Kind.RUN else "text"
         runs.write(node.name, role, 2, min(cell_len(trouble) + 2, half) if trouble else 0)
         runs.write(trouble, "warning", 2)
-        runs.write(node.job.launcher if node.job and node.kind is Kind.RUN else "", "muted")
+        runs.write(node.run.launcher if node.run and node.kind is Kind.RUN else "", "muted")
     else:
         runs.write(trouble, "warning", 1, half if node.children else 0)
         label = role_label(node, top=branch.top)

@@ -20,7 +20,7 @@ import msgspec
 from gpuwatch import procfs, programs
 from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
 from gpuwatch.inspector import files, servers
-from gpuwatch.model import Job
+from gpuwatch.model import Run
 from gpuwatch.programs import Role, SourceKind
 from gpuwatch.text import clean, mask
 
@@ -256,7 +256,7 @@ class _Member(NamedTuple):
         return f"{self.process.pid}:{self.process.start}"
 
 
-class _Run(NamedTuple):
+class _Lineage(NamedTuple):
     """Members of a run, from one process up to its head."""
 
     line: tuple[_Member, ...]
@@ -277,7 +277,7 @@ class _Run(NamedTuple):
         return next((member.launcher for member in self.line if member.launcher), "")
 
 
-def read_run(facts: Facts, itself: RelatedProcess, stat: procfs.Stat, *, proc: Path = procfs.PROC) -> Job:
+def read_run(facts: Facts, itself: RelatedProcess, stat: procfs.Stat, *, proc: Path = procfs.PROC) -> Run:
     """Return the run that a process belongs to.
 
     A run begins with the highest launcher (torchrun) among the ancestors of the same uid, else with the highest
@@ -292,7 +292,7 @@ def read_run(facts: Facts, itself: RelatedProcess, stat: procfs.Stat, *, proc: P
     if rank is None and not run.launcher and worker_of is None and head is not None:
         rank = _lightning_first(facts)
         is_rank = True
-    return Job(
+    return Run(
         key=key,
         name=_find_name(run, head),
         launcher=run.launcher or ("" if rank is None else rank.launcher),
@@ -306,17 +306,17 @@ def read_run(facts: Facts, itself: RelatedProcess, stat: procfs.Stat, *, proc: P
     )
 
 
-def _find_members(facts: Facts, itself: RelatedProcess, stat: procfs.Stat, proc: Path) -> _Run:
+def _find_members(facts: Facts, itself: RelatedProcess, stat: procfs.Stat, proc: Path) -> _Lineage:
     line = [_Member(itself, programs.find_launcher(itself.argv, itself.comm))]
     if _has_lost_starter(line[0], stat, proc):
-        return _Run(tuple(line), leftover=True)
+        return _Lineage(tuple(line), leftover=True)
     for process in () if procfs.is_adopted(itself.pid, stat, proc) else facts.ancestors:
         role = programs.find_role(process.argv, process.comm)
         if role is Role.BOUNDARY or (process.pid == 1 and not _is_payload(process, role)):
             break
         if role is not Role.WRAPPER:
             line.append(_Member(process, programs.find_launcher(process.argv, process.comm)))
-    run = _Run(tuple(line), leftover=False)
+    run = _Lineage(tuple(line), leftover=False)
     if run.launcher or run.top is run.itself:
         return run
     top = run.top.process
@@ -381,7 +381,7 @@ def _is_worker(process: RelatedProcess, parent: RelatedProcess) -> bool:
     return process.environ is Unread.OVERWRITTEN
 
 
-def _worker_of(run: _Run, rank: RelatedProcess | None) -> int | None:
+def _worker_of(run: _Lineage, rank: RelatedProcess | None) -> int | None:
     """Return the PID of the rank or program that the process helps; None where the process is no helper."""
     if rank is not None and rank is not run.itself.process:
         return rank.pid
@@ -393,7 +393,7 @@ def _worker_of(run: _Run, rank: RelatedProcess | None) -> int | None:
     return None if run.top is run.itself or run.top.launcher else run.top.process.pid
 
 
-def _find_rank_process(run: _Run) -> tuple[Rank | None, RelatedProcess | None]:
+def _find_rank_process(run: _Lineage) -> tuple[Rank | None, RelatedProcess | None]:
     """Return the rank of a process or of the process that it helps, and the process with that rank.
 
     All descendants of a rank inherit its variables: the highest process with the same variables is the rank.
@@ -422,7 +422,7 @@ def _lightning_first(facts: Facts) -> Rank | None:
     return None
 
 
-def _find_head(run: _Run, facts: Facts, stat: procfs.Stat) -> tuple[RelatedProcess | None, str]:
+def _find_head(run: _Lineage, facts: Facts, stat: procfs.Stat) -> tuple[RelatedProcess | None, str]:
     """Return the first process of the run, None where it is not visible, and the key of the run.
 
     Leftovers of one run have at least their process group in common: the kernel does not reuse its number while a
@@ -450,7 +450,7 @@ def _find_head(run: _Run, facts: Facts, stat: procfs.Stat) -> tuple[RelatedProce
 # -- names of runs -------------------------------------------------------------------------------------------------
 
 
-def _find_name(run: _Run, head: RelatedProcess | None) -> str:
+def _find_name(run: _Lineage, head: RelatedProcess | None) -> str:
     """Return the name of a run by the command line of its head, else of its highest member that has a name."""
     processes = [] if head is None else [head]
     processes += [member.process for member in reversed(run.line)]

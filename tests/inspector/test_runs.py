@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.inspector.jobs import format_run_name
+from gpuwatch.inspector.runs import format_run_name
 from tests.support.families import Family, Member, family
 from tests.support.gpuholder import ME, ROOT
 
@@ -47,16 +47,16 @@ def test_the_ranks_of_a_launcher_are_one_run(uid: int | None) -> None:
     ranks = [rank(0, loader), rank(1), rank(7)]
     shell = Member("shell", ("-bash",), children=(Member("torchrun", TORCHRUN, children=tuple(ranks)),))
     with family(shell, uid=uid) as tree:
-        jobs = [tree.job(f"r{number}") for number in (0, 1, 7)]
-        worker = tree.job("loader")
-        head = tree.job("torchrun")
+        runs = [tree.run_of(f"r{number}") for number in (0, 1, 7)]
+        worker = tree.run_of("loader")
+        head = tree.run_of("torchrun")
         key = tree.identity("torchrun")
-    assert {job.key for job in (*jobs, worker, head)} == {key}
-    assert [(job.rank, job.local_rank, job.world) for job in jobs] == [(number, number, 8) for number in (0, 1, 7)]
-    assert {(job.name, job.launcher, job.worker_of, job.orphaned) for job in jobs} == {
+    assert {run.key for run in (*runs, worker, head)} == {key}
+    assert [(run.rank, run.local_rank, run.world) for run in runs] == [(number, number, 8) for number in (0, 1, 7)]
+    assert {(run.name, run.launcher, run.worker_of, run.orphaned) for run in runs} == {
         ("train.py", "torchrun", None, False)
     }
-    assert {job.head for job in jobs} == {int(key.partition(":")[0])}
+    assert {run.head for run in runs} == {int(key.partition(":")[0])}
     assert (worker.rank, worker.worker_of, worker.name) == (None, tree.pids["r0"], "train.py")
     assert (head.rank, head.worker_of, head.name) == (None, None, "train.py")
 
@@ -66,10 +66,10 @@ def test_ranks_whose_launcher_was_killed_are_still_one_run_and_orphans() -> None
     shell = Member("shell", SHELL, children=(Member("torchrun", TORCHRUN, children=ranks),))
     with family(shell) as tree:
         tree.end("torchrun")
-        left = [tree.job(name) for name in ("r0", "r1", "loader")]
-    assert len({job.key for job in left}) == 1
-    assert all(job.orphaned and job.head == 0 and job.launcher == "torchrun" for job in left)
-    assert [job.rank for job in left] == [0, 1, None]
+        left = [tree.run_of(name) for name in ("r0", "r1", "loader")]
+    assert len({run.key for run in left}) == 1
+    assert all(run.orphaned and run.head == 0 and run.launcher == "torchrun" for run in left)
+    assert [run.rank for run in left] == [0, 1, None]
     assert left[2].worker_of == tree.pids["r0"]
 
 
@@ -80,7 +80,7 @@ def test_a_script_of_the_shell_starts_runs_and_is_none() -> None:
     with family(
         Member("tmux", ("tmux", "new", "-s", "x"), children=(Member("sh", SHELL, children=(script,)),))
     ) as tree:
-        first, second = tree.job("one"), tree.job("deep")
+        first, second = tree.run_of("one"), tree.run_of("deep")
         assert (first.key, second.key) == (tree.identity("one"), tree.identity("deep"))
     assert (first.name, second.name, first.launcher, first.rank) == ("train.py", "b.py", "", None)
 
@@ -105,9 +105,9 @@ def test_launchers() -> None:
     ]
     with family(*members) as tree:
         for place, (argv, _, label, expected) in enumerate(LAUNCHERS):
-            job = tree.job(f"rank{place}")
-            assert job.key == tree.identity(f"launcher{place}"), argv
-            assert (job.launcher, job.name, (job.rank, job.world)) == (label, "t.py", expected), argv
+            run = tree.run_of(f"rank{place}")
+            assert run.key == tree.identity(f"launcher{place}"), argv
+            assert (run.launcher, run.name, (run.rank, run.world)) == (label, "t.py", expected), argv
 
 
 def test_tasks_of_srun_have_no_ancestor_in_common() -> None:
@@ -117,7 +117,7 @@ def test_tasks_of_srun_have_no_ancestor_in_common() -> None:
     batch = Member("batch", (PYTHON, "t.py"), {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"})
     pty = Member("pty", (PYTHON, "t.py"), {**step, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"})
     with family(*tasks, batch, pty) as tree:
-        first, second, alone, shell = (tree.job(name) for name in ("t0", "t1", "batch", "pty"))
+        first, second, alone, shell = (tree.run_of(name) for name in ("t0", "t1", "batch", "pty"))
         assert alone.key == tree.identity("batch")
     assert first.key == second.key
     assert (first.launcher, first.rank, second.rank, second.world, first.head) == ("srun", 0, 1, 2, 0)
@@ -134,8 +134,8 @@ def test_what_a_script_left_in_a_step_of_one_task_is_no_rank_without_its_launche
     script = Member("script", ("bash", "start.sh"), step, (Member("t", (PYTHON, "t.py"), step),), leads=True)
     with family(script) as tree:
         tree.end("script")
-        job = tree.job("t")
-        assert (job.key, job.rank, job.orphaned) == (tree.identity("t"), None, False)
+        run = tree.run_of("t")
+        assert (run.key, run.rank, run.orphaned) == (tree.identity("t"), None, False)
 
 
 def test_tf_config() -> None:
@@ -146,11 +146,11 @@ def test_tf_config() -> None:
 
     places = {"chief": ("chief", 0), "w1": ("worker", 1), "ps": ("ps", 0), "bad": ("worker", 7)}
     with family(*(Member(name, (PYTHON, "t.py"), task(*place)) for name, place in places.items())) as tree:
-        jobs = {name: tree.job(name) for name in places}
-    assert [jobs[name].rank for name in places] == [0, 2, None, None]
-    assert {jobs[name].key for name in ("chief", "w1", "ps")} == {jobs["w1"].key}
-    assert (jobs["w1"].world, jobs["w1"].launcher) == (3, "TF_CONFIG")
-    assert jobs["bad"].launcher == ""
+        runs = {name: tree.run_of(name) for name in places}
+    assert [runs[name].rank for name in places] == [0, 2, None, None]
+    assert {runs[name].key for name in ("chief", "w1", "ps")} == {runs["w1"].key}
+    assert (runs["w1"].world, runs["w1"].launcher) == (3, "TF_CONFIG")
+    assert runs["bad"].launcher == ""
 
 
 def test_ranks_started_by_hand_are_one_run_and_no_orphans() -> None:
@@ -159,7 +159,7 @@ def test_ranks_started_by_hand_are_one_run_and_no_orphans() -> None:
     ranks = tuple(Member(f"r{number}", (PYTHON, "t.py"), {**hand, "RANK": str(number)}) for number in (0, 1))
     with family(Member("shell", SHELL, children=ranks, leads=True)) as tree:
         tree.end("shell")
-        first, second = tree.job("r0"), tree.job("r1")
+        first, second = tree.run_of("r0"), tree.run_of("r1")
     assert first.key == second.key
     assert (first.rank, second.rank, first.launcher, first.orphaned) == (0, 1, "", False)
 
@@ -168,9 +168,9 @@ def test_lightning_starts_the_others_itself() -> None:
     argv = (PYTHON, "fit.py", "--devices", "2")
     other = Member("other", argv, {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"})
     with family(Member("main", argv, {"A": "1"}, children=(other,))) as tree:
-        main, second = tree.job("main"), tree.job("other")
+        main, second = tree.run_of("main"), tree.run_of("other")
     assert main.key == second.key
-    assert [(job.rank, job.world, job.launcher, job.worker_of) for job in (main, second)] == [
+    assert [(run.rank, run.world, run.launcher, run.worker_of) for run in (main, second)] == [
         (0, 2, "lightning", None),
         (1, 2, "lightning", None),
     ]
@@ -202,14 +202,14 @@ def test_rays_workers_belong_to_the_program_that_asked_for_them() -> None:
     worker = Member("worker", (PYTHON, "default_worker.py"), {"RAY_JOB_ID": "01000000"}, title="ray::Trainer.train()")
     raylet = Member("raylet", argv, children=(worker,))
     two = [
-        Member(f"w{number}", ("ray::IDLE",), {"RAY_JOB_ID": f"0{job}000000", "RAY_RAYLET_PID": "7"})
-        for number, job in enumerate((1, 1, 2))
+        Member(f"w{number}", ("ray::IDLE",), {"RAY_JOB_ID": f"0{run}000000", "RAY_RAYLET_PID": "7"})
+        for number, run in enumerate((1, 1, 2))
     ]
     driver = Member("driver", (PYTHON, "tune.py"), children=(raylet,))
     with family(driver, Member("daemon", argv, children=tuple(two))) as tree:
-        job, *daemons = (tree.job(name) for name in ("worker", "w0", "w1", "w2"))
-        assert (job.key, job.worker_of) == (tree.identity("driver"), tree.pids["driver"])
-    assert (job.name, job.launcher, job.rank) == ("tune.py", "ray", None)
+        run, *daemons = (tree.run_of(name) for name in ("worker", "w0", "w1", "w2"))
+        assert (run.key, run.worker_of) == (tree.identity("driver"), tree.pids["driver"])
+    assert (run.name, run.launcher, run.rank) == ("tune.py", "ray", None)
     assert daemons[0].key == daemons[1].key != daemons[2].key
     assert (daemons[0].name, daemons[0].head) == ("ray::IDLE", 0)
 
@@ -218,11 +218,11 @@ def test_vllms_engine_is_a_worker_of_its_server_and_an_orphan_without() -> None:
     engine = Member("engine", (PYTHON, "-c", "from multiprocessing.spawn import spawn_main"), title="VLLM::EngineCore")
     server = Member("server", (PYTHON, "/opt/bin/vllm", "serve", "m"), {"A": "1"}, children=(engine,))
     with family(Member("shell", SHELL, children=(server,), leads=True)) as tree:
-        job = tree.job("engine")
-        assert (job.key, job.worker_of) == (tree.identity("server"), tree.pids["server"])
-        assert (job.name, job.orphaned) == ("vllm serve", False)
+        run = tree.run_of("engine")
+        assert (run.key, run.worker_of) == (tree.identity("server"), tree.pids["server"])
+        assert (run.name, run.orphaned) == ("vllm serve", False)
         tree.end("server")
-        left = tree.job("engine")
+        left = tree.run_of("engine")
     assert (left.orphaned, left.name, left.head, left.worker_of) == (True, "VLLM::EngineCore", 0, None)
 
 
@@ -263,31 +263,31 @@ def started(folder: Path, *arguments: str) -> Iterator[Family]:
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_workers_of_multiprocessing(tmp_path: Path, method: str) -> None:
     with started(tmp_path, method) as tree:
-        jobs = [tree.job(name) for name in ("main", "one", "two")]
-        assert {job.key for job in jobs} == {tree.identity("main")}
-        assert [job.worker_of for job in jobs] == [None, tree.pids["main"], tree.pids["main"]]
-    assert {(job.orphaned, job.name, job.rank) for job in jobs} == {(False, "main.py", None)}
+        runs = [tree.run_of(name) for name in ("main", "one", "two")]
+        assert {run.key for run in runs} == {tree.identity("main")}
+        assert [run.worker_of for run in runs] == [None, tree.pids["main"], tree.pids["main"]]
+    assert {(run.orphaned, run.name, run.rank) for run in runs} == {(False, "main.py", None)}
 
 
 def test_spawned_workers_whose_program_was_killed(tmp_path: Path) -> None:
     with started(tmp_path, "spawn", "deep") as tree:
-        assert tree.job("below").worker_of == tree.pids["main"]
-        assert not tree.job("below").orphaned
+        assert tree.run_of("below").worker_of == tree.pids["main"]
+        assert not tree.run_of("below").orphaned
         tree.end("main")
-        left = [tree.job(name) for name in ("one", "two", "below")]
-    assert all(job.orphaned and job.head == 0 for job in left)
-    assert len({job.key for job in left}) == 1
-    assert [job.worker_of for job in left] == [None, None, tree.pids["two"]]
+        left = [tree.run_of(name) for name in ("one", "two", "below")]
+    assert all(run.orphaned and run.head == 0 for run in left)
+    assert len({run.key for run in left}) == 1
+    assert [run.worker_of for run in left] == [None, None, tree.pids["two"]]
 
 
 def test_a_loader_whose_training_was_killed() -> None:
     main = Member("main", (PYTHON, "t.py"), children=(Member("loader", forks=True, comm="pt_data_worker"),))
     with family(Member("shell", SHELL, children=(main,), leads=True)) as tree:
         tree.end("shell")
-        assert [tree.job(name).orphaned for name in ("main", "loader")] == [False, False]
-        assert tree.job("main").key == tree.identity("main")
+        assert [tree.run_of(name).orphaned for name in ("main", "loader")] == [False, False]
+        assert tree.run_of("main").key == tree.identity("main")
         tree.end("main")
-        assert tree.job("loader").orphaned
+        assert tree.run_of("loader").orphaned
 
 
 def test_the_only_rank_of_an_mpirun_that_was_killed_is_left_behind() -> None:
@@ -300,6 +300,6 @@ def test_the_only_rank_of_an_mpirun_that_was_killed_is_left_behind() -> None:
     }
     rank = Member("rank", (PYTHON, "train.py"), names)
     with family(Member("mpirun", ("/usr/bin/mpirun", "-np", "1", "python"), {"A": "1"}, (rank,))) as tree:
-        assert not tree.job("rank").orphaned
+        assert not tree.run_of("rank").orphaned
         tree.end("mpirun")
-        assert tree.job("rank").orphaned
+        assert tree.run_of("rank").orphaned
