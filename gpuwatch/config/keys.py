@@ -122,7 +122,8 @@ class Key(NamedTuple):
             case "rules" if unknown := min(value - RULE_NAMES, default=""):
                 if unknown in FORMER_NAMES:
                     return f"{shown(unknown)}, which is called {toml_string(FORMER_NAMES[unknown])} now"
-                return shown(unknown) + maybe(unknown, RULE_NAMES)
+                near = nearest(unknown, RULE_NAMES)
+                return shown(unknown) + (f" (did you mean {toml_string(near)}?)" if near else "")
         return ""
 
     def _found(self, raw: object, error: str) -> str:
@@ -160,22 +161,18 @@ _ALLOWED: Final = {
 """Allowed values in words, by the format of a key or the name of a plain type."""
 
 
-def make_key(name: str, field: str, type_: Any) -> Key:
-    """Make the key of a field from its annotated type."""
-    bounds: dict[str, Any] = {}
-    for meta in get_args(type_)[1:] if get_origin(type_) is Annotated else ():
-        found = {one: getattr(meta, one) for one in ("ge", "le", "min_length", "max_length", "description", "examples")}
-        bounds |= {one: value for one, value in found.items() if value is not None} | (meta.extra or {})
-    return Key(name, field, type_, bounds)
-
-
 @cache
 def keys_of(struct: type[msgspec.Struct]) -> dict[str, Key]:
     """Return the keys of a table by name: the fields of its struct that have a description."""
     found = {}
     for field in fields(struct):
         type_ = next((one for one in get_args(field.type) if get_origin(one) is Annotated), field.type)
-        found[field.encode_name] = make_key(field.encode_name, field.name, type_)
+        bounds: dict[str, Any] = {}
+        for meta in get_args(type_)[1:] if get_origin(type_) is Annotated else ():
+            names = ("ge", "le", "min_length", "max_length", "description", "examples")
+            values = {name: value for name in names if (value := getattr(meta, name)) is not None}
+            bounds |= values | (meta.extra or {})
+        found[field.encode_name] = Key(field.encode_name, field.name, type_, bounds)
     return {name: key for name, key in found.items() if key.description}
 
 
@@ -282,9 +279,3 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """Return the most similar known word; empty where none is similar."""
     lower = {one.lower(): one for one in known}
     return next((lower[one] for one in difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.7)), "")
-
-
-def maybe(word: str, known: Iterable[str]) -> str:
-    """Return ` (did you mean "…"?)` for a wrong word; empty where no known word is similar."""
-    near = nearest(word, known)
-    return f" (did you mean {toml_string(near)}?)" if near else ""

@@ -38,10 +38,6 @@ _FORMER_FIGURES: Final = {
 """Figures that rules of version 0.1 called differently."""
 _MOST_BYTES: Final = 1 << 20
 """Largest size of a file, which is read before the first screen; a file of 64 rules has 6 KiB."""
-_MOST_PARTS: Final = 32
-"""Parts of a dotted key, at most (ours have 2): the memory and time of `tomllib` grow with the square of them."""
-_LONG_KEY: Final = rf"""(?x)(?<![A-Za-z0-9_\-])
-    (?:(?:[A-Za-z0-9_\-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{_MOST_PARTS}}}"""
 
 
 class ConfigFile:
@@ -105,10 +101,7 @@ class ConfigFile:
 
     def _parse(self, raw: bytes) -> dict[str, Any]:
         try:
-            content = raw.removeprefix(codecs.BOM_UTF8).decode()  # some editors begin with it
-            if re.search(_LONG_KEY, content):
-                self._refuse(f"found a key of more than {_MOST_PARTS} parts; allowed are fewer")
-            return tomllib.loads(content)
+            return tomllib.loads(raw.removeprefix(codecs.BOM_UTF8).decode())  # some editors begin with it
         except RecursionError:
             self._refuse("not TOML: it is nested too deep")
         except UnicodeDecodeError:
@@ -197,15 +190,12 @@ class ConfigFile:
                 self._refuse(f"found {shown(table)}; allowed is a table", name, number)
             yield number, table
 
-    def _check_one_of(self, first: str, second: str, table: Mapping[str, Any], *place: str | int) -> None:
-        if (first in table) == (second in table):
-            both = f"{first} and {second}" if first in table else f"neither {first} nor {second}"
-            self._refuse(f"found {both}; allowed is exactly one of them", *place)
-
     def _read_shares(self, *, ceiling: bool) -> None:
         for number, table in self._tables("share"):
             values = self._read_table(table, keys.keys_of(Share), "share", number)
-            self._check_one_of("share", "memory", table, "share", number)
+            if ("share" in table) == ("memory" in table):
+                both = "share and memory" if "share" in table else "neither share nor memory"
+                self._refuse(f"found {both}; allowed is exactly one of them", "share", number)
             self.shares.append(Share(**values, where=shown_path(self.path), ceiling=ceiling))
 
     def _read_rules(self) -> None:
