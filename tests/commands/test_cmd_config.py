@@ -94,26 +94,6 @@ def test_what_is_shown_can_be_read_again(tmp_path: Path, flags: Sequence[str]) -
     assert without_places(load(str(again), administrators=tmp_path / "none")) == without_places(expected)
 
 
-def test_each_value_is_shown_with_where_it_comes_from(tmp_path: Path) -> None:
-    admin = write(tmp_path / "etc.toml", "read_only = true\n[[share]]\nuser = 'bob'\nshare = 0.5\n")
-    file = write(tmp_path / "mine.toml", EVERYTHING)
-    _, lines = run("--show", "--ascii", "--config", str(file), administrators=admin)
-    squeezed = [re.sub(r" +#", " #", line) for line in lines]
-    for line in (
-        f'interval = "500ms" # {file}',
-        f"read_only = true # {admin}",
-        "ascii = true # --ascii",
-        "bell = false # default",
-        f"memory_warning = 12.25 # {file}",
-        f"[[rule]] # {file}",
-        f"[[share]] # {admin}, a ceiling",
-        f"[[share]] # {file}",
-    ):
-        assert line in squeezed
-    columns = {line.index("#") for line in lines[:7] if not line.startswith("user")}
-    assert len(columns) == 1
-
-
 def test_secrets_are_shown_masked_and_commented_out(tmp_path: Path) -> None:
     content = "[notify]\nurls = ['slack://T0K3N/x', 'json://h']\ncommand = ['/bin/tell', '--token', 'T0K3N']\n"
     file = write(tmp_path / "mine.toml", content, 0o600)
@@ -179,22 +159,7 @@ def test_it_is_never_written_over_another(tmp_path: Path, kind: str) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_where_it_cannot_be_written_that_is_said(tmp_path: Path) -> None:
-    write(tmp_path / "plain", "")
-    with pytest.raises(UsageError, match=r"^--init: .*/plain/x\.toml cannot be written \(Not a directory\)$"):
-        run("--init", "--config", str(tmp_path / "plain" / "x.toml"))
-
-
 # --check
-
-
-@pytest.mark.parametrize(
-    ("text", "words"), [("[[share]]\n" * 1000, "[[share]] number 1:"), ("[[rule]]\n" * 100_000, "allowed are 64")]
-)
-def test_of_very_many_mistakes_one_is_printed(tmp_path: Path, text: str, words: str) -> None:
-    code, lines = run("--check", "--config", str(write(tmp_path / "mine.toml", text)))
-    assert (code, len(lines)) == (2, 1)
-    assert words in lines[0]
 
 
 def test_files_that_are_well_are_named(tmp_path: Path, own_home: Path) -> None:
@@ -202,15 +167,6 @@ def test_files_that_are_well_are_named(tmp_path: Path, own_home: Path) -> None:
     admin, file = write(tmp_path / "etc.toml", "bell = true\n"), write(tmp_path / "mine.toml", "")
     assert run("--check", administrators=admin) == (0, [f"{admin}: ok"])
     assert run("--check", "--config", str(file), administrators=admin) == (0, [f"{admin}: ok", f"{file}: ok"])
-
-
-def test_the_first_mistake_is_named(tmp_path: Path) -> None:
-    admin = write(tmp_path / "etc.toml", "[alerts]\nmemory_warning = 4\n")
-    file = write(tmp_path / "mine.toml", "bell = 1\n[[rule]]\nname = 'a'\n")
-    code, (line,) = run("--check", "--config", str(file), administrators=admin)
-    assert (code, line.partition(": found")[0]) == (2, f"{admin}: key alerts.memory_warning")
-    code, (line,) = run("--check", "--config", str(file))
-    assert (code, line.partition(": found")[0]) == (2, f"{file}: key bell")
 
 
 def test_what_will_not_work_is_warned_of(tmp_path: Path) -> None:

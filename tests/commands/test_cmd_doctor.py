@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -21,8 +20,8 @@ from gpuwatch.recorder.store import own_store
 from tests import CHECKOUT
 from tests.driver import Driver, Gpu
 from tests.support.builders import gpu, snapshot
-from tests.support.gpuholder import ME, ROOT, unavailable
-from tests.support.launching import Call, Run
+from tests.support.gpuholder import ROOT, unavailable
+from tests.support.launching import Run
 from tests.support.recording import alert, write
 
 MODULE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build\n"
@@ -109,11 +108,6 @@ def test_device_files(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None
 def test_hidepid(machine: Machine, uid: int, mark: Mark) -> None:
     (machine.proc / "self/mountinfo").write_text("22 1 0:20 / /proc rw,nosuid - proc proc rw,hidepid=2\n")
     assert found(replace(machine, uid=uid), well())["hidepid"].mark is mark
-
-
-def test_ptrace_scope(machine: Machine) -> None:
-    (machine.proc / "sys/kernel/yama/ptrace_scope").write_text("1\n")
-    assert found(machine, well())["ptrace scope"].found.startswith("1: ")
 
 
 @pytest.mark.parametrize(
@@ -211,44 +205,14 @@ def test_the_files(tmp_path: Path) -> None:
     assert "there is no file" in files(tmp_path / "none.toml")["configuration"].found
 
 
-def test_a_store_that_is_being_written_is_not_opened() -> None:
+def test_a_store_that_may_not_be_made_or_is_being_written() -> None:
+    (check,) = (one for one in doctor.check_files(None, own_store(Path("/proc/gpuwatch"))) if one.name == "store")
+    assert check.mark is Mark.MEND
+    assert "cannot be written: " in check.found
     write(own_store(), alert())
     Path(f"{own_store()}-journal").write_bytes(b"half a write")
     assert "being written" in files()["store"].found
     assert Path(f"{own_store()}-journal").read_bytes() == b"half a write"
-
-
-STORES = """
-import os, sys
-from pathlib import Path
-from gpuwatch.commands import doctor
-from gpuwatch.config import reading  # before the rights go with which it can be imported
-from gpuwatch.recorder.store import own_store
-uid = int(sys.argv[1])
-if os.geteuid() != uid:
-    os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
-for folder in sys.argv[2:]:
-    (check,) = (one for one in doctor.check_files(None, own_store(Path(folder))) if one.name == "store")
-    print(check.mark, check.found, check.mend, sep="; ")
-"""
-
-
-def test_a_store_that_may_not_be_made(public: Path) -> None:
-    """A folder with mode 0500, one below it, one that is nobody's, and one that is well; nothing is left behind."""
-    closed, good = public / "closed", public / "good"
-    for folder in (closed, good):
-        folder.mkdir()
-        os.chown(folder, ME, -1)
-    closed.chmod(0o500)
-    asked = [closed, closed / "state/gpuwatch", Path("/proc/gpuwatch"), good, good / "state/gpuwatch"]
-    command = [sys.executable, "-c", STORES, str(ME), *map(str, asked)]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
-    lines = done.stdout.splitlines()
-    assert [line.partition("; ")[0] for line in lines] == ["mend", "mend", "mend", "ok", "ok"]
-    assert f"{own_store(closed)} cannot be written: permission denied; make the folder writable" in lines[0]
-    assert "permission denied" in lines[1]
-    assert "none yet" in lines[3]
-    assert set(public.rglob("*")) == {closed, good}
 
 
 FULL = """
@@ -298,17 +262,6 @@ def test_lines_are_folded_at_the_width_of_the_terminal() -> None:
     assert "\x1b[33mmend\x1b[0m" in next(iter(doctor.format_checks(checks, color=True)))
 
 
-def test_the_command_reads_the_driver_in_a_child(driver: Driver, run: Run) -> None:
-    driver.gpus = [Gpu(0), Gpu(1)]
-    done = run("doctor", "--json")
-    assert done.stderr == ""
-    document = json.loads(done.stdout)
-    checks = {one["name"]: one for one in document["checks"]}
-    assert done.returncode == int(any(one["mark"] == "mend" for one in document["checks"]))
-    assert checks["driver"]["found"].startswith("library 580.95.05")
-    assert checks["GPUs"] == {"name": "GPUs", "mark": "ok", "found": "2 of 2 GPUs answer", "mend": ""}
-
-
 @pytest.mark.slow
 def test_a_driver_that_hangs_does_not_hang_it(driver: Driver, run: Run) -> None:
     driver.gpus = [Gpu(0)]
@@ -317,12 +270,3 @@ def test_a_driver_that_hangs_does_not_hang_it(driver: Driver, run: Run) -> None:
     assert done.returncode == 1
     assert "mend  driver" in done.stdout
     assert "store" in done.stdout
-
-
-def test_without_a_driver_it_says_the_rest(call: Call) -> None:
-    code, out, err = call("doctor", "--ascii", has_driver=False)
-    assert (code, err) == (1, "")
-    assert out.isascii()
-    assert "mend  driver" in out
-    assert "-> " in out
-    assert "configuration" in out

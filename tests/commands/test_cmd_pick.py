@@ -40,12 +40,6 @@ def test_the_gpu_with_the_most_room_is_printed_and_nothing_else(launch: Launcher
     assert not launch.own.exists()
 
 
-def test_several_are_in_the_order_of_their_room(launch: Launcher, driver: Driver) -> None:
-    assert launch("pick", "--share", "0.4", "-n", "3").stdout == uuids(driver, 2, 3, 1) + "\n"
-    assert launch("pick", "--share", "40%", "-n", "2", "--index").stdout == "2,3\n"
-    assert launch("pick", "--share", "0.4", "-n", "1", "--only", "0,1").stdout == uuids(driver, 1) + "\n"
-
-
 def test_where_nothing_fits_each_gpu_has_a_reason(launch: Launcher) -> None:
     done = launch("pick", "--memory", "60GiB", "-n", "2", "--max-util", "3")
     assert (done.returncode, done.stdout) == (1, "")
@@ -56,18 +50,6 @@ def test_where_nothing_fits_each_gpu_has_a_reason(launch: Launcher) -> None:
     full = launch("pick", "--memory", "60GiB", "--only", "0")
     assert "GPU 0: 4.1 GiB free of 60.0 wanted; held by " in full.stderr
     assert "GPU 1: not among --only" in full.stderr
-
-
-def test_json_tells_all_of_it(launch: Launcher, driver: Driver) -> None:
-    done = launch("pick", "--memory", "20GiB", "--json")
-    found = json.loads(done.stdout)
-    assert found["cuda_visible_devices"] == uuids(driver, 2)
-    assert [one["index"] for one in found["gpus"]] == [0, 1, 2, 3]
-    assert [one["chosen"] for one in found["gpus"]] == [False, False, True, False]
-    assert [one["why"] == "" for one in found["gpus"]] == [False, True, True, True]
-    none = launch("--json", "pick", "--memory", "90GiB")
-    assert none.returncode == 1
-    assert json.loads(none.stdout)["cuda_visible_devices"] is None
 
 
 def test_what_the_caller_cannot_see_is_not_picked(launch: Launcher, driver: Driver) -> None:
@@ -118,13 +100,6 @@ def test_what_is_promised_is_one_number_everywhere(launch: Launcher) -> None:
     assert picked["left"] == picked["free"] - picked["promised"]
     end = title.index("promised") + len("promised")
     assert [row[:end].split()[-1] for row in rows[:4]] == ["0.0", "0.0", "30.0", "0.0"]
-
-
-def test_what_is_free_and_fits_comes_with_what_is_promised_of_it(launch: Launcher) -> None:
-    with family("siblings", 1) as (pid,):
-        reserved_by(launch, pid, 2, 30 * GIB)
-        done = launch("pick", "--memory", "20GiB", "-n", "4")
-    assert "GPU 2: 79.1 GiB free, 30.0 promised\n" in done.stderr
 
 
 def test_a_reservation_is_worth_at_most_its_gpu_and_can_be_ignored_aloud(launch: Launcher, driver: Driver) -> None:

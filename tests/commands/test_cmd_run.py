@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -124,33 +123,11 @@ def test_a_place_is_free_again_when_its_program_has_ended(launch: Launcher) -> N
     assert list(launch.shared.iterdir()) == []
 
 
-def test_a_reservation_can_be_ignored_and_it_is_said_whose(launch: Launcher, driver: Driver) -> None:
-    with launch.started("run", "--share", "0.6", "--quiet", "--", *STAY) as first:
-        assert started(first)
-        assert launch("run", "--share", "0.6", "--quiet", "--", "true").returncode == 1
-        done = launch(
-            "run", "--share", "0.6", "--quiet", "--ignore-reservations", "--", "printenv", "CUDA_VISIBLE_DEVICES"
-        )
-    assert (done.returncode, done.stdout) == (0, uuid(driver, 1) + "\n")
-    assert re.fullmatch(r"gpuwatch: ignored: .+ has reserved 47\.5 GiB of GPU 1 and not taken them yet\n", done.stderr)
-
-
 def test_a_script_that_was_run_can_run_its_program_in_the_same_place(launch: Launcher) -> None:
     inner = (sys.executable, "-c", PROGRAM, str(launch.shared), "run", "--share", "0.6", "--quiet", "--", "echo", "in")
     script = f"{shlex.join(inner)}; exit"  # the shell stays, and so does what it reserved
     done = launch("run", "--share", "0.6", "--quiet", "--", "sh", "-c", script)
     assert (done.returncode, done.stdout) == (0, "in\n")
-
-
-def test_where_there_is_no_room_it_says_so_and_starts_nothing(launch: Launcher, tmp_path: Path) -> None:
-    done = launch("run", "--memory", "79GiB", "-n", "2", "--", "touch", str(tmp_path / "started"))
-    assert (done.returncode, done.stdout) == (1, "")
-    head, first, second = done.stderr.splitlines()
-    assert head == "gpuwatch: 2 GPUs wanted, 1 with room"
-    assert first.startswith("gpuwatch: GPU 0: 19.1 GiB free of 79.0 wanted; held by ")
-    assert second == "gpuwatch: GPU 1: 79.1 GiB free"
-    assert not (tmp_path / "started").exists()
-    assert list(launch.shared.iterdir()) == []
 
 
 def test_gpus_can_be_named_in_the_order_in_which_they_are_to_be_seen(launch: Launcher, driver: Driver) -> None:
@@ -172,16 +149,6 @@ def test_what_a_scheduler_hid_is_not_taken(launch: Launcher, driver: Driver) -> 
     named = launch("run", "--share", "0.5", "--gpu", "1", "--", "true", CUDA_VISIBLE_DEVICES="0")
     assert named.returncode == 0
     assert "(cuda:0 is GPU 1; was 0)" in named.stderr
-
-
-def test_gpus_of_different_sizes_are_not_given_more_than_was_asked_for(launch: Launcher, driver: Driver) -> None:
-    driver.gpus = [Gpu(0), Gpu(1, memory_total=24 * GIB, memory_reserved=0)]
-    driver.procs = []
-    driver.write()
-    done = launch("run", "--memory", "20GiB", "-n", "2", "--", sys.executable, "-c", SHOW)
-    fraction = float(json.loads(done.stdout)["env"]["XLA_PYTHON_CLIENT_MEM_FRACTION"])
-    assert 0.25 < fraction <= 20 / 79.1
-    assert "these GPUs differ in size" in done.stderr
 
 
 # -- what was agreed on ------------------------------------------------------------------------------------------------
