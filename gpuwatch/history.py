@@ -544,12 +544,13 @@ class HistoryView:
 class History:
     """History that grows by one snapshot at a time; used from one thread, bounded in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeline: Timeline | None = None) -> None:
+        """Start empty; `timeline` is where the values for graphs are kept."""
         self._gpus: dict[str, _GpuHistory] = {}
         self._began: float | None = None
         self._slept = 0.0
         self._usage = Usage()
-        self._timeline = Timeline()
+        self._timeline = timeline or Timeline()
         self.view = HistoryView(timeline=self._timeline)
         """History up to the last `add`."""
 

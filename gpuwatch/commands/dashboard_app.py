@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from gpuwatch.alerts.engine import Engine
@@ -31,6 +32,7 @@ from gpuwatch.ui.options import Helpers, Options, Reloading
 if TYPE_CHECKING:
     from gpuwatch.kill.demo import DemoEnder
     from gpuwatch.kill.pinned import Pinner
+    from gpuwatch.recorder.demo import Past
     from gpuwatch.recorder.recorder import Sinks
     from gpuwatch.recorder.store import Events, EventsReader
     from gpuwatch.timeline import Timeline
@@ -233,7 +235,21 @@ def _helpers(
         load_older(timeline, until)
 
     if args.demo:
-        return Helpers(killer=killer, reload=reload)
+
+        @cache
+        def past() -> Past:
+            from gpuwatch.recorder.demo import make_past  # a second, once, on a thread of whoever asks
+            from gpuwatch.sources.demo import DemoSource
+
+            assert isinstance(source, DemoSource)
+            return make_past(source)
+
+        return Helpers(
+            killer=killer,
+            events=lambda: past().events,
+            older=lambda timeline, _: timeline.load(past().sums.means),
+            reload=reload,
+        )
     return Helpers(
         killer=killer, events=events, older=older, reload=reload, remember=remembered.save, notice=remembered.notice
     )

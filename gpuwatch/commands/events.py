@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from gpuwatch.alerts.alert import MARKS, Alert, Severity
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
 from gpuwatch.analysis.events import UNFINISHED, lasted_words, moment, value_words
 from gpuwatch.commands.console import DIM, RED, YELLOW, Column, Console, format_table
-from gpuwatch.commands.flags import add_flags, add_refused_demo, parse_indices, parse_since
+from gpuwatch.commands.flags import add_flags, parse_indices, parse_since
 from gpuwatch.errors import UsageError
 from gpuwatch.recorder.store import UNWATCHED, Events, Gap, State, StoreError, own_store, read_events
 from gpuwatch.text import cell_width, clean, fit
@@ -48,8 +49,7 @@ class EventFilter(msgspec.Struct, frozen=True):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_flags(parser, "json", "recording")
-    add_refused_demo(parser)
+    add_flags(parser, "json", "recording", "demo")
     parser.add_argument("--since", metavar="8h", help="how far back: 8h, 7d (default 24h; of a recording: all of it)")
     parser.add_argument("--gpu", metavar="0,2", default=argparse.SUPPRESS, help="about these GPUs alone")
     parser.add_argument("--user", metavar="NAME", default=argparse.SUPPRESS, help="about one user")
@@ -64,10 +64,13 @@ def main(
     *,
     wall: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
+    played: bool = False,
 ) -> int:
-    """Run the command and return its exit code; raises UsageError."""
+    """Run the command and return its exit code; raises UsageError. The store of a demo was `played`, not recorded."""
     if args.demo:
-        raise UsageError("--demo does not go with `gpuwatch events`: what a demo raises is written down nowhere")
+        from gpuwatch.commands.recorded import on_demo_store
+
+        return on_demo_store(args, partial(main, wall=wall, played=True))
     if args.recording and (args.file or args.follow):
         raise UsageError(f"--recording does not go with {'--file' if args.file else '--follow'}")
     since = parse_since(args.since or "24h", "30min, 8h or 7d")
@@ -99,7 +102,7 @@ def main(
     if covered:
         console.warn(*notes, covered if chosen else f"no such event; {covered}")
     else:
-        console.warn(*_words(path, found, chosen, args.since or "24h", now))
+        console.warn(*([] if played else _words(path, found, chosen, args.since or "24h", now)))
     if args.follow:
         _follow(
             console,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import argparse
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gpuwatch.errors import UsageError
@@ -49,3 +50,14 @@ def recorded_snapshot(recording: Recording, at: float) -> tuple[Snapshot, str]:
     span = f"{format_moment(found.taken)} to {format_moment(after.taken)}"
     gap = long_duration(after.taken - found.taken)
     return found, f"nothing was recorded for {gap}, {span}; this is the snapshot before"
+
+
+def on_demo_store(args: argparse.Namespace, main: Callable[[argparse.Namespace], int]) -> int:
+    """Run a command on the day before a demo; raises UsageError where a flag names something else to read."""
+    from gpuwatch.recorder.demo import demo_store  # the rules, for those who ask for a demo
+
+    for flag in ("recording", "file", "follow"):
+        if getattr(args, flag, None):
+            raise UsageError(f"--demo does not go with --{flag}")
+    with demo_store() as path:
+        return main(argparse.Namespace(**{**vars(args), "demo": False, "file": str(path)}))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Final, get_args
 
 from gpuwatch.commands.console import Console
-from gpuwatch.commands.flags import add_flags, add_refused_demo, parse_since
-from gpuwatch.commands.recorded import open_recording
+from gpuwatch.commands.flags import add_flags, parse_since
+from gpuwatch.commands.recorded import on_demo_store, open_recording
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.recorder.store import StoreError, former_store, own_store
@@ -22,8 +23,7 @@ _FORMER_NAMES: Final = {"run": "job"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_flags(parser, "json", "recording")
-    add_refused_demo(parser)
+    add_flags(parser, "json", "recording", "demo")
     parser.add_argument("--since", metavar="7d", help="how far back: 8h, 7d (default 7d; of a recording: all of it)")
     parser.add_argument("--by", metavar="WHAT", help="user, gpu or run (default: user)")
     parser.add_argument("--csv", action="store_true", help="as CSV, a line a row")
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], float] = time.time) -> int:
     """Run the command and return its exit code; raises UsageError, and GpuwatchError where nothing was kept yet."""
     if args.demo:
-        raise UsageError("--demo does not go with `gpuwatch report`: what a demo does is written down nowhere")
+        return on_demo_store(args, partial(main, wall=wall))
     forms = [flag for flag in ("json", "csv", "html") if getattr(args, flag, None)]
     if len(forms) > 1:
         raise UsageError(f"--{forms[0]} and --{forms[1]} exclude each other")

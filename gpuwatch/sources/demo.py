@@ -63,6 +63,10 @@ RESERVED: Final = 558 * MIB
 TRIALS: Final = 8
 """Number of short runs of hal's sweep that run at a time."""
 TRIAL_SECONDS: Final = 96.0
+PAST_PACE: Final = 96.0
+"""How much more slowly the troubles came before the demo began: those of 15 minutes in a day."""
+SWEEP_AGE: Final = 900.0
+"""Seconds for which the sweep has run when the demo begins."""
 _UPTIME: Final = 20 * DAY
 _SEARCH: Final = 20.0
 """Seconds between two searches for open device files."""
@@ -307,11 +311,16 @@ class _Scene:
         self._t = t
         self._zero = zero
         self._wall_zero = wall_zero
+        self._pace = 1.0 if t >= -SWEEP_AGE else PAST_PACE
+        self._story = t / self._pace
+        """Time of the troubles: in the day before the demo they came more rarely, and lasted longer."""
         self._troubles = script().troubles
         self._ended = ended
         self._focus = focus
-        self.actors = [(actor, actor.age + t) for actor in script().processes if actor.pid not in ended]
-        self.actors += [_trial(slot, t) for slot in range(TRIALS)]
+        self.actors = [
+            (actor, actor.age + t) for actor in script().processes if actor.age + t >= 0 and actor.pid not in ended
+        ]
+        self.actors += [_trial(slot, t) for slot in range(TRIALS if t >= -SWEEP_AGE else 0)]
         """Running processes, each with its age in seconds."""
 
     def gpu(self, index: int) -> Gpu:
@@ -335,11 +344,13 @@ class _Scene:
     def _trouble(self, name: str, gpu: int) -> float:
         """Return the course of a trouble on a GPU; 0 on the other GPUs."""
         course = self._troubles[name]
-        return course.at(self._t) if course.gpu == gpu else 0.0
+        came = self._pace == 1 or floor(self._story / course.every) % 4 == 3  # twice in the day before
+        return course.at(self._story) if course.gpu == gpu and came else 0.0
 
     def _lost_gpu(self, plain: Gpu) -> Gpu:
         course = self._troubles["lost"]
-        fell = floor(self._t / course.every) * course.every + course.points[0][0]
+        fell = floor(self._story / course.every) * course.every + course.points[0][0]
+        fell *= self._pace
         health, words = nvml.health(nvml.Failed("nvmlDeviceGetUtilizationRates", nvml.Code.GPU_IS_LOST))
         return replace(
             plain,
@@ -460,7 +471,7 @@ class _Scene:
         return tuple(found)
 
     def _size(self, actor: Actor, gib: float) -> int:
-        gib += actor.grows.at(self._t)
+        gib += actor.grows.at(self._story)
         if actor.breathes:
             gib += 0.1 * self._noise("memory", actor.pid, self._t / 30)
         return round(gib * GIB / (2 * MIB)) * 2 * MIB  # whole pages, as the driver allocates memory
