@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpuwatch.alerts.alert import Alert, Severity
@@ -11,7 +11,7 @@ from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import Observation, Rule, RuleContext
 from gpuwatch.alerts.rules import RULES
 from gpuwatch.alerts.rules.shares import OVERSHOOT
-from gpuwatch.history import History, HistoryView
+from gpuwatch.history import History, HistoryView, Idle, XidCounts
 from gpuwatch.model import Basis, Declaration, Declared, Gpu, Health, Kind, Limit, Margin, Process, Reason, Snapshot
 from tests.support.builders import EPOCH, GIB, TOTAL, at, filled, gpu, holding, process, snapshot
 
@@ -155,3 +155,41 @@ def only(bench: Bench, rule: str) -> Alert:
     """Return the one alert of a rule that holds."""
     (alert,) = bench.of(rule)
     return alert
+
+
+class Past(HistoryView):
+    """History that says what a test has set."""
+
+    __slots__ = ("_ecc", "_idle", "_xids")
+
+    def __init__(
+        self,
+        idle: Mapping[tuple[int, int], Idle] | None = None,
+        ecc: tuple[int, float | None] | None = None,
+        xids: XidCounts | None = None,
+        **fields: Any,
+    ) -> None:
+        super().__init__(**fields)
+        self._idle, self._ecc, self._xids = idle or {}, ecc, xids or {}
+
+    def idle(self, gpu_key: str, pid: int, start: int) -> Idle | None:
+        return next((one for (index, who), one in self._idle.items() if (uuid(index), who) == (gpu_key, pid)), None)
+
+    def ecc(self, gpu_key: str) -> tuple[int, float | None] | None:
+        return self._ecc
+
+    def xids(self, gpu_key: str) -> XidCounts:
+        return self._xids
+
+
+def severities_of(rule: str, *gpus: Gpu, people: Iterable[Process] = (), **changes: Any) -> list[Severity | None]:
+    """Return the severities that a rule finds in a snapshot."""
+    return [one.level for one in observed(rule, snapshot(gpus, people, **changes))]
+
+
+def finding(
+    rule: str, *gpus: Gpu, people: Iterable[Process] = (), past: HistoryView | None = None, **changes: Any
+) -> Observation:
+    """Return the only thing that a rule finds in a snapshot."""
+    (seen,) = observed(rule, snapshot(gpus, people, **changes), past)
+    return seen
