@@ -24,7 +24,9 @@ class Bench:
 
     def __init__(self, limits: Limits | None = None, rules: Sequence[Rule] = RULES) -> None:
         self.history = History()
-        self.engine = Engine(limits or Limits(quiet=0), rules=rules)
+        self.watched: set[tuple[str, str]] = set()
+        """(rule, subject) of the conditions that the engine had before the last snapshot."""
+        self.engine = Engine(limits or Limits(quiet=0), rules=(Rule("probe", self._probe), *rules))
         self.moment = -1.0
         self.step = 0.0
         """How far the wall clock was set, in seconds."""
@@ -48,6 +50,10 @@ class Bench:
         now = 5000.0 + self.moment
         self.last = self.engine.update(shown, self.history.add(shown, now), now, self.wall)
         return self.last
+
+    def _probe(self, context: RuleContext) -> Iterable[Observation]:
+        self.watched = set(context.watched)
+        return ()
 
     @property
     def wall(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, cycle, zip_longest
 from typing import Final
@@ -12,6 +12,8 @@ import msgspec
 from gpuwatch.alerts.alert import TROUBLE, Alert, Unit
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
+from gpuwatch.alerts.rule import Observation, Rule, RuleContext
+from gpuwatch.alerts.rules import RULES
 from gpuwatch.declared.facts import Share
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame, Monitor
@@ -115,14 +117,18 @@ class Player:
         self,
         ticks: Iterator[Tick],
         limits: Sequence[Limits],
-        look: Callable[[Frame, Tick, Engine], None] = lambda frame, tick, engine: None,
+        look: Callable[[Frame, Tick, Collection[tuple[str, str]]], None] = lambda frame, tick, watched: None,
     ) -> None:
-        """Each gpuwatch has the next of the limits, and so has one that reads them again; `look` sees each frame."""
+        """Each gpuwatch has the next of the limits, and so has one that reads them again.
+
+        `look` sees each frame, and the (rule, subject) of the conditions that the engine had before it.
+        """
         self.happened: list[Happening] = []
         self._active: dict[str, Happening] = {}
         self._limits = cycle(limits)
         self._look = look
         self._ids: set[str] = set()
+        self._watched: Collection[tuple[str, str]] = ()
         self._began = 0.0
         """When the last gpuwatch began."""
         self._frame: Frame | None = None
@@ -147,7 +153,7 @@ class Player:
                 self._watch.restore(msgspec.json.decode(msgspec.json.encode(held), type=list[Alert]))
 
     def _new_watch(self) -> Monitor:
-        film, self._engine = self._film, Engine(next(self._limits))
+        film, self._engine = self._film, Engine(next(self._limits), rules=(Rule("probe", self._probe), *RULES))
         return Monitor(
             film,
             self._take,
@@ -156,6 +162,10 @@ class Player:
             wall=lambda: film.tick.wall if film.tick else 0.0,
             patience=0.0,
         )
+
+    def _probe(self, context: RuleContext) -> Iterable[Observation]:
+        self._watched = context.watched
+        return ()
 
     def _act(self, tick: Tick) -> None:
         if tick.reload:
@@ -206,7 +216,7 @@ class Player:
             one.note_silence(alert, tick.t)
             one.last = alert
         assert len(frame.alerts) == len(self._active), f"one is gone and was never cleared at {tick.t:g} s"
-        self._look(frame, tick, self._engine)
+        self._look(frame, tick, self._watched)
 
 
 LEAST_IS_WORST: Final = frozenset({"memory near limit", "time to full", "throttled"})
