@@ -193,6 +193,8 @@ def reading(
         except sqlite3.OperationalError as error:
             if is_foreign or _code(error) != sqlite3.SQLITE_READONLY_ROLLBACK:
                 raise
+            _is_shared(path.parent)
+            _check_journal(path)  # it may not have been there before
             connection = _connect(path, "rw", seconds)  # a killed writer left its journal: SQLite undoes that write
         with contextlib.closing(connection):
             connection.execute("PRAGMA query_only = ON")
@@ -271,6 +273,14 @@ def _check_journal(path: Path) -> None:
             file.seek(max(0, facts.st_size - len(_SUPER)))
             if file.read(len(_SUPER)) == _SUPER:
                 raise StoreError(f"its journal {journal.name} names another file, as no gpuwatch's does")
+
+
+def _is_shared(folder: Path) -> bool:
+    """Return whether all may add files to a folder, such as /tmp; raises StoreError where they may rename ours."""
+    mode = folder.stat().st_mode
+    if mode & 0o002 and not mode & stat.S_ISVTX:
+        raise StoreError(f"everybody may rename what is in {folder}")
+    return bool(mode & 0o002)
 
 
 def _refuse_unfinished(path: Path) -> None:
@@ -476,14 +486,18 @@ class Store:
     def _writing(self) -> Iterator[Connection]:
         with _explained(self.path):
             try:
+                is_shared = _is_shared(self.path.parent) if self.path.parent.exists() else False
                 facts = self._claim()
             except FileNotFoundError as error:
                 raise StoreError(files.words(error, self.path)) from error
             _check_journal(self.path)
+            if is_shared:  # an empty journal of our own, which nobody else can replace, takes the place of a forged one
+                os.close(os.open(f"{self.path}-journal", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+                _check_journal(self.path)
             with contextlib.closing(_connect(self.path, "rw", self._patience)) as connection:
                 connection.set_progress_handler(None, 0)
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # heeded before the first table alone
-                connection.execute("PRAGMA journal_mode = DELETE")
+                connection.execute(f"PRAGMA journal_mode = {'TRUNCATE' if is_shared else 'DELETE'}")
                 connection.execute("PRAGMA synchronous = EXTRA")
                 if _read_version(connection) < VERSION:
                     _create(connection, (*_SCHEMA, *(_SNAPSHOTS if self._recording else ())))

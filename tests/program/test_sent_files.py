@@ -87,10 +87,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 def sent(tmp_path: Path) -> Path:
     """Return a recording in a folder that others can write to, beside a file of the reader's."""
     folder = tmp_path / "sent"
-    folder.mkdir(mode=0o777)
-    folder.chmod(0o777)
+    folder.mkdir()
     (folder / "thesis").write_text("my only copy")
-    return record(folder / "day", demo(12))
+    day = record(folder / "day", demo(12))
+    folder.chmod(0o777)
+    return day
 
 
 def test_a_journal_that_names_another_file_deletes_it_where_sqlite_may_write(sent: Path) -> None:
@@ -215,11 +216,10 @@ def test_two_rows_130_years_apart_take_no_longer_than_two_rows(sent: Path) -> No
         assert run(way, sent).returncode == 0
 
 
-def test_many_gpus_in_a_snapshot_are_a_damaged_row(sent: Path) -> None:
+def test_many_gpus_in_a_snapshot_are_a_damaged_row(tmp_path: Path) -> None:
     shown = demo(1)[0]
     many = tuple(shown.gpus[0] for _ in range(5000))
-    path = sent.with_name("many")
-    record(path, [type(shown)(host=shown.host, taken=shown.taken, monotonic=1.0, gpus=many)])
+    path = record(tmp_path / "many", [type(shown)(host=shown.host, taken=shown.taken, monotonic=1.0, gpus=many)])
     done = run("--once --recording DAY", path)
     assert done.returncode == 2
     assert "no snapshot of" in done.stderr

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,6 +20,7 @@ import pytest
 from gpuwatch import files
 from gpuwatch.alerts.alert import AlertCause, AlertGpu, AlertUser, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
+from gpuwatch.recorder import store as store_module
 from gpuwatch.recorder.store import (
     EVENTS_BYTES,
     VERSION,
@@ -420,6 +422,30 @@ def test_what_is_planted_in_place_of_its_journal_is_refused(path: Path, tmp_path
     journal = Path(f"{path}-journal")
     os.mkfifo(journal) if what == "pipe" else journal.symlink_to(tmp_path / "other")
     refused(path, f"its journal {journal.name} is not a regular file")
+
+
+def test_in_a_folder_of_all_a_journal_of_ones_own_leaves_no_place_for_another(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.parent.mkdir(parents=True)
+    path.parent.chmod(0o1777)
+    store, real, planted = Store(path, private=False), store_module._connect, []
+
+    def connect(*arguments: Any) -> sqlite3.Connection:
+        """Open it after somebody tried to plant a journal since that was looked for."""
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(f"{path}-journal", os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+            planted.append(path)
+        return real(*arguments)
+
+    monkeypatch.setattr(store_module, "_connect", connect)
+    for number in range(3):
+        store.write(lambda connection, n=number: connection.execute("INSERT INTO gaps VALUES (?, 1, 1)", (n,)) and None)  # type: ignore[misc]
+    assert not planted
+    assert ask(path, "SELECT count(*) FROM gaps") == [(3,)]
+    path.parent.chmod(0o777)
+    with pytest.raises(StoreError, match="everybody may rename what is in"):
+        store.write(lambda connection: None)
 
 
 @pytest.mark.skipif(not ROOT, reason="gives a file to another user, which only root can")
