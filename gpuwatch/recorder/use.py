@@ -413,8 +413,9 @@ _SUM_OF: Final[dict[By, str]] = {
     "run": f"SELECT run, gpu, {_TOTALS} FROM use WHERE at >= ? AND run != 0 GROUP BY run, gpu",
 }
 # A minute in which the clock was set back was watched for longer than a minute.
-_WATCHED_ANY: Final = """SELECT sum(min(most, span)) FROM (SELECT span, max(seconds) AS most FROM
-    (SELECT at, span, sum(gpu_s) AS seconds FROM use WHERE at >= ? GROUP BY at, span, gpu) GROUP BY at, span)"""
+_WATCHED_ANY: Final = """SELECT sum(min(most, span)) FROM
+    (SELECT span, max(held_s + gpu_s) AS most FROM use WHERE at >= ? AND run = 0 GROUP BY at, span)"""
+_WATCHED: Final = "SELECT gpu, sum(held_s + gpu_s) FROM use WHERE at >= ? AND run = 0 GROUP BY gpu"
 _LONGEST: Final = 200
 """Characters of a name, at most."""
 _HUGE: Final = 1e30
@@ -520,9 +521,7 @@ def _add_store(connection: Connection, report: UseReport, lines: dict[object, Us
         line = UseLine(name, uid=_visible(_integer(uid)), user=user, key=_text(key), launcher=launcher)
         line.first, line.last = first, last
         named[run] = f"{uid}/{line.key}", line
-    watched = {
-        gpu: _amount(sum) for gpu, sum in rows("SELECT gpu, sum(gpu_s) FROM use WHERE at >= ? GROUP BY gpu", since)
-    }
+    watched = {gpu: _amount(seconds) for gpu, seconds in rows(_WATCHED, since)}
 
     def find_line(id: object) -> UseLine | None:
         if id not in named:
