@@ -72,7 +72,7 @@ def _visible(text: str) -> Iterable[str]:
     marks = 0
     for char in text:
         if " " <= char <= "~":
-            kept = char
+            shown = char
         elif _is_combining(char):
             if base and marks < _MOST_COMBINING:
                 marks += 1
@@ -80,22 +80,22 @@ def _visible(text: str) -> Iterable[str]:
                 continue
             if base:
                 continue
-            kept = MARK  # With no base of its own it would be drawn onto the neighbouring cell.
+            shown = MARK  # With no base of its own it would be drawn onto the neighbouring cell.
         elif _is_joiner(char):
             # Part of how an emoji is written; between letters it would only disguise a name.
             if base and unicodedata.category(base) == "So":
                 continue
-            kept = MARK
+            shown = MARK
         elif "\U0001f1e6" <= char <= "\U0001f1ff":
-            kept = chr(ord(char) - 0x1F1E6 + ord("A"))
+            shown = chr(ord(char) - 0x1F1E6 + ord("A"))
         elif _is_uneven(char):
-            kept = MARK
+            shown = MARK
         elif unicodedata.category(char) == "Zs":
-            kept = " "
+            shown = " "
         else:
-            kept = char if char.isprintable() and char not in _INVISIBLE else MARK
-        base, marks = kept, 0
-        yield kept
+            shown = char if char.isprintable() and char not in _INVISIBLE else MARK
+        base, marks = shown, 0
+        yield shown
 
 
 def _is_joiner(char: str) -> bool:

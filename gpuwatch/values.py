@@ -1,6 +1,6 @@
 """Types of configurable values: plain types with bounds that msgspec checks.
 
-`form` in a type's extra names how its values are written in gpuwatch.toml; see `config.keys.Key`.
+`form` in a type's extra names how its values are written in gpuwatch.toml; see `config.keys.ConfigKey`.
 """
 
 from __future__ import annotations

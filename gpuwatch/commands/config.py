@@ -108,15 +108,15 @@ def check(given: str | None, administrators: Path, check_urls: CheckUrls) -> tup
 def _warnings(config: Config, origins: Mapping[str, Path], check_urls: CheckUrls) -> Iterator[str]:
     """Yield warnings about a correct file: a command that cannot run, secrets that others can read."""
     if config.notify.command:
-        words = _program(config.notify.command[0])
-        if words:
-            yield f"{shown_path(origins['notify.command'])}: warning: key notify.command: {words}"
+        reason = _program(config.notify.command[0])
+        if reason:
+            yield f"{shown_path(origins['notify.command'])}: warning: key notify.command: {reason}"
     if config.notify.urls:
         file = origins["notify.urls"]
         wrong = zip(config.notify.urls, check_urls(config.notify.urls), strict=False)
-        for words in (_readable(file), *(f"{text.mask_url(url)} {words}" for url, words in wrong if words)):
-            if words:
-                yield f"{shown_path(file)}: warning: key notify.urls: {text.clean(words)}"
+        for reason in (_readable(file), *(f"{text.mask_url(url)} {reason}" for url, reason in wrong if reason)):
+            if reason:
+                yield f"{shown_path(file)}: warning: key notify.urls: {text.clean(reason)}"
 
 
 def _program(word: str) -> str:

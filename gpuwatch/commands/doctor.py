@@ -46,7 +46,7 @@ _CLOCK_ERROR: Final = 5
 """TIME_ERROR of adjtimex(2): the clock is not synchronised."""
 
 
-class Mark(StrEnum):
+class CheckMark(StrEnum):
     """Result of one check."""
 
     OK = "ok"
@@ -60,7 +60,7 @@ class Check(msgspec.Struct, frozen=True):
     """One line: what was checked, what was found, and the step that mends it."""
 
     name: str
-    mark: Mark
+    mark: CheckMark
     found: str
     mend: str = ""
 
@@ -103,7 +103,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         console.print_json(msgspec.json.encode(document).decode())
     else:
         console.print(*format_checks(checks, color=console.color, width=console.width))
-    return int(any(one.mark is Mark.MEND for one in checks))
+    return int(any(one.mark is CheckMark.MEND for one in checks))
 
 
 def _snapshot(args: argparse.Namespace, sampler: SamplerProcess | None) -> tuple[Snapshot, str]:
@@ -121,7 +121,7 @@ def format_checks(checks: Sequence[Check], *, color: bool, width: int | None = N
     """Yield a line for each check, and below it the step that mends it; folded at `width` cells (None: not folded)."""
     longest = max(len(one.name) for one in checks)
     indent = longest + _MARK_WIDTH + 4
-    colors = {Mark.OK: GREEN, Mark.MEND: YELLOW}
+    colors = {CheckMark.OK: GREEN, CheckMark.MEND: YELLOW}
     for one in checks:
         head, *rest = _fold(one.found, width, indent)
         mark = f"{one.mark:<{_MARK_WIDTH}}"
@@ -163,10 +163,12 @@ def _driver(machine: Machine, snapshot: Snapshot, error: str) -> Check:
     versions = f"library {snapshot.driver or 'unknown'}, kernel module {module or 'unknown'}"
     if snapshot.state is not SourceState.OK:
         words, _, step = (error or snapshot.words).partition("; ")
-        return Check("driver", Mark.MEND, f"{words} ({versions})", step or "look at `nvidia-smi` and `dmesg`")
+        return Check("driver", CheckMark.MEND, f"{words} ({versions})", step or "look at `nvidia-smi` and `dmesg`")
     if module and snapshot.driver and module != snapshot.driver:
-        return Check("driver", Mark.MEND, versions, "the driver was upgraded: reboot, or load the new kernel module")
-    return Check("driver", Mark.OK, f"{versions}, CUDA {snapshot.cuda or 'unknown'}")
+        return Check(
+            "driver", CheckMark.MEND, versions, "the driver was upgraded: reboot, or load the new kernel module"
+        )
+    return Check("driver", CheckMark.OK, f"{versions}, CUDA {snapshot.cuda or 'unknown'}")
 
 
 def _gpus(snapshot: Snapshot) -> Check:
@@ -174,11 +176,11 @@ def _gpus(snapshot: Snapshot) -> Check:
     answering = f"{len(snapshot.gpus) - len(sick)} of {len(snapshot.gpus)} GPUs answer"
     if sick:
         words = ", ".join(f"GPU {gpu.index} {gpu.health}" for gpu in sick)
-        return Check("GPUs", Mark.MEND, f"{answering}: {words}", clean(sick[0].words) or "look at `dmesg`")
+        return Check("GPUs", CheckMark.MEND, f"{answering}: {words}", clean(sick[0].words) or "look at `dmesg`")
     notes = [f"GPU {gpu.index}: {gpu.holdings_note}" for gpu in snapshot.gpus if gpu.holdings_note]
     if notes:
-        return Check("GPUs", Mark.NOTE, f"{answering}; {notes[0]}")
-    return Check("GPUs", Mark.OK, answering)
+        return Check("GPUs", CheckMark.NOTE, f"{answering}; {notes[0]}")
+    return Check("GPUs", CheckMark.OK, answering)
 
 
 def _persistence(snapshot: Snapshot) -> Iterator[Check]:
@@ -186,9 +188,9 @@ def _persistence(snapshot: Snapshot) -> Iterator[Check]:
     off = [str(gpu.index) for gpu in snapshot.gpus if gpu.persistence is False]
     if off:
         step = "as root: systemctl enable --now nvidia-persistenced, or nvidia-smi -pm 1"
-        yield Check("persistence mode", Mark.NOTE, f"off on GPU {', '.join(off)}: each start waits for them", step)
+        yield Check("persistence mode", CheckMark.NOTE, f"off on GPU {', '.join(off)}: each start waits for them", step)
     elif any(gpu.persistence is True for gpu in snapshot.gpus):
-        yield Check("persistence mode", Mark.OK, "on")
+        yield Check("persistence mode", CheckMark.OK, "on")
 
 
 def _devices(machine: Machine, snapshot: Snapshot) -> Check:
@@ -198,24 +200,26 @@ def _devices(machine: Machine, snapshot: Snapshot) -> Check:
     closed = [name for name in names if not os.access(folder / name, os.R_OK | os.W_OK)]
     if closed:
         step = "ask root for your group (often video), or for NVreg_DeviceFileMode=0666; in a job, for that GPU"
-        return Check("device files", Mark.MEND, f"you may not open {', '.join(f'/dev/{one}' for one in closed)}", step)
+        return Check(
+            "device files", CheckMark.MEND, f"you may not open {', '.join(f'/dev/{one}' for one in closed)}", step
+        )
     if names:
-        return Check("device files", Mark.OK, f"you may open all {len(names)} in /dev")
+        return Check("device files", CheckMark.OK, f"you may open all {len(names)} in /dev")
     if (folder / "dxg").exists():
-        return Check("device files", Mark.NOTE, "WSL (/dev/dxg): the driver does not say what each process holds")
+        return Check("device files", CheckMark.NOTE, "WSL (/dev/dxg): the driver does not say what each process holds")
     if snapshot.state is SourceState.OK:
-        return Check("device files", Mark.NOTE, "no /dev/nvidia*: processes that NVML does not list are not found")
+        return Check("device files", CheckMark.NOTE, "no /dev/nvidia*: processes that NVML does not list are not found")
     step = "in a container: start it with GPUs (docker run --gpus all); else as root: nvidia-modprobe -u -c 0"
-    return Check("device files", Mark.MEND, "no /dev/nvidia*", step)
+    return Check("device files", CheckMark.MEND, "no /dev/nvidia*", step)
 
 
 def _hidepid(machine: Machine) -> Check:
     if not hides_pids(machine.proc):
-        return Check("hidepid", Mark.OK, "/proc shows the processes of all users")
+        return Check("hidepid", CheckMark.OK, "/proc shows the processes of all users")
     if machine.uid == 0:
-        return Check("hidepid", Mark.OK, "/proc hides processes of others, but not from root")
+        return Check("hidepid", CheckMark.OK, "/proc hides processes of others, but not from root")
     step = "ask root to put you into the group of the mount's gid= option, or to mount /proc with hidepid=0"
-    return Check("hidepid", Mark.MEND, "/proc hides the processes of other users: their owners are unknown", step)
+    return Check("hidepid", CheckMark.MEND, "/proc hides the processes of other users: their owners are unknown", step)
 
 
 def _ptrace(machine: Machine) -> Check:
@@ -223,27 +227,29 @@ def _ptrace(machine: Machine) -> Check:
     try:
         scope = (machine.proc / "sys/kernel/yama/ptrace_scope").read_text().strip()
     except OSError:
-        return Check("ptrace scope", Mark.OK, "not limited")
-    return Check("ptrace scope", Mark.OK, f"{clean(scope)[:8]}: gpuwatch attaches to no process, so it loses nothing")
+        return Check("ptrace scope", CheckMark.OK, "not limited")
+    return Check(
+        "ptrace scope", CheckMark.OK, f"{clean(scope)[:8]}: gpuwatch attaches to no process, so it loses nothing"
+    )
 
 
 def _container(machine: Machine, snapshot: Snapshot) -> Iterator[Check]:
     if not in_container(machine.proc, machine.root, machine.environ):
-        yield Check("container", Mark.OK, "gpuwatch runs in none")
+        yield Check("container", CheckMark.OK, "gpuwatch runs in none")
         return
     able = machine.environ.get("NVIDIA_DRIVER_CAPABILITIES")
     if able and not {"all", "utility"} & {word.strip() for word in able.split(",")}:
         found = f"NVIDIA_DRIVER_CAPABILITIES={clean(able)[:60]} leaves NVML out"
-        yield Check("container", Mark.MEND, found, "start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility")
+        yield Check("container", CheckMark.MEND, found, "start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility")
     elif machine.environ.get("NVIDIA_VISIBLE_DEVICES") in ("void", "none", ""):
-        yield Check("container", Mark.MEND, "NVIDIA_VISIBLE_DEVICES hides all GPUs", "start it with --gpus all")
+        yield Check("container", CheckMark.MEND, "NVIDIA_VISIBLE_DEVICES hides all GPUs", "start it with --gpus all")
     elif snapshot.confined:
         found = "it has PIDs of its own: processes outside have no owner, and nothing is ended"
-        yield Check("container", Mark.MEND, found, "start it with --pid=host")
+        yield Check("container", CheckMark.MEND, found, "start it with --pid=host")
     elif snapshot.state is SourceState.OK:
-        yield Check("container", Mark.OK, "gpuwatch runs in a container, and sees the processes of the host")
+        yield Check("container", CheckMark.OK, "gpuwatch runs in a container, and sees the processes of the host")
     else:
-        yield Check("container", Mark.NOTE, "gpuwatch runs in a container")
+        yield Check("container", CheckMark.NOTE, "gpuwatch runs in a container")
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -252,17 +258,19 @@ def _container(machine: Machine, snapshot: Snapshot) -> Iterator[Check]:
 
 def _terminal(machine: Machine) -> Check:
     if not machine.is_terminal:
-        return Check("terminal", Mark.NOTE, "stdout is no terminal, so none was checked")
+        return Check("terminal", CheckMark.NOTE, "stdout is no terminal, so none was checked")
     columns, lines = machine.size
     term = machine.environ.get("TERM", "")
     facts = f"TERM={clean(term)[:40]}, {_colors(machine.environ)}, {clean(machine.encoding)}, {columns}×{lines}"
     if term in ("", "dumb"):
-        return Check("terminal", Mark.MEND, facts, "the dashboard needs a terminal: set TERM, such as xterm-256color")
+        return Check(
+            "terminal", CheckMark.MEND, facts, "the dashboard needs a terminal: set TERM, such as xterm-256color"
+        )
     if "utf" not in machine.encoding.lower():
-        return Check("terminal", Mark.MEND, facts, "it is drawn in ASCII: export LC_ALL=C.UTF-8")
+        return Check("terminal", CheckMark.MEND, facts, "it is drawn in ASCII: export LC_ALL=C.UTF-8")
     if columns < _NARROWEST[0] or lines < _NARROWEST[1]:
-        return Check("terminal", Mark.MEND, facts, f"make it at least {_NARROWEST[0]}×{_NARROWEST[1]}")
-    return Check("terminal", Mark.OK, facts)
+        return Check("terminal", CheckMark.MEND, facts, f"make it at least {_NARROWEST[0]}×{_NARROWEST[1]}")
+    return Check("terminal", CheckMark.OK, facts)
 
 
 def _colors(environ: Mapping[str, str]) -> str:
@@ -284,21 +292,21 @@ def _tmux(machine: Machine) -> Iterator[Check]:
             Path(socket), "display-message", "-p", wanted
         )
     except OSError as error:
-        yield Check("tmux", Mark.NOTE, f"it could not be asked: {clean(str(error))}")
+        yield Check("tmux", CheckMark.NOTE, f"it could not be asked: {clean(str(error))}")
         return
     lines = [clean(line)[:40] for line in answer.decode("utf-8", "replace").split("\n")]
     version, clipboard, passthrough, mouse = (lines + [""] * len(_TMUX_FACTS))[: len(_TMUX_FACTS)]
-    yield Check("tmux", Mark.OK, f"{version}, mouse {'on' if mouse in ('1', 'on') else 'off'}")
+    yield Check("tmux", CheckMark.OK, f"{version}, mouse {'on' if mouse in ('1', 'on') else 'off'}")
     # Before 3.3 there was no such option, and sequences were passed on. Source: tmux's CHANGES.
     passes = passthrough not in ("0", "off")
     facts = f"set-clipboard {clipboard or 'unknown'}, allow-passthrough {'on' if passes else 'off'}"
     if clipboard == "on" or passes:
-        yield Check("clipboard", Mark.OK, facts)
+        yield Check("clipboard", CheckMark.OK, facts)
     else:
         # With `external`, the default, tmux sets the clipboard for its own copy mode alone. Source: tmux(1).
         step = "in ~/.tmux.conf: set -g set-clipboard on (and for desktop notifications: set -g allow-passthrough on)"
         found = f"{facts}: what `y` copies (OSC 52) reaches neither tmux's buffer nor the clipboard"
-        yield Check("clipboard", Mark.NOTE, found, step)
+        yield Check("clipboard", CheckMark.NOTE, found, step)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -311,10 +319,10 @@ def _clock(wall: float | None = None, state: int | None = None) -> Check:
     state = _clock_state() if state is None else state
     shown = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(wall))
     if wall < _CLOCK_FLOOR:
-        return Check("clock", Mark.MEND, f"{shown} is past", "set it: timedatectl set-ntp true")
+        return Check("clock", CheckMark.MEND, f"{shown} is past", "set it: timedatectl set-ntp true")
     if state == _CLOCK_ERROR:
-        return Check("clock", Mark.NOTE, f"{shown}; the kernel does not know that it is synchronised")
-    return Check("clock", Mark.OK, shown)
+        return Check("clock", CheckMark.NOTE, f"{shown}; the kernel does not know that it is synchronised")
+    return Check("clock", CheckMark.OK, shown)
 
 
 def _clock_state() -> int:
@@ -337,8 +345,8 @@ def _configuration(config: str | None) -> Check:
         load(config)
     except (GpuwatchError, OSError) as error:
         mend = "mend the file, or leave --config out" if config else "mend the file"
-        return Check("configuration", Mark.MEND, clean(str(error)), mend)
-    return Check("configuration", Mark.OK, "without a mistake")
+        return Check("configuration", CheckMark.MEND, clean(str(error)), mend)
+    return Check("configuration", CheckMark.OK, "without a mistake")
 
 
 def _store(path: Path) -> Check:
@@ -349,16 +357,16 @@ def _store(path: Path) -> Check:
         step = "make the folder writable, or let XDG_STATE_HOME name a folder that you may write"
         if error.errno in files.FULL:
             step = "make room on that disk"
-        return Check("store", Mark.MEND, f"{shown} cannot be written: {files.words(error, None)}", step)
+        return Check("store", CheckMark.MEND, f"{shown} cannot be written: {files.words(error, None)}", step)
     try:
         if Path(f"{path}-journal").exists():  # to open it now could finish what a killed writer has begun
-            return Check("store", Mark.OK, f"{shown} is being written")
+            return Check("store", CheckMark.OK, f"{shown} is being written")
         with reading(path):
             pass
     except FileNotFoundError:
-        return Check("store", Mark.OK, f"none yet: `gpuwatch watch` or the dashboard makes {shown}")
+        return Check("store", CheckMark.OK, f"none yet: `gpuwatch watch` or the dashboard makes {shown}")
     except (StoreError, OSError) as error:
-        return Check("store", Mark.MEND, clean(str(error)), f"move {shown} away; the next start makes a new one")
+        return Check("store", CheckMark.MEND, clean(str(error)), f"move {shown} away; the next start makes a new one")
     if not os.access(path, os.W_OK):
-        return Check("store", Mark.MEND, f"{shown} cannot be written", f"chmod u+w {shown}")
-    return Check("store", Mark.OK, shown)
+        return Check("store", CheckMark.MEND, f"{shown} cannot be written", f"chmod u+w {shown}")
+    return Check("store", CheckMark.OK, shown)

@@ -77,8 +77,8 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     elif value is not None:
         console.print(value)
     console.warn(*ignored_lines(offers, unwanted), *([] if enough else reason_lines(offers, number)))
-    cards = tuple(map(gpu_facts, snapshot.gpus))
-    if enough and args.index and order_certainty(cards, os.environ.get(ORDER)) is Order.HEURISTIC:
+    facts = tuple(map(gpu_facts, snapshot.gpus))
+    if enough and args.index and order_certainty(facts, os.environ.get(ORDER)) is Order.HEURISTIC:
         console.warn(f"these are indices of NVML: for CUDA to count alike, set {ORDER}={PCI_BUS_ID}")
     return 0 if enough else 1
 
@@ -158,7 +158,7 @@ def reason_lines(offers: Iterable[Offer], wanted: int) -> list[str]:
     offers = list(offers)
     fit = sum(not offer.why for offer in offers)
     lines = [f"{wanted} {'GPU' if wanted == 1 else 'GPUs'} wanted, {fit or 'none'} with room"]
-    return lines + [f"GPU {offer.gpu.index}: {offer.why or offer.words}" for offer in offers]
+    return lines + [f"GPU {offer.gpu.index}: {offer.why or offer.summary}" for offer in offers]
 
 
 def _json(value: str | None, offers: Sequence[Offer], chosen: Sequence[Offer]) -> dict[str, object]:

@@ -18,7 +18,7 @@ from gpuwatch.commands.startup import configured, read_snapshot
 from gpuwatch.declared.facts import Facts, Share, gpu_facts
 from gpuwatch.declared.resolver import agreed_candidates
 from gpuwatch.errors import GpuwatchError, UsageError
-from gpuwatch.launch.environment import Allocation, Change, changes, torch_obstacle
+from gpuwatch.launch.environment import Allocation, VariableChange, changes, torch_obstacle
 from gpuwatch.launch.placement import Offer, choose, find_offers
 from gpuwatch.model import Basis, Snapshot, number
 from gpuwatch.sampler.owners import UserNames
@@ -43,8 +43,8 @@ _NOT_EXECUTABLE = 126
 class NotStartedError(GpuwatchError):
     """Error of a command that cannot be started."""
 
-    def __init__(self, words: str, code: int) -> None:
-        super().__init__(words)
+    def __init__(self, reason: str, code: int) -> None:
+        super().__init__(reason)
         self.exit_code = code
 
 
@@ -77,21 +77,21 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     number = len(named) or number
     console, folders = Console(ascii_only=config.ascii), reservation_folders(args.reservations or SHARED)
     unwanted = {} if named else pick.find_hidden(snapshot, os.environ)
-    words: list[str] = []
+    warnings: list[str] = []
 
     def find(reserved: Sequence[Reservation]) -> list[Offer]:
         return find_offers(snapshot, wanted, reserved, hidden=unwanted, ignore=args.ignore_reservations)
 
-    with locked_folder(folders, words.append) as folder:
+    with locked_folder(folders, warnings.append) as folder:
         reserved = find_reservations(folders, pick.holding_pids(snapshot), caller=os.getpid())
         offers = find(reserved)
         chosen = _named(offers, named) if named else choose(offers, number)
         if len(chosen) == number and folder is not None:
-            reserve(folder, {offer.gpu.uuid: offer.wanted for offer in chosen}, words.append)
+            reserve(folder, {offer.gpu.uuid: offer.wanted for offer in chosen}, warnings.append)
     if args.ignore_reservations or len(chosen) < number:  # now with names, which are not waited for under the lock
         offers = find(pick.add_user_names(reserved, snapshot))
     asked = [offer for offer in offers if not named or offer.gpu.index in named]
-    console.warn(*words, *pick.ignored_lines(asked, unwanted))
+    console.warn(*warnings, *pick.ignored_lines(asked, unwanted))
     if len(chosen) < number:
         console.warn(*pick.reason_lines(asked, number))
         return 1
@@ -101,11 +101,11 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         wholes=[usable(offer.gpu) or offer.wanted for offer in chosen],
         share=wanted.share,
     )
-    told = list(changes(allocation, os.environ, torch=torch_obstacle(command, os.environ)))
+    variables = list(changes(allocation, os.environ, torch=torch_obstacle(command, os.environ)))
     console.warn(*_agreement_warnings(command, config.shares, chosen, snapshot))
     if not args.quiet:
-        console.warn(*_change_lines(told, chosen, allocation))
-    new = {**os.environ, **{one.name: one.value for one in told if one.value is not None}}
+        console.warn(*_change_lines(variables, chosen, allocation))
+    new = {**os.environ, **{one.name: one.value for one in variables if one.value is not None}}
     return _start(command, new, folders)
 
 
@@ -148,7 +148,7 @@ def _agreement_warnings(
     users.name(uid)
     users.wait(pick.PATIENCE)  # without the name only tables that give the uid are about them
     facts = Facts(pid=os.getpid(), uid=uid, user=users.name(uid), argv=tuple(command), shares=shares)
-    held = {(one.gpu, one.scope): one.held for one in limit_usages(snapshot)}
+    holding = {(one.gpu, one.scope): one.held for one in limit_usages(snapshot)}
     least = {
         (candidate.device, candidate.scope): candidate
         for candidate in agreed_candidates(facts, tuple(map(gpu_facts, snapshot.gpus)))
@@ -157,7 +157,7 @@ def _agreement_warnings(
         for (uuid, scope), candidate in least.items():
             whole, value = number(offer.gpu.memory.total), candidate.value or 0.0
             allowed = value if candidate.basis is Basis.BYTES else value * (whole or 0)
-            before = held.get((offer.gpu.uuid, scope), 0)
+            before = holding.get((offer.gpu.uuid, scope), 0)
             if uuid == offer.gpu.key and before + offer.wanted > allowed:
                 also = f", {gib(before)} held" if before else ""
                 yield (
@@ -166,13 +166,13 @@ def _agreement_warnings(
                 )
 
 
-def _change_lines(told: Sequence[Change], chosen: Sequence[Offer], allocation: Allocation) -> list[str]:
+def _change_lines(variables: Sequence[VariableChange], chosen: Sequence[Offer], allocation: Allocation) -> list[str]:
     """Return a line for each variable that was set or left."""
     where = ", ".join(f"cuda:{place} is GPU {offer.gpu.index}" for place, offer in enumerate(chosen))
     lines = []
-    for one in told:
+    for one in variables:
         note = where if one.name == "CUDA_VISIBLE_DEVICES" else ""
-        note = "; ".join(filter(None, (note, one.words)))
+        note = "; ".join(filter(None, (note, one.note)))
         head = f"{one.name} stays as it is" if one.value is None else f"{one.name}={clean(one.value)}"
         lines.append(f"{head}   ({note})" if note else head)
     if allocation.share is None and len(set(allocation.wholes)) > 1:

@@ -13,7 +13,7 @@ from gpuwatch.alerts.alert import Unit
 from gpuwatch.alerts.limits import CustomRule, Scope
 from gpuwatch.alerts.rules.custom import GRAMMARS
 from gpuwatch.config import Config
-from gpuwatch.config.keys import Key, keys_of, sections, toml_string, value_of
+from gpuwatch.config.keys import ConfigKey, keys_of, sections, toml_string, value_of
 from gpuwatch.declared.facts import Share
 from gpuwatch.fields import RATIO
 
@@ -81,7 +81,7 @@ def effective_text(config: Config, origins: Mapping[str, str]) -> str:
     return "\n".join(blocks)
 
 
-def _tables(config: Config, comment: Callable[[str, Key], str]) -> Iterator[str]:
+def _tables(config: Config, comment: Callable[[str, ConfigKey], str]) -> Iterator[str]:
     """Yield the text of each single table, with a comment after every key."""
     for table, keys in sections().items():
         header = [f"[{table}]  # {keys_of(Config)[table].description}"] if table else []
@@ -89,13 +89,13 @@ def _tables(config: Config, comment: Callable[[str, Key], str]) -> Iterator[str]
         yield "".join(f"{line}\n" for line in [*header, *_align(pairs)])
 
 
-def _table(header: str, values: msgspec.Struct, keys: Mapping[str, Key]) -> str:
+def _table(header: str, values: msgspec.Struct, keys: Mapping[str, ConfigKey]) -> str:
     """Return the text of one table of an array, with the keys that are set."""
     found = ((key, getattr(values, key.field)) for key in keys.values())
     return "".join([f"{header}\n", *(f"{_pair(key, value)}\n" for key, value in found if value not in _UNSET)])
 
 
-def _pair(key: Key, value: Any) -> str:
+def _pair(key: ConfigKey, value: Any) -> str:
     """Return a key with its value; a secret is masked, and its line commented out."""
     if key.form == "urls" and value:
         return f"# {key.name} = [{', '.join(text.mask_url(url) for url in value)}]"

@@ -31,7 +31,7 @@ _SHOWN: Final = 60
 """Characters of a wrong value that are quoted."""
 
 
-class Key(NamedTuple):
+class ConfigKey(NamedTuple):
     """One key of a table, made from a field of its struct."""
 
     name: str
@@ -162,7 +162,7 @@ _ALLOWED: Final = {
 
 
 @cache
-def keys_of(struct: type[msgspec.Struct]) -> dict[str, Key]:
+def keys_of(struct: type[msgspec.Struct]) -> dict[str, ConfigKey]:
     """Return the keys of a table by name: the fields of its struct that have a description."""
     found = {}
     for field in fields(struct):
@@ -172,14 +172,14 @@ def keys_of(struct: type[msgspec.Struct]) -> dict[str, Key]:
             names = ("ge", "le", "min_length", "max_length", "description", "examples")
             values = {name: value for name in names if (value := getattr(meta, name)) is not None}
             bounds |= values | (meta.extra or {})
-        found[field.encode_name] = Key(field.encode_name, field.name, type_, bounds)
+        found[field.encode_name] = ConfigKey(field.encode_name, field.name, type_, bounds)
     return {name: key for name, key in found.items() if key.description}
 
 
 @cache
-def sections() -> dict[str, dict[str, Key]]:
+def sections() -> dict[str, dict[str, ConfigKey]]:
     """Return the keys of each table by their full names, `alerts.memory_warning`; top-level keys under ""."""
-    found: dict[str, dict[str, Key]] = {"": {}}
+    found: dict[str, dict[str, ConfigKey]] = {"": {}}
     for name, key in keys_of(Config).items():
         default = getattr(Config(), name)
         if isinstance(default, msgspec.Struct):
@@ -190,7 +190,7 @@ def sections() -> dict[str, dict[str, Key]]:
 
 
 @cache
-def all_keys() -> dict[str, Key]:
+def all_keys() -> dict[str, ConfigKey]:
     """Return all keys by their full names, in the order of the file."""
     return {whole: key for keys in sections().values() for whole, key in keys.items()}
 

@@ -19,7 +19,7 @@ from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
 from gpuwatch.alerts.rules.custom import parse_condition
 from gpuwatch.config import ADMINISTRATORS, Config, keys, path
 from gpuwatch.config.keymap import PRESETS, RESERVED, clash
-from gpuwatch.config.keys import Key, shown, toml_string
+from gpuwatch.config.keys import ConfigKey, shown, toml_string
 from gpuwatch.declared.facts import Share
 from gpuwatch.errors import UsageError
 from gpuwatch.files import check_source, shown_path
@@ -70,13 +70,13 @@ class ConfigFile:
         self._check_order(under)
         self._check_keys(under)
 
-    def _refuse(self, words: str, *place: str | int) -> NoReturn:
+    def _refuse(self, reason: str, *place: str | int) -> NoReturn:
         """Raise UsageError about the file, or about the key or table at a place: `("rule", 0, "above")`."""
         if place and isinstance(place[-1], int):
-            words = f"[[{place[0]}]] number {place[-1] + 1}: {words}"
+            reason = f"[[{place[0]}]] number {place[-1] + 1}: {reason}"
         elif place:
-            words = f"key {_name(place)}: {words}"
-        raise UsageError(f"{shown_path(self.path)}: {words}")
+            reason = f"key {_name(place)}: {reason}"
+        raise UsageError(f"{shown_path(self.path)}: {reason}")
 
     def _open(self, *, administrators: bool) -> bytes | None:
         """Return the content of the file; None where there is no file."""
@@ -133,8 +133,8 @@ class ConfigFile:
             self._refuse(f"found {len(table)} filters; allowed are {MOST}", "filters")
         for name, raw in table.items():
             if not re.fullmatch(_FILTER_NAME, name):
-                words = f"found the name {shown(name)}; allowed are letters, digits, - and _, 40 at most"
-                self._refuse(words, "filters")
+                reason = f"found the name {shown(name)}; allowed are letters, digits, - and _, 40 at most"
+                self._refuse(reason, "filters")
             if not isinstance(raw, str) or len(raw) > LONGEST or text.clean(raw) != raw or not raw.strip():
                 self._refuse(f"found {shown(raw)}; allowed is {_FILTER}", "filters", name)
             try:
@@ -143,7 +143,9 @@ class ConfigFile:
                 self._refuse(f"found {shown(raw)}: {error}", "filters", name)
             self.filters[name] = raw
 
-    def _read_table(self, table: Mapping[str, Any], known: Mapping[str, Key], *place: str | int) -> dict[str, Any]:
+    def _read_table(
+        self, table: Mapping[str, Any], known: Mapping[str, ConfigKey], *place: str | int
+    ) -> dict[str, Any]:
         """Return the values of a table by the names of their fields."""
         found = {}
         for name, raw in table.items():
@@ -169,16 +171,16 @@ class ConfigFile:
     def _refuse_untrusted(self) -> None:
         """Refuse a command or addresses that another user could have written."""
         for key in ("command", "urls"):
-            if self.values.get(f"notify.{key}") and (words := check_source(self.path, read=self._stat)):
-                self._refuse(f"found in a file that is not yours alone to write: {words}", "notify", key)
+            if self.values.get(f"notify.{key}") and (reason := check_source(self.path, read=self._stat)):
+                self._refuse(f"found in a file that is not yours alone to write: {reason}", "notify", key)
         if command := self.values.get("notify.command"):
             try:
-                words = check_source(Path(command[0]).expanduser(), missing_ok=True)
+                reason = check_source(Path(command[0]).expanduser(), missing_ok=True)
             except RuntimeError:
-                words = "your home folder is not known; allowed is an absolute path"
-                self._refuse(f"found {shown(command[0])}, but {words}", "notify", "command")
-            if words:
-                self._refuse(f"found a program that is not yours alone to write: {words}", "notify", "command")
+                reason = "your home folder is not known; allowed is an absolute path"
+                self._refuse(f"found {shown(command[0])}, but {reason}", "notify", "command")
+            if reason:
+                self._refuse(f"found a program that is not yours alone to write: {reason}", "notify", "command")
 
     def _tables(self, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield the tables of an array with their numbers, from 0 on."""
@@ -235,8 +237,8 @@ class ConfigFile:
         new |= {"on": on, "when": " ".join(terms)}
         successor = ", ".join(f"{key} = {shown(new[key])}" for key in ("on", "when"))
         lost = " (clear is no longer read)" * ("clear" in table)
-        words = f"[[rule]] number {number + 1} is written as in version 0.1; write {successor}{lost}"
-        self.warnings.append(f"{shown_path(self.path)}: warning: {words}")
+        reason = f"[[rule]] number {number + 1} is written as in version 0.1; write {successor}{lost}"
+        self.warnings.append(f"{shown_path(self.path)}: warning: {reason}")
         return new
 
     def _check_order(self, under: Sequence[ConfigFile]) -> None:
@@ -258,8 +260,8 @@ class ConfigFile:
         mine = next((name for name in reversed(names) if f"keys.{name}" in self.values), "")
         other = next(name for name in names if name != mine)
         whose = f"always the key to {other}" if RESERVED.get(key) == other else f"the key of {other} too"
-        words = f"found {toml_string(key)}, which is {whose}; allowed is a key of no other action"
-        self._refuse(words, "keys", mine or "preset")
+        reason = f"found {toml_string(key)}, which is {whose}; allowed is a key of no other action"
+        self._refuse(reason, "keys", mine or "preset")
 
 
 def _name(place: Iterable[str | int]) -> str:
@@ -296,7 +298,7 @@ def _merge(both: Iterable[ConfigFile]) -> Config:
         top[table] = msgspec.structs.replace(base, **values)
     rules = {name: rule for one in both for name, rule in one.rules.items()}
     shares = tuple(share for one in both for share in one.shares)
-    filters = {name: words for one in both for name, words in one.filters.items()}
+    filters = {name: filter_text for one in both for name, filter_text in one.filters.items()}
     warnings = tuple(line for one in both for line in one.warnings)
     return Config(**top, shares=shares, rules=tuple(rules.values()), filters=filters, warnings=warnings)
 

@@ -85,10 +85,10 @@ def _shebang(script: Path) -> str:
         return ""
     if not line.startswith(b"#!"):
         return ""
-    words = os.fsdecode(line[2:]).split()
-    if words and Path(words[0]).name == "env":
-        words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-    return words[0] if words else ""
+    parts = os.fsdecode(line[2:]).split()
+    if parts and Path(parts[0]).name == "env":
+        parts = [word for word in parts[1:] if not word.startswith("-") and "=" not in word]
+    return parts[0] if parts else ""
 
 
 def _packages(python: Path, environ: Mapping[str, str]) -> Iterator[Path]:
@@ -151,32 +151,32 @@ class Allocation(NamedTuple):
         return min(self.amounts)
 
 
-class Change(NamedTuple):
+class VariableChange(NamedTuple):
     """Change of one environment variable, or the reason why it stays unchanged."""
 
     name: str
     value: str | None
     """New value; None where the variable stays unchanged."""
-    words: str
+    note: str
     """Framework that reads the variable, and what becomes of the user's value."""
 
 
-def changes(allocation: Allocation, environ: Mapping[str, str], *, torch: str) -> Iterator[Change]:
+def changes(allocation: Allocation, environ: Mapping[str, str], *, torch: str) -> Iterator[VariableChange]:
     """Return the changes of an environment, and the variables that stay, with reasons.
 
     `torch` says why PyTorch's variable must not be set (see `torch_obstacle`); empty where it may.
     """
-    told = list(_changes(allocation, environ, torch))
-    after = {**environ, **{one.name: one.value for one in told if one.value is not None}}
+    variables = list(_changes(allocation, environ, torch))
+    after = {**environ, **{one.name: one.value for one in variables if one.value is not None}}
     void = {
         candidate.channel: candidate.void
         for candidate in candidates({name: Setting(value=after[name]) for name in after})
     }
-    for one in told:
-        yield one._replace(words="; ".join(filter(None, (one.words, void.get(one.name)))))
+    for one in variables:
+        yield one._replace(note="; ".join(filter(None, (one.note, void.get(one.name)))))
 
 
-def _changes(allocation: Allocation, environ: Mapping[str, str], torch: str) -> Iterator[Change]:
+def _changes(allocation: Allocation, environ: Mapping[str, str], torch: str) -> Iterator[VariableChange]:
     yield from _set("CUDA_VISIBLE_DEVICES", ",".join(allocation.gpus), "", environ)
     yield from _set("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "", environ)
     yield from _set("GPUWATCH_SHARE", _own_share(allocation), "", environ)
@@ -196,9 +196,9 @@ def _changes(allocation: Allocation, environ: Mapping[str, str], torch: str) -> 
     yield _set_limit(name, str(megabytes), "Paddle", environ, lambda text: 0 < int(text) <= megabytes)
     # gpu_bfc_allocator.cc: TensorFlow takes no fraction from the environment, and without this one nearly all there is.
     if name := environ.get("TF_FORCE_GPU_ALLOW_GROWTH", ""):
-        yield Change("TF_FORCE_GPU_ALLOW_GROWTH", None, f"TensorFlow; left at {_shown(name)}")
+        yield VariableChange("TF_FORCE_GPU_ALLOW_GROWTH", None, f"TensorFlow; left at {_shown(name)}")
     else:
-        yield Change("TF_FORCE_GPU_ALLOW_GROWTH", "true", "TensorFlow, which takes no limit from here")
+        yield VariableChange("TF_FORCE_GPU_ALLOW_GROWTH", "true", "TensorFlow, which takes no limit from here")
     if _mps_runs(environ):
         yield from _set(
             _MPS, _mps_limits(allocation, environ.get(_MPS, "")), "the MPS server, which enforces it", environ
@@ -217,25 +217,27 @@ def _decimal(fraction: float) -> str:
     return f"{max(fraction, 1e-9):.9f}".rstrip("0").rstrip(".")
 
 
-def _set(name: str, value: str, whose: str, environ: Mapping[str, str]) -> Iterator[Change]:
+def _set(name: str, value: str, whose: str, environ: Mapping[str, str]) -> Iterator[VariableChange]:
     """Set a variable, whatever its old value."""
     before = environ.get(name)
     was = f"was {_shown(before)}" if before not in (None, value) else ""
-    yield Change(name, value, "; ".join(filter(None, (whose, was))))
+    yield VariableChange(name, value, "; ".join(filter(None, (whose, was))))
 
 
-def _set_limit(name: str, value: str, whose: str, environ: Mapping[str, str], within: Callable[[str], bool]) -> Change:
+def _set_limit(
+    name: str, value: str, whose: str, environ: Mapping[str, str], within: Callable[[str], bool]
+) -> VariableChange:
     """Set a limit, unless the user's own limit is as low."""
     before = environ.get(name, "").strip()
     if not before or before == value:
-        return Change(name, value, whose)
+        return VariableChange(name, value, whose)
     try:
         keep = within(before)
     except ValueError:
-        return Change(name, None, f"{whose}; left at {_shown(before)}, which is no number")
+        return VariableChange(name, None, f"{whose}; left at {_shown(before)}, which is no number")
     if keep:
-        return Change(name, None, f"{whose}; left at {_shown(before)}, which is no more than the share")
-    return Change(name, value, f"{whose}; was {_shown(before)}, which is more than the share")
+        return VariableChange(name, None, f"{whose}; left at {_shown(before)}, which is no more than the share")
+    return VariableChange(name, value, f"{whose}; was {_shown(before)}, which is more than the share")
 
 
 def _cupy(text: str, allocation: Allocation) -> bool:
@@ -244,7 +246,7 @@ def _cupy(text: str, allocation: Allocation) -> bool:
     return 0 < int(text) <= allocation.bytes
 
 
-def _torch(allocation: Allocation, environ: Mapping[str, str], torch_obstacle: str) -> Change:
+def _torch(allocation: Allocation, environ: Mapping[str, str], torch_obstacle: str) -> VariableChange:
     """Add the share to PyTorch's settings and keep the other entries.
 
     CUDA's settings come from PYTORCH_CUDA_ALLOC_CONF, and only without it from PYTORCH_ALLOC_CONF.
@@ -256,16 +258,16 @@ def _torch(allocation: Allocation, environ: Mapping[str, str], torch_obstacle: s
     entries = [entry.strip() for entry in environ.get(name, "").split(",") if entry.strip()]
     given = [entry for entry in entries if entry.partition(":")[0].strip() == KEY]
     before = given[-1].partition(":")[2] if given else ""
-    told = _set_limit(
+    limit = _set_limit(
         KEY, _decimal(allocation.fraction), "PyTorch", {KEY: before}, lambda text: float(text) <= allocation.fraction
     )
-    if told.value is None:
-        return Change(name, None, told.words)
+    if limit.value is None:
+        return VariableChange(name, None, limit.note)
     if torch_obstacle:
-        return Change(name, None, f"PyTorch is not told: {clean(torch_obstacle)}")
+        return VariableChange(name, None, f"PyTorch is not told: {clean(torch_obstacle)}")
     # An entry like round:[1:2,3:4] is cut at its commas above and put together again here.
-    kept = [entry for entry in entries if entry not in given]
-    return Change(name, ",".join([*kept, f"{KEY}:{told.value}"]), told.words)
+    others = [entry for entry in entries if entry not in given]
+    return VariableChange(name, ",".join([*others, f"{KEY}:{limit.value}"]), limit.note)
 
 
 def _mps_limits(allocation: Allocation, before: str) -> str:

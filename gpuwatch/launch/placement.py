@@ -64,7 +64,7 @@ class Offer(NamedTuple):
         return max(0, self.free - self.promised)
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """Text about the memory: `35.0 GiB free, 30.0 promised`."""
         return f"{gib(self.free)} GiB free" + (f", {gib(self.promised)} promised" if self.promised else "")
 
@@ -108,7 +108,7 @@ def _short(offer: Offer) -> str:
     """Return how much memory is left, and how much is requested."""
     if not offer.promised:
         return f"{_least(offer.left)} GiB free of {gib(offer.wanted)} wanted"
-    return f"{_least(offer.left)} GiB left of {gib(offer.wanted)} wanted: {offer.words}"
+    return f"{_least(offer.left)} GiB left of {gib(offer.wanted)} wanted: {offer.summary}"
 
 
 def choose(offers: Iterable[Offer], count: int) -> list[Offer]:
@@ -162,19 +162,19 @@ def _busy(gpu: Gpu, request: Request) -> str:
 
 def _taken(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[PromisedMemory]) -> str:
     """Return who holds the memory of a GPU, and to whom more is promised."""
-    held: defaultdict[str, int] = defaultdict(int)
+    holders: defaultdict[str, int] = defaultdict(int)
     for one in gpu.holdings:
         if known(one.memory):
-            held[holder_name(one.pid, people)] += int(one.memory)
+            holders[holder_name(one.pid, people)] += int(one.memory)
     owed: defaultdict[str, int] = defaultdict(int)
     for promise in promises:
         owed[promise.user] += promise.bytes
-    words = [f"held by {_named(held)}"] if held else []
+    reasons = [f"held by {_named(holders)}"] if holders else []
     if owed:
-        words.append(f"promised to {_named(owed)} more")
+        reasons.append(f"promised to {_named(owed)} more")
     if known(gpu.unattributed) and gpu.unattributed >= GIB:
-        words.append(f"{gib(gpu.unattributed)} held by unknown processes")
-    return "".join(f"; {word}" for word in words)
+        reasons.append(f"{gib(gpu.unattributed)} held by unknown processes")
+    return "".join(f"; {word}" for word in reasons)
 
 
 def _named(amounts: Mapping[str, int]) -> str:

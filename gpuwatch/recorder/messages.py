@@ -69,22 +69,22 @@ def raised(alert: Alert, kind: Kind = "raised") -> Message:
 def cleared(alert: Alert, title: str) -> Message:
     """Return the message about an alert that has ended; `title` is the title of the message that reported it."""
     end = alert.ended if alert.ended is not None else max(alert.seen, alert.raised)
-    words = f"over after {units.long_duration(alert.lasted or end - alert.raised)}: {title}"
+    headline = f"over after {units.long_duration(alert.lasted or end - alert.raised)}: {title}"
     times = f"{clock_time(alert.raised, end)} to {clock_time(end, end)}"
-    return _message("cleared", alert, _OVER, words, alert.how, times)
+    return _message("cleared", alert, _OVER, headline, alert.how, times)
 
 
-def _message(kind: Kind, alert: Alert, mark: str, words: str, *lines: str) -> Message:
+def _message(kind: Kind, alert: Alert, mark: str, headline: str, *lines: str) -> Message:
     host = alert.host or "this machine"
     owners = f"by {', '.join(alert.owners)}" if alert.owners else ""
     return Message(
-        title=text.clean(f"{mark} {host}: {words}", TITLE),
+        title=text.clean(f"{mark} {host}: {headline}", TITLE),
         body="\n".join(text.clean(line, BODY) for line in (*lines, owners) if line),
         kind=kind,
         severity=alert.severity,
         alerts=(alert,),
         host=host,
-        line=text.clean(f"{mark} {words}", TITLE),
+        line=text.clean(f"{mark} {headline}", TITLE),
         is_over=kind == "cleared",
     )
 
@@ -94,11 +94,13 @@ def digest(messages: Iterable[Message]) -> Message:
     parts = sorted(messages, key=lambda one: (one.is_over, -one.severity, one.alerts[0].raised))
     over = sum(one.is_over for one in parts)
     active, host = len(parts) - over, parts[0].host
-    mark, _, words = parts[0].line.partition(" ")
+    mark, _, headline = parts[0].line.partition(" ")
     count = f"{active} alert{'s' * (active > 1)} on {host}" + (f", {over} over" if over else "")
     more = [f"and {len(parts) - LINES} more"] if len(parts) > LINES else []
     return Message(
-        title=text.clean(f"{mark} {count}: {words}" if active else f"{_OVER} {over} alerts on {host} are over", TITLE),
+        title=text.clean(
+            f"{mark} {count}: {headline}" if active else f"{_OVER} {over} alerts on {host} are over", TITLE
+        ),
         body="\n".join([*(one.line for one in parts[:LINES]), *more]),
         kind="digest",
         severity=parts[0].severity,
@@ -243,7 +245,7 @@ def command_sender(command: Sequence[str], *, limit: float = COMMAND_LIMIT) -> S
             return f"cannot be run: {error.strerror}"
         if code is None:
             return "was stopped" if is_stopped() else f"did not end within {limit:g} s"
-        lines = [words for words in output[-4096:].decode("utf-8", "replace").splitlines() if words.strip()]
+        lines = [one for one in output[-4096:].decode("utf-8", "replace").splitlines() if one.strip()]
         # A client may print the URL that it failed with.
         last = text.clean(f": {' '.join(text.redact(lines[-1].split()))}", _QUOTED) if lines else ""
         return f"ended with {describe_exit(code)}{last}" if code else ""

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpuwatch.commands import doctor
-from gpuwatch.commands.doctor import Check, Machine, Mark
+from gpuwatch.commands.doctor import Check, CheckMark, Machine
 from gpuwatch.model import Gpu as GpuRow
 from gpuwatch.model import Health, Snapshot, SourceState
 from gpuwatch.recorder.store import own_store
@@ -53,7 +53,7 @@ def found(machine: Machine, seen: Snapshot, error: str = "") -> dict[str, Check]
 def test_a_machine_on_which_all_is_well(machine: Machine) -> None:
     checks = found(machine, well())
     del checks["clock"]  # that of the machine under test
-    assert {one.mark for one in checks.values()} == {Mark.OK}
+    assert {one.mark for one in checks.values()} == {CheckMark.OK}
     assert not any(one.mend for one in checks.values())
     assert checks["driver"].found == "library 580.95.05, kernel module 580.95.05, CUDA 13.0"
     assert checks["terminal"].found == "TERM=xterm-256color, 256 colours, utf-8, 160×50"
@@ -70,21 +70,33 @@ def with_gpu(**fields: Any) -> Snapshot:
 @pytest.mark.parametrize(
     ("seen", "name", "mark", "words", "step"),
     [
-        (replace(well(), driver="590.1.2"), "driver", Mark.MEND, "library 590.1.2, kernel module 580.95.05", "reboot"),
-        (down("not loaded; modprobe it"), "driver", Mark.MEND, "not loaded (library unknown", "modprobe it"),
-        (down("it hangs"), "driver", Mark.MEND, "it hangs", "dmesg"),
-        (with_gpu(health=Health.LOST, words="reset it"), "GPUs", Mark.MEND, "0 of 1 GPUs answer: GPU 0 lost", "reset"),
-        (with_gpu(holdings_note="incomplete"), "GPUs", Mark.NOTE, "1 of 1 GPUs answer; GPU 0: incomplete", ""),
+        (
+            replace(well(), driver="590.1.2"),
+            "driver",
+            CheckMark.MEND,
+            "library 590.1.2, kernel module 580.95.05",
+            "reboot",
+        ),
+        (down("not loaded; modprobe it"), "driver", CheckMark.MEND, "not loaded (library unknown", "modprobe it"),
+        (down("it hangs"), "driver", CheckMark.MEND, "it hangs", "dmesg"),
+        (
+            with_gpu(health=Health.LOST, words="reset it"),
+            "GPUs",
+            CheckMark.MEND,
+            "0 of 1 GPUs answer: GPU 0 lost",
+            "reset",
+        ),
+        (with_gpu(holdings_note="incomplete"), "GPUs", CheckMark.NOTE, "1 of 1 GPUs answer; GPU 0: incomplete", ""),
         (
             replace(well(), gpus=(GpuRow(index=3, persistence=False),)),
             "persistence mode",
-            Mark.NOTE,
+            CheckMark.NOTE,
             "off on GPU 3",
             "nvidia-smi -pm 1",
         ),
     ],
 )
-def test_the_driver(machine: Machine, seen: Snapshot, name: str, mark: Mark, words: str, step: str) -> None:
+def test_the_driver(machine: Machine, seen: Snapshot, name: str, mark: CheckMark, words: str, step: str) -> None:
     check = found(machine, seen)[name]
     assert check.mark is mark
     assert words in check.found
@@ -95,17 +107,17 @@ def test_device_files(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None
     assert found(machine, well())["device files"].found == "you may open all 3 in /dev"
     monkeypatch.setattr(os, "access", lambda path, mode: not str(path).endswith("nvidia0"))  # root may open any
     closed = found(machine, well())["device files"]
-    assert (closed.mark, closed.found) == (Mark.MEND, "you may not open /dev/nvidia0")
+    assert (closed.mark, closed.found) == (CheckMark.MEND, "you may not open /dev/nvidia0")
     for file in (machine.root / "dev").iterdir():
         file.unlink()
-    assert found(machine, well())["device files"].mark is Mark.NOTE
-    assert found(machine, down(""))["device files"].mark is Mark.MEND
+    assert found(machine, well())["device files"].mark is CheckMark.NOTE
+    assert found(machine, down(""))["device files"].mark is CheckMark.MEND
     (machine.root / "dev/dxg").touch()
     assert "WSL" in found(machine, down(""))["device files"].found
 
 
-@pytest.mark.parametrize(("uid", "mark"), [(1001, Mark.MEND), (0, Mark.OK)])
-def test_hidepid(machine: Machine, uid: int, mark: Mark) -> None:
+@pytest.mark.parametrize(("uid", "mark"), [(1001, CheckMark.MEND), (0, CheckMark.OK)])
+def test_hidepid(machine: Machine, uid: int, mark: CheckMark) -> None:
     (machine.proc / "self/mountinfo").write_text("22 1 0:20 / /proc rw,nosuid - proc proc rw,hidepid=2\n")
     assert found(replace(machine, uid=uid), well())["hidepid"].mark is mark
 
@@ -113,15 +125,15 @@ def test_hidepid(machine: Machine, uid: int, mark: Mark) -> None:
 @pytest.mark.parametrize(
     ("environ", "seen", "mark", "step"),
     [
-        ({}, well(), Mark.OK, ""),
-        ({}, well(confined=True), Mark.MEND, "--pid=host"),
-        ({}, down(""), Mark.NOTE, ""),
-        ({"NVIDIA_DRIVER_CAPABILITIES": "compute,video"}, well(), Mark.MEND, "compute,utility"),
-        ({"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}, well(), Mark.OK, ""),
-        ({"NVIDIA_VISIBLE_DEVICES": "void"}, down(""), Mark.MEND, "--gpus all"),
+        ({}, well(), CheckMark.OK, ""),
+        ({}, well(confined=True), CheckMark.MEND, "--pid=host"),
+        ({}, down(""), CheckMark.NOTE, ""),
+        ({"NVIDIA_DRIVER_CAPABILITIES": "compute,video"}, well(), CheckMark.MEND, "compute,utility"),
+        ({"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}, well(), CheckMark.OK, ""),
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, down(""), CheckMark.MEND, "--gpus all"),
     ],
 )
-def test_containers(machine: Machine, environ: dict[str, str], seen: Snapshot, mark: Mark, step: str) -> None:
+def test_containers(machine: Machine, environ: dict[str, str], seen: Snapshot, mark: CheckMark, step: str) -> None:
     inside = replace(machine, environ={**TERMINAL, "container": "podman", **environ})
     check = found(inside, seen)["container"]
     assert check.mark is mark
@@ -131,17 +143,17 @@ def test_containers(machine: Machine, environ: dict[str, str], seen: Snapshot, m
 @pytest.mark.parametrize(
     ("change", "mark", "words"),
     [
-        ({"environ": {"TERM": "dumb"}}, Mark.MEND, "TERM=dumb"),
-        ({"environ": {"TERM": "screen", "NO_COLOR": "1"}}, Mark.OK, "no colours"),
-        ({"environ": {"TERM": "linux"}}, Mark.OK, "16 colours"),
-        ({"environ": {"TERM": "xterm", "COLORTERM": "truecolor"}}, Mark.OK, "16 million colours"),
-        ({"environ": {"TERM": "xterm\x1b]52;c;eA==\x07"}}, Mark.OK, "16 colours"),
-        ({"encoding": "ascii"}, Mark.MEND, "ascii"),
-        ({"size": (39, 24)}, Mark.MEND, "39×24"),
-        ({"is_terminal": False}, Mark.NOTE, "no terminal"),
+        ({"environ": {"TERM": "dumb"}}, CheckMark.MEND, "TERM=dumb"),
+        ({"environ": {"TERM": "screen", "NO_COLOR": "1"}}, CheckMark.OK, "no colours"),
+        ({"environ": {"TERM": "linux"}}, CheckMark.OK, "16 colours"),
+        ({"environ": {"TERM": "xterm", "COLORTERM": "truecolor"}}, CheckMark.OK, "16 million colours"),
+        ({"environ": {"TERM": "xterm\x1b]52;c;eA==\x07"}}, CheckMark.OK, "16 colours"),
+        ({"encoding": "ascii"}, CheckMark.MEND, "ascii"),
+        ({"size": (39, 24)}, CheckMark.MEND, "39×24"),
+        ({"is_terminal": False}, CheckMark.NOTE, "no terminal"),
     ],
 )
-def test_the_terminal(machine: Machine, change: dict[str, Any], mark: Mark, words: str) -> None:
+def test_the_terminal(machine: Machine, change: dict[str, Any], mark: CheckMark, words: str) -> None:
     check = found(replace(machine, **change), well())["terminal"]
     assert check.mark is mark
     assert words in check.found
@@ -153,12 +165,12 @@ def test_the_terminal(machine: Machine, change: dict[str, Any], mark: Mark, word
 @pytest.mark.parametrize(
     ("options", "mark"),
     [
-        (["set-clipboard external", "allow-passthrough off"], Mark.NOTE),
-        (["set-clipboard on", "allow-passthrough off"], Mark.OK),
-        (["set-clipboard off", "allow-passthrough on"], Mark.OK),
+        (["set-clipboard external", "allow-passthrough off"], CheckMark.NOTE),
+        (["set-clipboard on", "allow-passthrough off"], CheckMark.OK),
+        (["set-clipboard off", "allow-passthrough on"], CheckMark.OK),
     ],
 )
-def test_a_real_tmux(machine: Machine, tmp_path: Path, options: list[str], mark: Mark) -> None:
+def test_a_real_tmux(machine: Machine, tmp_path: Path, options: list[str], mark: CheckMark) -> None:
     socket = tmp_path / "tmux.socket"
     tmux = ["tmux", "-S", str(socket), "-f", "/dev/null"]
     subprocess.run([*tmux, "new-session", "-d", "sleep 60"], check=True, timeout=20)
@@ -169,19 +181,20 @@ def test_a_real_tmux(machine: Machine, tmp_path: Path, options: list[str], mark:
         checks = found(inside, well())
     finally:
         subprocess.run([*tmux, "kill-server"], check=True, timeout=20)
-    assert checks["tmux"].mark is Mark.OK
+    assert checks["tmux"].mark is CheckMark.OK
     assert checks["tmux"].found.endswith("mouse off")
     assert checks["clipboard"].mark is mark
     assert options[0] in checks["clipboard"].found
     gone = found(inside, well())
-    assert gone["tmux"].mark is Mark.NOTE
+    assert gone["tmux"].mark is CheckMark.NOTE
     assert "clipboard" not in gone
 
 
 @pytest.mark.parametrize(
-    ("wall", "state", "mark"), [(0.0, 0, Mark.MEND), (1.8e9, 5, Mark.NOTE), (1.8e9, 0, Mark.OK), (1.8e9, -1, Mark.OK)]
+    ("wall", "state", "mark"),
+    [(0.0, 0, CheckMark.MEND), (1.8e9, 5, CheckMark.NOTE), (1.8e9, 0, CheckMark.OK), (1.8e9, -1, CheckMark.OK)],
 )
-def test_the_clock(wall: float, state: int, mark: Mark) -> None:
+def test_the_clock(wall: float, state: int, mark: CheckMark) -> None:
     assert doctor._clock(wall, state).mark is mark
 
 
@@ -191,13 +204,13 @@ def files(config: Path | None = None) -> dict[str, Check]:
 
 def test_the_files(tmp_path: Path) -> None:
     checks = files()
-    assert {one.mark for one in checks.values()} == {Mark.OK}
+    assert {one.mark for one in checks.values()} == {CheckMark.OK}
     assert "none yet" in checks["store"].found
     assert not own_store().exists()
     write(own_store(), alert())
     assert files()["store"].found == str(own_store())
     own_store().write_bytes(b"no database" * 100)
-    assert files()["store"].mark is Mark.MEND
+    assert files()["store"].mark is CheckMark.MEND
     wrong = tmp_path / "mine.toml"
     wrong.write_text("intervall = 2\n")
     assert "did you mean interval" in files(wrong)["configuration"].found
@@ -207,7 +220,7 @@ def test_the_files(tmp_path: Path) -> None:
 
 def test_a_store_that_may_not_be_made_or_is_being_written() -> None:
     (check,) = (one for one in doctor.check_files(None, own_store(Path("/proc/gpuwatch"))) if one.name == "store")
-    assert check.mark is Mark.MEND
+    assert check.mark is CheckMark.MEND
     assert "cannot be written: " in check.found
     write(own_store(), alert())
     Path(f"{own_store()}-journal").write_bytes(b"half a write")
@@ -250,8 +263,8 @@ def test_a_store_on_a_full_disk(tmp_path: Path) -> None:
 
 def test_lines_are_folded_at_the_width_of_the_terminal() -> None:
     checks = [
-        Check("driver", Mark.MEND, "word " * 30 + "/a/path/that/stays/whole" * 3, "step " * 30),
-        Check("a", Mark.OK, "b"),
+        Check("driver", CheckMark.MEND, "word " * 30 + "/a/path/that/stays/whole" * 3, "step " * 30),
+        Check("a", CheckMark.OK, "b"),
     ]
     lines = list(doctor.format_checks(checks, color=False, width=60))
     assert [line for line in lines if len(line) > 60 and "whole" not in line] == []

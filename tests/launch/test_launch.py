@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.launch.environment import Allocation, Change, changes
+from gpuwatch.launch.environment import Allocation, VariableChange, changes
 from gpuwatch.launch.placement import Offer, Request, choose, find_offers
 from gpuwatch.model import (
     Basis,
@@ -239,7 +239,9 @@ def allocation(share: float | None = 0.4, memory: int = FEW, wholes: tuple[int, 
     return Allocation([f"{UUID}{place}" for place in range(len(wholes))], amounts, wholes, share)
 
 
-def told(environ: dict[str, str] | None = None, one: Allocation | None = None, *, torch: str = "") -> dict[str, Change]:
+def told(
+    environ: dict[str, str] | None = None, one: Allocation | None = None, *, torch: str = ""
+) -> dict[str, VariableChange]:
     no_daemon = {"CUDA_MPS_PIPE_DIRECTORY": "/nowhere"}
     found = list(changes(one or allocation(), no_daemon | (environ or {}), torch=torch))
     assert len({change.name for change in found}) == len(found)
@@ -312,7 +314,7 @@ def test_bytes_that_are_no_whole_mib_are_told_exactly() -> None:
 def test_what_the_user_set_stays_unless_it_asks_for_more(name: str, before: str, after: str | None, said: str) -> None:
     change = told({name: before})[name]
     assert change.value == after
-    assert said in change.words
+    assert said in change.note
 
 
 def test_jax_is_never_given_both_of_its_names() -> None:
@@ -329,7 +331,7 @@ def test_jax_is_never_given_both_of_its_names() -> None:
     ],
 )
 def test_a_share_that_another_variable_makes_void_is_not_told_as_if_it_held(name: str, value: str, said: str) -> None:
-    assert told({name: value})["XLA_PYTHON_CLIENT_MEM_FRACTION"].words == said
+    assert told({name: value})["XLA_PYTHON_CLIENT_MEM_FRACTION"].note == said
 
 
 @pytest.mark.parametrize(
@@ -384,4 +386,4 @@ def test_mps_is_told_only_where_a_daemon_listens(tmp_path: Path) -> None:
         for less in ("0=1G", f"''{UUID}0=1G,1=90G,junk,1=0G''"):
             change = told(where | {name: less}, two)[name]
             assert change.value == "0=1024M,1=16200M", "who asked for less keeps that"
-            assert "was " in change.words
+            assert "was " in change.note
