@@ -143,6 +143,11 @@ def long_duration(seconds: float) -> str:
     return f"{whole} s"
 
 
+def steady_duration(seconds: float) -> str:
+    """Return a long duration, from one minute on in whole minutes, so that a line does not change each second."""
+    return long_duration(seconds - seconds % 60 if seconds >= 60 else seconds)
+
+
 def parse_size(text: str, *, plain: bool = False) -> int:
     """Return the bytes of a size such as "20GiB", "16G" or "512 MiB", in upper or lower case.
 

@@ -232,8 +232,10 @@ class Condition(msgspec.Struct):
         peak = _worse(alert.peak, seen.value, least=seen.least_is_worst)
         lasted = max(0.0, tick.now - alert.raised_monotonic)
         if not fine or not self._words[0]:
-            self._words = (seen.title, _evidence(seen, peak) or alert.evidence)
-            evidence = self._words[1]
+            evidence = seen.evidence or alert.evidence
+            if seen.evidence and seen.detail and peak is not None:
+                evidence = f"{seen.evidence} · peak {units.gib(peak)} · {seen.detail}"
+            self._words = (seen.title, evidence)
             if seen.value is None or seen.value == peak:
                 self._worst_words = self._words
         else:  # it holds until it has been fine for long enough: its title is still the one it was raised with
@@ -303,9 +305,3 @@ def _worse(one: float | None, other: float | None, *, least: bool) -> float | No
     if one is None or other is None:
         return other if one is None else one
     return min(one, other) if least else max(one, other)
-
-
-def _evidence(seen: Observation, peak: float | None) -> str:
-    if not (seen.evidence and seen.detail) or peak is None:
-        return seen.evidence
-    return f"{seen.evidence} · peak {units.gib(peak)} · {seen.detail}"

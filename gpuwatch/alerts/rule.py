@@ -191,6 +191,13 @@ def run_key(process: Process) -> str:
     return run.key if run is not None else f"{process.pid}:{process.start}"
 
 
+def severity_of(value: float, warning: float, critical: float) -> Severity | None:
+    """Return the severity of a value that reaches one of two limits; the higher the value, the worse."""
+    if value >= critical:
+        return Severity.CRITICAL
+    return Severity.WARNING if value >= warning else None
+
+
 # -- words --------------------------------------------------------------------------------------------------------
 
 
@@ -213,6 +220,11 @@ def named_pids(processes: Sequence[Process]) -> str:
 def pid_and_user(process: Process) -> str:
     """Name a process: `pid 123 (ada)`."""
     return f"pid {process.pid} ({process.user})" if process.user else f"pid {process.pid}"
+
+
+def identity(process: Process) -> str:
+    """Return the subject of an alert about a process: `123:4567`, its PID and start time."""
+    return f"{process.pid}:{process.start}"
 
 
 def holder_name(pid: int, process: Process | None) -> str:

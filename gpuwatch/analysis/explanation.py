@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -83,7 +84,10 @@ def explain_process(process: Process, snapshot: Snapshot, allowances: Allowances
             )
         if not said and declared.knowledge is Knowledge.READ and not declared.incomplete:
             found.append(Point("declared", "nothing"))
-        found += (_default(one) for one in declared.declarations if one.kind is Kind.DEFAULT and one.effective)
+        for one in declared.declarations:
+            if one.kind is Kind.DEFAULT and one.effective:
+                words = one.text.removeprefix(f"default of {one.framework}: ")
+                found.append(Point("default", words, _joined(one.framework, one.why, between="; ")))
     found += _holdings(process, snapshot, allowances)
     if declared is not None:
         found += (Point("hint", hint.words) for hint in declared.hints)
@@ -129,26 +133,20 @@ def _declaration(one: Declaration, names: Mapping[str, str]) -> Point:
     holds = one.effective and bool(one.limits)
     label = "declared" if holds else "possible" if one.condition else "also set"
     place = f"{one.where}:{one.line}" if one.line else one.where
-    aside = _joined(one.text or one.channel, place, one.framework, one.confidence.value, _effect(one))
+    effect = _joined("in effect" if one.effective else "not in effect", one.why, between=": ")
+    if one.condition or (one.effective and not one.limits and one.why):
+        effect = one.why
+    aside = _joined(one.text or one.channel, place, one.framework, one.confidence.value, effect)
     amount, scope = _amount(one), f"counted together as {one.scope}" if one.scope else ""
     if one.basis is Basis.BYTES and set(one.limits.values()) == {one.value}:  # to print the bytes once is enough
         value = _joined(f"{amount} on {_gpus(one.limits, names)}", scope, between=", ")
     else:
-        value = _joined(amount, _limits(one.limits, names), scope, between=", ")
+        by_size: defaultdict[int, list[str]] = defaultdict(list)
+        for uuid, bytes_ in one.limits.items():
+            by_size[bytes_].append(uuid)
+        limits = "; ".join(f"{size(bytes_)} on {_gpus(uuids, names)}" for bytes_, uuids in by_size.items())
+        value = _joined(amount, limits, scope, between=", ")
     return Point(label, _joined(value, one.condition, between=" "), aside)
-
-
-def _effect(one: Declaration) -> str:
-    """Return whether a declaration is in effect, and why."""
-    if one.condition or (one.effective and not one.limits and one.why):
-        return one.why
-    return _joined("in effect" if one.effective else "not in effect", one.why, between=": ")
-
-
-def _default(one: Declaration) -> Point:
-    """Return the default of a framework, where nothing else was declared."""
-    words = one.text.removeprefix(f"default of {one.framework}: ")
-    return Point("default", words, _joined(one.framework, one.why, between="; "))
 
 
 def _amount(one: Declaration) -> str:
@@ -158,13 +156,6 @@ def _amount(one: Declaration) -> str:
     if one.basis is Basis.BYTES:
         return f"{one.kind.value} {size(one.value)}"
     return f"{one.kind.value} {one.value:g} {_UNITS[one.basis]}"
-
-
-def _limits(limits: Mapping[str, int], names: Mapping[str, str]) -> str:
-    """Return the bytes by GPU, equal ones together: `32.0 GiB on each of GPU 0-1; 1 MiB on GPU 2`."""
-    amounts = dict.fromkeys(limits.values())
-    equal = {amount: [uuid for uuid in limits if limits[uuid] == amount] for amount in amounts}
-    return "; ".join(f"{size(amount)} on {_gpus(uuids, names)}" for amount, uuids in equal.items())
 
 
 def _gpus(uuids: Collection[str], names: Mapping[str, str]) -> str:
@@ -228,17 +219,17 @@ def context_points(process: Process) -> list[Point]:
     login = f"{around.login or '?'} (uid {around.login_uid})" if around.login_uid is not None else ""
     found = [
         Point("pod", around.pod),
-        Point("container", container_words(around.container) if around.container else ""),
+        Point("container", _describe_container(around.container) if around.container else ""),
         Point("Slurm job", around.slurm),
         Point("batch job", around.batch),
         Point("systemd unit", around.unit, "of the user's own" if around.user_unit else ""),
-        Point("notebook", notebook_words(around.notebook) if around.notebook else ""),
-        Point("terminal", pane_words(around.pane) if around.pane else ""),
+        Point("notebook", _describe_notebook(around.notebook) if around.notebook else ""),
+        Point("terminal", _describe_pane(around.pane) if around.pane else ""),
         Point("SSH login", f"from {around.ssh}" if around.ssh else ""),
         Point("logged in as", login, "by the login uid"),
         Point("server", around.server, server),
         Point("connected to", around.peer, "it may wait for that"),
-        Point("run", run_words(around.run) if around.run else ""),
+        Point("run", _describe_run(around.run) if around.run else ""),
         Point("login", f"the leader of its session ({process.session}) has ended" if process.led is False else ""),
         Point("parent", f"has ended; taken in by {process.parent or 'PID 1'}" if process.adopted else ""),
         Point("not read", around.words),
@@ -246,40 +237,30 @@ def context_points(process: Process) -> list[Point]:
     return [point for point in found if point.value]
 
 
-def container_words(container: Container) -> str:
+def _describe_container(container: Container) -> str:
     """Return a container in words: `docker vllm-llama (3f9a1c0b77d2)`."""
     number = f"({container.id})" if container.name and container.id else container.id
-    return " ".join(word for word in (container.runtime, container.name, number) if word)
+    return _joined(container.runtime, container.name, number, between=" ")
 
 
-def notebook_words(notebook: Notebook) -> str:
+def _describe_notebook(notebook: Notebook) -> str:
     """Return a notebook, its kernel and its server in words."""
-    parts = [notebook.path, f"kernel {notebook.kernel}" if notebook.kernel else ""]
-    if notebook.left:
-        parts.append("its server has ended")
-    elif notebook.server is not None:
-        parts.append(f"server {notebook.server}")
-    return " · ".join(part for part in parts if part) or "a kernel"
+    server = f"server {notebook.server}" if notebook.server is not None else ""
+    server = "its server has ended" if notebook.left else server
+    return _joined(notebook.path, f"kernel {notebook.kernel}" if notebook.kernel else "", server) or "a kernel"
 
 
-def pane_words(pane: Pane) -> str:
+def _describe_pane(pane: Pane) -> str:
     """Return a window of a multiplexer in words: `tmux session $1, pane %3`."""
+    session = f"{pane.program} session {pane.session}" if pane.session else pane.program
     kind = "pane" if pane.window.startswith("%") else "window"
-    parts = [f"{pane.program} session {pane.session}" if pane.session else pane.program]
-    parts += [f"{kind} {pane.window}"] * bool(pane.window)
-    parts += ["which has ended"] * (pane.alive is False)
-    return ", ".join(parts)
+    ended = "which has ended" if pane.alive is False else ""
+    return _joined(session, f"{kind} {pane.window}" if pane.window else "", ended, between=", ")
 
 
-def run_words(run: Run) -> str:
+def _describe_run(run: Run) -> str:
     """Return a run and the role of a process in it: `train.py · torchrun · rank 3 of 8`."""
-    parts = [run.name] * bool(run.name) + [run.launcher] * bool(run.launcher)
-    if run.rank is not None:
-        parts.append(f"rank {run.rank}" + (f" of {run.world}" if run.world else ""))
-    if run.worker_of is not None:
-        parts.append(f"worker of {run.worker_of}")
-    if run.orphaned:
-        parts.append("its run has ended")
-    elif run.head and run.head != run.worker_of:
-        parts.append(f"began with {run.head}")
-    return " · ".join(parts)
+    rank = f"rank {run.rank}" + (f" of {run.world}" if run.world else "") if run.rank is not None else ""
+    worker = f"worker of {run.worker_of}" if run.worker_of is not None else ""
+    began = f"began with {run.head}" if run.head and run.head != run.worker_of else ""
+    return _joined(run.name, run.launcher, rank, worker, "its run has ended" if run.orphaned else began)

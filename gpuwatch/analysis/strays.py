@@ -33,7 +33,7 @@ from gpuwatch.model import (
     known,
     number,
 )
-from gpuwatch.units import GIB, MIB, long_duration
+from gpuwatch.units import GIB, MIB, long_duration, steady_duration
 
 
 class Cause(StrEnum):
@@ -318,7 +318,15 @@ class _Machine:
         self._history = history
         self._idle_times = idle_times
         unsure = _unsure_pids(snapshot)
-        self.unjudged = [gpu for gpu in snapshot.gpus if not _can_be_judged(gpu, snapshot, unsure)]
+        oldest = _LATE * max(snapshot.interval, 1.0)
+        self.unjudged = [
+            gpu
+            for gpu in snapshot.gpus
+            if gpu.health is not Health.OK
+            or gpu.sampled <= 0
+            or snapshot.monotonic - gpu.sampled > oldest
+            or (gpu.holdings_note or gpu.unreliable or _has_unsure(gpu, unsure))
+        ]
         unjudged = {gpu.key for gpu in self.unjudged}
         up = snapshot.state is SourceState.OK
         self._gpus = {gpu.key: gpu for gpu in snapshot.gpus if up and gpu.key not in unjudged}
@@ -408,14 +416,6 @@ class _Machine:
 
     def _watched_idle(self, key: str, process: Process) -> Idle | None:
         return self._history.idle(key, process.pid, process.start) if self._history is not None else None
-
-
-def _can_be_judged(gpu: Gpu, snapshot: Snapshot, unsure: Set[int]) -> bool:
-    """Return whether a GPU is well, its sample is new, and its list of processes can be trusted."""
-    oldest = _LATE * max(snapshot.interval, 1.0)
-    fresh = gpu.sampled > 0 and snapshot.monotonic - gpu.sampled <= oldest
-    trusted = not (gpu.holdings_note or gpu.unreliable or _has_unsure(gpu, unsure))
-    return fresh and gpu.health is Health.OK and trusted
 
 
 def _unsure_pids(snapshot: Snapshot) -> Set[int]:
@@ -690,9 +690,8 @@ def _stray(one: _Candidate, rules: Sequence[_Rule], certainty: Certainty | None 
 
 
 def format_idle(idle: Idle) -> str:
-    """Return an idle time in words, from one minute on in whole minutes, so that a line does not change each second."""
-    seconds = idle.seconds - idle.seconds % 60 if idle.seconds >= 60 else idle.seconds
-    return f"no SM use for {'at least ' if idle.at_least else ''}{long_duration(seconds)}"
+    """Return an idle time in words."""
+    return f"no SM use for {'at least ' if idle.at_least else ''}{steady_duration(idle.seconds)}"
 
 
 # ---------------------------------------------------------------------------------------------------------------

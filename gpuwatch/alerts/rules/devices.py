@@ -5,13 +5,13 @@ Each rule observes a process only while something is wrong with it: the engine e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from gpuwatch import text, units
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import Allowances
-from gpuwatch.alerts.rule import SAMPLES, GpuProcess, Observation, Rule, RuleContext, joined, pid_and_user
+from gpuwatch.alerts.rule import SAMPLES, GpuProcess, Observation, Rule, RuleContext, identity, joined, pid_and_user
 from gpuwatch.model import Gpu, Order, Process
 from gpuwatch.shares import usable, was_read
 
@@ -33,7 +33,7 @@ def _observation(process: Process, gpu: Gpu, title: str, level: Severity | None,
     """Return an observation of a process on one of its GPUs."""
     return Observation(
         gpu=gpu,
-        subject=f"{process.pid}:{process.start}",
+        subject=identity(process),
         level=level,
         keeps=level,
         stamp=gpu.sampled,
@@ -71,7 +71,11 @@ def find_outside_visible(context: RuleContext) -> Iterator[Observation]:
         if guessed:
             words = f"is on {len(places)} GPUs, its {name} shows only {len(shown)}"
         else:
-            words = f"{_holds(wrong)}, its {name} shows {_shown(shown, {gpu.uuid: gpu.index for gpu in gpus})}"
+            size = f"holds {units.gib(sum(place.memory for place in wrong))} GiB"
+            holds = size if all(place.complete for place in wrong) else "is"
+            here = sorted(gpu.index for gpu in gpus if gpu.uuid in shown)
+            only = f"only {_numbers(here)}" if len(here) == len(shown) else "others"
+            words = f"{holds} on {_indices(wrong)}, its {name} shows {only if shown else 'none'}"
         yield _observation(
             process,
             wrong[0].gpu,
@@ -81,19 +85,6 @@ def find_outside_visible(context: RuleContext) -> Iterator[Observation]:
             raise_for=context.limits.allowances.after,
             evidence=joined(f"{visible.where} {visible.text}".strip(), visible.note, process.command or process.name),
         )
-
-
-def _holds(wrong: Sequence[GpuProcess]) -> str:
-    complete = all(place.complete for place in wrong)
-    size = f"holds {units.gib(sum(place.memory for place in wrong))} GiB on" if complete else "is on"
-    return f"{size} {_indices(wrong)}"
-
-
-def _shown(shown: Mapping[str, None], indices: Mapping[str, int]) -> str:
-    if not shown:
-        return "none"
-    known_here = sorted(indices[uuid] for uuid in shown if uuid in indices)
-    return f"only {_numbers(known_here)}" if len(known_here) == len(shown) else "others"
 
 
 # -- opened GPUs it does not use ----------------------------------------------------------------------------------
@@ -125,7 +116,9 @@ def find_unused(context: RuleContext) -> Iterator[Observation]:
             title = f"{pid_and_user(process)} fills {_indices(filled)} and {alone}"
             yield _observation(process, home.gpu, title, Severity.WARNING)
         elif contexts := [place for place in waiting if place.memory in _CONTEXT]:
-            title = f"{pid_and_user(process)} opened {_indices(contexts)} ({_each(contexts)}) and {alone}"
+            least, most = (units.size(pick(place.memory for place in contexts)) for pick in (min, max))
+            each = least if len(contexts) == 1 else f"{least} each" if least == most else f"{least} to {most}"
+            title = f"{pid_and_user(process)} opened {_indices(contexts)} ({each}) and {alone}"
             yield _observation(process, home.gpu, title, Severity.NOTE)
 
 
@@ -134,13 +127,6 @@ def _is_filled(place: GpuProcess, home: GpuProcess) -> bool:
     if place.memory < _CONTEXT.stop:
         return False
     return place.memory >= _FULL * home.memory or (room is not None and place.memory >= _FULL * room)
-
-
-def _each(contexts: Sequence[GpuProcess]) -> str:
-    least, most = (units.size(pick(place.memory for place in contexts)) for pick in (min, max))
-    if len(contexts) == 1:
-        return least
-    return f"{least} each" if least == most else f"{least} to {most}"
 
 
 # -- misspelt variable --------------------------------------------------------------------------------------------

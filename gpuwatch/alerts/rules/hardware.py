@@ -11,7 +11,7 @@ from typing import Final
 from gpuwatch import units
 from gpuwatch.alerts.alert import Severity, Unit
 from gpuwatch.alerts.limits import Limits
-from gpuwatch.alerts.rule import NAMED, Observation, Rule, RuleContext, and_more, holder_name, joined
+from gpuwatch.alerts.rule import NAMED, Observation, Rule, RuleContext, and_more, holder_name, joined, severity_of
 from gpuwatch.model import Gpu, Reason, known, number
 
 TEMPERATURE: Final = "temperature near slowdown"
@@ -71,7 +71,9 @@ def find_hot(context: RuleContext) -> Iterator[Observation]:
         now, slowdown = number(gpu.temperature), number(gpu.slowdown_temperature)
         if now is None or slowdown is None or slowdown < _COLDEST:
             continue
-        level, keeps = (_heat(degrees, slowdown, limits.temperature_margin) for degrees in (now, now + _COOLER))
+        warning = slowdown - limits.temperature_margin
+        level, keeps = (severity_of(degrees, warning, slowdown) for degrees in (now, now + _COOLER))
+        fan = f"fan {gpu.fan:.0f} %" if known(gpu.fan) else ""
         yield Observation(
             gpu=gpu,
             level=level,
@@ -80,17 +82,11 @@ def find_hot(context: RuleContext) -> Iterator[Observation]:
             clear_for=limits.temperature_for,
             stamp=gpu.sampled,
             title=f"GPU {gpu.index} at {now:.0f} °C, slows down at {slowdown:.0f}",
-            evidence="" if keeps is None else joined(_watts(gpu), _clock(gpu), _fan(gpu), _computing(gpu, context)),
+            evidence="" if keeps is None else joined(_watts(gpu), _clock(gpu), fan, _computing(gpu, context)),
             value=now,
             unit=Unit.CELSIUS,
             how="" if keeps else f"back to {now:.0f} °C",
         )
-
-
-def _heat(degrees: float, slowdown: float, margin: float) -> Severity | None:
-    if degrees >= slowdown:
-        return Severity.CRITICAL
-    return Severity.WARNING if degrees >= slowdown - margin else None
 
 
 def find_throttled(context: RuleContext) -> Iterator[Observation]:
@@ -288,10 +284,6 @@ def _watts(gpu: Gpu) -> str:
 
 def _clock(gpu: Gpu) -> str:
     return f"SM clock {gpu.sm_clock:.0f} MHz" if known(gpu.sm_clock) else ""
-
-
-def _fan(gpu: Gpu) -> str:
-    return f"fan {gpu.fan:.0f} %" if known(gpu.fan) else ""
 
 
 def _computing(gpu: Gpu, context: RuleContext) -> str:

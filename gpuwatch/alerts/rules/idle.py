@@ -73,7 +73,7 @@ def _idle(context: RuleContext, gpu: Gpu, uid: int, held: Sequence[GpuProcess]) 
             least = "at least " if idle.at_least else ""
             title = (
                 f"{who} holds {'' if complete else 'at least '}{units.gib(size)} GiB on GPU {gpu.index}, "
-                f"idle for {least}{units.long_duration(_whole_minutes(idle.seconds))}"
+                f"idle for {least}{units.steady_duration(idle.seconds)}"
             )
             evidence = named_pids([context.processes[pid] for pid in pids])
     elif complete:
@@ -105,11 +105,6 @@ def _idle_time(context: RuleContext, held: Sequence[GpuProcess]) -> Idle | int |
             return one.process.pid
         times.append(idle)
     return None if None in times else min(filter(None, times), key=lambda idle: idle.seconds)
-
-
-def _whole_minutes(seconds: float) -> float:
-    """Round seconds down to whole minutes from one minute on, so that a title does not change each second."""
-    return seconds - seconds % 60 if seconds >= 60 else seconds
 
 
 # -- memory of unknown processes ----------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from gpuwatch.alerts.rule import (
     joined,
     largest_first,
     owners_of,
+    severity_of,
     sizes_by_pid,
 )
 from gpuwatch.history import HistoryView
@@ -66,7 +67,8 @@ def find_memory_near_limit(context: RuleContext) -> Iterator[Observation]:
         free, usable = room
         percent = 100.0 * free / usable
         level = keeps = None
-        if not _is_empty(gpu):
+        # The figures of a GPU that no program uses mean nothing.
+        if gpu.holdings or gpu.holdings_note or not (gpu.memory.unified or gpu.memory.used == 0):
             level, keeps = (_memory_severity(percent - margin, context.limits) for margin in (0.0, CLEAR_MARGIN))
         word = " full" if percent < _FULL else " near limit" if level else ""
         seen = Observation(
@@ -88,11 +90,6 @@ def find_memory_near_limit(context: RuleContext) -> Iterator[Observation]:
             owners = tuple(one.name for one in found if one.name in users)
             seen = msgspec.structs.replace(seen, evidence=_memory_evidence(gpu, found), pids=pids, owners=owners)
         yield seen
-
-
-def _is_empty(gpu: Gpu) -> bool:
-    """Return whether no program uses this GPU: its figures then mean nothing."""
-    return not gpu.holdings and not gpu.holdings_note and (gpu.memory.unified or gpu.memory.used == 0)
 
 
 def _memory_severity(percent: float, limits: Limits) -> Severity | None:
@@ -160,8 +157,9 @@ def find_time_to_full(context: RuleContext) -> Iterator[Observation]:
         level = keeps = None
         if seconds is not None:
             near = 100.0 * free / usable < context.limits.memory_critical
-            level = _time_severity(seconds, context.limits) if trend.steady and not near else None
-            keeps = Severity.CRITICAL if near else _time_severity(seconds / _LATER, context.limits)
+            limits = (-context.limits.full_warning, -context.limits.full_critical)
+            level = severity_of(-seconds, *limits) if trend.steady and not near else None
+            keeps = Severity.CRITICAL if near else severity_of(-seconds / _LATER, *limits)
         seen = Observation(
             gpu=gpu,
             level=level,
@@ -181,20 +179,17 @@ def find_time_to_full(context: RuleContext) -> Iterator[Observation]:
             for pid, grown in growers.items():
                 by_name[holder_name(pid, context.processes.get(pid))] += grown
             users = owners_of(growers, context.processes)
+            # Where none stands out, the speed of all growth.
+            grown_by = [f"{name} grew {units.gib(grown)} GiB/min" for name, grown in by_name.most_common(NAMED)]
+            grown_by = grown_by or [f"grows {units.gib(60 * trend.speed)} GiB/min"]
             seen = msgspec.structs.replace(
                 seen,
                 title=f"GPU {gpu.index} full in about {format_prediction(seconds)}",
-                evidence=_growth_evidence(by_name, trend.speed, room),
+                evidence=joined(*grown_by, f"{units.gib(free)} of {units.gib(usable)} GiB free"),
                 pids=tuple(growers),
                 owners=tuple(name for name, _ in by_name.most_common() if name in users),
             )
         yield seen
-
-
-def _time_severity(seconds: float, limits: Limits) -> Severity | None:
-    if seconds <= limits.full_critical:
-        return Severity.CRITICAL
-    return Severity.WARNING if seconds <= limits.full_warning else None
 
 
 def format_prediction(seconds: float) -> str:
@@ -212,14 +207,6 @@ def _growers(gpu: Gpu, history: HistoryView) -> dict[int, int]:
         if grown is not None and grown >= GROWN and known(one.memory) and grown < one.memory:
             found[one.pid] = grown
     return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
-def _growth_evidence(by_name: Counter[str], speed: float, room: tuple[float, float]) -> str:
-    """Return the users whose memory grew most in the last minute; where none stands out, the speed of all growth."""
-    parts = [f"{name} grew {units.gib(grown)} GiB/min" for name, grown in by_name.most_common(NAMED)]
-    parts = parts or [f"grows {units.gib(60 * speed)} GiB/min"]
-    free, usable = room
-    return joined(*parts, f"{units.gib(free)} of {units.gib(usable)} GiB free")
 
 
 _DEFAULT: Final = Limits()

@@ -7,7 +7,7 @@ and a start size may be exceeded by design.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gpuwatch import units
@@ -20,6 +20,7 @@ from gpuwatch.alerts.rule import (
     Rule,
     RuleContext,
     holder_name,
+    identity,
     joined,
     named_pids,
     owners_of,
@@ -76,7 +77,7 @@ def find_overshoots(context: RuleContext) -> Iterator[Observation]:
         gpu = gpus[usage.gpu]
         members = [context.processes[pid] for pid in usage.pids]
         level, keeps = _overshoot_levels(usage, gpu, members, context.limits.allowances)
-        subject = f"{usage.scope or _identity(members[0])} {gpu.key}"
+        subject = f"{usage.scope or identity(members[0])} {gpu.key}"
         if keeps is None and (OVERSHOOT, subject) not in context.watched:
             continue  # most of them
         if keeps is not None:
@@ -131,19 +132,13 @@ def _overshoot_title(usage: LimitUsage, gpu: Gpu, members: Sequence[Process]) ->
     least = "" if usage.complete else "at least "
     who = f"{who} {'holds' if len(names) == 1 else 'hold'} {least}"
     total = number(gpu.memory.total)
-    if total and _is_fraction(usage, total):
+    share = usage.declaration.value if usage.declaration.basis is Basis.TOTAL else None
+    # A fraction of a MIG instance is none of the GPU.
+    if total and share is not None and abs(usage.limit.bytes - share * total) < units.MIB:
         held, declared = (units.percent(amount, total) for amount in (usage.held, usage.limit.bytes))
         if held != declared:
             return f"{who}{held} % of GPU {gpu.index}, declared {declared} %"
     return f"{who}{units.gib(usage.held)} GiB of GPU {gpu.index}, declared {units.gib(usage.limit.bytes)}"
-
-
-def _is_fraction(usage: LimitUsage, total: float) -> bool:
-    """Return whether a fraction of the whole GPU was declared; a fraction of a MIG instance does not count."""
-    declaration = usage.declaration
-    if declaration.basis is not Basis.TOTAL or declaration.value is None:
-        return False
-    return abs(usage.limit.bytes - declaration.value * total) < units.MIB
 
 
 def _overshoot_detail(usage: LimitUsage, gpu: Gpu, members: Sequence[Process], history: HistoryView) -> str:
@@ -184,7 +179,9 @@ def find_overbooked(context: RuleContext) -> Iterator[Observation]:
             level = Severity.WARNING if percent < warning else Severity.NOTE
             keeps = Severity.WARNING if percent < warning + CLEAR_MARGIN else Severity.NOTE
             title = f"GPU {gpu.index} overbooked: {100 * declared / total:.0f} % declared"
-            sizes = _declared_by(usages, context.processes)
+            sizes: Counter[str] = Counter()
+            for one in usages:
+                sizes[holder_name(one.pids[0], context.processes.get(one.pids[0]))] += one.limit.bytes
             evidence = f"{_format_sizes(sizes)} · {units.gib(free)} of {units.gib(usable)} free"
             users = owners_of(pids, context.processes)
             owners = tuple(name for name, _ in sizes.most_common() if name in users)
@@ -201,14 +198,6 @@ def find_overbooked(context: RuleContext) -> Iterator[Observation]:
             pids=pids,
             owners=owners,
         )
-
-
-def _declared_by(usages: Iterable[LimitUsage], processes: Mapping[int, Process]) -> Counter[str]:
-    """Return the declared bytes by user."""
-    sizes: Counter[str] = Counter()
-    for one in usages:
-        sizes[holder_name(one.pids[0], processes.get(one.pids[0]))] += one.limit.bytes
-    return sizes
 
 
 def _format_sizes(sizes: Counter[str]) -> str:
@@ -237,7 +226,7 @@ def find_outgrown(context: RuleContext) -> Iterator[Observation]:
         who, held = holder_name(process.pid, process), units.gib(one.memory)
         yield Observation(
             gpu=gpu,
-            subject=f"{_identity(process)} {gpu.key}",
+            subject=f"{identity(process)} {gpu.key}",
             rests_on=(process.key,),
             level=Severity.NOTE,
             keeps=Severity.NOTE,
@@ -259,10 +248,6 @@ def _start_size(declaration: Declaration, memory: Memory) -> float | None:
         return declaration.value
     total = number(memory.total)
     return declaration.value * total if declaration.basis is Basis.TOTAL and total is not None else None
-
-
-def _identity(process: Process) -> str:
-    return f"{process.pid}:{process.start}"
 
 
 _DEFAULT: Final = Allowances()
