@@ -645,6 +645,16 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
         return (self.pid, self.start)
 
     @property
+    def run(self) -> Run | None:
+        """Run that it belongs to; None where that is not known."""
+        return self.surroundings.run if self.surroundings is not None else None
+
+    @property
+    def run_key(self) -> str:
+        """Key of its run, the same for all processes of it; a process whose run is not known is a run of its own."""
+        return self.run.key if self.run is not None else f"{self.pid}:{self.start}"
+
+    @property
     def has_ended(self) -> bool:
         """Whether all its threads have ended; the driver may go on listing it."""
         return self.presence is Presence.GONE or self.state in ("zombie", "dead")

@@ -11,7 +11,7 @@ import msgspec
 
 from gpuwatch import units
 from gpuwatch.alerts.alert import Alert, AlertCause, AlertGpu, AlertUser, Severity
-from gpuwatch.alerts.rule import Observation, RuleContext, run_key
+from gpuwatch.alerts.rule import Observation, RuleContext
 
 LASTED: Final = "{lasted}"
 """Placeholder in `Observation.how` for how long the alert held."""
@@ -286,9 +286,7 @@ def _find_causes(seen: Observation, context: RuleContext) -> tuple[AlertCause, .
     """Return the visible processes of an observation."""
     found = [context.processes[pid] for pid in seen.pids if pid in context.processes]
     return tuple(
-        AlertCause(
-            uid=one.uid, user=one.user, pid=one.pid, start=one.start, run="" if one.uid is None else run_key(one)
-        )
+        AlertCause(uid=one.uid, user=one.user, pid=one.pid, start=one.start, run="" if one.uid is None else one.run_key)
         for one in found
     )
 

@@ -185,12 +185,6 @@ def is_listed(gpu: Gpu) -> bool:
     return gpu.health is Health.OK and not gpu.holdings_note and not gpu.unreliable
 
 
-def run_key(process: Process) -> str:
-    """Return the key of the run of a process: by its context, else of a run of the process alone."""
-    run = process.surroundings.run if process.surroundings is not None else None
-    return run.key if run is not None else f"{process.pid}:{process.start}"
-
-
 def severity_of(value: float, warning: float, critical: float) -> Severity | None:
     """Return the severity of a value that reaches one of two limits; the higher the value, the worse."""
     if value >= critical:

@@ -26,7 +26,7 @@ def rows(snapshot: Snapshot, view: HistoryView | None = None, idle_times: IdleTi
     joined = []
     for gpu in snapshot.gpus:
         for holding in gpu.holdings:
-            process = owners.get(holding.pid) or Process(pid=holding.pid, presence=Presence.GONE)
+            process = owners.get(holding.pid) or Process(pid=holding.pid, start=holding.start, presence=Presence.GONE)
             key = (gpu.key, holding.pid, holding.start)
             idle = view.idle(*key) if view else (idle_times or {}).get(key)
             growth = view.growth(gpu.key, holding.pid, holding.start) if view else None

@@ -265,7 +265,7 @@ class _Member(msgspec.Struct, eq=False):
     def __post_init__(self) -> None:
         self.pid = self.process.pid
         self.start = self.rows[0].holding.start if self.rows else self.process.start
-        self.run = self.process.surroundings.run if self.process.surroundings else None
+        self.run = self.process.run
 
     @property
     def is_helper(self) -> bool:
@@ -374,7 +374,7 @@ def _run_key(member: _Member, by_pid: dict[int, _Member]) -> NodeKey:
             break
         source = parent
     uid = source.process.uid
-    return ("run", -1 if uid is None else uid, source.run.key if source.run else f"{source.pid}:{source.start}")
+    return ("run", -1 if uid is None else uid, source.process.run_key)
 
 
 def _may_have_started(one: _Member, other: _Member) -> bool:

@@ -26,7 +26,6 @@ from gpuwatch.model import (
     Presence,
     Process,
     Reason,
-    Run,
     Snapshot,
     SourceState,
     Surroundings,
@@ -184,10 +183,6 @@ class _Candidate(msgspec.Struct, eq=False, dict=True):
         return self.process.surroundings or _NO_CONTEXT
 
     @property
-    def run(self) -> Run | None:
-        return self.context.run
-
-    @property
     def limits(self) -> StrayLimits:
         return self.machine.limits
 
@@ -297,7 +292,7 @@ class _Candidate(msgspec.Struct, eq=False, dict=True):
     @property
     def absent_ranks(self) -> list[str]:
         """Words about ranks of its run that are on other machines or have ended: it may wait for them."""
-        runs = [one.run for one in (self, *self.family)]
+        runs = [one.process.run for one in (self, *self.family)]
         ranks = {run.rank for run in runs if run is not None and run.rank is not None}
         world = next((run.world for run in runs if run is not None and run.world), 0)
         absent = world - len(ranks) if ranks else 0
@@ -358,8 +353,7 @@ class _Machine:
         """Candidates by the key of their run, and by the PID of their parent."""
         groups: defaultdict[str | int, list[_Candidate]] = defaultdict(list)
         for one in self.candidates:
-            if one.run is not None and one.run.key:
-                groups[one.run.key].append(one)
+            groups[one.process.run_key].append(one)
             if one.process.ppid is not None:
                 groups[one.process.ppid].append(one)
         return groups
@@ -369,16 +363,15 @@ class _Machine:
 
         The run of a Ray worker is not known: all workers of one daemon may wait for each other.
         """
-        pid, ppid, run = one.process.pid, one.process.ppid, one.run
+        pid, ppid, run = one.process.pid, one.process.ppid, one.process.run
         if pid in self._families:
             return self._families[pid]
         related = [*self._groups.get(pid, ())]
         if ppid in self._by_pid:
             related.append(self._by_pid[ppid])
-        if run is not None:
-            related += self._groups.get(run.key, ())
-            if run.launcher == "ray" and ppid is not None:
-                related += self._groups.get(ppid, ())
+        related += self._groups.get(one.process.run_key, ())
+        if run is not None and run.launcher == "ray" and ppid is not None:
+            related += self._groups.get(ppid, ())
         family = tuple({other.process.pid: other for other in related if other.process.pid != pid}.values())
         self._families[pid] = family
         return family
@@ -490,12 +483,12 @@ def _is_left_without_listing(one: _Candidate) -> bool:
 
 
 def _has_lost_run(one: _Candidate) -> bool:
-    return one.run is not None and (one.run.orphaned or _ended_employer(one) is not None)
+    return one.process.run is not None and (one.process.run.orphaned or _ended_employer(one) is not None)
 
 
 def _ended_employer(one: _Candidate) -> int | None:
     """Return the PID of the process that a worker worked for, if that has ended; else None."""
-    employer = one.run.worker_of if one.run is not None and one.process.adopted else None
+    employer = one.process.run.worker_of if one.process.run is not None and one.process.adopted else None
     return None if employer in one.machine.listed or employer == one.process.ppid else employer
 
 
@@ -507,13 +500,13 @@ def _is_certain_worker(one: _Candidate) -> bool:
     rests = not one.on or one.is_idle_for(one.limits.quiet_after)
     # A rank may have started a server that is to outlive it, and that has its variables.
     may_serve = one.context.service or one.context.server.startswith("listens on")
-    lost = one.run is not None and one.run.orphaned and one.process.adopted
+    lost = one.process.run is not None and one.process.run.orphaned and one.process.adopted
     return lost and rests and not (_in_container(one) or may_serve)
 
 
 def _worker_words(one: _Candidate) -> list[str]:
     words = [_PARENT_ENDED]
-    if one.run is not None and one.run.orphaned:
+    if one.process.run is not None and one.process.run.orphaned:
         words = ["the run that it belongs to has ended"]
     elif (employer := _ended_employer(one)) is not None:
         words = [f"process {employer}, which it worked for, has ended"]

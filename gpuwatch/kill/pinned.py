@@ -30,7 +30,7 @@ from gpuwatch.files import state_folder
 from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.outcome import End, Outcome, Refusal, Refused, format_parent
 from gpuwatch.kill.policy import Policy
-from gpuwatch.model import Presence, Process, Run, Snapshot, known
+from gpuwatch.model import Presence, Process, Snapshot, known
 from gpuwatch.sampler.owners import read_command
 
 _SYS_PIDFD_SEND_SIGNAL = 424
@@ -92,10 +92,6 @@ class KillTarget(msgspec.Struct, frozen=True):
     @property
     def key(self) -> tuple[int, int]:
         return self.process.key
-
-    @property
-    def run(self) -> Run | None:
-        return self.process.surroundings.run if self.process.surroundings else None
 
 
 def refuse_owner(target: KillTarget, uid: int) -> str:

@@ -97,7 +97,7 @@ class _Search:
         self._pinner = pinner
         self._target = target
         self._known = find_targets(snapshot)
-        self._run = self._known.get(target.target.key, target.target).run
+        self._shown = self._known.get(target.target.key, target.target).process
         self._protected = {pinner.policy.pid, *procfs.find_ancestors(pinner.policy.pid, pinner.proc)}
         self._members: dict[int, Member] = {}
         self._left_out: dict[int, str] = {}
@@ -119,8 +119,7 @@ class _Search:
         for pinned in self._opened:
             if id(pinned) not in used:
                 pinned.close()
-        key = self._run.key if self._run else f"{target.pid}:{target.process.start}"
-        return PinnedRun(members, key, tuple(sorted(self._left_out.items())))
+        return PinnedRun(members, self._shown.run_key, tuple(sorted(self._left_out.items())))
 
     def close(self) -> None:
         """Close all handles except the target's."""
@@ -129,7 +128,7 @@ class _Search:
 
     def _find_head(self) -> PinnedProcess | None:
         """Return the head that the snapshot names, or the rank of a worker; None where no run can begin with it."""
-        run = self._run
+        run = self._shown.run
         if run is None or (run.head, run.head_start) == self._target.target.key:
             return None
         pid, start = (run.head, run.head_start) if run.head > 0 else (run.worker_of or 0, None)
@@ -141,18 +140,18 @@ class _Search:
 
         A run has each rank only once. Variables that were exported in a shell give all its children the same rank.
         """
-        running = [one for one in self._known.values() if not one.process.has_ended]
-        same = [one for one in running if self._run and one.run and one.run.key == self._run.key]
+        running = [one.process for one in self._known.values() if not one.process.has_ended]
+        same = [one for one in running if one.run_key == self._shown.run_key]
         ranks = {one.pid: one.run.rank for one in same if one.run and one.run.rank is not None and not one.run.orphaned}
         counts = Counter(ranks.values())  # what a rank left behind has its variables, and may be many
-        for target in same:
-            pid = target.pid
-            rank_of = pid if pid in ranks or target.run is None else target.run.worker_of or 0
-            if pid in self._members or target.process.uid != self._pinner.policy.may_end or target.process.start <= 0:
+        for one in same:
+            pid = one.pid
+            rank_of = pid if pid in ranks or one.run is None else one.run.worker_of or 0
+            if pid in self._members or one.uid != self._pinner.policy.may_end or one.start <= 0:
                 continue
             if rank_of in ranks and counts[ranks[rank_of]] > 1 and rank_of not in self._members:
                 self._left_out[pid] = f"more than one says that it is rank {ranks[rank_of]}"
-            elif pinned := self._open(pid, target.process.start):
+            elif pinned := self._open(pid, one.start):
                 reason = self._find_exclusion(pinned)
                 if not reason and self._pinner.is_on_gpu(pid):
                     yield pinned
@@ -190,9 +189,10 @@ class _Search:
             raise _RefusedError(reason, target.pid, f"PID {target.pid} ({name}), which its run goes back to")
         if len(self._members) >= MEMBERS_MAX:
             raise _RefusedError(Refusal.TOO_MANY, self._target.target.pid, f"over {MEMBERS_MAX}")
-        helps = target.run is not None and target.run.worker_of is not None
+        run = self._shown.run
+        helps = target.process.run is not None and target.process.run.worker_of is not None
         helps = helps or (not target.gpus and above is not None and bool(above.pinned.target.gpus))
-        launched = self._run is not None and self._run.launcher in programs.SIGNAL_FORWARDERS
+        launched = run is not None and run.launcher in programs.SIGNAL_FORWARDERS
         member = Member(pinned, above.pid if above else 0, helps or launched)
         self._members[target.pid] = member
         return member

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from gpuwatch import programs
-from gpuwatch.alerts.rule import run_key
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.alerts.unattributed import of_driver
 from gpuwatch.history import NO_USE, HistoryView, Use, charged
@@ -209,9 +208,8 @@ def _unlisted(gpu: Gpu) -> list[Holding]:
 
 def run_name(one: Process) -> str:
     """Return the program of a process: `train.py`, `vllm.entrypoints`, `python`; without folders and arguments."""
-    run = one.surroundings.run if one.surroundings is not None else None
-    if run is not None and run.name:
-        return run.name
+    if one.run is not None and one.run.name:
+        return one.run.name
     argv = tuple(one.command.split())
     found = programs.find_source(argv)
     if found is not None and found.kind is programs.SourceKind.FILE:
@@ -224,8 +222,8 @@ def run_name(one: Process) -> str:
 def _find_run(one: Process, source: tuple[int | None, str, Surroundings | None]) -> _KnownRun:
     if one.uid is None:
         return _KnownRun(source, _NOBODYS, UNSEEN, "")
-    run = one.surroundings.run if one.surroundings is not None else None
-    return _KnownRun(source, RunId(one.uid, run_key(one)), run_name(one), run.launcher if run is not None else "")
+    launcher = one.run.launcher if one.run is not None else ""
+    return _KnownRun(source, RunId(one.uid, one.run_key), run_name(one), launcher)
 
 
 def _minutes(end: float, seconds: float) -> Iterator[tuple[int, float]]:

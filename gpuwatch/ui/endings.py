@@ -133,7 +133,7 @@ class Endings:
             self._app.notify(f"process {key[1]} is on no GPU any more", markup=False)
             return False
         if isinstance(self._ender, DemoEnder):
-            run = [one for one in targets.values() if one.run and target.run and one.run.key == target.run.key]
+            run = [one for one in targets.values() if one.process.run_key == target.process.run_key]
             self._notify(target.pid, self._ender.end(run if whole_run and run else [target]))
             return True
         unlisted = "unlisted: it has a GPU open, the driver does not list it"
