@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
@@ -215,14 +214,3 @@ def test_an_answer_ends_the_line_of_its_question_and_ctrl_d_does_not(
 
 # ---------------------------------------------------------------------------------------------------------------
 # Words
-
-
-def test_too_many_processes_that_were_named_are_not_called_a_run(tmp_path: Path, capsys: Said) -> None:
-    def refuse(pid: int) -> int:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    with RealRun(ranks=1, workers=0) as run:
-        pinner = a_pinner(tmp_path, dev=run.dev, open_pidfd=refuse)
-        done = end(pinner, Shown(run.snapshot()), capsys, run.of("rank")[0], whole_run=False)
-        assert done.code == 1
-        assert "is not ended: that is more processes than gpuwatch can hold on to at once: Too many" in done.err

@@ -19,7 +19,7 @@ from gpuwatch.kill.group import KillChoice
 from gpuwatch.kill.pinned import Pinner
 from gpuwatch.kill.policy import Policy
 from gpuwatch.model import Snapshot
-from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow, ConfirmDialog, EndDialog
+from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow, EndDialog
 from tests.support import builders
 from tests.support.gpuholder import ME, GpuHolder
 from tests.support.killing import NO_PROCESS, a_pinner, on_record, outcomes
@@ -274,34 +274,6 @@ async def test_a_hidden_dialog_is_shown_again_and_no_second_signal_offered(tmp_p
     assert outcomes(pinner) == [(["SIGINT"], "running")]
 
 
-async def test_what_was_left_is_not_told_of(tmp_path: Path) -> None:
-    clock = Clock()
-    async with asking(a_pinner(tmp_path), deaf=True, clock=clock) as (app, pilot, screen, training):
-        await pilot.press(*TERMINATE)
-        await reached(pilot, screen, KillChoice.HIDE)
-        clock.ahead += 10
-        await reached(pilot, screen, KillChoice.WAIT)
-        await pilot.press("right", "right")
-        assert focused(screen) is KillChoice.LEAVE
-        await pilot.press("enter")
-        await closed(pilot, screen)
-        await until(pilot, lambda: not has_sessions(app))
-        assert list(app._notifications) == []
-        assert training.alive()
-
-
-async def test_quitting_meanwhile_leaves_the_process_as_it_is(tmp_path: Path) -> None:
-    pinner = a_pinner(tmp_path)
-    async with asking(pinner, deaf=True) as (app, pilot, screen, training):
-        assert app.endings is not None
-        await pilot.press(*TERMINATE)
-        await reached(pilot, screen, KillChoice.HIDE)
-        app.endings.close(time.monotonic() + PATIENCE)
-        assert screen.group.message == "left running"
-        assert training.alive()
-    assert outcomes(pinner) == [(["SIGTERM"], "running")]
-
-
 # -- refused, warned -----------------------------------------------------------------------------------------------
 
 
@@ -410,28 +382,6 @@ async def test_what_sends_nothing_keeps_the_focus_when_one_of_a_run_exits(tmp_pa
         await until(pilot, lambda: screen.group.exited)
 
 
-async def test_a_hidden_run_is_shown_again_for_any_of_its_processes_until_it_was_left(tmp_path: Path) -> None:
-    async with asking_run(tmp_path, deaf="rank") as (app, pilot, screen, run, clock):
-        await choose_all(pilot, 3)
-        await pilot.press(*TERMINATE)
-        await reached(pilot, screen, KillChoice.HIDE)
-        await pilot.press("enter")
-        await closed(pilot, screen)
-        again = await opened(pilot, run.snapshot(), run.of("rank")[1], KillChoice.HIDE)
-        assert again.group is screen.group
-        await pilot.press("enter")
-
-        def later() -> bool:
-            clock.ahead += 0.2
-            return bool(app._notifications)
-
-        await until(pilot, later)
-        assert "press K on it" in next(iter(app._notifications)).message
-        clock.ahead = 0.0  # or what it is asked about would be too old
-        other = await opened(pilot, run.snapshot(), run.of("rank")[1])
-        assert other.group is not screen.group
-
-
 async def test_a_run_is_not_asked_about_while_one_of_it_is_being_ended(tmp_path: Path) -> None:
     """A signal to all of it would be a second one to the one that is asked to stop, and may be saving."""
     async with asking_run(tmp_path, deaf="rank", launcher="dies") as (app, pilot, screen, run, _):
@@ -473,22 +423,3 @@ async def test_the_buttons_of_a_run_are_on_screen_at_every_size(tmp_path: Path) 
             await marked(pilot, "Terminate 17 (SIGTERM)" if size[0] >= 60 else "Terminate 17")
             assert fits(app)
         assert focused(screen) is KillChoice.TERMINATE
-
-
-@pytest.mark.uncounted
-async def test_the_buttons_of_a_question_are_on_screen_at_every_size() -> None:
-    app = Host()
-    async with app.run_test(size=(80, 24)) as pilot:
-        app.push_screen(ConfirmDialog("End 1 process of yours?", ["4711  python train.py"], 1))
-        await marked(pilot, "Cancel")
-        assert app.screen.query_one("#dialog").size.height == 3, "a short question is a small box"
-        app.pop_screen()
-        lines = [f"{pid}  python train.py" for pid in range(30)]
-        app.push_screen(ConfirmDialog("End 137 processes of yours?", lines, 137))
-        for size in (*NARROW, (100, 6), (80, 24)):
-            await set_size(pilot, size)
-            await marked(pilot, "Cancel")
-            await pilot.press("right", "right")
-            await marked(pilot, "Terminate 137 (SIGTERM)" if size[0] >= 70 else "Terminate 137")
-            assert fits(app)
-            await pilot.press("left", "left")
