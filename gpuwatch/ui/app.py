@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from textual.command import Provider
 
     from gpuwatch.analysis.strays import StrayReport
-    from gpuwatch.ui.endings import Endings
+    from gpuwatch.ui.actions import Actions
+    from gpuwatch.ui.screens.endings import Endings
 
 
 class NewFrame(Message):
@@ -654,7 +655,7 @@ class GpuwatchApp(App[int]):
     def need_endings(self) -> Endings:
         """Return the groups that are ended, made at the first call; requires `may_end`."""
         if self.endings is None:
-            from gpuwatch.ui.endings import Endings
+            from gpuwatch.ui.screens.endings import Endings
 
             assert self.helpers.killer is not None
             self.endings = Endings(
@@ -778,3 +779,7 @@ class GpuwatchApp(App[int]):
 
     def action_sort_by(self, column: str) -> None:
         self.dashboard.processes.sort_by(column)
+
+
+if TYPE_CHECKING:
+    _ACTIONS: type[Actions] = GpuwatchApp  # mypy compares the application with what screens may ask of it

@@ -17,7 +17,7 @@ from gpuwatch.config.keymap import DEFAULT_KEYS, Keys
 from gpuwatch.fields import PROCESS, Field, Row
 
 if TYPE_CHECKING:
-    from gpuwatch.ui.app import GpuwatchApp
+    from gpuwatch.ui.actions import Actions
 
 
 class _Action(NamedTuple):
@@ -292,7 +292,7 @@ class GpuwatchCommands(Provider):
 
     @property
     def _keys(self) -> Sequence[Binding]:
-        return cast("GpuwatchApp", self.app).keys
+        return cast("Actions", self.app).keys
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)

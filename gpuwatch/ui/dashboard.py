@@ -11,6 +11,7 @@ from textual.widget import Widget
 
 from gpuwatch.analysis.people import names
 from gpuwatch.model import SourceState
+from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.layout import Form, Layout, fit_layout
 from gpuwatch.ui.partial_updates import PartialUpdateCompositor
 from gpuwatch.ui.theme import Role, Skin
@@ -31,14 +32,12 @@ if TYPE_CHECKING:
     from gpuwatch.fields import Row
     from gpuwatch.model import Gpu
     from gpuwatch.monitor import Frame
-    from gpuwatch.ui.app import GpuwatchApp
 
 
 class Dashboard(Screen[None]):
     """Main screen that draws frames. Its only data are the user's cursors, order and filter."""
 
     AUTO_FOCUS = ""
-    app: GpuwatchApp
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -102,17 +101,17 @@ class Dashboard(Screen[None]):
         """Move to the panel that was clicked."""
         if event.widget is self.gpus or event.widget is self.processes:
             self.activate(event.widget)
-            self.app.paint()
+            actions_of(self).paint()
 
     # -----------------------------------------------------------------------------------------------------------
     # Drawing
 
     def on_resize(self, _event: events.Resize) -> None:
-        self.app.paint()
+        actions_of(self).paint()
 
     def on_screen_resume(self) -> None:
         """Draw what came while another screen was above."""
-        self.app.paint()
+        actions_of(self).paint()
 
     def draw(self, view: View) -> None:
         width, height = self.app.size
@@ -149,7 +148,7 @@ class Dashboard(Screen[None]):
             self.alerts.draw(view, layout, width)
             self.processes.draw_rows(layout, width)
         self.header.draw(view, width)
-        shown = hints(self.app.keys)
+        shown = hints(actions_of(self).keys)
         if self.active is self.gpus:
             shown = [
                 (key, "processes", action) if action == "switch" else (key, word, action) for key, word, action in shown
@@ -165,7 +164,7 @@ class Dashboard(Screen[None]):
         self._arrange({self.header: 1, self.notice: height - 2, self._bottom: 1})
         self.header.show([LineBuilder(skin, "band").gap().write("gpuwatch", "strong").build(width)])
         self.notice.draw(notice_lines(starting_words(seconds), skin, width, height - 2))
-        self.footer.draw(_bare(hints(self.app.keys)), skin, width)
+        self.footer.draw(_bare(hints(actions_of(self).keys)), skin, width)
 
     @property
     def _bottom(self) -> Widget:

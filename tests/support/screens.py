@@ -19,7 +19,7 @@ from gpuwatch.kill.pinned import Pinner
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
-from gpuwatch.ui.endings import Endings
+from gpuwatch.ui.screens.endings import Endings
 from tests.support import builders
 
 HOSTILE = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 from textual import events
@@ -18,14 +18,12 @@ from textual.widgets.option_list import Option
 from gpuwatch.alerts.alert import HOUR, TROUBLE, Alert, Mute
 from gpuwatch.monitor import Frame
 from gpuwatch.text import fit
+from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import AlertControl
 from gpuwatch.ui.screens.dialog import Dialog
 from gpuwatch.ui.theme import UNICODE, Glyphs
 from gpuwatch.ui.view import mark_of, subject_of, subject_words
 from gpuwatch.ui.widgets.alerts import silent_mutes
-
-if TYPE_CHECKING:
-    from gpuwatch.ui.app import GpuwatchApp
 
 T = TypeVar("T")
 
@@ -63,8 +61,6 @@ def _choice(words: str, about: T | None, call: Callable[[T], object], toast: str
 
 class AcknowledgeDialog(Dialog[None]):
     """Dialog that shows one of several alerts or mutes at a time; the left and right keys show the others."""
-
-    app: GpuwatchApp
 
     DEFAULT_CSS = """
     AcknowledgeDialog #title {
@@ -256,7 +252,7 @@ class AcknowledgeDialog(Dialog[None]):
             "show": _choice(
                 f"Show {subject_words(subject) or 'its process or GPU'}",
                 alert if subject is not None else None,
-                self.app.show_subject,
+                actions_of(self).show_subject,
             ),
             "cancel": Choice("Cancel", lambda: None),
         }

@@ -18,6 +18,7 @@ from gpuwatch.analysis.strays import Stray
 from gpuwatch.fields import Row, RowKey
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Reading, Reason, Snapshot, known, number
 from gpuwatch.timeline import Metric, merge_holdings, process_owner
+from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest
 from gpuwatch.ui.screens.sheet import Block, Fact, Section
@@ -446,7 +447,7 @@ class DetailScreen(GraphSheet):
 
     def action_end_process(self) -> None:
         if self._held:
-            self.app.ask_to_end(self._held[0].key)
+            actions_of(self).ask_to_end(self._held[0].key)
 
 
 def _title(held: Sequence[Row]) -> str:

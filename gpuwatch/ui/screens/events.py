@@ -26,6 +26,7 @@ from gpuwatch.filters import (
     parse_terms,
 )
 from gpuwatch.text import clean
+from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines
 from gpuwatch.ui.theme import Ground, Role, Skin
 from gpuwatch.ui.view import mark_of, subject_of, subject_words
@@ -296,7 +297,7 @@ class EventsScreen(ListScreen[EventList]):
 
     def _look(self) -> None:
         if self._read is not None and self._reading is None:
-            self._reading = self.app.background("gpuwatch-events")(self._read)
+            self._reading = actions_of(self).background("gpuwatch-events")(self._read)
             self._reading.add_done_callback(lambda _: self.post_message(self.Read()))
 
     def on_events_screen_read(self) -> None:
@@ -415,7 +416,7 @@ class EventsScreen(ListScreen[EventList]):
     def _open_filter(self, words: str, *, finding: bool = False) -> None:
         entry = self._entry
         self._finding = finding
-        entry.saved = self.app.options.filters
+        entry.saved = actions_of(self).options.filters
         entry.value = words
         entry.placeholder = f"{_HINT}  {entry.offered}".rstrip()
         entry.cursor_position = len(words)
@@ -466,10 +467,10 @@ class EventsScreen(ListScreen[EventList]):
         """Show the process that the chosen event is about, or the processes of its GPU."""
         chosen = self.rows.selected
         if chosen is not None:
-            self.app.show_subject(chosen)
+            actions_of(self).show_subject(chosen)
 
     def action_acknowledge(self) -> None:
         """Ask what to do about the chosen event."""
         chosen = self.rows.selected
         if chosen is not None:
-            self.app.action_acknowledge(chosen)
+            actions_of(self).action_acknowledge(chosen)

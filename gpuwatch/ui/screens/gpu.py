@@ -18,6 +18,7 @@ from gpuwatch.model import Gpu, Health, Reading, Reason, known, number
 from gpuwatch.monitor import Frame
 from gpuwatch.shares import declared_memory
 from gpuwatch.timeline import Metric, user_owner
+from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.detail import REASONS, fact, gpu_section, reason_words, value_fact
 from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest
@@ -422,7 +423,7 @@ class GpuScreen(GraphSheet):
     def action_choose(self) -> None:
         row = self.processes.selected
         if row is not None:
-            self.app.show_detail(row.key)
+            actions_of(self).show_detail(row.key)
 
     def point(self, placed: Placed, x: int, y: int, clicks: int) -> None:
         """Select the process that is clicked; the second click opens its detail."""

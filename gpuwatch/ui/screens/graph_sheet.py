@@ -15,6 +15,7 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.analysis.events import lasted_words, moment, state_words, without_known
 from gpuwatch.text import clean
 from gpuwatch.timeline import Key, Metric
+from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section, Sheet
 from gpuwatch.ui.theme import Skin
@@ -37,7 +38,6 @@ from gpuwatch.ui.widgets.lines import Line
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
     from gpuwatch.recorder.store import Events
-    from gpuwatch.ui.app import GpuwatchApp
 
 MOST_EVENTS: Final = 12
 """Events that a sheet lists, at most."""
@@ -83,8 +83,6 @@ class GraphBlock:
 
 class GraphSheet(Sheet):
     """Sheet of graphs and facts."""
-
-    app: GpuwatchApp
 
     class OlderRead(Message):
         """Message: what was recorded before has been read."""
@@ -137,7 +135,7 @@ class GraphSheet(Sheet):
     def on_mount(self) -> None:
         super().on_mount()
         if self.helpers.events is not None:
-            self._log = self.app.background("gpuwatch-graphs")(self.helpers.events)
+            self._log = actions_of(self).background("gpuwatch-graphs")(self.helpers.events)
             self._log.add_done_callback(lambda _: self.post_message(self.EventsRead()))
         self.refresh_frame(self.frame)
 
@@ -235,7 +233,7 @@ class GraphSheet(Sheet):
         """Read values from before this gpuwatch was started, once."""
         if self._older is None and self.helpers.older is not None:
             older, timeline, now = self.helpers.older, self.frame.history.timeline, self.now
-            self._older = self.app.background("gpuwatch-graphs")(lambda: older(timeline, now))
+            self._older = actions_of(self).background("gpuwatch-graphs")(lambda: older(timeline, now))
             self._older.add_done_callback(lambda _: self.post_message(self.OlderRead()))
 
     def title_words(self) -> str:

@@ -28,7 +28,6 @@ from gpuwatch.units import long_duration
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
-    from gpuwatch.ui.app import GpuwatchApp
 
 L = TypeVar("L", bound=RowList[Any])
 
@@ -73,7 +72,6 @@ class ListScreen(ModalScreen[None], Generic[L]):
     """
 
     AUTO_FOCUS = ""
-    app: GpuwatchApp
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down,j", "move(1)", "down", show=False, id="list.down", tooltip="The next row"),
         Binding("up,k", "move(-1)", "up", show=False, id="list.up", tooltip="The row before"),

@@ -14,6 +14,7 @@ from textual.binding import Binding, BindingType
 
 from gpuwatch.analysis.people import PERSON, Person, add_up, names, people, stable_order, story, totals
 from gpuwatch.text import fit
+from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen
 from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank
@@ -252,10 +253,10 @@ class PeopleScreen(ListScreen[PeopleList]):
         chosen = self.rows.selected
         if chosen is not None:
             self.dismiss(None)
-            self.app.show_only_user(chosen.uid)
+            actions_of(self).show_only_user(chosen.uid)
 
     def action_message(self) -> None:
         """Copy a message to the person under the cursor, about all that they hold."""
         chosen = self.rows.selected
         if chosen is not None:
-            self.app.write_to_owner(self._frame, lambda row: row.process.uid == chosen.uid)
+            actions_of(self).write_to_owner(self._frame, lambda row: row.process.uid == chosen.uid)

@@ -14,8 +14,9 @@ from gpuwatch.fields import PROCESS
 from gpuwatch.kill.demo import DEMO_NOTICE
 from gpuwatch.kill.group import KillChoice
 from gpuwatch.model import SourceState
-from gpuwatch.ui.endings import LEFT_ALONE, Key, QueuedStray
+from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.dialog import ConfirmDialog
+from gpuwatch.ui.screens.endings import LEFT_ALONE, Key, QueuedStray
 from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines
 from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
 from gpuwatch.ui.widgets.lines import Line
@@ -153,16 +154,17 @@ class StraysScreen(ListScreen[StrayList]):
 
     def start(self) -> None:
         """Show also strays that are still being ended."""
-        if self.app.endings is not None:
-            self.app.endings.show_strays(self.paint)
+        if endings := actions_of(self).endings:
+            endings.show_strays(self.paint)
 
     @property
     def _queued(self) -> Mapping[Key, QueuedStray]:
-        return self.app.endings.strays if self.app.endings is not None else {}
+        endings = actions_of(self).endings
+        return endings.strays if endings is not None else {}
 
     @property
     def _report(self) -> StrayReport:
-        return self.app.judged(self._frame)
+        return actions_of(self).judged(self._frame)
 
     # -- drawing ---------------------------------------------------------------------------------------------------
 
@@ -200,7 +202,7 @@ class StraysScreen(ListScreen[StrayList]):
 
     def notes(self) -> Sequence[str]:
         """Return the notes that `gpuwatch strays` prints, too."""
-        seen, options = self._frame.snapshot, self.app.options
+        seen, options = self._frame.snapshot, actions_of(self).options
         if not seen.gpus or seen.state is not SourceState.OK:
             return [nothing_words(seen)]
         watched = None if self._frame.kept is not None else self._frame.history.watched
@@ -216,7 +218,7 @@ class StraysScreen(ListScreen[StrayList]):
 
     def action_select(self) -> None:
         """Select the stray under the cursor, or unselect it; say why where it cannot be."""
-        chosen, endings = self.rows.selected, self.app.endings
+        chosen, endings = self.rows.selected, actions_of(self).endings
         if chosen is None:
             return
         if not chosen.ends:
@@ -237,7 +239,7 @@ class StraysScreen(ListScreen[StrayList]):
         """Show all that is known of the stray under the cursor."""
         chosen = self.rows.selected
         if chosen is not None and chosen.listed:
-            self.app.show_detail((chosen.gpus[0], *chosen.key))
+            actions_of(self).show_detail((chosen.gpus[0], *chosen.key))
         elif chosen is not None:
             self.notify("unlisted: all that is known of it stands below the list", markup=False)
 
@@ -246,7 +248,7 @@ class StraysScreen(ListScreen[StrayList]):
         chosen = [one for one in self.found() if one.key in self.rows.chosen]
         if not chosen:
             self.notify("select with Space what is to be ended", markup=False, timeout=4)
-        elif self.app.may_end():
+        elif actions_of(self).may_end():
             held = [one.held for one in chosen if one.held is not None]
             least = "at least " * (len(held) < len(chosen))
             lines = [DEMO_NOTICE] * self._frame.snapshot.demo
@@ -258,17 +260,17 @@ class StraysScreen(ListScreen[StrayList]):
 
     def action_decide(self) -> None:
         """Ask what to do with the stray under the cursor, if it was left; otherwise end the selected ones."""
-        chosen, endings = self.rows.selected, self.app.endings
+        chosen, endings = self.rows.selected, actions_of(self).endings
         if chosen is None or endings is None or chosen.key not in self._queued or not self._queued[chosen.key].left:
             self.action_end()
-        elif self.app.may_end():
+        elif actions_of(self).may_end():
             del endings.strays[chosen.key]
-            self.app.ask_to_end((chosen.gpus[0] if chosen.gpus else "", *chosen.key))
+            actions_of(self).ask_to_end((chosen.gpus[0] if chosen.gpus else "", *chosen.key))
             self.paint()
 
     def _confirmed(self, asked: list[Stray], choice: KillChoice | None) -> None:
         """End the strays that the question showed, except processes that are no strays any more."""
-        if choice is None or choice is KillChoice.CANCEL or self.app.helpers.killer is None:
+        if choice is None or choice is KillChoice.CANCEL or not actions_of(self).may_end():
             return
         past = [str(one.process.pid) for one in asked if one.key not in self.rows.chosen]
         asked = [one for one in asked if one.key in self.rows.chosen]
@@ -276,12 +278,12 @@ class StraysScreen(ListScreen[StrayList]):
             words = "is no longer a stray" if len(past) == 1 else "are no longer strays"
             self.notify(f"PID {', '.join(past)} {words}: {LEFT_ALONE}", markup=False, timeout=6)
         if asked:
-            self.app.need_endings().begin(asked, choice, self.app.newest or self._frame, self.paint)
+            actions_of(self).need_endings().begin(asked, choice, actions_of(self).newest or self._frame, self.paint)
             self.rows.chosen.clear()
             self.paint()
 
     def action_close(self) -> None:
         """Go back; strays that wait for their turn are left alone."""
-        if self.app.endings is not None:
-            self.app.endings.leave_strays()
+        if endings := actions_of(self).endings:
+            endings.leave_strays()
         self.dismiss(None)

@@ -31,6 +31,7 @@ from gpuwatch.analysis.runs import (
 from gpuwatch.fields import PROCESS, Row
 from gpuwatch.monitor import Frame
 from gpuwatch.text import fit
+from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen
 from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
 from gpuwatch.ui.view import View
@@ -422,7 +423,7 @@ class TreeScreen(ListScreen[TreeList]):
         if node is None or node.process is None:
             tree.set_open()
         elif node.rows:
-            self.app.show_detail(node.rows[0].key)
+            actions_of(self).show_detail(node.rows[0].key)
 
     def action_right(self) -> None:
         self.rows.right()
@@ -443,7 +444,7 @@ class TreeScreen(ListScreen[TreeList]):
         if node is None or target is None or target.row_key is None:
             return
         whole_run = node.key[0] == "run" and node.totals.processes > 1
-        self.app.ask_to_end(target.row_key, whole_run=whole_run)
+        actions_of(self).ask_to_end(target.row_key, whole_run=whole_run)
 
     def action_mine(self) -> None:
         """Show only own runs, or everybody's."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from textual import events
 from textual.binding import Binding
 from textual.message import Message
 
+from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.theme import Skin
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel
-
-if TYPE_CHECKING:
-    from gpuwatch.ui.app import GpuwatchApp
 
 Hint = tuple[str, str, str]
 """Keys as shown, word, action."""
@@ -78,12 +75,11 @@ class Footer(LinePanel):
             self.action = action
             super().__init__()
 
-    app: GpuwatchApp
     _buttons: list[tuple[int, int, str]]
 
     def draw(self, found: Sequence[Hint], skin: Skin, width: int) -> None:
         """Draw the hints that fit, without those of actions that are refused."""
-        refused = self.app.refused
+        refused = actions_of(self).refused
         line, self._buttons = footer_line([hint for hint in found if hint[2] not in refused], skin, width)
         self.show([line])
 
