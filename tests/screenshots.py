@@ -133,7 +133,7 @@ async def showing(picture: Picture, frame: Frame | None = None) -> AsyncIterator
         frame, over = last_frame(picture.at, picture.watched, picture.gpus, picture.focus)
     source = DemoSource(clock=lambda: 0.0, wall=lambda: WALL)
     log = Events(alerts=over, watched=True, exists=True)
-    helpers = Helpers(events=lambda: log, killer=lambda: DemoEnder(lambda pid: source.end(pid, 0.0), VIEWER_UID))
+    helpers = Helpers(events=lambda: log, ender=lambda: DemoEnder(lambda pid: source.end(pid, 0.0), VIEWER_UID))
     options = Options(theme=picture.theme)
     if picture.is_replay:
         hour = MemoryRecording(source.at(second) for second in (0.0, picture.at, 3599.0))

@@ -27,7 +27,7 @@ LEFTOVER_WORKERS: Final = "leftover workers"
 ASKERS: Final = "only ask the driver"
 
 
-class Kind(StrEnum):
+class NodeKind(StrEnum):
     """Kind of a node."""
 
     RUN = "run"
@@ -39,7 +39,7 @@ class Kind(StrEnum):
     """Processes of no run, under a title."""
 
 
-class Flag(StrEnum):
+class NodeFlag(StrEnum):
     """Trouble of a process; the value is the word on screen. The worst stands first."""
 
     ENDED = "ended"
@@ -77,7 +77,7 @@ class OnGpu(NamedTuple):
     """Percent; the sum may be more than 100."""
 
 
-class Totals(msgspec.Struct, frozen=True, kw_only=True):
+class NodeTotals(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over one or several processes."""
 
     memory: PartialSum = PartialSum()
@@ -91,7 +91,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """Number of processes that NVML does not list."""
     ranks: tuple[int, ...] = ()
     """Ranks of the run on this machine."""
-    flags: tuple[tuple[Flag, int], ...] = ()
+    flags: tuple[tuple[NodeFlag, int], ...] = ()
     """Troubles with the number of processes, the worst first."""
     idle: Idle | None = None
     """Shortest idle time; None where a process may be busy and its idle time is not known."""
@@ -109,12 +109,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Node of the tree: a run, a process or a group, with the nodes below it."""
 
     key: NodeKey
-    kind: Kind
+    kind: NodeKind
     title: str = ""
     """Title of a run or a group; empty for a process."""
-    totals: Totals
+    totals: NodeTotals
     """Sums of the node and all below it."""
-    own: Totals | None = None
+    own: NodeTotals | None = None
     """Sums of the node's own process alone; None for a node without a process."""
     children: tuple[Node, ...] = ()
     process: Process | None = None
@@ -154,7 +154,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return words(self.process.surroundings) if self.process.surroundings else ""
 
     @property
-    def flags(self) -> tuple[Flag, ...]:
+    def flags(self) -> tuple[NodeFlag, ...]:
         """Troubles of its own process."""
         return tuple(flag for flag, _ in self.own.flags) if self.own else ()
 
@@ -218,22 +218,22 @@ def _by_gpu(parts: Iterable[OnGpu]) -> tuple[OnGpu, ...]:
     return tuple(sorted(found.values()))
 
 
-def total(parts: Sequence[Totals]) -> Totals:
+def total(parts: Sequence[NodeTotals]) -> NodeTotals:
     """Add up the sums of several processes; there is at least one."""
     if len(parts) == 1:
         return parts[0]
-    flags: Counter[Flag] = Counter()
+    flags: Counter[NodeFlag] = Counter()
     for part in parts:
         for flag, count in part.flags:
             flags[flag] += count
-    return Totals(
+    return NodeTotals(
         memory=add(part.memory for part in parts),
         gpus=_by_gpu(held for part in parts for held in part.gpus),
         opened=tuple(sorted({index for part in parts for index in part.opened})),
         processes=sum(part.processes for part in parts),
         holders=sum(part.holders for part in parts),
         ranks=tuple(sorted({rank for part in parts for rank in part.ranks})),
-        flags=tuple((flag, flags[flag]) for flag in Flag if flags[flag]),
+        flags=tuple((flag, flags[flag]) for flag in NodeFlag if flags[flag]),
         idle=shortest([part.idle for part in parts if part.gpus]),
         started=min((part.started for part in parts if part.started is not None), default=None),
     )
@@ -283,18 +283,18 @@ class _Member(msgspec.Struct, eq=False):
         return self.process.adopted or (self.run is not None and self.run.orphaned)
 
     @property
-    def flags(self) -> list[Flag]:
+    def flags(self) -> list[NodeFlag]:
         """Its troubles, the worst first."""
         state, found = self.process.state, []
         if self.process.presence is Presence.GONE:
-            found.append(Flag.ENDED)
+            found.append(NodeFlag.ENDED)
         if state in ("zombie", "dead"):
-            found.append(Flag.ZOMBIE)
+            found.append(NodeFlag.ZOMBIE)
         if self.is_leftover_worker:
-            found.append(Flag.LEFTOVER_WORKER)
+            found.append(NodeFlag.LEFTOVER_WORKER)
         elif self.run is not None and self.run.orphaned:
-            found.append(Flag.LEFTOVER)
-        return [*found, Flag.STOPPED] if state == "stopped" else found
+            found.append(NodeFlag.LEFTOVER)
+        return [*found, NodeFlag.STOPPED] if state == "stopped" else found
 
     @property
     def order(self) -> tuple[bool, bool, int, int, int]:
@@ -407,7 +407,7 @@ def _process_node(member: _Member, history: HistoryView | None, indices: dict[st
     held = [
         OnGpu(row.gpu.index, row.gpu.key, sum_of([row.holding.memory]), sum_of([row.holding.sm])) for row in member.rows
     ]
-    own = Totals(
+    own = NodeTotals(
         memory=held[0].memory if len(held) == 1 else add(one.memory for one in held),
         gpus=tuple(held) if len(held) == 1 else _by_gpu(held),
         opened=tuple(opened),
@@ -420,7 +420,7 @@ def _process_node(member: _Member, history: HistoryView | None, indices: dict[st
     workers = [_process_node(one, history, indices) for one in sorted(member.workers, key=lambda one: one.order)]
     return Node(
         key=("process", member.pid, str(member.start)),
-        kind=Kind.WORKER if member.is_helper and (run or member.parent) else Kind.RANK,
+        kind=NodeKind.WORKER if member.is_helper and (run or member.parent) else NodeKind.RANK,
         totals=total([own, *(worker.totals for worker in workers)]) if workers else own,
         own=own,
         children=tuple(workers),
@@ -441,7 +441,7 @@ def _run_node(key: NodeKey, tops: Sequence[Node]) -> Node:
         return msgspec.structs.replace(first, key=key)
     return Node(
         key=key,
-        kind=Kind.RUN,
+        kind=NodeKind.RUN,
         title=(first.run.name if first.run else "") or first.name,
         totals=total([top.totals for top in tops]),
         children=tuple(tops),
@@ -456,7 +456,7 @@ def _group_node(title: str, found: Sequence[Node]) -> Node:
     one_owner = len({node.uid for node in found}) == 1
     return Node(
         key=("group", 0, title),
-        kind=Kind.GROUP,
+        kind=NodeKind.GROUP,
         title=title,
         totals=total([node.totals for node in found]),
         children=tuple(found),
@@ -499,7 +499,7 @@ def _lowest_gpu(node: Node) -> float:
 
 def _tie(node: Node) -> tuple[int, float, NodeKey]:
     """Sort key of nodes that are otherwise equal: groups last, in their own order, then GPU and key."""
-    group = 0 if node.kind is not Kind.GROUP else 1 + (node.title != LEFTOVER_WORKERS)
+    group = 0 if node.kind is not NodeKind.GROUP else 1 + (node.title != LEFTOVER_WORKERS)
     return group, _lowest_gpu(node), node.key
 
 
@@ -537,13 +537,17 @@ ORDERS: Final = ("name", "user", "gpu", "memory", "sm")
 
 def run_order() -> StableOrder[Node]:
     """Return an order of runs that stays when a figure only varies a little; groups stay last."""
-    return StableOrder(NODE, lambda node: node.key, _tie, is_last=lambda node: node.kind is Kind.GROUP)
+    return StableOrder(NODE, lambda node: node.key, _tie, is_last=lambda node: node.kind is NodeKind.GROUP)
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Words
 
-_MANY: Final = {Flag.ZOMBIE: "zombies", Flag.LEFTOVER_WORKER: "leftover workers", Flag.LEFTOVER: "leftovers"}
+_MANY: Final = {
+    NodeFlag.ZOMBIE: "zombies",
+    NodeFlag.LEFTOVER_WORKER: "leftover workers",
+    NodeFlag.LEFTOVER: "leftovers",
+}
 """Plurals of flags that differ from the singular; `2 stopped` does not."""
 
 _GROUPS: Final = {
@@ -559,17 +563,17 @@ def _plural(count: int, word: str) -> str:
     return f"{word}s" if count != 1 else word
 
 
-def _counted(flag: Flag, count: int) -> str:
+def _counted(flag: NodeFlag, count: int) -> str:
     return flag.value if count == 1 else _MANY.get(flag, flag.value)
 
 
 def role_label(node: Node, *, top: bool) -> str:
     """Return the words before a process's command: `rank 3`, `worker`; empty for none. `top` nodes stand below none."""
     run, flags = node.run, node.flags
-    if node.process is None or Flag.LEFTOVER_WORKER in flags:
+    if node.process is None or NodeFlag.LEFTOVER_WORKER in flags:
         return ""
     words = ""
-    if node.kind is Kind.WORKER:
+    if node.kind is NodeKind.WORKER:
         words = "worker"
     elif run and run.rank is not None and (not top or (run.world or 0) > 1):
         words = f"rank {run.rank}"
@@ -581,13 +585,13 @@ def role_label(node: Node, *, top: bool) -> str:
 
 def flag_words(node: Node) -> str:
     """Return the troubles of a node and of those below it, the worst first; empty when all is well."""
-    found = [flag.value for flag in node.flags if flag is not Flag.ENDED]  # the command of an ended one says so
+    found = [flag.value for flag in node.flags if flag is not NodeFlag.ENDED]  # the command of an ended one says so
     for flag, count in node.totals.flags:
         below = count - (flag in node.flags)
-        if not below or (node.kind is Kind.GROUP and flag is Flag.LEFTOVER_WORKER):
+        if not below or (node.kind is NodeKind.GROUP and flag is NodeFlag.LEFTOVER_WORKER):
             continue  # the title of the group says so
         many = "all" if count == node.totals.processes else str(below)
-        if node.process is not None and flag is not Flag.LEFTOVER_WORKER:
+        if node.process is not None and flag is not NodeFlag.LEFTOVER_WORKER:
             found.append(f"{many} {_plural(below, 'worker')} {flag.value}")
         else:
             found.append(f"{many} {_counted(flag, below)}")
@@ -598,16 +602,16 @@ def flag_words(node: Node) -> str:
 
 def count_flags(nodes: Iterable[Node]) -> str:
     """Return the troubles in all of a tree, the worst first: `1 ended, 2 leftover workers`; empty when all is well."""
-    counts: Counter[Flag] = Counter()
+    counts: Counter[NodeFlag] = Counter()
     for node in nodes:
         counts.update(dict(node.totals.flags))
-    return ", ".join(f"{counts[flag]} {_counted(flag, counts[flag])}" for flag in Flag if counts[flag])
+    return ", ".join(f"{counts[flag]} {_counted(flag, counts[flag])}" for flag in NodeFlag if counts[flag])
 
 
 def size_words(node: Node) -> str:
     """Return the ranks that are here, `7/8 ranks`, or the number of processes; empty for one process alone."""
     totals, world = node.totals, node.run.world if node.run else None
-    if node.kind is Kind.RUN and totals.ranks:
+    if node.kind is NodeKind.RUN and totals.ranks:
         count = len(totals.ranks)
         return f"{count}/{world} ranks" if world and world != count else f"{count} {_plural(count, 'rank')}"
     return f"{totals.processes} procs" if totals.processes > 1 else ""
@@ -615,7 +619,7 @@ def size_words(node: Node) -> str:
 
 def describe(node: Node) -> str:
     """Return a node in one line: `torchrun · ranks 0-7 of 8 on GPUs 0-7 · 4 workers hold device files · …`."""
-    if node.kind is Kind.GROUP:
+    if node.kind is NodeKind.GROUP:
         words = [f"{node.totals.processes} processes", *_GROUPS.get(node.title, ())]
     else:
         words = _run_words(node) if node.process is None else _process_words(node, node.process)
@@ -640,7 +644,7 @@ def _run_words(node: Node) -> list[str]:
 
 def _process_words(node: Node, process: Process) -> list[str]:
     run, role = node.run, ""
-    if run and run.rank is not None and node.kind is Kind.RANK:
+    if run and run.rank is not None and node.kind is NodeKind.RANK:
         role = f", rank {run.rank}" + (f" of {run.world}" if run.world else "")
     elif run and run.worker_of is not None:
         role = f", worker of {run.worker_of}"
@@ -655,9 +659,9 @@ def _process_words(node: Node, process: Process) -> list[str]:
         words.append("dead process still holds memory")
     if run and run.orphaned:
         words.append("its run has ended")
-    elif process.adopted and Flag.LEFTOVER_WORKER in node.flags:
+    elif process.adopted and NodeFlag.LEFTOVER_WORKER in node.flags:
         words.append("the process that started it has ended")
-    words += [f"it is {flag.value}" for flag in node.flags if flag in (Flag.STOPPED, Flag.ZOMBIE)]
+    words += [f"it is {flag.value}" for flag in node.flags if flag in (NodeFlag.STOPPED, NodeFlag.ZOMBIE)]
     own, every = (node.own or node.totals).memory, node.totals.memory
     if node.children and own.value is not None and every.value != own.value:
         words.append(f"{_size(own)} itself, {_size(every)} with its workers")
@@ -666,8 +670,8 @@ def _process_words(node: Node, process: Process) -> list[str]:
 
 def _helper_words(node: Node) -> list[str]:
     """Count the processes below a node that only hold device files."""
-    is_leftover = Flag.LEFTOVER_WORKER in node.flags
-    leftovers = dict(node.totals.flags).get(Flag.LEFTOVER_WORKER, 0)
+    is_leftover = NodeFlag.LEFTOVER_WORKER in node.flags
+    leftovers = dict(node.totals.flags).get(NodeFlag.LEFTOVER_WORKER, 0)
     workers = node.totals.holders - leftovers - (node.unlisted is not None and not is_leftover)
     leftovers -= is_leftover
     words = [f"{workers} {'workers hold' if workers > 1 else 'worker holds'} device files"] if workers > 0 else []

@@ -201,7 +201,7 @@ def _helpers(
 
     reloader = Reloader(args, config, apply)
 
-    def killer() -> Pinner | DemoEnder:
+    def ender() -> Pinner | DemoEnder:
         if args.demo:  # its PIDs may be those of real processes: nothing that could signal these is made at all
             from gpuwatch.kill.demo import DemoEnder
             from gpuwatch.sources.demo import DemoSource, script
@@ -245,11 +245,11 @@ def _helpers(
             return make_past(source)
 
         return Helpers(
-            killer=killer,
+            ender=ender,
             events=lambda: past().events,
             older=lambda timeline, _: timeline.load(past().sums.means),
             reload=reload,
         )
     return Helpers(
-        killer=killer, events=events, older=older, reload=reload, remember=remembered.save, notice=remembered.notice
+        ender=ender, events=events, older=older, reload=reload, remember=remembered.save, notice=remembered.notice
     )

@@ -21,7 +21,7 @@ from gpuwatch.sampler.declarations import Declarations
 from gpuwatch.sampler.owners import Owners
 from gpuwatch.sources.sampler_process import SamplerProcess
 
-Look: TypeAlias = Callable[[Process, Snapshot, Config], Process]
+ReadDeclarations: TypeAlias = Callable[[Process, Snapshot, Config], Process]
 """Returns a process with its declarations."""
 
 PATIENCE = 3.0
@@ -37,7 +37,7 @@ _UNSEEN = {
 }
 
 
-def look(process: Process, snapshot: Snapshot, config: Config) -> Process:
+def read_declarations(process: Process, snapshot: Snapshot, config: Config) -> Process:
     """Read a process's declarations in a child process, as the sampler does: a read can hang, or a parser crash."""
     inspector = InspectorClient(shares=config.shares)
     asking = Declarations(inspector)
@@ -83,10 +83,12 @@ def parse_pid(text: str) -> int:
     return int(text)
 
 
-def find_process(pid: int, snapshot: Snapshot, config: Config, *, look: Look = look) -> Process:
+def find_process(
+    pid: int, snapshot: Snapshot, config: Config, *, read: ReadDeclarations = read_declarations
+) -> Process:
     """Find a process in a snapshot or in /proc, with its declarations; raises GpuwatchError where there is none.
 
-    `look` reads the declarations that the snapshot does not have.
+    `read` reads the declarations that the snapshot does not have.
     """
     process = next((one for one in snapshot.processes if one.pid == pid), None)
     if process is None and snapshot.demo:
@@ -96,7 +98,7 @@ def find_process(pid: int, snapshot: Snapshot, config: Config, *, look: Look = l
         if process.presence is not Presence.SEEN:
             raise GpuwatchError(_UNSEEN[process.presence].format(pid))
     if process.declared is None or process.declared.knowledge is Knowledge.PENDING:
-        process = look(process, snapshot, config)
+        process = read(process, snapshot, config)
     return process
 
 

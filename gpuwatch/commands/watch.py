@@ -127,8 +127,8 @@ _QUIET_STATES: Final = frozenset({SourceState.OK, SourceState.STARTING, SourceSt
 """States of the source that are no trouble, or are printed elsewhere."""
 
 
-class Change(NamedTuple):
-    """Change of one alert."""
+class AlertChange(NamedTuple):
+    """AlertChange of one alert."""
 
     at: float
     """Wall-clock time."""
@@ -137,14 +137,14 @@ class Change(NamedTuple):
     alert: Alert
 
 
-def find_changes(frame: Frame) -> list[Change]:
+def find_changes(frame: Frame) -> list[AlertChange]:
     """Return the changed alerts of a frame: those that ended, then those that eased, then those that began."""
     now = frame.snapshot.taken
-    found = [Change(one.ended or now, "ended", one) for one in frame.cleared]
-    found += [Change(now, "eased", one) for one in frame.eased]
+    found = [AlertChange(one.ended or now, "ended", one) for one in frame.cleared]
+    found += [AlertChange(now, "eased", one) for one in frame.eased]
     for one in frame.raised:
         is_new = one.raised_monotonic >= frame.received
-        found.append(Change(one.raised if is_new else now, "raised" if is_new else "worse", one))
+        found.append(AlertChange(one.raised if is_new else now, "raised" if is_new else "worse", one))
     return [event for event in found if event.alert.rule != TROUBLE]  # those are printed by `TroubleFinder`
 
 
@@ -155,7 +155,7 @@ class LineFormatter:
         self._color = color
         self._day = ""
 
-    def format(self, event: Change) -> str:
+    def format(self, event: AlertChange) -> str:
         moment = time.localtime(event.at)
         day = time.strftime("%Y-%m-%d ", moment)
         date, self._day = ("" if day == self._day else day), day

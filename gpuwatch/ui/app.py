@@ -639,7 +639,7 @@ class GpuwatchApp(App[int]):
     def may_end(self) -> bool:
         """Return whether processes can be ended; notify the user of the reason where not."""
         refusal = "read-only: no process can be ended" if self.options.read_only else ""
-        if not refusal and self.helpers.killer is None:
+        if not refusal and self.helpers.ender is None:
             refusal = "processes cannot be ended from here"
         if refusal:
             self.notify(refusal, severity="warning", markup=False, timeout=4)
@@ -657,10 +657,10 @@ class GpuwatchApp(App[int]):
         if self.endings is None:
             from gpuwatch.ui.screens.endings import Endings
 
-            assert self.helpers.killer is not None
+            assert self.helpers.ender is not None
             self.endings = Endings(
                 self,
-                self.helpers.killer(),
+                self.helpers.ender(),
                 judge=lambda frame: judged(frame, self.options),
                 glyphs=self.skin.glyphs,
                 clock=self.clock,

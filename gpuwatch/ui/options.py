@@ -100,7 +100,7 @@ class Reloading(msgspec.Struct, frozen=True):
 class Helpers(msgspec.Struct, frozen=True):
     """Functions of the rest of the program that the dashboard calls when it needs them."""
 
-    killer: Callable[[], Pinner | DemoEnder] | None = None
+    ender: Callable[[], Pinner | DemoEnder] | None = None
     """Without it no process can be ended."""
     events: Callable[[], Events] | None = None
     """Reads the recorded events; may be slow, and may raise StoreError."""

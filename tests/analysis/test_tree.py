@@ -14,9 +14,9 @@ from gpuwatch.analysis.runs import (
     DEEPEST,
     LEFTOVER_WORKERS,
     ORDERS,
-    Flag,
-    Kind,
     Node,
+    NodeFlag,
+    NodeKind,
     PartialSum,
     add,
     build_tree,
@@ -86,7 +86,7 @@ def test_the_ranks_of_a_run_are_one_node_by_their_numbers() -> None:
         [around(30, rank=0, world=3), around(10, rank=2, world=3), around(20, rank=1, world=3)],
     )
     (run,) = build_tree(seen)
-    assert (run.kind, run.title, run.run is not None and run.run.world) == (Kind.RUN, "train.py", 3)
+    assert (run.kind, run.title, run.run is not None and run.run.world) == (NodeKind.RUN, "train.py", 3)
     assert shape([run]) == [["train.py", 30, 20, 10]]
     assert run.totals.ranks == (0, 1, 2)
     assert run.totals.memory == PartialSum(6 * GIB)
@@ -96,7 +96,7 @@ def test_the_ranks_of_a_run_are_one_node_by_their_numbers() -> None:
 def test_a_run_of_one_process_is_one_line() -> None:
     seen = snapshot([gpu(0, holdings=[holding(10)])], [around(10, rank=0, world=1)])
     (node,) = build_tree(seen)
-    assert node.kind is Kind.RANK
+    assert node.kind is NodeKind.RANK
     assert node.name == "python train.py"
     assert not node.children
 
@@ -146,7 +146,7 @@ def test_a_worker_of_somebody_unknown_stands_below_the_run() -> None:
     people = [around(10, rank=0), around(11, worker_of=999)]
     run = build_tree(snapshot([gpu(0, holdings=[holding(10), holding(11)])], people))
     assert shape(run) == [["train.py", 10, 11]]
-    assert run[0].children[1].kind is Kind.WORKER
+    assert run[0].children[1].kind is NodeKind.WORKER
 
 
 def test_a_younger_process_with_the_pid_of_a_parent_is_not_the_parent() -> None:
@@ -186,7 +186,7 @@ def test_an_orphan_holder_stands_below_its_run_where_that_is_known() -> None:
     left = helper(2000, ppid=1, adopted=True, surroundings=Surroundings(run=run_of(worker_of=1007)))
     (run,) = build_tree(ranks(2, unlisted=(left,)))
     assert shape([run]) == [["train.py", 1000, 1001, 2000]]
-    assert run.children[2].flags == (Flag.LEFTOVER_WORKER,)
+    assert run.children[2].flags == (NodeFlag.LEFTOVER_WORKER,)
     assert flag_words(run) == "1 leftover worker"
     assert "1 leftover worker" in describe(run)
 
@@ -335,14 +335,14 @@ def test_no_rank_is_missed_where_the_local_ranks_do_not_tell(of_runs: list[dict[
 @pytest.mark.parametrize(
     ("changes", "flags", "words"),
     [
-        ({"state": "zombie"}, (Flag.ZOMBIE,), "zombie"),
-        ({"state": "stopped"}, (Flag.STOPPED,), "stopped"),
-        ({"surroundings": Surroundings(run=run_of(orphaned=True))}, (Flag.LEFTOVER,), "leftover"),
-        ({"presence": Presence.GONE}, (Flag.ENDED,), ""),  # the command says so
+        ({"state": "zombie"}, (NodeFlag.ZOMBIE,), "zombie"),
+        ({"state": "stopped"}, (NodeFlag.STOPPED,), "stopped"),
+        ({"surroundings": Surroundings(run=run_of(orphaned=True))}, (NodeFlag.LEFTOVER,), "leftover"),
+        ({"presence": Presence.GONE}, (NodeFlag.ENDED,), ""),  # the command says so
         ({"state": "disk sleep"}, (), ""),
     ],
 )
-def test_what_is_wrong_with_a_process(changes: dict[str, Any], flags: tuple[Flag, ...], words: str) -> None:
+def test_what_is_wrong_with_a_process(changes: dict[str, Any], flags: tuple[NodeFlag, ...], words: str) -> None:
     (node,) = build_tree(snapshot([gpu(0, holdings=[holding(10)])], [process(10, **changes)]))
     assert node.flags == flags
     assert flag_words(node) == words
@@ -495,10 +495,10 @@ def test_every_process_is_there_once_and_the_sums_add_up(seen: Snapshot, mine: b
         assert node.totals.memory == add(held.memory for held in node.totals.gpus)
         assert node.totals.processes == sum(one.processes for one in below)
         assert node.totals.holders == sum(one.holders for one in below)
-        assert not node.children or node.process or len(node.children) > 1 or node.kind is Kind.GROUP
+        assert not node.children or node.process or len(node.children) > 1 or node.kind is NodeKind.GROUP
         assert describe(node)
         assert "\n" not in describe(node) + flag_words(node) + size_words(node) + role_label(node, top=True)
-        assert node.kind is Kind.GROUP or node.target is not None
+        assert node.kind is NodeKind.GROUP or node.target is not None
     for by in ORDERS:
         assert len(run_order().sort(nodes, by)) == len(nodes)
 

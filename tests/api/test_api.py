@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 import gpuwatch
-from gpuwatch import Snapshot, Stream, UnavailableError, UsageError, known, snapshot, stream
+from gpuwatch import Snapshot, Stream, UnavailableError, UsageError, snapshot, stream
 from gpuwatch.commands.docs import FOLDER
-from gpuwatch.model import Reason, SourceState
+from gpuwatch.model import SourceState
 from tests.driver import Driver, Gpu
 from tests.recorder.test_recording import demo, record
 from tests.support.builders import snapshot as built
@@ -85,13 +85,6 @@ def test_a_snapshot_of_this_machine_leaves_no_child(machine: Driver) -> None:
     assert [gpu.utilization for gpu in found.gpus] == [37, 0]
     assert [gpu.index for gpu in snapshot(only=[1]).gpus] == [1]
     assert children() <= before
-
-
-def test_a_snapshot_of_the_demo_has_reasons_too() -> None:
-    found = snapshot(demo=True, only=(2, 0))
-    assert [gpu.index for gpu in found.gpus] == [0, 2]
-    assert known(found.gpus[0].memory.used)
-    assert not known(Reason.NO_SAMPLE)
 
 
 def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:

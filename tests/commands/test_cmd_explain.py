@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuwatch.commands.explain import Look, explanation_lines, find_process
+from gpuwatch.commands.explain import ReadDeclarations, explanation_lines, find_process
 from gpuwatch.config import Config
 from gpuwatch.model import Declared, Knowledge, Process, Snapshot
 from tests.driver import GIB, Driver, Gpu, Proc
@@ -119,9 +119,9 @@ def test_a_thread_of_the_kernel_has_not_ended_and_has_no_environment(launch: Lau
 # -- what no real process shows at will ------------------------------------------------------------------------------
 
 
-def explained(shown: Snapshot, look: Look) -> list[str]:
+def explained(shown: Snapshot, read: ReadDeclarations) -> list[str]:
     """Return what is printed of PID 7 in a snapshot."""
-    return explanation_lines(find_process(7, shown, Config(), look=look), shown, Config())
+    return explanation_lines(find_process(7, shown, Config(), read=read), shown, Config())
 
 
 def never(process: Process, snapshot: Snapshot, config: Config) -> Process:
@@ -139,7 +139,7 @@ def test_what_the_sampler_had_no_time_for_is_read() -> None:
     waiting = process(7, declared=Declared(knowledge=Knowledge.PENDING))
     shown = snapshot([gpu(0, holdings=[holding(7)])], [waiting])
 
-    def look(one: Process, snapshot: Snapshot, config: Config) -> Process:
+    def read(one: Process, snapshot: Snapshot, config: Config) -> Process:
         return msgspec.structs.replace(one, declared=Declared(frameworks=("JAX",)))
 
-    assert "uses      JAX" in explained(shown, look)
+    assert "uses      JAX" in explained(shown, read)

@@ -107,12 +107,6 @@ def test_a_deaf_training_is_killed_only_when_asked(pinner: Pinner, deaf: GpuHold
     assert outcomes(pinner) == [(["SIGTERM", "SIGKILL"], "exited")]
 
 
-def test_sigkill_may_come_first_where_it_was_asked_for(pinner: Pinner, deaf: GpuHolder) -> None:
-    group = asking(pinner, target_of(deaf))
-    group.send(signal.SIGKILL)
-    assert at_its_end(group).sent is signal.SIGKILL
-
-
 def test_a_zombie_names_the_parent_that_has_not_reaped_it(pinner: Pinner, clock: Clock) -> None:
     with GpuHolder(reap=False) as training:
         group = asking(pinner, target_of(training), clock=clock)
@@ -182,15 +176,6 @@ def test_another_program_in_the_same_process_is_not_ended(pinner: Pinner, random
         assert training.alive()
 
 
-def test_the_second_signal_reaches_one_that_only_changed_its_title(
-    pinner: Pinner, deaf: GpuHolder, clock: Clock
-) -> None:
-    group = unanswered(asking(pinner, target_of(deaf), clock=clock), clock)
-    deaf.retitle()
-    group.choose(KillChoice.KILL)
-    deaf.wait_until_exited()
-
-
 def test_cancel_while_it_is_checked_closes_what_comes_of_it(pinner: Pinner, deaf: GpuHolder) -> None:
     future: Future[Any] = Future()
     calls: list[Any] = []
@@ -215,17 +200,6 @@ def test_a_check_that_cannot_be_made_is_told(pinner: Pinner, deaf: GpuHolder) ->
     group = ProcessGroup(pinner, target_of(deaf), Snapshot(), submit=lambda call: future)
     assert look(group) is KillState.OVER
     assert group.message == "gpuwatch failed at it: no more threads"
-
-
-def test_what_cannot_be_recorded_is_warned_of_before_the_question(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    pinner = a_pinner(tmp_path / "file" / "gpuwatch")
-    with GpuHolder() as training:
-        group = asking(pinner, target_of(training))
-        assert group.warnings == (f"cannot record actions in {pinner.audit.path}: Not a directory",)
-        group.choose(KillChoice.TERMINATE)
-        at_its_end(group)
-    assert pinner.audit.flush() == group.warnings[0]
 
 
 def test_nothing_of_a_demo_is_ended(pinner: Pinner, deaf: GpuHolder) -> None:

@@ -166,8 +166,8 @@ async def test_the_dashboard_shows_an_owner_that_is_not_sure_and_refuses_to_end_
             training.pid, "you?", start=training.start_ticks, uid=None, presence=Presence.UNSURE, command="python t.py"
         )
         seen = builders.snapshot([builders.gpu(0, holdings=held)], [unsure], viewer=ME, confined=True)
-        killer = a_pinner(tmp_path)
-        async with dashboard(frame(seen), (160, 50), helpers=Helpers(killer=lambda: killer)) as (app, pilot):
+        ender = a_pinner(tmp_path)
+        async with dashboard(frame(seen), (160, 50), helpers=Helpers(ender=lambda: ender)) as (app, pilot):
             assert "▎you? " in text(app)
             assert "perhaps python t.py" in text(app)
             await pilot.press("K")
@@ -178,4 +178,4 @@ async def test_the_dashboard_shows_an_owner_that_is_not_sure_and_refuses_to_end_
             await pilot.press("escape", "m")
             await until(pilot, lambda: "▎you? " not in text(app))
         assert training.alive()
-        assert [line["result"] for line in on_record(killer)] == [Refusal.OTHER_NAMESPACE.word]
+        assert [line["result"] for line in on_record(ender)] == [Refusal.OTHER_NAMESPACE.word]

@@ -1,6 +1,6 @@
 """A real run of processes: a launcher, its ranks, and their workers; each writes down every signal that it gets.
 
-The ranks hold a plain file `dev/nvidia0` open, which a killer with `dev=run.dev` takes for a GPU.
+The ranks hold a plain file `dev/nvidia0` open, which a pinner with `dev=run.dev` takes for a GPU.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class RealRun:
 
     @property
     def dev(self) -> str:
-        """What a killer is to take for /dev."""
+        """What a pinner is to take for /dev."""
         return str(self.folder / "dev")
 
     @property

@@ -24,7 +24,7 @@ from tests.support.screens import click, press, until
 
 @pytest.fixture
 def killing(tmp_path: Path) -> Helpers:
-    return Helpers(killer=lambda: Pinner(Policy.of_this_process(read_only=False), Audit(tmp_path)))
+    return Helpers(ender=lambda: Pinner(Policy.of_this_process(read_only=False), Audit(tmp_path)))
 
 
 async def test_the_cursor_stays_on_its_process() -> None:

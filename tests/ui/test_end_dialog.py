@@ -382,27 +382,6 @@ async def test_what_sends_nothing_keeps_the_focus_when_one_of_a_run_exits(tmp_pa
         await until(pilot, lambda: screen.group.exited)
 
 
-async def test_a_run_is_not_asked_about_while_one_of_it_is_being_ended(tmp_path: Path) -> None:
-    """A signal to all of it would be a second one to the one that is asked to stop, and may be saving."""
-    async with asking_run(tmp_path, deaf="rank", launcher="dies") as (app, pilot, screen, run, _):
-        first, second = run.of("rank")
-        await pilot.press("right", "enter")
-        await reached(pilot, screen, KillChoice.HIDE)
-        await pilot.press("escape")
-        await closed(pilot, screen)
-        other = await opened(pilot, run.snapshot(), second)
-        await pilot.press("s")
-        assert not other.group.whole_run
-        assert "its run" not in text_of(app)
-        await pilot.press("escape")
-        await closed(pilot, other)
-        assert app.endings is not None
-        seen = run.snapshot()
-        assert app.endings.open(key_of(seen, second), frame_of(seen), whole_run=True)
-        await until(pilot, lambda: "one of its processes is being ended already" in text_of(app))
-        assert run.heard()[first] == ["SIGINT"]
-
-
 # -- buttons -------------------------------------------------------------------------------------------------------
 
 LOW = [(100, height) for height in (6, 7, 8, 15, 17, 20, 24)]

@@ -21,7 +21,7 @@ SCREENS = ["help", "detail", "people", "tree", "strays", "events"]
 @pytest.mark.parametrize("action", [*DIALOGS, *SCREENS])
 @pytest.mark.parametrize("closes", [False, True], ids=["it opens", "it closes"])
 async def test_the_end_may_come_while_a_screen_opens_or_closes(tmp_path: Path, action: str, closes: bool) -> None:
-    helpers = Helpers(killer=lambda: a_pinner(tmp_path))
+    helpers = Helpers(ender=lambda: a_pinner(tmp_path))
     async with running(frame(machine(2), alert()), helpers=helpers) as (app, pilot):
         app.dashboard.processes.move(1)  # to a process of somebody else
         await app.run_action(action)

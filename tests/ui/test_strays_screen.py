@@ -68,7 +68,7 @@ def framed(seen: Snapshot, busy: tuple[int, ...] = ()) -> Frame:
 
 
 def helpers(pinner: Pinner) -> Helpers:
-    return Helpers(killer=lambda: pinner)
+    return Helpers(ender=lambda: pinner)
 
 
 async def fed(app: GpuwatchApp, pilot: Pilot[int], make: Callable[[], Frame], condition: Callable[[], bool]) -> None:
@@ -172,7 +172,7 @@ async def test_in_the_demo_rows_are_removed_and_nothing_is_signalled() -> None:
     ender = DemoEnder(removed.append, ME)
     with GpuHolder() as one, GpuHolder() as two:
         seen = framed(replace(a_frame(one, two).snapshot, demo=True))
-        async with running(seen, (160, 50), helpers=Helpers(killer=lambda: ender)) as (app, pilot):
+        async with running(seen, (160, 50), helpers=Helpers(ender=lambda: ender)) as (app, pilot):
             await pilot.press("K")
             await until(pilot, lambda: "demo: nothing was signalled; its row is removed" in toasts(app))
             await opened(app, pilot)

@@ -17,10 +17,10 @@ from gpuwatch.analysis.runs import (
     LEFTOVER_WORKERS,
     NODE,
     ORDERS,
-    Flag,
-    Kind,
     Node,
+    NodeFlag,
     NodeKey,
+    NodeKind,
     build_tree,
     count_flags,
     describe,
@@ -143,16 +143,16 @@ def name_cell(branch: Branch, glyphs: Glyphs, room: int, *, is_open: bool) -> Ce
     half = runs.left // 2
     if node.process is None:
         # Its name comes first, and leaves what is wrong with it half of the room.
-        loud = node.kind is Kind.RUN or node.title == LEFTOVER_WORKERS
-        role: Role = "muted" if not loud else "strong" if node.kind is Kind.RUN else "text"
+        loud = node.kind is NodeKind.RUN or node.title == LEFTOVER_WORKERS
+        role: Role = "muted" if not loud else "strong" if node.kind is NodeKind.RUN else "text"
         runs.write(node.name, role, 2, min(cell_len(trouble) + 2, half) if trouble else 0)
         runs.write(trouble, "warning", 2)
-        runs.write(node.run.launcher if node.run and node.kind is Kind.RUN else "", "muted")
+        runs.write(node.run.launcher if node.run and node.kind is NodeKind.RUN else "", "muted")
     else:
         runs.write(trouble, "warning", 1, half if node.children else 0)
         label = role_label(node, top=branch.top)
-        runs.write(label, "text" if node.kind is Kind.RANK and node.unlisted is None else "muted", 2)
-        runs.write(node.name, "warning" if Flag.ENDED in node.flags else "muted" if label else "text")
+        runs.write(label, "text" if node.kind is NodeKind.RANK and node.unlisted is None else "muted", 2)
+        runs.write(node.name, "warning" if NodeFlag.ENDED in node.flags else "muted" if label else "text")
     return (*runs.runs, ("", "text"))
 
 
@@ -243,9 +243,9 @@ class TreeList(RowList[Branch]):
         chosen = self._opened.get(node.key, self._every)
         if chosen is not None:
             return chosen
-        if node.kind is Kind.GROUP:
+        if node.kind is NodeKind.GROUP:
             return node.title == LEFTOVER_WORKERS
-        return node.kind is Kind.RUN and node.mine and node.totals.processes <= FEW
+        return node.kind is NodeKind.RUN and node.mine and node.totals.processes <= FEW
 
     # -- moving about ----------------------------------------------------------------------------------------------
 
@@ -366,7 +366,7 @@ class TreeScreen(ListScreen[TreeList]):
     def summary(self, room: int) -> list[tuple[str, Role]]:
         """Return the number of runs and processes, the order, and problems."""
         nodes = self.rows.nodes
-        runs = sum(len(node.children) if node.kind is Kind.GROUP else 1 for node in nodes)
+        runs = sum(len(node.children) if node.kind is NodeKind.GROUP else 1 for node in nodes)
         unlisted = sum(node.totals.holders for node in nodes)
         processes = sum(node.totals.processes for node in nodes) - unlisted  # as the dashboard counts them
         more = f", {unlisted} more unlisted" * (unlisted > 0)
@@ -440,7 +440,7 @@ class TreeScreen(ListScreen[TreeList]):
     def action_end_process(self) -> None:
         """Ask whether to end the process, or the run where the cursor is on a run; groups cannot be ended."""
         node = self.rows.chosen
-        target = node.target if node is not None and node.kind is not Kind.GROUP else None
+        target = node.target if node is not None and node.kind is not NodeKind.GROUP else None
         if node is None or target is None or target.row_key is None:
             return
         whole_run = node.key[0] == "run" and node.totals.processes > 1
