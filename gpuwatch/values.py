@@ -18,15 +18,11 @@ LONGEST: Final = 200
 HIGHEST_XID: Final = 999
 """Largest XID that is accepted; NVIDIA has numbered errors up to 172 so far."""
 
-ANY: Final = 1e18
-"""Bound for numbers without a narrower one."""
 HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR
 
 _UUID: Final = r"^GPU-[0-9A-Fa-f][0-9A-Fa-f-]{0,35}\Z"
 
-Number: TypeAlias = Annotated[float, Meta(ge=-ANY, le=ANY)]
-"""Any finite number."""
 Seconds: TypeAlias = Annotated[float, Meta(extra={"form": "seconds"})]
 """Seconds, written as 2, "500ms" or "10min"; rounded to milliseconds."""
 Bytes: TypeAlias = Annotated[int, Meta(le=MAX_SIZE, extra={"form": "bytes"})]

@@ -25,7 +25,7 @@ from gpuwatch.config import ColumnName, Config
 from gpuwatch.config.keymap import key_name
 from gpuwatch.errors import UsageError
 from gpuwatch.units import MIB, parse_duration, parse_share, parse_size, write_duration, write_size
-from gpuwatch.values import ANY, HIGHEST_XID
+from gpuwatch.values import HIGHEST_XID
 
 _SHOWN: Final = 60
 """Characters of a wrong value that are quoted."""
@@ -55,17 +55,15 @@ class ConfigKey(NamedTuple):
     @property
     def allowed(self) -> str:
         """Allowed values, in words that follow `allowed is`."""
-        words = get_args(self.type)[0] if self.bounds else self.type
-        if get_origin(words) is Literal:
-            return " or ".join(", ".join(map(toml_string, get_args(words))).rsplit(", ", 1))
+        type_ = get_args(self.type)[0] if self.bounds else self.type
+        if get_origin(type_) is Literal:
+            return " or ".join(", ".join(map(toml_string, get_args(type_))).rsplit(", ", 1))
         if self.form == "bytes":
             size = f"a size of {self.range}" if self.bounds["ge"] else f"a size, {self.range}"
             return f'{size}: bytes, or a text such as "512MiB" or "20GiB"'
         if self.form == "seconds":
             return f'seconds, or a text such as "30s", "10min" or "2h", from {self.range}'
-        if self.bounds.get("le") == ANY:
-            return "a number"
-        return _ALLOWED[self.form or words.__name__].format_map({"min_length": 0, **self.bounds})
+        return _ALLOWED[self.form or type_.__name__].format_map({"min_length": 0, **self.bounds})
 
     @property
     def range(self) -> str:

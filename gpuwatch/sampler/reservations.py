@@ -31,8 +31,8 @@ SHARED = Path("/run/lock/gpuwatch")
 PATIENCE = 10.0
 """Seconds to wait for the lock; a choice takes milliseconds, so that a longer holder is not choosing."""
 _RETRY = 0.02
-_EVERY = 5.0
-"""Seconds after which the stream's reservations are read again without a changed file: a process may have ended."""
+_EVERY = 2.0
+"""Seconds after which the stream's reservations are read again."""
 MOST = 512
 """Files of a folder that are read, at most; a busy machine has some tens. Each costs 0.1 ms."""
 _LARGEST = 1 << 14
@@ -142,26 +142,22 @@ def find_reservations(
 
 
 class ReservationReader:
-    """Reservations for a stream of snapshots: reads them again after a change, and every few seconds."""
+    """Reservations for a stream of snapshots: reads them again where the holders changed, and every few seconds."""
 
     def __init__(
         self, folders: Sequence[Path], *, proc: Path = procfs.PROC, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._folders, self._proc, self._clock = folders, proc, clock
         self._last: list[Reservation] = []
-        self._state: object = None
+        self._holders: frozenset[int] | None = None
         self._due = 0.0
 
     def read(self, holders: Collection[int]) -> list[Reservation]:
         """Return the reservations, at most some seconds old; `holders` as in `find_reservations`."""
-        changed = []
-        for path in self._folders:
-            with contextlib.suppress(OSError):
-                changed.append(path.stat().st_mtime_ns)
-        state, now = (frozenset(holders), changed), self._clock()
-        if state != self._state or now >= self._due:
+        now = self._clock()
+        if now >= self._due or holders != self._holders:
             self._last = find_reservations(self._folders, holders, proc=self._proc)
-            self._state, self._due = state, now + _EVERY
+            self._holders, self._due = frozenset(holders), now + _EVERY
         return self._last
 
 
