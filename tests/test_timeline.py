@@ -136,12 +136,6 @@ def test_a_point_without_values_is_a_gap_and_never_joins_two_values() -> None:
     assert watch.read(UTILIZATION, 3600, 360)[-21:] == [None, *[40] * 10, *[None] * 6, *[60] * 4]
 
 
-def test_what_is_to_come_is_a_gap() -> None:
-    watch = Watch()
-    watch.run(range(0, 50, 10), utilization=40)
-    assert watch.timeline.read(UTILIZATION, START + 50, 20, 20) == [*[40] * 11, *[None] * 9]
-
-
 def test_a_suspended_machine_leaves_a_gap() -> None:
     history = History()
     for second in range(120):

@@ -110,15 +110,7 @@ def _name(line: UseLine) -> str:
     return _fitted(line.name) or UNKNOWN
 
 
-def _user(line: UseLine) -> str:
-    return _fitted(line.user) or UNKNOWN
-
-
-def _indices(line: UseLine) -> str:
-    return ranges(line.gpus) or UNKNOWN
-
-
-_GPUS: Final[Column[UseLine]] = Column("GPUs", _indices, right=False)
+_GPUS: Final[Column[UseLine]] = Column("GPUs", lambda line: ranges(line.gpus) or UNKNOWN, right=False)
 
 WHO: Final[dict[By, tuple[Column[UseLine], ...]]] = {
     "user": (Column("user", _name, right=False), _GPUS),
@@ -129,7 +121,7 @@ WHO: Final[dict[By, tuple[Column[UseLine], ...]]] = {
     ),
     "run": (
         Column("run", _name, right=False),
-        Column("user", _user, right=False),
+        Column("user", lambda line: _fitted(line.user) or UNKNOWN, right=False),
         Column("launcher", lambda line: line.launcher or UNKNOWN, right=False),
         _GPUS,
     ),

@@ -65,7 +65,7 @@ START: Final = _TEMPLATE.partition("{{")[0]
 """First characters of every page, by which an older one is known."""
 
 
-class Series(msgspec.Struct, frozen=True):
+class PageSeries(msgspec.Struct, frozen=True):
     """Means over time, events and sizes, as a store or a recording has them."""
 
     means: Sequence[Minute] = ()
@@ -77,7 +77,7 @@ class Series(msgspec.Struct, frozen=True):
     events: Events = msgspec.field(default_factory=Events)
 
 
-def read_series(paths: Sequence[Path], since: float, until: float) -> Series:
+def read_series(paths: Sequence[Path], since: float, until: float) -> PageSeries:
     """Read means and events of a span of wall-clock time; raises FileNotFoundError and StoreError.
 
     The minutes are read for up to a day, else the hours; also where a recorder without minutes wrote the store.
@@ -93,7 +93,7 @@ def read_series(paths: Sequence[Path], since: float, until: float) -> Series:
             if not minutes:
                 hours += read_hours(connection, since)
     events = Events.joined([read_events(path, since, named=True) for path in paths])
-    return Series(minutes or hours, 60 if minutes else _HOUR, totals, events)
+    return PageSeries(minutes or hours, 60 if minutes else _HOUR, totals, events)
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ class Page(msgspec.Struct, frozen=True):
     made: float
     parts: tuple[UseReport, ...]
     """Use by user and by GPU, and by run where it is known."""
-    series: Series
+    series: PageSeries
     source: str = "what gpuwatch recorded"
 
 
@@ -151,7 +151,7 @@ def render_page(page: Page) -> str:
     )
 
 
-def resampled(series: Series, since: float, until: float) -> tuple[Values, dict[str, dict[str, Values]]]:
+def resampled(series: PageSeries, since: float, until: float) -> tuple[Values, dict[str, dict[str, Values]]]:
     """Return the edges of at most `_MOST_POINTS` points of time, and the means in them by GPU and name of the series.
 
     A series is `used`, `utilization` or an owner, who has 0 where something else of the GPU is known.

@@ -88,7 +88,7 @@ class Standing(msgspec.Struct, frozen=True):
         return {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in self.idle}
 
 
-class Row(NamedTuple):
+class RecordingRow(NamedTuple):
     """Place and times of one row."""
 
     since: float
@@ -134,7 +134,7 @@ class Recording:
     def __init__(self, paths: Sequence[Path]) -> None:
         """List the rows of all files; raises UsageError where one is no recording."""
         self.paths = list(paths)
-        self.rows: list[Row] = []
+        self.rows: list[RecordingRow] = []
         """All rows, oldest first; never empty."""
         self.notes: list[str] = []
         """What could not be read so far, in one line each."""
@@ -185,11 +185,11 @@ class Recording:
         found = Events.joined(parts)
         return found if found.watched else msgspec.structs.replace(found, watched_until=self.last)
 
-    def _rows(self, at: float, until: float) -> list[Row]:
+    def _rows(self, at: float, until: float) -> list[RecordingRow]:
         first = max(0, bisect_right(self.rows, at, key=lambda row: row.since) - 1)
         return [row for row in self.rows[first:] if row.since <= until]
 
-    def _read(self, rows: Iterable[Row]) -> Iterator[Snapshot]:
+    def _read(self, rows: Iterable[RecordingRow]) -> Iterator[Snapshot]:
         newest = -inf
         for row in rows:
             try:
@@ -203,7 +203,7 @@ class Recording:
             except DamagedRowError as error:
                 self._note(row, str(error))
 
-    def _lines(self, row: Row) -> list[bytes]:
+    def _lines(self, row: RecordingRow) -> list[bytes]:
         """Read the lines of a row; raises DamagedRowError."""
         asked = "SELECT body FROM snapshots WHERE id = ? AND typeof(body) = 'blob' AND length(body) <= ?"
         path = self.paths[row.file]
@@ -219,7 +219,7 @@ class Recording:
             raise DamagedRowError("it is damaged")
         return lines
 
-    def _note(self, row: Row, words: str) -> None:
+    def _note(self, row: RecordingRow, words: str) -> None:
         self._add_note(f"{clean(str(self.paths[row.file]))}: the 10 s from {format_moment(row.since)}: {words}")
 
     def _add_note(self, note: str) -> None:
@@ -241,7 +241,7 @@ class Recording:
             host, self.limits = read_about(connection, "host"), read_about(connection, "limits", 100_000)
             asked = "SELECT since, until, id FROM snapshots ORDER BY since DESC LIMIT ?"
             cells = connection.execute(asked, (MOST_ROWS + 1,)).fetchall()
-        rows = [Row(since, until, index, id) for since, until, id in cells if _are_times(since, until)]
+        rows = [RecordingRow(since, until, index, id) for since, until, id in cells if _are_times(since, until)]
         if len(rows) < len(cells):
             self._add_note(f"{name}: {len(cells) - len(rows)} rows are damaged")
         if len(cells) > MOST_ROWS:
@@ -255,9 +255,9 @@ class Recording:
         return host
 
 
-def without_replaced(rows: Iterable[Row]) -> list[Row]:
+def without_replaced(rows: Iterable[RecordingRow]) -> list[RecordingRow]:
     """Return rows by time, without those of which a later row has the same time: the clock was set back in between."""
-    kept: list[Row] = []
+    kept: list[RecordingRow] = []
     for row in sorted(rows):
         while kept and kept[-1].until >= row.since and kept[-1].id < row.id:
             kept.pop()

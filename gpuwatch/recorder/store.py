@@ -460,8 +460,10 @@ class Store:
             row = connection.execute(f"{hours} LIMIT 1 OFFSET {_TRUSTED}").fetchone()
             trusted = 0.0 if row is None else min(now, row[0])
             for kept in _STEPS:
+                hour = (trusted - kept) // HOUR * HOUR
                 with _transaction(connection):
-                    _roll_up(connection, trusted - kept)
+                    connection.execute(_ROLL_UP, (hour,))
+                    connection.execute(f"DELETE FROM use WHERE {_SOUND} AND span = {MINUTE} AND at < ?", (hour,))
                 if _used(connection) < _ROOM / 2 * self._pages(connection):
                     break
             _delete_old(connection, trusted - self.keep)
@@ -588,13 +590,6 @@ def _delete_old(connection: Connection, before: float) -> None:
         delete_before(connection, before)
     # It frees a page at each step, and `execute` makes one step where there are no columns.
     connection.executescript("PRAGMA incremental_vacuum")
-
-
-def _roll_up(connection: Connection, before: float) -> None:
-    """Add the rows by minute of whole hours before a wall-clock time into rows by hour, inside an open transaction."""
-    hour = before // HOUR * HOUR
-    connection.execute(_ROLL_UP, (hour,))
-    connection.execute(f"DELETE FROM use WHERE {_SOUND} AND span = {MINUTE} AND at < ?", (hour,))
 
 
 def delete_before(connection: Connection, before: float) -> None:

@@ -70,7 +70,7 @@ class RunId(NamedTuple):
 _NOBODYS: Final = RunId(NOBODY, "")
 
 
-class RunFacts(NamedTuple):
+class UsedRun(NamedTuple):
     """Facts about a run."""
 
     name: str
@@ -80,7 +80,7 @@ class RunFacts(NamedTuple):
     """Wall-clock time at which the run was last seen; `first` is when it was first seen."""
 
 
-class GpuFacts(NamedTuple):
+class UsedGpu(NamedTuple):
     """Facts about a GPU."""
 
     number: int
@@ -104,9 +104,9 @@ class Sums(msgspec.Struct):
     host: str = ""
     use: dict[tuple[int, str, RunId | None], Use] = {}
     """By the start of the minute, the key of the GPU, and the run; None for the GPU itself."""
-    gpus: dict[str, GpuFacts] = {}
+    gpus: dict[str, UsedGpu] = {}
     users: dict[int, str] = {}
-    runs: dict[RunId, RunFacts] = {}
+    runs: dict[RunId, UsedRun] = {}
     moved: dict[RunId, RunId] = {}
     """Runs that turned out to be part of another one, once their context was read."""
     means: list[Minute] = []
@@ -158,7 +158,7 @@ class UseCounter:
 
     def _charge(self, gpu: Gpu, seconds: float, end: float, runs: Mapping[int, RunId]) -> None:
         total = number(gpu.memory.total)
-        self._sums.gpus[gpu.key] = GpuFacts(gpu.index, gpu.name, None if total is None else int(total))
+        self._sums.gpus[gpu.key] = UsedGpu(gpu.index, gpu.name, None if total is None else int(total))
         holdings = [*gpu.holdings, *_unlisted(gpu)]
         for minute, part in _minutes(end, seconds):
             uses: dict[RunId | None, Use] = {None: Use(gpu=part)}
@@ -195,7 +195,7 @@ class UseCounter:
     def _note_run(self, run: RunId, name: str, launcher: str, now: float) -> None:
         before = self._sums.runs.get(run)
         if before is None or before.last != now:
-            self._sums.runs[run] = RunFacts(name, launcher, before.first if before else now, now)
+            self._sums.runs[run] = UsedRun(name, launcher, before.first if before else now, now)
 
 
 def _unlisted(gpu: Gpu) -> list[Holding]:

@@ -25,7 +25,7 @@ from gpuwatch.commands.report_page import (
     UNSEEN,
     Bar,
     Chart,
-    Series,
+    PageSeries,
     owner_colors,
     read_series,
     render_chart,
@@ -119,7 +119,7 @@ def test_a_time_without_values_is_a_gap_and_an_absent_user_holds_nothing() -> No
         value_minute(SINCE + 60, used=8.0),
         value_minute(SINCE + 180, u1=2.0),
     ]
-    edges, found = resampled(Series(means), SINCE, SINCE + 240)
+    edges, found = resampled(PageSeries(means), SINCE, SINCE + 240)
     assert edges.tolist() == [SINCE + 60 * at for at in range(5)]
     assert found["GPU-0"]["used"].tolist() == pytest.approx([8.0, 8.0, nan, nan], nan_ok=True)
     assert found["GPU-0"]["user:1"].tolist() == pytest.approx([4.0, 0.0, nan, 2.0], nan_ok=True)
@@ -127,7 +127,7 @@ def test_a_time_without_values_is_a_gap_and_an_absent_user_holds_nothing() -> No
 
 def test_a_long_time_has_few_points_with_means() -> None:
     means = [value_minute(SINCE + 60 * at, used=float(at % 4)) for at in range(1440)]
-    edges, found = resampled(Series(means), SINCE, SINCE + 24 * 3600)
+    edges, found = resampled(PageSeries(means), SINCE, SINCE + 24 * 3600)
     assert len(edges) == 361
     assert set(found["GPU-0"]["used"]) == {1.5}
 
@@ -135,13 +135,13 @@ def test_a_long_time_has_few_points_with_means() -> None:
 def test_users_keep_the_colour_of_their_uid_unless_a_larger_one_has_it() -> None:
     means = [value_minute(SINCE, used=9.0, u1001=5.0, u2001=9.0, u1003=1.0) for _ in range(2)]
     means += [Minute(at=SINCE, values={"GPU-0/user:?/memory": 99.0})]
-    _, found = resampled(Series(means), SINCE, SINCE + 60)
+    _, found = resampled(PageSeries(means), SINCE, SINCE + 60)
     assert owner_colors(found) == {"user:2001": 1, "user:1003": 3, "user:1001": 2, "user:?": UNSEEN}
 
 
 def test_more_users_than_colours_share_one() -> None:
     means = [value_minute(SINCE, used=99.0, **{f"u{uid}": 30.0 - uid for uid in range(SLOTS + 3)})]
-    _, found = resampled(Series(means), SINCE, SINCE + 60)
+    _, found = resampled(PageSeries(means), SINCE, SINCE + 60)
     colors = owner_colors(found)
     assert sorted(colors.values()) == [*range(SLOTS), OTHERS, OTHERS, OTHERS]
     assert "3 others" in render_page(page_of(means=means))
@@ -195,7 +195,7 @@ def test_hours_without_a_figure_for_use_have_no_utilization(tmp_path: Path) -> N
 def test_an_alert_has_no_bar_while_nobody_watched() -> None:
     event = ended(alert(title="hot", gpu="GPU-0", raised=SINCE + 600.0), after=3000.0)
     gaps = (Gap(SINCE + 1200, SINCE + 2400), Gap(SINCE + 1800, SINCE + 1900, lost=3))
-    found = page_of(series=Series(events=Events(alerts=(event,), gaps=gaps, exists=True)))
+    found = page_of(series=PageSeries(events=Events(alerts=(event,), gaps=gaps, exists=True)))
     bars = [(bar.since - SINCE, bar.until - SINCE) for bar in report_page.alert_bars(event, 1, found)]
     assert bars == [(600.0, 1200.0), (2400.0, 3600.0)]
 

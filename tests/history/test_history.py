@@ -28,32 +28,11 @@ def test_unknown_keys_have_nothing() -> None:
 # Series
 
 
-def test_a_series_has_one_point_a_second_oldest_first() -> None:
-    history = History()
-    for second in range(70):
-        view = watched(history, machine(utilization=second), second)
-    assert view.utilization(KEY) == tuple(float(value) for value in range(10, 70))
-
-
 def test_a_sample_holds_until_the_next_at_a_longer_interval() -> None:
     history = History()
     for second in (0, 5, 10):
         view = watched(history, snapshot([gpu(0, utilization=second)], interval=5.0), second)
     assert view.utilization(KEY)[-11:] == (0, 0, 0, 0, 0, 5, 5, 5, 5, 5, 10)
-
-
-def test_jitter_around_the_second_leaves_no_gap() -> None:
-    history = History()
-    for moment in (0.01, 1.01, 1.99, 3.01):
-        view = watched(history, machine(utilization=9), moment)
-    assert view.utilization(KEY)[-4:] == (9, 9, 9, 9)
-
-
-def test_samples_within_a_second_give_their_mean() -> None:
-    history = History()
-    for moment, value in ((0.0, 10), (0.25, 20), (0.5, 60), (0.75, 30)):
-        view = watched(history, machine(utilization=value), moment)
-    assert view.utilization(KEY)[-1] == pytest.approx(30.0)
 
 
 def test_a_suspend_is_a_gap_as_long_as_it_took() -> None:
@@ -80,23 +59,6 @@ def test_who_was_idle_before_a_suspend_is_not_said_to_have_been_idle_meanwhile()
     assert view.use(uid("ada")).held == 12.0, "a GPU that was off was held by nobody"
 
 
-def test_a_silent_gpu_becomes_a_gap_after_two_intervals() -> None:
-    history = History()
-    watched(history, machine(utilization=40), 0)
-    for late in range(1, 6):
-        view = watched(history, machine(utilization=40), 0, late=late)
-    assert view.utilization(KEY)[-6:] == (40, 40, None, None, None, None)
-
-
-@pytest.mark.parametrize("reason", list(Reason))
-def test_a_reason_is_a_gap_and_never_zero(reason: Reason) -> None:
-    history = History()
-    watched(history, machine(utilization=40), 0)
-    watched(history, machine(utilization=reason), 1)
-    view = watched(history, machine(utilization=40), 2)
-    assert view.utilization(KEY)[-3:] == (40, None, 40)
-
-
 def test_a_reading_taken_back_under_the_same_stamp_is_a_gap_from_then_on() -> None:
     history = History()
     watched(history, snapshot([gpu(0, utilization=40)], interval=60.0), 0)
@@ -105,28 +67,6 @@ def test_a_reading_taken_back_under_the_same_stamp_is_a_gap_from_then_on() -> No
     watched(history, snapshot([lost], interval=60.0), 0, late=3)
     view = watched(history, snapshot([lost], interval=60.0), 0, late=5)
     assert view.utilization(KEY)[-6:] == (40, 40, 40, 40, None, None)
-
-
-def test_a_missing_reading_in_a_second_that_has_a_value_keeps_the_value() -> None:
-    history = History()
-    watched(history, machine(utilization=40), 0.0)
-    view = watched(history, machine(utilization=Reason.ERROR), 0.5)
-    assert view.utilization(KEY)[-1] == 40
-    assert watched(history, machine(utilization=Reason.ERROR), 1.0).utilization(KEY)[-2:] == (40, None)
-
-
-def test_a_value_after_a_missing_reading_in_one_second_counts() -> None:
-    history = History()
-    watched(history, machine(utilization=Reason.ERROR), 0.0)
-    assert watched(history, machine(utilization=40), 0.5).utilization(KEY)[-1] == 40
-
-
-def test_what_is_older_than_the_series_or_was_never_sampled_is_not_drawn() -> None:
-    assert watched(History(), machine(utilization=40), 0, late=100).utilization(KEY) == (None,) * SLOTS
-    assert History().add(snapshot([gpu(0, sampled=0.0)]), 5000.0).utilization(KEY) == (None,) * SLOTS
-    history = History()
-    watched(history, machine(utilization=40), 0)
-    assert watched(history, machine(utilization=50), 500).utilization(KEY) == (None,) * 59 + (50.0,)
 
 
 @given(
@@ -286,15 +226,6 @@ def test_a_gpu_is_forgotten_ten_minutes_after_it_left_every_list() -> None:
     assert KEY in history.view._gpus
     watched(history, snapshot(), GPU_GONE + 1)
     assert KEY not in history.view._gpus
-
-
-def test_a_view_never_changes_again() -> None:
-    history = History()
-    view = watched(history, machine(holding(7, 1, sm=0), utilization=10), 0)
-    before = (view.utilization(KEY), view.idle(KEY, 7, 7), view.growth(KEY, 7, 7), view.watched)
-    for second in range(1, 100):
-        watched(history, machine(holding(7, second, sm=0), utilization=second), second)
-    assert (view.utilization(KEY), view.idle(KEY, 7, 7), view.growth(KEY, 7, 7), view.watched) == before
 
 
 def test_the_view_says_for_how_long_we_watch() -> None:

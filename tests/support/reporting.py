@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace as with_fields
 
-from gpuwatch.commands.report_page import Page, Series, render_page
+from gpuwatch.commands.report_page import Page, PageSeries, render_page
 from gpuwatch.history import Use
 from gpuwatch.recorder.store import Events
 from gpuwatch.recorder.use import EventCounts, UseLine, UseReport
@@ -56,7 +56,9 @@ def page_of(name: str = "ada", title: str = "", means: list[Minute] | None = Non
     )
     event = ended(alert(title=title or name, gpu="GPU-0", owners=(name,), evidence=name), how=name)
     found = [value_minute(SINCE + 60 * at, used=20.0 * GIB, utilization=50.0, u1000=10.0 * GIB) for at in range(60)]
-    series = Series(found if means is None else means, 60, {"GPU-0": 80.0 * GIB}, Events(alerts=(event,), exists=True))
+    series = PageSeries(
+        found if means is None else means, 60, {"GPU-0": 80.0 * GIB}, Events(alerts=(event,), exists=True)
+    )
     return with_fields(Page(SINCE, UNTIL, UNTIL, parts, series), **changes)
 
 

@@ -13,7 +13,7 @@ from gpuwatch.history import History, Use
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.store import Store, write_events
-from gpuwatch.recorder.use import GpuFacts, RunFacts, RunId, Sums, write_use
+from gpuwatch.recorder.use import RunId, Sums, UsedGpu, UsedRun, write_use
 from tests.support.builders import EPOCH, GIB, TOTAL, at
 
 HOUR = int(EPOCH // 3600) * 3600
@@ -42,9 +42,9 @@ def batch(
     return Sums(
         host="box3",
         use={(*at, id): part for at in rows} | {(*at, None): whole for at in rows},
-        gpus={uuid: GpuFacts(gpu, "NVIDIA H100", TOTAL)},
+        gpus={uuid: UsedGpu(gpu, "NVIDIA H100", TOTAL)},
         users={uid: user},
-        runs={id: RunFacts(name, launcher, float(hour), hour + 60.0)},
+        runs={id: UsedRun(name, launcher, float(hour), hour + 60.0)},
     )
 
 
