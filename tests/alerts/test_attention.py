@@ -35,32 +35,30 @@ def marks(attention: Attention, shown: Alert, now: float = RAISED + 10) -> tuple
     return marked.acknowledged, marked.muted
 
 
-def test_nothing_is_marked_where_nobody_said_anything() -> None:
-    assert NO_ATTENTION.mark(shown := alert(), 0) is shown
+CASES: tuple[tuple[float, Alert, Alert, bool], ...] = (
+    # Seconds after the alert was raised at which it was acknowledged, as it was then, as it is now.
+    (5, alert(), alert(), True),
+    (5, alert(), alert(rule="opened GPUs it does not use"), False),
+    (5, alert(), alert(host="box4"), False),
+    (5, alert(), alert(subject="101:101 GPU-0"), False),
+    (5, alert(), alert(raised=RAISED + 6), False),  # the next event of the same condition
+    (-3600, alert(), alert(), True),  # the clock was set meanwhile
+    (5, alert(), alert(severity=CRITICAL), False),
+    (5, alert(), alert(severity=NOTE), True),
+    (5, alert(severity=CRITICAL), alert(severity=CRITICAL), True),
+)
 
 
-def test_an_alert_that_was_seen_is_marked_and_others_are_not() -> None:
-    attention = NO_ATTENTION.acknowledged(alert(), RAISED + 5)
-    assert marks(attention, alert()) == (True, False)
-    assert attention.mark(seen := attention.mark(alert(), 0), 0) is seen
-    for other in (alert(rule="opened GPUs it does not use"), alert(host="box4"), alert(subject="101:101 GPU-0")):
-        assert marks(attention, other) == (False, False)
-
-
-def test_the_next_event_of_the_same_condition_speaks_again() -> None:
-    attention = NO_ATTENTION.acknowledged(alert(), RAISED + 5)
-    assert marks(attention, alert(raised=RAISED + 6)) == (False, False)
-    set_back = NO_ATTENTION.acknowledged(alert(), RAISED - 3600)
-    assert marks(set_back, alert()) == (True, False), "the clock was set meanwhile"
-
-
-def test_one_that_was_seen_and_gets_worse_speaks_again() -> None:
-    attention = NO_ATTENTION.acknowledged(alert(), RAISED + 5)
-    assert marks(attention, alert(severity=CRITICAL)) == (False, False)
-    assert marks(attention, alert(severity=NOTE)) == (True, False)
-    attention = attention.acknowledged(alert(severity=CRITICAL), RAISED + 9)
-    assert marks(attention, alert(severity=CRITICAL)) == (True, False)
+@pytest.mark.parametrize(("after", "before", "now", "acknowledged"), CASES)
+def test_an_acknowledged_alert_is_marked_until_it_gets_worse_or_begins_anew(
+    after: float, before: Alert, now: Alert, acknowledged: bool
+) -> None:
+    attention = NO_ATTENTION.acknowledged(alert(), RAISED + after).acknowledged(before, RAISED + after)
+    assert marks(attention, now) == (acknowledged, False)
     assert len(attention.acks) == 1
+    marked = attention.mark(now, 0)
+    assert attention.mark(marked, 0) is marked
+    assert NO_ATTENTION.mark(now, 0) is now
 
 
 def test_a_rule_is_muted_for_a_while_and_one_alert_for_good() -> None:
