@@ -111,7 +111,7 @@ class Monitor(threading.Thread):
         patience: float = PATIENCE,
     ) -> None:
         """`kept` returns `Frame.kept`; the thread calls it for each snapshot: it must neither wait nor raise."""
-        super().__init__(name="gpuwatch-watch", daemon=True)
+        super().__init__(name="gpuwatch-monitor", daemon=True)
         self.newest: Frame | None = None
         """The last frame; may be read from any thread."""
         self.failure: Exception | None = None

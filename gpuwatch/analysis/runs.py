@@ -17,7 +17,7 @@ import msgspec
 from gpuwatch.analysis.rows import StableOrder, rows
 from gpuwatch.fields import PROCESS, Amount, Field, Row, RowKey, amount, table
 from gpuwatch.history import HistoryView, Idle
-from gpuwatch.model import Gpu, Health, Presence, Process, Reading, Run, Snapshot, Surroundings, Unlisted, known
+from gpuwatch.model import Health, Presence, Process, Reading, Run, Snapshot, Surroundings, Unlisted, known
 from gpuwatch.units import gib, ranges
 
 NodeKey: TypeAlias = tuple[str, int, str]
@@ -325,7 +325,9 @@ def build_tree(snapshot: Snapshot, history: HistoryView | None = None, *, mine: 
     for member in members:
         runs[_run_key(member, by_pid)].append(member)
     indices = {gpu.key: gpu.index for gpu in snapshot.gpus}
-    complete = _is_complete(snapshot.gpus)
+    # All GPUs are watched and healthy, with complete lists: a process in no list then uses no GPU.
+    watched = [gpu.index for gpu in snapshot.gpus] == list(range(len(snapshot.gpus)))
+    complete = watched and all(gpu.health is Health.OK and not gpu.holdings_note for gpu in snapshot.gpus)
     nodes: list[Node] = []
     groups: dict[str, list[Node]] = {LEFTOVER_WORKERS: [], ASKERS: []}
     for key, together in sorted(runs.items()):
@@ -466,12 +468,6 @@ def _group_node(title: str, found: Sequence[Node]) -> Node:
     )
 
 
-def _is_complete(gpus: Sequence[Gpu]) -> bool:
-    """Return whether all GPUs are watched and healthy, with complete lists: a process in no list then uses no GPU."""
-    watched = [gpu.index for gpu in gpus] == list(range(len(gpus)))
-    return watched and all(gpu.health is Health.OK and not gpu.holdings_note for gpu in gpus)
-
-
 def _absent_ranks(tops: Iterable[_Member]) -> tuple[int, ...]:
     """Return the missing ranks between the present ranks; only where this host has consecutive ranks.
 
@@ -495,12 +491,6 @@ def _absent_ranks(tops: Iterable[_Member]) -> tuple[int, ...]:
 def _lowest_gpu(node: Node) -> float:
     totals = node.totals
     return min((held.gpu for held in totals.gpus), default=min(totals.opened, default=1 << 20))
-
-
-def _tie(node: Node) -> tuple[int, float, NodeKey]:
-    """Sort key of nodes that are otherwise equal: groups last, in their own order, then GPU and key."""
-    group = 0 if node.kind is not NodeKind.GROUP else 1 + (node.title != LEFTOVER_WORKERS)
-    return group, _lowest_gpu(node), node.key
 
 
 def _sum(one: PartialSum) -> Amount | None:
@@ -537,7 +527,13 @@ ORDERS: Final = ("name", "user", "gpu", "memory", "sm")
 
 def run_order() -> StableOrder[Node]:
     """Return an order of runs that stays when a figure only varies a little; groups stay last."""
-    return StableOrder(NODE, lambda node: node.key, _tie, is_last=lambda node: node.kind is NodeKind.GROUP)
+
+    def tie(node: Node) -> tuple[int, float, NodeKey]:
+        """Order nodes that are otherwise equal: groups last, in their own order, then by GPU and key."""
+        group = 0 if node.kind is not NodeKind.GROUP else 1 + (node.title != LEFTOVER_WORKERS)
+        return group, _lowest_gpu(node), node.key
+
+    return StableOrder(NODE, lambda node: node.key, tie, is_last=lambda node: node.kind is NodeKind.GROUP)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -623,7 +619,13 @@ def describe(node: Node) -> str:
         words = [f"{node.totals.processes} processes", *_GROUPS.get(node.title, ())]
     else:
         words = _run_words(node) if node.process is None else _process_words(node, node.process)
-        words += [*_helper_words(node), *_place_words(node), *_memory_by_gpu(node)]
+        words += _helper_words(node)
+        if node.where:
+            words.append(f"over {node.where}" if node.where.startswith("ssh ") else f"in {node.where}")
+        words += [f"a server: {node.server}"] if node.server else []
+        if len(held := node.totals.gpus) > 1:
+            sizes = [f"{gib(one.memory.value) if one.memory.value is not None else '—'} on {one.gpu}" for one in held]
+            words.append(f"GiB: {', '.join(sizes)}")
         words += [node.name] if node.process is not None else []
     return " · ".join(words)
 
@@ -681,21 +683,6 @@ def _helper_words(node: Node) -> list[str]:
 def _on_gpus(node: Node) -> str:
     gpus = ranges(held.gpu for held in node.totals.gpus)
     return f" on GPU{'s' * (not gpus.isdigit())} {gpus}" if gpus else ""
-
-
-def _place_words(node: Node) -> list[str]:
-    where = node.where
-    words = [f"over {where}" if where.startswith("ssh ") else f"in {where}"] if where else []
-    return words + ([f"a server: {node.server}"] if node.server else [])
-
-
-def _memory_by_gpu(node: Node) -> list[str]:
-    """Return the memory held on each of several GPUs."""
-    held = node.totals.gpus
-    if len(held) < 2:
-        return []
-    sizes = ["—" if one.memory.value is None else gib(one.memory.value) for one in held]
-    return ["GiB: " + ", ".join(f"{size} on {one.gpu}" for size, one in zip(sizes, held, strict=True))]
 
 
 def _size(figure: PartialSum) -> str:

@@ -362,7 +362,7 @@ class _Output:
             if number is None:
                 words = self._last.snapshot.words if self._last else f"gpuwatch stopped watching: {watch.failure!r}"
                 raise UsageError(words) if watch.failure is None else GpuwatchError(words)
-            if number is signal.SIGHUP and self._terminal_is_there():
+            if number is signal.SIGHUP and all(map(os.isatty, self._terminals)):  # else its terminal is lost
                 try:
                     reloading.wake()
                 except NoThreadError as error:
@@ -376,10 +376,6 @@ class _Output:
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
             words = f"configuration not changed: {type(error).__name__}: {error}"
         self.warn(words)
-
-    def _terminal_is_there(self) -> bool:
-        """Return whether a SIGHUP is a request to reload, not the loss of gpuwatch's terminal."""
-        return all(os.isatty(fd) for fd in self._terminals)
 
     def close(self) -> None:
         """Print the waiting lines."""

@@ -204,8 +204,9 @@ class _Search:
         if stat is None:
             return "it cannot be read"
         name = programs.name_from_comm(clean(stat.comm))
+        is_login_shell = stat.session == pid and stat.tty != 0 and name in programs.SHELLS
         # An editor or an IDE that was started by a run ends with it; the shells of its terminals do not.
-        if programs.is_session_keeper(name) or name in programs.USER_SWITCHES or _is_login_shell(pid, stat, name):
+        if programs.is_session_keeper(name) or name in programs.USER_SWITCHES or is_login_shell:
             return f"{procfs.format_name(stat.comm)}: it keeps a session of its own"
         if others := self._pinner.find_uids(pid) - {self._pinner.policy.may_end}:
             return f"it runs as uid {min(others)}"
@@ -229,8 +230,3 @@ class _Search:
             command = self._pinner.read_command(pid) or procfs.format_name(stat.comm)
         pinned.target = replace(target, process=replace(target.process, command=command, program=stat.program))
         return pinned
-
-
-def _is_login_shell(pid: int, stat: procfs.Stat, name: str) -> bool:
-    """Return whether a process is an interactive shell: the leader of a session with a terminal."""
-    return stat.session == pid and stat.tty != 0 and name in programs.SHELLS

@@ -77,7 +77,7 @@ def reload(app: GpuwatchApp) -> None:
     except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
         came = Reloading(clean(f"the configuration was not read again: {error}"), failed=True)
     with contextlib.suppress(RuntimeError):  # the program is on its way out
-        app.call_from_thread(_take, app, came)
+        app.call_from_thread(app.apply_reload, came)
 
 
 def remember(app: GpuwatchApp, changed: dict[str, object]) -> None:
@@ -89,12 +89,6 @@ def remember(app: GpuwatchApp, changed: dict[str, object]) -> None:
         words = f"your choice is not remembered: {files.words(error, None)}"
         with contextlib.suppress(RuntimeError):  # the program is on its way out
             app.call_from_thread(app.notify, words, severity="warning", markup=False, timeout=8)
-
-
-def _take(app: GpuwatchApp, came: Reloading) -> None:
-    if came.options is not None:
-        app.set_options(came.options)
-    app.notify(came.words, severity="error" if came.failed else "information", markup=False, timeout=8)
 
 
 MOST_TOASTS: Final = 3
@@ -281,7 +275,8 @@ class GpuwatchApp(App[int]):
         """Quit the program; the watchdog ends the process where this takes too long."""
         if self._watchdog is not None:
             self._watchdog.arm(return_code)
-        self._close_endings()
+        if self.endings is not None:  # leave the processes as they are, and wait a moment for the lines that say so
+            self.endings.close(time.monotonic() + CLOSING_SECONDS)
         super().exit(result, return_code, message)
 
     def _handle_exception(self, error: Exception) -> None:
@@ -292,11 +287,6 @@ class GpuwatchApp(App[int]):
         """
         if not self._exit:
             super()._handle_exception(error)
-
-    def _close_endings(self) -> None:
-        """Leave the processes that are being ended as they are; wait up to `CLOSING_SECONDS` for their audit lines."""
-        if self.endings is not None:
-            self.endings.close(time.monotonic() + CLOSING_SECONDS)
 
     def publish(self, frame: Frame) -> None:
         """Post a frame to the app; from any thread. Raises RuntimeError once the dashboard has closed."""
@@ -360,6 +350,12 @@ class GpuwatchApp(App[int]):
             if hasattr(screen, "set_skin"):
                 screen.set_skin(self.skin)
         self.paint()
+
+    def apply_reload(self, came: Reloading) -> None:
+        """Apply the options of a configuration that was read again, and notify the user of the result."""
+        if came.options is not None:
+            self.set_options(came.options)
+        self.notify(came.words, severity="error" if came.failed else "information", markup=False, timeout=8)
 
     def set_options(self, options: Options) -> None:
         """Apply new options; a theme that the user chose stays unless the configuration changes the theme."""

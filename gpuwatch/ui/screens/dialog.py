@@ -16,7 +16,6 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from gpuwatch.kill.group import KillChoice, KillState, ProcessGroup
-from gpuwatch.kill.pinned import KillTarget
 from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs
 from gpuwatch.units import size
@@ -347,6 +346,9 @@ class EndDialog(Dialog[None]):
             return
         group, offer = self.group, self._offer()
         asks = group.state in (KillState.CHECKING, KillState.ASKING) and not group.asks_again
+        members = [
+            f"{one.pid:>8} {size(one.held) if one.held else '':>9}  {one.process.command}" for one in group.targets
+        ]
         said = f"Not ended: {group.sentence}." if group.refused else group.sentence
         view = {
             "warnings": "\n".join(f"▲ {words}" for words in group.warnings),
@@ -354,7 +356,7 @@ class EndDialog(Dialog[None]):
             "facts": "\n".join(self.facts[1:]),
             "notes": "\n".join(group.notes),
             "scope": offer[-1],
-            "members": "\n".join(map(_member_line, group.targets)) if group.chosen.key and asks else "",
+            "members": "\n".join(members) if group.chosen.key and asks else "",
             "said": said,
         }
         self.shows_end = group.over
@@ -417,8 +419,3 @@ class EndDialog(Dialog[None]):
         """Switch between the process and its whole run; the focus goes to the harmless button."""
         self.group.toggle()
         self.call_later(self.refresh_view)
-
-
-def _member_line(target: KillTarget) -> str:
-    """Return PID, memory and command of a process that would be signalled."""
-    return f"{target.pid:>8} {size(target.held) if target.held else '':>9}  {target.process.command}"
