@@ -35,7 +35,7 @@ from gpuwatch.model import (
 from gpuwatch.units import GIB, MIB, long_duration, steady_duration
 
 
-class Cause(StrEnum):
+class StrayCause(StrEnum):
     """Kind of a stray; the value is the word on screen."""
 
     ZOMBIE = "zombie"
@@ -52,8 +52,8 @@ class Cause(StrEnum):
     """It has run nothing on any GPU for longer than the limit."""
 
 
-class Certainty(StrEnum):
-    """Certainty that nobody wants a process any more."""
+class StrayCertainty(StrEnum):
+    """StrayCertainty that nobody wants a process any more."""
 
     CERTAIN = "certain"
     LIKELY = "likely"
@@ -61,7 +61,7 @@ class Certainty(StrEnum):
     """The process is a stray if it is idle, and its idle time is not known yet, or not for long enough."""
 
 
-CERTAIN, LIKELY, POSSIBLE = Certainty
+CERTAIN, LIKELY, POSSIBLE = StrayCertainty
 
 
 class StrayLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,9 +96,9 @@ class Stray(msgspec.Struct, frozen=True):
     """NVML's indices of these GPUs."""
     held: int | None
     """Bytes on all GPUs; None where that is not known."""
-    cause: Cause
+    cause: StrayCause
     """The strongest of its causes."""
-    sure: Certainty
+    sure: StrayCertainty
     why: tuple[str, ...]
     """Reasons in words, the strongest first: `its login has ended`, `no SM use for 3 h 2 min`."""
     idle: float | None = None
@@ -196,7 +196,7 @@ class _Candidate(msgspec.Struct, eq=False, dict=True):
         return tuple(sorted(on, key=lambda one: (-(one.memory or 0), one.gpu.index)))
 
     @cached_property
-    def blind(self) -> bool:
+    def is_elsewhere(self) -> bool:
         """Whether it was also seen on a GPU that cannot be judged now."""
         return bool(self.holdings) and self.machine.was_seen_elsewhere(self.process)
 
@@ -223,13 +223,13 @@ class _Candidate(msgspec.Struct, eq=False, dict=True):
     @property
     def silent(self) -> bool:
         """Whether its idle time can never be known on any of its GPUs."""
-        return bool(self.on) and not self.blind and all(one.silent for one in self.on)
+        return bool(self.on) and not self.is_elsewhere and all(one.silent for one in self.on)
 
     @cached_property
     def idle(self) -> Idle | None:
         """Time for which it has run nothing on any of its GPUs; None where that is not known for one GPU."""
         times = [one.idle for one in self.on if one.idle is not None]
-        if self.blind or not times or len(times) < len(self.on):
+        if self.is_elsewhere or not times or len(times) < len(self.on):
             return None
         return min(times)  # of two equal ones, the one that is known exactly
 
@@ -241,7 +241,7 @@ class _Candidate(msgspec.Struct, eq=False, dict=True):
         """Whether it may be idle for long enough, although that is not known; asked only while it runs nothing."""
         idle = self.idle
         unknown = idle is None or (idle.at_least and idle.seconds < self.limits.quiet_after)
-        return unknown and not self.blind
+        return unknown and not self.is_elsewhere
 
     @property
     def family(self) -> tuple[_Candidate, ...]:
@@ -435,7 +435,7 @@ def _is_zombie(one: _Candidate) -> bool:
     nothing on the GPU and on the CPU.
     """
     works = (number(one.process.cpu) or 0) > 0
-    rests = bool(one.on) and not one.blind and all(each.sm == 0 for each in one.on)
+    rests = bool(one.on) and not one.is_elsewhere and all(each.sm == 0 for each in one.on)
     return one.process.state == "zombie" and rests and not works
 
 
@@ -583,7 +583,7 @@ def _idle_words(one: _Candidate) -> list[str]:
 class _Rule(NamedTuple):
     """Cause of strays: when a process matches, how long it must be idle, and the reasons in words."""
 
-    cause: Cause
+    cause: StrayCause
     matches: Callable[[_Candidate], bool]
     """Whether a process matches, apart from its idle time."""
     idle_for: Callable[[_Candidate], float | None]
@@ -595,9 +595,9 @@ class _Rule(NamedTuple):
 
 
 RULES: Final = (
-    _Rule(Cause.ZOMBIE, _is_zombie, lambda one: one.limits.settled_after, lambda one: True, _zombie_words),
+    _Rule(StrayCause.ZOMBIE, _is_zombie, lambda one: one.limits.settled_after, lambda one: True, _zombie_words),
     _Rule(
-        Cause.STOPPED,
+        StrayCause.STOPPED,
         _is_stopped,
         # Where the idle time can never be known, it is enough that it cannot run.
         lambda one: None if one.silent else one.limits.settled_after,
@@ -605,21 +605,21 @@ RULES: Final = (
         lambda one: one.process.led is False and one.is_idle_for(one.limits.sure_after),
         lambda one: [_STOPPED, *([_login_words(one)] if one.process.led is False else [])],
     ),
-    _Rule(Cause.WORKER, _is_left_worker, lambda one: None, _is_certain_worker, _worker_words, False),
+    _Rule(StrayCause.WORKER, _is_left_worker, lambda one: None, _is_certain_worker, _worker_words, False),
     _Rule(
-        Cause.KERNEL,
+        StrayCause.KERNEL,
         _is_left_kernel,
         lambda one: one.limits.quiet_after,
         lambda one: one.process.adopted,
         lambda one: ["the server of its notebook has ended"],
     ),
-    _Rule(Cause.LEFTOVER, _is_leftover, lambda one: one.limits.quiet_after, _is_certain_leftover, _leftover_words),
-    _Rule(Cause.IDLE, _is_idle, lambda one: one.limits.idle_after, lambda one: False, _idle_words, False),
+    _Rule(StrayCause.LEFTOVER, _is_leftover, lambda one: one.limits.quiet_after, _is_certain_leftover, _leftover_words),
+    _Rule(StrayCause.IDLE, _is_idle, lambda one: one.limits.idle_after, lambda one: False, _idle_words, False),
 )
 """Rules of all causes; of two equally certain causes the first is the stronger."""
 
 
-def judge(
+def find_strays(
     snapshot: Snapshot,
     history: HistoryView | None,
     limits: StrayLimits = DEFAULT_LIMITS,
@@ -654,7 +654,7 @@ def judge(
     return StrayReport(strays, possible, machine.unjudged)
 
 
-def _stray(one: _Candidate, rules: Sequence[_Rule], certainty: Certainty | None = None) -> Stray:
+def _stray(one: _Candidate, rules: Sequence[_Rule], certainty: StrayCertainty | None = None) -> Stray:
     """Return a process as a stray by these rules, the strongest first."""
     strongest, idle = rules[0], one.idle
     why = [words for rule in rules for words in rule.words(one)]
@@ -663,9 +663,9 @@ def _stray(one: _Candidate, rules: Sequence[_Rule], certainty: Certainty | None 
     elif (
         idle is not None
         and idle.seconds >= 1
-        and any(rule.cause not in (Cause.ZOMBIE, Cause.STOPPED) for rule in rules)
+        and any(rule.cause not in (StrayCause.ZOMBIE, StrayCause.STOPPED) for rule in rules)
     ):
-        why.insert(0 if strongest.cause is Cause.IDLE else len(why), format_idle(idle))
+        why.insert(0 if strongest.cause is StrayCause.IDLE else len(why), format_idle(idle))
     gpus = [each.gpu for each in one.on] or list(one.open)
     return Stray(
         process=one.process,
@@ -678,7 +678,7 @@ def _stray(one: _Candidate, rules: Sequence[_Rule], certainty: Certainty | None 
         idle=idle.seconds if idle is not None else None,
         idle_at_least=idle.at_least if idle is not None else False,
         listed=bool(one.on),
-        ends=all(rule.cause is not Cause.ZOMBIE for rule in rules),
+        ends=all(rule.cause is not StrayCause.ZOMBIE for rule in rules),
     )
 
 
@@ -701,9 +701,9 @@ def notes(
 
     `watched` is the number of seconds in which idle times were counted; None where a `gpuwatch watch` counts them.
     """
-    strays, possible, blind = report
-    lines = [] if strays else ["none found" if possible or blind else NONE]
-    lines += [f"GPU {gpu.index} could not be judged: {_obstacle(gpu, snapshot)}" for gpu in blind]
+    strays, possible, unjudged = report
+    lines = [] if strays else ["none found" if possible or unjudged else NONE]
+    lines += [f"GPU {gpu.index} could not be judged: {_obstacle(gpu, snapshot)}" for gpu in unjudged]
     if possible:
         pids = ", ".join(str(one.process.pid) for one in possible)
         one = len(possible) == 1

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gpuwatch import procfs
-from gpuwatch.analysis.strays import STRAY, Stray, StrayLimits, judge, notes
+from gpuwatch.analysis.strays import STRAY, Stray, StrayLimits, find_strays, notes
 from gpuwatch.commands.console import Column, Console, format_table
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, read_snapshot
@@ -124,9 +124,9 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None, limits: Stray
     )
     kept = idle_times(snapshot, warn=damaged.append)
     if not snapshot.demo:
-        first = judge(snapshot, None, limits, known=kept)
+        first = find_strays(snapshot, None, limits, known=kept)
         snapshot = measure_cpu(snapshot, [one.process for one in (*first.strays, *first.possible)])
-    judged = judge(snapshot, None, limits, known=kept)
+    judged = find_strays(snapshot, None, limits, known=kept)
     strays, possible, _ = judged
     console = Console(ascii_only=config.ascii)
     if args.json:

@@ -11,7 +11,7 @@ import msgspec
 
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.analysis.rows import rows
-from gpuwatch.analysis.strays import Stray, StrayReport, judge
+from gpuwatch.analysis.strays import Stray, StrayReport, find_strays
 from gpuwatch.fields import Row
 from gpuwatch.model import Gpu, Health
 from gpuwatch.monitor import Frame
@@ -81,7 +81,7 @@ def judged(frame: Frame, options: Options) -> StrayReport:
     seen = frame.snapshot
     if options.caller is not None and not seen.demo:
         seen = msgspec.structs.replace(seen, viewer=options.caller)
-    return judge(seen, frame.history, options.stray_limits, known=frame.kept)
+    return find_strays(seen, frame.history, options.stray_limits, known=frame.kept)
 
 
 _PROCESS: Final = re.compile(r"(\d+):(\d+)( |$)")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.analysis.strays import Cause, StrayLimits, judge
+from gpuwatch.analysis.strays import StrayCause, StrayLimits, find_strays
 from gpuwatch.cli import parse
 from gpuwatch.commands import strays as command
 from gpuwatch.history import History, HistoryView, Idle
@@ -107,7 +107,7 @@ def test_a_machine_has_these_strays_and_no_others(case: Case) -> None:
     seen = msgspec.convert(msgspec.to_builtins(seen) | case.snapshot, Snapshot)
     history = None if case.idle is None else told(*case.idle)
     known = {(gpu(0).key, PID, PID): Idle(seconds, at_least=bool(least)) for seconds, *least in case.known}
-    report = judge(seen, history, StrayLimits(**case.limits), known=known)
+    report = find_strays(seen, history, StrayLimits(**case.limits), known=known)
     assert [one.process.pid for one in report.possible] == case.possible
     assert [one.index for one in report.unjudged] == case.unjudged
     shown = [
@@ -184,15 +184,15 @@ def test_who_is_at_work_is_never_a_stray(crowd: list[Process], cards: list[Any],
         assert not any(isinstance(each.sm, int) and each.sm > 0 for _, each in mine)
         rests = [history.idle(gpu(index).key, process.pid, process.start) for index, _ in mine]
         lately = any(rest is not None and not rest.at_least and rest.seconds < 300 for rest in rests)
-        assert not lately or row.cause in (Cause.STOPPED, Cause.ZOMBIE)
-        if row.cause in (Cause.LEFTOVER, Cause.IDLE, Cause.KERNEL):
+        assert not lately or row.cause in (StrayCause.STOPPED, StrayCause.ZOMBIE)
+        if row.cause in (StrayCause.LEFTOVER, StrayCause.IDLE, StrayCause.KERNEL):
             assert row.idle is not None
             assert row.idle >= 300
             assert process.cpu is Reason.NO_SAMPLE or float(process.cpu) <= 50
-        if row.cause is Cause.IDLE:
+        if row.cause is StrayCause.IDLE:
             assert process.surroundings is not None
             assert not process.surroundings.server
-        assert row.ends == (row.cause is not Cause.ZOMBIE)
+        assert row.ends == (row.cause is not StrayCause.ZOMBIE)
 
 
 def test_a_process_that_computes_or_is_young_costs_no_look_into_the_history() -> None:
@@ -201,7 +201,7 @@ def test_a_process_that_computes_or_is_young_costs_no_look_into_the_history() ->
             raise AssertionError(pid)
 
     busy, young = mine(1), mine(2, started=started(10.0))
-    report = judge(machine([busy, young], [held(1, sm=30), held(2)]), Closed())
+    report = find_strays(machine([busy, young], [held(1, sm=30), held(2)]), Closed())
     assert (report.strays, report.possible) == ([], [])
 
 
@@ -209,7 +209,7 @@ def test_judging_leaves_nothing_for_the_garbage_collector() -> None:
     """Each snapshot is judged once a second: in a cycle it would stay in memory until the next collection."""
     ranks = [left(Surroundings(run=REST), pid=pid) for pid in (100, 101)]
     base, history = machine(ranks, [held(100)], [held(101)]), told((0, 100, HOUR), (1, 101, HOUR))
-    judge(base, history)  # what lasts is made once
+    find_strays(base, history)  # what lasts is made once
     gc.collect()
     gc.disable()
     try:
@@ -239,7 +239,7 @@ def test_on_a_busy_machine_nobody_has_a_stray_for_longer_than_it_takes_to_reap_i
         shown = msgspec.structs.replace(shown, processes=people)
         for name in busy.USERS:
             for row in find(msgspec.structs.replace(shown, viewer=uid(name)), view):
-                assert row.cause is Cause.ZOMBIE, row
+                assert row.cause is StrayCause.ZOMBIE, row
                 lasting[row.process.pid] += 1
     assert max(lasting.values(), default=0) <= 2, lasting
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.analysis.strays import Cause, Certainty, Stray, StrayLimits
+from gpuwatch.analysis.strays import Stray, StrayCause, StrayCertainty, StrayLimits
 from gpuwatch.history import Idle, IdleTimes
 from gpuwatch.model import Process, Snapshot
 from tests.driver import GIB, Driver, Proc
@@ -125,8 +125,8 @@ def test_a_process_that_was_stopped_and_one_that_nobody_reaps(driver: Driver) ->
         assert not judged(seen), "nobody knows for how long"
         found = judged(seen, idle=60.0)
     assert [(one.process.pid, one.cause, one.ends) for one in found] == [
-        (zombie.pid, Cause.ZOMBIE, False),
-        (stopped.pid, Cause.STOPPED, True),
+        (zombie.pid, StrayCause.ZOMBIE, False),
+        (stopped.pid, StrayCause.STOPPED, True),
     ]
     assert str(os.getpid()) in found[0].why[0]
 
@@ -145,10 +145,10 @@ def test_a_process_whose_login_has_ended(driver: Driver) -> None:
         shown = process(after, pid)
         assert (shown.led, shown.adopted, shown.session) == (False, True, login.pid)
         (found,) = judged(after, idle=600.0)
-        assert (found.cause, found.sure) == (Cause.LEFTOVER, Certainty.LIKELY)
+        assert (found.cause, found.sure) == (StrayCause.LEFTOVER, StrayCertainty.LIKELY)
         assert found.why == ("its login has ended", "its parent has ended", "no SM use for 10 min")
         (found,) = judged(after, idle=90000.0)
-        assert (found.cause, found.sure) == (Cause.LEFTOVER, Certainty.CERTAIN)
+        assert (found.cause, found.sure) == (StrayCause.LEFTOVER, StrayCertainty.CERTAIN)
         assert not judged(after)
         assert [one.pid for one in suspects(seen_by(after, ME), None, AT_ONCE)] == [pid]
         assert not judged(after, viewer=SOMEBODY_ELSE, idle=600.0)
@@ -165,9 +165,9 @@ def test_a_worker_whose_run_was_killed(driver: Driver, tmp_path: Path) -> None:
         wait_for(lambda: procfs.read_stat(pid).ppid != run.pid)
         after = sampled(driver, pid)
         (found,) = judged(after, me, idle=600.0)
-        assert (found.process.pid, found.cause, found.sure) == (pid, Cause.WORKER, Certainty.CERTAIN)
+        assert (found.process.pid, found.cause, found.sure) == (pid, StrayCause.WORKER, StrayCertainty.CERTAIN)
         (found,) = judged(after, me)
-        assert (found.cause, found.sure) == (Cause.WORKER, Certainty.LIKELY)
+        assert (found.cause, found.sure) == (StrayCause.WORKER, StrayCertainty.LIKELY)
 
 
 def test_a_leftover_that_keeps_the_device_files_open_without_being_listed(driver: Driver) -> None:
@@ -180,7 +180,7 @@ def test_a_leftover_that_keeps_the_device_files_open_without_being_listed(driver
         ours = tuple(one for one in seen.unlisted if one.process.pid in (leftover.pid, tended.pid))
         seen = msgspec.structs.replace(seen, unlisted=ours)
         (found,) = judged(seen)
-    assert (found.process.pid, found.cause, found.listed, found.held) == (leftover.pid, Cause.WORKER, False, None)
+    assert (found.process.pid, found.cause, found.listed, found.held) == (leftover.pid, StrayCause.WORKER, False, None)
 
 
 def until_searched(driver: Driver, *pids: int) -> Snapshot:

@@ -19,7 +19,7 @@ from msgspec import structs
 from rich.cells import cell_len
 
 from gpuwatch import files, procfs
-from gpuwatch.analysis.strays import Stray, StrayLimits, StrayReport, judge, notes
+from gpuwatch.analysis.strays import Stray, StrayLimits, StrayReport, find_strays, notes
 from gpuwatch.cli import parse
 from gpuwatch.commands import stray_inputs
 from gpuwatch.commands import strays as command
@@ -124,7 +124,7 @@ def test_json_has_base_units_and_null_for_what_is_not_known() -> None:
 
 def possible(*pids: int) -> list[Stray]:
     """Give orphans of whom nobody knows whether they are idle."""
-    return judge(machine([left(pid=pid) for pid in pids], [held(pid) for pid in pids]), None).possible
+    return find_strays(machine([left(pid=pid) for pid in pids], [held(pid) for pid in pids]), None).possible
 
 
 def said(strays: list[Stray], maybe: list[Stray], watched: float | None = None, **changes: Any) -> list[str]:
@@ -172,7 +172,7 @@ def test_who_may_be_a_stray_is_a_row_behind_the_strays_and_is_not_to_be_ended() 
 def test_where_a_gpu_could_not_be_judged_nobody_is_said_to_be_no_stray() -> None:
     base = machine([], [], [], searched=EPOCH)
     lost = structs.replace(base.gpus[1], health=Health.LOST, words="fell off the bus")
-    judged = judge(structs.replace(base, gpus=(base.gpus[0], lost)), None)
+    judged = find_strays(structs.replace(base, gpus=(base.gpus[0], lost)), None)
     assert notes(judged, base, None) == ["none found", "GPU 1 could not be judged: lost, fell off the bus"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gpuwatch.analysis.strays import DEFAULT_LIMITS, Certainty, Stray, StrayLimits, judge
+from gpuwatch.analysis.strays import DEFAULT_LIMITS, Stray, StrayCertainty, StrayLimits, find_strays
 from gpuwatch.history import HistoryView, Idle, IdleTimes
 from gpuwatch.model import Container, Holding, Notebook, Pane, Process, Run, Snapshot, Surroundings
 from tests.support import builders
@@ -17,7 +17,7 @@ LEFT: dict[str, Any] = {"adopted": True, "led": False, "ppid": 1, "parent": "sys
 """What the kernel says of a process whose parent and login are gone."""
 
 
-CERTAIN, LIKELY, _ = Certainty
+CERTAIN, LIKELY, _ = StrayCertainty
 DOCKER = Container(runtime="docker", id="3f9a1c0b77d2")
 RUN = Run(key="90:90", name="train.py", head=90, head_start=90)
 REST = Run(key="90:90", name="train.py", orphaned=True)
@@ -78,12 +78,12 @@ def find(
     known: IdleTimes | None = None,
 ) -> list[Stray]:
     """Return those that are strays."""
-    return judge(snapshot, history, limits, known=known).strays
+    return find_strays(snapshot, history, limits, known=known).strays
 
 
 def suspects(snapshot: Snapshot, history: HistoryView | None, limits: StrayLimits = DEFAULT_LIMITS) -> list[Process]:
     """Return those that may be strays."""
-    return [each.process for each in judge(snapshot, history, limits).possible]
+    return [each.process for each in find_strays(snapshot, history, limits).possible]
 
 
 def started(seconds: float) -> float:

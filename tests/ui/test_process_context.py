@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuwatch.analysis.rows import rows, sort
-from gpuwatch.analysis.strays import Cause, Certainty, Stray
+from gpuwatch.analysis.strays import Stray, StrayCause, StrayCertainty
 from gpuwatch.model import Container, Notebook, Pane, Presence, Process, Run, Surroundings
 from gpuwatch.ui.screens.detail import place_section, stray_section
 from tests.support.builders import gpu, holding, process, snapshot
@@ -93,7 +93,9 @@ def test_what_is_gone_of_its_session_is_said() -> None:
 
 
 def test_a_stray_says_why_and_how_sure_it_is() -> None:
-    stray = Stray(process(10), ("GPU-0",), (0,), 1, Cause.LEFTOVER, Certainty.LIKELY, ("its login has ended", "idle"))
+    stray = Stray(
+        process(10), ("GPU-0",), (0,), 1, StrayCause.LEFTOVER, StrayCertainty.LIKELY, ("its login has ended", "idle")
+    )
     first, second, third = stray_section(stray).facts
     assert (first.value, first.aside) == ("its login has ended", "likely")
     assert second.value == "idle"

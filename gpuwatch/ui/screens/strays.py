@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from gpuwatch.analysis.strays import STRAY, Certainty, Stray, StrayReport, notes
+from gpuwatch.analysis.strays import STRAY, Stray, StrayCertainty, StrayReport, notes
 from gpuwatch.fields import PROCESS
 from gpuwatch.kill.demo import DEMO_NOTICE
 from gpuwatch.kill.group import KillChoice
@@ -97,7 +97,7 @@ class StrayList(RowList[Stray]):
         """Return the cells of a stray; once it is queued, its state replaces the reasons and the command."""
         stray, glyphs = self.found[place], skin.glyphs
         queued, chosen = self.queued.get(stray.key), stray.key in self.chosen
-        possible = stray.sure is Certainty.POSSIBLE
+        possible = stray.sure is StrayCertainty.POSSIBLE
         began = stray.process.started
         texts: dict[str, tuple[str, Role]] = {
             "box": (
@@ -124,7 +124,7 @@ class StrayList(RowList[Stray]):
 
 
 def _reason(stray: Stray, glyphs: Glyphs) -> str:
-    sure = "" if stray.sure is Certainty.CERTAIN else f" ({stray.sure.value})"
+    sure = "" if stray.sure is StrayCertainty.CERTAIN else f" ({stray.sure.value})"
     return f"{stray.cause.value}{sure} {glyphs.dot} {stray.why[0] if stray.why else stray.cause.value}"
 
 
@@ -223,7 +223,7 @@ class StraysScreen(ListScreen[StrayList]):
             return
         if not chosen.ends:
             why = "it has ended already, and no signal reaches it: its parent must collect it"
-        elif chosen.sure is Certainty.POSSIBLE:
+        elif chosen.sure is StrayCertainty.POSSIBLE:
             why = "whether it is idle is not known yet: K on the dashboard ends it anyway"
         elif chosen.key not in {one.key for one in self._report.strays}:
             why = "it is no longer a stray"
