@@ -155,7 +155,7 @@ def check_all(machine: Machine, snapshot: Snapshot, error: str = "") -> Iterator
     yield from _container(machine, snapshot)
     yield _terminal(machine)
     yield from _tmux(machine)
-    yield _clock()
+    yield check_clock()
 
 
 def _driver(machine: Machine, snapshot: Snapshot, error: str) -> Check:
@@ -313,7 +313,7 @@ def _tmux(machine: Machine) -> Iterator[Check]:
 # Clock and files
 
 
-def _clock(wall: float | None = None, state: int | None = None) -> Check:
+def check_clock(wall: float | None = None, state: int | None = None) -> Check:
     """Check the clock, by which events are dated and the driver's samples are chosen."""
     wall = time.time() if wall is None else wall
     state = _clock_state() if state is None else state

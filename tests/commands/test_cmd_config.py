@@ -162,13 +162,6 @@ def test_it_is_never_written_over_another(tmp_path: Path, kind: str) -> None:
 # --check
 
 
-def test_files_that_are_well_are_named(tmp_path: Path, own_home: Path) -> None:
-    assert run("--check") == (0, ["~/config/gpuwatch/gpuwatch.toml: not there; the defaults hold"])
-    admin, file = write(tmp_path / "etc.toml", "bell = true\n"), write(tmp_path / "mine.toml", "")
-    assert run("--check", administrators=admin) == (0, [f"{admin}: ok"])
-    assert run("--check", "--config", str(file), administrators=admin) == (0, [f"{admin}: ok", f"{file}: ok"])
-
-
 def test_what_will_not_work_is_warned_of(tmp_path: Path) -> None:
     tell = tmp_path / "tell"
     file = write(tmp_path / "mine.toml", f"[notify]\ncommand = ['{tell}']\nurls = ['slack://T0K3N']\n")

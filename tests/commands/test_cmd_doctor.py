@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from gpuwatch.commands import doctor
 from gpuwatch.commands.doctor import Check, CheckMark, Machine
-from gpuwatch.model import Gpu as GpuRow
 from gpuwatch.model import Health, Snapshot, SourceState
 from gpuwatch.recorder.store import own_store
 from tests import CHECKOUT
@@ -25,6 +24,8 @@ from tests.support.launching import Run
 from tests.support.recording import alert, write
 
 MODULE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build\n"
+OK, MEND, NOTE = CheckMark.OK, CheckMark.MEND, CheckMark.NOTE
+CAPABLE = "NVIDIA_DRIVER_CAPABILITIES"
 TERMINAL = {"TERM": "xterm-256color", "PATH": os.environ["PATH"]}
 
 
@@ -53,7 +54,7 @@ def found(machine: Machine, seen: Snapshot, error: str = "") -> dict[str, Check]
 def test_a_machine_on_which_all_is_well(machine: Machine) -> None:
     checks = found(machine, well())
     del checks["clock"]  # that of the machine under test
-    assert {one.mark for one in checks.values()} == {CheckMark.OK}
+    assert {one.mark for one in checks.values()} == {OK}
     assert not any(one.mend for one in checks.values())
     assert checks["driver"].found == "library 580.95.05, kernel module 580.95.05, CUDA 13.0"
     assert checks["terminal"].found == "TERM=xterm-256color, 256 colours, utf-8, 160×50"
@@ -64,100 +65,71 @@ def down(words: str) -> Snapshot:
 
 
 def with_gpu(**fields: Any) -> Snapshot:
-    return replace(well(), gpus=(replace(gpu(0), persistence=True, **fields),))
+    return replace(well(), gpus=(replace(gpu(0), **{"persistence": True, **fields}),))
+
+
+HIDING = "22 1 0:20 / /proc rw,nosuid - proc proc rw,hidepid=2\n"
+INSIDE = {"container": "podman"}
 
 
 @pytest.mark.parametrize(
-    ("seen", "name", "mark", "words", "step"),
+    ("change", "seen", "name", "mark", "text"),
     [
-        (
-            replace(well(), driver="590.1.2"),
-            "driver",
-            CheckMark.MEND,
-            "library 590.1.2, kernel module 580.95.05",
-            "reboot",
-        ),
-        (down("not loaded; modprobe it"), "driver", CheckMark.MEND, "not loaded (library unknown", "modprobe it"),
-        (down("it hangs"), "driver", CheckMark.MEND, "it hangs", "dmesg"),
-        (
-            with_gpu(health=Health.LOST, words="reset it"),
-            "GPUs",
-            CheckMark.MEND,
-            "0 of 1 GPUs answer: GPU 0 lost",
-            "reset",
-        ),
-        (with_gpu(holdings_note="incomplete"), "GPUs", CheckMark.NOTE, "1 of 1 GPUs answer; GPU 0: incomplete", ""),
-        (
-            replace(well(), gpus=(GpuRow(index=3, persistence=False),)),
-            "persistence mode",
-            CheckMark.NOTE,
-            "off on GPU 3",
-            "nvidia-smi -pm 1",
-        ),
+        ({}, replace(well(), driver="590.1.2"), "driver", MEND, "library 590.1.2, kernel module 580.95.05 reboot"),
+        ({}, down("not loaded; modprobe it"), "driver", MEND, "not loaded (library unknown, modprobe it"),
+        ({}, down("it hangs"), "driver", MEND, "it hangs dmesg"),
+        ({}, with_gpu(health=Health.LOST, words="reset it"), "GPUs", MEND, "0 of 1 GPUs answer: GPU 0 lost reset it"),
+        ({}, with_gpu(holdings_note="incomplete"), "GPUs", NOTE, "1 of 1 GPUs answer; GPU 0: incomplete"),
+        ({}, with_gpu(persistence=False), "persistence mode", NOTE, "off on GPU 0 nvidia-smi -pm 1"),
+        ({"uid": 1001}, HIDING, "hidepid", MEND, "/proc hides the processes hidepid=0"),
+        ({"uid": 0}, HIDING, "hidepid", OK, "not from root"),
+        ({"environ": INSIDE}, well(), "container", OK, "sees the processes of the host"),
+        ({"environ": INSIDE}, well(confined=True), "container", MEND, "--pid=host"),
+        ({"environ": INSIDE}, down(""), "container", NOTE, ""),
+        ({"environ": INSIDE | {CAPABLE: "compute,video"}}, well(), "container", MEND, "compute,utility"),
+        ({"environ": INSIDE | {CAPABLE: "compute,utility"}}, well(), "container", OK, ""),
+        ({"environ": INSIDE | {"NVIDIA_VISIBLE_DEVICES": "void"}}, down(""), "container", MEND, "--gpus all"),
+        ({"environ": {"TERM": "dumb"}}, well(), "terminal", MEND, "TERM=dumb"),
+        ({"environ": {"TERM": "screen", "NO_COLOR": "1"}}, well(), "terminal", OK, "no colours"),
+        ({"environ": {"TERM": "linux"}}, well(), "terminal", OK, "16 colours"),
+        ({"environ": {"TERM": "xterm", "COLORTERM": "truecolor"}}, well(), "terminal", OK, "16 million colours"),
+        ({"environ": {"TERM": "xterm\x1b]52;c;eA==\x07"}}, well(), "terminal", OK, "16 colours"),
+        ({"encoding": "ascii"}, well(), "terminal", MEND, "ascii"),
+        ({"size": (39, 24)}, well(), "terminal", MEND, "39×24"),
+        ({"is_terminal": False}, well(), "terminal", NOTE, "no terminal"),
     ],
 )
-def test_the_driver(machine: Machine, seen: Snapshot, name: str, mark: CheckMark, words: str, step: str) -> None:
-    check = found(machine, seen)[name]
+def test_a_check_and_its_mend(
+    machine: Machine, change: dict[str, Any], seen: Snapshot | str, name: str, mark: CheckMark, text: str
+) -> None:
+    """Each word of `text` is in what was found, or in the step that mends it."""
+    if isinstance(seen, str):
+        (machine.proc / "self/mountinfo").write_text(seen)
+        seen = well()
+    if "environ" in change:
+        change = change | {"environ": TERMINAL | change["environ"]}
+    check = found(replace(machine, **change), seen)[name]
     assert check.mark is mark
-    assert words in check.found
-    assert step in check.mend
+    assert all(word in f"{check.found} {check.mend}" for word in text.split())
+    assert check.found.isprintable()
+
+
+@pytest.mark.parametrize(("wall", "state", "mark"), [(0.0, 0, MEND), (1.8e9, 5, NOTE), (1.8e9, 0, OK), (1.8e9, -1, OK)])
+def test_the_clock(wall: float, state: int, mark: CheckMark) -> None:
+    assert doctor.check_clock(wall, state).mark is mark
 
 
 def test_device_files(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(machine, well())["device files"].found == "you may open all 3 in /dev"
     monkeypatch.setattr(os, "access", lambda path, mode: not str(path).endswith("nvidia0"))  # root may open any
     closed = found(machine, well())["device files"]
-    assert (closed.mark, closed.found) == (CheckMark.MEND, "you may not open /dev/nvidia0")
+    assert (closed.mark, closed.found) == (MEND, "you may not open /dev/nvidia0")
     for file in (machine.root / "dev").iterdir():
         file.unlink()
-    assert found(machine, well())["device files"].mark is CheckMark.NOTE
-    assert found(machine, down(""))["device files"].mark is CheckMark.MEND
+    assert found(machine, well())["device files"].mark is NOTE
+    assert found(machine, down(""))["device files"].mark is MEND
     (machine.root / "dev/dxg").touch()
     assert "WSL" in found(machine, down(""))["device files"].found
-
-
-@pytest.mark.parametrize(("uid", "mark"), [(1001, CheckMark.MEND), (0, CheckMark.OK)])
-def test_hidepid(machine: Machine, uid: int, mark: CheckMark) -> None:
-    (machine.proc / "self/mountinfo").write_text("22 1 0:20 / /proc rw,nosuid - proc proc rw,hidepid=2\n")
-    assert found(replace(machine, uid=uid), well())["hidepid"].mark is mark
-
-
-@pytest.mark.parametrize(
-    ("environ", "seen", "mark", "step"),
-    [
-        ({}, well(), CheckMark.OK, ""),
-        ({}, well(confined=True), CheckMark.MEND, "--pid=host"),
-        ({}, down(""), CheckMark.NOTE, ""),
-        ({"NVIDIA_DRIVER_CAPABILITIES": "compute,video"}, well(), CheckMark.MEND, "compute,utility"),
-        ({"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}, well(), CheckMark.OK, ""),
-        ({"NVIDIA_VISIBLE_DEVICES": "void"}, down(""), CheckMark.MEND, "--gpus all"),
-    ],
-)
-def test_containers(machine: Machine, environ: dict[str, str], seen: Snapshot, mark: CheckMark, step: str) -> None:
-    inside = replace(machine, environ={**TERMINAL, "container": "podman", **environ})
-    check = found(inside, seen)["container"]
-    assert check.mark is mark
-    assert step in check.mend
-
-
-@pytest.mark.parametrize(
-    ("change", "mark", "words"),
-    [
-        ({"environ": {"TERM": "dumb"}}, CheckMark.MEND, "TERM=dumb"),
-        ({"environ": {"TERM": "screen", "NO_COLOR": "1"}}, CheckMark.OK, "no colours"),
-        ({"environ": {"TERM": "linux"}}, CheckMark.OK, "16 colours"),
-        ({"environ": {"TERM": "xterm", "COLORTERM": "truecolor"}}, CheckMark.OK, "16 million colours"),
-        ({"environ": {"TERM": "xterm\x1b]52;c;eA==\x07"}}, CheckMark.OK, "16 colours"),
-        ({"encoding": "ascii"}, CheckMark.MEND, "ascii"),
-        ({"size": (39, 24)}, CheckMark.MEND, "39×24"),
-        ({"is_terminal": False}, CheckMark.NOTE, "no terminal"),
-    ],
-)
-def test_the_terminal(machine: Machine, change: dict[str, Any], mark: CheckMark, words: str) -> None:
-    check = found(replace(machine, **change), well())["terminal"]
-    assert check.mark is mark
-    assert words in check.found
-    assert check.found.isprintable()
 
 
 @pytest.mark.slow
@@ -165,9 +137,9 @@ def test_the_terminal(machine: Machine, change: dict[str, Any], mark: CheckMark,
 @pytest.mark.parametrize(
     ("options", "mark"),
     [
-        (["set-clipboard external", "allow-passthrough off"], CheckMark.NOTE),
-        (["set-clipboard on", "allow-passthrough off"], CheckMark.OK),
-        (["set-clipboard off", "allow-passthrough on"], CheckMark.OK),
+        (["set-clipboard external", "allow-passthrough off"], NOTE),
+        (["set-clipboard on", "allow-passthrough off"], OK),
+        (["set-clipboard off", "allow-passthrough on"], OK),
     ],
 )
 def test_a_real_tmux(machine: Machine, tmp_path: Path, options: list[str], mark: CheckMark) -> None:
@@ -181,21 +153,13 @@ def test_a_real_tmux(machine: Machine, tmp_path: Path, options: list[str], mark:
         checks = found(inside, well())
     finally:
         subprocess.run([*tmux, "kill-server"], check=True, timeout=20)
-    assert checks["tmux"].mark is CheckMark.OK
+    assert checks["tmux"].mark is OK
     assert checks["tmux"].found.endswith("mouse off")
     assert checks["clipboard"].mark is mark
     assert options[0] in checks["clipboard"].found
     gone = found(inside, well())
-    assert gone["tmux"].mark is CheckMark.NOTE
+    assert gone["tmux"].mark is NOTE
     assert "clipboard" not in gone
-
-
-@pytest.mark.parametrize(
-    ("wall", "state", "mark"),
-    [(0.0, 0, CheckMark.MEND), (1.8e9, 5, CheckMark.NOTE), (1.8e9, 0, CheckMark.OK), (1.8e9, -1, CheckMark.OK)],
-)
-def test_the_clock(wall: float, state: int, mark: CheckMark) -> None:
-    assert doctor._clock(wall, state).mark is mark
 
 
 def files(config: Path | None = None) -> dict[str, Check]:
@@ -204,13 +168,13 @@ def files(config: Path | None = None) -> dict[str, Check]:
 
 def test_the_files(tmp_path: Path) -> None:
     checks = files()
-    assert {one.mark for one in checks.values()} == {CheckMark.OK}
+    assert {one.mark for one in checks.values()} == {OK}
     assert "none yet" in checks["store"].found
     assert not own_store().exists()
     write(own_store(), alert())
     assert files()["store"].found == str(own_store())
     own_store().write_bytes(b"no database" * 100)
-    assert files()["store"].mark is CheckMark.MEND
+    assert files()["store"].mark is MEND
     wrong = tmp_path / "mine.toml"
     wrong.write_text("intervall = 2\n")
     assert "did you mean interval" in files(wrong)["configuration"].found
@@ -220,7 +184,7 @@ def test_the_files(tmp_path: Path) -> None:
 
 def test_a_store_that_may_not_be_made_or_is_being_written() -> None:
     (check,) = (one for one in doctor.check_files(None, own_store(Path("/proc/gpuwatch"))) if one.name == "store")
-    assert check.mark is CheckMark.MEND
+    assert check.mark is MEND
     assert "cannot be written: " in check.found
     write(own_store(), alert())
     Path(f"{own_store()}-journal").write_bytes(b"half a write")
@@ -263,8 +227,8 @@ def test_a_store_on_a_full_disk(tmp_path: Path) -> None:
 
 def test_lines_are_folded_at_the_width_of_the_terminal() -> None:
     checks = [
-        Check("driver", CheckMark.MEND, "word " * 30 + "/a/path/that/stays/whole" * 3, "step " * 30),
-        Check("a", CheckMark.OK, "b"),
+        Check("driver", MEND, "word " * 30 + "/a/path/that/stays/whole" * 3, "step " * 30),
+        Check("a", OK, "b"),
     ]
     lines = list(doctor.format_checks(checks, color=False, width=60))
     assert [line for line in lines if len(line) > 60 and "whole" not in line] == []

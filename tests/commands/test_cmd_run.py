@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.commands import run
-from gpuwatch.errors import UsageError
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.launching import PROGRAM, Launcher
 
@@ -80,18 +78,6 @@ def test_the_program_is_ended_by_a_pipe_that_nobody_reads_as_from_a_shell(launch
     ignored = int(done.stdout.split()[1], 16)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         assert not ignored >> (number - 1) & 1
-
-
-def test_it_can_be_quiet_and_what_the_user_set_is_kept(launch: Launcher) -> None:
-    done = launch(
-        *("run", "--memory", "20GiB", "--quiet", "--", sys.executable, "-c", SHOW),
-        **{"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1", "PYTHONUNBUFFERED": "yes"},
-    )
-    assert (done.returncode, done.stderr) == (7, "")
-    environ = json.loads(done.stdout)["env"]
-    assert environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.1"
-    assert environ["PYTHONUNBUFFERED"] == "yes"
-    assert environ["GPUWATCH_SHARE"] == "20480MiB"
 
 
 def test_of_two_that_are_started_together_one_has_the_last_place(launch: Launcher) -> None:
@@ -226,13 +212,3 @@ def test_a_link_in_place_of_the_shared_folder_is_said_and_the_own_one_serves(lau
     assert list(target.iterdir()) == []
     quiet = launch("run", "--share", "0.6", "--quiet", "--", "true")
     assert "no lock is shared with other users" in quiet.stderr, "quiet about what was set, not about what is wrong"
-
-
-# -- bad usage -------------------------------------------------------------------------------------------------------
-
-
-def test_auto_leaves_the_choice_to_us() -> None:
-    assert run.parse_gpus("auto") == ()
-    assert run.parse_gpus("2, 0") == (2, 0)
-    with pytest.raises(UsageError):
-        run.parse_gpus("\u0663")

@@ -59,11 +59,6 @@ def test_addresses_are_never_printed() -> None:
     assert "'slack://…'" in repr(config)
 
 
-def test_a_file_of_ones_own_is_believed(file: Path, tmp_path: Path) -> None:
-    assert check_source(file) == ""
-    assert read(file, tmp_path).notify.command == ("~/bin/tell", "--loud")
-
-
 @pytest.mark.parametrize("mode", [0o664, 0o606])
 @pytest.mark.parametrize("key", ["command = ['/bin/tell']", "urls = ['slack://T0K3N']"])
 def test_a_file_that_others_can_write_is_refused(file: Path, tmp_path: Path, mode: int, key: str) -> None:
@@ -131,17 +126,6 @@ def test_another_file_than_the_one_that_was_read_is_not_believed(file: Path) -> 
     good.chmod(0o644)
     good.replace(file)
     assert check_source(file, read=read) == f"{file} was replaced while it was read"
-
-
-def test_a_folder_that_is_gone_from_under_us_is_no_reason_to_fail(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    assert check_source(file) == ""
-    assert "cannot be checked" in check_source(Path("gpuwatch.toml"))
 
 
 def test_what_is_no_file_is_said(file: Path, tmp_path: Path) -> None:
