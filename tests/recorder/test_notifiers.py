@@ -17,7 +17,7 @@ import pytest
 from gpuwatch import text
 from gpuwatch.config import Notify
 from gpuwatch.procfs import PROC
-from gpuwatch.recorder.apprise_child import NO_ADDRESS, NOT_INSTALLED, UNKNOWN
+from gpuwatch.recorder.apprise_child import NO_ADDRESS, NOT_INSTALLED, UNKNOWN, carry_out
 from gpuwatch.recorder.messages import (
     APPRISE,
     Message,
@@ -208,10 +208,21 @@ def test_apprise_sends_the_words_and_says_no_more_than_what_went_wrong(web: Web)
     (post, over) = web.posts
     assert (post["title"], post["type"], over["type"]) == ("▲ box3: GPU 3 full in about 4 min", "warning", "success")
     assert post["message"].splitlines()[0] == "a <b>bold</b> *claim* \\n & more"
-    assert deliver(apprise_sender(f"{url}401")) == "refuses (HTTP 401)"
-    assert deliver(apprise_sender(f"{url}hang?rto=0.2")) == "does not answer (timeout)"
-    assert deliver(apprise_sender("json://ada:geheim@127.0.0.1:1/")) == "cannot be reached (connection refused)"
-    assert deliver(apprise_sender("nosuch://ada:geheim")) == UNKNOWN
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_child_says_no_more_than_what_went_wrong(web: Web) -> None:
+    """It runs in this process here."""
+    secret = "json://ada:geheim@127.0.0.1"
+    for url, reason in (
+        (f"{secret}:{web.port}/", ""),
+        (f"{secret}:{web.port}/401", "refuses (HTTP 401)"),
+        (f"{secret}:{web.port}/hang?rto=0.2", "does not answer (timeout)"),
+        (f"{secret}:1/", "cannot be reached (connection refused)"),
+        ("nosuch://ada:geheim", UNKNOWN),
+    ):
+        assert carry_out({"urls": [url], "title": "GPU 3 full", "body": "", "kind": "warning"}) == [reason]
+    assert [post["message"] for post in web.posts] == ["GPU 3 full"] * 2
 
 
 @pytest.mark.parametrize(
