@@ -78,7 +78,7 @@ class KillTarget(msgspec.Struct, frozen=True):
     process: Process
     gpus: tuple[str, ...] = ()
     """UUIDs of its GPUs."""
-    held: int = 0
+    memory: int = 0
     """Bytes on all its GPUs."""
     doubt: Refusal | None = None
     """Why what is on screen cannot be trusted; None where it can."""
@@ -326,7 +326,7 @@ class Pinner:
         """Write a line about a target to the audit file."""
         process = target.process
         facts = {"uid": self.policy.uid, "pid": process.pid, "start_ticks": process.start, "target_uid": process.uid}
-        seen = {"gpus": target.gpus, "held": target.held, "command": process.command}
+        seen = {"gpus": target.gpus, "held": target.memory, "command": process.command}
         self.audit.append(event, {**facts, **seen, **fields})
 
     def record_refusal(self, target: KillTarget, refused: Refused) -> None:

@@ -35,7 +35,7 @@ class Actions(Protocol):
     def paint(self) -> None:
         """Draw the dashboard."""
 
-    def judged(self, frame: Frame) -> StrayReport:
+    def strays_of(self, frame: Frame) -> StrayReport:
         """Return the strays among the viewer's processes in a frame."""
 
     def background(self, name: str) -> Worker:

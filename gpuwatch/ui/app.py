@@ -40,7 +40,7 @@ from gpuwatch.ui.options import Helpers, MonitorControl, Options, Reloading
 from gpuwatch.ui.partial_updates import is_covered
 from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriver, is_utf8_terminal
 from gpuwatch.ui.theme import Skin, make_skin, theme_id, themes
-from gpuwatch.ui.view import View, judged, mark_of, subject_of
+from gpuwatch.ui.view import View, mark_of, strays_of, subject_of
 from gpuwatch.ui.widgets.alerts import Alerts
 from gpuwatch.ui.widgets.footer import Footer
 from gpuwatch.ui.widgets.processes import Processes
@@ -228,7 +228,7 @@ class GpuwatchApp(App[int]):
             self._filters = [NoColors() if isinstance(one, Monochrome) else one for one in self._filters]
         self._hues: dict[int, int] = {}
         self._initials: dict[int, str] = {}
-        self._judged: tuple[Frame, StrayReport] | None = None
+        self._stray_report: tuple[Frame, StrayReport] | None = None
         """Last frame searched for strays, and the result."""
         for theme in themes():
             self.register_theme(theme)
@@ -360,7 +360,7 @@ class GpuwatchApp(App[int]):
     def set_options(self, options: Options) -> None:
         """Apply new options; a theme that the user chose stays unless the configuration changes the theme."""
         before, self.options = self.options, options
-        self._judged = None
+        self._stray_report = None
         self.keys = self.make_keys()
         self._bindings = BindingsMap(self.keys)
         for screen in self.screen_stack:
@@ -428,14 +428,14 @@ class GpuwatchApp(App[int]):
 
     def _view(self, frame: Frame, now: float) -> View:
         paused = None if self._paused_at is None else now - self._paused_at
-        strays = {one.key: one for one in self.judged(frame).strays}
+        strays = {one.key: one for one in self.strays_of(frame).strays}
         return View(frame, now, self.skin, self.interval, paused, self.options.read_only, strays)
 
-    def judged(self, frame: Frame) -> StrayReport:
+    def strays_of(self, frame: Frame) -> StrayReport:
         """Return the strays among the viewer's processes in a frame; the last frame is searched once."""
-        if self._judged is None or self._judged[0] is not frame:
-            self._judged = frame, judged(frame, self.options)
-        return self._judged[1]
+        if self._stray_report is None or self._stray_report[0] is not frame:
+            self._stray_report = frame, strays_of(frame, self.options)
+        return self._stray_report[1]
 
     def background(self, name: str) -> Worker:
         """Return the background worker with this name, for slow calls."""
@@ -657,7 +657,7 @@ class GpuwatchApp(App[int]):
             self.endings = Endings(
                 self,
                 self.helpers.ender(),
-                judge=lambda frame: judged(frame, self.options),
+                find_strays=lambda frame: strays_of(frame, self.options),
                 glyphs=self.skin.glyphs,
                 clock=self.clock,
             )

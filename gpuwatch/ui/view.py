@@ -76,7 +76,7 @@ class View(msgspec.Struct, frozen=True):
         return max(self.interval, self.frame.snapshot.interval, 0.5)
 
 
-def judged(frame: Frame, options: Options) -> StrayReport:
+def strays_of(frame: Frame, options: Options) -> StrayReport:
     """Find the strays among the viewer's processes in a frame."""
     seen = frame.snapshot
     if options.caller is not None and not seen.demo:

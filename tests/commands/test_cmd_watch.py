@@ -235,12 +235,3 @@ def test_the_end_of_its_terminal_ends_it(busy: Driver) -> None:
         terminal.wait_for("nothing has changed")
         terminal.hang_up()
         assert terminal.process.wait(PATIENCE) == 129
-
-
-def test_the_demo_is_told_to_nobody(driver: Driver, eager: Path, own_home: Path) -> None:
-    with watching(driver, "--demo", LD_LIBRARY_PATH="/nowhere") as watch:
-        assert watch.err() == "gpuwatch: watching 8 GPUs on lab-gpu-03\n"
-        assert "GPU 1" in watch.out()
-        assert watch.end() == 0
-    assert not (own_home / "state").exists()
-    assert list((own_home / "runtime").iterdir()) == []

@@ -215,7 +215,7 @@ def rank_target(run: RealRun, place: int = 0) -> KillTarget:
     """A rank as the person chose it."""
     pid = run.of("rank")[place]
     gpus = (builders.gpu(0).key,)
-    return a_target(pid, run.starts[pid], run.uid, "python train.py", gpus=gpus, held=builders.GIB)
+    return a_target(pid, run.starts[pid], run.uid, "python train.py", gpus=gpus, memory=builders.GIB)
 
 
 def ending(pinner: Pinner, run: RealRun, sig: signal.Signals, **changes: Any) -> ProcessGroup:

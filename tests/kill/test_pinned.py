@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gpuwatch import procfs
 from gpuwatch.kill import pinned as pidfd
-from gpuwatch.kill.outcome import End, Refusal, Refused
+from gpuwatch.kill.outcome import End, Refusal
 from gpuwatch.kill.pinned import KillTarget, find_targets, make_pinner, shown_command
 from gpuwatch.kill.policy import Policy
 from gpuwatch.model import Presence, Unlisted
@@ -114,7 +114,7 @@ def test_a_row_that_cannot_be_trusted(
     gpu = builders.gpu(0, holdings=[builders.holding(70, 2.0, start=9)], **changes)
     mine = builders.process(70, "you", start=9, presence=presence)
     target = find_targets(builders.snapshot([gpu, builders.gpu(1)], [mine]), age)[70, 9]
-    assert (target.doubt, target.gpus, target.held) == (doubt, (gpu.key,), 2 << 30)
+    assert (target.doubt, target.gpus, target.memory) == (doubt, (gpu.key,), 2 << 30)
     if doubt is not None:
         assert reason(a_pinner(tmp_path, open_pidfd=no_pidfd(errno.EIO)), target) is doubt
 
@@ -429,11 +429,6 @@ def test_a_failing_description_leaks_no_handle(tmp_path: Path, holder: GpuHolder
         a_pinner(tmp_path, describe=describe, open_pidfd=opener).pin(target_of(holder))
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(handles[0])
-
-
-@pytest.mark.parametrize("refusal", list(Refusal))
-def test_each_refusal_has_its_sentence(refusal: Refusal) -> None:
-    assert Refused(refusal, 7, "because").sentence == f"{Refused(refusal, 7).sentence}: because"
 
 
 def test_the_pinner_of_the_program_knows_the_command_as_it_is_shown() -> None:

@@ -49,7 +49,7 @@ def a_target(
 
 def target_of(holder: GpuHolder, **changes: Any) -> KillTarget:
     """The row of a holder on screen; `changes` are of its process."""
-    shown = a_target(holder.pid, holder.start_ticks, holder.uid, holder.command, gpus=("GPU-4",), held=12 << 30)
+    shown = a_target(holder.pid, holder.start_ticks, holder.uid, holder.command, gpus=("GPU-4",), memory=12 << 30)
     return replace(shown, process=replace(shown.process, **changes))
 
 

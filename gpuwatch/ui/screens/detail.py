@@ -23,7 +23,7 @@ from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest
 from gpuwatch.ui.screens.sheet import Block, Fact, Section
 from gpuwatch.ui.theme import Skin
-from gpuwatch.ui.view import judged
+from gpuwatch.ui.view import strays_of
 from gpuwatch.ui.widgets.graph import Curve, Graph, Limit, axis_top
 from gpuwatch.units import GIB, gib, long_duration, percent, size
 
@@ -385,7 +385,7 @@ class DetailScreen(GraphSheet):
     def _sections(self, held: Sequence[Row]) -> list[Section]:
         process, frame = held[0].process, self.frame
         return [
-            *(stray_section(one) for one in judged(frame, self._options).strays if one.key == process.key),
+            *(stray_section(one) for one in strays_of(frame, self._options).strays if one.key == process.key),
             process_section(process, frame.snapshot.taken),
             place_section(process),
             declared_section(process, frame.snapshot, self._options.allowances),

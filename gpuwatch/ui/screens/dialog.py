@@ -347,7 +347,7 @@ class EndDialog(Dialog[None]):
         group, offer = self.group, self._offer()
         asks = group.state in (KillState.CHECKING, KillState.ASKING) and not group.asks_again
         members = [
-            f"{one.pid:>8} {size(one.held) if one.held else '':>9}  {one.process.command}" for one in group.targets
+            f"{one.pid:>8} {size(one.memory) if one.memory else '':>9}  {one.process.command}" for one in group.targets
         ]
         said = f"Not ended: {group.sentence}." if group.refused else group.sentence
         view = {

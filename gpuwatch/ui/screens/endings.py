@@ -92,14 +92,14 @@ class Endings:
         app: App[Any],
         ender: Pinner | DemoEnder,
         *,
-        judge: Callable[[Frame], StrayReport] | None = None,
+        find_strays: Callable[[Frame], StrayReport] | None = None,
         glyphs: Glyphs = UNICODE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`judge` finds the strays of a frame."""
+        """`find_strays` returns the strays of a frame."""
         self._app = app
         self._ender = ender
-        self._judge = judge
+        self._find_strays = find_strays
         self._glyphs = glyphs
         self._clock = clock
         self._worker = Worker("gpuwatch-endings")
@@ -254,8 +254,8 @@ class Endings:
         self._frame = frame
         for group in self._groups():
             group.observe(frame.snapshot)
-        if self.busy and self._judge is not None:
-            found = self._judge(self._without_signalled(frame))
+        if self.busy and self._find_strays is not None:
+            found = self._find_strays(self._without_signalled(frame))
             if not found.unjudged:
                 self._call_off_strays(f"{LEFT_ALONE}: no longer a stray", but={one.key for one in found.strays})
 

@@ -164,7 +164,7 @@ class StraysScreen(ListScreen[StrayList]):
 
     @property
     def _report(self) -> StrayReport:
-        return actions_of(self).judged(self._frame)
+        return actions_of(self).strays_of(self._frame)
 
     # -- drawing ---------------------------------------------------------------------------------------------------
 
