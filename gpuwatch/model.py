@@ -652,7 +652,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def run_key(self) -> str:
         """Key of its run, the same for all processes of it; a process whose run is not known is a run of its own."""
-        return self.run.key if self.run is not None else f"{self.pid}:{self.start}"
+        return self.run.key if self.run is not None and self.run.key else f"{self.pid}:{self.start}"
 
     @property
     def has_ended(self) -> bool:
