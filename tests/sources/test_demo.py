@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 
 import pytest
@@ -17,41 +17,30 @@ from gpuwatch.model import (
     Declared,
     Gpu,
     Health,
-    Kind,
-    Knowledge,
     Presence,
     Process,
     Reason,
     Snapshot,
-    Xid,
     decode,
     encode,
     known,
     number,
 )
 from gpuwatch.shares import declared_memory, limit_usages
-from gpuwatch.sources.demo import DemoSource, script
+from gpuwatch.sources.demo import DemoSource
 from gpuwatch.units import GIB
 from tests.support.demo_people import (
-    CAPPED_GPU,
     CYCLE,
-    DISTILL_PID,
     FILLING_GPU,
     FREE_GPU,
     GONE_PID,
     HOSTILE_PID,
     HOT_GPU,
-    IDLE_PID,
     LEAKING_GPU,
-    LONG_CYCLE,
     LOST_GPU,
-    MISSPELT_PID,
     RANKS,
     SECRET_PID,
-    STRAY_PID,
-    TRITON_PID,
     UNATTRIBUTED_GPU,
-    VIEWER_UID,
     XID_GPU,
 )
 
@@ -191,44 +180,7 @@ def overshoots(shown: Snapshot) -> dict[int, int]:
     return {one.pids[0]: one.held - one.limit.bytes for one in found if one.held - one.limit.bytes > 1.2 * GIB}
 
 
-def test_it_is_the_size_of_a_busy_lab_machine() -> None:
-    shown = source().at(5)
-    assert shown.demo
-    assert shown.viewer == VIEWER_UID
-    assert len(shown.gpus) == 8
-    assert len({gpu.uuid for gpu in shown.gpus}) == 8
-    assert 40 <= len(shown.processes) <= 44
-    assert len({one.user for one in shown.processes if one.user}) == 9
-    assert len({one.pid for one in script().processes}) == len(script().processes)
-
-
 # The troubles
-
-
-def test_one_user_has_more_than_anybody_and_is_on_four_gpus() -> None:
-    shown = source().at(5)
-    users = {one.pid: one.user for one in shown.processes}
-    sums: defaultdict[str, int] = defaultdict(int)
-    for gpu in shown.gpus:
-        for one in gpu.holdings:
-            sums[users[one.pid]] += int(one.memory) if known(one.memory) else 0
-    assert max(sums, key=lambda user: sums[user]) == "ada"
-    assert sum(any(users[one.pid] == "ada" for one in gpu.holdings) for gpu in shown.gpus) == 4
-
-
-def test_the_viewer_has_a_stray_and_a_run_of_their_own() -> None:
-    shown = source().at(5)
-    stray = find(shown, STRAY_PID)
-    assert (stray.uid, stray.ppid, stray.terminal, stray.state) == (VIEWER_UID, 1, "", "sleeping")
-    assert sum(one.uid == VIEWER_UID for one in shown.processes) == 2
-
-
-def test_memory_that_belongs_to_nobody_a_free_gpu_and_a_capped_one() -> None:
-    gpus = source().at(5).gpus
-    assert gpus[UNATTRIBUTED_GPU].unattributed == 6 * GIB
-    assert gpus[FREE_GPU].holdings == ()
-    assert gpus[FREE_GPU].utilization == 0
-    assert gpus[CAPPED_GPU].throttle == ("power cap",)
 
 
 def test_a_hostile_command_a_secret_and_a_process_that_is_gone() -> None:
@@ -282,38 +234,6 @@ def test_within_minutes_alerts_come_and_go() -> None:
     for key, events in expected.items():
         times = [int(event.split()[0]) for event in events.split(", ")]
         assert [second for second, _ in found[key]] == pytest.approx(times, abs=within), key
-
-
-def test_an_xid_a_leak_and_a_hot_gpu_come_after_the_pictures() -> None:
-    before, after = source().at(47.9), source().at(48.1)
-    assert {gpu.xids for gpu in before.gpus} == {()}
-    (xid,) = after.gpus[XID_GPU].xids
-    assert isinstance(xid, Xid)
-    assert (xid.code, xid.count, round(after.taken - xid.last, 3)) == (94, 1, 0.1)
-    assert source().at(LONG_CYCLE + 60).gpus[XID_GPU].xids == (Xid(code=94, count=2, last=xid.last + LONG_CYCLE),)
-    for t in (-60.0, -1.0, 0.0, 42.0, 300.0, LONG_CYCLE + 42.0):
-        (server,) = [one for one in source().at(t).gpus[LEAKING_GPU].holdings if one.pid == TRITON_PID]
-        assert int(server.memory) < 7.3 * GIB
-        assert (number(source().at(t).gpus[HOT_GPU].temperature) or 99) < 75
-    full = [(number(source().at(t).gpus[LEAKING_GPU].memory.free) or 0) / GIB for t in (60.0, 120.0, 249.0)]
-    assert full == pytest.approx([22.2, 17.2, 6.5], abs=0.3)
-
-
-def test_every_kind_of_story_is_told() -> None:
-    shown = source().at(5)
-    kinds = Counter(
-        one.kind for process in shown.processes if process.declared for one in process.declared.declarations
-    )
-    assert {Kind.CAP, Kind.GRANT, Kind.START, Kind.GROWTH} <= kinds.keys()
-    unreadable = [one for one in shown.processes if one.declared and one.declared.knowledge is Knowledge.UNREADABLE]
-    assert {one.pid for one in unreadable} == {IDLE_PID, TRITON_PID}
-    misspelt = find(shown, MISSPELT_PID).declared
-    assert misspelt is not None
-    assert [hint.rule for hint in misspelt.hints] == ["misspelt"]
-    distill = find(shown, DISTILL_PID).declared
-    assert distill is not None
-    assert distill.visible is not None
-    assert distill.visible.gpus == (shown.gpus[2].uuid, shown.gpus[4].uuid)
 
 
 def test_a_lost_gpu_has_no_figures_and_says_since_when() -> None:

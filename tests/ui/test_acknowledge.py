@@ -140,27 +140,6 @@ async def test_every_choice_has_one_place_whatever_can_be_done() -> None:
         assert found == [found[0]] * len(found)
 
 
-async def test_the_same_keys_at_another_alert_do_not_acknowledge_all() -> None:
-    """`a Left Down Enter` acknowledged eight alerts: what was second at one alert was another thing at the next."""
-    async with shown(*[alert(index) for index in range(8)], MUTED) as (app, pilot, screen, watch):
-        await pilot.press("left")
-        assert "9 of 9" in text_of(app)
-        assert screen.page == MUTED
-        await press(pilot, "down", "enter")
-        assert watch.asked == [("unacknowledge", MUTED.key)]
-
-
-@pytest.mark.parametrize(("keys", "choice"), [(["down"], "hour"), (["end"], "cancel")])
-async def test_another_size_leaves_the_mark_where_it_was(keys: list[str], choice: str) -> None:
-    async with running(frame(machine(2), alert(1)), (120, 36)) as (app, pilot):
-        await pilot.press("a", *keys)
-        await pilot.resize_terminal(100, 30)
-        await until(pilot, lambda: app.screen.size.width == 100)
-        await press(pilot, "enter")
-        assert app.screen is app.dashboard
-        assert [isinstance(one, Mute) for one in asked(app)] == ([True] if choice == "hour" else [])
-
-
 @pytest.mark.parametrize("cleared", [(alert(1, ended=EPOCH + 1),), ()])
 async def test_of_an_alert_that_has_ended_meanwhile_nothing_is_offered(cleared: tuple[Alert, ...]) -> None:
     async with running(frame(machine(2), alert(1))) as (app, pilot):
@@ -213,14 +192,6 @@ async def test_what_is_muted_can_speak_again_when_nothing_of_it_holds() -> None:
         await press(pilot, "left", "enter")
         assert asked(app) == [("unmute", "XID", "")]
         assert app.screen is app.dashboard
-
-
-async def test_a_mute_is_counted_once_with_what_is_under_it() -> None:
-    muted = alert(0, muted=True)
-    async with running(silenced(Mute(rule=HELD), alerts=(muted, alert(1, muted=True)))) as (app, pilot):
-        assert "2 muted" in text(app)
-        await press(pilot, "a")
-        assert "1 of 2" in text(app)
 
 
 def test_an_event_of_the_log_is_asked_about_with_the_marks_of_now() -> None:
@@ -290,10 +261,3 @@ async def test_bell_and_desktop_are_for_warnings_and_worse() -> None:
         assert "GPU 1 near limit" in rung[1]
         assert "(+1 more)" in rung[1]
         assert len(rung) == 2
-
-
-async def test_no_toast_where_none_is_wanted() -> None:
-    async with running(frame(machine(4)), (80, 24), toast=False) as (app, pilot):
-        await pilot.press("p")
-        await hand(app, pilot, frame(machine(4), alert(0)))
-        assert len(app._notifications) == 0

@@ -16,7 +16,7 @@ from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.events import EventList, EventsScreen
 from tests.support.builders import EPOCH, gpu
-from tests.support.dashboards import alert, frame, hand, machine, resize, running, screen, text, top
+from tests.support.dashboards import alert, frame, machine, resize, running, screen, text, top
 from tests.support.screens import click, press, text_of, until
 
 ABOUT_GPU = alert(1)
@@ -126,12 +126,3 @@ async def test_an_ended_events_pid_that_another_process_has_by_now_is_not_shown(
         await pilot.press("enter")
         await until(pilot, lambda: app.screen is app.dashboard)
         assert app.dashboard.processes.filter.text == "gpu:2"
-
-
-async def test_a_frozen_dashboard_shows_the_alert_that_was_clicked_as_it_was() -> None:
-    async with running(frame(machine(4), ABOUT_PROCESS)) as (app, pilot):
-        await pilot.press("p")
-        await hand(app, pilot, frame(machine(1)))
-        await by_click(app, pilot, ABOUT_PROCESS)
-        await until(pilot, lambda: isinstance(app.screen, DetailScreen))
-        assert "1021" in text_of(app)

@@ -13,29 +13,10 @@ from gpuwatch.alerts.alert import Severity
 from gpuwatch.model import Health, Holding, Memory, Presence, Process, Reason, SourceState
 from tests.screenshots import last_frame
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
-from tests.support.dashboards import SIZES, alert, frame, hand, machine, resize, running, screen, table, text
+from tests.support.dashboards import SIZES, alert, frame, hand, machine, resize, running, table, text
 from tests.support.screens import press
 
 HOSTILE = ["[/x]", "[/", "[b", "[red]hi", "[@click=app.quit]x", "$x", "{0}", "日本語", "é́x", "\ufffd]2;PWN"]
-
-
-async def test_every_gpu_and_some_processes_show_at_every_size() -> None:
-    async with running() as (app, pilot):
-        for size, gpus in product(SIZES, (1, 8, 16)):
-            await resize(app, pilot, size, frame(machine(gpus), alert(0)))
-            layout = app.dashboard.layout_now
-            assert layout is not None
-            lines = app.dashboard.gpus.text
-            if size[0] >= 70:
-                rows = [line.split() for line in lines[layout.gpu_title :]]
-                assert [row[1] if row[0] == "●" else row[0] for row in rows] == [str(n) for n in range(gpus)]
-            else:
-                assert "0●" in lines[0]
-                assert f"{gpus - 1}" in lines[-1]
-            assert layout.rows >= min(3, 5 * gpus)
-            assert any(".py" in line for line in table(app))
-            assert "GPU 0 near limit" in text(app)
-            assert len(screen(app)) == size[1]
 
 
 async def test_before_the_first_frame_it_says_that_it_starts() -> None:
@@ -158,27 +139,6 @@ async def test_a_process_that_is_gone_or_hidden_says_so() -> None:
         assert "zombie python" in rows[2]
 
 
-async def test_a_healthy_machine_is_quiet() -> None:
-    async with running(frame(machine(2))) as (app, _):
-        assert not app.dashboard.alerts.display
-        assert "●" not in text(app)
-        assert "stale" not in text(app)
-
-
-async def test_a_storm_of_sizes() -> None:
-    sizes = [(1, 1), (2, 3), (300, 5), (20, 80), (40, 6), (39, 6), (40, 5), (160, 50), (70, 7), (69, 12), (100, 8)]
-    async with running(size=(80, 24)) as (app, pilot):
-        for gpus in (0, 1, 16):
-            for size in [*sizes, (0, 0), (80, 24)]:
-                await pilot.resize_terminal(*size)
-                await hand(app, pilot, frame(machine(gpus), alert(0)))
-            assert "box3" in text(app)
-            await pilot.resize_terminal(36, 5)
-            await pilot.pause()
-            assert "needs 40×6" in text(app)
-            assert "GPU 0 near limit" in text(app)
-
-
 async def test_ascii_is_ascii() -> None:
     seen = machine(8, words="")
     sick = msgspec.structs.replace(seen.gpus[3], health=Health.LOST, words="日本")
@@ -187,16 +147,6 @@ async def test_ascii_is_ascii() -> None:
         for size in SIZES:
             await resize(app, pilot, size, frame(seen, alert(0), alert(1, Severity.WARNING)))
             assert text(app).isascii()
-
-
-async def test_both_themes_draw_and_owners_keep_their_hue() -> None:
-    async with running(frame(machine(4)), theme="light") as (app, pilot):
-        hues = dict(app.skin.styles.slots)
-        assert len(set(hues.values())) == 5
-        app.action_theme("dark")
-        await pilot.pause()
-        assert app.skin.styles.slots == hues
-        assert app.skin.styles.palette.dark
 
 
 async def test_an_unchanged_frame_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

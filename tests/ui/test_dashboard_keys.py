@@ -6,7 +6,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from gpuwatch.fields import PROCESS
@@ -16,55 +15,14 @@ from gpuwatch.kill.policy import Policy
 from gpuwatch.model import SourceState
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.dialog import EndDialog
-from tests.support.builders import GIB, gpu, holding, snapshot
-from tests.support.dashboards import SIZES, Clockwork, alert, frame, hand, machine, resize, running, screen, table, text
+from tests.support.builders import snapshot
+from tests.support.dashboards import SIZES, Clockwork, alert, frame, hand, machine, resize, running, screen, text
 from tests.support.screens import click, press, until
 
 
 @pytest.fixture
 def killing(tmp_path: Path) -> Helpers:
     return Helpers(ender=lambda: Pinner(Policy.of_this_process(read_only=False), Audit(tmp_path)))
-
-
-async def test_the_cursor_stays_on_its_process() -> None:
-    async with running(frame(machine(2))) as (app, pilot):
-        await pilot.press("down", "j")
-        panel = app.dashboard.processes
-        chosen = panel.selected
-        assert chosen is not None
-        seen = machine(2)
-        cards = [
-            msgspec.structs.replace(
-                card,
-                holdings=tuple(
-                    msgspec.structs.replace(one, memory=GIB // 2) if one.pid == chosen.holding.pid else one
-                    for one in card.holdings
-                ),
-            )
-            for card in seen.gpus
-        ]
-        await hand(app, pilot, frame(msgspec.structs.replace(seen, gpus=tuple(cards))))
-        assert panel.selected is not None
-        assert panel.selected.key == chosen.key
-        assert panel.cursor == 9
-        assert table(app)[9].startswith("›")
-        assert str(chosen.holding.pid) in table(app)[9]
-
-
-async def test_after_a_change_of_sorting_the_list_is_at_its_top() -> None:
-    async with running(frame(machine(8)), (80, 24)) as (app, pilot):
-        panel = app.dashboard.processes
-        for keys in (["greater_than_sign"], ["less_than_sign"], ["r"], ["greater_than_sign", "r"]):
-            await pilot.press("end")
-            assert panel.top > 0
-            await press(pilot, *keys)
-            assert (panel.top, panel.cursor, panel.selected) == (0, 0, panel.found[0])
-            assert table(app)[0].startswith("›")
-        before = panel.found[0]
-        await hand(app, pilot, frame(machine(8)))  # from then on the cursor stays with its process again
-        assert panel.selected is not None
-        assert panel.selected.key == before.key
 
 
 @pytest.mark.parametrize("filtered", [False, True])
@@ -85,16 +43,6 @@ async def test_the_column_that_is_sorted_by_is_named_at_every_size(filtered: boo
                 named = [word.partition(" ")[0][:3] for word in (*known, words, by)]
                 assert any(name in near for name in named), (by, title)
                 assert len(title) == size[0]
-
-
-async def test_the_cursor_stays_in_place_when_its_process_ends() -> None:
-    async with running(frame(machine(1))) as (app, pilot):
-        await pilot.press("down", "down")
-        await hand(app, pilot, frame(snapshot([gpu(0, holdings=[holding(5, 3), holding(6, 2)])])))
-        assert app.dashboard.processes.cursor == 1
-        await hand(app, pilot, frame(snapshot([gpu(0)])))
-        assert app.dashboard.processes.selected is None
-        await pilot.press("enter", "K", "end", "home", "pagedown")
 
 
 async def test_sorting_by_keys_and_by_clicks() -> None:
@@ -141,25 +89,6 @@ class _Wheel:
     def stop(self) -> None: ...
 
 
-async def test_the_filter_is_live_and_a_wrong_one_leaves_the_last_good_one() -> None:
-    async with running(frame(machine(4))) as (app, pilot):
-        panel = app.dashboard.processes
-        await press(pilot, "slash", *"user:ben")
-        assert {row.owner for row in panel.found} == {"ben"}
-        await pilot.press("space", *"gpu:")
-        await press(pilot, "x")
-        assert "is no number" in app.dashboard.prompt.note
-        assert {row.owner for row in panel.found} == {"ben"}
-        await press(pilot, "backspace", "2", "enter")
-        assert [row.gpu.index for row in panel.found] == [2]
-        assert "filter: user:ben gpu:2" in text(app)
-        assert not app.dashboard.prompt.display
-        await pilot.press("m")
-        assert "among yours" in text(app)
-        await pilot.press("escape")
-        assert {row.owner for row in panel.found} == {"you"}
-
-
 async def test_pause_freezes_the_screen_and_the_watch_goes_on() -> None:
     async with running() as (app, pilot):
         await pilot.press("p")
@@ -191,16 +120,6 @@ async def test_an_alert_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "and 1 more alert" in [one.message for one in app._notifications]
         await press(pilot, "escape")
         assert "+9 more" in "\n".join(app.dashboard.alerts.text)
-
-
-async def test_on_the_dashboard_a_toast_tells_only_what_the_strip_has_no_line_for() -> None:
-    async with running(frame(machine(2)), (160, 50)) as (app, pilot):
-        shown = [alert(n, gpu=f"g{n}", title=f"alert {n}") for n in range(4)]
-        await hand(app, pilot, frame(machine(2), *shown))
-        assert all(f"alert {n}" in line for n, line in enumerate(app.dashboard.alerts.text))
-        assert not app._notifications
-        await hand(app, pilot, frame(machine(2), *shown, alert(1, gpu="h", title="the fifth")))
-        assert [one.message for one in app._notifications] == ["● the fifth"]
 
 
 @pytest.mark.parametrize(
@@ -293,27 +212,6 @@ async def test_the_prompt_is_on_screen_also_where_there_is_room_for_nothing_else
             await until(pilot, lambda: "/ a" in screen(app)[-1])
         await press(pilot, "escape")
         assert "gpuwatch needs" in text(app)
-
-
-async def test_a_process_of_ones_own_is_asked_about(killing: Helpers) -> None:
-    async with running(frame(machine(1)), helpers=killing) as (app, pilot):
-        await press(pilot, "K")
-        assert [type(one) for one in app.screen_stack[1:]] == [EndDialog]
-        await hand(app, pilot, frame(machine(1)))
-        await press(pilot, "escape")
-        assert app.screen is app.dashboard
-
-
-async def test_detail_help_and_palette_open_and_follow_the_frames() -> None:
-    async with running(frame(machine(1))) as (app, pilot):
-        for key in ("enter", "question_mark", "colon"):
-            await pilot.press(key)
-            await hand(app, pilot, frame(machine(2)))
-            assert app.screen is not app.dashboard
-            await press(pilot, "escape")
-            assert app.screen is app.dashboard
-        await app.run_action("sort_by('age')")
-        assert app.dashboard.processes.by == "age"
 
 
 async def test_the_cursor_stays_on_screen_when_the_terminal_shrinks() -> None:

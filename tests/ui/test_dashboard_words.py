@@ -5,23 +5,20 @@ from __future__ import annotations
 from itertools import product
 from typing import Any, get_args
 
-import pytest
 from textual.pilot import Pilot
 
 from gpuwatch.config import Theme
 from gpuwatch.fields import PROCESS
-from gpuwatch.model import Gpu, Instance, Memory, Reason, SourceState
+from gpuwatch.model import Gpu, Instance, Memory, Reason
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.bindings import KEYS, commands
 from gpuwatch.ui.layout import room_for_toasts
-from tests.screenshots import last_frame
 from tests.support import builders
 from tests.support.builders import gpu, snapshot
 from tests.support.dashboards import (
     SIZES,
     alert,
     frame,
-    frame_clock,
     hand,
     machine,
     resize,
@@ -41,13 +38,6 @@ async def _rows(app: GpuwatchApp, pilot: Pilot[int], card: Gpu, size: tuple[int,
     layout = app.dashboard.layout_now
     assert layout is not None
     return app.dashboard.gpus.text[layout.gpu_title :]
-
-
-async def test_a_stale_gpu_is_marked() -> None:
-    async with running() as (app, pilot):
-        for size in SIZES:
-            assert "▲" in (await _rows(app, pilot, gpu(0), size, age=12))[0]
-            assert "▲" not in (await _rows(app, pilot, gpu(0), size, age=1))[0]
 
 
 UNUSUAL: list[tuple[dict[str, Any], bool, str]] = [
@@ -83,15 +73,6 @@ async def test_an_instance_has_its_profile_at_every_width() -> None:
             assert "3g.40gb" in (await _rows(app, pilot, gpu(0, mig=True, instances=(part,)), size))[1]
 
 
-async def test_nothing_is_counted_and_no_key_offered_where_there_is_no_gpu() -> None:
-    async with running(frame(snapshot(state=SourceState.NO_DRIVER, words="no library"))) as (app, pilot):
-        for size in SIZES:
-            await resize(app, pilot, size)
-            first, *_, last = screen(app)
-            assert not any(word in first for word in ("GPUs", "process", "people"))
-            assert last.split() == ["?", "help", "q", "quit"]
-
-
 async def test_what_is_turned_off_is_not_offered() -> None:
     async with running(frame(machine(1)), read_only=True) as (app, _):
         assert "K end" not in screen(app)[-1]
@@ -105,13 +86,6 @@ async def test_what_hides_rows_is_told_with_their_count_at_80_columns() -> None:
         assert "/user:you · 8 of 40" in app.dashboard.processes.text[0]
         await pilot.press("escape", "m")
         assert "mine · 8 of 40" in app.dashboard.processes.text[0]
-
-
-async def test_an_order_whose_column_is_not_on_screen_is_told() -> None:
-    async with running(frame(machine(1)), (80, 24)) as (app, pilot):
-        await app.run_action("sort_by('age')")
-        await pilot.press("slash", "a", "enter")
-        assert "by age" in app.dashboard.processes.text[0]
 
 
 async def test_our_own_signs_are_spelled_in_ascii() -> None:
@@ -134,23 +108,6 @@ async def test_a_toast_comes_where_the_alerts_are_out_of_sight_or_it_covers_noth
             await hand(app, pilot, frame(machine(2), alert(1)))
             assert len(app._notifications) == told
             assert all("near limit" in one.message for one in app._notifications)
-
-
-async def test_in_a_low_terminal_one_toast_stands_for_all() -> None:
-    async with running(frame(machine(4)), (60, 10)) as (app, pilot):
-        await pilot.press("question_mark")
-        await hand(app, pilot, frame(machine(4), *(alert(n) for n in range(3))))
-        assert [one.message[-9:] for one in app._notifications] == ["(+2 more)"]
-
-
-async def test_a_toast_is_one_line_at_the_end_of_the_commands() -> None:
-    async with running(frame(machine(8))) as (app, pilot):
-        in_sight = [alert(0, gpu=f"g{n}", title=f"GPU {n} full") for n in range(4)]
-        await hand(app, pilot, frame(machine(8), *in_sight, alert(1)))
-        await pilot.pause()
-        lines = screen(app)
-        assert [y for y, line in enumerate(lines) if "● GPU 1 near limit: 0.4" in line] == [len(lines) - 2]
-        assert lines[-2].index("●") > lines[-3].index("python")
 
 
 def test_the_palette_names_keys_and_orders() -> None:
@@ -187,40 +144,6 @@ async def test_the_prompt_shows_whole_terms() -> None:
             await resize(app, pilot, (width, 24))
             assert "…" not in app.dashboard.prompt.note
             assert app.dashboard.prompt.note.startswith("user:")
-
-
-async def test_the_counts_of_header_list_and_tree_say_what_they_count() -> None:
-    shown, _ = last_frame(345.0, 60.0)
-    frame_clock.set(shown.received)
-    seen = shown.snapshot
-    listed, held = len(seen.processes), sum(len(gpu.holdings) for gpu in seen.gpus)
-    assert (listed, held, len(seen.unlisted)) == (42, 46, 5)
-    async with running(shown) as (app, pilot):
-        frame_clock.set(shown.received)
-        for size in SIZES[1:]:
-            await resize(app, pilot, size)
-            assert f"{listed} proc" in app.dashboard.header.text[0]
-            assert f"{held} rows" in app.dashboard.processes.text[0]
-            await press(pilot, "t")
-            assert f"{listed} processes, {len(seen.unlisted)} more unlisted" in text(app).splitlines()[0]
-            await press(pilot, "escape", "u")
-            assert f"{listed} processes" in text(app).splitlines()[0] or size[0] < 100
-            await pilot.press("escape")
-
-
-async def test_without_anything_unlisted_the_tree_says_nothing_of_it() -> None:
-    async with running(frame(machine(2)), (120, 36)) as (app, pilot):
-        await press(pilot, "t")
-        assert "10 processes  by memory" in text(app).splitlines()[0]
-
-
-@pytest.mark.parametrize("ascii_only", [False, True])
-async def test_the_footer_names_what_one_needs_in_trouble(ascii_only: bool) -> None:
-    async with running(frame(machine(8), alert(0)), ascii=ascii_only) as (app, pilot):
-        for size, keys in (((80, 24), "Enter / e a K ? q"), ((60, 10), "Enter a K ? q"), ((40, 8), "a K q")):
-            await resize(app, pilot, size)
-            words = app.dashboard.footer.text[0].split()
-            assert {*keys.split(), "quit"} <= {*words}
 
 
 async def test_the_numbers_of_the_heat_map_have_a_label() -> None:

@@ -14,13 +14,12 @@ from gpuwatch.analysis.rows import rows
 from gpuwatch.commands.once import table as printed
 from gpuwatch.model import Declared, Gpu, Instance, Knowledge, Memory, Process, Reason, Snapshot
 from gpuwatch.ui.screens.detail import DetailScreen, gpu_section, holding_section
-from gpuwatch.ui.screens.help import legend
-from gpuwatch.ui.theme import ASCII, UNICODE, make_skin
+from gpuwatch.ui.theme import make_skin
 from gpuwatch.ui.widgets.gpus import short_title
 from gpuwatch.ui.widgets.processes import overshoots
 from tests.support import builders
 from tests.support.builders import GIB, TOTAL, gpu, holding, process, snapshot
-from tests.support.dashboards import alert, frame, hand, resize, running, table, text
+from tests.support.dashboards import alert, frame, hand, resize, running, text
 from tests.support.declaring import declares
 from tests.support.screens import Host, frame_of, key_of, press, text_of
 
@@ -84,13 +83,6 @@ async def test_the_mark_has_the_colour_of_its_alert_too() -> None:
         assert span.style == app.skin.styles("text", "cursor")
 
 
-async def test_an_overshoot_on_one_gpu_marks_no_row_on_another() -> None:
-    first, people = card((11, "ada", 40, declares(0, 8 * GIB)))
-    second, _ = card((11, "ada", 4, None), index=1)
-    async with running(frame(snapshot([first, second], people), overshoot(11)), (120, 36)) as (app, _):
-        assert ["●" in line for line in table(app)[:2]] == [True, False]
-
-
 def test_the_worst_overshoot_of_a_process_counts_and_other_rules_do_not() -> None:
     warned = overshoot(11, 12, severity=Severity.WARNING, subject="genv 12")
     found = overshoots([overshoot(11), warned, alert(0, pids=(13,))])
@@ -135,29 +127,7 @@ async def test_what_limits_that_cannot_be_read_promise_is_not_taken_for_nothing(
             assert once[3][: once[2].index("promised") + len("promised")].split()[-1] == words
 
 
-async def test_where_nothing_is_promised_the_bars_have_the_room() -> None:
-    async with running() as (app, pilot):
-        for size in SIZES[:2]:
-            await resize(app, pilot, size, frame(with_promise(0)))
-            assert "promised" not in "".join(app.dashboard.gpus.text)
-            wide = app.dashboard.gpus.text[-1]
-            await hand(app, pilot, frame(with_promise(GIB)))
-            narrow = app.dashboard.gpus.text[-1]
-            assert narrow.index("29.5") < wide.index("29.5")
-            assert len(narrow) == len(wide)
-
-
 # The memory bar
-
-
-async def test_the_mark_of_a_limit_is_in_the_bar_of_every_width() -> None:
-    async with running(frame(machine(ADA, (12, "ben", 25.0, None)))) as (app, pilot):
-        for size in SIZES:
-            await resize(app, pilot, size)
-            *title, row = app.dashboard.gpus.text
-            assert row.index("ada") < row.index("┃") < row.index("ben")
-            assert row.count("┃") == 1
-            assert all("memory by owner · ┃ declared" in line for line in title)
 
 
 @pytest.mark.parametrize("theme", ["gpuwatch-dark", "gpuwatch-light"])
@@ -187,19 +157,6 @@ async def test_the_share_of_a_mig_instance_is_marked_on_its_own_bar() -> None:
         assert "┃" in child
 
 
-async def test_in_ascii_all_is_ascii() -> None:
-    async with running(frame(machine(*EVERY_KIND), overshoot(11)), ascii=True) as (app, pilot):
-        for size in WITH_SHARES:
-            await resize(app, pilot, size)
-            assert text(app).isascii()
-            assert "]" in app.dashboard.gpus.text[-1]
-            assert "62/40 !" in text(app)
-            assert "11/30S" in text(app)
-            await press(pilot, "question_mark")
-            assert text(app).isascii()
-            await pilot.press("escape")
-
-
 # Sums
 
 SUMS = [
@@ -219,17 +176,6 @@ async def test_a_wide_row_has_the_sum_of_what_is_declared() -> None:
             title, row = app.dashboard.gpus.text
             end = title.rindex("limits") + len("limits")
             assert row[:end].split()[-1] == words
-
-
-async def test_an_over_committed_gpu_says_so_in_its_row() -> None:
-    over = alert(0, Severity.NOTE, rule="overbooked", title="GPU 0 overbooked: 120 % declared", evidence="ada")
-    async with running(frame(machine(*THREE_OF_ADAS), over)) as (app, pilot):
-        for size in WITH_SHARES[1:]:
-            await resize(app, pilot, size)
-            row = app.dashboard.gpus.text[-1]
-            assert "120 % declared" in row
-            assert row.startswith("·")
-        assert "95.6" in row
 
 
 @pytest.mark.parametrize(
@@ -307,17 +253,6 @@ async def test_what_a_gpu_row_has_no_room_for_is_counted_and_not_cut() -> None:
 # Detail and help
 
 
-async def test_a_verdict_does_not_run_into_the_figure_before_it() -> None:
-    seen = machine(ADA, (12, "ben", 1.0, Declared()))
-    for pid, ends in ((11, "49.6 GiB on GPU 0"), (12, "1.0 GiB on GPU 0  under no limit")):
-        app = Host()
-        async with app.run_test(size=(160, 50)) as pilot:
-            await app.push_screen(DetailScreen(key_of(seen, pid), frame_of(seen)))
-            await pilot.pause()
-            (line,) = [line[:78] for line in text_of(app).splitlines() if line.startswith(" holds")]
-            assert line.rstrip().endswith(ends)
-
-
 @pytest.mark.parametrize(
     ("declared", "words"),
     [
@@ -360,22 +295,4 @@ async def test_the_detail_judges_by_the_allowances_that_were_set() -> None:
             assert ("overshoot," in text(app)) is verdict
 
 
-@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
-def test_the_help_explains_every_sign_of_a_share(glyphs: Any) -> None:
-    labels = {one.label for section in legend(glyphs) for one in section.facts}
-    signs = {glyphs.declared, "+3", "62/40", f"62/{glyphs.missing}", "62/?", "12/40Σ"}
-    assert signs | {"used/limit %", "limits", "overbooked"} <= labels
-
-
 # Printed
-
-
-def test_the_printed_table_has_the_shares_and_names_what_is_over_committed() -> None:
-    lines = printed(machine(*THREE_OF_ADAS, *EVERY_KIND[1:4]), clock="now")
-    assert lines[-1] == "GPU 0: overbooked, 119.5 GiB declared of 79.6"
-    shown = [line for line in lines if "python" in line]
-    title = next(line for line in lines if "used/limit %" in line)
-    assert {line.index("/") for line in shown} == {title.index("/")}
-    found = [next(word for word in line.split() if "/" in word) for line in shown]
-    assert found == ["11/30Σ", "6/?", *["6/40"] * 3, "<1/—"]
-    assert not any("overbooked" in line for line in printed(machine(ADA), clock="now"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,24 @@ from textual.pilot import Pilot
 
 from gpuwatch.analysis.rows import rows
 from gpuwatch.model import Gpu, Health, Presence, Process, Reading, Reason, Snapshot
-from gpuwatch.ui import theme
 from gpuwatch.ui.bindings import KEYS, GpuwatchCommands, key_names
 from gpuwatch.ui.screens.detail import REASONS, DetailScreen, brief, fact, gpu_section, process_section
-from gpuwatch.ui.screens.dialog import ChoiceButton, EndDialog
 from gpuwatch.ui.screens.help import HelpScreen, cost
 from gpuwatch.ui.screens.sheet import Section
 from tests.support import builders
-from tests.support.screens import HOSTILE, PID, Host, a_snapshot, fits, frame_of, key_of, press, text_of, until
+from tests.support.screens import (
+    HOSTILE,
+    PID,
+    Host,
+    a_snapshot,
+    fits,
+    frame_of,
+    key_of,
+    press,
+    set_size,
+    text_of,
+    until,
+)
 
 Shown = tuple[Host, Pilot[None]]
 
@@ -45,17 +56,21 @@ def facts_of(section: Section) -> dict[str, str]:
 # Help
 
 
-@pytest.mark.parametrize(("size", "key"), [((160, 50), "escape"), ((80, 24), "q"), ((60, 10), "question_mark")])
-async def test_help_opens_scrolls_and_closes(size: tuple[int, int], key: str) -> None:
-    async with shown(HelpScreen(KEYS, frame_of(a_snapshot())), size) as (app, pilot):
-        assert "All that is known of this process" in text_of(app)
-        assert fits(app)
-        await press(pilot, "G")
-        assert "gpuwatch docs" in text_of(app)
-        await press(pilot, "g", "j", "space", "b", "k")
-        assert "Enter" in text_of(app)
-        await press(pilot, key)
-        assert not isinstance(app.screen, HelpScreen)
+async def test_help_opens_scrolls_and_closes() -> None:
+    app = Host()
+    async with app.run_test(size=(160, 50)) as pilot:
+        for size, key in (((160, 50), "escape"), ((80, 24), "q"), ((60, 10), "question_mark")):
+            await set_size(pilot, size)
+            await app.push_screen(HelpScreen(KEYS, frame_of(a_snapshot())))
+            await pilot.pause()
+            assert "All that is known of this process" in text_of(app)
+            assert fits(app)
+            await press(pilot, "G")
+            assert "gpuwatch docs" in text_of(app)
+            await press(pilot, "g", "j", "space", "b", "k")
+            assert "Enter" in text_of(app)
+            await press(pilot, key)
+            assert not isinstance(app.screen, HelpScreen)
 
 
 async def test_help_tells_every_key_and_mark() -> None:
@@ -67,25 +82,6 @@ async def test_help_tells_every_key_and_mark() -> None:
         assert [word for word in marks | words if word not in text_of(app)] == []
         await refresh(screen, pilot, builders.snapshot(nvml_calls=5000))
         assert "5000" in text_of(app)
-
-
-async def test_help_in_ascii() -> None:
-    async with shown(
-        HelpScreen(KEYS, frame_of(a_snapshot()), theme.make_skin("gpuwatch-dark", ascii_only=True)), (160, 80)
-    ) as (app, pilot):
-        # Before it has its size there is a scroll bar, which is the app's to draw.
-        await until(pilot, lambda: "Show only your own" in text_of(app) and text_of(app).isascii())
-
-
-def test_every_binding_has_an_id_a_description_and_a_tooltip() -> None:
-    for owner in (HelpScreen, DetailScreen, EndDialog, ChoiceButton):
-        for binding in owner._merged_bindings.key_to_bindings.values() if owner._merged_bindings else ():
-            for one in binding:
-                if one.action.startswith(("app.", "screen.")):
-                    continue  # Textual's own
-                assert one.id, one
-                assert one.description, one
-                assert one.tooltip, one
 
 
 @pytest.mark.parametrize(
@@ -104,12 +100,12 @@ def test_what_gpuwatch_costs_is_read_and_a_failure_is_told(tmp_path: Path) -> No
 # Detail
 
 
-@pytest.mark.parametrize("size", [(160, 50), (60, 10)])
 @pytest.mark.uncounted
-async def test_detail_shows_hostile_text_as_it_is(size: tuple[int, int]) -> None:
+async def test_detail_shows_hostile_text_as_it_is() -> None:
     app = Host()
-    async with app.run_test(size=size) as pilot:
-        for command in HOSTILE:
+    async with app.run_test(size=(160, 50)) as pilot:
+        for size, command in product([(160, 50), (60, 10)], HOSTILE):
+            await set_size(pilot, size)
             seen = a_snapshot(command, parent=command[:60], name=command[:60])
             await app.push_screen(DetailScreen(key_of(seen), frame_of(seen)))
             await pilot.pause()
@@ -118,26 +114,6 @@ async def test_detail_shows_hostile_text_as_it_is(size: tuple[int, int]) -> None
             await pilot.click("#body", offset=(20, 1))
             await press(pilot, "enter")
             assert not isinstance(app.screen, DetailScreen)
-
-
-async def test_detail_offers_to_end_only_a_process_that_is_there() -> None:
-    seen = a_snapshot()
-    screen = DetailScreen(key_of(seen), frame_of(seen))
-    async with shown(screen) as (app, pilot):
-        assert "K end" in text_of(app)
-        await refresh(screen, pilot, builders.snapshot([builders.gpu(4)]))
-        assert "K end" not in text_of(app)
-        await refresh(screen, pilot, seen)
-        assert "K end" in text_of(app)
-
-
-async def test_detail_has_one_margin_where_the_halves_stand_one_above_the_other() -> None:
-    seen = a_snapshot()
-    async with shown(DetailScreen(key_of(seen), frame_of(seen)), (80, 80)) as (app, _):
-        lines = text_of(app).splitlines()
-        command = next(line for line in lines if line.startswith(" command"))
-        name = next(line for line in lines if "NVIDIA H100" in line)
-        assert command.index("python") == name.index("NVIDIA")
 
 
 async def test_detail_tells_reasons_and_all_gpus() -> None:
@@ -217,17 +193,6 @@ def test_a_gpu_in_trouble_says_so() -> None:
 
 
 # What the dialog is told
-
-
-def test_the_brief_of_a_process_whose_parent_ended() -> None:
-    gpu = builders.gpu(4, holdings=[builders.holding(PID, 12.0)])
-    process = builders.process(PID, "you", command="python train_mine.py", ppid=1, started=builders.EPOCH - 34860)
-    snapshot = builders.snapshot([gpu], [process])
-    assert brief(rows(snapshot), snapshot) == [
-        "python train_mine.py",
-        "yours · 9 h 41 min old · GPU 4 · 12.0 GiB",
-        "its parent ended",
-    ]
 
 
 def test_the_brief_of_a_process_on_two_gpus() -> None:

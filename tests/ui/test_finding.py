@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 
 from gpuwatch.ui.app import GpuwatchApp
@@ -32,9 +31,8 @@ def marked(app: GpuwatchApp) -> str:
     return "".join(shown.plain[span.start : span.end] for span in shown.spans)
 
 
-@pytest.mark.parametrize("size", [(160, 50), (80, 24), (60, 10)])
-async def test_a_mistake_is_marked_and_hides_nothing(size: tuple[int, int]) -> None:
-    async with running(frame(machine(2)), size) as (app, pilot):
+async def test_a_mistake_is_marked_and_hides_nothing() -> None:
+    async with running(frame(machine(2)), (60, 10)) as (app, pilot):
         await press(pilot, "slash", *"gpu:1 mem>3")
         assert pids(app) == [1010, 1011, 1012, 1013, 1014]
         assert marked(app) == "mem>3"
@@ -46,17 +44,6 @@ async def test_a_mistake_is_marked_and_hides_nothing(size: tuple[int, int]) -> N
         assert (pids(app), marked(app)) == ([1012, 1013, 1014], "sm>x")
         await press(pilot, "enter")
         assert pids(app) == [1012, 1013, 1014]
-
-
-@pytest.mark.parametrize("wrong", ["memory>3GiB", "rule:over", "@none", "!idle>x"])
-async def test_a_mistake_leaves_what_the_other_terms_show(wrong: str) -> None:
-    async with running(frame(machine(2))) as (app, pilot):
-        await press(pilot, "slash", *f"gpu:1 {wrong}")
-        assert pids(app) == [1010, 1011, 1012, 1013, 1014]
-        assert marked(app) == wrong
-        await press(pilot, "enter")
-        assert "filter: gpu:1 " in text(app)
-        assert wrong not in text(app)
 
 
 async def test_saved_filters_are_offered_one_after_the_other() -> None:
@@ -79,13 +66,6 @@ async def test_saved_filters_are_offered_one_after_the_other() -> None:
         assert entry.value == "gpu:1 @big"
         assert pids(app) == [1013, 1014]
         assert app.dashboard.active is app.dashboard.processes
-
-
-@pytest.mark.parametrize("size", [(60, 10), (80, 24), (160, 50)])
-async def test_beside_a_filter_stands_how_to_keep_and_to_clear_it(size: tuple[int, int]) -> None:
-    async with running(frame(machine(2)), size) as (app, pilot):
-        await press(pilot, "slash", *"gpu:1")
-        assert app.dashboard.prompt.note.startswith("Enter keeps it, Esc clears it")
 
 
 async def test_without_saved_filters_tab_does_nothing() -> None:

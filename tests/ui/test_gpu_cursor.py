@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import msgspec
 import pytest
 
@@ -10,7 +12,7 @@ from gpuwatch.model import Health, Instance
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.theme import make_skin
 from tests.support.builders import gpu, memory, snapshot
-from tests.support.dashboards import alert, frame, hand, machine, resize, running, screen, text, top
+from tests.support.dashboards import alert, frame, hand, machine, running, screen, text, top
 from tests.support.screens import click, press
 
 TABLE, CELLS = (120, 36), (160, 30)
@@ -41,25 +43,26 @@ async def test_tab_moves_the_keys_to_the_gpus_and_back() -> None:
         assert (chosen(app), dashboard.selected_gpu) == (2, None)
 
 
-@pytest.mark.parametrize("colors", [1 << 24, 256, 16, 0])
-@pytest.mark.parametrize("ascii_only", [False, True])
+SKINS = [*product([1 << 24, 256, 16, 0], [False, True])]
+"""Numbers of colours, and whether in ASCII alone."""
+
+
 @pytest.mark.parametrize(("gpus", "size"), [(8, TABLE), (64, CELLS), (8, (60, 10))])
-async def test_exactly_one_panel_shows_the_cursor(
-    colors: int, ascii_only: bool, gpus: int, size: tuple[int, int]
-) -> None:
+async def test_exactly_one_panel_shows_the_cursor(gpus: int, size: tuple[int, int]) -> None:
     async with running(frame(machine(gpus)), size) as (app, _pilot):
-        app.skin = make_skin(app.theme, ascii_only=ascii_only, colors=colors)
-        cursor = app.skin.glyphs.cursor
         panels = (app.dashboard.processes, app.dashboard.gpus)
-        for with_it, without in (panels, panels[::-1]):
-            app.dashboard.activate(with_it)
-            app.paint()
-            marked = [span for line in with_it.lines for span in line if span.text.strip() == cursor]
-            assert len(marked) == 1 or sum(line.count(cursor) for line in with_it.text) == 1
-            assert cursor not in "".join(without.text)
+        for colors, ascii_only in SKINS:
+            app.skin = make_skin(app.theme, ascii_only=ascii_only, colors=colors)
+            cursor = app.skin.glyphs.cursor
             grounds = {app.skin.styles(role, "cursor") for role in ("strong", "text", "muted", "faint")}
-            assert any(span.style in grounds for line in with_it.lines for span in line)
-            assert not any(span.style in grounds for line in without.lines for span in line)
+            for with_it, without in (panels, panels[::-1]):
+                app.dashboard.activate(with_it)
+                app.paint()
+                marked = [span for line in with_it.lines for span in line if span.text.strip() == cursor]
+                assert len(marked) == 1 or sum(line.count(cursor) for line in with_it.text) == 1
+                assert cursor not in "".join(without.text)
+                assert any(span.style in grounds for line in with_it.lines for span in line)
+                assert not any(span.style in grounds for line in without.lines for span in line)
 
 
 async def test_the_cursor_follows_its_gpu() -> None:
@@ -104,19 +107,18 @@ async def test_below_a_heat_map_stands_the_chosen_gpu() -> None:
         assert "▲  --" in app.dashboard.gpus.text[1].replace("›17", "17")
 
 
-@pytest.mark.parametrize(("colors", "ascii_only"), [(1 << 24, False), (256, False), (16, False), (0, False), (0, True)])
-async def test_a_heat_map_shows_memory_with_and_without_colours(colors: int, ascii_only: bool) -> None:
+async def test_a_heat_map_shows_memory_with_and_without_colours() -> None:
     async with running(frame(machine(64)), CELLS) as (app, _):
-        app.skin = make_skin(app.theme, ascii_only=ascii_only, colors=colors)
-        app.paint()
-        line = app.dashboard.gpus.lines[0]
-        cells = [span for span in line if span.text.endswith("%")]
-        assert [span.text[1:].strip() for span in cells[:3]] == ["19%", "25%", "32%"]
-        if colors > 16:
-            assert len({span.style.bgcolor for span in cells}) == 5
-        else:
-            assert len({span.text[0] for span in cells}) >= 5
-            assert {span.text[0] for span in cells} <= set(app.skin.glyphs.levels)
+        for colors, ascii_only in SKINS:
+            app.skin = make_skin(app.theme, ascii_only=ascii_only, colors=colors)
+            app.paint()
+            cells = [span for span in app.dashboard.gpus.lines[0] if span.text.endswith("%")]
+            assert [span.text[1:].strip() for span in cells[:3]] == ["19%", "25%", "32%"]
+            if colors > 16:
+                assert len({span.style.bgcolor for span in cells}) == 5
+            else:
+                assert len({span.text[0] for span in cells}) >= 5
+                assert {span.text[0] for span in cells} <= set(app.skin.glyphs.levels)
 
 
 async def test_a_small_heat_map_shows_the_part_with_the_cursor() -> None:
@@ -197,17 +199,6 @@ async def test_the_list_follows_the_chosen_gpu(size: tuple[int, int]) -> None:
         assert "GPU 6" not in panel.text[0]
 
 
-async def test_on_a_process_the_list_follows_its_gpu() -> None:
-    async with running(frame(machine(4)), TABLE) as (app, pilot):
-        row = app.dashboard.selected
-        assert row is not None
-        assert row.gpu.index == 3
-        await press(pilot, "f")
-        assert {row.gpu.index for row in app.dashboard.processes.found} == {3}
-        assert app.dashboard.selected is not None
-        assert app.dashboard.selected.key == row.key
-
-
 async def test_a_filter_holds_while_the_list_follows() -> None:
     async with running(frame(machine(4)), TABLE, filter="user:ada gpu:0,1") as (app, pilot):
         assert len(app.dashboard.processes.found) == 2
@@ -229,10 +220,9 @@ async def test_what_shows_others_ends_the_following() -> None:
         assert app.dashboard.processes.filter.text == "gpu:2"
 
 
-@pytest.mark.parametrize("key", ["K", "y"])
-async def test_no_process_is_meant_while_the_cursor_is_on_a_gpu(key: str) -> None:
+async def test_no_process_is_meant_while_the_cursor_is_on_a_gpu() -> None:
     async with running(frame(machine(2)), TABLE) as (app, pilot):
-        await press(pilot, "tab", key)
+        await press(pilot, "tab", "K", "y")
         assert app.screen is app.dashboard
         assert "Tab moves it to the processes" in next(iter(app._notifications)).message
 
@@ -244,19 +234,3 @@ async def test_tab_is_the_prompts_and_the_other_screens_own_key() -> None:
             assert app.dashboard.processes.active
             await press(pilot, "escape")
             assert top(app) is app.dashboard
-
-
-async def test_footer_and_help_name_the_keys() -> None:
-    async with running(frame(machine(2)), (160, 50)) as (app, pilot):
-        assert " Tab GPUs  f follow " in screen(app)[-1]
-        await press(pilot, "tab")
-        assert " Tab processes  f follow " in screen(app)[-1]
-        await resize(app, pilot, (80, 24))
-        assert " Tab processes " in screen(app)[-1]
-        at = screen(app)[-1].index("Tab processes")
-        await click(pilot, "#footer", at + 1, 0)
-        assert app.dashboard.processes.active
-        await resize(app, pilot, (160, 50))
-        await press(pilot, "question_mark")
-        assert "Move the cursor to the GPUs, or back to the processes" in text(app)
-        assert "Show only the processes of the chosen GPU" in text(app)

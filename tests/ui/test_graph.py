@@ -173,12 +173,6 @@ def test_a_line_joins_its_values_and_stays_on_its_level() -> None:
     assert rows == ["      ⡏⠉⠉⠉⠉⠉", "      ⡇     ", "      ⡇     ", "⣀⣀⣀⣀⣀⣀⠇     "]
 
 
-def test_a_single_value_is_a_single_dot() -> None:
-    values = [None] * 24
-    rows = plot(draw_graph(of([*values[:11], 100.0, *values[12:]]), SKINS["colours"], 12 + AXIS, 6))
-    assert "".join(rows).strip() == "⠈"
-
-
 def test_several_lines_without_colours_have_characters() -> None:
     rows = plot(draw_graph(of([0.0] * 12, [100.0] * 12, skin=SKINS["none"]), SKINS["none"], 12 + AXIS, 6))
     assert rows == ["b" * 12, " " * 12, " " * 12, "a" * 12]
@@ -202,13 +196,6 @@ def test_a_limit_in_the_cells_of_a_curve_is_seen(skin: Skin) -> None:
     assert set(styles[1::4]) == {skin.styles("note")}
 
 
-def test_a_limit_beyond_the_axis_is_not_drawn_and_stands_in_the_legend() -> None:
-    limit = Limit("limit", 300.0, Style())
-    lines = draw_graph(of([0.0] * 48, limits=(limit,)), SKINS["colours"], 48 + AXIS, 6)
-    assert plot(lines)[0].isspace()
-    assert "limit 300" in plain(lines[0])
-
-
 # -- areas ---------------------------------------------------------------------------------------------------------
 
 
@@ -224,11 +211,6 @@ def test_areas_without_colours_are_made_of_initials() -> None:
     skin = SKINS["none"]
     rows = plot(draw_graph(of([25.0] * 24, [50.0] * 24, stacked=True, skin=skin), skin, 24 + AXIS, 6))
     assert rows == [" " * 24, "b" * 24, "b" * 24, "a" * 24]
-
-
-def test_areas_have_their_initials_here_and_there() -> None:
-    rows = plot(draw_graph(of([100.0] * 24, stacked=True), SKINS["colours"], 24 + AXIS, 6))
-    assert {row.replace(" ", "") for row in rows} == {"aa"}
 
 
 def test_an_owner_without_memory_beside_one_with_memory_is_no_gap() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +58,14 @@ async def opened(app: GpuwatchApp, pilot: Pilot[int], key: str) -> ListScreen[An
     return listed(app)
 
 
-@pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("ascii_only", [False, True])
 @pytest.mark.uncounted
-async def test_it_fits_any_size_and_takes_any_text(key: str, ascii_only: bool) -> None:
+async def test_it_fits_any_size_and_takes_any_text(ascii_only: bool) -> None:
     async with running(full(HOSTILE), SIZES[0], ascii=ascii_only) as (app, pilot):
-        screen = await opened(app, pilot, key)
-        assert len(screen.rows.found) >= len(HOSTILE)
-        for size in SIZES[::3] if ascii_only else SIZES:
+        for key, size in product(KEYS, SIZES[::3] if ascii_only else SIZES):
             await set_size(pilot, size)
+            screen = await opened(app, pilot, key)
+            assert len(screen.rows.found) >= len(HOSTILE)
             await pilot.press("j", "greater_than_sign", "r", "G", "pageup", "g", "pagedown", "asterisk", "x")
             await hand(app, pilot, full(HOSTILE))
             assert fits(app)
@@ -73,6 +73,7 @@ async def test_it_fits_any_size_and_takes_any_text(key: str, ascii_only: bool) -
             assert [cell_len(line) for line in lines] == [size[0]] * size[1]
             assert not ascii_only or text(app).isascii()
             assert size[0] < 40 or size[1] < 6 or "Esc" in lines[-1]
+            await press(pilot, "escape")
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -123,15 +124,14 @@ async def test_an_empty_list_says_why_and_its_keys_do_nothing(key: str, words: s
         assert screen.rows.found
 
 
-@pytest.mark.parametrize("key", KEYS)
-async def test_it_is_left_by_each_of_its_keys_and_by_a_click(key: str) -> None:
+async def test_it_is_left_by_each_of_its_keys_and_by_a_click() -> None:
     async with running(full(["ada"]), (80, 24)) as (app, pilot):
-        for way in ("escape", "q", key, "click"):
+        for key, way in product(KEYS, ("escape", "q", "its own", "click")):
             screen = await opened(app, pilot, key)
             if way == "click":
                 await pilot.click(f"#{screen.NAME}-keys", offset=(2, 0))
             else:
-                await pilot.press(way)
+                await pilot.press(key if way == "its own" else way)
             await until(pilot, lambda: app.screen is app.dashboard)
 
 
@@ -187,17 +187,16 @@ def grounds(app: GpuwatchApp) -> set[str]:
     return {str(one.style.bgcolor) for one in app.screen._compositor.render_strips()[6] if one.style}
 
 
-@pytest.mark.parametrize("key", KEYS)
-async def test_another_theme_reaches_the_screen_that_is_open(key: str) -> None:
+async def test_another_theme_reaches_the_screen_that_is_open() -> None:
     async with running(frame(machine(0)), (80, 24)) as (app, pilot):
-        await opened(app, pilot, key)
-        dark = grounds(app)
-        app.action_theme("light")
-        await pilot.pause()
-        assert grounds(app).isdisjoint(dark)
-        await pilot.press("escape")
-        await opened(app, pilot, key)
-        assert grounds(app).isdisjoint(dark)
+        for key in KEYS:
+            app.action_theme("dark")
+            await opened(app, pilot, key)
+            dark = grounds(app)
+            app.action_theme("light")
+            await pilot.pause()
+            assert grounds(app).isdisjoint(dark)
+            await press(pilot, "escape")
 
 
 # -- with the dashboard below --------------------------------------------------------------------------------------

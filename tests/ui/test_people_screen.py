@@ -17,7 +17,7 @@ from gpuwatch.ui.theme import Skin, make_skin
 from tests.analysis.test_people import a_person
 from tests.support.builders import GIB, at, gpu, holding, process, snapshot, uid
 from tests.support.dashboards import frame, frame_clock
-from tests.support.screens import Host, click, fits, press, set_size, text_of, until
+from tests.support.screens import Host, click, press, set_size, text_of, until
 
 SIZES = [(160, 50), (120, 36), (80, 24), (60, 10), (45, 8)]
 NAMES = ["ada", "ben", "cyn", "dov", "eve", "fay", "gus", "hal", "you"]
@@ -65,29 +65,6 @@ async def opened(pilot: Pilot[Any], shown: Frame, drawn_with: Skin = SKIN) -> De
     await app.push_screen(PeopleScreen(shown, drawn_with, clock=frame_clock))
     await pilot.pause()
     return app
-
-
-@pytest.mark.parametrize(
-    "drawn_with", [SKIN, make_skin("gpuwatch-light", colors=16), make_skin("gpuwatch-dark", ascii_only=True)]
-)
-async def test_it_is_whole_at_every_size(drawn_with: Skin) -> None:
-    async with Desk().run_test(size=(160, 50)) as pilot:
-        app = await opened(pilot, frame(crowd(NAMES, unseen=True)), drawn_with)
-        for width, height in SIZES:
-            await pilot.resize_terminal(width, height)
-            await until(pilot, lambda size=(width, height): app.size == size and fits(app))  # type: ignore[misc]
-            await until(pilot, lambda: "of 633 GiB held" in text_of(app))
-            lines = text_of(app).splitlines()
-            title = lines[1]
-            assert ["user" in title, "GiB" in title, "idle for" in title, "SM %" in title] == [True] * 4
-            assert ("GPUs" in title) == (width >= 60)
-            assert ("GiB·h" in title or "GiB*h" in title) == (width >= 80)
-            assert ("share of all GPU" in title) == (width >= 120)
-            shown = [name for name in NAMES if any(f" {name} " in line for line in app.list.text[1:])]
-            assert len(shown) == min(9, app.list.page_rows)
-            if height >= 24:
-                assert "not visible" in text_of(app)
-                assert "ada holds 6.5 GiB on GPUs 4-5, by 2 processes, the oldest 1 h old" in text_of(app)
 
 
 async def test_an_order_that_no_column_shows_is_named() -> None:

@@ -23,7 +23,6 @@ from gpuwatch.model import Reason, Run, Snapshot, Surroundings
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.dialog import ConfirmDialog, EndDialog
 from gpuwatch.ui.screens.strays import StraysScreen
 from tests.support import builders
@@ -185,17 +184,6 @@ async def test_in_the_demo_rows_are_removed_and_nothing_is_signalled() -> None:
         assert two.alive()
 
 
-async def test_the_process_list_and_the_gpu_say_it_too() -> None:
-    fields: dict[str, Any] = {**LEFT, "surroundings": Surroundings(), "cpu": 0.0, "state": "sleeping", "uid": ME}
-    process = builders.process(10, "you", **fields)
-    seen = builders.snapshot([builders.gpu(0, holdings=[builders.holding(10, 4.0, sm=0)])], [process], viewer=ME)
-    async with running(framed(seen), (160, 50)) as (app, pilot):
-        assert "stray (leftover)" in text(app)
-        assert "1 stray of yours" in text(app)
-        await press(pilot, "enter")
-        assert "Stray: nobody attends to it" in text(app)
-
-
 async def test_a_question_that_was_open_for_long_makes_nothing_stale(tmp_path: Path) -> None:
     pinner = a_pinner(tmp_path)
     with GpuHolder() as one:
@@ -205,24 +193,6 @@ async def test_a_question_that_was_open_for_long_makes_nothing_stale(tmp_path: P
             await hand(app, pilot, a_frame(one))
             await pilot.press("right", "right", "enter")
             await fed(app, pilot, lambda: a_frame(one), lambda: not one.alive())
-
-
-async def test_what_came_free_is_seen_behind_another_screen(tmp_path: Path) -> None:
-    with GpuHolder() as one, GpuHolder() as two:
-        async with listed(a_pinner(tmp_path), a_frame(one, two)) as (app, pilot, screen):
-            first = screen.found()[0].process.pid
-            await told_to_end(pilot)
-            await until(pilot, lambda: not next(holder for holder in (one, two) if holder.pid == first).alive())
-            await press(pilot, "down", "i")
-            assert isinstance(app.screen, DetailScreen)
-            await hand(app, pilot, a_frame(one, two, gone=(first,)))
-            endings = app.endings
-            assert endings is not None
-
-            await fed(app, pilot, lambda: a_frame(one, two, gone=(first,)), lambda: not endings.busy)
-            assert "4.0 GiB freed on GPU 0" in next(iter(endings.strays.values())).message
-            await press(pilot, "escape")
-            assert "1 stray · 4.0 GiB" in text(app)
 
 
 async def test_a_second_batch_waits_for_the_first_and_drops_none_of_it(tmp_path: Path) -> None:
@@ -304,20 +274,6 @@ async def test_one_that_computes_again_while_it_waits_for_its_turn_is_left_alone
             await fed(app, pilot, lambda: computing(one, two, busy=second, gone=(first,)), lambda: not endings.busy)
         assert [holder.alive() for holder in (one, two)] == [holder.pid == second for holder in (one, two)]
     assert {line["pid"] for line in on_record(pinner)} == {first}
-
-
-async def test_one_that_was_left_and_computes_again_cannot_be_selected(tmp_path: Path) -> None:
-    with GpuHolder() as one:
-        async with listed(unrecorded(tmp_path), a_frame(one)) as (app, pilot, screen):
-            await told_to_end(pilot)
-            await until(pilot, lambda: "not ended: cannot record" in text(app))
-            await pilot.press("space")
-            assert "1 selected" in text(app), "while it is a stray, it may be tried again"
-            await hand(app, pilot, computing(one, busy=one.pid))
-            assert "selected" not in screen.query_one("#strays-title").render_line(0).text
-            await press(pilot, "space", "enter")
-            assert top(app) is screen
-            assert "it is no longer a stray" in toasts(app)
 
 
 @pytest.mark.parametrize("remains", [True, False])

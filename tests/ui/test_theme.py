@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.color import Color, ColorSystem
-from rich.style import Style
 from textual.theme import BUILTIN_THEMES
 
 from gpuwatch.config import Theme
@@ -23,19 +22,6 @@ THEMES: Final = ("gpuwatch-dark", "gpuwatch-light")
 GROUNDS: Final[tuple[Ground, ...]] = ("base", "band", "track", "cursor")
 SYSTEMS: Final = {1 << 24: ColorSystem.TRUECOLOR, 256: ColorSystem.EIGHT_BIT, 16: ColorSystem.STANDARD}
 Rgb = tuple[int, int, int]
-
-XTERM: Final = dict(
-    zip(
-        range(16),
-        [
-            (0, 0, 0), (205, 0, 0), (0, 205, 0), (205, 205, 0), (0, 0, 238), (205, 0, 205), (0, 205, 205),
-            (229, 229, 229), (127, 127, 127), (255, 0, 0), (0, 255, 0), (255, 255, 0), (92, 92, 255), (255, 0, 255),
-            (0, 255, 255), (255, 255, 255),
-        ],
-        strict=True,
-    )
-)  # fmt: skip
-"""The 16 colours as xterm has them (XTerm-col.ad); Rich's own table is that of the VGA."""
 
 
 def seen(color: Color | None, system: ColorSystem) -> Rgb:
@@ -101,26 +87,6 @@ def test_what_is_written_on_a_colour_can_be_read(theme: str, colors: int, least:
     for uid in uids:
         for style in (styles.owner(uid), styles.badge(uid, "cursor")):
             assert contrast(seen(style.color, system), seen(style.bgcolor, system)) >= least
-
-
-@pytest.mark.parametrize("theme", THEMES)
-def test_it_can_be_read_in_the_16_colours_of_an_xterm_too(theme: str) -> None:
-    styles, uids = everybody(theme, 16)
-
-    def number(color: Color | None) -> int:
-        assert color is not None
-        found = color.downgrade(ColorSystem.STANDARD).number
-        assert found is not None
-        return found
-
-    for uid in uids:
-        style: Style = styles.owner(uid)
-        assert contrast(XTERM[number(style.color)], XTERM[number(style.bgcolor)]) >= 3.9
-    used = [number(styles.owner(uid).bgcolor) for uid in uids]
-    assert len(set(used)) == SLOTS + 1
-    grounds = {number(styles("text", ground).bgcolor) for ground in ("base", "track")}
-    assert not grounds & set(used)
-    assert not {1, 9} & set(used)  # red is for what is wrong
 
 
 @pytest.mark.parametrize("theme", THEMES)

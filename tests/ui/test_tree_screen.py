@@ -16,7 +16,7 @@ from gpuwatch.ui.screens.tree import TreeList, TreeScreen, columns
 from tests.analysis.test_tree import around, helper, ranks, run_of
 from tests.support.builders import GIB, gpu, holding, process, snapshot
 from tests.support.dashboards import frame, frame_clock
-from tests.support.screens import Host, click, press, set_size, text_of
+from tests.support.screens import Host, click, press, text_of
 
 SIZES = [(160, 50), (120, 36), (80, 24), (60, 10), (45, 8)]
 
@@ -82,26 +82,6 @@ def box(**changes: Any) -> Snapshot:
 
 
 # What is open
-
-
-async def test_runs_start_closed_but_few_of_ones_own_and_what_is_left_behind() -> None:
-    async with shown(box()) as (app, _):
-        found = lines(app)
-        assert [" ".join(line.split()[:2]) for line in found] == [
-            "› ▸",
-            "python alone.py",
-            "▸ python",
-            "▾ pair.py",
-            "├─ rank",
-            "└─ rank",
-            "▾ leftover",
-            "└─ leftover",
-        ]
-        assert "train.py  torchrun" in found[0]
-        assert all(words in found[0] for words in ("ada", "0-3", "46.0", "200", "4 ranks"))
-        assert "6 runs" not in text_of(app)
-        assert "5 runs · 8 processes, 3 more unlisted" in text_of(app)
-        assert "1 leftover worker" in text_of(app).splitlines()[0]
 
 
 async def test_right_and_left_open_close_and_step() -> None:
@@ -254,15 +234,6 @@ async def test_the_mouse_chooses_opens_sorts_and_presses_keys() -> None:
 
 
 # That it fits, and says what it does not know
-
-
-async def test_who_and_how_much_is_there_at_any_size() -> None:
-    async with shown(box()) as (app, pilot):
-        for size in SIZES:
-            await set_size(pilot, size)
-            assert all(words in lines(app)[0] for words in ("train", "ada", "46.0", "0-3"))
-            assert "torchrun · ranks 0-3" in text_of(app)
-            assert "Esc" in text_of(app)
 
 
 async def test_it_says_why_there_is_nothing() -> None:
