@@ -115,15 +115,6 @@ def test_samples_that_raise_must_span_the_time_of_their_own_severity() -> None:
         ]
 
 
-def test_a_sampler_whose_clock_starts_anew_counts_from_there() -> None:
-    bench = Bench()
-    feed(bench, cap(10), *[11] * 9)
-    for second in range(1, 12):
-        assert bench.of(OVERSHOOT) == []
-        bench.feed(card((100, 11.0), sampled=float(second)), people=[process(100, declared=cap(10))], fresh=False)
-    assert len(bench.of(OVERSHOOT)) == 1
-
-
 def flickering(context: RuleContext) -> Iterator[Observation]:
     for one in context.snapshot.gpus:
         level = WARNING if one.throttle else None
@@ -241,20 +232,6 @@ def test_an_alert_says_what_it_was_while_it_clears_and_its_worst_when_it_has_end
     assert (over.ended, over.lasted, over.seen) == (EPOCH + 7, 5.0, EPOCH + 7)
     assert (free_percent(over.peak), free_percent(over.last), over.owners) == (1.5, 60, ("ada",))
     assert msgspec.json.decode(msgspec.json.encode(over), type=Alert) == over
-
-
-def test_a_gpu_that_is_back_and_data_that_is_back_say_for_how_long_they_were_away() -> None:
-    bench = Bench()
-    for count, shown in ((1, gpu(0)), (40, gpu(0, health=Health.LOST)), (3, gpu(0))):
-        for _ in range(count):
-            bench.feed(shown)
-    assert cleared(bench).how == "answers again after 42 s"
-    for _ in range(6):
-        bench.feed(gpu(0), state=SourceState.DRIVER_DOWN)
-    bench.feed(gpu(0), state=SourceState.STARTING, seconds=59)
-    assert only(bench, STALE).title.startswith("starting")
-    bench.feed(gpu(0))
-    assert cleared(bench).how == "data again after 1 min"
 
 
 def test_a_gpu_that_is_lost_says_who_was_last_on_it() -> None:
@@ -602,12 +579,3 @@ def test_a_restored_overshoot_ends_with_its_process(shown: Any) -> None:
     assert len(scope.of(OVERSHOOT)) == 1
     scope.feed(card((102, 5.0)), people=[process(102)])
     assert cleared(scope).how == "its processes have ended"
-
-
-def test_what_no_sample_ever_judges_is_forgotten() -> None:
-    bench = Bench()
-    bench.restore(held())
-    feed(bench, Declared(), *[50] * 3)
-    assert len(bench.of(OVERSHOOT)) == 1
-    feed(bench, Declared(), 50, seconds=FORGOTTEN)
-    assert len(bench.last.cleared) == 1

@@ -93,20 +93,6 @@ def test_the_ranks_of_a_run_are_one_node_by_their_numbers() -> None:
     assert [(held.gpu, held.memory.value) for held in run.totals.gpus] == [(0, 3 * GIB), (1, 3 * GIB)]
 
 
-def test_a_run_of_one_process_is_one_line() -> None:
-    seen = snapshot([gpu(0, holdings=[holding(10)])], [around(10, rank=0, world=1)])
-    (node,) = build_tree(seen)
-    assert node.kind is NodeKind.RANK
-    assert node.name == "python train.py"
-    assert not node.children
-
-
-@pytest.mark.parametrize("missing", [None, Surroundings()])
-def test_what_nothing_is_known_of_is_a_run_of_its_own(missing: Surroundings | None) -> None:
-    people = [process(pid, surroundings=missing) for pid in (10, 20)]
-    assert shape(build_tree(snapshot([gpu(0, holdings=[holding(10), holding(20)])], people))) == [10, 20]
-
-
 @pytest.mark.parametrize("presence", [one for one in Presence if one not in (Presence.SEEN, Presence.UNSURE)])
 def test_who_cannot_be_seen_is_there_all_the_same(presence: Presence) -> None:
     unseen = Process(pid=10, presence=presence)
@@ -114,18 +100,6 @@ def test_who_cannot_be_seen_is_there_all_the_same(presence: Presence) -> None:
     assert node.user == "?"
     assert node.totals.memory.value == 2 * GIB
     assert node.name.startswith("(")
-
-
-def test_two_people_who_name_their_run_alike_have_two_runs() -> None:
-    people = [around(10, "ada", key="ray:1"), around(20, "ben", key="ray:1")]
-    assert len(build_tree(snapshot([gpu(0, holdings=[holding(10), holding(20)])], people))) == 2
-
-
-def test_a_process_on_two_gpus_is_there_once() -> None:
-    seen = snapshot([gpu(0, holdings=[holding(10, 1.0)]), gpu(1, holdings=[holding(10, 2.0, sm=30)])])
-    (node,) = build_tree(seen)
-    assert [held.gpu for held in node.totals.gpus] == [0, 1]
-    assert (node.totals.memory, node.totals.sm, node.totals.processes) == (PartialSum(3 * GIB), PartialSum(80), 1)
 
 
 def test_a_run_keeps_a_gpu_no_busier_than_100_percent() -> None:
@@ -136,24 +110,45 @@ def test_a_run_keeps_a_gpu_no_busier_than_100_percent() -> None:
     assert [one.totals.sm for one in run.children] == [PartialSum(98), PartialSum(6)]
 
 
-def test_workers_stand_below_their_rank_at_any_depth() -> None:
-    people = [around(10, rank=0), around(20, rank=1), around(11, worker_of=10), around(12, worker_of=11)]
-    held = [holding(pid) for pid in (10, 20, 11, 12)]
-    assert shape(build_tree(snapshot([gpu(0, holdings=held)], people))) == [["train.py", [10, [11, 12]], 20]]
+def listed(people: list[Process], *others: Unlisted) -> Snapshot:
+    """Return a machine on whose GPU 0 all of these hold memory."""
+    return snapshot([gpu(0, holdings=[holding(one.pid, start=one.start) for one in people])], people, unlisted=others)
 
 
-def test_a_worker_of_somebody_unknown_stands_below_the_run() -> None:
-    people = [around(10, rank=0), around(11, worker_of=999)]
-    run = build_tree(snapshot([gpu(0, holdings=[holding(10), holding(11)])], people))
-    assert shape(run) == [["train.py", 10, 11]]
-    assert run[0].children[1].kind is NodeKind.WORKER
-
-
-def test_a_younger_process_with_the_pid_of_a_parent_is_not_the_parent() -> None:
-    old = process(11, start=5, surroundings=Surroundings(run=run_of(worker_of=10)))
-    young = process(10, start=900, surroundings=Surroundings(run=run_of(rank=0)))
-    seen = snapshot([gpu(0, holdings=[holding(10, start=900), holding(11, start=5)])], [old, young])
-    assert shape(build_tree(seen)) == [["train.py", 10, 11]]
+@pytest.mark.parametrize(
+    ("seen", "shapes"),
+    [
+        (listed([around(10, rank=0, world=1)]), [10]),
+        (listed([process(pid, surroundings=None) for pid in (10, 20)]), [10, 20]),
+        (listed([process(pid, surroundings=Surroundings()) for pid in (10, 20)]), [10, 20]),
+        # Two people whose runs have one name.
+        (listed([around(10, "ada", key="ray:1"), around(20, "ben", key="ray:1")]), [10, 20]),
+        # Workers of workers, and one of a process that is unknown.
+        (
+            listed([around(10, rank=0), around(20, rank=1), around(11, worker_of=10), around(12, worker_of=11)]),
+            [["train.py", [10, [11, 12]], 20]],
+        ),
+        (listed([around(10, rank=0), around(11, worker_of=999)]), [["train.py", 10, 11]]),
+        # A younger process with the PID of a parent is not the parent.
+        (
+            listed(
+                [
+                    process(11, start=5, surroundings=Surroundings(run=run_of(worker_of=10))),
+                    process(10, start=900, surroundings=Surroundings(run=run_of(rank=0))),
+                ]
+            ),
+            [["train.py", 10, 11]],
+        ),
+        # A double fork under a living rank, and one that NVML has come to list.
+        (
+            ranks(2, unlisted=(helper(2000, 1, adopted=True, surroundings=Surroundings(run=run_of(worker_of=1000))),)),
+            [["train.py", [1000, 2000], 1001]],
+        ),
+        (ranks(2, unlisted=(helper(1000, 900),)), [["train.py", 1000, 1001]]),
+    ],
+)
+def test_where_each_process_stands(seen: Snapshot, shapes: list[Any]) -> None:
+    assert shape(build_tree(seen)) == shapes
 
 
 def test_one_rank_with_its_workers_needs_no_line_for_the_run() -> None:
@@ -221,22 +216,10 @@ def test_who_only_asks_the_driver_has_a_living_parent_or_serves_is_no_orphan(cha
     assert (node.process.pid if node.process else node.title) == place
 
 
-def test_a_double_fork_under_a_living_rank_is_a_worker() -> None:
-    daemon = helper(2000, ppid=1, adopted=True, surroundings=Surroundings(run=run_of(worker_of=1000)))
-    (run,) = build_tree(ranks(2, unlisted=(daemon,)))
-    assert shape([run]) == [["train.py", [1000, 2000], 1001]]
-    assert not run.totals.flags
-
-
 def test_the_launcher_that_holds_device_files_is_called_that() -> None:
     head = helper(812, ppid=900, surroundings=Surroundings(run=run_of(launcher="torchrun", head=812)))
     (run,) = build_tree(ranks(2, unlisted=(head,)))
     assert role_label(run.children[-1], top=False) == "launcher, holds device files"
-
-
-def test_one_that_nvml_has_come_to_list_is_there_once() -> None:
-    seen = ranks(2, unlisted=(helper(1000, 900),))
-    assert [node.process.pid for node in every(build_tree(seen)) if node.process] == [1000, 1001]
 
 
 # Sums
