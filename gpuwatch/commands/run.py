@@ -71,7 +71,10 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         raise UsageError(
             "run: COMMAND is missing; write it after --, as in: gpuwatch run --share 0.4 -- python train.py"
         )
-    _check_program(command[0], os.environ)
+    path = os.environ.get("PATH", os.defpath)
+    if shutil.which(command[0], path=path) is None:  # before GPUs are reserved
+        exists = shutil.which(command[0], mode=os.F_OK, path=path)
+        raise _not_started(command[0], OSError(errno.EACCES if exists else errno.ENOENT, ""))
     snapshot = read_snapshot(args, config, sampler)
     pick.check_gpus_exist("--gpu", named, snapshot)
     number = len(named) or number
@@ -85,7 +88,8 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     with locked_folder(folders, warnings.append) as folder:
         reserved = find_reservations(folders, pick.holding_pids(snapshot), caller=os.getpid())
         offers = find(reserved)
-        chosen = _named(offers, named) if named else choose(offers, number)
+        fit = {offer.gpu.index: offer for offer in offers if not offer.why}
+        chosen = [fit[index] for index in named if index in fit] if named else choose(offers, number)
         if len(chosen) == number and folder is not None:
             reserve(folder, {offer.gpu.uuid: offer.wanted for offer in chosen}, warnings.append)
     if args.ignore_reservations or len(chosen) < number:  # now with names, which are not waited for under the lock
@@ -119,23 +123,10 @@ def parse_gpus(text: str) -> tuple[int, ...]:
     return found
 
 
-def _check_program(program: str, environ: Mapping[str, str]) -> None:
-    """Raise NotStartedError for a program that does not exist, before GPUs are reserved."""
-    path = environ.get("PATH", os.defpath)
-    if shutil.which(program, path=path) is None:
-        found = shutil.which(program, mode=os.F_OK, path=path)
-        raise _not_started(program, OSError(errno.EACCES if found else errno.ENOENT, ""))
-
-
 def _not_started(program: str, error: OSError) -> NotStartedError:
     missing = error.errno == errno.ENOENT
     why = "not found" if missing else os.strerror(error.errno or 0)
     return NotStartedError(f"{clean(program, 200)}: {why}", _NOT_FOUND if missing else _NOT_EXECUTABLE)
-
-
-def _named(offers: Sequence[Offer], wanted: Sequence[int]) -> list[Offer]:
-    fit = {offer.gpu.index: offer for offer in offers if not offer.why}
-    return [fit[index] for index in wanted if index in fit]
 
 
 def _agreement_warnings(

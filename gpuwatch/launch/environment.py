@@ -179,8 +179,9 @@ def changes(allocation: Allocation, environ: Mapping[str, str], *, torch: str) -
 def _changes(allocation: Allocation, environ: Mapping[str, str], torch: str) -> Iterator[VariableChange]:
     yield from _set("CUDA_VISIBLE_DEVICES", ",".join(allocation.gpus), "", environ)
     yield from _set("CUDA_DEVICE_ORDER", "PCI_BUS_ID", "", environ)
-    yield from _set("GPUWATCH_SHARE", _own_share(allocation), "", environ)
     fraction = _decimal(allocation.fraction)
+    size = f"{allocation.bytes // MIB}MiB" if allocation.bytes % MIB == 0 else f"{allocation.bytes}B"
+    yield from _set("GPUWATCH_SHARE", fraction if allocation.share is not None else size, "", environ)
     # jax knows both names and refuses to start where both are set; old versions know only the second one.
     # Source: jaxlib/xla_client.py, generate_pjrt_gpu_plugin_options.
     name = "XLA_CLIENT_MEM_FRACTION" if environ.get("XLA_CLIENT_MEM_FRACTION") else "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -203,13 +204,6 @@ def _changes(allocation: Allocation, environ: Mapping[str, str], torch: str) -> 
         yield from _set(
             _MPS, _mps_limits(allocation, environ.get(_MPS, "")), "the MPS server, which enforces it", environ
         )
-
-
-def _own_share(allocation: Allocation) -> str:
-    """Return the value of GPUWATCH_SHARE."""
-    if allocation.share is not None:
-        return _decimal(allocation.share)
-    return f"{allocation.bytes // MIB}MiB" if allocation.bytes % MIB == 0 else f"{allocation.bytes}B"
 
 
 def _decimal(fraction: float) -> str:

@@ -25,6 +25,10 @@ _MOST_NAMED = 3
 """Holders that a reason names, at most; the others are summed up."""
 
 
+_MPS_SERVER = "nvidia-cuda-mps"
+"""Beginning of its name, of which the kernel keeps 15 characters."""
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that is requested on each GPU; exactly one of `share` and `memory` is given."""
 
@@ -99,16 +103,13 @@ def find_offers(
             )
         offer = Offer(gpu, wanted, free, sum(promise.bytes for promise in counted), why, ignored)
         if not why and offer.left < wanted:
-            offer = offer._replace(why=f"{_short(offer)}{_taken(gpu, people, counted)}")
+            least = _least(offer.left)
+            short = f"{least} GiB free of {gib(offer.wanted)} wanted"
+            if offer.promised:
+                short = f"{least} GiB left of {gib(offer.wanted)} wanted: {offer.summary}"
+            offer = offer._replace(why=f"{short}{_taken(gpu, people, counted)}")
         found.append(offer)
     return found
-
-
-def _short(offer: Offer) -> str:
-    """Return how much memory is left, and how much is requested."""
-    if not offer.promised:
-        return f"{_least(offer.left)} GiB free of {gib(offer.wanted)} wanted"
-    return f"{_least(offer.left)} GiB left of {gib(offer.wanted)} wanted: {offer.summary}"
 
 
 def choose(offers: Iterable[Offer], count: int) -> list[Offer]:
@@ -141,15 +142,12 @@ def _exclusive(gpu: Gpu, reserved: Sequence[Reservation], people: Mapping[int, P
     if gpu.compute_mode != "exclusive process":
         return ""
     holders = [one for one in gpu.holdings if "C" in one.kind]
-    if any("M" in one.kind or _is_mps_server(people.get(one.pid)) for one in holders):
+    servers = {pid for pid, process in people.items() if process.name.startswith(_MPS_SERVER)}
+    if any("M" in one.kind or one.pid in servers for one in holders):
         return ""
     owners = [holder_name(one.pid, people) for one in holders]
     owners += [one.user or user_name(one.uid, people) for one in reserved]
     return f"its compute mode is exclusive process, and {owners[0]} has it" if owners else ""
-
-
-def _is_mps_server(process: Process | None) -> bool:
-    return process is not None and process.name.startswith("nvidia-cuda-mps")  # the kernel keeps 15 characters
 
 
 def _busy(gpu: Gpu, request: Request) -> str:
