@@ -371,7 +371,7 @@ def read_hours(connection: Connection, since: float) -> Iterator[Minute]:
     found: dict[int, tuple[dict[str, float], dict[str, float]]] = {}
     for at, gpu, *sums in connection.execute(whole, (hour,)).fetchmany(_MOST):
         watched, size, busy, unknown = map(_amount, sums)
-        if not (isinstance(at, int) and gpu in gpus and watched):
+        if not (isinstance(at, int) and at < _LATEST and gpu in gpus and watched):
             continue
         seconds, values = found.setdefault(at, ({}, {}))
         seconds[gpus[gpu]] = watched
@@ -417,6 +417,8 @@ _WATCHED: Final = "SELECT gpu, sum(held_s + gpu_s) FROM use WHERE at >= ? AND ru
 _LONGEST: Final = 200
 """Characters of a name, at most."""
 _HUGE: Final = 1e30
+_LATEST: Final = 1 << 40
+"""Wall-clock time that no hour reaches: `localtime` may refuse a later one."""
 _MOST: Final = 1_000_000
 """Rows that are read, at most; a usual store has a hundredth of that."""
 

@@ -37,7 +37,7 @@ from gpuwatch.recorder.store import Events, Gap
 from gpuwatch.timeline import Minute
 from gpuwatch.ui import theme
 from gpuwatch.units import GIB
-from tests.support.recording import alert, ended
+from tests.support.recording import alert, change, ended
 from tests.support.reporting import HOSTILE, SINCE, page_colors, page_of, value_minute
 from tests.support.storing import HOUR, batch, hours, save
 
@@ -183,6 +183,14 @@ def test_a_span_of_more_than_a_day_is_made_from_hours(tmp_path: Path) -> None:
     assert values == pytest.approx(
         {"GPU-0//used": 5 * GIB, "GPU-0//utilization": 25.0, "GPU-0/user:1000/memory": 5 * GIB}
     )
+
+
+@pytest.mark.parametrize("at", ["9223372036854775807", "-9223372036854775808", "'x'", "x'00'"])
+def test_an_hour_of_a_damaged_store_is_left_out(tmp_path: Path, at: str) -> None:
+    store = tmp_path / "store.sqlite"
+    save(store, batch(use=hours(1.0)))
+    change(store, f"UPDATE use SET at = {at} WHERE at = {HOUR}")
+    assert report(store, tmp_path / "page.html") == 0
 
 
 def test_hours_without_a_figure_for_use_have_no_utilization(tmp_path: Path) -> None:
