@@ -14,11 +14,11 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from gpuwatch.alerts.engine import Engine
+from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.recording import make_recording
 from gpuwatch.commands.startup import (
     Reloader,
     apply_config,
-    check_filter_flag,
     check_snapshot,
     fixed_settings,
     format_reload,

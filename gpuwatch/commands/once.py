@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 from gpuwatch.alerts.unattributed import causes
 from gpuwatch.analysis.rows import rows, sort
 from gpuwatch.commands.console import Column, Console, cut, format_table
+from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.flags import parse_indices
 from gpuwatch.commands.gpustat import gpustat_json, measure_cpu
 from gpuwatch.commands.startup import (
-    check_filter_flag,
     check_snapshot,
     configured,
     first_snapshot,

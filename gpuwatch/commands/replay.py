@@ -7,9 +7,10 @@ import gc
 
 from gpuwatch.commands.dashboard import check_terminal
 from gpuwatch.commands.dashboard_app import dashboard_options
+from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.flags import add_flags, add_refused_demo
 from gpuwatch.commands.recorded import open_recording, parse_at
-from gpuwatch.commands.startup import check_filter_flag, configured, fixed_settings
+from gpuwatch.commands.startup import configured, fixed_settings
 from gpuwatch.errors import UsageError
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recorder.replay import Replay

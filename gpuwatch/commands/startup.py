@@ -14,12 +14,10 @@ from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import parse_value
 from gpuwatch.config import Config, Reloaded, Theme, keys_in_files, load, reload
 from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
-from gpuwatch.filters import Filter, FilterError
 from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.sampler.protocol import Options
 from gpuwatch.sources.sampler_process import SAMPLER, SamplerProcess
 from gpuwatch.sources.source import Source
-from gpuwatch.text import clean
 from gpuwatch.units import parse_interval, parse_percent
 
 if TYPE_CHECKING:  # what only some of the commands load: the history and the rules, the sampler's child or the demo
@@ -62,16 +60,6 @@ def fixed_settings(args: argparse.Namespace) -> frozenset[str]:
 
 def _given(flags: Mapping[str, object]) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if value is not None}
-
-
-def check_filter_flag(args: argparse.Namespace, config: Config) -> str:
-    """Return the text of --filter, empty where it is not given; raises UsageError for a mistake in it."""
-    words = clean(args.filter or "")
-    try:
-        Filter.parse(words, config.filters)
-    except FilterError as error:
-        raise UsageError(f"--filter: {error}") from None
-    return words
 
 
 def interval_of(args: argparse.Namespace, config: Config) -> float:

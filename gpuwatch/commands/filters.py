@@ -1,0 +1,20 @@
+"""Flag `--filter` of the dashboard and of `--once`."""
+
+from __future__ import annotations
+
+import argparse
+
+from gpuwatch.config import Config
+from gpuwatch.errors import UsageError
+from gpuwatch.filters import Filter, FilterError
+from gpuwatch.text import clean
+
+
+def check_filter_flag(args: argparse.Namespace, config: Config) -> str:
+    """Return the text of --filter, empty where it is not given; raises UsageError for a mistake in it."""
+    words = clean(args.filter or "")
+    try:
+        Filter.parse(words, config.filters)
+    except FilterError as error:
+        raise UsageError(f"--filter: {error}") from None
+    return words
