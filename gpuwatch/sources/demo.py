@@ -152,7 +152,7 @@ class Actor(msgspec.Struct, frozen=True):
     declared: Declared = Declared()
 
 
-class Script(msgspec.Struct, frozen=True):
+class DemoScript(msgspec.Struct, frozen=True):
     """Content of `demo.json`."""
 
     host: str
@@ -172,13 +172,13 @@ def uuid(gpu: int) -> str:
 
 
 @cache
-def script() -> Script:
+def script() -> DemoScript:
     """Read the script: `GPU3` is the UUID of GPU 3, and a process with `copies` stands for that many processes."""
     content = Path(__file__).with_name("demo.json").read_text(encoding="utf-8")
     raw = msgspec.json.decode(content)
     raw["processes"] = [copy for one in raw["processes"] for copy in _copies(one)]
     named = re.sub(r'"GPU(\d)"', lambda match: f'"{uuid(int(match[1]))}"', msgspec.json.encode(raw).decode())
-    return msgspec.json.decode(named, type=Script)
+    return msgspec.json.decode(named, type=DemoScript)
 
 
 def _copies(process: dict[str, Any]) -> Iterator[dict[str, Any]]:

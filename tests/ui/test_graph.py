@@ -20,7 +20,7 @@ from gpuwatch.ui.widgets.graph import (
     STEPS,
     Curve,
     Graph,
-    Limit,
+    GraphLimit,
     Mark,
     Values,
     axis_end,
@@ -63,7 +63,7 @@ def of(
     stacked: bool = False,
     skin: Skin = SKINS["colours"],
     top: float = 100.0,
-    limits: tuple[Limit, ...] = (),
+    limits: tuple[GraphLimit, ...] = (),
     marks: tuple[Mark, ...] = (),
 ) -> Graph:
     """A graph of some curves, called a, b and so on."""
@@ -125,7 +125,7 @@ def test_every_graph_is_as_large_as_asked(
     limit: list[float | None],
 ) -> None:
     skin = SKINS[name]
-    limits = (Limit("limit", limit, skin.styles("strong")), Limit("max", 30.0, skin.styles("muted")))
+    limits = (GraphLimit("limit", limit, skin.styles("strong")), GraphLimit("max", 30.0, skin.styles("muted")))
     marks = (Mark(cursor, "!", Style()), Mark(END - 10, "!", Style()))
     graph = of(*values, stacked=stacked, skin=skin, top=top, limits=limits, marks=marks)
     lines = draw_graph(graph, skin, width, height, cursor=cursor)
@@ -180,7 +180,7 @@ def test_several_lines_without_colours_have_characters() -> None:
 
 @skins
 def test_a_limit_is_a_line_of_its_own(skin: Skin) -> None:
-    limit = Limit("limit", 100.0, skin.styles("strong"))
+    limit = GraphLimit("limit", 100.0, skin.styles("strong"))
     lines = draw_graph(of([0.0] * 48, skin=skin, limits=(limit,)), skin, 48 + AXIS, 6)
     assert len(set(plot(lines)[0])) == 1
     assert not plot(lines)[0].isspace()
@@ -189,7 +189,7 @@ def test_a_limit_is_a_line_of_its_own(skin: Skin) -> None:
 
 @skins
 def test_a_limit_in_the_cells_of_a_curve_is_seen(skin: Skin) -> None:
-    limit = Limit("limit", 98.0, skin.styles("warning"))
+    limit = GraphLimit("limit", 98.0, skin.styles("warning"))
     lines = draw_graph(of([100.0] * 48, skin=skin, limits=(limit,)), skin, 48 + AXIS, 6)
     styles = [span.style for span in lines[1] for _ in range(span.cells)][AXIS:]
     assert styles[::4] == [skin.styles("warning")] * 12
@@ -281,7 +281,7 @@ def test_a_round_value_is_drawn_in_the_row_of_its_label(skin: Skin, top: float, 
     labels = {row: words for row, words in labels.items() if words}
     assert len(set(labels.values())) == len(labels) <= 7
     for row, words in [(row, words) for row, words in labels.items() if 0 < row < rows - 1]:
-        graph = of([0.0], stacked=stacked, skin=skin, top=top, limits=(Limit("", float(words), Style()),))
+        graph = of([0.0], stacked=stacked, skin=skin, top=top, limits=(GraphLimit("", float(words), Style()),))
         drawn = plot(draw_graph(graph, skin, 60, rows + 2))
         assert next(place for place, line in enumerate(drawn) if not line.isspace()) == row
 
@@ -301,7 +301,7 @@ def test_a_graph_without_values_says_why(skin: Skin) -> None:
 
 
 def test_a_limit_that_is_a_height_in_a_stack_has_no_number() -> None:
-    graph = of([1.0] * 60, [2.0] * 60, stacked=True, limits=(Limit("as declared", [61.0] * 60, Style()),))
+    graph = of([1.0] * 60, [2.0] * 60, stacked=True, limits=(GraphLimit("as declared", [61.0] * 60, Style()),))
     assert plain(draw_graph(graph, SKINS["colours"], 90, 9)[0]).rstrip().endswith("╌ as declared")
 
 

@@ -24,7 +24,7 @@ from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest
 from gpuwatch.ui.screens.sheet import Block, Fact, Section
 from gpuwatch.ui.theme import Skin
 from gpuwatch.ui.view import strays_of
-from gpuwatch.ui.widgets.graph import Curve, Graph, Limit, axis_top
+from gpuwatch.ui.widgets.graph import Curve, Graph, GraphLimit, axis_top
 from gpuwatch.units import GIB, gib, long_duration, percent, size
 
 if TYPE_CHECKING:
@@ -408,7 +408,7 @@ class DetailScreen(GraphSheet):
             limits, most = [], float(GIB)
             if row.limit is not None:
                 words = "limit shared with others" if row.limit.scope else "limit"
-                limits, most = [Limit(words, float(row.limit.bytes), dashed)], max(most, row.limit.bytes)
+                limits, most = [GraphLimit(words, float(row.limit.bytes), dashed)], max(most, row.limit.bytes)
             found.append(
                 self.graph(
                     f"Memory{name}",

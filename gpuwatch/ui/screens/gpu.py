@@ -26,7 +26,7 @@ from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section
 from gpuwatch.ui.theme import Ground, Role, Skin
 from gpuwatch.ui.view import replay_words
 from gpuwatch.ui.widgets.gpus import parts, short_name
-from gpuwatch.ui.widgets.graph import Curve, Graph, Limit, Mark, Values, axis_top
+from gpuwatch.ui.widgets.graph import Curve, Graph, GraphLimit, Mark, Values, axis_top
 from gpuwatch.ui.widgets.lines import Line, LineBuilder
 from gpuwatch.ui.widgets.table import Cell, Column, Table, field_column, title_line
 from gpuwatch.ui.widgets.table import Row as TableRow
@@ -210,8 +210,8 @@ class GpuScreen(GraphSheet):
             mark = label[:1].lower() or "*"
             return Curve(label, self.read(key, "", metric), second if other else line, mark, number(reading))
 
-        def limit(label: str, reading: Reading) -> tuple[Limit, ...]:
-            return (Limit(label, float(reading), dashed),) if known(reading) else ()
+        def limit(label: str, reading: Reading) -> tuple[GraphLimit, ...]:
+            return (GraphLimit(label, float(reading), dashed),) if known(reading) else ()
 
         power = curve(Metric.POWER, gpu.power)
         temperature = curve(Metric.TEMPERATURE, gpu.temperature)
@@ -281,7 +281,7 @@ class GpuScreen(GraphSheet):
         held = {part.uid: part for part in parts(gpu.holdings, people, gpu.uuid)}
         owners = {user_owner(uid) for uid in held} | set(timeline.owners(key, self.until, self.span))
         curves: list[Curve] = []
-        limits: list[Limit] = []
+        limits: list[GraphLimit] = []
         below: list[float | None] = [None if one is None else 0.0 for one in used]
         for owner in sorted(owners, key=lambda one: (one == user_owner(None), len(one), one)):
             number_or_sign = owner.removeprefix("user:")
@@ -300,7 +300,7 @@ class GpuScreen(GraphSheet):
                     limit = gib(part.declared)
                 label_once = "" if limits else "as declared"
                 since = max((people[one.pid].started or 0.0 for one in mine), default=0.0)
-                limits.append(Limit(label_once, self._above(below, part.declared, since), skin.styles("strong")))
+                limits.append(GraphLimit(label_once, self._above(below, part.declared, since), skin.styles("strong")))
             below = [
                 None if base is None and value is None else (base or 0.0) + (value or 0.0)
                 for base, value in zip(below, values, strict=True)

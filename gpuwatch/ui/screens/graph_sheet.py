@@ -24,7 +24,7 @@ from gpuwatch.ui.widgets.graph import (
     SPANS,
     Curve,
     Graph,
-    Limit,
+    GraphLimit,
     Mark,
     axis_end,
     draw_legend,
@@ -45,7 +45,7 @@ SMALL: Final = 16
 """Lines of a sheet below which graphs are left out, or a line each."""
 
 
-class Series(NamedTuple):
+class GraphSeries(NamedTuple):
     """Series as it was read for a graph."""
 
     due: tuple[float, float, int, int]
@@ -118,7 +118,7 @@ class GraphSheet(Sheet):
         self.recorded: Sequence[Alert] = ()
         """Events of the log."""
         self.blocks: dict[str, GraphBlock] = {}
-        self._series: dict[Key, Series] = {}
+        self._series: dict[Key, GraphSeries] = {}
         self._since: float | None = None
         """Earliest wall-clock time of a value in the graphs of the last drawing."""
         self._older: Future[None] | None = None
@@ -200,7 +200,7 @@ class GraphSheet(Sheet):
         due = (self.until, self.span, count, int(self.now // each))
         found = self._series.get(key)
         if found is None or found.due != due:
-            found = Series(due, self.frame.history.timeline.read(key, self.until, self.span, count))
+            found = GraphSeries(due, self.frame.history.timeline.read(key, self.until, self.span, count))
             self._series[key] = found
         return found.values
 
@@ -253,7 +253,7 @@ class GraphSheet(Sheet):
         top: float,
         *,
         low: float = 0.0,
-        limits: Sequence[Limit] = (),
+        limits: Sequence[GraphLimit] = (),
         marks: Sequence[Mark] = (),
         show: Callable[[float], str] = "{:.0f}".format,
         scale: float = 1.0,

@@ -62,7 +62,7 @@ class Curve(NamedTuple):
     """Limit that the legend shows with its newest value."""
 
 
-class Limit(NamedTuple):
+class GraphLimit(NamedTuple):
     """Line that a curve should stay below: one number, or values over time like those of a curve."""
 
     label: str
@@ -95,7 +95,7 @@ class Graph(msgspec.Struct, frozen=True):
     unit: str = ""
     low: float = 0.0
     stacked: bool = False
-    limits: Sequence[Limit] = ()
+    limits: Sequence[GraphLimit] = ()
     marks: Sequence[Mark] = ()
     show: Callable[[float], str] = "{:.0f}".format
     """Formats a value without its unit."""
@@ -405,7 +405,7 @@ def _trace(levels: Sequence[int | None], grid: list[bytearray], across: int, dow
 
 
 def _limit_places(
-    limit: Limit, cells: int, levels: int, graph: Graph, skin: Skin, *, braille: bool, down: int
+    limit: GraphLimit, cells: int, levels: int, graph: Graph, skin: Skin, *, braille: bool, down: int
 ) -> dict[int, list[tuple[int, _Piece]]]:
     """Return the cells of a limit's line by row: dotted, one dot a cell."""
     values = [limit.value] * cells if isinstance(limit.value, (int, float)) else _columns(limit.value, cells)
