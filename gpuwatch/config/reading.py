@@ -38,6 +38,10 @@ _FORMER_FIGURES: Final = {
 """Figures that rules of version 0.1 called differently."""
 _MOST_BYTES: Final = 1 << 20
 """Largest size of a file, which is read before the first screen; a file of 64 rules has 6 KiB."""
+_MOST_PARTS: Final = 32
+"""Parts of a dotted key, at most (ours have 2): the memory and time of `tomllib` grow with the square of them."""
+_LONG_KEY: Final = rf"""(?x)(?<![A-Za-z0-9_\-])
+    (?:(?:[A-Za-z0-9_\-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{_MOST_PARTS}}}"""
 
 
 class ConfigFile:
@@ -101,7 +105,10 @@ class ConfigFile:
 
     def _parse(self, raw: bytes) -> dict[str, Any]:
         try:
-            return tomllib.loads(raw.removeprefix(codecs.BOM_UTF8).decode())  # some editors begin with it
+            content = raw.removeprefix(codecs.BOM_UTF8).decode()  # some editors begin with it
+            if re.search(_LONG_KEY, content):
+                self._refuse(f"found a key of more than {_MOST_PARTS} parts; allowed are fewer")
+            return tomllib.loads(content)
         except RecursionError:
             self._refuse("not TOML: it is nested too deep")
         except UnicodeDecodeError:

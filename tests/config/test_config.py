@@ -74,6 +74,7 @@ def test_a_mistake_is_named_with_its_key_and_what_is_allowed(tmp_path: Path, mis
     [
         (f"interval = 0x{'f' * 9000}", "key interval: found a number beyond all bounds;"),
         ("a = " + "[" * 100_000, "not TOML: it is nested too deep"),
+        ("a." * 40_000 + "b = 1", "found a key of more than 32 parts; allowed are fewer"),
         ("#" * (1 << 20) + "\n", "found more than 1 MiB; allowed is less"),
         ("[[rule]]\n" * 65, "key rule: found 65 rules; allowed are 64"),
         *[
