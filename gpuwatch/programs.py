@@ -319,7 +319,7 @@ class SourceKind(Enum):
     """Source of the parent process: the process is its worker."""
 
 
-class Source(NamedTuple):
+class CodeSource(NamedTuple):
     """Source of a Python program: the path of its file, the name of its module, or its code."""
 
     kind: SourceKind
@@ -332,7 +332,7 @@ class Command(NamedTuple):
     name: str
     """Name of the executable, of the script without its folder, or of the module; empty for code and an empty line."""
     arguments: tuple[str, ...] = ()
-    source: Source | None = None
+    source: CodeSource | None = None
     """Source of a Python program; None for another program, and for an interactive Python."""
 
 
@@ -386,7 +386,7 @@ def _executable_name(word: str) -> str:
     return _TITLE_END.split(title.rstrip("/").rpartition("/")[2], maxsplit=1)[0]
 
 
-def _parse_python(arguments: tuple[str, ...]) -> tuple[Source | None, tuple[str, ...]]:
+def _parse_python(arguments: tuple[str, ...]) -> tuple[CodeSource | None, tuple[str, ...]]:
     """Return the source that a Python interpreter runs, and its arguments. Source: python(1)."""
     place = 0
     while place < len(arguments):
@@ -394,7 +394,7 @@ def _parse_python(arguments: tuple[str, ...]) -> tuple[Source | None, tuple[str,
         if word == "-":
             return None, rest
         if not word.startswith("-"):
-            return Source(SourceKind.FILE, word), rest
+            return CodeSource(SourceKind.FILE, word), rest
         place += 1
         if word.startswith("--"):
             place += word == "--check-hash-based-pycs"
@@ -403,7 +403,7 @@ def _parse_python(arguments: tuple[str, ...]) -> tuple[Source | None, tuple[str,
             if letter in "cm":
                 text = word[at + 1 :] or (rest[0] if rest else "")
                 kind = SourceKind.CODE if letter == "c" else SourceKind.MODULE
-                return Source(kind, text), rest if word[at + 1 :] else rest[1:]
+                return CodeSource(kind, text), rest if word[at + 1 :] else rest[1:]
             if letter in "WX":  # the rest of the word is its value, or the next word
                 place += at == len(word) - 1
                 break
@@ -411,7 +411,7 @@ def _parse_python(arguments: tuple[str, ...]) -> tuple[Source | None, tuple[str,
 
 
 @functools.lru_cache(maxsize=128)
-def find_source(argv: tuple[str, ...]) -> Source | None:
+def find_source(argv: tuple[str, ...]) -> CodeSource | None:
     """Return the Python source that a command line runs; for torchrun and similar programs the user's script.
 
     None for an interactive Python, a notebook kernel, and another program.
@@ -420,9 +420,9 @@ def find_source(argv: tuple[str, ...]) -> Source | None:
     if source is None or name in NOTEBOOK_KERNELS:
         return None
     if source.kind is SourceKind.CODE:
-        return Source(SourceKind.WORKER) if source.text.startswith(_WORKER_CODE) else source
+        return CodeSource(SourceKind.WORKER) if source.text.startswith(_WORKER_CODE) else source
     if source.kind is SourceKind.MODULE and name.startswith(_WORKER_MODULE):
-        return Source(SourceKind.WORKER)
+        return CodeSource(SourceKind.WORKER)
     wraps = name in LAUNCHERS or name in _PYTHON_WRAPPERS or name.removesuffix(".py") in _PYTHON_WRAPPERS
     return _find_wrapped(arguments) if wraps else source
 
@@ -437,13 +437,13 @@ def unread_code(argv: tuple[str, ...]) -> str:
     return "code that is typed or piped into Python is not read" if bare or wrapper else ""
 
 
-def _find_wrapped(arguments: Sequence[str]) -> Source | None:
+def _find_wrapped(arguments: Sequence[str]) -> CodeSource | None:
     """Return the script after the options of a wrapper: the first `*.py`, or the module after `-m`."""
     for place, word in enumerate(arguments):
         if word in ("-m", "--module"):
-            return Source(SourceKind.MODULE, "".join(arguments[place + 1 : place + 2]))
+            return CodeSource(SourceKind.MODULE, "".join(arguments[place + 1 : place + 2]))
         if word.endswith(".py") and not word.startswith("-"):
-            return Source(SourceKind.FILE, word)
+            return CodeSource(SourceKind.FILE, word)
     return None
 
 

@@ -13,7 +13,7 @@ from gpuwatch import procfs, programs
 from gpuwatch.declared.facts import Facts, RelatedProcess
 from gpuwatch.inspector import servers
 from gpuwatch.inspector.servers import Sockets
-from gpuwatch.programs import Role, Source, SourceKind, find_source
+from gpuwatch.programs import CodeSource, Role, SourceKind, find_source
 from tests.kill.test_run import taken
 from tests.sampler.test_owners import related
 from tests.support.families import Member, family
@@ -142,7 +142,7 @@ def test_what_keeps_sessions_is_not_ended_with_the_run_that_started_it(name: str
     ],
 )
 def test_the_source_is_found_behind_the_options(line: str, kind: SourceKind, text: str) -> None:
-    assert find_source(tuple(shlex.split(line))) == Source(kind, text)
+    assert find_source(tuple(shlex.split(line))) == CodeSource(kind, text)
 
 
 @pytest.mark.parametrize(

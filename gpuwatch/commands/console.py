@@ -150,7 +150,7 @@ def _escape(found: re.Match[str]) -> str:
 # The text table
 
 
-class Column(NamedTuple, Generic[T]):
+class TextColumn(NamedTuple, Generic[T]):
     """Column of a text table."""
 
     header: str
@@ -163,7 +163,7 @@ class Column(NamedTuple, Generic[T]):
     """The colour of a cell, as parameters of SGR."""
 
     @classmethod
-    def of(cls, field: Field[T], most: int = 0) -> Column[T]:
+    def of(cls, field: Field[T], most: int = 0) -> TextColumn[T]:
         """Return the column of a field, whose cells are cut at `most` terminal cells (0: not cut)."""
         if not most:
             return cls(field.title, field.cell, field.right)
@@ -171,7 +171,7 @@ class Column(NamedTuple, Generic[T]):
 
 
 def format_table(
-    columns: Sequence[Column[T]],
+    columns: Sequence[TextColumn[T]],
     rows: Sequence[T],
     *,
     total: Sequence[str] | None = None,
@@ -208,12 +208,12 @@ def cut(line: str, width: int | None) -> str:
     return line if width is None else fit(line, width).rstrip()
 
 
-def _pad(text: str, width: int, column: Column[T]) -> str:
+def _pad(text: str, width: int, column: TextColumn[T]) -> str:
     padding = " " * (width - cell_width(text))
     return padding + text if column.right else text + padding
 
 
-def _paint(line: str, cells: Sequence[str], columns: Sequence[Column[T]], codes: Sequence[str | None]) -> str:
+def _paint(line: str, cells: Sequence[str], columns: Sequence[TextColumn[T]], codes: Sequence[str | None]) -> str:
     ends = [*itertools.accumulate(len(column.gap) * (at > 0) + len(cells[at]) for at, column in enumerate(columns))]
     for end, text, code in reversed([*zip(ends, cells, codes, strict=True)]):
         if code:

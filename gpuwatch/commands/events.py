@@ -14,7 +14,7 @@ import msgspec
 from gpuwatch.alerts.alert import MARKS, Alert, Severity
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
 from gpuwatch.analysis.events import UNFINISHED, lasted_words, moment, value_words
-from gpuwatch.commands.console import DIM, RED, YELLOW, Column, Console, format_table
+from gpuwatch.commands.console import DIM, RED, YELLOW, Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags, parse_indices, parse_since
 from gpuwatch.errors import UsageError
 from gpuwatch.recorder.store import UNWATCHED, Events, Gap, State, StoreError, own_store, read_events
@@ -262,18 +262,18 @@ def table(rows: Sequence[EventRow], *, width: int | None = None, color: bool = F
     return format_table(_COLUMNS, rows, width=width, least=_NARROWEST, color=color)
 
 
-_COLUMNS: Final[tuple[Column[EventRow], ...]] = (
-    Column("start", lambda row: row.start),
-    Column("for", lambda row: row.lasted),
-    Column(
+_COLUMNS: Final[tuple[TextColumn[EventRow], ...]] = (
+    TextColumn("start", lambda row: row.start),
+    TextColumn("for", lambda row: row.lasted),
+    TextColumn(
         "  severity",
         lambda row: f"{row.mark or ' '} {row.severity}",
         right=False,
         color=lambda row: DIM if row.alert is None else COLORS[row.alert.most],
     ),
-    Column("GPU", lambda row: row.gpu),
-    Column("who", lambda row: fit(row.owners, min(_WIDEST, cell_width(row.owners))), right=False),
-    Column("what", lambda row: " · ".join(filter(None, (row.title, row.worst, row.how))), right=False),
+    TextColumn("GPU", lambda row: row.gpu),
+    TextColumn("who", lambda row: fit(row.owners, min(_WIDEST, cell_width(row.owners))), right=False),
+    TextColumn("what", lambda row: " · ".join(filter(None, (row.title, row.worst, row.how))), right=False),
 )
 
 

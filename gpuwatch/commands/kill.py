@@ -18,7 +18,7 @@ from typing import Final, TextIO
 from msgspec.structs import replace
 
 from gpuwatch.analysis.rows import rows
-from gpuwatch.commands.console import Column, Console, discard_output, format_table
+from gpuwatch.commands.console import Console, TextColumn, discard_output, format_table
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, open_source
 from gpuwatch.errors import EXIT_CODES, UsageError
@@ -127,13 +127,13 @@ def table(targets: Sequence[KillTarget], snapshot: Snapshot, uid: int, width: in
         sm = max(filter(known, figures))
         return f"{sm:.0f}%" if sm else "idle"
 
-    columns: tuple[Column[KillTarget], ...] = (
-        Column("PID", lambda target: str(target.pid)),
-        Column("USER", lambda target: user, right=False),
-        Column("GPU", gpus),
-        Column("GiB", memory),
-        Column("SM", busiest),
-        Column("COMMAND", lambda target: target.process.command, right=False),
+    columns: tuple[TextColumn[KillTarget], ...] = (
+        TextColumn("PID", lambda target: str(target.pid)),
+        TextColumn("USER", lambda target: user, right=False),
+        TextColumn("GPU", gpus),
+        TextColumn("GiB", memory),
+        TextColumn("SM", busiest),
+        TextColumn("COMMAND", lambda target: target.process.command, right=False),
     )
     return format_table(columns, targets, width=width)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from gpuwatch.alerts.unattributed import causes
 from gpuwatch.analysis.rows import rows, sort
-from gpuwatch.commands.console import Column, Console, cut, format_table
+from gpuwatch.commands.console import Console, TextColumn, cut, format_table
 from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.flags import parse_indices
 from gpuwatch.commands.gpustat import gpustat_json, measure_cpu
@@ -145,8 +145,8 @@ def table(
     lines = [" · ".join(word for word in head if word), ""]
     processes = {process.pid: process for process in snapshot.processes}
     declared = {gpu.index: declared_memory(gpu, processes) for gpu in snapshot.gpus}
-    columns = [Column.of(GPU[key]) for key in _GPU_COLUMNS]
-    columns.insert(4, Column("promised", lambda gpu: format_promised(gpu, declared[gpu.index])))
+    columns = [TextColumn.of(GPU[key]) for key in _GPU_COLUMNS]
+    columns.insert(4, TextColumn("promised", lambda gpu: format_promised(gpu, declared[gpu.index])))
     lines += format_table(columns, snapshot.gpus)
     holdings = sort([row for row in rows(snapshot, idle_times=idle) if keep(row)], "memory")
     holdings.sort(key=lambda row: row.gpu.index)
@@ -206,14 +206,14 @@ _GPU_COLUMNS: Final = (
     "watts",
     "state",
 )
-_ROW_COLUMNS: Final[Sequence[Column[Row]]] = (
-    Column.of(PROCESS["gpu"]),
-    Column.of(PROCESS["pid"]),
-    Column.of(PROCESS["user"], _WIDEST_USER),
-    Column.of(PROCESS["memory"]),
-    Column.of(PROCESS["share"].of(_share)),
-    Column.of(PROCESS["sm"]),
-    Column.of(PROCESS["age"]),
-    Column.of(PROCESS["in"], _WIDEST_PLACE),
-    Column.of(PROCESS["command"]),
+_ROW_COLUMNS: Final[Sequence[TextColumn[Row]]] = (
+    TextColumn.of(PROCESS["gpu"]),
+    TextColumn.of(PROCESS["pid"]),
+    TextColumn.of(PROCESS["user"], _WIDEST_USER),
+    TextColumn.of(PROCESS["memory"]),
+    TextColumn.of(PROCESS["share"].of(_share)),
+    TextColumn.of(PROCESS["sm"]),
+    TextColumn.of(PROCESS["age"]),
+    TextColumn.of(PROCESS["in"], _WIDEST_PLACE),
+    TextColumn.of(PROCESS["command"]),
 )

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from gpuwatch.commands.console import Column, format_table, in_ascii
+from gpuwatch.commands.console import TextColumn, format_table, in_ascii
 from gpuwatch.history import Use
 from gpuwatch.recorder.use import By, EventCounts, UseLine, UseReport
 from gpuwatch.text import cell_width, fit
@@ -110,33 +110,33 @@ def _name(line: UseLine) -> str:
     return _fitted(line.name) or UNKNOWN
 
 
-_GPUS: Final[Column[UseLine]] = Column("GPUs", lambda line: ranges(line.gpus) or UNKNOWN, right=False)
+_GPUS: Final[TextColumn[UseLine]] = TextColumn("GPUs", lambda line: ranges(line.gpus) or UNKNOWN, right=False)
 
-WHO: Final[dict[By, tuple[Column[UseLine], ...]]] = {
-    "user": (Column("user", _name, right=False), _GPUS),
+WHO: Final[dict[By, tuple[TextColumn[UseLine], ...]]] = {
+    "user": (TextColumn("user", _name, right=False), _GPUS),
     "gpu": (
-        Column("GPU", lambda line: str(line.gpus[0]) if line.gpus else UNKNOWN),
-        Column("name", lambda line: _name(line).removeprefix("NVIDIA "), right=False),
-        Column("watched h", lambda line: format_hours(line.watched or 0.0)),
+        TextColumn("GPU", lambda line: str(line.gpus[0]) if line.gpus else UNKNOWN),
+        TextColumn("name", lambda line: _name(line).removeprefix("NVIDIA "), right=False),
+        TextColumn("watched h", lambda line: format_hours(line.watched or 0.0)),
     ),
     "run": (
-        Column("run", _name, right=False),
-        Column("user", lambda line: _fitted(line.user) or UNKNOWN, right=False),
-        Column("launcher", lambda line: line.launcher or UNKNOWN, right=False),
+        TextColumn("run", _name, right=False),
+        TextColumn("user", lambda line: _fitted(line.user) or UNKNOWN, right=False),
+        TextColumn("launcher", lambda line: line.launcher or UNKNOWN, right=False),
         _GPUS,
     ),
 }
 
-SUMS: Final[tuple[Column[UseLine], ...]] = (
-    Column("GPU·h", lambda line: format_hours(line.use.gpu)),
-    Column("held h", lambda line: format_hours(line.use.held)),
-    Column("busy %", lambda line: percent(line.use.busy, line.use.held - line.use.unknown)),
-    Column("GiB·h", lambda line: _gib_hours(line.use, line.use.memory)),
-    Column("idle GiB·h", lambda line: _idle(line.use)),
-    Column("idle %", lambda line: _idle_part(line.use)),
-    Column("overshoots", lambda line: _number(line.events.overshoots)),
-    Column("events", lambda line: _number(line.events.all)),
-    Column("warnings", lambda line: _number(line.events.warnings)),
+SUMS: Final[tuple[TextColumn[UseLine], ...]] = (
+    TextColumn("GPU·h", lambda line: format_hours(line.use.gpu)),
+    TextColumn("held h", lambda line: format_hours(line.use.held)),
+    TextColumn("busy %", lambda line: percent(line.use.busy, line.use.held - line.use.unknown)),
+    TextColumn("GiB·h", lambda line: _gib_hours(line.use, line.use.memory)),
+    TextColumn("idle GiB·h", lambda line: _idle(line.use)),
+    TextColumn("idle %", lambda line: _idle_part(line.use)),
+    TextColumn("overshoots", lambda line: _number(line.events.overshoots)),
+    TextColumn("events", lambda line: _number(line.events.all)),
+    TextColumn("warnings", lambda line: _number(line.events.warnings)),
 )
 
 

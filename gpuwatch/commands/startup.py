@@ -15,7 +15,7 @@ from gpuwatch.commands.flags import parse_value
 from gpuwatch.config import Config, Reloaded, Theme, keys_in_files, load, reload
 from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
 from gpuwatch.model import Snapshot, SourceState
-from gpuwatch.sampler.protocol import Options
+from gpuwatch.sampler.protocol import SamplerOptions
 from gpuwatch.sources.sampler_process import SAMPLER, SamplerProcess
 from gpuwatch.sources.source import Source
 from gpuwatch.units import parse_interval, parse_percent
@@ -105,7 +105,7 @@ def open_source(
         if any(index >= GPUS for index in only):
             raise UsageError(f"--only: there is no GPU {max(only)}; the demo has 0 to {GPUS - 1}")
         return DemoSource(interval=interval, only=only)
-    options = Options(
+    options = SamplerOptions(
         interval=interval,
         only=tuple(only),
         shares=config.shares,

@@ -19,7 +19,7 @@ from gpuwatch.config import Config
 from gpuwatch.errors import EXIT_CODES, UsageError
 from gpuwatch.model import Health, SourceState, known
 from gpuwatch.recorder.live import PACE, Status, read_status
-from gpuwatch.sampler.protocol import Options
+from gpuwatch.sampler.protocol import SamplerOptions
 from gpuwatch.sources.sampler_process import ONE_SAMPLE, WITHOUT_INSPECTOR, SamplerProcess
 from gpuwatch.text import clean, fit
 from gpuwatch.units import long_duration
@@ -39,7 +39,7 @@ _NO_DRIVER: Final = {
 }
 
 
-class Part(NamedTuple):
+class StatusPart(NamedTuple):
     """A few words, and the colour that they have in tmux; none for the terminal's own."""
 
     words: str
@@ -51,7 +51,7 @@ def status_line(found: Status, now: float, *, tmux: bool = False) -> str:
 
     With `tmux` the line has tmux's colour codes, and each `#` in a name is doubled, which tmux shows as one `#`.
     """
-    kept: list[Part] = []
+    kept: list[StatusPart] = []
     cut = False
     for part in parts(found, now):
         wanted = sum(len(one.words) + len(" · ") for one in kept) + len(part.words)
@@ -68,38 +68,38 @@ def exit_code(found: Status) -> int:
     return 3 if found.state in _NO_DRIVER else 0
 
 
-def parts(found: Status, now: float) -> Iterator[Part]:
+def parts(found: Status, now: float) -> Iterator[StatusPart]:
     """Return the parts of the line: the head, then the troubles, worst first."""
     if not found.gpus:
-        yield Part(_NO_DRIVER.get(found.state, "") or clean(found.words or found.state.value, CELLS))
+        yield StatusPart(_NO_DRIVER.get(found.state, "") or clean(found.words or found.state.value, CELLS))
         return
     count = len(found.gpus)
     busy = [float(gpu.utilization) for gpu in found.gpus if gpu.health is Health.OK and known(gpu.utilization)]
     mean = f"{sum(busy) / len(busy):.0f}%" if busy else "—"
-    yield Part(f"{count} GPU{'s' * (count > 1)} {mean}")
+    yield StatusPart(f"{count} GPU{'s' * (count > 1)} {mean}")
     if found.state in _NO_DRIVER:
-        yield Part(_NO_DRIVER[found.state], "red")
+        yield StatusPart(_NO_DRIVER[found.state], "red")
     age = now - found.sampled if found.sampled is not None else 0.0
     if age > max(STALE * found.interval, 2 * PACE):
-        yield Part(f"stale {long_duration(age)}", "red")
+        yield StatusPart(f"stale {long_duration(age)}", "red")
     for health in Health:
         several = sum(gpu.health is health for gpu in found.gpus)
         if health is not Health.OK and several:
-            yield Part(f"{several} {health.value}", "red")
+            yield StatusPart(f"{several} {health.value}", "red")
     full, near = (sum(gpu.near == level for gpu in found.gpus) for level in ("critical", "warning"))
     if full:
-        yield Part(f"{full} full", "red")
+        yield StatusPart(f"{full} full", "red")
     if found.others:
-        yield Part(f"{found.others} more critical", "red")
+        yield StatusPart(f"{found.others} more critical", "red")
     if found.over:
         worst, more = found.over[0], len(found.over) - 1
         also = f" +{more}" if more else ""
-        yield Part(f"{fit(clean(worst.user), _NAME).rstrip()} {worst.gib:.1f} over{also}", "yellow")
+        yield StatusPart(f"{fit(clean(worst.user), _NAME).rstrip()} {worst.gib:.1f} over{also}", "yellow")
     if near:
-        yield Part(f"{near} near limit", "yellow")
+        yield StatusPart(f"{near} near limit", "yellow")
 
 
-def _in_tmux(part: Part) -> str:
+def _in_tmux(part: StatusPart) -> str:
     words = part.words.replace("#", "##")
     return f"#[fg={part.color}]{words}#[default]" if part.color else words
 
@@ -155,7 +155,11 @@ def _sampled(args: argparse.Namespace, config: Config, sampler: SamplerProcess |
     from gpuwatch.recorder.live_writer import make_status
     from gpuwatch.sources.local import LocalSource
 
-    source = open_source(args, config, None) if args.demo else LocalSource(Options(shares=config.shares), first=sampler)
+    source = (
+        open_source(args, config, None)
+        if args.demo
+        else LocalSource(SamplerOptions(shares=config.shares), first=sampler)
+    )
     try:
         end = time.monotonic() + _PATIENCE
         while True:

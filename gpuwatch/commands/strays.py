@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from gpuwatch import procfs
 from gpuwatch.analysis.strays import STRAY, Stray, StrayLimits, find_strays, notes
-from gpuwatch.commands.console import Column, Console, format_table
+from gpuwatch.commands.console import Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, read_snapshot
 from gpuwatch.commands.stray_inputs import caller, idle_times, stray_limits
@@ -52,7 +52,7 @@ def table(
     if not every:
         return []
     fields = {**STRAY, "age": PROCESS["age"].of(lambda one: age(one.process.started, now))}
-    columns = [Column.of(fields[key], _WIDEST_PLACE if key == "in" else 0) for key in _COLUMNS]
+    columns = [TextColumn.of(fields[key], _WIDEST_PLACE if key == "in" else 0) for key in _COLUMNS]
     titles, *rows = format_table(columns, every, width=width)
     lines = [titles]
     for row, stray in zip(rows, every, strict=True):

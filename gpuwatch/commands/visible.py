@@ -8,7 +8,7 @@ import os
 import msgspec
 
 from gpuwatch.analysis.explanation import order_words
-from gpuwatch.commands.console import Column, Console, format_table
+from gpuwatch.commands.console import Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, read_snapshot
 from gpuwatch.declared.facts import gpu_facts
@@ -54,11 +54,11 @@ def visible_lines(seen: Visible, snapshot: Snapshot) -> list[str]:
 
 _Row = tuple[str, str, str, str]
 
-_COLUMNS: tuple[Column[_Row], ...] = (
-    Column("", lambda row: row[0], right=False),
-    Column("", lambda row: row[1], right=False, gap=" → "),
-    Column("", lambda row: row[2], right=False),
-    Column("", lambda row: row[3], right=False),
+_COLUMNS: tuple[TextColumn[_Row], ...] = (
+    TextColumn("", lambda row: row[0], right=False),
+    TextColumn("", lambda row: row[1], right=False, gap=" → "),
+    TextColumn("", lambda row: row[2], right=False),
+    TextColumn("", lambda row: row[3], right=False),
 )
 
 

@@ -18,7 +18,17 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from gpuwatch.declared import sizes
-from gpuwatch.declared.facts import Candidate, Config, Facts, Script, Setting, Unread, format_excerpt, parse_value, void
+from gpuwatch.declared.facts import (
+    Candidate,
+    Facts,
+    FrameworkConfig,
+    Script,
+    Setting,
+    Unread,
+    format_excerpt,
+    parse_value,
+    void,
+)
 from gpuwatch.model import Confidence, Hint, Kind, Margin
 from gpuwatch.text import LIMIT, clean
 
@@ -117,7 +127,7 @@ def weakest(*confidences: Confidence) -> Confidence:
     return max(confidences, key=_WEAKEST.index)
 
 
-def file_confidence(confidence: Confidence, file: Script | Config) -> Confidence:
+def file_confidence(confidence: Confidence, file: Script | FrameworkConfig) -> Confidence:
     """Return the confidence of a statement in a file: lower where the process may have read another file."""
     return weakest(confidence, Confidence.STALE if file.edited else Confidence.LIKELY if file.likely else confidence)
 

@@ -265,7 +265,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
+class FrameworkConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Configuration file of a server: `vllm serve --config serve.yaml`."""
 
     path: str
@@ -299,7 +299,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Why the code that it runs is not read: it is a notebook's; empty where it is read, or is no Python."""
     mps: bool = False
     """Whether an MPS daemon listens where it would connect to one."""
-    configs: Mapping[int, Config] = {}
+    configs: Mapping[int, FrameworkConfig] = {}
     """Configuration files of servers, by the PID of the process that names the file: itself or an ancestor."""
     rc: tuple[File, ...] = ()
     """Theano's configuration files, the most important one last."""

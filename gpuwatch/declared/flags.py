@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from gpuwatch import programs
 from gpuwatch.declared import sizes
 from gpuwatch.declared.env import file_confidence
-from gpuwatch.declared.facts import SHOWN, Candidate, Config, Unread, format_excerpt, parse_value, void
+from gpuwatch.declared.facts import SHOWN, Candidate, FrameworkConfig, Unread, format_excerpt, parse_value, void
 from gpuwatch.model import Confidence, Kind, Margin
 from gpuwatch.programs import SourceKind
 from gpuwatch.text import clean
@@ -218,7 +218,9 @@ def config_file(argv: Sequence[str]) -> str | None:
     return found.arguments[place] if place < len(found.arguments) else None
 
 
-def candidates(argv: Sequence[str], where: str = "command line", config: Config | None = None) -> list[Candidate]:
+def candidates(
+    argv: Sequence[str], where: str = "command line", config: FrameworkConfig | None = None
+) -> list[Candidate]:
     """Return the candidates of a command line, in its order; none where it starts no known program. Never raises.
 
     A value that its program would refuse gives a `void` candidate. `config` is the file that the command line names;
@@ -244,7 +246,7 @@ def candidates(argv: Sequence[str], where: str = "command line", config: Config 
 
 
 def _read_config(
-    config: Config, table: Mapping[str, Flag], given: Collection[Flag]
+    config: FrameworkConfig, table: Mapping[str, Flag], given: Collection[Flag]
 ) -> Iterator[tuple[Flag, list[Candidate]]]:
     """Return the candidates of a server's file; for an unread file one without a value, unless its flag is `given`."""
     try:
@@ -267,7 +269,7 @@ def _read_config(
             yield table[name], [replace(named, dynamic=True, unread=clean(words, 2 * SHOWN))]
 
 
-def _read_config_text(config: Config) -> dict[str, tuple[int, str]]:
+def _read_config_text(config: FrameworkConfig) -> dict[str, tuple[int, str]]:
     """Read a server's file; raises ValueError with the reason."""
     if isinstance(config.text, Unread):
         raise ValueError("it is not ours to read" if config.text is Unread.DENIED else "it could not be read")

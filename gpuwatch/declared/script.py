@@ -23,8 +23,8 @@ from msgspec.structs import replace
 
 from gpuwatch.declared import script_patterns as patterns
 from gpuwatch.declared.facts import Candidate, ScriptContents, Selection, Variables
-from gpuwatch.declared.script_patterns import Condition, Item, Items, Site, Source, may_declare
-from gpuwatch.declared.script_values import SOME, Device, SymbolTable, children
+from gpuwatch.declared.script_patterns import Item, Items, ScriptCondition, ScriptSource, Site, may_declare
+from gpuwatch.declared.script_values import SOME, ScriptDevice, SymbolTable, children
 from gpuwatch.model import Hint
 from gpuwatch.text import clean
 
@@ -90,7 +90,7 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what the source does oddly: `"\d"`, `1 is 1`
             tree = ast.parse(text)
-        found = _Walk(tree, Source(text, name), None if dotenv else variables).result()
+        found = _Walk(tree, ScriptSource(text, name), None if dotenv else variables).result()
         return replace(found, dotenv=dotenv)
     except SyntaxError as error:
         words = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
@@ -110,7 +110,7 @@ _EXITS = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort"})
 _CALLS_DEEP = 8
 _INVERSE = {"if": "unless", "unless": "if", "in except": "unless"}
 
-_When: TypeAlias = Condition | None
+_When: TypeAlias = ScriptCondition | None
 """Condition under which a statement runs; None where none is in doubt."""
 
 
@@ -129,7 +129,7 @@ class _Place(NamedTuple):
 class _Walk:
     """Walk through the statements of a script."""
 
-    def __init__(self, tree: ast.Module, source: Source, variables: Variables) -> None:
+    def __init__(self, tree: ast.Module, source: ScriptSource, variables: Variables) -> None:
         self._symbols = SymbolTable(tree, variables)
         self._source = source
         self._places: list[_Place] = []
@@ -137,13 +137,13 @@ class _Walk:
         """GPUs that `torch.cuda.set_device` and the like choose."""
         self._mentions: defaultdict[str, list[tuple[_When, str]]] = defaultdict(list)
         """First two mentions of each name: the condition, and the function around it."""
-        self._within: tuple[Device, ...] = ()
+        self._within: tuple[ScriptDevice, ...] = ()
         """GPUs of the `with torch.cuda.device(…):` around the present statement."""
         self._function = ""
         self._in_class = False
         self._tries = 0
         """Blocks of `try` around the present statement, within its function."""
-        self._left: dict[str, Condition] = {}
+        self._left: dict[str, ScriptCondition] = {}
         """Conditions under which the present function, loop or `try` has not been left: by return, break, raise."""
         self._block(tree.body, None)
 
@@ -187,7 +187,7 @@ class _Walk:
                 return True, when
         return True, None
 
-    def _find_current(self) -> tuple[Device, ...]:
+    def _find_current(self) -> tuple[ScriptDevice, ...]:
         """Return the GPU that CUDA uses where nothing else is said: SOME where several are set, or one perhaps."""
         if not self._selected:
             return (self._symbols.first_gpu,)
@@ -211,7 +211,7 @@ class _Walk:
                 truth = self._symbols.truth(head) if isinstance(node, ast.While) else True
                 with self._scope("break"):
                     if truth is not False:
-                        self._block(node.body, when if truth else Condition("while", head, when))
+                        self._block(node.body, when if truth else ScriptCondition("while", head, when))
                 self._block(node.orelse, when)
             case ast.With() | ast.AsyncWith():
                 before = self._within
@@ -225,7 +225,7 @@ class _Walk:
             case ast.Match(subject=subject, cases=cases):
                 self._expression(subject, when)
                 for case in cases:
-                    self._block(case.body, Condition("in case", case.pattern, when))
+                    self._block(case.body, ScriptCondition("in case", case.pattern, when))
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 self._define(node, when)
             case ast.Return():
@@ -244,7 +244,11 @@ class _Walk:
         """Follow a statement that leaves its block; outside of `try`, an exception ends the process, which runs."""
         self._simple(node, when)
         if how != "raise" or self._tries:
-            inverse = Condition(_INVERSE.get(when.words, "behind"), when.node) if when else Condition("behind", node)
+            inverse = (
+                ScriptCondition(_INVERSE.get(when.words, "behind"), when.node)
+                if when
+                else ScriptCondition("behind", node)
+            )
             self._left.setdefault(how, inverse)
         return True
 
@@ -263,10 +267,10 @@ class _Walk:
             self._expression(node.test, under)
             truth = self._symbols.truth(node.test)
             if truth is not False:
-                leaves = self._block(node.body, under if truth else Condition("if", node.test, when)) and leaves
+                leaves = self._block(node.body, under if truth else ScriptCondition("if", node.test, when)) and leaves
             if truth:
                 return leaves
-            under = Condition("unless", node.test, when) if truth is None else under
+            under = ScriptCondition("unless", node.test, when) if truth is None else under
             match node.orelse:
                 case [ast.If() as node]:
                     continue
@@ -279,7 +283,9 @@ class _Walk:
             left = self._block(node.body, when)
         self._tries -= bool(node.handlers)
         left = self._block(node.orelse, when) or left
-        several = [self._block(handler.body, Condition("in except", handler.type, when)) for handler in node.handlers]
+        several = [
+            self._block(handler.body, ScriptCondition("in except", handler.type, when)) for handler in node.handlers
+        ]
         return self._block(node.finalbody, when) or (left and all(several))
 
     def _enter(self, node: ast.expr, when: _When) -> None:
@@ -349,9 +355,9 @@ class _Walk:
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 parts.append((test, when))
                 if truth(test) is not False:
-                    parts.append((body, when if truth(test) else Condition("if", test, when)))
+                    parts.append((body, when if truth(test) else ScriptCondition("if", test, when)))
                 if not truth(test):
-                    parts.append((orelse, Condition("unless", test, when) if truth(test) is None else when))
+                    parts.append((orelse, ScriptCondition("unless", test, when) if truth(test) is None else when))
             case ast.BoolOp(op=operation, values=values):
                 decisive, under = isinstance(operation, ast.Or), when
                 for value in values:
@@ -359,10 +365,10 @@ class _Walk:
                     if truth(value) is decisive:
                         break
                     if truth(value) is None:
-                        under = Condition("unless" if decisive else "if", value, when)
+                        under = ScriptCondition("unless" if decisive else "if", value, when)
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
                 tests = {truth(test): test for each in node.generators for test in each.ifs}
-                under = Condition("if", tests[None], when) if None in tests else when
+                under = ScriptCondition("if", tests[None], when) if None in tests else when
                 for child in children(node):
                     if isinstance(child, ast.comprehension):
                         parts.append((child, when))

@@ -24,7 +24,7 @@ from gpuwatch.declared.script_values import (
     LOCAL,
     SOME,
     UNKNOWN,
-    Device,
+    ScriptDevice,
     SymbolTable,
     Value,
     is_number,
@@ -54,17 +54,17 @@ _MOST_DEVICES = 64
 """GPUs and memory limits in one call, at most."""
 
 
-class Condition(NamedTuple):
+class ScriptCondition(NamedTuple):
     """Condition under which a place of a source runs, where it is not known to hold."""
 
     words: str
     """Words before the quoted source: `if`, `unless`, `in except`."""
     node: ast.expr | ast.stmt | ast.pattern | None
-    outer: Condition | None = None
+    outer: ScriptCondition | None = None
     """Condition around this one."""
 
 
-class Source:
+class ScriptSource:
     """Text of a source, which returns excerpts for display."""
 
     def __init__(self, text: str, name: str) -> None:
@@ -83,7 +83,7 @@ class Source:
         """Return the source of a node for display, with secrets masked."""
         return _format(self.excerpt(node), width)
 
-    def describe(self, condition: Condition | None) -> str:
+    def describe(self, condition: ScriptCondition | None) -> str:
         """Return a condition for display: "if `args.cap`"; empty for none."""
         found: list[str] = []
         while condition is not None and len(found) < _CONDITIONS:
@@ -107,10 +107,10 @@ class Site(NamedTuple):
 
     node: ast.expr | ast.stmt
     symbols: SymbolTable
-    source: Source
+    source: ScriptSource
     condition: str = ""
     """Condition under which it runs, for display; empty where none is in doubt."""
-    current: tuple[Device, ...] = (SOME,)
+    current: tuple[ScriptDevice, ...] = (SOME,)
     """GPU that CUDA uses at this place; in a loop all GPUs that it uses in turn."""
 
     @property
@@ -156,7 +156,7 @@ class Site(NamedTuple):
         found = call.args[place] if len(call.args) > place and not starred else self.keywords(call).get(name)
         return None if found is None or self.value(found) is None else found
 
-    def devices(self, node: ast.expr | None) -> tuple[Device, ...]:
+    def devices(self, node: ast.expr | None) -> tuple[ScriptDevice, ...]:
         """Return the GPUs that an expression means, see `SymbolTable.devices`; None means the current one."""
         found = self.symbols.devices(node) if node is not None else (CURRENT,)
         return tuple(device for one in found for device in (self.current if one == CURRENT else (one,)))
@@ -183,7 +183,7 @@ class Site(NamedTuple):
                 whole = f'{{… "{name}": {given} …}}'
         return _format(whole)
 
-    def candidate(self, device: Device, channel: str, framework: str, kind: Kind, **fields: Any) -> Candidate:
+    def candidate(self, device: ScriptDevice, channel: str, framework: str, kind: Kind, **fields: Any) -> Candidate:
         """Return a candidate for this place."""
         return Candidate(
             channel=channel,
@@ -333,7 +333,7 @@ def _gpu_option(site: Site, name: str, value: ast.expr) -> Items:
         yield site.selection(name, _TENSORFLOW, _ordinals(site.value(value)), text)
 
 
-def _growth(site: Site, device: Device, value: ast.expr, channel: str, text: str) -> Items:
+def _growth(site: Site, device: ScriptDevice, value: ast.expr, channel: str, text: str) -> Items:
     wanted = site.value(value)
     if wanted:
         yield site.candidate(device, channel, _TENSORFLOW, Kind.GROWTH, text=text, dynamic=wanted is UNKNOWN)
@@ -484,7 +484,7 @@ def _rmm_pool(site: Site, call: ast.Call) -> Items:
     pool, chosen = site.argument(call, 0, "pool_allocator"), site.argument(call, 4, "devices")
     void = "" if pool is not None and site.value(pool) else "ignored without pool_allocator=True"
     ordinals = (0,) if chosen is None else _ordinals(site.value(chosen))
-    devices = (SOME,) if ordinals is None else tuple(map(Device, ordinals))
+    devices = (SOME,) if ordinals is None else tuple(map(ScriptDevice, ordinals))
     yield from _rmm_sizes(site, call, 2, devices, void)
 
 
@@ -494,7 +494,7 @@ def _rmm_resource(site: Site, call: ast.Call) -> Items:
         yield from _rmm_sizes(site, call, 1, site.current)
 
 
-def _rmm_sizes(site: Site, call: ast.Call, first: int, devices: Sequence[Device], void: str = "") -> Items:
+def _rmm_sizes(site: Site, call: ast.Call, first: int, devices: Sequence[ScriptDevice], void: str = "") -> Items:
     for place, channel, kind in (
         (first, "initial_pool_size", Kind.START),
         (first + 1, "maximum_pool_size", Kind.CAP),
@@ -526,7 +526,7 @@ def provider_options(site: Site, options: ast.expr) -> Items:
     if limit is None:
         return
     ordinals = _ordinals(site.value(entries["device_id"])) if "device_id" in entries else (0,)
-    device = Device(ordinals[0]) if ordinals else SOME
+    device = ScriptDevice(ordinals[0]) if ordinals else SOME
     fields = {"text": site.text("gpu_mem_limit", limit), "adds": f"arenas, GPU {device.ordinal}"}
     candidate = site.candidate(device, "gpu_mem_limit", "onnxruntime", Kind.CAP, **fields)
     yield from _with_size(site, candidate, limit, sizes.plain_bytes)

@@ -91,21 +91,21 @@ _Binding: TypeAlias = str | ast.expr | _Loop | None
 
 
 @dataclass(frozen=True)
-class Device:
+class ScriptDevice:
     """GPU in an expression: an ordinal among the visible ones; None for each visible GPU, or for an unknown one."""
 
     ordinal: int | None
     known: bool = True
 
 
-EACH = Device(None)
+EACH = ScriptDevice(None)
 """Each visible GPU; as a value, the list of them, or the number of them."""
-SOME = Device(None, known=False)
+SOME = ScriptDevice(None, known=False)
 """One GPU that is only known at run time."""
-CURRENT = Device(-1)
+CURRENT = ScriptDevice(-1)
 """GPU that CUDA uses at the place of the expression: `"cuda"`."""
 
-Scalar: TypeAlias = str | int | float | Device | None
+Scalar: TypeAlias = str | int | float | ScriptDevice | None
 Known: TypeAlias = Scalar | tuple[Scalar, ...]
 Value: TypeAlias = Known | Unknown
 
@@ -150,10 +150,10 @@ class SymbolTable:
         self._mutated.update(islice(self._bindings, self._before_star))
 
     @property
-    def first_gpu(self) -> Device:
+    def first_gpu(self) -> ScriptDevice:
         """GPU that CUDA uses first; a launcher's framework sets a process of another rank to another GPU."""
         ranks = [value for name, value in (self._environ or {}).items() if name in LOCAL_RANKS]
-        return Device(0) if all(value == "0" for value in ranks) else SOME
+        return ScriptDevice(0) if all(value == "0" for value in ranks) else SOME
 
     def constant(self, name: str) -> ast.expr | None:
         """Return the only expression that is assigned to a name, unless other code may change it."""
@@ -226,7 +226,7 @@ class SymbolTable:
         value = self.value(test)
         return None if value is UNKNOWN else bool(value)
 
-    def devices(self, node: ast.expr, depth: int = _NAMES_DEEP) -> tuple[Device, ...]:
+    def devices(self, node: ast.expr, depth: int = _NAMES_DEEP) -> tuple[ScriptDevice, ...]:
         """Return the GPUs that an expression means: `1`, `"cuda:1"`, `gpus[0:2]`, a loop's variable; else SOME."""
         value = self.value(node)
         if value is not UNKNOWN:
@@ -282,7 +282,7 @@ class SymbolTable:
             case ast.FormattedValue(value=inner, conversion=-1, format_spec=None):
                 return _text(evaluate(inner))
             case ast.Attribute(value=base, attr="type"):  # `device.type == "cuda"`
-                if isinstance(evaluate(base), Device):
+                if isinstance(evaluate(base), ScriptDevice):
                     return "cuda"
             case ast.Subscript(value=base, slice=key) if self.path(base) == "os.environ":
                 return self._read_variable(evaluate(key))
@@ -291,7 +291,7 @@ class SymbolTable:
             case ast.Subscript(value=base, slice=index):
                 whole, place = evaluate(base), evaluate(index)
                 if isinstance(place, int) and whole == EACH and 0 <= place < _MOST_DEVICES:
-                    return Device(place)  # `gpus[-1]` is not known: the last of how many?
+                    return ScriptDevice(place)  # `gpus[-1]` is not known: the last of how many?
                 if isinstance(place, int) and isinstance(whole, tuple):
                     return whole[place]
             case ast.Call(func=function, args=arguments, keywords=keywords):
@@ -426,13 +426,13 @@ def _unknown() -> NoReturn:
     raise _UnknownError
 
 
-def _device(value: Known) -> Device:
+def _device(value: Known) -> ScriptDevice:
     """Return the GPU that an ordinal, `"cuda"` or `"cuda:1"` means."""
-    if isinstance(value, Device) or value == "cuda":
-        return value if isinstance(value, Device) else CURRENT
+    if isinstance(value, ScriptDevice) or value == "cuda":
+        return value if isinstance(value, ScriptDevice) else CURRENT
     match = re.fullmatch(r"cuda:([0-9]{1,4})", value) if isinstance(value, str) else None
     ordinal = int(match[1]) if match else value
-    return Device(int(ordinal)) if isinstance(ordinal, int) and 0 <= ordinal < _MOST_DEVICES else SOME
+    return ScriptDevice(int(ordinal)) if isinstance(ordinal, int) and 0 <= ordinal < _MOST_DEVICES else SOME
 
 
 def _names(node: ast.expr) -> list[str]:
@@ -452,7 +452,7 @@ def _is_same(one: _Binding, other: _Binding) -> bool:
 
 
 def _bounded(value: object) -> Scalar:
-    if value is None or isinstance(value, Device) or (isinstance(value, str) and len(value) <= _LONGEST):
+    if value is None or isinstance(value, ScriptDevice) or (isinstance(value, str) and len(value) <= _LONGEST):
         return value
     if isinstance(value, int | float) and abs(value) <= _LARGEST:  # neither an infinity nor a NaN is
         return value
@@ -487,7 +487,7 @@ def _cut(whole: Known, first: Known = None, last: Known = None) -> Known:
         return whole[first:last]
     if whole != EACH or (last is None and first) or (last or 0) < 0 or (first or 0) < 0:
         raise _UnknownError
-    return EACH if last is None else tuple(map(Device, range(min(last, _MOST_DEVICES))))[first:]
+    return EACH if last is None else tuple(map(ScriptDevice, range(min(last, _MOST_DEVICES))))[first:]
 
 
 def _text(value: Known) -> str:

@@ -84,7 +84,7 @@ class SlurmStep(NamedTuple):
     step: str
 
 
-class Unit(NamedTuple):
+class SystemdUnit(NamedTuple):
     """Systemd service by its name for systemctl, and whether it belongs to a user's own manager."""
 
     name: str
@@ -148,7 +148,7 @@ def has_owner(path: str) -> bool:
     return bool(parse_container(path) or parse_pod(path) or parse_slurm(path) or parse_pbs(path))
 
 
-def parse_unit(path: str) -> Unit | None:
+def parse_unit(path: str) -> SystemdUnit | None:
     """Return the innermost service on a path; None for a login, a desktop's application, or a shared service.
 
     A scope below a service is no part of it: systemd makes one for programs that somebody else has started, such as a
@@ -164,7 +164,7 @@ def parse_unit(path: str) -> Unit | None:
         name = part[1:] if part.startswith("_") else part  # cg_escape() in systemd's cgroup-util.c
         of_user = any(_MANAGER.fullmatch(one) for one in parts[:place])
         shared = _MANAGER.fullmatch(name) or _SHARED_SERVICES.fullmatch(name) or (of_user and name.startswith("app-"))
-        return None if shared else Unit(name, of_user)
+        return None if shared else SystemdUnit(name, of_user)
     return None
 
 

@@ -20,9 +20,9 @@ from gpuwatch import procfs, programs
 from gpuwatch.declared import flags, script
 from gpuwatch.declared.facts import (
     LOCAL_RANKS,
-    Config,
     Facts,
     File,
+    FrameworkConfig,
     RelatedProcess,
     Script,
     ScriptContents,
@@ -33,7 +33,7 @@ from gpuwatch.declared.facts import (
 )
 from gpuwatch.inspector import cgroups, files
 from gpuwatch.inspector.credentials import acting_as
-from gpuwatch.programs import Source, SourceKind
+from gpuwatch.programs import CodeSource, SourceKind
 
 LARGEST_SCRIPT = 1 << 20
 LARGEST_RC = 64 << 10
@@ -388,7 +388,7 @@ def _runs_python(proc: Path, pid: int) -> bool:
         return False
 
 
-def _read_script(target: _Target, place: int, source: Source, *, titled: bool) -> Script | None:
+def _read_script(target: _Target, place: int, source: CodeSource, *, titled: bool) -> Script | None:
     module = source.kind is SourceKind.MODULE
     for path in _module_files(source.text) if module else [source.text]:
         shown = format_path(path)
@@ -480,7 +480,7 @@ def _module_files(name: str) -> list[str]:
 # -- servers -------------------------------------------------------------------------------------------------------
 
 
-def _read_configs(target: _Target) -> dict[int, Config]:
+def _read_configs(target: _Target) -> dict[int, FrameworkConfig]:
     """Return the configuration files of the servers among a process and its ancestors, by PID."""
     found = {}
     for place, process in enumerate(target.line):
@@ -491,10 +491,10 @@ def _read_configs(target: _Target) -> dict[int, Config]:
         try:
             file = target.read_file(place, path, LARGEST_CONFIG)
         except OSError as error:
-            found[process.pid] = Config(path=shown, text=reason(error))
+            found[process.pid] = FrameworkConfig(path=shown, text=reason(error))
             continue
         text, edited = file.data.decode("utf-8", "replace"), target.was_edited(place, file)
-        found[process.pid] = Config(path=shown, text=text, edited=edited, likely=file.likely)
+        found[process.pid] = FrameworkConfig(path=shown, text=text, edited=edited, likely=file.likely)
     return found
 
 

@@ -34,7 +34,7 @@ LONGEST = 40
 """Characters of a name."""
 
 
-class Place(NamedTuple):
+class PanePlace(NamedTuple):
     """Pane in which a process was started, and the server of its multiplexer."""
 
     pane: Pane
@@ -75,7 +75,7 @@ def find_ssh(line: Sequence[RelatedProcess]) -> str:
     return ""
 
 
-def find_pane(line: Sequence[RelatedProcess], *, proc: Path = procfs.PROC) -> Place | None:
+def find_pane(line: Sequence[RelatedProcess], *, proc: Path = procfs.PROC) -> PanePlace | None:
     """Return the pane in which a process (the first of `line`) was started; None where there is no such pane.
 
     The nearest ancestor that owns a terminal decides. Where none is left, the environment names the pane and its
@@ -90,7 +90,7 @@ def find_pane(line: Sequence[RelatedProcess], *, proc: Path = procfs.PROC) -> Pl
             return None
         found = [one for environ in read_environs(line) if (one := _PARSERS[name](environ)) is not None]
         own = (one for one in found if not one.server or one.server == process.pid or not visible)
-        return _with_state(next(own, Place(Pane(program=name))), alive=True, visible=visible)
+        return _with_state(next(own, PanePlace(Pane(program=name))), alive=True, visible=visible)
     for environ in read_environs(line):
         if any(one.job in environ and one.mark in environ for one in programs.SCHEDULERS):
             return None  # a batch job has the environment of its submission, often from another machine
@@ -101,9 +101,9 @@ def find_pane(line: Sequence[RelatedProcess], *, proc: Path = procfs.PROC) -> Pl
     return None
 
 
-def _with_state(place: Place, *, alive: bool | None, visible: bool) -> Place:
+def _with_state(place: PanePlace, *, alive: bool | None, visible: bool) -> PanePlace:
     pane = msgspec.structs.replace(place.pane, alive=alive)
-    return place._replace(pane=pane) if alive and visible else Place(pane)
+    return place._replace(pane=pane) if alive and visible else PanePlace(pane)
 
 
 def _sees_our_pids(pid: int, proc: Path) -> bool:
@@ -114,33 +114,33 @@ def _sees_our_pids(pid: int, proc: Path) -> bool:
         return False
 
 
-def _parse_tmux(environ: Mapping[str, str]) -> Place | None:
+def _parse_tmux(environ: Mapping[str, str]) -> PanePlace | None:
     """Return the numbers of a session and a pane; `tmux attach -t '$0'` accepts these numbers like names."""
     match = _TMUX.fullmatch(environ.get("TMUX", ""))
     if not match:
         return None
     number = environ.get("TMUX_PANE", "")
     window = number if re.fullmatch(r"%\d{1,10}", number, re.ASCII) else ""
-    return Place(Pane(program="tmux", session=f"${int(match[3])}", window=window), int(match[2]), match[1])
+    return PanePlace(Pane(program="tmux", session=f"${int(match[3])}", window=window), int(match[2]), match[1])
 
 
-def _parse_screen(environ: Mapping[str, str]) -> Place | None:
+def _parse_screen(environ: Mapping[str, str]) -> PanePlace | None:
     match = _STY.fullmatch(environ.get("STY", ""))
     if not match:
         return None
     window = clean(environ.get("WINDOW", ""), 8)
-    return Place(Pane(program="screen", session=mask(match[2], LONGEST), window=window), int(match[1]))
+    return PanePlace(Pane(program="screen", session=mask(match[2], LONGEST), window=window), int(match[1]))
 
 
-def _parse_zellij(environ: Mapping[str, str]) -> Place | None:
+def _parse_zellij(environ: Mapping[str, str]) -> PanePlace | None:
     name, window = mask(environ.get("ZELLIJ_SESSION_NAME", ""), LONGEST), clean(environ.get("ZELLIJ_PANE_ID", ""), 8)
-    return Place(Pane(program="zellij", session=name, window=window)) if name else None
+    return PanePlace(Pane(program="zellij", session=name, window=window)) if name else None
 
 
 _PARSERS = {"tmux": _parse_tmux, "screen": _parse_screen, "zellij": _parse_zellij}
 
 
-def _is_alive(place: Place, proc: Path) -> bool | None:
+def _is_alive(place: PanePlace, proc: Path) -> bool | None:
     """Return whether a multiplexer still runs: tmux's server calls itself `tmux: server`, screen's `screen`."""
     if not place.server:
         return None
@@ -217,7 +217,7 @@ class PaneNames:
         self._clock = clock
         self._answers: dict[str, _Answer] = {}
 
-    def find(self, place: Place) -> Pane:
+    def find(self, place: PanePlace) -> Pane:
         """Return a pane with its present names; with its numbers where it is not of tmux, or has ended.
 
         Raises OSError, in plain words, where its server cannot be asked.

@@ -30,7 +30,7 @@ from gpuwatch.sampler.metrics import (
 )
 from gpuwatch.sampler.nvml import Calls, Code, Failed, Handle
 from gpuwatch.sampler.processes import COMPUTE, GRAPHICS, MPS, GpuProcesses, MigInstances, ProcessLists
-from gpuwatch.sampler.xid import Events, Registration, XidCounter
+from gpuwatch.sampler.xid import Registration, XidCounter, XidEvents
 from gpuwatch.text import clean
 
 Task = TypeVar("Task")
@@ -121,7 +121,7 @@ class Shared:
         self.wall = wall
         self.fallback = FallbackCalls(calls)
         self.lists = ProcessLists(calls)
-        self.events = Events(calls, on=listens, clock=clock, wall=wall)
+        self.events = XidEvents(calls, on=listens, clock=clock, wall=wall)
         self.pid_max = machine.pid_max(proc)
 
 

@@ -15,7 +15,7 @@ class NoSuchGpu(Exception):
     """Error for `--only` with an index that the driver does not list; its text names the valid indices."""
 
 
-class Gpus:
+class SampledGpus:
     """List of the machine's GPUs; the GPUs to skip can change at any time (`skip`).
 
     `only` and `skip` name a GPU by its UUID, or by its index while its UUID is unknown.

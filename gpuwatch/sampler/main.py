@@ -27,10 +27,10 @@ from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, SourceState
 from gpuwatch.sampler import machine, nvml
 from gpuwatch.sampler.declarations import POLL, Declarations
 from gpuwatch.sampler.gpu import Shared
-from gpuwatch.sampler.gpus import Gpus, NoSuchGpu
+from gpuwatch.sampler.gpus import NoSuchGpu, SampledGpus
 from gpuwatch.sampler.nvml import Calls, Unusable
 from gpuwatch.sampler.owners import Owners
-from gpuwatch.sampler.protocol import SHORTEST, Command, Exit, Options
+from gpuwatch.sampler.protocol import SHORTEST, Exit, SamplerCommand, SamplerOptions
 from gpuwatch.sampler.reservations import SHARED, ReservationReader, reservation_folders
 from gpuwatch.sampler.shared_page import SharedPage
 from gpuwatch.sampler.unlisted import ONCE, PATIENT, STEP, OpenFileSearch, UnlistedFilter, candidates, is_held
@@ -66,7 +66,7 @@ class Connection:
         self._output = os.dup(1)
         os.dup2(2, 1)
         self._received = bytearray()
-        self._decode = msgspec.json.Decoder(Command).decode
+        self._decode = msgspec.json.Decoder(SamplerCommand).decode
 
     def write(self, snapshot: Snapshot) -> None:
         """Write a snapshot; raises Closed."""
@@ -83,14 +83,14 @@ class Connection:
             raise Closed
         self._received += chunk
 
-    def read_options(self) -> Options:
+    def read_options(self) -> SamplerOptions:
         """Wait for the first line, and return its options; raises Closed, or msgspec.MsgspecError."""
         while b"\n" not in self._received:
             self._read()
         line, _, self._received = self._received.partition(b"\n")
-        return msgspec.json.decode(line, type=Options)
+        return msgspec.json.decode(line, type=SamplerOptions)
 
-    def read_commands(self, seconds: float, also: Sequence[int] = ()) -> list[Command]:
+    def read_commands(self, seconds: float, also: Sequence[int] = ()) -> list[SamplerCommand]:
         """Wait up to `seconds` for commands, or until one of the descriptors `also` is readable.
 
         Raises Closed, or msgspec.MsgspecError.
@@ -122,7 +122,7 @@ class Sampler:
     """Loop that samples the GPUs and their processes."""
 
     def __init__(
-        self, options: Options, page: SharedPage, connection: Connection, declarations: Declarations | None
+        self, options: SamplerOptions, page: SharedPage, connection: Connection, declarations: Declarations | None
     ) -> None:
         self._options = options
         self._interval = max(SHORTEST, options.interval)
@@ -137,7 +137,7 @@ class Sampler:
             folders = reservation_folders(Path(options.reservations or SHARED))
             self._reservations = ReservationReader(folders, proc=self._proc)
         self._filter = UnlistedFilter(pid=os.getpid(), parent=os.getppid(), proc=self._proc)
-        self._gpus: Gpus | None = None
+        self._gpus: SampledGpus | None = None
         self._openers: dict[str, tuple[int, ...]] = {}
         """Processes that have a GPU open without being in its list, by the GPU's key."""
         self._last = Snapshot(host=machine.host_name(), state=SourceState.STARTING, since=time.time())
@@ -273,7 +273,7 @@ class Sampler:
             shared = Shared(
                 calls, interval=self._interval, proc=self._proc, listens=options.events, focus=options.focus
             )
-            gpus = self._gpus = Gpus(shared, options.only, options.skip, options.known, again=options.again)
+            gpus = self._gpus = SampledGpus(shared, options.only, options.skip, options.known, again=options.again)
         except Unusable as unusable:
             self._publish(unusable.state, unusable.words)
             return Exit.NO_DRIVER
@@ -296,7 +296,7 @@ class Sampler:
                 due = time.monotonic()
             self._began_at = time.monotonic()
 
-    def _wait(self, due: float, obey: Callable[[Command], bool]) -> bool:
+    def _wait(self, due: float, obey: Callable[[SamplerCommand], bool]) -> bool:
         """Wait until the next sample is due, and obey commands; return whether a command wants a sample before that."""
         declarations, search = self._declarations, self._search
         while True:
@@ -319,7 +319,7 @@ class Sampler:
                 if declarations.news and not declarations.busy and due - time.monotonic() > _PROGRESS:
                     self._write_again()
 
-    def _obey(self, command: Command, gpus: Gpus, shared: Shared) -> bool:
+    def _obey(self, command: SamplerCommand, gpus: SampledGpus, shared: Shared) -> bool:
         """Carry out a command; return whether it wants a sample at once."""
         if command.interval is not None:
             self._interval = shared.interval = max(SHORTEST, command.interval)
@@ -340,7 +340,7 @@ def main(arguments: Sequence[str], inspector: ChildProcess | None) -> int:
     given = [word for word in arguments if word != "--no-declared"]
     try:
         if given:
-            options = msgspec.json.decode(" ".join(given), type=Options)
+            options = msgspec.json.decode(" ".join(given), type=SamplerOptions)
         else:
             with contextlib.suppress(Unusable):  # it is said when the driver is first asked
                 nvml.load()

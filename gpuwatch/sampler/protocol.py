@@ -13,7 +13,7 @@ SHORTEST = 0.05
 """Seconds between two samples, at least; at less than 0.5 the driver has no new values."""
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class SamplerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Settings of a sampler, as JSON: the first line on its stdin, or its only argument.
 
     A GPU is named by its UUID, or by its index while its UUID is unknown.
@@ -48,7 +48,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     """Root of /proc, for tests."""
 
 
-class Command(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+class SamplerCommand(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """Command to a running sampler: a JSON object on its own line of stdin, after the options."""
 
     interval: float | None = None

@@ -75,7 +75,7 @@ class Registration(msgspec.Struct, frozen=True):
     counter: XidCounter
 
 
-class Events:
+class XidEvents:
     """Event set of all GPUs. Its failures concern no GPU, so none is raised."""
 
     def __init__(

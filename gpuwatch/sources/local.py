@@ -33,7 +33,7 @@ from gpuwatch.model import (
     SourceState,
     decode,
 )
-from gpuwatch.sampler.protocol import Exit, Options
+from gpuwatch.sampler.protocol import Exit, SamplerOptions
 from gpuwatch.sampler.shared_page import EVENT_CALLS, LINK_CALLS, CallInFlight
 from gpuwatch.shares import was_read
 from gpuwatch.sources.sampler_process import SAMPLER, SamplerProcess
@@ -255,7 +255,7 @@ class LocalSource:
 
     def __init__(
         self,
-        options: Options | None = None,
+        options: SamplerOptions | None = None,
         *,
         timeouts: Timeouts | None = None,
         command: Sequence[str] = SAMPLER,
@@ -264,7 +264,7 @@ class LocalSource:
         wall: Callable[[], float] = time.time,
     ) -> None:
         """Start the sampler at once, or use `first`, a sampler that was started before this module was imported."""
-        self._options = options or Options()
+        self._options = options or SamplerOptions()
         self._only: list[int | str] = list(self._options.only)
         """The requested indices; each is replaced by the UUID of the first GPU that was seen there."""
         self._timeouts = timeouts or Timeouts()
@@ -576,7 +576,7 @@ class LocalSource:
         row = gpu.row
         if not row.uuid and gpu.listed != self._listed:  # nobody knows which GPU is at its index now
             return None
-        options = Options(once=True, only=(row.uuid or row.index,), known=(_place(row, gpu.listed),))
+        options = SamplerOptions(once=True, only=(row.uuid or row.index,), known=(_place(row, gpu.listed),))
         try:
             return SamplerProcess(msgspec.to_builtins(options), command=(*self._command, "--no-declared"))
         except OSError:  # as above; the next look tries again, and the row says that nothing is known of the GPU

@@ -259,7 +259,7 @@ def _direction(field: Field[Row]) -> str:
     return "The smallest first" if field.ascending else "The greatest first"
 
 
-class Command(NamedTuple):
+class PaletteCommand(NamedTuple):
     """Command of the palette."""
 
     name: str
@@ -267,17 +267,20 @@ class Command(NamedTuple):
     action: str
 
 
-def commands(keys: Sequence[Binding] = KEYS) -> list[Command]:
+def commands(keys: Sequence[Binding] = KEYS) -> list[PaletteCommand]:
     """Return every command, in the order in which the palette lists them."""
     found = [
-        Command(_NAMES[one.id], f"{key_names(one.key)}  {one.tooltip}", one.action) for one in keys if one.id in _NAMES
+        PaletteCommand(_NAMES[one.id], f"{key_names(one.key)}  {one.tooltip}", one.action)
+        for one in keys
+        if one.id in _NAMES
     ]
     found += [
-        Command(f"Sort by {field.name}", f"{_direction(field)}; once more reverses it", f"sort_by('{column}')")
+        PaletteCommand(f"Sort by {field.name}", f"{_direction(field)}; once more reverses it", f"sort_by('{column}')")
         for column, field in PROCESS.items()
     ]
     found += [
-        Command(f"Theme: {name}", f"Draw in the colours of {name}", f"theme('{name}')") for name in get_args(Theme)
+        PaletteCommand(f"Theme: {name}", f"Draw in the colours of {name}", f"theme('{name}')")
+        for name in get_args(Theme)
     ]
     return found
 

@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpuwatch.commands.console import RED, Column, Console, escape_json, format_table, report_error
+from gpuwatch.commands.console import RED, Console, TextColumn, escape_json, format_table, report_error
 from gpuwatch.errors import UnavailableError, UsageError
 from gpuwatch.text import cell_width, spell_signs
 from tests.support.terminal import Terminal
 
 SIGNS = "·—–−…≥×→←↑↓°“”●▲✓Σ▾▴"
 
-COLUMNS: tuple[Column[tuple[str, str, str]], ...] = (
-    Column("PID", lambda row: row[0]),
-    Column("user", lambda row: row[1], right=False, color=lambda row: RED),
-    Column("command", lambda row: row[2], right=False),
+COLUMNS: tuple[TextColumn[tuple[str, str, str]], ...] = (
+    TextColumn("PID", lambda row: row[0]),
+    TextColumn("user", lambda row: row[1], right=False, color=lambda row: RED),
+    TextColumn("command", lambda row: row[2], right=False),
 )
 ROWS = [("7", "ada", "python train.py"), ("4711", "名前", "x" * 60)]
 
@@ -129,7 +129,7 @@ def test_colour_moves_nothing() -> None:
 
 
 def test_a_table_without_headers_has_rows_alone() -> None:
-    columns: list[Column[int]] = [Column("", str), Column("", lambda one: str(one * 10), gap=" → ")]
+    columns: list[TextColumn[int]] = [TextColumn("", str), TextColumn("", lambda one: str(one * 10), gap=" → ")]
     assert format_table(columns, [1, 10]) == [" 1 →  10", "10 → 100"]
     assert format_table(columns, []) == []
 

@@ -14,7 +14,7 @@ from gpuwatch.config import Config
 from gpuwatch.declared.facts import Share
 from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.recorder import Sinks
-from gpuwatch.sampler.protocol import Options
+from gpuwatch.sampler.protocol import SamplerOptions
 from gpuwatch.sources.local import LocalSource
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.sampling import close
@@ -86,7 +86,7 @@ def test_new_shares_take_a_new_sampler(driver: Driver, monkeypatch: pytest.Monke
     driver.gpus = [Gpu(0, memory_used=GIB)]
     driver.procs = [Proc(0, os.getpid(), memory=GIB)]
     driver.write()
-    source = LocalSource(Options(interval=0.1))
+    source = LocalSource(SamplerOptions(interval=0.1))
 
     def limit(wanted: int | None) -> None:
         end = time.monotonic() + 30.0

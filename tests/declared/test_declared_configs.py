@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.facts import Config
+from gpuwatch.declared.facts import FrameworkConfig
 from gpuwatch.declared.flags import candidates, parse_flat_yaml
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector import reader
@@ -107,7 +107,7 @@ def test_a_file_without_the_key_leaves_the_default(explain: Explainer) -> None:
 @pytest.mark.parametrize("value", ["1.5", "much", "", "yes"])
 def test_a_value_that_vllm_refuses_limits_nothing(value: str) -> None:
     text = f"model: m\ngpu-memory-utilization: {value}\n"
-    (one,) = candidates(("python", *VLLM), config=Config(path="serve.yaml", text=text))
+    (one,) = candidates(("python", *VLLM), config=FrameworkConfig(path="serve.yaml", text=text))
     assert one.value is None
 
 
@@ -132,7 +132,7 @@ def test_a_value_that_vllm_refuses_limits_nothing(value: str) -> None:
     ],
 )
 def test_a_file_that_is_more_than_keys_and_values_is_said_not_to_be_read(config: str) -> None:
-    (named,) = candidates(("python", *VLLM), config=Config(path="serve.yaml", text=config))
+    (named,) = candidates(("python", *VLLM), config=FrameworkConfig(path="serve.yaml", text=config))
     assert (named.channel, named.dynamic) == ("--config", True)
     assert named.unread.startswith("serve.yaml was named and not read: line ")
 
@@ -223,7 +223,7 @@ def test_no_text_raises_anything_but_a_reason(text: str) -> None:
     st.text(), st.sampled_from(["gpu-memory-utilization: ", "kv_cache_memory_bytes: ", "'gpu-memory-utilization':\t"])
 )
 def test_no_file_of_a_server_raises(text: str, key: str) -> None:
-    assert isinstance(candidates(["python", *VLLM], config=Config(path="serve.yaml", text=key + text)), list)
+    assert isinstance(candidates(["python", *VLLM], config=FrameworkConfig(path="serve.yaml", text=key + text)), list)
 
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz-_", min_size=1, max_size=20).filter(lambda name: name[0].isalpha())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from gpuwatch.inspector import cgroups
-from gpuwatch.inspector.cgroups import ContainerId, SlurmStep, Unit
+from gpuwatch.inspector.cgroups import ContainerId, SlurmStep, SystemdUnit
 from gpuwatch.model import Surroundings, is_service
 
 ID = "4f797c539e6c745de61a93ca3ff892358ecbcaccd8414d5db545c38428142970"
@@ -109,16 +109,16 @@ USER = "/user.slice/user-1000.slice/user@1000.service"
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("/system.slice/ollama.service", Unit("ollama.service", False)),
-        (r"/system.slice/system-vllm.slice/vllm@llama\x2d3.service", Unit(r"vllm@llama\x2d3.service", False)),
-        (f"{USER}/app.slice/embeddings.service", Unit("embeddings.service", True)),
-        ("/system.slice/triton.service/workers/3", Unit("triton.service", False)),
-        (f"/system.slice/app_name.service/libpod-payload-{ID}", Unit("app_name.service", False)),
-        ("/lxc.payload.gpu1/system.slice/ollama.service", Unit("ollama.service", False)),
-        ("/system.slice/_cgroup.odd.service", Unit("cgroup.odd.service", False)),
-        ("/system.slice/run-u123.service", Unit("run-u123.service", False)),
-        ("/system.slice/app-embeddings.service", Unit("app-embeddings.service", False)),
-        ("/system.slice/jupyterhub.service", Unit("jupyterhub.service", False)),
+        ("/system.slice/ollama.service", SystemdUnit("ollama.service", False)),
+        (r"/system.slice/system-vllm.slice/vllm@llama\x2d3.service", SystemdUnit(r"vllm@llama\x2d3.service", False)),
+        (f"{USER}/app.slice/embeddings.service", SystemdUnit("embeddings.service", True)),
+        ("/system.slice/triton.service/workers/3", SystemdUnit("triton.service", False)),
+        (f"/system.slice/app_name.service/libpod-payload-{ID}", SystemdUnit("app_name.service", False)),
+        ("/lxc.payload.gpu1/system.slice/ollama.service", SystemdUnit("ollama.service", False)),
+        ("/system.slice/_cgroup.odd.service", SystemdUnit("cgroup.odd.service", False)),
+        ("/system.slice/run-u123.service", SystemdUnit("run-u123.service", False)),
+        ("/system.slice/app-embeddings.service", SystemdUnit("app-embeddings.service", False)),
+        ("/system.slice/jupyterhub.service", SystemdUnit("jupyterhub.service", False)),
         *(
             (path, None)
             for path in (
@@ -140,7 +140,7 @@ USER = "/user.slice/user-1000.slice/user@1000.service"
         ),
     ],
 )
-def test_the_unit_on_a_path(path: str, expected: Unit | None) -> None:
+def test_the_unit_on_a_path(path: str, expected: SystemdUnit | None) -> None:
     assert cgroups.parse_unit(path) == expected
 
 

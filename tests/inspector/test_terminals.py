@@ -13,7 +13,7 @@ import pytest
 from gpuwatch import procfs
 from gpuwatch.declared.facts import RelatedProcess, Unread
 from gpuwatch.inspector import context, reader, terminals
-from gpuwatch.inspector.terminals import PaneNames, Place
+from gpuwatch.inspector.terminals import PaneNames, PanePlace
 from gpuwatch.model import Pane, Surroundings
 from gpuwatch.text import clean
 from tests.support.families import Member, family
@@ -145,12 +145,12 @@ def shown(pid: int, names: PaneNames | None) -> tuple[str, str]:
 
 
 @pytest.fixture
-def listening(tmp_path: Path) -> Iterator[Place]:
+def listening(tmp_path: Path) -> Iterator[PanePlace]:
     """Return the place of a server, of which only a socket is there."""
     path = tmp_path / "socket"
     with socket.socket(socket.AF_UNIX) as one:
         one.bind(str(path))
-        yield Place(PANE, 7, str(path))
+        yield PanePlace(PANE, 7, str(path))
 
 
 # -- a real one ----------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_a_window_in_two_sessions_is_named_by_the_one_it_was_started_in(tmux: Tm
 
 def test_a_pane_that_is_gone_keeps_its_numbers(tmux: Tmux) -> None:
     session(tmux)
-    place = Place(PANE, server(tmux), tmux.run("display-message", "-p", "#{socket_path}").strip())
+    place = PanePlace(PANE, server(tmux), tmux.run("display-message", "-p", "#{socket_path}").strip())
     pane = Pane(program="tmux", session="$0", window="%9", alive=True)
     assert patient().find(place).session == "train"
     assert patient().find(place._replace(pane=pane)) == pane
@@ -256,7 +256,7 @@ def test_panes_of_others_are_not_asked_about(tmux: Tmux) -> None:
     other = patient(uid=os.geteuid() + 1)
     assert found(pid, other).pane == PANE
     assert "name" not in found(pid, other).words
-    place = Place(PANE, server(tmux), tmux.run("display-message", "-p", "#{socket_path}").strip())
+    place = PanePlace(PANE, server(tmux), tmux.run("display-message", "-p", "#{socket_path}").strip())
     with pytest.raises(OSError, match=f"uid {os.geteuid()} owns"):
         other.find(place)
 
@@ -264,7 +264,7 @@ def test_panes_of_others_are_not_asked_about(tmux: Tmux) -> None:
 # -- what stands in its place --------------------------------------------------------------------------------------
 
 
-def test_how_it_is_called(tmp_path: Path, listening: Place) -> None:
+def test_how_it_is_called(tmp_path: Path, listening: PanePlace) -> None:
     """Without a shell, without our environment, without anything to read; its words are taken as bytes."""
     mark = tmp_path / "mark"
     script = f"printf '%s\\n' $# \"$@\" > {mark}; cat >> {mark}; env >> {mark}\n"
@@ -288,7 +288,7 @@ def test_how_it_is_called(tmp_path: Path, listening: Place) -> None:
     ],
 )
 def test_a_tmux_that_fails_is_ended_with_all_that_it_started(
-    tmp_path: Path, listening: Place, script: str, words: str
+    tmp_path: Path, listening: PanePlace, script: str, words: str
 ) -> None:
     mark, clock = tmp_path / "mark", Clock()
     script = f"echo run >> {tmp_path}/runs; " + script.format(mark=mark)
@@ -303,7 +303,7 @@ def test_a_tmux_that_fails_is_ended_with_all_that_it_started(
     assert (tmp_path / "runs").read_text() == "run\n"
 
 
-def test_one_that_leaves_a_child_with_its_output_is_not_waited_for(tmp_path: Path, listening: Place) -> None:
+def test_one_that_leaves_a_child_with_its_output_is_not_waited_for(tmp_path: Path, listening: PanePlace) -> None:
     folder = fake(tmp_path, f"echo '7 %0 $0 0:a:b'; sleep 600 & echo $! > {tmp_path}/mark")
     try:
         assert patient(path=folder).find(listening).session == "a"
@@ -311,12 +311,12 @@ def test_one_that_leaves_a_child_with_its_output_is_not_waited_for(tmp_path: Pat
         os.kill(int((tmp_path / "mark").read_text()), signal.SIGKILL)
 
 
-def test_lines_that_make_no_sense_are_none(tmp_path: Path, listening: Place) -> None:
+def test_lines_that_make_no_sense_are_none(tmp_path: Path, listening: PanePlace) -> None:
     script = "printf 'x\\n7 %%0\\n8 %%0 $0 0:a:b\\n7 %%1 $0 0:a:b\\n99999999999 %%0 $0 0:a:b\\n\\n'"
     assert patient(path=fake(tmp_path, script)).find(listening) == PANE
 
 
-def test_many_servers_are_not_all_remembered(tmp_path: Path, listening: Place) -> None:
+def test_many_servers_are_not_all_remembered(tmp_path: Path, listening: PanePlace) -> None:
     names = patient(path="")
     for number in range(terminals.MOST + 5):
         with pytest.raises(OSError, match="No such file"):
@@ -351,7 +351,7 @@ def test_a_program_that_others_could_have_put_there_is_not_run(
     good = fake(tmp_path, "echo '7 %0 $0 0:a:b'")
     with socket.socket(socket.AF_UNIX) as one:
         one.bind(str(path))
-        place = Place(PANE, 7, str(path))
+        place = PanePlace(PANE, 7, str(path))
         spoil(Path(folder) / "tmux")
         with pytest.raises(OSError, match=words):
             patient(path=folder).find(place)
@@ -379,7 +379,7 @@ def test_a_socket_that_others_could_have_put_there_is_not_used(
         one.bind(str(path))
         spoil(path)
         with pytest.raises(OSError, match=words):
-            patient(path=folder).find(Place(PANE, 7, str(path)))
+            patient(path=folder).find(PanePlace(PANE, 7, str(path)))
         with pytest.raises(OSError, match="TMUX names no socket"):
-            patient(path=folder).find(Place(PANE, 7, "default"))
+            patient(path=folder).find(PanePlace(PANE, 7, "default"))
     assert not (tmp_path / "mark").exists()

@@ -19,13 +19,13 @@ from gpuwatch.sampler import nvml
 from gpuwatch.sampler.shared_page import SharedPage
 from gpuwatch.sampler.nvml import Calls
 from gpuwatch.sampler.gpu import Shared
-from gpuwatch.sampler.gpus import Gpus
+from gpuwatch.sampler.gpus import SampledGpus
 
 board, now = SharedPage(), 1000.0
 pynvml = nvml.load()
 nvml.initialise(pynvml, board)
 shared = Shared(Calls(pynvml, board), clock=lambda: now)
-gpus = Gpus(shared)
+gpus = SampledGpus(shared)
 for line in sys.stdin:
     seconds, shared.focus = line.rstrip("\\n").split(" ")
     now += float(seconds)

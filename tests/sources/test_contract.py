@@ -9,7 +9,7 @@ import pytest
 
 from gpuwatch.declared.facts import Share
 from gpuwatch.model import Reason, Snapshot, SourceState, decode, encode, known
-from gpuwatch.sampler.protocol import Options
+from gpuwatch.sampler.protocol import SamplerOptions
 from gpuwatch.sources.demo import DemoSource
 from gpuwatch.sources.local import LocalSource
 from gpuwatch.sources.source import Source
@@ -26,7 +26,9 @@ def source(request: pytest.FixtureRequest, driver: Driver, monkeypatch: pytest.M
         monkeypatch.setenv(name, value)
     driver.lab(2, 2)
     driver.write()
-    made: Source = DemoSource(interval=INTERVAL) if request.param == "demo" else LocalSource(Options(interval=INTERVAL))
+    made: Source = (
+        DemoSource(interval=INTERVAL) if request.param == "demo" else LocalSource(SamplerOptions(interval=INTERVAL))
+    )
     following(made)
     yield made
     if isinstance(made, LocalSource):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.model import Gpu, Health, Snapshot, SourceState
-from gpuwatch.sampler.protocol import Options
+from gpuwatch.sampler.protocol import SamplerOptions
 from gpuwatch.sources.local import LocalSource, Timeouts
 from tests.driver import Driver
 from tests.support.sampling import close
@@ -36,8 +36,8 @@ def start(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             monkeypatch.delenv(name)  # these samplers are killed, and never save which lines they ran
         for name, value in driver.env().items():
             monkeypatch.setenv(name, value)
-        settings = {name: options.pop(name) for name in Options.__struct_fields__ if name in options}
-        source = LocalSource(Options(**{"interval": 0.1, **settings}), **{"timeouts": QUICK, **options})
+        settings = {name: options.pop(name) for name in SamplerOptions.__struct_fields__ if name in options}
+        source = LocalSource(SamplerOptions(**{"interval": 0.1, **settings}), **{"timeouts": QUICK, **options})
         sources.append(source)
         return sources[-1]
 

@@ -127,7 +127,7 @@ GRAMMARS: Final[Mapping[Scope, Grammar[Any]]] = {
 """Terms of a rule, by what it is about. A rule about users takes `gpu:` too: only these GPUs are counted."""
 
 
-class Condition(NamedTuple):
+class RuleCondition(NamedTuple):
     """Condition of a rule: what it compares, and what it is about."""
 
     comparisons: tuple[Comparison[Any], ...]
@@ -137,7 +137,7 @@ class Condition(NamedTuple):
 
 
 @cache
-def parse_condition(on: Scope, when: str) -> Condition:
+def parse_condition(on: Scope, when: str) -> RuleCondition:
     """Parse the condition of a rule; raises FilterError where it is wrong or compares nothing."""
     places = [word for word in when.split() if on == "user" and word.lstrip("!-").startswith("gpu:")]
     words = " ".join(word for word in when.split() if word not in places)
@@ -146,7 +146,7 @@ def parse_condition(on: Scope, when: str) -> Condition:
     if not comparisons:
         raise FilterError(f"it compares nothing; {', '.join(GRAMMARS[on].figures)} can be compared with > >= < <= =")
     selectors = tuple(term for term in terms if not isinstance(term, Comparison))
-    return Condition(comparisons, selectors, parse_terms(" ".join(places), GRAMMARS["gpu"]))
+    return RuleCondition(comparisons, selectors, parse_terms(" ".join(places), GRAMMARS["gpu"]))
 
 
 _BACK: Final = "back within the limit"
@@ -195,7 +195,7 @@ def _asked(rule: CustomRule) -> tuple[str, ...]:
     return (rule.on, *(f"{one.field.compare}{one.sign[0]}" for one in comparisons))
 
 
-def _find_gpus(rule: CustomRule, condition: Condition, context: RuleContext) -> Iterator[Observation]:
+def _find_gpus(rule: CustomRule, condition: RuleCondition, context: RuleContext) -> Iterator[Observation]:
     """Judge every GPU that the rule selects; a rule with a user judges the GPUs where that user has processes."""
     for gpu in context.gpus:
         people = {held.process.uid: held.process for held in context.on.get(gpu.key, ())}
@@ -209,7 +209,7 @@ def _find_gpus(rule: CustomRule, condition: Condition, context: RuleContext) -> 
             yield Observation(gpu=gpu, stamp=gpu.sampled, title=f"{rule.name}: {words}", how=words)
 
 
-def _find_processes(rule: CustomRule, condition: Condition, context: RuleContext) -> Iterator[Observation]:
+def _find_processes(rule: CustomRule, condition: RuleCondition, context: RuleContext) -> Iterator[Observation]:
     """Judge every process on each of its GPUs, or once where its figures are the same everywhere."""
     everywhere = all(one.field.key in _EVERYWHERE for one in condition.comparisons)
     done: set[tuple[int, int]] = set()
@@ -244,7 +244,7 @@ def _row(held: GpuProcess, context: RuleContext) -> Row:
     )
 
 
-def _find_users(rule: CustomRule, condition: Condition, context: RuleContext) -> Iterator[Observation]:
+def _find_users(rule: CustomRule, condition: RuleCondition, context: RuleContext) -> Iterator[Observation]:
     """Judge every known user who holds memory, over all GPUs of the rule together."""
     gpus = [gpu for gpu in context.snapshot.gpus if all(term(GpuWithUsers(gpu, ())) for term in condition.gpus)]
     sizes = [size for gpu in gpus if (size := usable(gpu)) is not None]
@@ -273,7 +273,7 @@ def _find_users(rule: CustomRule, condition: Condition, context: RuleContext) ->
 
 
 def _observation(
-    rule: CustomRule, condition: Condition, one: Any, about: _Subject, details: Callable[[], _Details]
+    rule: CustomRule, condition: RuleCondition, one: Any, about: _Subject, details: Callable[[], _Details]
 ) -> Observation:
     """Return the observation of an item; `details` is called only for one that is not fine."""
     answers = [comparison.holds(one) for comparison in condition.comparisons]

@@ -29,7 +29,7 @@ from gpuwatch.ui.widgets.gpus import parts, short_name
 from gpuwatch.ui.widgets.graph import Curve, Graph, GraphLimit, Mark, Values, axis_top
 from gpuwatch.ui.widgets.lines import Line, LineBuilder
 from gpuwatch.ui.widgets.table import Cell, Column, Table, field_column, title_line
-from gpuwatch.ui.widgets.table import Row as TableRow
+from gpuwatch.ui.widgets.table import TableRow as TableRow
 from gpuwatch.units import GIB, MIB, gib, long_duration, size
 
 _UNREAD_LINKS: Final = "not recorded: it is read only while the details of this GPU are shown"

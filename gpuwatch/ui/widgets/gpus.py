@@ -25,7 +25,7 @@ from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
 from gpuwatch.ui.view import View, clock, mark_of
 from gpuwatch.ui.widgets.lines import Line, LineBuilder
 from gpuwatch.ui.widgets.row_list import CursorPanel
-from gpuwatch.ui.widgets.table import Cell, Column, Row, Table, title_line
+from gpuwatch.ui.widgets.table import Cell, Column, Table, TableRow, title_line
 from gpuwatch.units import duration, gib, long_duration, percent
 
 Bars: TypeAlias = dict[Hashable, Cell]
@@ -701,9 +701,9 @@ class Gpus(CursorPanel[Gpu]):
             here = self.active and place == self.cursor
             row = _GpuRow(view, gpu, alerts[gpu.key], owners, columns, width, self._bars, here=here)
             ground: Ground = "cursor" if here else "base"
-            rows.append(Row((gpu.key, ground), row.cells(), ground))
+            rows.append(TableRow((gpu.key, ground), row.cells(), ground))
             if layout.children:
-                rows += [Row((gpu.key, one.uuid), row.instance_cells(one)) for one in gpu.instances]
+                rows += [TableRow((gpu.key, one.uuid), row.instance_cells(one)) for one in gpu.instances]
             self._places += [place] * (len(rows) + len(title) - len(self._places))
         self.show(title + self._table.lines(view.skin, width, columns, rows))
 
@@ -776,4 +776,4 @@ class Gpus(CursorPanel[Gpu]):
         row = _GpuRow(view, gpu, alerts.get(gpu.key, ()), owners, columns, width, self._bars)
         mark, _, *rest = row.cells()
         cells = (mark, ((name, "strong"),), *rest)
-        return self._table.lines(view.skin, width, columns, [Row(gpu.key, cells)])[0]
+        return self._table.lines(view.skin, width, columns, [TableRow(gpu.key, cells)])[0]

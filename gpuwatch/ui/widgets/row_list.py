@@ -17,7 +17,7 @@ from textual.message import Message
 from gpuwatch.fields import Field
 from gpuwatch.ui.theme import Ground, Skin
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, blank
-from gpuwatch.ui.widgets.table import Cell, Column, Row, Table, write_title
+from gpuwatch.ui.widgets.table import Cell, Column, Table, TableRow, write_title
 
 T = TypeVar("T")
 
@@ -284,9 +284,9 @@ class RowList(CursorPanel[T]):
     def _arrow(self, skin: Skin) -> str:
         return skin.glyphs.up if self.fields[self.by].ascending != self.reverse else skin.glyphs.down
 
-    def _rows(self, places: range, skin: Skin) -> Iterator[Row]:
+    def _rows(self, places: range, skin: Skin) -> Iterator[TableRow]:
         for place in places:
             here = self.active and place == self.cursor
             ground: Ground = "cursor" if here else "base"
             cursor: Cell = ((skin.glyphs.cursor if here else "", "strong"),)
-            yield Row((self._keys[place], ground), (cursor, *self.cells(place, skin, ground)), ground)
+            yield TableRow((self._keys[place], ground), (cursor, *self.cells(place, skin, ground)), ground)

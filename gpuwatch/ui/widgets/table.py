@@ -38,7 +38,7 @@ def field_column(field: Field[Any], cells: int, *, role: Role = "text", gap: int
     return Column(field.key, field.title, cells, right=field.right, role=role, gap=gap)
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """One row of a table; its last cell fills the line where there are fewer cells than columns."""
 
     key: Hashable
@@ -48,7 +48,7 @@ class Row(NamedTuple):
 
 
 class _Drawn(NamedTuple):
-    row: Row
+    row: TableRow
     parts: list[tuple[list[Span], int]]
     """Each cell as it was drawn: its spans, and their terminal cells."""
     line: Line
@@ -62,7 +62,7 @@ class Table:
         self._form: tuple[int, Sequence[Column]] = (0, ())
         self._drawn: dict[Hashable, _Drawn] = {}
 
-    def lines(self, skin: Skin, width: int, columns: Sequence[Column], rows: Iterable[Row]) -> list[Line]:
+    def lines(self, skin: Skin, width: int, columns: Sequence[Column], rows: Iterable[TableRow]) -> list[Line]:
         same = skin is self._skin and self._form == (width, columns)
         before = self._drawn if same else {}
         self._skin, self._form = skin, (width, columns)
@@ -70,7 +70,7 @@ class Table:
         self._drawn = {one.row.key: one for one in drawn}
         return [one.line for one in drawn]
 
-    def _draw(self, row: Row, before: _Drawn | None, columns: Sequence[Column]) -> _Drawn:
+    def _draw(self, row: TableRow, before: _Drawn | None, columns: Sequence[Column]) -> _Drawn:
         assert self._skin is not None
         if before is not None and before.row.ground != row.ground:
             before = None
