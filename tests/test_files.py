@@ -64,3 +64,33 @@ def test_what_the_user_named_is_taken_as_it_is(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     os.close(files.open_folder(tmp_path, private=False))
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
+def test_a_draft_that_cannot_take_its_place_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "name" / "full").mkdir(parents=True)
+    with files.opened_folder(tmp_path) as folder, pytest.raises(OSError, match="directory"):
+        files.replace_file(folder, "name", b"new")
+    assert [one.name for one in tmp_path.iterdir()] == ["name"]
+
+
+def test_drafts_of_killed_writers_are_swept_once_they_are_old(tmp_path: Path) -> None:
+    gone, young, alive = (tmp_path / f".name.{pid}" for pid in (1 << 30, (1 << 30) + 1, os.getpid()))
+    for one in (gone, young, alive, tmp_path / "name"):
+        one.touch()
+    for one in (gone, alive):
+        os.utime(one, (0, 0))
+    with files.opened_folder(tmp_path) as folder:
+        files.sweep_drafts(folder, "name")
+    assert sorted(tmp_path.iterdir()) == sorted([young, alive, tmp_path / "name"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_trial_of_a_folder_says_why_nothing_can_be_written(tmp_path: Path) -> None:
+    files.check_folder(tmp_path / "new" / "below")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 1234, 1234)
+    with pytest.raises(files.UnsafePathError, match="uid 1234"):
+        files.check_folder(theirs)
+    with pytest.raises(OSError, match="space"):
+        files.check_folder(Path("/proc"))  # it has no nameless files, and no free blocks

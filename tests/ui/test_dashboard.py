@@ -157,3 +157,17 @@ async def test_an_unchanged_frame_draws_nothing(monkeypatch: pytest.MonkeyPatch)
             monkeypatch.setattr(panel, "refresh", lambda *regions, **_options: drawn.extend(regions))
         await hand(app, pilot, frame(machine(8), alert(0), now=first.received))  # graphs move with the clock
         assert drawn == []
+
+
+async def test_a_storm_of_sizes() -> None:
+    sizes = [(1, 1), (2, 3), (300, 5), (20, 80), (40, 6), (39, 6), (40, 5), (160, 50), (70, 7), (69, 12), (100, 8)]
+    async with running(size=(80, 24)) as (app, pilot):
+        for gpus in (0, 1, 16):
+            for size in [*sizes, (0, 0), (80, 24)]:
+                await pilot.resize_terminal(*size)
+                await hand(app, pilot, frame(machine(gpus), alert(0)))
+            assert "box3" in text(app)
+            await pilot.resize_terminal(36, 5)
+            await pilot.pause()
+            assert "needs 40×6" in text(app)
+            assert "GPU 0 near limit" in text(app)

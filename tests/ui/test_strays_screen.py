@@ -23,6 +23,7 @@ from gpuwatch.model import Reason, Run, Snapshot, Surroundings
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
+from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.dialog import ConfirmDialog, EndDialog
 from gpuwatch.ui.screens.strays import StraysScreen
 from tests.support import builders
@@ -407,3 +408,35 @@ async def test_a_zombie_cannot_be_selected_and_what_has_no_figure_is_not_counted
         assert {pid for pid, _ in screen.rows.chosen} == {11, 12}
         await press(pilot, "enter")
         assert "together at least 3.0 GiB" in text(app)
+
+
+async def test_what_came_free_is_seen_behind_another_screen(tmp_path: Path) -> None:
+    with GpuHolder() as one, GpuHolder() as two:
+        async with listed(a_pinner(tmp_path), a_frame(one, two)) as (app, pilot, screen):
+            first = screen.found()[0].process.pid
+            await told_to_end(pilot)
+            await until(pilot, lambda: not next(holder for holder in (one, two) if holder.pid == first).alive())
+            await press(pilot, "down", "i")
+            assert isinstance(app.screen, DetailScreen)
+            await hand(app, pilot, a_frame(one, two, gone=(first,)))
+            endings = app.endings
+            assert endings is not None
+
+            await fed(app, pilot, lambda: a_frame(one, two, gone=(first,)), lambda: not endings.busy)
+            assert "4.0 GiB freed on GPU 0" in next(iter(endings.strays.values())).message
+            await press(pilot, "escape")
+            assert "1 stray · 4.0 GiB" in text(app)
+
+
+async def test_one_that_was_left_and_computes_again_cannot_be_selected(tmp_path: Path) -> None:
+    with GpuHolder() as one:
+        async with listed(unrecorded(tmp_path), a_frame(one)) as (app, pilot, screen):
+            await told_to_end(pilot)
+            await until(pilot, lambda: "not ended: cannot record" in text(app))
+            await pilot.press("space")
+            assert "1 selected" in text(app), "while it is a stray, it may be tried again"
+            await hand(app, pilot, computing(one, busy=one.pid))
+            assert "selected" not in screen.query_one("#strays-title").render_line(0).text
+            await press(pilot, "space", "enter")
+            assert top(app) is screen
+            assert "it is no longer a stray" in toasts(app)
