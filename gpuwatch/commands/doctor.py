@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuwatch import __version__, files, procfs
+from gpuwatch import files, procfs
 from gpuwatch.commands.console import GREEN, YELLOW, Console
 from gpuwatch.commands.flags import add_flags, add_refused_demo
 from gpuwatch.commands.startup import read_snapshot
@@ -29,6 +29,7 @@ from gpuwatch.recorder.store import StoreError, own_store, reading
 from gpuwatch.sampler.machine import hides_pids, in_container, loaded_driver
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.text import clean
+from gpuwatch.version import __version__
 
 _NARROWEST: Final = (40, 6)
 """Columns and lines of the smallest terminal that the dashboard is made for."""

@@ -30,7 +30,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from gpuwatch import __version__, files
+from gpuwatch import files
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.commands.events import events_rows
@@ -41,6 +41,7 @@ from gpuwatch.recorder.use import UseLine, UseReport, read_hours, read_means, re
 from gpuwatch.text import cell_width, clean, fit
 from gpuwatch.timeline import NO_USER, Metric, Minute, parse_key
 from gpuwatch.units import GIB, gib, long_duration
+from gpuwatch.version import __version__
 
 Values: TypeAlias = NDArray[np.float64]
 """Values of a series over time; NaN is a gap."""

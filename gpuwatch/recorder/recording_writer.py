@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from gpuwatch import __version__, files
+from gpuwatch import files
 from gpuwatch.alerts.alert import TROUBLE, Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
@@ -43,6 +43,7 @@ from gpuwatch.recorder.use import Sums, UseCounter, write_use
 from gpuwatch.text import clean
 from gpuwatch.threads import Worker
 from gpuwatch.units import GIB
+from gpuwatch.version import __version__
 
 SIZE: Final = 2 * GIB
 """Default size in bytes beyond which the oldest snapshots are deleted."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 
-from gpuwatch import __version__
 from gpuwatch.ui.bindings import key_names
 from gpuwatch.ui.screens.sheet import Fact, Section, Sheet
 from gpuwatch.ui.theme import Glyphs, Skin
 from gpuwatch.units import size
+from gpuwatch.version import __version__
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
