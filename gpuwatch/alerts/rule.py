@@ -15,6 +15,7 @@ import msgspec
 
 from gpuwatch.alerts.alert import Severity, Unit
 from gpuwatch.alerts.limits import Limits
+from gpuwatch.alerts.unattributed import GapEvidence
 from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, number
 from gpuwatch.shares import LimitUsage, limit_usages
 
@@ -135,6 +136,11 @@ class RuleContext:
     def listed(self) -> Sequence[Gpu]:
         """GPUs of `gpus` whose list of processes is complete and plausible."""
         return [gpu for gpu in self.gpus if is_listed(gpu)]
+
+    @cached_property
+    def gap_evidence(self) -> GapEvidence:
+        """Evidence about memory that no listed process holds."""
+        return GapEvidence(self.snapshot)
 
     @cached_property
     def on(self) -> Mapping[str, Sequence[GpuProcess]]:

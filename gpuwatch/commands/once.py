@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from gpuwatch.alerts.unattributed import causes
+from gpuwatch.alerts.unattributed import GapEvidence
 from gpuwatch.analysis.rows import rows, sort
 from gpuwatch.commands.console import Console, TextColumn, cut, format_table
 from gpuwatch.commands.filters import check_filter_flag
@@ -177,9 +177,10 @@ def _gaps(snapshot: Snapshot) -> list[str]:
     A harmless cause is left out.
     """
     unknown = GPU["unknown"]
-    found = [(gpu, causes(gpu, snapshot)) for gpu in snapshot.gpus]
+    evidence = GapEvidence(snapshot)
+    found = [(gpu, evidence.causes(gpu)) for gpu in snapshot.gpus]
     return [
-        f"GPU {gpu.index}: {GPU['unknown'].cell(gpu)} GiB of unknown processes: {first.words}; {first.settle}"
+        f"GPU {gpu.index}: {GPU['unknown'].cell(gpu)} GiB of unknown processes: {first.reason}; {first.step}"
         for gpu, (first, *_) in ((gpu, several) for gpu, several in found if several)
         if unknown.amount(gpu) is not None and not first.harmless
     ]

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuwatch.alerts.rules.idle import UNATTRIBUTED
-from gpuwatch.alerts.unattributed import OWN, OWN_EACH, Cause, CauseKind, causes, likeliest, matters, missing
+from gpuwatch.alerts.unattributed import OWN, OWN_EACH, GapCause, GapEvidence, GapKind, matters, missing
 from gpuwatch.model import Gpu, Health, Memory, Presence, Process, Reason, Snapshot, Surroundings, Unlisted, Xid
 from tests.support import builders
 from tests.support.alerting import observed
 from tests.support.builders import GIB, MIB, TOTAL, holding
 
-PLAIN = [CauseKind.ENDING, CauseKind.LEAK]
+PLAIN = [GapKind.ENDING, GapKind.LEAK]
 """What remains of a large gap where nothing points to anything."""
 
 
@@ -32,12 +32,12 @@ def left(pid: int, user: str = "you", **changes: Any) -> Unlisted:
     return Unlisted(process=builders.process(pid, user, **fields), gpus=(loose().uuid,), context=True)
 
 
-def found(card: Gpu, *people: Process, **changes: Any) -> list[Cause]:
+def found(card: Gpu, *people: Process, **changes: Any) -> list[GapCause]:
     """Return the causes for a card of a machine that was searched."""
-    return causes(card, builders.snapshot([card], people, **{"searched": builders.EPOCH, **changes}))
+    return GapEvidence(builders.snapshot([card], people, **{"searched": builders.EPOCH, **changes})).causes(card)
 
 
-def kinds(card: Gpu, *people: Process, **changes: Any) -> list[CauseKind]:
+def kinds(card: Gpu, *people: Process, **changes: Any) -> list[GapKind]:
     return [one.kind for one in found(card, *people, **changes)]
 
 
@@ -75,7 +75,7 @@ def test_a_gpu_in_trouble_and_one_that_is_accounted_for_need_no_cause() -> None:
 
 def test_unified_memory_has_no_gap() -> None:
     memory = Memory(total=64 * GIB, used=40 * GIB, free=24 * GIB, reserved=Reason.UNSUPPORTED, unified=True)
-    assert kinds(loose(memory=memory, unattributed=Reason.UNSUPPORTED)) == [CauseKind.UNIFIED]
+    assert kinds(loose(memory=memory, unattributed=Reason.UNSUPPORTED)) == [GapKind.UNIFIED]
 
 
 # -- each cause ----------------------------------------------------------------------------------------------------
@@ -83,28 +83,28 @@ def test_unified_memory_has_no_gap() -> None:
 
 def test_nothing_points_to_anything() -> None:
     leak = found(loose())[-1]
-    assert leak.words.startswith("no other process has it open: ")
-    assert leak.settle.startswith("`sudo fuser -v /dev/nvidia5` names nobody: `nvidia-smi --gpu-reset -i 2`")
+    assert leak.reason.startswith("no other process has it open: ")
+    assert leak.step.startswith("`sudo fuser -v /dev/nvidia5` names nobody: `nvidia-smi --gpu-reset -i 2`")
 
 
 def test_who_has_it_open_may_hold_it() -> None:
     one = found(loose(opened_by=(70, 4711)))[-1]
-    assert one.words == "PIDs 70, 4711 have it open too: if they hold none of this, only a reset frees it"
-    assert one.settle.startswith("where it is still in use when they have ended: `nvidia-smi --gpu-reset -i 2`")
+    assert one.reason == "PIDs 70, 4711 have it open too: if they hold none of this, only a reset frees it"
+    assert one.step.startswith("where it is still in use when they have ended: `nvidia-smi --gpu-reset -i 2`")
     longest = found(loose(opened_by=tuple(range(4_194_288, 4_194_304))))[-1]
-    assert longest.words.endswith("only a reset frees it")
+    assert longest.reason.endswith("only a reset frees it")
 
 
 def test_nobody_is_known_to_have_open_what_has_no_number() -> None:
-    assert found(loose(minor=Reason.UNSUPPORTED))[-1].words.startswith("if nobody has it open, ")
+    assert found(loose(minor=Reason.UNSUPPORTED))[-1].reason.startswith("if nobody has it open, ")
 
 
 def test_a_list_that_is_not_whole() -> None:
     note = "you may not see this GPU's processes"
     first = found(loose(unattributed=Reason.NO_SAMPLE, holdings_note=note))[0]
-    assert first.kind is CauseKind.LIST
-    assert note in first.words
-    assert kinds(loose(unreliable=True))[0] is CauseKind.LIST
+    assert first.kind is GapKind.LIST
+    assert note in first.reason
+    assert kinds(loose(unreliable=True))[0] is GapKind.LIST
 
 
 def test_a_driver_that_counts_its_own_as_used() -> None:
@@ -113,34 +113,34 @@ def test_a_driver_that_counts_its_own_as_used() -> None:
         memory=Memory(total=TOTAL, used=18 * GIB, free=1, reserved=Reason.UNSUPPORTED), unattributed=Reason.UNSUPPORTED
     )
     assert kinds(card) == PLAIN
-    assert kinds(old) == [CauseKind.COUNTED, *PLAIN]
+    assert kinds(old) == [GapKind.COUNTED, *PLAIN]
 
 
 def test_in_a_container() -> None:
-    assert found(loose(), confined=True)[0].settle == "start gpuwatch on the host, or in a container with `--pid=host`"
-    assert kinds(loose(), Process(pid=70, presence=Presence.ELSEWHERE))[0] is CauseKind.CONTAINER
+    assert found(loose(), confined=True)[0].step == "start gpuwatch on the host, or in a container with `--pid=host`"
+    assert kinds(loose(), Process(pid=70, presence=Presence.ELSEWHERE))[0] is GapKind.CONTAINER
 
 
 def test_workers_whose_parent_has_ended() -> None:
     (one, *_) = found(loose(), unlisted=(left(4711),))
-    assert one == Cause(
-        CauseKind.LEFTOVER,
+    assert one == GapCause(
+        GapKind.LEFTOVER,
         "PID 4711 python (you) has it open and is not listed: what started it has ended",
         "`gpuwatch kill 4711` ends it, if you no longer want what was run",
         (4711,),
     )
     (several, *_) = found(loose(), unlisted=(left(4711), left(4712), left(4713, "ben"), left(4714), left(4715)))
-    assert several.words == (
+    assert several.reason == (
         "PIDs 4711, 4712, 4713 and 2 more (you, ben) have it open and are not listed: what started them has ended"
     )
-    assert several.settle.startswith("`gpuwatch kill 4711 4712 4714 4715` ends them")
+    assert several.step.startswith("`gpuwatch kill 4711 4712 4714 4715` ends them")
     assert several.pids == (4711, 4712, 4713, 4714, 4715)
 
 
 def test_others_end_their_own_and_very_many_are_listed_elsewhere() -> None:
-    assert found(loose(), unlisted=(left(4711, "ben"), left(4712, "ada")))[0].settle == "ben, ada can end them"
+    assert found(loose(), unlisted=(left(4711, "ben"), left(4712, "ada")))[0].step == "ben, ada can end them"
     many = tuple(left(pid) for pid in range(40_000, 40_126))
-    assert found(loose(), unlisted=many)[0].settle == "`gpuwatch strays` lists yours, with how to end them"
+    assert found(loose(), unlisted=many)[0].step == "`gpuwatch strays` lists yours, with how to end them"
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_others_end_their_own_and_very_many_are_listed_elsewhere() -> None:
     ids=str,
 )
 def test_who_is_tended_or_not_known_is_not_left_over(changes: dict[str, Any]) -> None:
-    assert kinds(loose(), unlisted=(left(4711, **changes),)) == [CauseKind.UNLISTED, *PLAIN]
+    assert kinds(loose(), unlisted=(left(4711, **changes),)) == [GapKind.UNLISTED, *PLAIN]
 
 
 def test_who_cannot_hold_it_is_no_cause() -> None:
@@ -177,20 +177,20 @@ def test_the_launcher_of_a_listed_process_is_no_cause() -> None:
 
 def test_a_program_that_is_not_listed() -> None:
     (one, *_) = found(loose(), unlisted=(left(4711, "ben", adopted=False, ppid=900),))
-    assert one.words == "PID 4711 python (ben) has it open with CUDA, and the driver does not list it"
-    assert (one.settle, one.pids) == ("ask ben", (4711,))
-    assert "end it" in found(loose(), unlisted=(left(4711, adopted=False),))[0].settle
+    assert one.reason == "PID 4711 python (ben) has it open with CUDA, and the driver does not list it"
+    assert (one.step, one.pids) == ("ask ben", (4711,))
+    assert "end it" in found(loose(), unlisted=(left(4711, adopted=False),))[0].step
 
 
 def test_an_mps_server() -> None:
     (one, *_) = found(loose(), mps=(812,))
-    assert (one.kind, one.pids) == (CauseKind.MPS, (812,))
-    assert "echo quit | nvidia-cuda-mps-control" in one.settle
+    assert (one.kind, one.pids) == (GapKind.MPS, (812,))
+    assert "echo quit | nvidia-cuda-mps-control" in one.step
     server = builders.process(812, "root", name="nvidia-cuda-mps-server")
     elsewhere = builders.gpu(0, holdings=[holding(812, 0.1)])
     card = loose()
     snapshot = builders.snapshot([elsewhere, card], [server], searched=1.0)
-    assert causes(card, snapshot)[0].kind is CauseKind.MPS
+    assert GapEvidence(snapshot).causes(card)[0].kind is GapKind.MPS
     assert kinds(loose(holdings=[holding(70, 9.5), holding(812, 0.5)]), server) == PLAIN  # what it holds is known
 
 
@@ -199,16 +199,16 @@ def test_an_mps_server_that_is_listed_on_another_gpu_alone_comes_behind_who_has_
     elsewhere, card = builders.gpu(0, holdings=[holding(812, 0.1)]), loose()
     hog = left(4711, "ben", adopted=False, ppid=900)
     both = builders.snapshot([elsewhere, card], [server], searched=1.0, unlisted=(hog,))
-    assert [one.kind for one in causes(card, both)][:2] == [CauseKind.UNLISTED, CauseKind.MPS]
+    assert [one.kind for one in GapEvidence(both).causes(card)][:2] == [GapKind.UNLISTED, GapKind.MPS]
     second = builders.snapshot([elsewhere, card], [server], searched=1.0, unlisted=(hog,), mps=(813,))
-    assert [one.kind for one in causes(card, second)][:2] == [CauseKind.MPS, CauseKind.UNLISTED]
+    assert [one.kind for one in GapEvidence(second).causes(card)][:2] == [GapKind.MPS, GapKind.UNLISTED]
 
 
 def test_what_a_driver_takes_for_itself() -> None:
     card = loose((OWN + OWN_EACH) / GIB, display_active=True)
     (one,) = found(card)
-    assert (one.kind, one.words) == (
-        CauseKind.DRIVER,
+    assert (one.kind, one.reason) == (
+        GapKind.DRIVER,
         "544 MiB is no more than a driver takes for itself, for contexts and the display",
     )
     assert kinds(loose((OWN + OWN_EACH + MIB) / GIB)) == PLAIN
@@ -219,7 +219,7 @@ def test_what_a_driver_takes_for_itself() -> None:
 )
 def test_a_process_that_is_still_being_cleaned_up(gone: Process) -> None:
     one, last = found(loose(), gone)
-    assert (one.kind, one.pids, last.kind) == (CauseKind.ENDING, (70,), CauseKind.LEAK)
+    assert (one.kind, one.pids, last.kind) == (GapKind.ENDING, (70,), GapKind.LEAK)
 
 
 @pytest.mark.parametrize(
@@ -232,21 +232,21 @@ def test_a_process_that_is_still_being_cleaned_up(gone: Process) -> None:
 )
 def test_what_we_may_not_see(changes: dict[str, Any], words: str) -> None:
     hidden, _, leak = found(loose(), **changes)
-    assert hidden.kind is CauseKind.HIDDEN
-    assert words in hidden.words
-    assert "sudo" in hidden.settle
-    assert leak.words.startswith("if nobody has it open")
+    assert hidden.kind is GapKind.HIDDEN
+    assert words in hidden.reason
+    assert "sudo" in hidden.step
+    assert leak.reason.startswith("if nobody has it open")
 
 
 def test_root_that_was_blind_is_not_told_to_use_sudo() -> None:
     hidden = found(loose(), blind=3, viewer=0)[0]
-    assert hidden.kind is CauseKind.HIDDEN
-    assert "sudo gpuwatch" not in hidden.settle
+    assert hidden.kind is GapKind.HIDDEN
+    assert "sudo gpuwatch" not in hidden.step
 
 
 def test_what_hidepid_and_instances_hide() -> None:
-    assert "hidepid" in found(loose(), Process(pid=70, presence=Presence.HIDDEN))[0].words
-    assert "MIG" in found(loose(mig=True))[0].words
+    assert "hidepid" in found(loose(), Process(pid=70, presence=Presence.HIDDEN))[0].reason
+    assert "MIG" in found(loose(mig=True))[0].reason
     assert kinds(loose(mig=True), viewer=0) == PLAIN
 
 
@@ -266,40 +266,40 @@ OLD = Memory(total=TOTAL, used=18 * GIB, free=1, reserved=Reason.UNSUPPORTED)
 def test_the_order() -> None:
     card = loose(holdings_note="list incomplete", memory=OLD, unattributed=Reason.UNSUPPORTED)
     assert kinds(card, GONE, **EVERYTHING) == [
-        CauseKind.LIST,
-        CauseKind.COUNTED,
-        CauseKind.CONTAINER,
-        CauseKind.LEFTOVER,
-        CauseKind.MPS,
-        CauseKind.UNLISTED,
-        CauseKind.ENDING,
-        CauseKind.HIDDEN,
-        CauseKind.LEAK,
+        GapKind.LIST,
+        GapKind.COUNTED,
+        GapKind.CONTAINER,
+        GapKind.LEFTOVER,
+        GapKind.MPS,
+        GapKind.UNLISTED,
+        GapKind.ENDING,
+        GapKind.HIDDEN,
+        GapKind.LEAK,
     ]
     assert kinds(loose(0.5), **EVERYTHING) == [
-        CauseKind.CONTAINER,
-        CauseKind.LEFTOVER,
-        CauseKind.MPS,
-        CauseKind.DRIVER,
-        CauseKind.UNLISTED,
-        CauseKind.HIDDEN,
+        GapKind.CONTAINER,
+        GapKind.LEFTOVER,
+        GapKind.MPS,
+        GapKind.DRIVER,
+        GapKind.UNLISTED,
+        GapKind.HIDDEN,
     ]
 
 
 def test_after_a_minute_nothing_is_ending_any_more() -> None:
     card = loose()
-    first = likeliest(card, builders.snapshot([card], [GONE]))
+    first = GapEvidence(builders.snapshot([card], [GONE])).likeliest(card)
     assert first is not None
-    assert first.kind is CauseKind.LEAK
-    assert likeliest(loose(memory=Memory(), unattributed=Reason.NO_SAMPLE), Snapshot()) is None
+    assert first.kind is GapKind.LEAK
+    assert GapEvidence(Snapshot()).likeliest(loose(memory=Memory(), unattributed=Reason.NO_SAMPLE)) is None
 
 
 def test_the_alert_names_the_likeliest() -> None:
     card = loose()
     snapshot = builders.snapshot([card], unlisted=(left(4711),))
     (seen,) = observed(UNATTRIBUTED, snapshot)
-    first = causes(card, snapshot)[0]
-    assert seen.evidence == f"{first.words} · {first.settle}"
+    first = GapEvidence(snapshot).causes(card)[0]
+    assert seen.evidence == f"{first.reason} · {first.step}"
     assert "PID 4711 python (you)" in seen.evidence
     (fine,) = observed(UNATTRIBUTED, builders.snapshot([loose(0.1)]))
     assert fine.evidence == ""
@@ -355,12 +355,12 @@ snapshots = st.builds(
 
 @given(cards, snapshots)
 def test_whatever_there_is_each_cause_comes_once_and_fits_its_line(card: Gpu, snapshot: Snapshot) -> None:
-    given = causes(card, snapshot)
-    assert given == causes(card, snapshot)
+    given = GapEvidence(snapshot).causes(card)
+    assert given == GapEvidence(snapshot).causes(card)
     assert len({one.kind for one in given}) == len(given)
     for one in given:
-        assert one.words
-        assert one.settle
-        assert max(cell_len(one.words), cell_len(one.settle)) <= 110
-    first = likeliest(card, snapshot)
-    assert first is None or first.kind is not CauseKind.ENDING
+        assert one.reason
+        assert one.step
+        assert max(cell_len(one.reason), cell_len(one.step)) <= 110
+    first = GapEvidence(snapshot).likeliest(card)
+    assert first is None or first.kind is not GapKind.ENDING

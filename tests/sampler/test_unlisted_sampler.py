@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from gpuwatch.alerts.unattributed import CauseKind, causes
+from gpuwatch.alerts.unattributed import GapEvidence, GapKind
 from gpuwatch.model import Snapshot, Unlisted
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.gpuholder import ME, GpuHolder, need_the_machines_own_pids
@@ -77,9 +77,9 @@ def test_memory_is_not_lost_for_sure_while_a_listed_process_or_its_worker_has_th
         driver.procs = [Proc(listed_on, held.pid, kind, memory=GIB)]
         with running(driver.write().env()) as sampler:
             snapshot = sampler.until(lambda snapshot: snapshot.searched > 0)
-        leak = causes(snapshot.gpus[0], snapshot)[-1]
-        assert (leak.kind, snapshot.gpus[0].unattributed) == (CauseKind.LEAK, 8 * GIB)
-        assert "no other process has it open" not in leak.words
+        leak = GapEvidence(snapshot).causes(snapshot.gpus[0])[-1]
+        assert (leak.kind, snapshot.gpus[0].unattributed) == (GapKind.LEAK, 8 * GIB)
+        assert "no other process has it open" not in leak.reason
         assert opener in snapshot.gpus[0].opened_by  # the words name the first three: other tests have theirs open too
 
 
@@ -109,8 +109,8 @@ def test_a_single_snapshot_finds_who_is_left_where_nobody_is_listed(driver: Driv
     assert (snapshot.processes, snapshot.gpus[1].unattributed) == ((), 8 * GIB)
     assert one.process.adopted
     assert one.process.surroundings is not None
-    likeliest = causes(snapshot.gpus[1], snapshot)[0]
-    assert likeliest.kind is CauseKind.LEFTOVER
+    likeliest = GapEvidence(snapshot).causes(snapshot.gpus[1])[0]
+    assert likeliest.kind is GapKind.LEFTOVER
     assert held.pid in likeliest.pids
 
 

@@ -23,7 +23,6 @@ from gpuwatch.alerts.rule import (
     named_pids,
     pid_and_user,
 )
-from gpuwatch.alerts.unattributed import find_leftovers, likeliest
 from gpuwatch.history import Idle
 from gpuwatch.model import Gpu, Presence, known
 
@@ -122,7 +121,7 @@ def find_unattributed(context: RuleContext) -> Iterator[Observation]:
         if not known(size) or gpu.memory.unified:
             continue
         keeps = Severity.WARNING if size >= _CLEARS * limit else None
-        cause = likeliest(gpu, snapshot) if keeps is not None else None
+        cause = context.gap_evidence.likeliest(gpu) if keeps is not None else None
         yield Observation(
             gpu=gpu,
             level=Severity.WARNING if size >= limit else None,
@@ -130,7 +129,7 @@ def find_unattributed(context: RuleContext) -> Iterator[Observation]:
             raise_for=context.limits.unattributed_for,
             stamp=gpu.sampled,
             title=f"GPU {gpu.index}: {units.gib(size)} GiB held by no process that is listed",
-            evidence=f"{cause.words} · {cause.settle}" if cause is not None else "",
+            evidence=f"{cause.reason} · {cause.step}" if cause is not None else "",
             value=size,
             unit=Unit.BYTES,
             how="listed processes account for the memory again",
@@ -165,7 +164,7 @@ def _dead(context: RuleContext, one: GpuProcess) -> Observation:
     else:
         title = f"{pid_and_user(process)} has ended and {holds}"
         # While a leftover worker has the GPU open, the memory is not freed.
-        left = [str(each.process.pid) for each in find_leftovers(gpu, context.snapshot)] if keeps is not None else []
+        left = [str(each.process.pid) for each in context.gap_evidence.leftovers(gpu)] if keeps is not None else []
         rest = f"leftover workers have it open: pid {and_more(left[:NAMED], len(left))}" if left else ""
         rest = rest or "if it stays, only a reset frees it"
         evidence = f"the driver lists a process that the kernel no longer has · {rest}"

@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from gpuwatch import shares
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.limits import Allowances
-from gpuwatch.alerts.unattributed import causes
+from gpuwatch.alerts.unattributed import GapEvidence
 from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.explanation import Point, context_points, explain_process
 from gpuwatch.analysis.rows import rows
@@ -254,8 +254,8 @@ def _memory_facts(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
     memory = gpu.memory
     unified = [Fact("unified", "the GPU shares the machine's memory; these are the machine's figures")]
     likely = [
-        Fact("" if place else "likely cause", one.words, aside=one.settle)
-        for place, one in enumerate(causes(gpu, snapshot))
+        Fact("" if place else "likely cause", one.reason, aside=one.step)
+        for place, one in enumerate(GapEvidence(snapshot).causes(gpu))
     ]
     return [
         fact("memory", memory.total, lambda value: f"{size(value)} in all"),
