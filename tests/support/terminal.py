@@ -164,7 +164,10 @@ class Terminal:
         end = time.monotonic() + timeout
         while not holds(self):
             assert time.monotonic() < end, f"{what} did not come about; the screen:\n{self.text}"
-            if self.read(0.05) is None:
+            chunk = self.read(0.05)
+            while chunk and time.monotonic() < end:  # all that is there: to look at a large screen takes 0.1 s
+                chunk = self.read(0.0)
+            if chunk is None:
                 assert holds(self), f"the program ended before {what}; the screen:\n{self.text}"
         return time.monotonic() - self.started
 
