@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch import cli
 from tests.driver import Driver
-from tests.support.launching import Call, Run
+from tests.support.launching import Call, Run, run_gpuwatch
 
 GPUWATCH = Path(sys.executable).parent / "gpuwatch"
 
@@ -33,17 +32,13 @@ def run(driver: Driver) -> Run:
 
 
 @pytest.fixture
-def call(driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+def call(driver: Driver, tmp_path: Path) -> Call:
     """Return a function that runs a command in this process and returns its exit code, stdout and stderr."""
 
-    def begin(*arguments: str, has_driver: bool = True) -> tuple[int, str, str]:
-        for name, value in driver.env().items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        if not has_driver:
-            monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
-        capsys.readouterr()
-        code = cli.main(arguments, None, reservations=tmp_path / "shared")
-        return code, *capsys.readouterr()
+    def begin(*arguments: str, has_driver: bool = True, **env: str) -> tuple[int, str, str]:
+        env = driver.env() | ({} if has_driver else {"LD_LIBRARY_PATH": "/nowhere"}) | env
+        env.pop("CUDA_VISIBLE_DEVICES", None)
+        done = run_gpuwatch(*arguments, env=env, shared=tmp_path / "shared")
+        return done.returncode, done.stdout, done.stderr
 
     return begin

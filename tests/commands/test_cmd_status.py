@@ -145,10 +145,9 @@ def test_idle_times_are_not_printed(call: Call, own_home: Path) -> None:
     assert "resting" not in printed
 
 
-def test_fresh_figures_are_taken_and_no_call_is_made(driver: Driver, run: Run, own_home: Path) -> None:
+def test_fresh_figures_are_taken_and_no_call_is_made(driver: Driver, call: Call, own_home: Path) -> None:
     write(Status(gpus=rows("critical", busy=50), monotonic=time.monotonic(), boot=boot()), own_home)
-    done = run("status")
-    assert (done.returncode, done.stdout) == (0, "1 GPU 50% · 1 full\n")
+    assert call("status") == (0, "1 GPU 50% · 1 full\n", "")
     assert not driver.calls().total()
 
 

@@ -21,7 +21,7 @@ from gpuwatch.model import Holding, Presence, Process, Reason
 from gpuwatch.units import GIB, MIB
 from tests.driver import Driver, Gpu, Proc
 from tests.support.builders import gpu, snapshot
-from tests.support.launching import Call, Run
+from tests.support.launching import Call
 
 GPU_FIELDS = {
     "index": 0,
@@ -60,11 +60,11 @@ def read(out: str) -> Any:
     return json.loads(out)
 
 
-def test_it_is_what_gpustat_wrote(driver: Driver, run: Run) -> None:
+def test_it_is_what_gpustat_wrote(driver: Driver, call: Call) -> None:
     lab(driver)
-    done = run("--once", "--json=gpustat")
-    assert (done.returncode, done.stderr) == (0, "")
-    found = read(done.stdout)
+    code, out, err = call("--once", "--json=gpustat")
+    assert (code, err) == (0, "")
+    found = read(out)
     assert list(found) == ["hostname", "driver_version", "query_time", "gpus"]
     assert (found["hostname"], found["driver_version"]) == (platform.node(), "580.95.05")
     assert datetime.datetime.fromisoformat(found["query_time"]).tzinfo is None
@@ -85,11 +85,11 @@ GPUSTAT = shutil.which("gpustat") or shutil.which("gpustat", path=os.environ.get
 
 @pytest.mark.slow
 @pytest.mark.skipif(not GPUSTAT, reason="needs gpustat, which is no dependency")
-def test_it_is_what_gpustat_writes_now(driver: Driver, run: Run) -> None:
+def test_it_is_what_gpustat_writes_now(driver: Driver, call: Call) -> None:
     lab(driver)
     env = driver.env()
     theirs = read(subprocess.run([str(GPUSTAT), "--json"], env=env, capture_output=True, check=True).stdout.decode())
-    ours = read(run("--once", "--json=gpustat").stdout)
+    ours = read(call("--once", "--json=gpustat")[1])
     for document in (ours, theirs):
         assert document.pop("query_time")
         for one in document["gpus"]:

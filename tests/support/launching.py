@@ -7,7 +7,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,15 +52,24 @@ def starting() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         yield start
 
 
-def call(arguments: Sequence[str], env: dict[str, str], shared: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command in this process, on a copy of the environment, with pipes for its output."""
+def run_gpuwatch(
+    *arguments: str, env: Mapping[str, str], shared: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command line in this process, with pipes for its output, and with `env` as its whole environment.
+
+    A command that needs the driver starts its sampler as a child, as it does where none was started early. `shared` is
+    the folder of all users' reservations.
+    """
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
     with (
         mock.patch.dict(os.environ, env, clear=True),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
-        code = cli.main(arguments, None, reservations=shared)
+        try:
+            code = cli.main(arguments, None, reservations=shared)
+        except SystemExit as error:  # of --help and --version
+            code = int(error.code or 0)
     texts = []
     for stream in (out, err):
         stream.flush()
@@ -90,7 +99,7 @@ class Launcher:
     def __call__(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run it to its end."""
         if self._in_process:
-            return call(arguments, self._env(env), self.shared)
+            return run_gpuwatch(*arguments, env=self._env(env), shared=self.shared)
         command = [sys.executable, "-c", PROGRAM, str(self.shared), *arguments]
         return subprocess.run(command, env=self._env(env), capture_output=True, text=True, timeout=60, check=False)
 
