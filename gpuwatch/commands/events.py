@@ -17,7 +17,7 @@ from gpuwatch.analysis.events import UNFINISHED, lasted_words, moment, value_wor
 from gpuwatch.commands.console import DIM, RED, YELLOW, Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags, parse_indices, parse_since
 from gpuwatch.errors import UsageError
-from gpuwatch.recorder.store import UNWATCHED, Events, Gap, State, StoreError, own_store, read_events
+from gpuwatch.recorder.store import UNWATCHED, Events, Gap, State, StoreError, former_store, own_store, read_events
 from gpuwatch.text import cell_width, clean, fit
 from gpuwatch.units import UNKNOWN, duration, long_duration
 
@@ -199,6 +199,7 @@ def _words(path: Path, found: Events, chosen: Collection[Alert], since: str, now
     """Return warnings: that there are no events, what could not be read, that gpuwatch is not running."""
     if not found.exists:
         yield f"nothing was recorded yet ({clean(str(path))}); the dashboard and `gpuwatch watch` record events"
+        yield from filter(None, [former_store(path)])
         return
     if not chosen:
         which = "no event of these" if found.alerts else "no event"

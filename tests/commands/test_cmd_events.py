@@ -221,3 +221,12 @@ def test_follow_prints_what_is_recorded_later(own: Path, capsys: pytest.CaptureF
     assert (raised.count("GPU 0 is hot"), nothing, over.count("GPU 0 is hot")) == (1, "", 1)
     assert "GPU 0 is cool" in over
     assert FULL.title not in raised + over
+
+
+def test_a_store_of_version_1_is_named_and_left_alone(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    former = own.with_name(own.name.replace(".2.", "."))
+    former.parent.mkdir(parents=True)
+    former.write_bytes(b"what version 0.1 wrote")
+    assert run() == 1
+    assert f"{former.name} is of gpuwatch 0.1: it is left alone, and not read" in capsys.readouterr().err
+    assert former.read_bytes() == b"what version 0.1 wrote"
