@@ -174,7 +174,7 @@ class InspectorClient:
 
     def _plan(self, now: float) -> None:
         """Begin the next batch, or end the present one: users take turns, and those who took long come last."""
-        if (self._batch or self._sent) and self._batch_spent > _LONGEST_BATCH:
+        if (self._batch or self._sent) and self._is_ready and self._batch_spent > _LONGEST_BATCH:
             if self._child is not None and self._sent:
                 self._costs[self._sent[0].user] += self._batch_spent
                 self._drop()
@@ -208,7 +208,7 @@ class InspectorClient:
         """Return the answers in the pipe; kill the inspector where the pipe has anything else."""
         for line in child.read_lines():
             if not self._is_ready:
-                self._is_ready, self._spent = True, 0.0
+                self._is_ready, self._spent, self._batch_spent = True, 0.0, 0.0
             if not line:  # the inspector's first line
                 continue
             try:

@@ -148,7 +148,7 @@ def test_a_reader_is_not_blamed_for_the_time_in_which_nobody_ran(inspector: Star
 
 def test_a_reader_may_take_its_time_to_start(inspector: Start) -> None:
     late = (sys.executable, "-c", "import time\ntime.sleep(0.6)\n" + stand_in("pass")[2])
-    one = inspector(command=late, deadline=0.1)
+    one = inspector(command=late, deadline=20.0, clock=lambda: 10 * time.monotonic())
     one.ask(1, 7, "ada")
     assert words(one, times=1) == {1: "read"}
 
