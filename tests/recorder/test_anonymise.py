@@ -97,7 +97,7 @@ def played(path: Path, snapshots: list[Snapshot], commands: Commands) -> tuple[l
     return again, [*strings(whole), *cells]
 
 
-SECRET = "/home/ada/hushhush"
+SECRET = "/home/ingrid/hushhush"
 
 
 def secretive(seconds: int = 80) -> list[Snapshot]:
@@ -112,7 +112,7 @@ def secretive(seconds: int = 80) -> list[Snapshot]:
     )
     one = process(
         7,
-        "ada",
+        "ingrid",
         command=f"python train.py --data {SECRET} --token hushtoken",
         declared=told,
         surroundings=Surroundings(run=Run(key=f"rdzv {SECRET}", name="train.py"), words=f"no {SECRET}"),
@@ -133,7 +133,7 @@ def test_by_default_no_argument_of_a_command_line_is_recorded(tmp_path: Path) ->
     again, texts = played(tmp_path / "day", secretive(), Commands.NAMES)
     assert not [one for one in texts if "hush" in one]
     (first,) = again[0].processes
-    assert (first.command, first.user, again[0].host) == ("train.py", "ada", "lab-secret")
+    assert (first.command, first.user, again[0].host) == ("train.py", "ingrid", "lab-secret")
     assert "train.py" in texts
 
 
@@ -144,7 +144,7 @@ def test_all_is_recorded_where_the_user_says_so(tmp_path: Path) -> None:
 
 def test_stand_ins_hide_people_hosts_and_programs(tmp_path: Path) -> None:
     again, texts = played(tmp_path / "day", secretive(), Commands.ANONYMISED)
-    assert not [one for one in texts if any(word in one for word in ("hush", "ada", "lab-secret", "train"))]
+    assert not [one for one in texts if any(word in one for word in ("hush", "ingrid", "lab-secret", "train"))]
     assert len({one.processes[0].user for one in again}) == len({one.processes[0].uid for one in again}) == 1
 
 
