@@ -84,7 +84,7 @@ _LONGEST_STAT = 4096
 _ANCESTORS_MAX = 256
 """Ancestors of a process, at most, since the tree may change while it is read; real chains have about ten."""
 
-_DESCENDANTS_MAX = 4096
+DESCENDANTS_MAX = 4096
 """Descendants of a process, at most, as a protection from fork bombs; a job may have some hundred."""
 
 
@@ -100,14 +100,10 @@ class Stat(NamedTuple):
     """PID of the session's leader."""
     tty: int
     flags: int
-    used: int
-    """CPU time, in the program and in the kernel for it."""
     start_ticks: int
     environ_end: int
     """End address of the environment; 0 where there is none (the process has ended, is in execve(2), or is a kernel
     thread), and where it is not readable."""
-    waited: int = 0
-    """CPU time of the children that the process has waited for, and of their children."""
     start_code: int = 0
     """Address of the program; 1 where it is not readable, 0 where there is none."""
     start_stack: int = 0
@@ -160,10 +156,8 @@ def parse_stat(raw: bytes) -> Stat:
         session=int(fields[3]),
         tty=int(fields[4]),
         flags=int(fields[6]),
-        used=int(fields[11]) + int(fields[12]),
         start_ticks=int(fields[19]),
         environ_end=int(fields[48]) if len(fields) > 48 else 0,
-        waited=int(fields[13]) + int(fields[14]),
         start_code=int(fields[23]) if len(fields) > 23 else 0,
         start_stack=int(fields[25]) if len(fields) > 25 else 0,
     )
@@ -285,22 +279,6 @@ def read_stat(pid: int, proc: Path = PROC) -> Stat:
         os.close(descriptor)
 
 
-def read_rss(pid: int, proc: Path = PROC) -> int:
-    """Return the resident memory of a process in bytes, from /proc/PID/statm; 0 where its first thread has ended.
-
-    The value in /proc/PID/stat lacks what each CPU has counted and not added up yet; newer kernels add it up for statm
-    (`task_statm` in fs/proc/task_mmu.c, commit 82241a83cd15). Raises `OSError` (see `GONE`) or `ValueError`.
-    """
-    descriptor = os.open(f"{proc}/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fields = os.read(descriptor, _LONGEST_STAT).split()
-    finally:
-        os.close(descriptor)
-    if len(fields) < 2:
-        raise ValueError(f"/proc/PID/statm: {len(fields)} fields, at least 2 expected")
-    return int(fields[1]) * _PAGE
-
-
 def find_stat(pid: int, proc: Path = PROC, start_ticks: int | None = None) -> Stat | None:
     """Return the stat line of a process; None where it has ended, is hidden, or has not started at `start_ticks`."""
     try:
@@ -323,18 +301,6 @@ def is_alive(pid: int, proc: Path = PROC) -> bool | None:
 def read_status(pid: int, proc: Path = PROC) -> bytes:
     """Read all of /proc/PID/status; raises `OSError` (see `GONE`)."""
     return read_file(pid, "status", proc, _LONGEST_STATUS)
-
-
-def read_uids(pid: int, proc: Path = PROC) -> tuple[int, int, int]:
-    """Return the real, effective and saved uid of a process, from the `Uid:` line of /proc/PID/status.
-
-    Raises `OSError` (see `GONE`) or `ValueError`.
-    """
-    for line in read_file(pid, "status", proc).splitlines():  # among its first lines
-        if line.startswith(b"Uid:"):
-            real, effective, saved = line.split()[1:4]
-            return int(real), int(effective), int(saved)
-    raise ValueError("/proc/PID/status: no Uid line")
 
 
 class Owner(NamedTuple):
@@ -424,7 +390,7 @@ def find_descendants(pid: int, proc: Path = PROC) -> dict[int, int]:
     """
     found: dict[int, int] = {}
     above = [pid]
-    while above and len(found) < _DESCENDANTS_MAX:
+    while above and len(found) < DESCENDANTS_MAX:
         for child in find_children(above.pop(), proc):
             stat = None if child in found or child == pid else find_stat(child, proc)
             if stat is not None:
@@ -439,39 +405,16 @@ def find_children(pid: int, proc: Path = PROC) -> list[int]:
     with suppress(OSError), os.scandir(f"{proc}/{pid}/task") as threads:
         for thread in islice(threads, _STARTERS_MAX):
             with suppress(OSError):  # it has ended, or a kernel without CONFIG_PROC_CHILDREN
-                found += _started_by(pid, thread.name, proc)
+                found += read_thread_children(pid, thread.name, proc)
     return found
 
 
-def _started_by(pid: int, thread: str | int, proc: Path) -> list[int]:
-    """Read the children of one thread, from the first `LONGEST` bytes; raises `OSError`, also without such a list."""
+def read_thread_children(pid: int, thread: str | int, proc: Path) -> list[int]:
+    """Return the children of one thread, from the first `LONGEST` bytes; raises `OSError`, also without such a list."""
     raw = read_file(pid, f"task/{thread}/children", proc)
     if len(raw) == LONGEST:
         raw = raw[: raw.rfind(b" ") + 1]
     return list(map(int, raw.split()))
-
-
-def read_descendants_cpu(pid: int, stat: Stat, proc: Path = PROC) -> int:
-    """Return the CPU ticks of all descendants of a process, those that have ended included; it only ever grows.
-
-    Children of first threads count alone: others hardly start programs, and a training has hundreds of threads.
-    """
-    total, above, seen = stat.waited, [pid], {pid}
-    while above and len(seen) < _DESCENDANTS_MAX:
-        one = above.pop()
-        try:
-            children = _started_by(one, one, proc)
-        except (OSError, ValueError):  # it has ended, or a kernel without CONFIG_PROC_CHILDREN
-            continue
-        for child in children:
-            if child in seen:
-                continue
-            seen.add(child)
-            below = find_stat(child, proc)
-            if below is not None:
-                total += below.used + below.waited
-                above.append(child)
-    return total
 
 
 def read_open_files(pid: int, proc: Path = PROC) -> Iterator[str]:

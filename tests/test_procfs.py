@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch import procfs
+from gpuwatch import procfs, psinfo
 from tests.support.gpuholder import GpuHolder
 
 
@@ -89,7 +89,7 @@ def test_a_line_cut_short_is_an_error() -> None:
 def test_this_process() -> None:
     stat = procfs.read_stat(os.getpid())
     assert (stat.ppid, stat.state, stat.kernel_thread) == (os.getppid(), "R", False)
-    assert procfs.read_uids(os.getpid()) == os.getresuid()
+    assert psinfo.read_uids(os.getpid()) == os.getresuid()
     assert os.getpid() in dict(procfs.read_threads(os.getpid()))
     assert not procfs.has_ended(os.getpid())
     assert procfs.find_ancestors(os.getpid())[0] == os.getppid()
@@ -101,7 +101,7 @@ def test_open_files_are_named_as_the_kernel_names_them(tmp_path: Path) -> None:
 
 
 def test_a_process_that_has_gone_is_known_by_its_exception(tmp_path: Path) -> None:
-    for read in (procfs.read_stat, procfs.read_uids):
+    for read in (procfs.read_stat, psinfo.read_uids):
         with pytest.raises(procfs.GONE):
             read(7, tmp_path)
     assert list(procfs.read_threads(7, tmp_path)) == []
@@ -150,8 +150,8 @@ def test_descendants_are_found_without_a_walk_over_all_processes() -> None:
 def test_a_status_file_without_uids_is_an_error(tmp_path: Path) -> None:
     fixture_process(tmp_path, 7, stat_line())
     (tmp_path / "7" / "status").write_text("Name:\tx\n")
-    with pytest.raises(ValueError, match="no Uid"):
-        procfs.read_uids(7, tmp_path)
+    with pytest.raises(ValueError, match="lacks a field"):
+        psinfo.read_uids(7, tmp_path)
 
 
 @pytest.mark.parametrize(("link", "expected"), [("pid:[4026531836]", False), ("pid:[4026532201]", True), ("", False)])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import os
 import posixpath
 import shlex
 import time
@@ -14,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuwatch import procfs
+from gpuwatch import procfs, psinfo
 from gpuwatch.model import Gpu, Holding, Presence, Process, Reading, Reason, Snapshot, known
 
 _MIB: Final = 1 << 20
@@ -50,25 +48,17 @@ def measure_cpu(
     unmeasured = [one for one in snapshot.processes if one.cpu is Reason.NO_SAMPLE and one.presence is Presence.SEEN]
     if not unmeasured:
         return snapshot
-    before = {one.pid: _cpu_ticks(one, proc) for one in unmeasured}
+    before = {one.pid: psinfo.find_usage(one.pid, one.start, proc) for one in unmeasured}
     began = time.monotonic()
     sleep(_CPU_SECONDS)
-    ticks = (time.monotonic() - began) * os.sysconf("SC_CLK_TCK")
+    seconds = time.monotonic() - began
     processes = []
     for one in snapshot.processes:
-        first, last = before.get(one.pid), _cpu_ticks(one, proc)
+        first, last = before.get(one.pid), psinfo.find_usage(one.pid, one.start, proc)
         if first is not None and last is not None:
-            one = msgspec.structs.replace(one, cpu=round((last - first) / ticks * 100, 1))
+            one = msgspec.structs.replace(one, cpu=round((last.cpu - first.cpu) / seconds * 100, 1))
         processes.append(one)
     return msgspec.structs.replace(snapshot, processes=tuple(processes))
-
-
-def _cpu_ticks(process: Process, proc: Path) -> int | None:
-    """Return the CPU time of a process in clock ticks; None where it cannot be read, or its PID has another process."""
-    with contextlib.suppress(OSError, ValueError):
-        stat = procfs.read_stat(process.pid, proc)
-        return stat.used if stat.start_ticks == process.start else None
-    return None
 
 
 def _gpu(gpu: Gpu, processes: dict[int, Process]) -> dict[str, Any]:

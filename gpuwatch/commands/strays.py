@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch import procfs
+from gpuwatch import procfs, psinfo
 from gpuwatch.analysis.strays import STRAY, Stray, StrayLimits, find_strays, notes
 from gpuwatch.commands.console import Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags
@@ -165,7 +165,7 @@ def measure_cpu(
         first, last = before[process.key], after[process.key]
         if first is None or last is None:
             return None
-        used, below = (max(0, new - old) / os.sysconf("SC_CLK_TCK") for old, new in zip(first, last, strict=True))
+        used, below = (max(0.0, new - old) for old, new in zip(first, last, strict=True))
         return replace(process, cpu=round(100 * used / seconds, 1), below=round(100 * below / seconds, 1))
 
     listed = tuple(one for one in map(seen, snapshot.processes) if one is not None)
@@ -173,10 +173,10 @@ def measure_cpu(
     return replace(snapshot, processes=listed, unlisted=unlisted)
 
 
-def _used(process: Process, proc: Path) -> tuple[int, int] | None:
-    """Return the CPU ticks of a process and of its children; None where it has ended."""
-    stat = procfs.find_stat(process.pid, proc, process.start)
-    return None if stat is None else (stat.used, procfs.read_descendants_cpu(process.pid, stat, proc))
+def _used(process: Process, proc: Path) -> tuple[float, float] | None:
+    """Return the CPU seconds of a process and of its children; None where it has ended."""
+    usage = psinfo.find_usage(process.pid, process.start, proc)
+    return None if usage is None else (usage.cpu, psinfo.read_descendants_cpu(process.pid, usage, proc))
 
 
 def seen_by_caller(snapshot: Snapshot, environ: Mapping[str, str] = os.environ) -> Snapshot:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpuwatch import procfs
+from gpuwatch import procfs, psinfo
 from gpuwatch.child import die_with_parent
 from gpuwatch.declared.facts import GpuFacts, Share
 from gpuwatch.declared.resolver import resolve
@@ -145,7 +145,7 @@ def main() -> None:
             inspector.begin()
             for question in several:
                 _write(encode(inspector.answer(question)) + b"\n")
-                if procfs.read_rss(os.getpid()) > LARGE:
+                if psinfo.read_usage(os.getpid()).rss > LARGE:
                     return  # ru_maxrss would be our parent's: exec(3) keeps it
     except BrokenPipeError:
         return

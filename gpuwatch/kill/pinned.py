@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch import procfs
+from gpuwatch import procfs, psinfo
 from gpuwatch.analysis.rows import rows
 from gpuwatch.files import state_folder
 from gpuwatch.kill.audit import Audit
@@ -152,7 +152,7 @@ class PinnedProcess:
         if self.has_exited():
             return Outcome(End.GONE)
         try:
-            if set(procfs.read_uids(self.target.pid, self._proc)) != {self._pinner.policy.may_end}:
+            if set(psinfo.read_uids(self.target.pid, self._proc)) != {self._pinner.policy.may_end}:
                 return Outcome(End.DENIED, detail="it runs as another user now")
             if changed := self._pinner.find_change(self.target.process):
                 not_sent = f"{sig.name} was not sent" if self.signals else "nothing was sent"
@@ -239,7 +239,7 @@ class Pinner:
                 return target
         process = Process(pid=pid, start=1, uid=self.policy.may_end)  # where it cannot be read, pinning it says so
         try:
-            stat, uid = procfs.read_stat(pid, self.proc), procfs.read_uids(pid, self.proc)[1]
+            stat, uid = procfs.read_stat(pid, self.proc), psinfo.read_uids(pid, self.proc)[1]
         except (OSError, ValueError):
             return KillTarget(process, on_screen=False)
         command = self.read_command(pid) or procfs.format_name(stat.comm)
@@ -303,7 +303,7 @@ class Pinner:
     def find_uids(self, pid: int) -> set[int]:
         """Return the uids of a process; empty where they cannot be read."""
         try:
-            return set(procfs.read_uids(pid, self.proc))
+            return set(psinfo.read_uids(pid, self.proc))
         except (OSError, ValueError):
             return set()
 
@@ -364,7 +364,7 @@ class Pinner:
     def _refuse_identity(self, pinned: PinnedProcess) -> Refused | None:
         shown, pid = pinned.target.process, pinned.target.pid
         stat = procfs.read_stat(pid, self.proc)
-        uids = procfs.read_uids(pid, self.proc)
+        uids = psinfo.read_uids(pid, self.proc)
         if stat.start_ticks != shown.start:
             return Refused(Refusal.CHANGED, pid, "it started at another time")
         if pid in procfs.find_ancestors(self.policy.pid, self.proc):

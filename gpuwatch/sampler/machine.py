@@ -1,4 +1,4 @@
-"""Facts about the machine: its PID limit, its memory, containers, and versions of the driver.
+"""Facts about the machine: its PID limit, containers, and versions of the driver.
 
 Each function takes the root of /proc, so that a test can use its own folder.
 """
@@ -10,7 +10,6 @@ import re
 import resource
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from gpuwatch.procfs import PROC
 from gpuwatch.text import clean
@@ -36,21 +35,6 @@ def pid_max(proc: Path = PROC) -> int:
     """Return the greatest possible PID on this machine; where it cannot be read, the greatest on any machine."""
     text = _text(proc / "sys/kernel/pid_max").strip()
     return int(text) if text.isdecimal() else _PID_MAX_ANYWHERE
-
-
-class HostMemory(NamedTuple):
-    """The machine's memory in bytes."""
-
-    total: int
-    available: int
-
-
-def host_memory(proc: Path = PROC) -> HostMemory | None:
-    """Read MemTotal and MemAvailable (which includes reclaimable memory); None where they are missing."""
-    found = dict(re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", _text(proc / "meminfo"), re.MULTILINE))
-    if len(found) < 2:
-        return None
-    return HostMemory(int(found["MemTotal"]) * 1024, int(found["MemAvailable"]) * 1024)
 
 
 def in_container(proc: Path = PROC, root: Path = Path("/"), environment: Mapping[str, str] = os.environ) -> bool:

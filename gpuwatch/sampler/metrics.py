@@ -10,9 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from gpuwatch import procfs
+from gpuwatch import procfs, psinfo
 from gpuwatch.model import Memory, Reading, Reason
-from gpuwatch.sampler import machine
 from gpuwatch.sampler.nvml import OLDER_CALL, Calls, Code, Failed, Handle
 
 Ask: TypeAlias = Callable[[Calls, Handle], tuple[Any, ...]]
@@ -299,7 +298,7 @@ def _read_memory_v1(calls: Calls, handle: Handle) -> Memory | None:
 
 def unified_memory(held: Reading, proc: Path = procfs.PROC) -> Memory:
     """Return the machine's memory for a GPU that shares it; `held` is the memory of all its processes."""
-    host = machine.host_memory(proc)
+    host = psinfo.host_memory(proc)
     if host is None:
         return Memory(used=held, reserved=Reason.UNSUPPORTED, unified=True)
     return Memory(total=host.total, used=held, free=host.available, reserved=Reason.UNSUPPORTED, unified=True)

@@ -1,7 +1,7 @@
 """Owners of the processes that NVML lists: reads their users, programs, and use of CPU and memory.
 
-Only these PIDs are read, never all of /proc. Each tick reads two files of a process, /proc/PID/stat and statm, for the
-values that change (20 µs); the other values, in three more files, are read every 10 s (80 µs).
+Only these PIDs are read, never all of /proc. Each tick reads the identity of a process, and by psutil what it uses; the
+other values are read every 10 s.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
+import psutil
 
-from gpuwatch import procfs
+from gpuwatch import procfs, psinfo
 from gpuwatch.errors import NoThreadError
 from gpuwatch.model import Presence, Process, Reading, Reason
+from gpuwatch.psinfo import ProcessReader, Usage
 from gpuwatch.sampler import machine
 from gpuwatch.text import ELLIPSIS, Clean, clean, format_command_line
 from gpuwatch.threads import Worker
@@ -90,27 +92,14 @@ NAMES_WAIT = 0.02
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
+_DEAD = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
 _LONGEST_COMMAND = 4096
 """Bytes of a command line that are sent; a non-ASCII character has up to four."""
 
 _MOST_READ = 20 << 10
 """Bytes of a command line that are read: the 5,120 characters that are formatted, of four bytes each.
 The kernel looks up page by page what was never touched: 64 KiB of it would take as long as all else of a process."""
-
-_STATES = {
-    "R": "running",
-    "S": "sleeping",
-    "D": "disk sleep",
-    "T": "stopped",
-    "t": "tracing stop",
-    "Z": "zombie",
-    "X": "dead",
-    "x": "dead",
-    "K": "wake kill",
-    "W": "waking",
-    "P": "parked",
-    "I": "idle",
-}
 
 
 def terminal(tty: int) -> str:
@@ -145,12 +134,15 @@ class _Facts(msgspec.Struct):
     adopted: bool = False
     start_stack: int = 0
     program: str = ""
-    used: int = 0
+    used: float = 0.0
     used_at: float | None = None
+    reader: ProcessReader | None = None
+    since: float | None = None
+    """Seconds between the last two readings of what rarely changes; None where the descendants were looked at since."""
     thread: int | None = None
     """A living thread of a process whose first thread has ended."""
     below: Reading = Reason.NO_SAMPLE
-    used_below: int | None = None
+    used_below: float | None = None
 
 
 class Owners:
@@ -233,17 +225,19 @@ class Owners:
             facts.read_at, facts.comm, facts.ppid, facts.session = now, stat.comm, stat.ppid, stat.session
             _refresh(pid, stat, facts, self._proc)
             facts.led, facts.adopted = self._led(pid, stat), procfs.is_adopted(pid, stat, self._proc)
-            if facts.uid == self._viewer:
-                self._look_below(pid, stat, facts, since)
+            facts.since = since
         return facts
 
-    def _look_below(self, pid: int, stat: procfs.Stat, facts: _Facts, since: float) -> None:
-        """Measure the CPU use of the descendants over `since` seconds: a process that waits for them seems idle."""
-        used, before = procfs.read_descendants_cpu(pid, stat, self._proc), facts.used_below
+    def _look_below(self, pid: int, usage: Usage, facts: _Facts) -> None:
+        """Measure the CPU use of the descendants since the last look: a process that waits for them seems idle."""
+        since, facts.since = facts.since, None
+        if since is None or facts.uid != self._viewer:
+            return
+        used, before = psinfo.read_descendants_cpu(pid, usage, self._proc), facts.used_below
         if before is None or since > 0:
             facts.used_below = used
         if before is not None and since > 0:
-            facts.below = round(max(0, used - before) / _TICKS / since * 100, 1)
+            facts.below = round(max(0.0, used - before) / since * 100, 1)
 
     def _led(self, pid: int, stat: procfs.Stat) -> bool | None:
         led = procfs.is_leader_alive(pid, stat, self._proc)
@@ -274,6 +268,9 @@ class Owners:
         return "" if facts.uid is None else self.users.name(facts.uid)
 
     def _row(self, pid: int, stat: procfs.Stat, facts: _Facts) -> Process:
+        usage = self._usage(pid, facts)
+        if usage is not None:
+            self._look_below(pid, usage, facts)
         return Process(
             pid=pid,
             start=stat.start_ticks,
@@ -282,59 +279,60 @@ class Owners:
             name=facts.name or procfs.format_name(stat.comm),
             command=facts.command,
             program=facts.program,
-            state=self._state(pid, stat, facts),
+            state=self._state(pid, usage.state, facts) if usage else "",
             ppid=stat.ppid,
             parent=facts.parent,
             terminal=terminal(stat.tty),
             session=max(0, stat.session),
             led=facts.led,
             adopted=facts.adopted,
-            cpu=self._cpu(stat, facts),
+            cpu=self._cpu(usage, facts) if usage else Reason.ERROR,
             below=facts.below,
-            rss=self._rss(pid),
+            rss=usage.rss if usage else Reason.ERROR,
             started=facts.started,
         )
 
-    def _state(self, pid: int, stat: procfs.Stat, facts: _Facts) -> str:
+    def _usage(self, pid: int, facts: _Facts) -> Usage | None:
+        """Read what a process uses; None where it has just ended, or no file descriptor is left."""
+        try:
+            facts.reader = facts.reader or ProcessReader(pid, self._proc)
+            return facts.reader.usage()
+        except (OSError, ValueError):
+            return None
+
+    def _state(self, pid: int, state: str, facts: _Facts) -> str:
         """Return the name of the state; where the first thread has ended, the state of a living thread.
 
         The kernel calls such a process a zombie, proc_pid_stat(5), though it still computes and holds memory. The
         thread is searched once, and again when it has ended. Empty where it cannot be read.
         """
-        state = stat.state
-        if state in procfs.DEAD:
+        if state in _DEAD:
             try:
                 state = self._thread_state(pid, facts) or state
             except procfs.GONE:
                 pass
             except (OSError, ValueError):  # no file descriptor is left: it may go on
                 return ""
-        return _STATES.get(state) or clean(state)
+        return state.replace("-", " ")
 
     def _thread_state(self, pid: int, facts: _Facts) -> str:
         """Read the state of a living thread; empty where all have ended. Raises OSError or ValueError."""
         if facts.thread is not None:
             with suppress(*procfs.GONE):
-                state = procfs.read_thread(pid, facts.thread, self._proc).state
-                if state not in procfs.DEAD:
+                state = psinfo.read_usage(facts.thread, self._proc).state  # the kernel has a folder for each thread
+                if state not in _DEAD:
                     return state
         facts.thread = procfs.find_living_thread(pid, self._proc)
-        return "" if facts.thread is None else procfs.read_thread(pid, facts.thread, self._proc).state
+        return "" if facts.thread is None else psinfo.read_usage(facts.thread, self._proc).state
 
-    def _rss(self, pid: int) -> Reading:
-        try:
-            return procfs.read_rss(pid, self._proc)
-        except (OSError, ValueError):  # it has just ended, or no file descriptor is left
-            return Reason.ERROR
-
-    def _cpu(self, stat: procfs.Stat, facts: _Facts) -> Reading:
+    def _cpu(self, usage: Usage, facts: _Facts) -> Reading:
         """Return the percent of one core used since the last sample."""
         now = self._clock()
-        used, since = stat.used - facts.used, facts.used_at
-        facts.used, facts.used_at = stat.used, now
+        used, since = usage.cpu - facts.used, facts.used_at
+        facts.used, facts.used_at = usage.cpu, now
         if since is None or now <= since:
             return Reason.NO_SAMPLE
-        return round(max(0, used) / _TICKS / (now - since) * 100, 1)
+        return round(max(0.0, used) / (now - since) * 100, 1)
 
 
 def _started(stat: procfs.Stat) -> float:
@@ -346,7 +344,7 @@ def _refresh(pid: int, stat: procfs.Stat, facts: _Facts, proc: Path) -> None:
     """Read the facts about a process; a fact that cannot be read keeps its old value."""
     ending = stat.is_ending
     with suppress(OSError, ValueError):
-        facts.uid = procfs.read_uids(pid, proc)[0]
+        facts.uid = psinfo.read_uids(pid, proc)[0]
     with suppress(OSError):
         command = read_command(pid, proc)
         if command or not ending:  # it has none any more

@@ -22,7 +22,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from gpuwatch import files, procfs
+from gpuwatch import files, procfs, psinfo
 from gpuwatch.shares import Reservation
 from gpuwatch.text import clean
 
@@ -84,7 +84,7 @@ def _read_folder(path: Path, proc: Path, *, sweep: bool) -> Iterator[tuple[int, 
                     continue
                 with open(os.open(name[0], _READ, dir_fd=folder), "rb") as file:
                     facts = os.fstat(file.fileno())
-                    if stat.S_ISREG(facts.st_mode) and facts.st_uid == procfs.read_uids(pid, proc)[0]:
+                    if stat.S_ISREG(facts.st_mode) and facts.st_uid == psinfo.read_uids(pid, proc)[0]:
                         gpus = msgspec.json.decode(file.read(_LARGEST), type=_File).gpus
                         # The owner can set the time of the contents (utime(2)), and not this one.
                         yield pid, _Entry(facts.st_uid, facts.st_ctime, gpus)

@@ -18,7 +18,7 @@ import pytest
 from msgspec import structs
 from rich.cells import cell_len
 
-from gpuwatch import files, procfs
+from gpuwatch import files, procfs, psinfo
 from gpuwatch.analysis.strays import Stray, StrayLimits, StrayReport, find_strays, notes
 from gpuwatch.cli import parse
 from gpuwatch.commands import stray_inputs
@@ -240,8 +240,8 @@ def test_the_second_look_tells_what_the_cpu_does() -> None:
         base = machine([rests, ours, other], [held(process.pid)])
 
         def burn(seconds: float) -> None:
-            before = procfs.read_stat(os.getpid()).used
-            while procfs.read_stat(os.getpid()).used - before < 60:
+            before = psinfo.read_usage(os.getpid()).cpu
+            while psinfo.read_usage(os.getpid()).cpu - before < 0.6:
                 sum(range(10_000))
 
         seen = command.measure_cpu(base, [rests, ours], pause=burn, clock=iter((0.0, 0.5)).__next__)
@@ -257,11 +257,13 @@ def test_the_second_look_tells_what_its_children_do() -> None:
         with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
 
             def wait(seconds: float) -> None:
-                before = procfs.read_stat(child.pid).used
-                wait_for(lambda: procfs.read_stat(child.pid).used - before >= 30)
+                before = psinfo.read_usage(child.pid).cpu
+                wait_for(lambda: psinfo.read_usage(child.pid).cpu - before >= 0.3)
 
-            seen = command.measure_cpu(machine([ours], []), [ours], pause=wait, clock=iter((0.0, 0.5)).__next__)
-            child.kill()
+            try:
+                seen = command.measure_cpu(machine([ours], []), [ours], pause=wait, clock=iter((0.0, 0.5)).__next__)
+            finally:
+                child.kill()
     assert float(seen.processes[0].below) >= 50.0
 
 

@@ -134,8 +134,11 @@ def test_cpu_use_is_measured_where_one_sample_has_none(tmp_path: Path) -> None:
     def write(used: dict[int, int]) -> None:
         for pid, ticks in used.items():
             (tmp_path / str(pid)).mkdir(exist_ok=True)
-            line = f"{pid} (python) R 1 1 1 0 -1 0 0 0 0 0 {ticks} 0 0 0 20 0 1 0 {pid} 0 0\n"  # started at its PID
+            line = (
+                f"{pid} (python) R 1 1 1 0 -1 0 0 0 0 0 {ticks} 0 0 0 20 0 1 0 {pid}{' 0' * 30}\n"  # started at its PID
+            )
             (tmp_path / str(pid) / "stat").write_text(line)
+            (tmp_path / str(pid) / "statm").write_text("0 0 0 0 0 0 0\n")
 
     def work(_seconds: float) -> None:
         write({1: 150, 2: 7})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gpuwatch import psinfo
 from gpuwatch.sampler import machine
 from gpuwatch.sampler.owners import UserNames
 from tests.support.waiting import PATIENCE
@@ -39,7 +40,7 @@ def test_a_name_is_looked_up_again_after_its_time() -> None:
 
 def test_facts_of_a_machine_that_tells_nothing(tmp_path: Path) -> None:
     assert machine.pid_max(tmp_path) == 4194304
-    assert machine.host_memory(tmp_path) is None
+    assert psinfo.host_memory(tmp_path) is None
     assert not machine.in_container(tmp_path, tmp_path, {})
     assert not machine.hides_pids(tmp_path)
     assert machine.loaded_driver(tmp_path) == machine.library_version(tmp_path) == ""
@@ -60,6 +61,6 @@ def test_containers_are_known_by_several_signs(tmp_path: Path) -> None:
 
 def test_this_machine() -> None:
     assert 300 <= machine.pid_max() <= 4194304
-    memory = machine.host_memory()
+    memory = psinfo.host_memory()
     assert memory is not None
     assert 0 < memory.available <= memory.total

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpuwatch import procfs
+from gpuwatch import procfs, psinfo
 from gpuwatch.model import Presence, Process, Reason
 from gpuwatch.sampler.owners import Owners, UserNames, terminal
 from tests.support.families import Member, family
@@ -122,6 +122,11 @@ BURN = "ulimit -t 60; while [ -d /proc/$STARTED_BY ]; do :; done"
 """Ends with the child that started it, also below another shell; at the latest after a minute of CPU."""
 
 
+def cpu_below(pid: int) -> float:
+    """Return the CPU seconds of what a process has started."""
+    return psinfo.read_descendants_cpu(pid, psinfo.read_usage(pid))
+
+
 def test_the_cpu_of_what_a_process_has_started_is_known_to_the_viewer_alone(child: Start) -> None:
     """Of children, of their children, and of those that have ended; not at the first look."""
     run = (
@@ -136,10 +141,10 @@ def test_the_cpu_of_what_a_process_has_started_is_known_to_the_viewer_alone(chil
     now = [100.0]
     owners, others = Owners(clock=lambda: now[0]), Owners(clock=lambda: now[0], viewer=os.getuid() + 1)
     assert {one.below for one in owners.read(pids)} == {Reason.NO_SAMPLE}
-    before = {pid: procfs.read_descendants_cpu(pid, procfs.read_stat(pid)) for pid in pids}
+    before = {pid: cpu_below(pid) for pid in pids}
     for pid in pids[:2]:
-        wait_for(lambda pid=pid: procfs.read_descendants_cpu(pid, procfs.read_stat(pid)) - before[pid] >= 5)  # type: ignore[misc]
-    wait_for(lambda: procfs.read_stat(ended.pid).waited > 0)
+        wait_for(lambda pid=pid: cpu_below(pid) - before[pid] >= 0.05)  # type: ignore[misc]
+    wait_for(lambda: psinfo.read_usage(ended.pid).children_cpu > 0)
     now[0] += 10.0
     below = {one.pid: one.below for one in owners.read(pids)}
     assert float(below[busy.pid]) > 0
@@ -220,6 +225,7 @@ def tree(root: Path, pid: int, *, comm: str = "python", start: int = 4711, used:
     fields = [f"{pid}", f"({comm})", "S", "1", "1", "1", str(tty), "-1", "0", "0", "0", "0", "0", str(used), "0"]
     fields += ["0", "0", "20", "0", "1", "0", str(start), "1000", "25", *["0"] * 28]
     (folder / "stat").write_text(" ".join(fields) + "\n")
+    (folder / "statm").write_text("1000 25 10 1 0 10 0\n")
     (folder / "status").write_text(f"Name:\t{comm}\nUid:\t4242\t0\t0\t0\nGid:\t0\t0\t0\t0\n")
     (folder / "cmdline").write_bytes(b"python\0train.py\0")
     return folder

@@ -1,0 +1,130 @@
+"""Figures of processes and of the host, read by psutil below any root of /proc.
+
+psutil takes its root from a variable of the module; an object of its class `Process` keeps the root that it was made
+with. Such an object does not notice that a PID is used again: start ticks tell (`procfs.read_stat`). Not taken from
+psutil are start ticks and addresses, which it does not have in full; command lines and environments, which it reads
+without a bound; and terminals, since it reads the list of them once and does not know those that are opened later.
+"""
+
+from __future__ import annotations
+
+import errno
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from gpuwatch import procfs
+from gpuwatch.procfs import PROC
+
+
+@contextmanager
+def _root(proc: Path) -> Iterator[None]:
+    """Context in which psutil reads this root."""
+    before, psutil.PROCFS_PATH = psutil.PROCFS_PATH, str(proc)
+    try:
+        yield
+    finally:
+        psutil.PROCFS_PATH = before
+
+
+@contextmanager
+def _os_errors() -> Iterator[None]:
+    """Context in which psutil's errors are the `OSError` of procfs: see `procfs.GONE`."""
+    try:
+        yield
+    except psutil.NoSuchProcess as error:
+        raise ProcessLookupError(errno.ESRCH, "it has ended", str(error.pid)) from None
+    except psutil.AccessDenied as error:
+        raise PermissionError(errno.EACCES, "it may not be read", str(error.pid)) from None
+    except (IndexError, NotImplementedError) as error:
+        raise ValueError(f"a file of /proc lacks a field: {error}") from error
+
+
+class Usage(NamedTuple):
+    """What a process uses and does."""
+
+    cpu: float
+    """CPU time in seconds, in the program and in the kernel for it."""
+    children_cpu: float
+    """CPU time in seconds of the children that it has waited for, and of their children."""
+    rss: int
+    """Resident memory in bytes; 0 where its first thread has ended."""
+    state: str
+    """State of its first thread, in psutil's words: sleeping, disk-sleep, zombie."""
+
+
+class ProcessReader:
+    """Reader of the figures of one process; its methods raise `OSError` (see `procfs.GONE`) or `ValueError`."""
+
+    def __init__(self, pid: int, proc: Path = PROC) -> None:
+        with _os_errors(), _root(proc):
+            self._process = psutil.Process(pid)
+
+    def usage(self) -> Usage:
+        """Read the two files that change every moment, each once."""
+        with _os_errors(), self._process.oneshot():
+            user, system, below_user, below_system = self._process.cpu_times()[:4]
+            rss = self._process.memory_info().rss
+            return Usage(user + system, below_user + below_system, rss, self._process.status())
+
+    def uids(self) -> tuple[int, int, int]:
+        """Read its real, effective and saved uid."""
+        with _os_errors():
+            return self._process.uids()
+
+
+def read_uids(pid: int, proc: Path = PROC) -> tuple[int, int, int]:
+    """Return the real, effective and saved uid of a process; raises `OSError` (see `procfs.GONE`)."""
+    return ProcessReader(pid, proc).uids()
+
+
+def read_usage(pid: int, proc: Path = PROC) -> Usage:
+    """Return what a process uses; raises `OSError` (see `procfs.GONE`) or `ValueError`."""
+    return ProcessReader(pid, proc).usage()
+
+
+def find_usage(pid: int, start_ticks: int, proc: Path = PROC) -> Usage | None:
+    """Return what the process of this start time uses; None where it has ended or cannot be read."""
+    with suppress(OSError, ValueError):
+        if procfs.find_stat(pid, proc, start_ticks) is not None:
+            return read_usage(pid, proc)
+    return None
+
+
+def read_descendants_cpu(pid: int, usage: Usage, proc: Path = PROC) -> float:
+    """Return the CPU seconds of all descendants of a process, those that have ended included; it only ever grows.
+
+    Children of first threads count alone: others hardly start programs, and a training has hundreds of threads.
+    """
+    total, above, seen = usage.children_cpu, [pid], {pid}
+    while above and len(seen) < procfs.DESCENDANTS_MAX:
+        one = above.pop()
+        with suppress(OSError, ValueError):  # it has ended, or a kernel without CONFIG_PROC_CHILDREN
+            for child in procfs.read_thread_children(one, one, proc):
+                if child not in seen:
+                    seen.add(child)
+                    above.append(child)
+                    with suppress(OSError, ValueError):
+                        below = read_usage(child, proc)
+                        total += below.cpu + below.children_cpu
+    return total
+
+
+class HostMemory(NamedTuple):
+    """The machine's memory in bytes."""
+
+    total: int
+    available: int
+
+
+def host_memory(proc: Path = PROC) -> HostMemory | None:
+    """Return the machine's memory, with what the kernel can take back; None where it cannot be read."""
+    with suppress(OSError, KeyError, ValueError, IndexError), _root(proc), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # it names other figures that a container does not show
+        found = psutil.virtual_memory()
+        return HostMemory(found.total, found.available)
+    return None
