@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gpuwatch.declared.facts import Facts, GpuFacts, RelatedProcess, Selection, Setting, Unread
 from gpuwatch.declared.visible_devices import DeviceSet, Target, container, device_set, targets
 from gpuwatch.model import Order, Visible
+from tests.declared.tables import Case, cases
 from tests.support.builders import GIB, MIB
 from tests.support.cards import MIXED, A, B, D, card, part
 
@@ -56,152 +57,28 @@ def choice(*ordinals: int, framework: str = "tensorflow", line: int = 7) -> Sele
 
 AT_RUN_TIME = Selection(channel="visible_device_list", framework="tensorflow", ordinals=None, where="train.py", line=9)
 
-# ---------------------------------------------------------------------------------------------------------------
-# Environment, container, job
+MACHINES = {"A": A, "A1": A[:1], "B": B, "D": D, "MIXED": MIXED}
+"""Those of `support.cards`; A1 is one card."""
+CGROUPS = {"docker": DOCKER, "pod": POD, "slurm": SLURM, "session": SESSION}
 
 
-@pytest.mark.parametrize(
-    ("environment", "cgroup", "expected"),
-    [
-        ({}, SESSION, [0, 1, 2, 3]),
-        ({"HIP_VISIBLE_DEVICES": "2", "ROCR_VISIBLE_DEVICES": "1"}, SESSION, [0, 1, 2, 3]),
-        # A container's runtime.
-        ({"NVIDIA_VISIBLE_DEVICES": "all"}, DOCKER, [0, 1, 2, 3]),
-        ({"NVIDIA_VISIBLE_DEVICES": "2,3"}, DOCKER, [2, 3]),
-        ({"NVIDIA_VISIBLE_DEVICES": "3,2"}, DOCKER, [2, 3]),
-        ({"NVIDIA_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "1"}, DOCKER, [3]),
-        ({"NVIDIA_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "2"}, DOCKER, []),
-        ({"NVIDIA_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "GPU-d"}, DOCKER, [3]),
-        ({"NVIDIA_VISIBLE_DEVICES": "2,3", "CUDA_VISIBLE_DEVICES": "GPU-a"}, DOCKER, []),
-        ({"NVIDIA_VISIBLE_DEVICES": "none"}, DOCKER, []),
-        ({"NVIDIA_VISIBLE_DEVICES": "none", "CUDA_VISIBLE_DEVICES": "0"}, DOCKER, []),
-        ({"NVIDIA_VISIBLE_DEVICES": "nvidia.com/gpu=1"}, DOCKER, [1]),
-        ({"NVIDIA_VISIBLE_DEVICES": "nvidia.com/gpu=all"}, DOCKER, [0, 1, 2, 3]),
-        ({"NVIDIA_VISIBLE_DEVICES": "nvidia.com/gpu=gpu2,runtime.nvidia.com/gpu=GPU-a"}, DOCKER, [0, 2]),
-        ({"NVIDIA_VISIBLE_DEVICES": "GPU-aaaa0001, GPU-dddd0004"}, POD, [0, 3]),
-        ({"NVIDIA_VISIBLE_DEVICES": "2"}, "/", [2]),
-        ({"NVIDIA_VISIBLE_DEVICES": "GPU-dddd0004", "CUDA_VISIBLE_DEVICES": "0"}, "", [3]),
-        # What it says nothing about is not known, unless CUDA_VISIBLE_DEVICES alone tells.
-        ({"NVIDIA_VISIBLE_DEVICES": "void"}, DOCKER, None),
-        ({"NVIDIA_VISIBLE_DEVICES": "void"}, "/", None),
-        ({"NVIDIA_VISIBLE_DEVICES": ""}, DOCKER, None),
-        ({}, POD, None),
-        ({"CUDA_VISIBLE_DEVICES": "0"}, POD, None),
-        ({"CUDA_VISIBLE_DEVICES": "-0"}, POD, None),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-d"}, POD, [3]),
-        ({"CUDA_VISIBLE_DEVICES": "-1"}, POD, []),
-        ({"CUDA_VISIBLE_DEVICES": ""}, POD, []),
-        ({"NVIDIA_VISIBLE_DEVICES": "7"}, DOCKER, None),
-        ({"NVIDIA_VISIBLE_DEVICES": "0:0"}, DOCKER, None),
-        ({"NVIDIA_VISIBLE_DEVICES": "GPU-b"}, DOCKER, None),
-        ({"NVIDIA_VISIBLE_DEVICES": "MIG-1111"}, DOCKER, None),
-        # Outside a container the variable is often just set.
-        ({"NVIDIA_VISIBLE_DEVICES": "2"}, SESSION, [0, 1, 2, 3]),
-        ({"NVIDIA_VISIBLE_DEVICES": "all"}, SESSION, [0, 1, 2, 3]),
-        ({"NVIDIA_VISIBLE_DEVICES": "void"}, SESSION, [0, 1, 2, 3]),
-        ({"NVIDIA_VISIBLE_DEVICES": "none"}, "/system.slice/docker.service", [0, 1, 2, 3]),
-        ({"NVIDIA_VISIBLE_DEVICES": "GPU-ffff0000"}, SESSION, [0, 1, 2, 3]),
-        # Slurm counts from 0 where it constrains devices.
-        ({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"}, SLURM, [3]),
-        ({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"}, "/slurm/uid_1000/job_12/step_0/task_0", [3]),
-        ({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"}, "/system.slice/sEKNKTV3WPV500/step_0", [3]),
-        ({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"}, "/", [3]),
-        ({"SLURM_JOB_GPUS": "3"}, SLURM, [3]),
-        ({"SLURM_JOB_GPUS": "1,3", "CUDA_VISIBLE_DEVICES": "1,0"}, SLURM, [3, 1]),
-        ({"SLURM_JOB_GPUS": "1,3", "SLURM_STEP_GPUS": "1", "CUDA_VISIBLE_DEVICES": "0"}, SLURM, [1]),
-        ({"SLURM_JOB_GPUS": "GPU-dddd0004", "CUDA_VISIBLE_DEVICES": "GPU-dddd0004"}, SLURM, [3]),
-        ({"SLURM_JOB_GPUS": "1", "CUDA_VISIBLE_DEVICES": "GPU-dddd0004"}, SLURM, [3]),
-        # Where it does not, both are global.
-        ({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "3"}, SLURM, [3]),
-        ({"SLURM_JOB_GPUS": "1,2", "CUDA_VISIBLE_DEVICES": "1,2"}, SLURM, [1, 2]),
-        ({"SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "3"}, SLURM, [3]),
-        ({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "2"}, SLURM, []),
-        # Left over from a job, or not readable.
-        ({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"}, SESSION, [0]),
-        ({"SLURM_JOB_GPUS": "9", "CUDA_VISIBLE_DEVICES": "0"}, SLURM, [0]),
-        ({"SLURM_JOB_GPUS": "", "CUDA_VISIBLE_DEVICES": "0"}, SLURM, [0]),
-    ],
-)
-def test_what_a_process_sees(environment: dict[str, str], cgroup: str, expected: list[int] | None) -> None:
-    result = resolved(environment, cgroup=cgroup)
-    assert indices(result.visible) == expected
+@cases("devices")
+def test_what_a_process_sees(case: Case) -> None:
+    """`sees` has NVML indices of whole GPUs and UUIDs of instances, None where nothing is known."""
+    machine = MACHINES[case.get("cards", "A")]
+    result = resolved(
+        case["environ"],
+        cards=machine,
+        cgroup=CGROUPS.get(case["cgroup"], case["cgroup"]),
+        selections=[choice(*ordinals, framework=framework) for framework, ordinals in case.get("chooses", ())],
+        frameworks=case.get("frameworks"),
+    )
+    visible = result.visible
+    found = {key: getattr(visible, key, None) for key in ("order", "text", "note", "where")}
+    found["sees"] = indices(visible, machine)
+    assert {key: found[key] for key in case["expect"]} == case["expect"]
     assert result.hints == ()
-    assert result.unselected == result.visible
-
-
-@pytest.mark.parametrize(
-    ("cards", "environment", "expected"),
-    [
-        (D, {"NVIDIA_VISIBLE_DEVICES": "0:1"}, ["MIG-2222"]),
-        (D, {"NVIDIA_VISIBLE_DEVICES": "nvidia.com/gpu=0:1", "CUDA_VISIBLE_DEVICES": "0"}, ["MIG-2222"]),
-        (D, {"NVIDIA_VISIBLE_DEVICES": "nvidia.com/gpu=mig0:0"}, ["MIG-1111"]),
-        (D, {"NVIDIA_VISIBLE_DEVICES": "MIG-2222", "CUDA_VISIBLE_DEVICES": "0"}, ["MIG-2222"]),
-        (D, {"NVIDIA_VISIBLE_DEVICES": "0"}, ["MIG-1111", "MIG-2222"]),
-        (D, {"NVIDIA_VISIBLE_DEVICES": "void"}, None),
-        (MIXED, {"NVIDIA_VISIBLE_DEVICES": "0:2,3"}, [3, "MIG-2222"]),
-        (MIXED, {"NVIDIA_VISIBLE_DEVICES": "0:0,0:2"}, ["MIG-1111", "MIG-2222"]),
-        (A[:1], {"NVIDIA_VISIBLE_DEVICES": "void"}, [0]),
-        (A[:1], {"CUDA_VISIBLE_DEVICES": "0"}, [0]),
-    ],
-)
-def test_mig_instances_and_single_gpus_in_containers(
-    cards: list[GpuFacts], environment: dict[str, str], expected: list[int | str] | None
-) -> None:
-    assert indices(resolved(environment, cards=cards, cgroup=DOCKER).visible, cards) == expected
-
-
-@pytest.mark.parametrize(
-    ("cards", "environment", "cgroup", "order"),
-    [
-        (B, {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, SESSION, Order.EXACT),
-        # Within the container's one GPU there is nothing to be unsure of; Slurm's ids may be numbered otherwise.
-        (B, {"CUDA_VISIBLE_DEVICES": "0", "NVIDIA_VISIBLE_DEVICES": "1"}, DOCKER, Order.EXACT),
-        (B, {"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_GPUS": "1"}, SLURM, Order.HEURISTIC),
-        (A, {"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_GPUS": "1"}, SLURM, Order.IDENTICAL),
-        (B, {"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_GPUS": "GPU-fa570000"}, SLURM, Order.EXACT),
-        (B, {"CUDA_VISIBLE_DEVICES": "", "SLURM_JOB_GPUS": "1"}, SLURM, Order.EXACT),
-    ],
-)
-def test_how_sure_it_is(cards: list[GpuFacts], environment: dict[str, str], cgroup: str, order: Order) -> None:
-    visible = resolved(environment, cards=cards, cgroup=cgroup).visible
-    assert visible is not None
-    assert visible.order is order
-
-
-@pytest.mark.parametrize(
-    ("environment", "cgroup", "text", "note"),
-    [
-        ({}, SESSION, "", ""),
-        ({"CUDA_VISIBLE_DEVICES": ""}, SESSION, "CUDA_VISIBLE_DEVICES=", ""),
-        (
-            {"CUDA_VISIBLE_DEVICES": "0,0"},
-            SESSION,
-            "CUDA_VISIBLE_DEVICES=0,0",
-            "0 is given twice, which hides every GPU",
-        ),
-        ({"NVIDIA_VISIBLE_DEVICES": "1"}, DOCKER, "NVIDIA_VISIBLE_DEVICES=1", ""),
-        ({"SLURM_JOB_GPUS": "3"}, SLURM, "SLURM_JOB_GPUS=3", ""),
-        (
-            {"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"},
-            SLURM,
-            "CUDA_VISIBLE_DEVICES=0",
-            "counted within SLURM_JOB_GPUS=3",
-        ),
-        (
-            {"NVIDIA_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"},
-            DOCKER,
-            "CUDA_VISIBLE_DEVICES=1",
-            "1 is no GPU: there is one; counted within NVIDIA_VISIBLE_DEVICES=1",
-        ),
-        ({"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_VISIBLE_DEVICES": "1"}, DOCKER, "CUDA_VISIBLE_DEVICES=1", ""),
-        ({"NVIDIA_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "GPU-b"}, DOCKER, "CUDA_VISIBLE_DEVICES=GPU-b", ""),
-    ],
-)
-def test_what_decided_it_is_told(environment: dict[str, str], cgroup: str, text: str, note: str) -> None:
-    visible = resolved(environment, cgroup=cgroup).visible
-    assert visible is not None
-    assert (visible.text, visible.note) == (text, note)
-    assert visible.where == ("environment" if text else "")
+    assert result.unselected == visible or visible is None or visible.where == "train.py:7"
 
 
 @pytest.mark.parametrize(
@@ -256,10 +133,6 @@ def test_a_container_is_known_by_its_cgroup(cgroup: str, expected: str) -> None:
     assert container(cgroup) == expected
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# The script
-
-
 def test_what_the_script_sets_replaces_the_environment_s_and_says_where() -> None:
     result = resolved({"CUDA_VISIBLE_DEVICES": "0,1"}, script={"CUDA_VISIBLE_DEVICES": "2"})
     assert indices(result.visible) == [2]
@@ -290,38 +163,6 @@ def test_a_script_cannot_set_what_its_container_was_given(cgroup: str) -> None:
     assert "train.py:3" in result.hints[0].words
 
 
-@pytest.mark.parametrize(
-    ("selections", "frameworks", "expected"),
-    [
-        ([choice(1)], ["tensorflow"], [1]),
-        ([choice(1)], None, [1]),
-        ([choice(1, 0)], ["tensorflow"], [1, 2]),
-        ([choice(0), choice(1)], ["tensorflow"], [1]),
-        ([choice(1)], [], [2, 1, 3]),
-        ([choice(1)], ["torch"], [2, 1, 3]),
-        ([choice(1)], ["tensorflow", "torch"], [2, 1, 3]),
-        ([choice(0), choice(2, framework="jax")], ["tensorflow", "jax"], [2, 3]),
-        ([choice(0), choice(2, framework="jax")], ["jax"], [3]),
-        ([choice()], ["tensorflow"], []),
-        ([choice()], ["tensorflow", "jax"], [2, 1, 3]),
-        ([choice()], None, [2, 1, 3]),
-        ([choice(7)], ["tensorflow"], [2, 1, 3]),
-        ([choice(7, 0, -1)], ["tensorflow"], [2]),
-    ],
-)
-def test_a_script_chooses_among_the_visible(
-    selections: list[Selection], frameworks: list[str] | None, expected: list[int]
-) -> None:
-    visible = {"CUDA_VISIBLE_DEVICES": "2,1,3"}
-    result = resolved(visible, selections=selections, frameworks=frameworks)
-    assert indices(result.visible) == expected
-    assert indices(result.unselected) == [2, 1, 3]
-    assert result.visible is not None
-    narrowed = expected != [2, 1, 3]
-    assert (result.visible.where == "train.py:7") is narrowed
-    assert result.visible.text.startswith("set_visible_devices" if narrowed else "CUDA_VISIBLE_DEVICES=")
-
-
 def test_a_choice_at_run_time_leaves_the_set_and_is_said() -> None:
     result = resolved({"CUDA_VISIBLE_DEVICES": "2,3"}, selections=[choice(0), AT_RUN_TIME], frameworks=["tensorflow"])
     assert indices(result.visible) == [2, 3]
@@ -332,10 +173,6 @@ def test_a_choice_at_run_time_leaves_the_set_and_is_said() -> None:
     odd = resolved({"CUDA_VISIBLE_DEVICES": "2,"}, selections=[AT_RUN_TIME])
     assert odd.visible is not None
     assert odd.visible.note == "its script chooses among them at run time"
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# What a candidate is about
 
 
 def all_of(cards: Sequence[GpuFacts]) -> tuple[Target, ...]:
@@ -390,9 +227,6 @@ def test_a_size_that_is_not_known_stays_unknown() -> None:
     cards = [card(0, "GPU-a", total=None), card(1, "GPU-b", mig=True, slices=(part("MIG-1", 1),))]
     assert targets(0, visible("GPU-a"), cards) == (Target("GPU-a", None),)
 
-
-# ---------------------------------------------------------------------------------------------------------------
-# Any text
 
 VALUES = st.none() | st.text(max_size=12) | st.sampled_from(["0", "1,0", "-1", "GPU-a", "all", "void", "0:1", "MIG-1"])
 NAMES = ["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS"]
