@@ -23,11 +23,6 @@ def agreed(*shares: Share, **changes: Any) -> list[Candidate]:
     return agreed_candidates(Facts(shares=shares, **{**known, **changes}), CARDS)
 
 
-def uuids(found: list[Candidate]) -> list[int | str | None]:
-    """Return the GPUs of candidates."""
-    return [candidate.device for candidate in found]
-
-
 @pytest.mark.parametrize(
     ("share", "matches"),
     [
@@ -63,30 +58,29 @@ def test_a_process_whose_owner_is_not_known_is_nobodys() -> None:
     ],
 )
 def test_a_share_is_of_some_gpus(gpus: tuple[int | str, ...], expected: list[str]) -> None:
-    assert uuids(agreed(Share(user="ada", gpus=gpus, share=0.4))) == expected
+    assert [one.device for one in agreed(Share(user="ada", gpus=gpus, share=0.4))] == expected
 
 
 def test_a_share_is_a_grant_with_its_place_in_the_file() -> None:
-    (candidate,) = agreed(Share(user="ada", gpus=(2,), share=0.4, where="~/gpuwatch.toml", line=3))
-    assert (candidate.kind, candidate.basis, candidate.value, candidate.framework) == (Kind.GRANT, Basis.TOTAL, 0.4, "")
-    assert (candidate.where, candidate.line, candidate.text) == ("~/gpuwatch.toml", 3, "share = 0.4")
-    assert candidate.scope == "share of ada on GPU 2"
-    assert candidate.margin is Margin.FRAMEWORK
+    (one,) = agreed(Share(user="ada", gpus=(2,), share=0.4, where="~/gpuwatch.toml", line=3))
+    assert (one.kind, one.basis, one.value, one.framework) == (Kind.GRANT, Basis.TOTAL, 0.4, "")
+    assert (one.where, one.line, one.text) == ("~/gpuwatch.toml", 3, "share = 0.4")
+    assert (one.scope, one.margin) == ("share of ada on GPU 2", Margin.FRAMEWORK)
+    (one,) = agreed(Share(user="ada", gpus=(0,), memory=20 * GIB))
+    assert (one.basis, one.value, one.text) == (Basis.BYTES, 20 * GIB, "memory = 20.0 GiB")
 
 
-def test_memory_is_in_bytes() -> None:
-    (candidate,) = agreed(Share(user="ada", gpus=(0,), memory=20 * GIB))
-    assert (candidate.basis, candidate.value, candidate.text) == (Basis.BYTES, 20 * GIB, "memory = 20.0 GiB")
-
-
-def test_processes_count_together_by_person_and_table() -> None:
-    general, training = Share(share=0.5, gpus=(0,)), Share(command="train", share=0.2, gpus=(0,))
-    assert {candidate.scope for candidate in agreed(general, training)} == {
-        "share of ada on GPU 0",
-        "share of ada for train on GPU 0",
-    }
-    assert agreed(general, user="ben", uid=1002)[0].scope == "share of ben on GPU 0"
-    assert agreed(general, user="", uid=1003)[0].scope == "share of 1003 on GPU 0"
+@pytest.mark.parametrize(
+    ("share", "person", "scope"),
+    [
+        (Share(share=0.5, gpus=(0,)), {}, "share of ada on GPU 0"),
+        (Share(command="train", share=0.2, gpus=(0,)), {}, "share of ada for train on GPU 0"),
+        (Share(share=0.5, gpus=(0,)), {"user": "ben", "uid": 1002}, "share of ben on GPU 0"),
+        (Share(share=0.5, gpus=(0,)), {"user": "", "uid": 1003}, "share of 1003 on GPU 0"),
+    ],
+)
+def test_processes_count_together_by_person_and_table(share: Share, person: dict[str, Any], scope: str) -> None:
+    assert [candidate.scope for candidate in agreed(share, **person)] == [scope]
 
 
 def test_of_one_scope_the_least_comes_last_and_so_counts() -> None:

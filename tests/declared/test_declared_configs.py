@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.facts import FrameworkConfig
+from gpuwatch.declared.facts import Candidate, FrameworkConfig
 from gpuwatch.declared.flags import candidates, parse_flat_yaml
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector import reader
 from gpuwatch.model import Basis, Confidence, Declared, Kind, Margin
+from tests.declared.tables import Case, cases
 from tests.support.builders import GIB
 from tests.support.explaining import Explainer, card, said
 from tests.support.gpuholder import ME, ROOT
@@ -67,8 +68,15 @@ def default(declared: Declared) -> bool:
     return any(one.kind is Kind.DEFAULT and one.effective for one in declared.declarations)
 
 
-@pytest.mark.parametrize("argv", [VLLM, SERVE])
-@pytest.mark.parametrize("config", [PLAIN, NESTED, "'gpu-memory-utilization': '0.4'\n", "gpu-memory-utilization: 0.4"])
+@pytest.mark.parametrize(
+    ("config", "argv"),
+    [
+        (PLAIN, VLLM),
+        (NESTED, SERVE),
+        ("'gpu-memory-utilization': '0.4'\n", VLLM),
+        ("gpu-memory-utilization: 0.4", VLLM),
+    ],
+)
 def test_vllms_file_is_read(explain: Explainer, config: str, argv: tuple[str, ...]) -> None:
     declared = serving(explain, config, *argv)
     assert explain.limits(declared) == {0: 32}
@@ -79,62 +87,36 @@ def test_vllms_file_is_read(explain: Explainer, config: str, argv: tuple[str, ..
     assert not default(declared)
 
 
-def test_it_is_told_where_it_stands(explain: Explainer) -> None:
-    (explain.folder / "serve.yaml").write_text(PLAIN)
-    text = explain.text(*VLLM, held={0: 40})
-    assert "gpu-memory-utilization: 0.4 · serve.yaml:5 · vLLM" in text
-    assert "overshoot" in text
+def named(config: str, *argv: str) -> list[Candidate]:
+    """Return the candidates of vLLM's command line and of a file that it names."""
+    return candidates(("python", *VLLM, *argv), config=FrameworkConfig(path="serve.yaml", text=config))
 
 
-def test_the_command_line_comes_before_the_file(explain: Explainer) -> None:
-    for argv in ((*VLLM, "--gpu-memory-utilization", "0.5"), (*VLLM[:2], "--gpu_memory_utilization=0.5", *VLLM[2:])):
-        assert explain.limits(serving(explain, PLAIN, *argv)) == {0: 40}
+def test_the_command_line_and_a_size_of_the_cache_come_before_the_file(explain: Explainer) -> None:
+    assert explain.limits(serving(explain, PLAIN, *VLLM, "--gpu-memory-utilization", "0.5")) == {0: 40}
+    assert explain.limits(serving(explain, PLAIN, *VLLM[:2], "--gpu_memory_utilization=0.5", *VLLM[2:])) == {0: 40}
+    cache = serving(explain, PLAIN + "kv-cache-memory-bytes: 8589934592\n", *VLLM)
+    assert (cache.limits, said(cache, "--kv-cache-memory-bytes").value) == ((), 8 * GIB)
 
 
-def test_a_cache_in_the_file_takes_the_place_of_the_budget(explain: Explainer) -> None:
-    declared = serving(explain, PLAIN + "kv-cache-memory-bytes: 8589934592\n", *VLLM)
-    assert declared.limits == ()
-    assert said(declared, "--kv-cache-memory-bytes").value == 8 * GIB
-
-
-def test_a_file_without_the_key_leaves_the_default(explain: Explainer) -> None:
-    declared = serving(explain, "model: m\nport: 1\n", *VLLM)
+@pytest.mark.parametrize("config", ["model: m\nport: 1\n", ""])
+def test_a_file_without_the_key_leaves_the_default(explain: Explainer, config: str) -> None:
+    declared = serving(explain, config, *VLLM)
     assert default(declared)
     assert declared.limits == ()
-    assert default(serving(explain, "", *VLLM))
 
 
 @pytest.mark.parametrize("value", ["1.5", "much", "", "yes"])
 def test_a_value_that_vllm_refuses_limits_nothing(value: str) -> None:
-    text = f"model: m\ngpu-memory-utilization: {value}\n"
-    (one,) = candidates(("python", *VLLM), config=FrameworkConfig(path="serve.yaml", text=text))
+    (one,) = named(f"model: m\ngpu-memory-utilization: {value}\n")
     assert one.value is None
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        "base: &base\n  gpu-memory-utilization: 0.3\n<<: *base\n",
-        "{gpu-memory-utilization: 0.3}\n",
-        "compilation-config: {\ngpu-memory-utilization: 0.3\n}\n",
-        "gpu-memory-utilization: *share\n",
-        "gpu-memory-utilization: 0.\n  3\n",
-        'gpu-memory-utilization: "0.\\x33"\n',
-        "- gpu-memory-utilization: 0.3\n",
-        "model: m\n---\ngpu-memory-utilization: 0.3\n",
-        "? gpu-memory-utilization\n: 0.3\n",
-        "model: 'm\ngpu-memory-utilization: 0.3'\n",
-        "gpu-memory-utilization = 0.3\n",
-        "gpu-memory-utilization: [0.3]\n",
-        "gpu-memory-utilization:\n  0.3\n",
-        "gpu-memory-utilization: >\n  0.3\n",
-        'gpu-memory-utilization: ""\n',
-    ],
-)
-def test_a_file_that_is_more_than_keys_and_values_is_said_not_to_be_read(config: str) -> None:
-    (named,) = candidates(("python", *VLLM), config=FrameworkConfig(path="serve.yaml", text=config))
-    assert (named.channel, named.dynamic) == ("--config", True)
-    assert named.unread.startswith("serve.yaml was named and not read: line ")
+@cases("configs")
+def test_a_file_that_is_more_than_keys_and_values_is_said_not_to_be_read(case: Case) -> None:
+    (one,) = named(case["config"])
+    assert (one.channel, one.dynamic) == ("--config", True)
+    assert one.unread.startswith("serve.yaml was named and not read: line ")
 
 
 def test_a_file_that_is_not_read_leaves_it_open_whether_there_is_a_limit(explain: Explainer) -> None:
@@ -192,38 +174,18 @@ def test_sglangs_file_is_read(explain: Explainer) -> None:
     assert not default(declared)
 
 
-def test_sglangs_file_that_is_not_read_is_named(explain: Explainer) -> None:
-    declared = explain.declared(*SGLANG)
-    assert said(declared, "--config").why == "serve.yaml was named and not read: it could not be read"
-    assert not default(declared)
-
-
 def test_another_programs_file_is_not_read(explain: Explainer) -> None:
     (explain.folder / "serve.yaml").write_text(PLAIN)
     explain.write(train="import torch\n")
     assert "serve.yaml" not in explain.text("train.py", "--config", "serve.yaml", held={0: 1}).split("\n", 1)[1]
 
 
-def refused(text: str) -> str | None:
-    """Return the reason for which a text is given up; None for a text that is read."""
-    try:
-        parse_flat_yaml(text)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-@given(st.text())
-def test_no_text_raises_anything_but_a_reason(text: str) -> None:
-    reason = refused(text)
-    assert reason is None or reason.startswith("line ")
-
-
 @given(
-    st.text(), st.sampled_from(["gpu-memory-utilization: ", "kv_cache_memory_bytes: ", "'gpu-memory-utilization':\t"])
+    st.text(),
+    st.sampled_from(["", "gpu-memory-utilization: ", "kv_cache_memory_bytes: ", "'gpu-memory-utilization':\t"]),
 )
 def test_no_file_of_a_server_raises(text: str, key: str) -> None:
-    assert isinstance(candidates(["python", *VLLM], config=FrameworkConfig(path="serve.yaml", text=key + text)), list)
+    assert isinstance(named(key + text), list)
 
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz-_", min_size=1, max_size=20).filter(lambda name: name[0].isalpha())

@@ -36,21 +36,22 @@ def explain(tmp_path: Path) -> Explainer:
     return Explainer(tmp_path, [card(0, 2, **QUADRO), card(1, 24, **RTX)])
 
 
-def test_the_limit_of_the_first_gpu_is_that_of_the_fastest_and_a_guess(explain: Explainer) -> None:
+@pytest.mark.parametrize(
+    ("environ", "order", "limits", "confidence"),
+    [
+        ({}, Order.HEURISTIC, {1: 12}, Confidence.GUESS),
+        ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, Order.EXACT, {0: 1}, Confidence.LIKELY),
+    ],
+)
+def test_the_first_gpu_is_the_fastest_by_a_guess_or_the_first_of_the_slots(
+    explain: Explainer, environ: dict[str, str], order: Order, limits: dict[int, float], confidence: Confidence
+) -> None:
     explain.write(train=HALF)
-    declared = explain.declared()
+    declared = explain.declared(environ=environ)
     assert declared.visible is not None
-    assert declared.visible.gpus == tuple(gpu.uuid for gpu in reversed(explain.gpus))
-    assert declared.visible.order is Order.HEURISTIC
-    assert explain.limits(declared) == {1: 12}
-    assert said(declared, "set_per_process_memory_fraction").confidence is Confidence.GUESS
-
-
-def test_the_order_of_the_slots_is_no_guess(explain: Explainer) -> None:
-    explain.write(train=HALF)
-    declared = explain.declared(environ={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
-    assert explain.limits(declared) == {0: 1}
-    assert said(declared, "set_per_process_memory_fraction").confidence is Confidence.LIKELY
+    assert declared.visible.order is order
+    assert explain.limits(declared) == limits
+    assert said(declared, "set_per_process_memory_fraction").confidence is confidence
 
 
 ON_BOTH = HALF + HALF.replace("0)", "1)")
@@ -75,12 +76,6 @@ def test_limits_on_gpus_of_different_models(
     explain.write(train=source)
     declared = explain.declared(environ=environ, held=held)
     assert explain.limits(declared) == expected
-
-
-def test_a_variable_counts_the_fastest_first(explain: Explainer) -> None:
-    text = explain.text("-c", "import torch", environ={"CUDA_VISIBLE_DEVICES": "0"}, held={1: 10})
-    assert "cuda:0 → GPU 1" in text
-    assert "a guess: of different models CUDA puts the fastest first" in text
 
 
 def test_the_figures_that_the_order_rests_on_are_in_the_stream(driver: Driver) -> None:
@@ -148,9 +143,9 @@ def test_the_other_card_is_not_said_to_be_under_no_limit_by_a_guess(explain: Exp
 
 
 def test_a_gpu_that_was_guessed_and_is_not_held_is_said_to_be_so(explain: Explainer) -> None:
-    declared = explain.declared("-c", "import torch", environ={"CUDA_VISIBLE_DEVICES": "0"}, held={0: 1})
-    assert declared.visible is not None
-    assert "its memory is on another GPU" in declared.visible.note
+    text = explain.text("-c", "import torch", environ={"CUDA_VISIBLE_DEVICES": "0"}, held={0: 1})
+    assert "cuda:0 → GPU 1" in text
+    assert "its memory is on another GPU" in text
 
 
 @pytest.mark.parametrize(("version", "hidden"), [("550.54.15", True), ("570.86.10", False)])

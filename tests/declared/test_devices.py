@@ -60,16 +60,17 @@ AT_RUN_TIME = Selection(channel="visible_device_list", framework="tensorflow", o
 MACHINES = {"A": A, "A1": A[:1], "B": B, "D": D, "MIXED": MIXED}
 """Those of `support.cards`; A1 is one card."""
 CGROUPS = {"docker": DOCKER, "pod": POD, "slurm": SLURM, "session": SESSION}
+"""Names of cgroups in the table; any other text is a cgroup itself."""
 
 
 @cases("devices")
 def test_what_a_process_sees(case: Case) -> None:
     """`sees` has NVML indices of whole GPUs and UUIDs of instances, None where nothing is known."""
-    machine = MACHINES[case.get("cards", "A")]
+    machine, cgroup = MACHINES[case.get("cards", "A")], str(case["cgroup"])
     result = resolved(
         case["environ"],
         cards=machine,
-        cgroup=CGROUPS.get(case["cgroup"], case["cgroup"]),
+        cgroup=CGROUPS.get(cgroup, cgroup),
         selections=[choice(*ordinals, framework=framework) for framework, ordinals in case.get("chooses", ())],
         frameworks=case.get("frameworks"),
     )

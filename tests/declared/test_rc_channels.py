@@ -23,15 +23,10 @@ cnmem = 0.3
 
 
 def test_the_founding_file_starts_with_three_tenths_of_the_first_gpu() -> None:
-    (candidate,) = theanorc(FOUNDING, "~/.theanorc")
-    assert (candidate.kind, candidate.basis, candidate.value, candidate.device) == (Kind.START, Basis.TOTAL, 0.3, 0)
-    assert (candidate.channel, candidate.where, candidate.line, candidate.text) == (
-        "[lib] cnmem",
-        "~/.theanorc",
-        7,
-        "cnmem = 0.3",
-    )
-    assert candidate.framework == "theano"
+    (one,) = theanorc(FOUNDING, "~/.theanorc")
+    assert (one.kind, one.basis, one.value, one.device) == (Kind.START, Basis.TOTAL, 0.3, 0)
+    assert (one.channel, one.framework) == ("[lib] cnmem", "theano")
+    assert (one.where, one.line, one.text) == ("~/.theanorc", 7, "cnmem = 0.3")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuwatch.declared.facts import Facts, GpuFacts, MigFacts, Script, Unread
 from gpuwatch.declared.script import read_script
-from gpuwatch.model import Declaration, Declared, Kind
+from gpuwatch.model import Declared
 from tests.support.builders import MIB
 
 JAX = frozenset({"libc.so.6", "xla_cuda_plugin.so"})
@@ -80,22 +80,3 @@ def visible(declared: Declared, machine: Sequence[GpuFacts]) -> list[int] | None
     if declared.visible is None:
         return None
     return [next(card.index for card in machine if card.uuid == uuid) for uuid in declared.visible.gpus]
-
-
-def said(declared: Declared, kind: Kind) -> Declaration:
-    """Return the one declaration of a kind that is in effect."""
-    found = [one for one in declared.declarations if one.kind is kind and one.effective]
-    assert len(found) == 1, declared.declarations
-    return found[0]
-
-
-FRACTION = "gpuConfig.gpu_options.per_process_gpu_memory_fraction = 0.6\n"
-LOGICAL = """
-import tensorflow as tf
-gpus = tf.config.list_physical_devices("GPU")
-tf.config.set_logical_device_configuration(
-    gpus[0], [{}]
-)
-"""
-ONE = "tf.config.LogicalDeviceConfiguration(memory_limit=1024)"
-HALF = "tf.config.LogicalDeviceConfiguration(memory_limit=512)"
