@@ -15,7 +15,7 @@ from gpuwatch.model import Declaration, Declared, Kind, Limit, Process, Run, Sna
 from gpuwatch.recorder.anonymise import TREATMENTS, Anonymiser, Commands, program_of
 from gpuwatch.recorder.recording import Recording
 from tests.recorder.test_hostile_recordings import strings
-from tests.recorder.test_recording import demo, record
+from tests.recorder.test_recording import demo, record, small
 from tests.support.builders import GIB, gpu, holding, process, snapshot
 from tests.support.recording import ask
 
@@ -68,16 +68,12 @@ def test_every_text_of_a_snapshot_has_a_treatment_or_is_kept() -> None:
 @pytest.mark.parametrize(
     ("command", "name"),
     [
-        ("python train.py --data /secret", "train.py"),
         ("/opt/conda/bin/python3.11 -u /home/ada/x/train.py --lr 3", "train.py"),
         ("python -m torch.distributed.run --nproc 4 a.py", "torch.distributed.run"),
         ("python -c 'import secret'", "python"),
-        ("/usr/bin/ollama serve", "ollama"),
         ("VLLM::EngineCore", "VLLM::EngineCore"),
         ("python 'torn quote", "'torn"),
-        ("ray::Trainer.fit(secret)", "ray::Trainer.fit(secret)"),
         ("", ""),
-        ("serve --password *** --data /srv/data", "serve"),
         ("gunicorn: master [app]", "gunicorn"),
         ("/usr/bin/redis-server 127.0.0.1:6379 [/srv/data]", "redis-server"),
     ],
@@ -137,11 +133,6 @@ def test_by_default_no_argument_of_a_command_line_is_recorded(tmp_path: Path) ->
     assert "train.py" in texts
 
 
-def test_all_is_recorded_where_the_user_says_so(tmp_path: Path) -> None:
-    snapshots = secretive()
-    assert played(tmp_path / "day", snapshots, Commands.ALL)[0] == snapshots
-
-
 def test_stand_ins_hide_people_hosts_and_programs(tmp_path: Path) -> None:
     again, texts = played(tmp_path / "day", secretive(), Commands.ANONYMISED)
     assert not [one for one in texts if any(word in one for word in ("hush", "ingrid", "lab-secret", "train"))]
@@ -149,7 +140,7 @@ def test_stand_ins_hide_people_hosts_and_programs(tmp_path: Path) -> None:
 
 
 def test_the_demo_keeps_its_people_apart(tmp_path: Path) -> None:
-    snapshots = demo(150, step=5)
+    snapshots = demo(60, step=5)
     private = {one.user for one in snapshots[0].processes if one.user not in ("", "root")} | {"lab-gpu-03"}
     again, texts = played(tmp_path / "day", snapshots, Commands.ANONYMISED)
     assert not private & {*texts}
@@ -237,6 +228,6 @@ def test_rules_of_the_user_are_not_applied_with_stand_ins(tmp_path: Path) -> Non
     rule = CustomRule(name="ada-too-much", when="processes>0", after=0.0)
     limits = Limits(custom=(rule,), quiet=0.0)
     for commands, count in ((Commands.NAMES, 1), (Commands.ANONYMISED, 0)):
-        path = record(tmp_path / commands, demo(30), commands=commands, limits=limits)
+        path = record(tmp_path / commands, small(2), commands=commands, limits=limits)
         assert len({one.rule for one in Recording([path]).events().alerts} & {"ada-too-much"}) == count
         assert (b"ada-too-much" in path.read_bytes()) == bool(count)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import lzma
-import os
-import shutil
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import msgspec
@@ -25,38 +24,31 @@ from gpuwatch.recorder.anonymise import TREATMENTS
 from gpuwatch.recorder.recording import Recording, Standing
 from gpuwatch.text import LIMIT
 from tests import CHECKOUT
-from tests.recorder.test_recording import demo, record
+from tests.recorder.test_recording import demo, record, small
 from tests.support.recording import alert, change
 
 MEMORY: Final = 700 * 2**20
-"""Bytes of address space that a reader of a hostile file may take, with Python and all libraries."""
+"""Bytes of address space that a reader of hostile files may take, with Python and all libraries."""
 READ: Final = """
 import resource, sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from gpuwatch.errors import UsageError
-from gpuwatch.recorder.recording import Recording, Standing
-resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
-try:
-    recording = Recording([Path(sys.argv[1])])
-    standing, snapshots = recording.play(0.0)
-    count = sum(1 for one in snapshots)
-    count += sum(1 for one in recording.minutes())
-    recording.events()
-    print(count, *recording.notes, sep="\\n")
-except UsageError as error:
-    print(error)
+from gpuwatch.recorder.recording import Recording
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
+for path in sys.argv[2:]:
+    try:
+        recording = Recording([Path(path)])
+        standing, snapshots = recording.play(0.0)
+        count = sum(1 for one in snapshots)
+        count += sum(1 for one in recording.minutes())
+        recording.events()
+        print(count, *recording.notes)
+    except UsageError as error:
+        print(error)
 """
 AT: Final = 1795269780.0
 ONE: Final = b'{"taken":1795269780.0}\n'
-
-
-def read(path: Path) -> list[str]:
-    """Read a recording in a process with little memory; return what it found, line by line."""
-    done = subprocess.run(
-        [sys.executable, "-c", READ, path, str(MEMORY)], cwd=CHECKOUT, capture_output=True, text=True, check=False
-    )
-    assert done.stderr == ""
-    return done.stdout.splitlines()
 
 
 def packed(*parts: bytes | tuple[bytes, int]) -> bytes:
@@ -69,10 +61,18 @@ def packed(*parts: bytes | tuple[bytes, int]) -> bytes:
     return found + compressor.flush()
 
 
+@cache
+def without_rows() -> bytes:
+    """Return a recording without its snapshots."""
+    with TemporaryDirectory() as folder:
+        path = record(Path(folder, "day"), small(1))
+        change(path, "DELETE FROM snapshots")
+        return path.read_bytes()
+
+
 def rows(path: Path, *bodies: object, since: object = AT, until: object = AT + 9) -> Path:
     """Make a recording with rows of these bodies, ten seconds apart where they have a time."""
-    record(path, demo(1))
-    change(path, "DELETE FROM snapshots")
+    path.write_bytes(without_rows())
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for number, body in enumerate(bodies):
             times = [one + 10 * number if isinstance(one, float) else one for one in (since, until)]
@@ -87,22 +87,21 @@ def line(**fields: object) -> bytes:
 
 BOMBS: Final = {
     "no end of a line": (((bytes(2**26), 4),), "it has more than 32 MiB"),
-    "empty lines": (((b"\n" * 2**24, 1),), "it has more than 1,000 snapshots"),
     "tiny snapshots": ((b"{}\n", (ONE * 2**10, 20)), "it has more than 1,000 snapshots"),
-    "a line of 100 MB": ((b'{}\n{"taken":1e9,"host":"', (b"x" * 10**7, 10), b'"}\n'), "it has more than 32 MiB"),
     "a list without end": ((b'{}\n{"taken":1e9,"gpus":[' + b"[" * 10**6 + b"\n",), "it is damaged"),
     "many objects": ((b'{}\n{"taken":1e9,"processes":[' + b"{}," * 2_600_000 + b"{}]}\n",), "it is damaged"),
-    "many numbers": ((b'{}\n{"taken":1795269780.0,"mps":[' + b"1," * 4_000_000 + b"1]}\n",), "2"),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bomb", BOMBS)
-def test_a_bomb_costs_little_memory(tmp_path: Path, bomb: str) -> None:
-    parts, words = BOMBS[bomb]
-    path = rows(tmp_path / "bomb", packed(*parts))
-    assert path.stat().st_size < 10**6
-    assert words in "\n".join(read(path))
+def test_bombs_cost_little_memory(tmp_path: Path) -> None:
+    paths = [rows(tmp_path / name, packed(*parts)) for name, (parts, _) in BOMBS.items()]
+    assert all(path.stat().st_size < 10**6 for path in paths)
+    command = [sys.executable, "-c", READ, str(MEMORY), *map(str, paths)]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    for (_, words), line in zip(BOMBS.values(), done.stdout.splitlines(), strict=True):
+        assert words in line
 
 
 @pytest.mark.parametrize(
@@ -110,12 +109,10 @@ def test_a_bomb_costs_little_memory(tmp_path: Path, bomb: str) -> None:
     [
         b"",
         b"x",
-        packed(),
         packed(b"{}\n", b'{"taken":1795269780.0')[:-8],
         packed(b"{}\n", b'{"taken":1e9,"host":"\xff"}\n'),
         line(taken=AT + 11),
         line(taken=-0.0),
-        line(interval=0.0),
         line(since=1e11),
         line(interval="now"),
         "text",
@@ -123,7 +120,7 @@ def test_a_bomb_costs_little_memory(tmp_path: Path, bomb: str) -> None:
         7,
         b"x" * (9 << 20),
     ],
-    ids=range(14),
+    ids=range(12),
 )
 def test_a_damaged_row_is_a_note_and_the_next_one_is_read(tmp_path: Path, body: object) -> None:
     good = packed(b"{}\n", b'{"taken":1795269790.0}\n')
@@ -146,17 +143,6 @@ def test_a_newer_recording_says_what_to_do(tmp_path: Path) -> None:
     path = rows(tmp_path / "day", line())
     change(path, f"UPDATE about SET value = '{SCHEMA + 1}' WHERE name = 'snapshots'")
     with pytest.raises(UsageError, match=r"schema 2, and this gpuwatch knows schema 1; install the newer one"):
-        Recording([path])
-
-
-@pytest.mark.parametrize("kind", ["folder", "fifo", "missing"])
-def test_what_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "day"
-    if kind == "folder":
-        path.mkdir()
-    elif kind == "fifo":
-        os.mkfifo(path)
-    with pytest.raises(UsageError, match=r"day: (is no ordinary file|No such file)"):
         Recording([path])
 
 
@@ -249,16 +235,11 @@ def damaged(content: bytes, damage: Damage) -> bytes:
 @cache
 def original() -> bytes:
     """Return a recording of three rows."""
-    folder = Path(os.environ.get("PYTEST_TMP", "/tmp")) / f"gpuwatch-original-{os.getpid()}"
-    folder.mkdir(exist_ok=True)
-    path = folder / "day"
-    try:
-        return record(path, demo(30)).read_bytes()
-    finally:
-        shutil.rmtree(folder)
+    with TemporaryDirectory() as folder:
+        return record(Path(folder, "day"), small(30)).read_bytes()
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(damage=DAMAGE)
 def test_damage_shortens_a_recording_and_raises_nothing_else(tmp_path: Path, damage: Damage) -> None:
     path = tmp_path / "day"
@@ -284,7 +265,6 @@ def test_damage_shortens_a_recording_and_raises_nothing_else(tmp_path: Path, dam
 def test_any_json_in_a_row_is_a_snapshot_or_a_note(tmp_path: Path, line: Any) -> None:
     with contextlib.suppress(msgspec.MsgspecError, UnicodeEncodeError):
         words = msgspec.json.encode(line) + b"\n"
-        (tmp_path / "day").unlink(missing_ok=True)
         recording = Recording([rows(tmp_path / "day", packed(words, words))])
         standing, snapshots = recording.play(AT)
         assert isinstance(standing, Standing)

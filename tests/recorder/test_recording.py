@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from gpuwatch.recorder.recording_writer import MOST_WAITING, RecordingWriter
 from gpuwatch.recorder.store import own_store
 from gpuwatch.sources.demo import DemoSource
 from tests.support.recording import alert, frame, write
+from tests.support.replaying import machine
 from tests.support.waiting import wait_for
 
 _DEMO = DemoSource(wall=lambda: 1795269780.0)
@@ -33,6 +35,11 @@ def _demo_at(second: int) -> Snapshot:
     return _DEMO.at(float(second))
 
 
+def small(seconds: int) -> list[Snapshot]:
+    """Return a snapshot of a single GPU every second, for what does not care what is recorded."""
+    return [machine(float(second)) for second in range(seconds)]
+
+
 def record(path: Path, snapshots: Iterable[Snapshot], **options: Any) -> Path:
     """Write a recording, complete, and return its path; with whole command lines where nothing else is said."""
     writer = RecordingWriter(path, **{"commands": Commands.ALL, **options})
@@ -44,26 +51,24 @@ def record(path: Path, snapshots: Iterable[Snapshot], **options: Any) -> Path:
     return path
 
 
-def test_a_recording_gives_back_every_snapshot(tmp_path: Path) -> None:
-    snapshots = demo(65)
-    recording = Recording([record(tmp_path / "day", snapshots)])
+@pytest.fixture(scope="module")
+def day(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of 150 seconds of the demo."""
+    return record(tmp_path_factory.mktemp("recording") / "day", demo(150))
+
+
+def test_every_snapshot_is_given_back_from_the_row_that_has_a_time_on(day: Path) -> None:
+    snapshots, recording = demo(150), Recording([day])
     assert list(recording.snapshots()) == snapshots
-    assert [row.since for row in recording.rows] == [snapshots[index].taken for index in range(0, 65, 10)]
+    assert [row.since for row in recording.rows] == [snapshots[index].taken for index in range(0, 150, 10)]
     assert (recording.first, recording.last) == (snapshots[0].taken, snapshots[-1].taken)
     assert recording.host == "lab-gpu-03"
+    for second, first in ((-50, 0), (0, 0), (9, 0), (10, 10), (15, 10), (24, 20), (9999, 140)):
+        assert next(recording.snapshots(snapshots[0].taken + second)) == snapshots[first]
 
 
-@pytest.mark.parametrize(("at", "first"), [(-50, 0), (0, 0), (9, 0), (10, 10), (15, 10), (24, 20), (9999, 20)])
-def test_snapshots_are_read_from_the_row_that_has_a_time(tmp_path: Path, at: int, first: int) -> None:
-    snapshots = demo(25)
-    recording = Recording([record(tmp_path / "day", snapshots)])
-    assert next(recording.snapshots(snapshots[0].taken + at)) == snapshots[first]
-
-
-@pytest.mark.parametrize("commands", Commands)
-def test_a_row_begins_with_what_held_before_it(tmp_path: Path, commands: Commands) -> None:
-    snapshots = demo(150)
-    recording = Recording([record(tmp_path / "day", snapshots, commands=commands)])
+def test_a_row_begins_with_what_held_before_it(day: Path) -> None:
+    snapshots, recording = demo(150), Recording([day])
     standing, after = recording.play(snapshots[145].taken)
     assert next(after).sequence == snapshots[140].sequence
     assert {one.rule for one in standing.alerts} >= {"memory near limit", "overbooked"}
@@ -72,18 +77,17 @@ def test_a_row_begins_with_what_held_before_it(tmp_path: Path, commands: Command
     assert max(idle.values()) == pytest.approx(139, abs=1)
 
 
-def test_means_and_use_are_those_of_the_snapshots(tmp_path: Path) -> None:
-    snapshots = demo(150)
-    zero = snapshots[0].taken
-    recording = Recording([record(tmp_path / "day", snapshots)])
+def test_means_and_use_are_those_of_the_snapshots(day: Path) -> None:
+    first, recording = demo(1)[0], Recording([day])
+    zero = first.taken
     assert [one.at - zero for one in recording.minutes()] == [0, 60, 120]
     assert [one.at - zero for one in recording.minutes(zero + 60, zero + 120)] == [60]
-    users = {f"user:{one.uid}": one.user for one in snapshots[0].processes if one.uid and one.user}
+    users = {f"user:{one.uid}": one.user for one in first.processes if one.uid and one.user}
     assert users.items() <= next(recording.minutes()).users.items()
 
 
 def test_several_files_play_as_one(tmp_path: Path) -> None:
-    snapshots = demo(70)
+    snapshots = small(70)
     late, early = record(tmp_path / "b", snapshots[33:]), record(tmp_path / "a", snapshots[:33])
     assert list(Recording([late, early]).snapshots()) == snapshots
 
@@ -99,7 +103,7 @@ def test_several_files_play_as_one(tmp_path: Path) -> None:
 def test_where_the_clock_was_set_back_the_later_recording_of_a_time_is_read(
     tmp_path: Path, back: float, played: list[int]
 ) -> None:
-    snapshots = demo(190)
+    snapshots = small(190)
     late = [msgspec.structs.replace(one, taken=one.taken - 10 - back) for one in snapshots[100:]]
     recording = Recording([record(tmp_path / "day", [*snapshots[:100], *late])])
     found = list(recording.snapshots())
@@ -109,7 +113,7 @@ def test_where_the_clock_was_set_back_the_later_recording_of_a_time_is_read(
 
 
 def test_a_late_snapshot_is_left_out(tmp_path: Path) -> None:
-    snapshots = demo(30)
+    snapshots = small(30)
     late = msgspec.structs.replace(snapshots[15], sequence=999)
     recording = Recording([record(tmp_path / "day", [*snapshots[:18], late, *snapshots[18:]])])
     assert list(recording.snapshots()) == snapshots
@@ -122,22 +126,20 @@ def test_a_late_snapshot_is_left_out(tmp_path: Path) -> None:
         (b"", "it is empty"),
         (b"{}", "not a database"),
         (b"\x1f\x8b\x08\0\0\0\0\0", "a recording of gpuwatch 0.1 .gzip., which this one cannot read"),
+        (None, "is no ordinary file"),
     ],
 )
-def test_another_file_is_refused_in_one_line(tmp_path: Path, content: bytes, words: str) -> None:
-    (tmp_path / "day").write_bytes(content)
+def test_another_file_is_refused_in_one_line(tmp_path: Path, content: bytes | None, words: str) -> None:
+    os.mkfifo(tmp_path / "day") if content is None else (tmp_path / "day").write_bytes(content)
     with pytest.raises(UsageError, match=rf"day: .*{words}") as raised:
         Recording([tmp_path / "day"])
     assert "\n" not in str(raised.value)
 
 
-def test_a_store_without_snapshots_names_the_flag_that_reads_it(tmp_path: Path) -> None:
+def test_a_store_without_snapshots_and_recordings_of_two_hosts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no snapshots; `--file` reads those"):
         Recording([write(own_store(tmp_path), alert())])
-
-
-def test_recordings_of_two_hosts_do_not_play_as_one(tmp_path: Path) -> None:
-    one = demo(1)
-    paths = [record(tmp_path / host, [msgspec.structs.replace(one[0], host=host)]) for host in ("box2", "box1")]
+    (one,) = small(1)
+    paths = [record(tmp_path / host, [msgspec.structs.replace(one, host=host)]) for host in ("box2", "box1")]
     with pytest.raises(UsageError, match="recordings of different hosts: box1, box2"):
         Recording(paths)
