@@ -110,7 +110,7 @@ series = st.lists(numbers, max_size=150)
     st.integers(10, 400),
     st.integers(3, 60),
     st.sampled_from(list(SKINS)),
-    st.floats(-1e9, 1e9) | st.just(100.0),
+    st.floats(-1e9, -1e-6) | st.floats(1e-6, 1e9) | st.just(100.0),
     st.floats(allow_nan=False) | st.just(END - 200),
     series,
 )
