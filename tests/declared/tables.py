@@ -1,4 +1,4 @@
-"""Tables of cases: a JSONL file beside the tests, one case a line."""
+"""Tables of cases for the tests of declarations, inspector and sampler: a JSONL file, one case a line."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ Case = dict[str, Any]
 
 
 def read_cases(name: str) -> list[Case]:
-    """Return the cases of `name.jsonl`."""
-    return [json.loads(line) for line in Path(__file__).with_name(f"{name}.jsonl").read_text().splitlines()]
+    """Return the cases of `name.jsonl` below tests/."""
+    file = Path(__file__).parents[1] / f"{name}.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def cases(name: str) -> pytest.MarkDecorator:

@@ -112,7 +112,7 @@ def test_a_value_that_vllm_refuses_limits_nothing(value: str) -> None:
     assert one.value is None
 
 
-@cases("configs")
+@cases("declared/configs")
 def test_a_file_that_is_more_than_keys_and_values_is_said_not_to_be_read(case: Case) -> None:
     (one,) = named(case["config"])
     assert (one.channel, one.dynamic) == ("--config", True)

@@ -19,7 +19,7 @@ def explain(tmp_path: Path) -> Explainer:
     return Explainer(tmp_path, [card(index) for index in range(8)])
 
 
-@cases("training")
+@cases("declared/training")
 def test_a_script_as_people_write_them(explain: Explainer, case: Case) -> None:
     """Ranks, what is called, conditions, and code that is not read.
 

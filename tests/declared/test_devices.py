@@ -63,7 +63,7 @@ CGROUPS = {"docker": DOCKER, "pod": POD, "slurm": SLURM, "session": SESSION}
 """Names of cgroups in the table; any other text is a cgroup itself."""
 
 
-@cases("devices")
+@cases("declared/devices")
 def test_what_a_process_sees(case: Case) -> None:
     """`sees` has NVML indices of whole GPUs and UUIDs of instances, None where nothing is known."""
     machine, cgroup = MACHINES[case.get("cards", "A")], str(case["cgroup"])

@@ -20,7 +20,7 @@ def read(environ: Mapping[str, str | None]) -> list[Candidate]:
     return candidates({name: Setting(value=value) for name, value in environ.items()})
 
 
-@cases("env")
+@cases("declared/env")
 def test_a_variable_is_read_as_its_reader_reads_it(case: Case) -> None:
     """A case without candidates declares nothing; one whose channel is named looks at the candidates of that alone."""
     found = read(case["environ"])

@@ -12,7 +12,7 @@ from gpuwatch.declared.frameworks import NAMES
 from tests.declared.tables import Case, cases
 
 
-@cases("flags")
+@cases("declared/flags")
 def test_a_flag_is_read_as_its_program_reads_it(case: Case) -> None:
     found = candidates(shlex.split(case["line"]), "command line of parent 812")
     assert len(found) == len(case["expect"])
@@ -22,7 +22,7 @@ def test_a_flag_is_read_as_its_program_reads_it(case: Case) -> None:
         assert (candidate.where, candidate.device) == ("command line of parent 812", None)
 
 
-@cases("programs")
+@cases("declared/programs")
 def test_a_program_is_known_by_its_name_module_or_title(case: Case) -> None:
     found = find_program(shlex.split(case["line"]))
     assert (found.program.framework if found else None) == case["framework"]

@@ -34,7 +34,7 @@ def process(case: Case) -> Facts:
     )
 
 
-@cases("frameworks")
+@cases("declared/frameworks")
 def test_what_tells_a_framework_its_age_and_its_ranks(case: Case) -> None:
     """`uses` is None where nothing is excluded, `eager` is CUDA before 11.7, `collective` is ranks that use NCCL."""
     asked = {"uses": identify, "eager": eager, "collective": collective}

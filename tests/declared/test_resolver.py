@@ -57,7 +57,7 @@ def process(case: Case) -> Facts:
     )
 
 
-@cases("resolver")
+@cases("declared/resolver")
 def test_what_a_process_declared(case: Case) -> None:
     """`says` has fields of a declaration each; `kind`, `scope` and `margin` are those of each limit."""
     machine, expect = MACHINES[case["machine"]], dict(case["expect"])

@@ -10,7 +10,7 @@ BEFORE = {"": "", "tf": TF, "torch": TORCH, "cupy": CUPY}
 """Lines that a case's source follows; `tf` binds the GPUs to `gpus`."""
 
 
-@cases("patterns")
+@cases("declared/patterns")
 def test_each_pattern_makes_its_candidates_and_what_looks_like_one_none(case: Case) -> None:
     found = read(case["source"], BEFORE[case.get("before", "")])
     assert len(found.candidates) == len(case["expect"])
@@ -58,7 +58,7 @@ def test_memory_limits_come_before_the_fraction() -> None:
     assert limit.rank > fraction.rank > 0
 
 
-@cases("selections")
+@cases("declared/selections")
 def test_each_choice_of_gpus_is_a_selection(case: Case) -> None:
     """A case without a channel leaves all GPUs visible; without ordinals, they are known only at run time."""
     selections = read(case["source"], TF).selections

@@ -23,7 +23,7 @@ def conditions(template: str, **environ: str) -> list[str]:
     return [one.condition for one in found.candidates]
 
 
-@cases("conditions")
+@cases("declared/conditions")
 def test_a_condition_is_followed_dropped_or_quoted(case: Case) -> None:
     """HERE is a statement that limits, CALL an expression that does."""
     before = {"": "", "tf": TF, "torch": TORCH}[case.get("before", "")]

@@ -6,7 +6,7 @@ from tests.declared.tables import Case, cases
 from tests.support.scanning import LIKELY, only, read, setting, values
 
 
-@cases("script_environ")
+@cases("declared/script_environ")
 def test_variables_that_a_source_sets(case: Case) -> None:
     """`default` is whether a variable is set only where it is not."""
     found = read(case["source"], "import os\n")
@@ -29,7 +29,7 @@ limit(0.1)
 """
 
 
-@cases("script_values")
+@cases("declared/script_values")
 def test_literals_are_worked_out_and_nothing_else_is(case: Case) -> None:
     """`again` binds the name A once more."""
     if "number" in case:

@@ -14,7 +14,7 @@ from gpuwatch.model import Basis
 from tests.declared.tables import Case, cases, read_cases
 
 
-@cases("sizes")
+@cases("declared/sizes")
 def test_a_number_means_what_its_owner_makes_of_it(case: Case) -> None:
     """Units are each owner's: `4g` is decimal to genv and binary to HAMi, small letters are decimal to vLLM."""
     read = getattr(sizes, case["read"])
@@ -30,7 +30,7 @@ NEARLY = st.from_regex(r"[-+]?[0-9]{0,24}[.:=,]?[0-9a-fxG]{0,6}[ eE-]?[kKmMgGtTi
 
 
 @settings(max_examples=20)
-@pytest.mark.parametrize("read", dict.fromkeys(case["read"] for case in read_cases("sizes")))
+@pytest.mark.parametrize("read", dict.fromkeys(case["read"] for case in read_cases("declared/sizes")))
 @given(
     text=st.one_of(st.text(), NEARLY, st.sampled_from(["0=", "0:", "GPU-"]).flatmap(lambda a: NEARLY.map(a.__add__)))
 )

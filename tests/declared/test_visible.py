@@ -18,7 +18,7 @@ MACHINES = {"A": A, "A1": A[:1], "B": B, "D": D, "MIXED": MIXED, "NONE": []}
 """Those of `support.cards`; A1 is one card."""
 
 
-@cases("visible")
+@cases("declared/visible")
 def test_a_value_shows_the_gpus_that_the_driver_shows(case: Case) -> None:
     """`sees` has NVML indices of whole GPUs and UUIDs of instances; before R570 a process sees one instance."""
     machine = MACHINES[case["cards"]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch import procfs
 from gpuwatch.child import ChildProcess
 from gpuwatch.declared.facts import GpuFacts, Share
 from gpuwatch.inspector.client import InspectorClient
@@ -39,9 +37,7 @@ def test_answers_come_for_all_questions(inspector: Start) -> None:
         ("if pid == 3: os.kill(os.getpid(), 11)", "reading it crashed gpuwatch's reader (signal 11)"),
         ("if pid == 3: os._exit(7)", "reading it crashed gpuwatch's reader (exit code 7)"),
         ("if pid == 3: print('garbage', flush=True)", "what gpuwatch's reader said of it makes no sense"),
-        ("if pid == 3: pid = 4", "what gpuwatch's reader said of it makes no sense"),
         ("if pid == 3: start = 8", "what gpuwatch's reader said of it makes no sense"),
-        ("if pid == 3: print('{}', flush=True)", "what gpuwatch's reader said of it makes no sense"),
         ("if pid == 3: print('x' * 3_000_000, flush=True)", "what gpuwatch's reader said of it is too long"),
         ("if pid == 3: os.close(1); time.sleep(600)", "reading it crashed gpuwatch's reader (it hangs in the kernel)"),
     ],
@@ -51,17 +47,6 @@ def test_a_reader_that_fails_costs_one_answer(inspector: Start, odd: str, expect
     for pid in range(1, 6):
         one.ask(pid, 7, "ada")
     assert words(one, times=5) == {**dict.fromkeys(range(1, 6), "read"), 3: expected}
-
-
-def test_what_has_crashed_is_no_zombie(inspector: Start) -> None:
-    one = inspector("os._exit(7)")
-    before = set(procfs.find_children(os.getpid()))
-    one.ask(1, 7, "ada")
-    words(one, times=1)
-    end = time.monotonic() + PATIENCE
-    while set(procfs.find_children(os.getpid())) - before:
-        one.poll()
-        assert time.monotonic() < end
 
 
 def test_processes_that_hang_hold_up_nobody_elses(inspector: Start) -> None:
@@ -123,9 +108,7 @@ def test_readers_that_do_not_go_are_not_joined_by_more(inspector: Start) -> None
     one = inspector()
     one._stuck |= {process: f"user {process.pid}" for process in stuck}
     one.ask(1, 7, "ada")
-    assert one.poll() == []
-    assert one.descriptor is None
-    assert not one.busy
+    assert (one.poll(), one.descriptor, one.busy) == ([], None, False)
     for process in stuck:
         process.kill()
         process.exit_code(PATIENCE)
@@ -146,44 +129,29 @@ def test_a_reader_is_not_blamed_for_the_time_in_which_nobody_ran(inspector: Star
     assert words(one, times=1) == {1: "read"}
 
 
-def test_a_reader_may_take_its_time_to_start(inspector: Start) -> None:
-    late = (sys.executable, "-c", "import time\ntime.sleep(0.6)\n" + stand_in("pass")[2])
-    one = inspector(command=late, deadline=20.0, clock=lambda: 10 * time.monotonic())
-    one.ask(1, 7, "ada")
-    assert words(one, times=1) == {1: "read"}
-
-
 def test_a_reader_that_does_not_start_is_not_laid_to_a_process(inspector: Start) -> None:
     one = inspector(command=("false",))
     one.ask(1, 7, "ada")
     assert words(one, times=1) == {1: "gpuwatch's reader does not start (exit code 1)"}
 
 
-def test_what_is_no_longer_wanted_is_not_asked(inspector: Start) -> None:
-    one = inspector(command=("/no/such/program",))
+def test_what_is_no_longer_wanted_is_not_asked(inspector: Start, tmp_path: Path) -> None:
+    program = tmp_path / "reader"
+    one = inspector(command=(str(program),))
     for pid in range(1, 1001):
         one.ask(pid, 7, "ada")
+    assert one.poll() == []  # it cannot be started, and is tried again
     one.retain({(5, 7), (6, 8)})
-    one._command = stand_in("pass")
+    program.write_text(f"#!{sys.executable}\n{STAND_IN.format(odd='pass')}")
+    program.chmod(0o755)
     assert words(one, times=1) == {5: "read"}
     assert not one.busy
 
 
 def test_a_reader_that_leaves_without_a_word_is_asked_again(inspector: Start, tmp_path: Path) -> None:
-    mark = tmp_path / "left"
-    one = inspector(f"if not os.path.exists({str(mark)!r}): open({str(mark)!r}, 'w').close(); os._exit(0)")
+    mark = str(tmp_path / "left")
+    one = inspector(f"if not os.path.exists({mark!r}): open({mark!r}, 'w').close(); os._exit(0)")
     one.ask(1, 7, "ada")
-    assert words(one, times=1) == {1: "read"}
-
-
-def test_a_reader_that_cannot_be_started_is_tried_again(inspector: Start, tmp_path: Path) -> None:
-    program = tmp_path / "reader"
-    one = inspector(command=(str(program),))
-    one.ask(1, 7, "ada")
-    assert one.poll() == []
-    assert one.busy
-    program.write_text(f"#!{sys.executable}\n{STAND_IN.format(odd='pass')}")
-    program.chmod(0o755)
     assert words(one, times=1) == {1: "read"}
 
 
@@ -191,11 +159,13 @@ def test_the_machine_is_told_once_to_each_reader(inspector: Start, tmp_path: Pat
     log = tmp_path / "log"
     odd = f"open({str(log)!r}, 'a').write(line)\n    if pid == 3: os._exit(7)"
     share = Share(user="ada", share=0.5)
-    one = inspector(odd, shares=(share,))
+    now = [0.0]
+    one = inspector(odd, shares=(share,), clock=lambda: now[0])
     one.cards = (GpuFacts(index=0, uuid="GPU-a", total=7),)
     for pid in range(1, 5):
         one.ask(pid, 7, "ada")
     words(one, times=4)
+    now[0] = 5.5  # after the pause that follows a batch in which a reader failed
     one.cards = (GpuFacts(index=0, uuid="GPU-a", total=8),)
     one.ask(5, 7, "ada")
     words(one, times=1)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import uuid
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
-from gpuwatch.inspector import cgroups, context, reader, runs
+from gpuwatch.inspector import cgroups, context, runs
 from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.containers import ContainerName, ContainerNames, Roots
-from gpuwatch.inspector.protocol import Question
-from gpuwatch.inspector.worker import Inspector
 from gpuwatch.model import Container, Surroundings
 from gpuwatch.text import clean
+from tests.declared.tables import Case, cases
 from tests.inspector.test_cgroups import BELOW, ID, POD, USER
 from tests.support.families import Member, family
 
@@ -37,30 +32,16 @@ def facts(cgroup: str = "/", **environ: str) -> Facts:
     return Facts(pid=7, uid=1000, cgroup=cgroup, environ=environ)
 
 
-# -- with the environment ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "environ", "expected"),
-    [
-        ("/slurm/uid_7/job_4711/step_0/task_0", {}, "4711.0"),
-        ("/slurm/uid_7/job_4711/step_0/task_0", {"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "3"}, "4711.0"),
-        (
-            "/slurm/uid_7/job_4714/step_0",
-            {"SLURM_JOB_ID": "4714", "SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "3"},
-            "4711_3.0",
-        ),
-        ("/slurm/uid_7/job_9/step_0", {"SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "3"}, "9.0"),
-        ("/slurm/uid_7/job_4711/step_4294967290", {}, "4711.interactive"),
-        ("/", {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "4294967291", "SLURM_PROCID": "0"}, "4711.batch"),
-        ("/", {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0"}, "4711"),
-        ("/", {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "x", "SLURM_PROCID": "0"}, "4711"),
-        ("/", {"SLURM_JOB_ID": "47\n11", "SLURM_PROCID": "0"}, ""),
-        ("/user.slice/user-7.slice/session-1.scope", {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "gpu01"}, ""),
-    ],
-)
-def test_the_batch_job(cgroup: str, environ: dict[str, str], expected: str) -> None:
-    assert context.find_slurm_job(facts(cgroup, **environ)) == expected
+@cases("inspector/jobs")
+def test_the_batch_job(case: Case) -> None:
+    """A job of Slurm's, which its cgroup names with its step, or one of another scheduler's."""
+    found = facts(case["cgroup"], **case["environ"])
+    if "slurm" in case:
+        assert context.find_slurm_job(found) == case["slurm"]
+    else:
+        assert context.find_batch_job(found) == case["batch"]
+        assert Surroundings(batch=case["batch"], unit="x.service").where == (case["batch"] or "x")
+        assert cgroups.parse_unit(case["cgroup"]) is None
 
 
 def test_an_environment_that_was_written_over_is_replaced_by_an_ancestors() -> None:
@@ -87,18 +68,12 @@ def test_the_pod(tmp_path: Path, environ: dict[str, str], expected: str) -> None
     assert context.find_pod(facts(f"/kubepods/pod{POD}/{ID}", **environ), proc=tmp_path, names=NOBODY) == expected
 
 
-def test_no_pod_without_a_cluster(tmp_path: Path) -> None:
+def test_a_pod_and_a_unit_are_told_by_the_cgroup_or_from_inside(tmp_path: Path) -> None:
     assert context.find_pod(facts("/user.slice", POD_NAME="x", HOSTNAME="y"), proc=tmp_path, names=NOBODY) == ""
     inside = facts("/", HOSTNAME="train-0", KUBERNETES_SERVICE_HOST="10.0.0.1")
     assert context.find_pod(inside, proc=tmp_path, names=NOBODY) == "train-0"
-
-
-def test_the_unit() -> None:
     assert context.find_unit(facts(f"{USER}/app.slice/embeddings.service")) == ("embeddings.service", True)
     assert context.find_unit(facts("/user.slice")) == ("", False)
-
-
-# -- from inside, and without a cgroup -----------------------------------------------------------------------------
 
 
 def mounted(proc: Path, *lines: str) -> None:
@@ -156,9 +131,6 @@ def test_apptainer_is_its_variable_and_its_folder(tmp_path: Path) -> None:
     assert context.find_container(older, proc=tmp_path, names=NOBODY) == Container(runtime="singularity", name="torch")
 
 
-# -- who logged in -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
@@ -174,8 +146,6 @@ def test_who_is_behind_root(tmp_path: Path, written: str | None, expected: tuple
     assert context.find_login(7, 0, proc=tmp_path) == expected
 
 
-# -- any text, and the real thing ----------------------------------------------------------------------------------
-
 PARTS = st.one_of(
     st.sampled_from(
         [
@@ -186,67 +156,6 @@ PARTS = st.one_of(
     ),
     st.text(max_size=20),
 )
-
-
-@pytest.fixture
-def made() -> Path:
-    """A new cgroup of a Docker container's name, in the first hierarchy in which we may make one."""
-    for root in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/devices", "/sys/fs/cgroup/memory"):
-        folder = Path(root) / f"gpuwatch-test-{uuid.uuid4().hex}"
-        if not (Path(root) / "cgroup.procs").exists():
-            continue
-        try:
-            folder.mkdir()
-        except OSError:
-            continue
-        return folder
-    pytest.skip("no cgroup may be made here: it needs root and a cgroup hierarchy that can be written")
-
-
-@pytest.mark.slow
-def test_a_real_cgroup(made: Path) -> None:
-    inner = made / f"docker-{ID}.scope"
-    process = subprocess.Popen(["sleep", "600"])
-    try:
-        inner.mkdir()
-        (inner / "cgroup.procs").write_text(str(process.pid))
-        found = reader.read(process.pid)
-        if cgroups.parse_container(found.cgroup) is None:
-            pytest.skip(f"another hierarchy tells more here: {found.cgroup}")
-        assert found.cgroup.endswith(f"/{made.name}/docker-{ID}.scope")
-        held = context.find_container(found, proc=Path("/proc"), names=NOBODY)
-        assert held == Container(runtime="docker", id=ID[:12])
-        assert context.find_unit(found) == ("", False)
-    finally:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        if inner.exists():
-            inner.rmdir()
-        made.rmdir()
-
-
-# -- other schedulers ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "environ", "expected"),
-    [
-        ("/pbs_jobs.service/jobid/2404743.opbs", {}, "pbs 2404743"),
-        ("/pbs_jobs.service/jobid/2404743[17].opbs", {}, "pbs 2404743[17]"),
-        ("/user.slice/jobid/2404743.opbs", {}, ""),
-        ("/", {"PBS_JOBID": "2404743.opbs", "PBS_ENVIRONMENT": "PBS_INTERACTIVE"}, "pbs 2404743"),
-        ("/", {"LSB_JOBID": "4711"}, "lsf 4711"),
-        ("/", {"JOB_ID": "4711", "SGE_ROOT": "/opt/sge"}, "sge 4711"),
-        ("/", {"JOB_ID": "4711"}, ""),
-        ("/", {"SGE_ROOT": "/opt/sge"}, ""),
-        ("/", {"_CONDOR_SLOT": "slot1_2", "_CONDOR_JOB_AD": "/var/lib/condor/x/.job.ad"}, "condor slot1_2"),
-        ("/", {"LSB_JOBID": "47\x1b[2J11"}, "lsf 47�[2J11"),
-    ],
-)
-def test_the_job_of_another_scheduler(cgroup: str, environ: dict[str, str], expected: str) -> None:
-    assert context.find_batch_job(Facts(pid=7, uid=1000, cgroup=cgroup, environ=environ)) == expected
-    assert Surroundings(batch=expected, unit="x.service").where == (expected or "x")
-    assert cgroups.parse_unit(cgroup) is None
 
 
 @pytest.mark.slow
@@ -267,9 +176,6 @@ def test_a_kernel_in_a_batch_job_is_not_left_by_a_server_that_is_not_here(enviro
     assert bool(around.batch_job) == bool(environ)
     assert around.notebook is not None
     assert around.notebook.left == (not environ)
-
-
-# -- the whole -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -299,16 +205,6 @@ def test_a_fault_in_one_part_costs_no_other() -> None:
     assert (found.ssh, found.run is None) == ("::1", False)
     assert found.words.startswith("its container: a fault in gpuwatch: TypeError: odd")
     assert found.words == clean(found.words)
-
-
-@pytest.mark.slow
-def test_the_reader_answers_with_both() -> None:
-    with family(Member("python", (PYTHON, "t.py"), {"SSH_CLIENT": "10.0.0.7 1 2"})) as tree:
-        pid = tree.pids["python"]
-        answer = Inspector().answer(Question(pid=pid, start=procfs.read_stat(pid).start_ticks))
-    assert answer.surroundings is not None
-    assert answer.surroundings.ssh == "10.0.0.7"
-    assert answer.surroundings.run is not None
 
 
 ODD = st.text(st.characters(codec=None), max_size=20)
@@ -360,22 +256,3 @@ def test_nothing_that_a_process_writes_raises(
     assert len(found.run.name) <= runs.LONGEST_NAME
     job = found.run
     assert job.rank is None or job.world is None or 0 <= job.rank < job.world
-
-
-@settings(max_examples=15)
-@given(first=ARGV, second=ARGV, environs=st.tuples(ENVIRONS, ENVIRONS), above=st.lists(KIN, max_size=3))
-def test_siblings_below_a_launcher_are_one_run(
-    first: tuple[str, ...],
-    second: tuple[str, ...],
-    environs: tuple[dict[str, str] | Unread, dict[str, str] | Unread],
-    above: list[RelatedProcess],
-) -> None:
-    line = (RelatedProcess(pid=5, argv=("torchrun", "t.py"), start=7), *above)
-    pid, stat = os.getpid(), procfs.read_stat(os.getpid())
-    found = []
-    for argv, environ in zip((first, second), environs, strict=True):
-        facts = Facts(pid=pid, argv=argv, environ=environ, ancestors=line)
-        job = runs.read_run(facts, RelatedProcess(pid=pid, argv=argv, environ=environ), stat)
-        if not job.orphaned and job.head != pid:
-            found.append((job.key, job.head))
-    assert len(set(found)) <= 1

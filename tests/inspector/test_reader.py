@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,11 @@ from hypothesis import strategies as st
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Share, Unread
 from gpuwatch.inspector import files, reader
+from tests.declared.tables import Case, cases
 from tests.sampler.test_many_threads import many_threads
 from tests.support.evidence import SOURCE, script_of, seen
 from tests.support.sharer import LAUNCHER, sharing, sleeping, until_asleep
+from tests.support.waiting import wait_for
 from tests.test_procfs import fixture_process, stat_line
 
 pytestmark = pytest.mark.slow  # real processes
@@ -49,22 +50,14 @@ def test_arguments_are_as_they_were_given() -> None:
         assert reader.read(process.pid).argv[1:] == tuple(words)
 
 
-def test_a_process_that_has_gone_raises() -> None:
+def test_a_zombie_has_no_environment_any_more_and_one_that_has_gone_raises() -> None:
     process = subprocess.Popen(["true"])
+    wait_for(lambda: procfs.read_stat(process.pid).state == "Z")
+    facts = reader.read(process.pid)
+    assert (facts.argv, facts.environ) == ((), Unread.ENDED)
     process.wait()
     with pytest.raises(procfs.GONE):
         reader.read(process.pid)
-
-
-def test_a_zombie_has_no_environment_any_more() -> None:
-    process = subprocess.Popen(["true"])
-    end = time.monotonic() + 30
-    while procfs.read_stat(process.pid).state != "Z":
-        assert time.monotonic() < end
-    facts = reader.read(process.pid)
-    process.wait()
-    assert facts.argv == ()
-    assert facts.environ is Unread.ENDED
 
 
 @pytest.mark.parametrize(
@@ -84,11 +77,6 @@ def test_an_empty_environment_is_one_only_where_there_is_one(
     fixture_process(tmp_path, 7, b" ".join(line), threads=threads)
     (tmp_path / "7/environ").write_bytes(b"")
     assert reader._variables(reader._read_environ(7, tmp_path, procfs.read_stat(7, tmp_path))) == expected
-
-
-def test_a_program_may_be_given_no_environment_at_all() -> None:
-    with sleeping() as pid:
-        assert reader.read(pid).environ == {}
 
 
 def test_a_process_that_goes_while_it_is_read(tmp_path: Path) -> None:
@@ -125,9 +113,6 @@ def test_the_owner_is_named_by_the_user_database() -> None:
     assert reader._user_name(3_999_999_999) == "3999999999"
 
 
-# -- kin -----------------------------------------------------------------------------------------------------------
-
-
 def test_ancestors_with_their_arguments_and_environments() -> None:
     given = {"CUDA_VISIBLE_DEVICES": "1"}
     with sharing("serve.py", "--gpu-memory-utilization", "0.4", environ=given, first=LAUNCHER) as server:
@@ -138,17 +123,6 @@ def test_ancestors_with_their_arguments_and_environments() -> None:
     assert parent.environ["CUDA_VISIBLE_DEVICES"] == "1"
     assert others[0].pid == os.getpid()
     assert facts.environ == {"A": "1"}
-
-
-def test_children_that_were_given_another_environment() -> None:
-    first = "os.environ['CUDA_VISIBLE_DEVICES'] = '2'\nprint(run(os.environ).pid, flush=True)\nif not os.fork(): keep()"
-    with sharing("train.py", environ={"CUDA_VISIBLE_DEVICES": "0,1"}, first=first) as process:
-        until_asleep(int(process.said[0]))
-        facts = reader.read(process.pid)
-    (child,) = facts.children
-    assert (child.pid, child.argv) == (int(process.said[0]), ("sleep", "600"))
-    assert not isinstance(child.environ, Unread)
-    assert child.environ["CUDA_VISIBLE_DEVICES"] == "2"
 
 
 def test_no_more_children_than_eight() -> None:
@@ -167,7 +141,6 @@ def test_one_whose_first_thread_has_ended_is_not_said_to_have_ended() -> None:
 
 def test_children_that_have_only_forked_or_ended_do_not_hide_one_that_shows_more() -> None:
     first = """
-import time
 os.environ["CUDA_VISIBLE_DEVICES"] = "2"
 for _ in range(12):
     if not os.fork():
@@ -179,7 +152,9 @@ run(os.environ)
     with sharing("train.py", environ={"CUDA_VISIBLE_DEVICES": "0"}, first=first) as process:
         until_asleep(int(process.said[0]))
         (child,) = reader.read(process.pid).children
-    assert child.pid == int(process.said[0])
+    assert (child.pid, child.argv) == (int(process.said[0]), ("sleep", "600"))
+    assert not isinstance(child.environ, Unread)
+    assert child.environ["CUDA_VISIBLE_DEVICES"] == "2"
 
 
 def test_a_long_line_of_ancestors_is_cut() -> None:
@@ -190,40 +165,14 @@ def test_a_long_line_of_ancestors_is_cut() -> None:
         assert len(reader.read(int(process.said[0])).ancestors) == 16
 
 
-# -- cgroups -------------------------------------------------------------------------------------------------------
-
-ID = "3f9a1c0b77d2" + "0" * 52
-POD = "/kubepods/burstable/podb34634ea-cd65-4099-bee5-ad4de9264ffb"
-DAEMON = "/system.slice/containerd.service"
-"""All that the hierarchy of version 2 has where a runtime keeps its containers in those of version 1."""
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("0::/user.slice/session-3.scope\n", "/user.slice/session-3.scope"),
-        ("0::/\n", "/"),
-        ("9:devices:/docker/ab\n4:memory:/docker/abc\n1:cpu,cpuacct:/\n0::/\n", "/docker/abc"),
-        ("9:devices:/slurm/uid_7/job_9\n4:memory:/\n", "/slurm/uid_7/job_9"),
-        ("3:cpu,memory:/both\n", "/both"),
-        ("no colons\n\n", ""),
-        ("0::/a:b\n", "/a:b"),
-        (f"12:memory:/docker/{ID}\n1:name=systemd:/docker/{ID}\n0::{DAEMON}\n", f"/docker/{ID}"),
-        (f"1:name=systemd:/docker/{ID}\n0::{DAEMON}\n", f"/docker/{ID}"),
-        (f"9:memory:{POD}/{ID}\n0::{DAEMON}\n", f"{POD}/{ID}"),
-        ("5:devices:/slurm/uid_7/job_9/step_0\n0::/system.slice/slurmd.service\n", "/slurm/uid_7/job_9/step_0"),
-        ("4:memory:/pbs_jobs.service/jobid/9.opbs\n0::/system.slice/pbs.service\n", "/pbs_jobs.service/jobid/9.opbs"),
-        ("4:memory:/user.slice/user-7.slice\n0::/user.slice/session-3.scope\n", "/user.slice/session-3.scope"),
-    ],
-)
-def test_the_cgroup_that_says_most(tmp_path: Path, text: str, expected: str) -> None:
+@cases("inspector/cgroup_files")
+def test_the_cgroup_that_says_most(tmp_path: Path, case: Case) -> None:
+    """A runtime may keep its containers in hierarchies of version 1, and its own unit in that of version 2."""
     (tmp_path / "7").mkdir()
-    (tmp_path / "7/cgroup").write_text(text)
-    assert reader._read_cgroup(7, tmp_path) == expected
+    (tmp_path / "7/cgroup").write_text(case["text"])
+    assert reader._read_cgroup(7, tmp_path) == case["cgroup"]
     assert reader._read_cgroup(8, tmp_path) == ""
 
-
-# -- environments -----------------------------------------------------------------------------------------------
 
 NAMES = st.binary(min_size=1, max_size=12).filter(lambda name: not set(name) & set(b"=\0"))
 VALUES = st.binary(max_size=40).filter(lambda value: 0 not in value)
@@ -268,9 +217,6 @@ def test_any_bytes_are_an_environment_or_none(block: bytes) -> None:
     assert found is Unread.OVERWRITTEN or isinstance(found, dict)
 
 
-# -- environments of real processes ---------------------------------------------------------------------------------
-
-
 def test_duplicates_and_odd_entries_of_a_real_process() -> None:
     """The kernel passes on whatever execve(2) was given; the first of two is what the program sees."""
     with sleeping(b"CUDA_VISIBLE_DEVICES=1", b"odd", b"CUDA_VISIBLE_DEVICES=2", b"NAME=\xff\xfe") as pid:
@@ -278,18 +224,16 @@ def test_duplicates_and_odd_entries_of_a_real_process() -> None:
     assert found == {"CUDA_VISIBLE_DEVICES": "1", "NAME": "\udcff\udcfe"}
 
 
-def test_a_large_environment_is_read_to_its_end() -> None:
-    large = {f"FILLER_{number}": "x" * 1000 for number in range(100)}
-    with sharing("train.py", environ={**large, "XLA_PYTHON_CLIENT_MEM_FRACTION": ".3"}) as process:
+@pytest.mark.parametrize(("size", "number"), [(1000, 100), (100_000, 3)])
+def test_a_large_environment_is_read_to_its_end_and_one_that_is_too_long_is_not(size: int, number: int) -> None:
+    filler = {f"FILLER_{place}": "x" * size for place in range(number)}
+    with sharing("train.py", environ={**filler, "XLA_PYTHON_CLIENT_MEM_FRACTION": ".3"}) as process:
         found = reader.read(process.pid).environ
-    assert not isinstance(found, Unread)
-    assert found["XLA_PYTHON_CLIENT_MEM_FRACTION"] == ".3"
-
-
-def test_an_environment_that_is_too_long_is_not_read() -> None:
-    many = {f"FILLER_{number}": "x" * 100_000 for number in range(3)}
-    with sharing("train.py", environ=many) as process:
-        assert reader.read(process.pid).environ is Unread.TOO_LONG
+    if number == 3:
+        assert found is Unread.TOO_LONG
+    else:
+        assert not isinstance(found, Unread)
+        assert found["XLA_PYTHON_CLIENT_MEM_FRACTION"] == ".3"
 
 
 @pytest.mark.parametrize("title", ["VLLM::EngineCore", "worker --share=0.4 " + "x" * 60])
@@ -300,11 +244,3 @@ def test_a_title_over_the_environment_hides_it(title: str) -> None:
         facts = reader.read(process.pid)
     assert facts.environ is Unread.OVERWRITTEN
     assert facts.argv[0].startswith(title[:16])
-
-
-def test_what_a_program_sets_later_is_not_in_it() -> None:
-    first = "os.environ['CUDA_VISIBLE_DEVICES'] = '2'"
-    with sharing("train.py", environ={"CUDA_VISIBLE_DEVICES": "0,1"}, first=first) as process:
-        found = reader.read(process.pid).environ
-    assert not isinstance(found, Unread)
-    assert found["CUDA_VISIBLE_DEVICES"] == "0,1"

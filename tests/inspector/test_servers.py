@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch import procfs
-from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
+from gpuwatch.declared.facts import Facts, RelatedProcess
 from gpuwatch.inspector import reader, servers
 from gpuwatch.inspector.servers import Sockets, find_server
 from gpuwatch.model import Notebook
+from tests.declared.tables import Case, cases
 from tests.support.families import Member, family
 from tests.support.gpuholder import ME, ROOT
-from tests.support.sharer import Sharing, sharing
+from tests.support.sharer import sharing
 from tests.test_procfs import fixture_process, stat_line
 from tests.test_programs import KERNEL as CONNECTION
 from tests.test_programs import PYTHON
@@ -44,43 +44,9 @@ CHOSEN = LISTENS.format(ports="range(21000, 32000, 7)")
 BY_CHANCE = LISTENS.format(ports="[0]")
 
 
-@pytest.mark.parametrize(
-    ("argv", "above", "expected"),
-    [
-        (("VLLM::Worker_TP0",), ("VLLM::EngineCore", "python /venv/bin/vllm serve x", "bash"), "vLLM"),
-        (("VLLM::EngineCore",), ("python generate.py", "bash"), ""),
-        (("VLLM::EngineCore",), (), ""),
-        (("python", "backend.py"), ("bash run.sh", "local-ai run"), "LocalAI"),
-        (("python", "-c", "from multiprocessing.spawn import spawn_main"), ("uvicorn app:app", "zsh"), "uvicorn"),
-        (("python", "train.py"), ("sh -c python", "streamlit run page.py"), ""),
-        (("python", "train.py"), ("python -m torch.distributed.run x", "gunicorn app"), ""),
-        (("python", "-m", "ipykernel_launcher"), ("python /venv/bin/vllm serve x",), ""),
-        (("python", "train.py"), ("python -m ipykernel_launcher -f x", "hypercorn hub:app"), ""),
-    ],
-)
-def test_servers_by_their_ancestors(argv: tuple[str, ...], above: tuple[str, ...], expected: str) -> None:
-    """The front end is above who holds the card; what a page or a notebook starts is its own.
-
-    An engine of vLLM's without a front end above it is a script's, or what is left of a server that has ended.
-    """
-    ancestors = tuple(RelatedProcess(pid=3 - place, argv=tuple(line.split(" "))) for place, line in enumerate(above))
-    facts = Facts(pid=7, argv=argv, ancestors=ancestors)
-    assert find_server(facts, Sockets(Path("/nonexistent"))) == expected
-
-
-# -- ports of real processes ----------------------------------------------------------------------------------------
-
-
 def reason(pid: int) -> str:
     """Why a real process is taken for a server."""
     return find_server(reader.read(pid), Sockets())
-
-
-@pytest.fixture(scope="module")
-def listener() -> Iterator[Sharing]:
-    """A process that listens on a port that somebody chose, and a child that holds no socket."""
-    with sharing("serve.py", first=CHOSEN + CHILD) as process:
-        yield process
 
 
 CHILD = """
@@ -94,9 +60,10 @@ os.write(1, b"%d\\n" % child)
 
 
 @pytest.mark.slow
-def test_a_process_that_listens_and_its_worker(listener: Sharing) -> None:
-    port, child = listener.said
-    assert reason(listener.pid) == reason(int(child)) == f"listens on port {port}"
+def test_a_process_that_listens_and_its_worker_that_holds_no_socket() -> None:
+    with sharing("serve.py", first=CHOSEN + CHILD) as process:
+        port, child = process.said
+        assert reason(process.pid) == reason(int(child)) == f"listens on port {port}"
 
 
 @pytest.mark.slow
@@ -111,18 +78,6 @@ def test_a_port_by_chance_is_not_one_that_was_chosen() -> None:
     with sharing("train.py", first=BY_CHANCE) as process:
         assert int(process.said[0]) in Sockets().ephemeral()
         assert reason(process.pid) == ""
-
-
-@pytest.mark.slow
-def test_a_server_of_ipv6() -> None:
-    first = CHOSEN.replace("socket.socket()", "socket.socket(socket.AF_INET6)").replace("127.0.0.1", "::1")
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        pytest.skip("this machine has no IPv6")
-    with sharing("train.py", first=first) as process:
-        assert reason(process.pid) == f"listens on port {process.said[0]}"
 
 
 @pytest.mark.slow
@@ -171,35 +126,6 @@ def test_a_notebook_and_what_it_forks_are_no_server() -> None:
         assert find_server(other, Sockets()) == ""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("argv", "environ"),
-    [
-        (("train.py",), {"MASTER_PORT": "{port}"}),
-        (("train.py",), {"JAX_COORDINATOR_ADDRESS": "gpu01:{port}"}),
-        (("train.py",), {"TF_CONFIG": '{{"cluster": {{"worker": ["a:1", "b:{port}"]}}, "task": {{"index": 0}}}}'}),
-        (("train.py", "--master_port", "{port}"), {}),
-        (("train.py", "--rdzv-endpoint=gpu01:{port}"), {}),
-        (("train.py", "+trainer.master_port={port}"), {}),
-    ],
-)
-def test_where_the_ranks_of_a_run_meet_is_no_servers_port(
-    listener: Sharing, argv: tuple[str, ...], environ: dict[str, str]
-) -> None:
-    port, plain = listener.said[0], reader.read(listener.pid)
-    facts = Facts(
-        pid=listener.pid,
-        argv=("python", *(word.format(port=port) for word in argv)),
-        environ={name: value.format(port=port) for name, value in environ.items()},
-        ancestors=plain.ancestors,
-    )
-    assert find_server(facts, Sockets()) == ""
-    unread = Facts(pid=listener.pid, argv=("python",), environ=Unread.OVERWRITTEN, ancestors=plain.ancestors)
-    assert find_server(unread, Sockets()) == f"listens on port {port}"
-
-
-# -- ports by a list of sockets -------------------------------------------------------------------------------------
-
 HEAD = b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 
 
@@ -220,22 +146,20 @@ def machine(proc: Path, *links: str, tcp: bytes = b"", tcp6: bytes = b"", pid: i
     return Sockets(proc)
 
 
-@pytest.mark.parametrize(
-    ("port", "words", "listens"),
-    [
-        *((port, "", True) for port in (8000, 80, 31999, 50051, 61000)),
-        *((port, "", False) for port in (5678, 29500, 32768, 60999)),
-        *((40000, words, True) for words in ("--port 40000", "--port=40000", "--bind 0.0.0.0:40000")),
-        (40000, "--seed 4000", False),
-        (40000, "--init-method tcp://127.0.0.1:40000", False),
-        (40000, "--dist_url=tcp://127.0.0.1:40000", False),
-    ],
-)
-def test_ports_that_count(tmp_path: Path, port: int, words: str, listens: bool) -> None:
-    """Not debugpy's nor torchrun's own, nor those that the kernel hands out, but for gRPC's and a typed one."""
-    sockets = machine(tmp_path, "/dev/nvidia0", "socket:[41]", tcp=row(port, 41))
-    facts = Facts(pid=7, argv=("python", "train.py", *words.split()), environ={})
-    assert find_server(facts, sockets) == (f"listens on port {port}" if listens else "")
+@cases("inspector/servers")
+def test_servers_by_their_ancestors_and_their_ports(tmp_path: Path, case: Case) -> None:
+    """The front end is above who holds the card; what a page or a notebook starts is its own.
+
+    An engine of vLLM's without a front end above it is a script's, or what is left of a server that has ended. Of ports
+    neither debugpy's nor torchrun's own count, nor where ranks and workers meet, nor those that the kernel hands out,
+    but for gRPC's and one that somebody typed.
+    """
+    ancestors = tuple(RelatedProcess(pid=3, argv=tuple(line.split(" "))) for line in case.get("above", ()))
+    facts = Facts(pid=7, argv=tuple(case["argv"]), environ=case.get("environ", {}), ancestors=ancestors)
+    sockets = Sockets(Path("/nonexistent"))
+    if "port" in case:
+        sockets = machine(tmp_path, "/dev/nvidia0", "socket:[41]", tcp=row(case["port"], 41))
+    assert find_server(facts, sockets) == case["server"]
 
 
 def test_the_machine_says_which_ports_it_hands_out(tmp_path: Path) -> None:
@@ -247,12 +171,6 @@ def test_the_machine_says_which_ports_it_hands_out(tmp_path: Path) -> None:
     assert find_server(Facts(pid=7, argv=("python",)), sockets) == ""
     (folder / "ip_local_port_range").write_text("x\n")
     assert sockets.ephemeral() == range(32768, 61000)
-
-
-def test_rays_and_dasks_workers_listen_for_each_other(tmp_path: Path) -> None:
-    sockets = machine(tmp_path, "socket:[41]", tcp=row(10002, 41))
-    for argv in (("ray::Trainer.fit",), ("ray::IDLE",), ("python", "/venv/bin/dask-worker", "x"), ("tensorboard",)):
-        assert find_server(Facts(pid=7, argv=argv, environ={}), sockets) == ""
 
 
 def test_the_lowest_of_several_ports_is_named(tmp_path: Path) -> None:
@@ -288,8 +206,6 @@ def test_no_command_line_breaks_anything(argv: list[str], above: list[list[str]]
     assert find_server(facts, Sockets(Path("/nonexistent"))).isprintable()
     servers.rendezvous_ports(facts)
 
-
-# -- notebooks -----------------------------------------------------------------------------------------------------
 
 KERNEL = (PYTHON, "-m", "ipykernel_launcher", "-f", CONNECTION)
 LAB = (PYTHON, "/opt/conda/bin/jupyter-lab", "--no-browser")
