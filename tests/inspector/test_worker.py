@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +47,15 @@ def start(code: str = "", *, env: Mapping[str, str] | None = None) -> Reader:
 @pytest.fixture
 def starting() -> Iterator[Callable[..., Reader]]:
     """Return `start`; what it starts is ended after the test."""
-    with ExitStack() as children:
+    started: list[Reader] = []
 
-        def begin(code: str = "") -> Reader:
-            child = start(code)
-            children.callback(end, child)
-            return child
+    def begin(code: str = "") -> Reader:
+        started.append(start(code))
+        return started[-1]
 
-        yield begin
+    yield begin
+    for child in started:
+        end(child)
 
 
 @pytest.fixture(scope="module")
@@ -92,19 +92,22 @@ def hear(child: Reader) -> Answer:
     return msgspec.json.decode(line, type=Answer)
 
 
-def ask(child: Reader, pid: int, *, start: int = -1, **told: Any) -> Declared:
-    """Ask about a process, of this start time, and give what it declared."""
-    return ask_all(child, pid, start=start, **told).declared
+def send(child: Reader, pid: int, start: int, **told: Any) -> None:
+    tell(child, msgspec.json.encode(Question(pid=pid, start=start, **told)) + b"\n")
 
 
 def ask_all(child: Reader, pid: int, *, start: int = -1, **told: Any) -> Answer:
     """Ask about a process, of this start time, and give the answer."""
     first = procfs.read_stat(pid).start_ticks if start < 0 else start
-    question = Question(pid=pid, start=first, **told)
-    tell(child, msgspec.json.encode(question) + b"\n")
+    send(child, pid, first, **told)
     answer = hear(child)
     assert (answer.pid, answer.start) == (pid, first)
     return answer
+
+
+def ask(child: Reader, pid: int, *, start: int = -1, **told: Any) -> Declared:
+    """Ask about a process, of this start time, and give what it declared."""
+    return ask_all(child, pid, start=start, **told).declared
 
 
 def test_an_environment_becomes_a_limit(reader: Reader) -> None:
@@ -126,15 +129,6 @@ def test_it_is_said_that_the_process_has_ended(reader: Reader) -> None:
     assert ask_all(reader, process.pid, start=start).ended
     with many_threads(2) as pid:  # its first one has ended
         assert ask_all(reader, pid).ended
-
-
-def test_a_script_becomes_a_limit(reader: Reader, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import torch\ntorch.cuda.set_per_process_memory_fraction(0.5, 0)\n")
-    with sharing("train.py", cwd=tmp_path) as process:
-        declared = ask(reader, process.pid, cards=CARDS)
-    (limit,) = declared.limits
-    found = declared.declarations[limit.declaration]
-    assert (limit.gpu, limit.bytes, found.where, found.line) == ("GPU-aaaa", 40 * GIB, "train.py", 2)
 
 
 def test_an_agreement_is_told_once(reader: Reader) -> None:
@@ -171,9 +165,8 @@ def test_a_tree_without_an_owner_cannot_be_read(reader: Reader, tmp_path: Path) 
         "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = " + "(" * 100_000,
         "import torch\nset_per_process_memory_fraction(" + "-" * 200_000 + "1)",
         "CUDA_VISIBLE_DEVICES = [" + "[],[]," * 174_000 + "]\nimport os\nos.environ['CUDA_VISIBLE_DEVICES'] = '1'",
-        "f(" + "x." * 300_000 + "per_process_gpu_memory_fraction)",
     ],
-    ids=["brackets", "signs", "a list", "attributes"],
+    ids=["brackets", "signs", "a list"],
 )
 def test_a_hostile_source_costs_one_answer(reader: Reader, tmp_path: Path, source: str) -> None:
     (tmp_path / "train.py").write_text(source)
@@ -194,8 +187,8 @@ def test_its_memory_is_bounded_and_it_leaves_no_core(reader: Reader, limit: str,
 def test_it_ends_when_it_has_grown_large(starting: Callable[..., Reader]) -> None:
     """After its answer: what a parser took is not given back. What else it was asked is asked of the next one."""
     child = starting("worker.LARGE = 1")
-    tell(child, msgspec.json.encode(Question(pid=os.getpid(), start=1)) + b"\n")
-    tell(child, msgspec.json.encode(Question(pid=os.getpid(), start=2)) + b"\n")
+    send(child, os.getpid(), 1)
+    send(child, os.getpid(), 2)
     assert hear(child).start == 1
     assert child.wait(PATIENCE) == 0
 
@@ -216,7 +209,7 @@ def test_it_ends(starting: Callable[..., Reader], how: str) -> None:
     elif how == "nobody reads":
         ask(child, os.getpid())
         child.stdout.close()
-        tell(child, msgspec.json.encode(Question(pid=os.getpid(), start=1)) + b"\n")
+        send(child, os.getpid(), 1)
     assert child.wait(PATIENCE) == 0
 
 
