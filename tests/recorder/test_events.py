@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import signal
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpuwatch.alerts.alert import TROUBLE, Severity
-from gpuwatch.alerts.engine import Engine
-from gpuwatch.alerts.limits import Limits
 from gpuwatch.errors import UsageError
-from gpuwatch.model import Snapshot
-from gpuwatch.monitor import Frame, Monitor
-from gpuwatch.recorder.recorder import MOST, Recorder, UsageSettings
+from gpuwatch.recorder.recorder import Recorder, UsageSettings
 from gpuwatch.recorder.store import UNWATCHED, State, StoreError, lock_path, own_store, read_events
-from gpuwatch.text import format_command_line
 from tests.support import uncovered
-from tests.support.builders import EPOCH, at, gpu, snapshot
+from tests.support.builders import EPOCH
 from tests.support.recording import (
-    PATIENCE,
     QUICK,
     Record,
     alert,
@@ -42,7 +34,6 @@ from tests.support.recording import (
     story,
     wait_for,
 )
-from tests.support.watches import Script, full
 
 NOW = EPOCH + 100.0
 CRITICAL = Severity.CRITICAL
@@ -92,34 +83,12 @@ def test_what_holds_at_the_end_and_every_now_and_then_is_written_with_its_worst_
     wait_for(lambda: read_events(second.path).alerts[0].peak == 9.0)
 
 
-def test_folder_and_files_are_private(record: Record, folder: Path) -> None:
-    before = os.umask(0)
-    try:
-        record().settle(alert()).expect("id-a warning")
-    finally:
-        os.umask(before)
-    path = own_store(folder)
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {
-        path.name: 0o600,
-        lock_path(path).name: 0o600,
-    }
-
-
 def test_our_own_troubles_and_made_up_events_are_not_written(record: Record) -> None:
     one = record().settle()
     one.feed(alert("t", rule=TROUBLE))
     one.feed(alert("demo"), demo=True)
     one.feed(alert())
     one.expect("id-a warning")
-
-
-def test_a_secret_in_a_command_line_is_masked(record: Record) -> None:
-    one = record().settle()
-    one.feed(alert(evidence=format_command_line(["python", "train.py", "--token", "hunter2hunter2"])))
-    one.expect("id-a warning")
-    assert b"hunter2" not in one.path.read_bytes()
-    assert "--token ***" in read_events(one.path).alerts[0].evidence
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -148,9 +117,9 @@ def test_what_is_over_after_a_restart_ended_while_gpuwatch_was_not_running(recor
     first.close()
     record(now=first.now + 60).settle()
     wait_for(lambda: read_events(first.path).alerts[0].ended)
-    (one,) = read_events(first.path).alerts
-    assert (one.how, one.ended) == ("gpuwatch was not running", first.now)
-    assert read_events(first.path).gaps == (), "a minute is no gap"
+    found = read_events(first.path)
+    assert (found.alerts[0].how, found.alerts[0].ended) == ("gpuwatch was not running", first.now)
+    assert found.gaps == (), "a minute is no gap"
 
 
 def test_what_held_long_ago_is_over_and_the_time_between_is_a_gap(record: Record) -> None:
@@ -199,25 +168,16 @@ def test_the_lock_says_until_when_a_gpuwatch_recorded(record: Record) -> None:
 # Several at a time
 
 
-def test_only_one_of_two_writes_and_the_other_goes_on_with_what_holds(record: Record) -> None:
-    first = record().settle()
-    first.feed(alert())
-    first.expect("id-a warning")
-    second = record(now=first.now).start()
-    wait_for(lambda: second.restored)
-    assert [one.id for one in second.restored[0]] == ["id-a"]
-    for _ in range(4):
-        second.feed(alert(id="other", raised=EPOCH + 1))
-    first.expect("id-a warning")
-    assert (first.is_leader, second.is_leader, second.trouble) == (True, False, "")
-
-
-def test_the_second_takes_over_under_the_ids_of_the_store(record: Record) -> None:
+def test_one_of_two_writes_and_the_second_takes_over_under_the_ids_of_the_store(record: Record) -> None:
     first, second = record().settle(), record()
     mine = alert(id="other", raised=EPOCH + 1)
     first.feed(alert(), alert("b"))
     first.expect("id-a warning", "id-b warning")
     second.feed(mine, alert("c"))
+    wait_for(lambda: second.restored)
+    assert [one.id for one in second.restored[0]] == ["id-a", "id-b"]
+    assert (first.is_leader, second.is_leader, second.trouble) == (True, False, "")
+    first.expect("id-a warning", "id-b warning")
     first.close()
     second.settle(mine, alert("c"))
     second.feed(alert("c"), cleared=[ended(mine)])
@@ -238,10 +198,13 @@ def test_what_another_recorded_from_its_start_to_its_end_is_not_written_again(re
     first.expect("id-a ended")
     first.close()
     wait_for(lambda: second.is_leader)
-    for _ in range(3):
-        second.feed(cleared=[ended(mine)])
-    second.feed(alert("b"))
-    second.expect("id-a ended", "id-b warning")
+    second.feed(cleared=[ended(mine)])
+
+    def is_recorded() -> bool:
+        second.feed(alert("b"))
+        return story(second.path) == ["id-a ended", "id-b warning"]
+
+    wait_for(is_recorded)
 
 
 @pytest.mark.slow
@@ -299,13 +262,14 @@ def test_what_cannot_be_written_is_reported_and_written_later(record: Record, fa
     wait_for(lambda: one.trouble == "")
 
 
-def test_more_than_can_wait_is_lost_and_reported(record: Record) -> None:
+def test_more_than_can_wait_is_lost_and_reported(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuwatch.recorder.recorder.MOST", 10)
     one = record().settle(alert("stays"), alert("goes"))
     one.expect("id-stays warning", "id-goes warning")
     one.stores[0].failure = StoreError("full")
     one.feed(alert("stays"), alert("goes"), alert("first"))
     wait_for(lambda: one.trouble)
-    many = [alert(str(number)) for number in range(MOST + 1000)]
+    many = [alert(str(number)) for number in range(20)]
     one.feed(alert("stays"), alert("first"), *many, cleared=[ended(alert("goes"))])
     one.feed(alert("stays"), cleared=[ended(alert("first")), *(ended(each) for each in many)])
     wait_for(lambda: "are lost" in one.trouble)
@@ -319,25 +283,14 @@ def test_more_than_can_wait_is_lost_and_reported(record: Record) -> None:
     assert {event.id: event.how for event in found.alerts}["id-goes"] == "back within the limit"
 
 
-@pytest.mark.parametrize("how", ["removed", "damaged", "emptied"])
-def test_a_file_that_is_taken_away_or_damaged_is_begun_anew_with_what_holds(record: Record, how: str) -> None:
+@pytest.mark.parametrize("how", ["removed", "emptied"])
+def test_a_file_that_is_taken_away_is_begun_anew_with_what_holds(record: Record, how: str) -> None:
     one = record().settle(alert())
     one.expect("id-a warning")
-    content = b"rubbish" * 1000 if how == "damaged" else b""
-    if how == "removed":
-        one.path.unlink()
-    else:
-        damage(one.path, content)
+    one.path.unlink() if how == "removed" else damage(one.path, b"")
     one.feed(alert(), alert("b"))
-    wait_for(lambda: set(story(one.path)) == {"id-a warning", "id-b warning"})
-    aside = one.path.with_name(f"{one.path.name}.damaged")
-    if how == "damaged":
-        assert aside.read_bytes() == content
-        words = f"{one.path.name} was damaged and is kept as {aside.name}; a new one is begun"
-        wait_for(lambda: one.trouble == words)  # the step that wrote the events may not have ended yet
-    else:
-        wait_for(lambda: not one.trouble)
-        assert not aside.exists()
+    wait_for(lambda: set(story(one.path)) == {"id-a warning", "id-b warning"} and not one.trouble)
+    assert not one.path.with_name(f"{one.path.name}.damaged").exists()
 
 
 def test_damaged_files_are_never_overwritten_and_do_not_fill_the_disk(record: Record, folder: Path) -> None:
@@ -367,37 +320,13 @@ def test_a_folder_that_cannot_be_made_is_reported(record: Record, folder: Path) 
     assert one.trouble == ""
 
 
-def test_a_disk_that_hangs_holds_up_nobody(record: Record) -> None:
-    hang, hanging = threading.Event(), threading.Event()
-    one = record().settle()
-
-    def wait() -> None:
-        hanging.set()
-        hang.wait(PATIENCE)
-
-    one.stores[0].before_write = wait
-    one.feed(alert("hang"))
-    assert hanging.wait(PATIENCE)
-    for _ in range(50):
-        one.feed(alert("hang"), alert())
-    one.recorder.close(0.01)
-    assert one.recorder._worker.is_running
-    hang.set()
-    one.close()
-    assert story(one.path) == ["id-hang warning", "id-a warning"]
-
-
-@pytest.mark.parametrize("what", ["text", "folder", "pipe", "link", "nowhere", "database"])
+@pytest.mark.parametrize("what", ["text", "pipe", "database", "nowhere"])
 def test_a_named_file_that_is_something_else_is_refused(tmp_path: Path, what: str) -> None:
     path = tmp_path / "mine"
     if what == "text":
         path.write_text("shopping list\n")
-    elif what == "folder":
-        path.mkdir()
     elif what == "pipe":
         os.mkfifo(path)
-    elif what == "link":
-        path.symlink_to("/dev/null")
     elif what == "database":
         change(path, "CREATE TABLE mine (one)")
     else:
@@ -429,53 +358,3 @@ def test_sqlite_is_loaded_only_where_something_is_recorded_or_read() -> None:
     program = "import sys, gpuwatch.commands.dashboard_app; sys.exit('sqlite3' in sys.modules)"
     command = [sys.executable, "-c", program]
     assert subprocess.run(command, check=False, env=uncovered.environment()).returncode == 0
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# With a real monitor
-
-
-def test_an_alert_of_the_engine_goes_on_over_a_restart_and_ends_as_it_should(folder: Path) -> None:
-    wall, path = [EPOCH], own_store(folder)
-    second = itertools.count()
-
-    def run(make: list[tuple[str, object]]) -> None:
-        source, moments, seen = Script([]), itertools.count(5000.0), list[Frame]()
-        watch = Monitor(
-            source,
-            seen.append,
-            engine=Engine(Limits(quiet=2.0)),
-            clock=lambda: next(moments),
-            wall=lambda: wall[0],
-            patience=0.01,
-        )
-        one = Recorder(folder=folder, restore=watch.restore, pace=QUICK, wall=lambda: wall[0])
-        watch.add(one)
-        one.start()
-        events = one.events
-        assert events is not None
-        wait_for(lambda: events.is_leader)
-        watch.start()
-        for end, snapshots in make:
-
-            def is_there(end: str = end, snapshots: object = snapshots) -> bool:
-                if source.steps.empty():
-                    source.steps.put(snapshots(float(next(second))))  # type: ignore[operator]
-                return len(seen) > 5 if end == "settled" else any(end in line for line in story(path))
-
-            wait_for(is_there)
-        watch.stop()
-        one.close(PATIENCE)
-
-    run([("critical", full)])
-    (before,) = read_events(path).alerts
-    wall[0] += 30.0
-    run([("settled", full), ("ended", empty)])
-    (after,) = read_events(path).alerts
-    assert (after.id, after.raised) == (before.id, before.raised)
-    assert after.how not in ("", "gpuwatch was not running")
-
-
-def empty(second: float) -> Snapshot:
-    """Return one GPU that nobody holds, so many seconds after the first snapshot."""
-    return at(snapshot([gpu(0)]), second)

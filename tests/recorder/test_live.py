@@ -23,7 +23,7 @@ from gpuwatch.monitor import Frame
 from gpuwatch.recorder.live import FILE, Overuse, Status, boot, read_idle, read_status
 from gpuwatch.recorder.live_writer import LiveFile, make_status
 from tests.support.alerting import cap
-from tests.support.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
+from tests.support.builders import EPOCH, GIB, at, gpu, holding, process, snapshot
 from tests.support.homes import plant_drafts
 from tests.support.waiting import wait_for
 
@@ -129,27 +129,6 @@ def test_how_long_ones_own_were_idle_is_there_for_a_moment(
     assert found == {(key, 100, 5): Idle(31.0, at_least=True), (key, 101, 6): Idle(31.0, at_least=False)}
     assert read_idle(folder, clock=lambda: 506.1) == {}, "somebody watches"
     assert read_idle(folder, clock=lambda: 501.0, boot_id=lambda: "another") is None
-
-
-def test_at_a_long_interval_idle_times_are_believed_for_a_minute(
-    folder: Path, start: Callable[[], LiveFile], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    history = History()
-    shown = snapshot([gpu(0, holdings=[holding(100)])], [process(100)], viewer=uid("ada"), interval=600.0)
-    start().take(Frame(shown, 500.0, history.add(shown, 500.0)))
-    wait_for((folder / FILE).exists)
-    monkeypatch.setattr(os, "getpid", lambda: 1)
-    assert read_idle(folder, clock=lambda: 564.0)
-    assert read_idle(folder, clock=lambda: 564.1) == {}, "somebody watches"
-    assert read_idle(folder, clock=lambda: 500.0 + 3 * 600.0 + 4.1) is None
-
-
-def test_who_watches_as_root_tells_of_everybody() -> None:
-    people = [process(100, uid=7), process(101, uid=8)]
-    shown = snapshot([gpu(0, holdings=[holding(100), holding(101)])], people, viewer=0)
-    for viewer, told in ((0, [100, 101]), (8, [101])):
-        seen = msgspec.structs.replace(shown, viewer=viewer)
-        assert [one.pid for one in make_status(seen, (), 500.0, History().add(seen, 500.0)).resting] == told
 
 
 @pytest.mark.parametrize("what", ["link", "fifo", "folder", "junk", "future", "others", "empty"])

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from sqlite3 import Connection
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.alerts.alert import NO_ATTENTION, Acknowledgement, Attention, Mute
-from gpuwatch.recorder.recorder import Recorder
-from gpuwatch.recorder.store import Store, StoreError, changed_marks, marks_of, own_store, with_marks, write_marks
+from gpuwatch.alerts.alert import Acknowledgement, Attention, Mute
+from gpuwatch.recorder.store import Store, StoreError, changed_marks, marks_of, own_store, with_marks
 from tests.support.builders import EPOCH
 from tests.support.recording import (
-    PATIENCE,
-    QUICK,
     Record,
     Recording,
     alert,
     change,
-    damage,
-    frame,
     marks,
     recording,
     saved_marks,
     wait_for,
 )
-from tests.support.watches import LONG, Reader, Script, full, watching
 
 NOW = EPOCH + 1000.0
 OVER = "uses more than declared"
@@ -82,69 +74,6 @@ def test_two_who_change_them_end_up_with_the_same(record: Record) -> None:
     wait_for_marks(set(), first, second)
 
 
-def test_what_another_saves_right_after_us_is_seen(record: Record) -> None:
-    one = record()
-
-    def write_theirs(connection: Connection) -> None:
-        write_marks(connection, marks_of(NO_ATTENTION.muted(Mute(rule="theirs"))), NOW)
-
-    def mute_too() -> None:
-        if saved_marks(one.path) == {"ours"}:
-            Store(one.path).write(write_theirs)
-
-    one.stores[0].after_write = mute_too
-    mute(one, "ours")
-    wait_for_marks({"ours", "theirs"}, one)
-
-
-@pytest.mark.parametrize("user_first", [True, False])
-def test_a_mark_made_while_another_gpuwatchs_is_taken_over_is_kept(
-    record: Record, folder: Path, user_first: bool
-) -> None:
-    """A real watch, held up in its source while its user mutes a rule and the store brings what another muted."""
-    held, release, handed, reader = threading.Event(), threading.Event(), threading.Event(), Reader()
-
-    def hold() -> None:
-        held.set()
-        assert release.wait(LONG)
-
-    source = Script([full(0), hold, full(1)])
-    watch = watching(source, reader)
-
-    def attend(attention: Attention) -> None:
-        watch.attend(attention)
-        if marks(attention):
-            handed.set()
-
-    one = Recorder(attend=attend, folder=folder, pace=QUICK, wall=lambda: EPOCH)
-    watch.add(one)
-    one.start()
-    assert held.wait(LONG)
-    if user_first:
-        watch.mute(Mute(rule="ours"))
-    other = record()
-    mute(other, "theirs")
-    assert handed.wait(LONG)
-    if not user_first:
-        watch.mute(Mute(rule="ours"))
-    release.set()
-    _, after = reader.take(2)
-    assert marks(after.attention) == {"ours", "theirs"}
-    wait_for_marks({"ours", "theirs"}, other)
-    # What was merged is not taken for the user's own: what the other takes back stays so, and nothing is undone.
-    watch.unmute("ours")
-    other.mark(lambda before: before.unmuted("theirs"))
-    wait_for_marks(set(), other)
-
-    def shown() -> set[str] | None:
-        source.steps.put(full(2))
-        return marks(watch.newest.attention) if watch.newest else None
-
-    wait_for(lambda: shown() == set())
-    watch.stop()
-    one.close(PATIENCE)
-
-
 def test_what_is_out_of_date_is_not_kept(record: Record) -> None:
     first = record()
     mute(first, OVER, until=NOW - 1)
@@ -152,28 +81,13 @@ def test_what_is_out_of_date_is_not_kept(record: Record) -> None:
     wait_for(lambda: saved_marks(first.path) == {"throttled"})
 
 
-def test_a_demo_changes_nothing(record: Record) -> None:
-    one = record()
-    one.recorder.take(frame(attention=NO_ATTENTION.muted(Mute(rule=OVER)), demo=True))
-    one.close()
-    assert not one.path.exists()
-
-
-@pytest.mark.parametrize("how", ["removed", "damaged"])
-def test_a_file_that_is_taken_away_or_damaged_changes_nothing_and_they_come_back(record: Record, how: str) -> None:
+def test_a_file_that_is_taken_away_changes_nothing_and_the_marks_come_back(record: Record) -> None:
     one, other = record(), record()
     acknowledge(one, "a")
     wait_for_marks({"a"}, one, other)
-    if how == "removed":
-        one.path.unlink()
-        acknowledge(one, "b")
-        wait_for_marks({"a", "b"}, one, other)
-    else:
-        damage(one.path, b"rubbish" * 1000)
-        wait_for_marks({"a"}, one, other)
-        # The step that wrote the marks may not have cleared the error of the step before.
-        wait_for(lambda: sum("was damaged and is kept as" in each.trouble for each in (one, other)) == 1)
-        assert one.path.with_name(f"{one.path.name}.damaged").exists()
+    one.path.unlink()
+    acknowledge(one, "b")
+    wait_for_marks({"a", "b"}, one, other)
 
 
 def test_what_could_not_be_saved_is_saved_later(record: Record) -> None:

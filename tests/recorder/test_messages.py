@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -94,50 +96,16 @@ class Story:
         return ", ".join(f"{one.kind} {one.alerts[0].subject} @{at:g}" for at, one in self.sent)
 
 
-@pytest.mark.parametrize(
-    ("steps", "sent", "options"),
-    [
-        pytest.param("raise a 600, clear a 600", "raised a @2, cleared a @602", {}, id="raised and over"),
-        pytest.param("raise a 1, clear a 600", "", {}, id="over before it was sent"),
-        pytest.param("raise a 1, clear a 599, raise a 9", "raised a @602", {}, id="raised again after that"),
-        pytest.param("note a 9, raise a 9", "raised a @11", {}, id="notes are no messages"),
-        pytest.param("raise a 9, critical a 9, clear a 9", "raised a @11, cleared a @20", {"least": CRITICAL}),
-        pytest.param("note a 9", "raised a @2", {"least": NOTE}, id="unless they are wanted"),
-        pytest.param("raise a 9, critical a 9, clear a 9", "raised a @2, worse a @11, cleared a @20", {}, id="worse"),
-        pytest.param("critical a 9, ease a 9, critical a 9, ease a 9", "raised a @2", {}, id="eases and worsens"),
-        pytest.param("critical a 9, ease a 400, critical a 9", "raised a @2, worse a @411", {}, id="worsens later"),
-        pytest.param("critical a 9, ease a 9, critical a 400", "raised a @2, worse a @304", {}, id="worse and waits"),
-        pytest.param(
-            "raise a 20, clear a 20, raise a 20, clear a 20, raise a 20, clear a 900",
-            "raised a @2, cleared a @22",
-            {},
-            id="flaps",
-        ),
-        pytest.param(
-            "raise a 20, clear a 20, raise a 560, clear a 9",
-            "raised a @2, cleared a @22, raised a @304, cleared a @602",
-            {},
-            id="flaps and holds",
-        ),
-        pytest.param("raise a 20, clear a 20, critical a 9", "raised a @2, cleared a @22, raised a @42", {}),
-        pytest.param("raise a1 9, raise a2 900", "raised a1 @2, raised a2 @304", {}, id="a cool-down for each rule"),
-        pytest.param("raise a1 9, raise b1 900", "raised a1 @2, raised b1 @11", {}, id="and not of another"),
-        pytest.param("raise a1 9, raise a2 9", "raised a1 @2, raised a2 @11", {"cooldown": 0.0}, id="no cool-down"),
-        pytest.param("raise a 9", "raised a @0", {"gather": 0.0}, id="no window"),
-        pytest.param("raise a 0, mute a 9, clear a 9", "", {}, id="muted before it was sent"),
-        pytest.param("raise a 0, ack a 9, clear a 9", "", {}, id="acknowledged before it was sent"),
-        pytest.param("raise a 9, mute a 9, clear a 900", "raised a @2", {}, id="muted after it was sent"),
-        pytest.param("raise a 0, mute a 9, unmute a 9, mute a 9, unmute a 900", "raised a @11", {}, id="unmuted"),
-        pytest.param("inherit a 9, clear a 9", "cleared a @11", {}, id="raised by another gpuwatch"),
-        pytest.param("inherit a 9, critical a 9", "worse a @11", {}, id="raised by another, and worse"),
-        pytest.param("clear a 9", "cleared a @2", {}, id="the end of what another one raised"),
-        pytest.param("raise a 9, lose a 9", "raised a @2, cleared a @11", {}, id="frames were lost"),
-    ],
-)
-def test_story(steps: str, sent: str, options: dict[str, Any]) -> None:
-    story = Story(Notify(**options))
-    story.play(steps)
-    assert story.summary() == sent
+STORIES = [json.loads(line) for line in (Path(__file__).parent / "messages.jsonl").read_text().splitlines()]
+"""What is about a story, its steps, the messages that are sent, and other fields of the policy."""
+
+
+@pytest.mark.parametrize("case", STORIES, ids=lambda case: case["about"])
+def test_story(case: dict[str, Any]) -> None:
+    options = {key: value for key, value in case.items() if key not in ("about", "steps", "sent")}
+    story = Story(msgspec.convert(options, Notify))
+    story.play(case["steps"])
+    assert story.summary() == case["sent"]
 
 
 def test_troubles_of_our_own_are_no_messages() -> None:
@@ -264,13 +232,6 @@ def deliver(route: Route, *messages: Message, stopped: bool = False) -> None:
     route.deliver(messages, together=3, is_stopped=lambda: stopped)
 
 
-def test_three_are_three_and_four_are_one() -> None:
-    route = Outbox()
-    deliver(route, *notes("a", "b", "c"))
-    deliver(route, *notes("d", "e", "f", "g"))
-    assert sent(route) == [["a"], ["b"], ["c"], ["d", "e", "f", "g"]]
-
-
 def test_a_route_that_fails_is_tried_again_later_and_later() -> None:
     clock = Clock()
     route = Outbox("slack", "does not answer (timeout)", clock=clock, retry=30.0)
@@ -287,13 +248,13 @@ def test_a_route_that_fails_is_tried_again_later_and_later() -> None:
     route.why, clock.now = "", clock.now + 480
     deliver(route, *notes("c"))
     assert (route.trouble, route.next_due, sent(route)[-1]) == ("", None, ["c"])
-
-
-def test_the_oldest_are_dropped_where_too_many_wait() -> None:
-    route = Outbox("odd", "fails", clock=Clock())
-    deliver(route, *notes("first"))
-    deliver(route, *notes("a"), *notes("b") * WAITING)
-    assert route.trouble == "odd fails; 2 messages not delivered"
+    deliver(route, *notes(*"def"))
+    deliver(route, *notes(*"ghij"))
+    assert sent(route)[-4:] == [["d"], ["e"], ["f"], [*"ghij"]], "more than three are one"
+    full = Outbox("odd", "fails", clock=Clock())
+    deliver(full, *notes("first"))
+    deliver(full, *notes("a"), *notes("b") * WAITING)
+    assert full.trouble == "odd fails; 2 messages not delivered", "the oldest are dropped where too many wait"
 
 
 def test_a_route_that_raises_is_a_failure_like_any() -> None:

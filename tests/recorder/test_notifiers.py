@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from typing import Any, ClassVar
 
 import pytest
 
-from gpuwatch import text
 from gpuwatch.config import Notify
 from gpuwatch.procfs import PROC
 from gpuwatch.recorder.apprise_child import NO_ADDRESS, NOT_INSTALLED, UNKNOWN, carry_out
@@ -92,9 +90,7 @@ def test_a_command_gets_its_arguments_as_they_are_and_is_found_at_home(tmp_path:
     ("body", "why"),
     [
         ("exec <&-; exit 0", ""),
-        ("exit 3", "ended with exit code 3"),
         ("echo first >&2; echo 'no route to host' >&2; echo >&2; exit 1", "ended with exit code 1: no route to host"),
-        ("kill -TERM $$", "ended with signal 15"),
         ("printf 'a\\033]0;x\\007b' >&2; exit 1", "ended with exit code 1: a\ufffd]0;x\ufffdb"),
         ("echo 'to https://ada:geheim@example.org' >&2; exit 1", "ended with exit code 1: to https://***@example.org"),
         ("head -c 3000000 /dev/zero | tr '\\0' x >&2; echo >&2; echo end >&2; exit 2", "ended with exit code 2: end"),
@@ -146,14 +142,6 @@ def test_a_command_sees_neither_our_terminal_nor_our_files(tmp_path: Path) -> No
     with (tmp_path / "ours").open("w"):
         assert run_body(tmp_path, body) == ""
     assert "ours" not in (tmp_path / "seen").read_text()
-
-
-def test_secrets_of_a_command_line_stay_masked(tmp_path: Path) -> None:
-    line = text.format_command_line(["train.py", "--token", "hf_geheimgeheimgeheim", "--wandb-api-key=abc123"])
-    raw = json.dumps(received(tmp_path, raised(alert(title=f"ada's {line} holds 50.0 GiB", evidence=line))))
-    assert "train.py" in raw
-    assert "geheim" not in raw
-    assert "abc123" not in raw
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -264,9 +252,3 @@ def test_routes_of_one_kind_are_numbered() -> None:
     policy = Notify(command=("/bin/tell", "x"), urls=("slack://a/b", "json://c", "SLACK://d/e"))
     assert [one.name for one in make_routes(policy)] == ["command tell", "slack", "json", "slack 2"]
     assert make_routes(Notify()) == []
-
-
-def test_the_child_imports_nothing_of_ours() -> None:
-    source = Path(APPRISE[-1])
-    assert "from gpuwatch" not in source.read_text()
-    assert not source.stat().st_mode & stat.S_IXUSR

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 import pytest
 
@@ -11,7 +9,7 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.history import History, HistoryView
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recorder.recording import IdleTime
-from gpuwatch.recorder.replay import SPEEDS, Playback, Replay, events_until
+from gpuwatch.recorder.replay import SPEEDS, Playback, events_until
 from gpuwatch.timeline import Key, Metric
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, snapshot
 from tests.support.recording import alert, ended
@@ -25,25 +23,72 @@ def used(view: HistoryView, until: float, seconds: int = 60) -> list[float | Non
     return view.timeline.read(Key(gpu(0).key, "", Metric.USED), until, seconds, seconds)
 
 
-def test_it_begins_at_the_start_and_plays_in_real_time() -> None:
-    player = Player(seconds((0, 300)))
-    assert [player.next(), player.next(), player.next(1.0), player.next(0.5), player.next(0.5)] == [0, None, 1, None, 2]
+LONG, GAP = ((0, 300),), ((0, 10), (5000, 5010))
+"""Seconds of a recording: without a gap, and with one."""
 
 
-def test_it_begins_at_a_time() -> None:
-    assert Player(seconds((0, 300)), at=200.4).next() == 200
+@pytest.mark.parametrize(
+    ("spans", "at", "steps"),
+    [
+        pytest.param(LONG, 0, "0=0 0=- 1=1 0.5=- 0.5=2", id="it begins at the start and plays in real time"),
+        pytest.param(LONG, 200.4, "0=200", id="it begins at a time"),
+        pytest.param(LONG, 0, "0=0 pause 100=- play 0.5=- 0.5=1", id="paused it stands still, and plays on from there"),
+        pytest.param(LONG, 200, "0=200 step-1 0=199 step+1 step+1 0=201 60=-", id="steps pause"),
+        pytest.param(LONG, 100, "0=100 seek200 0=200 seek200.9 0=200", id="a seek shows the last one up to a time"),
+        pytest.param(LONG, 100, "0=100 seek-50 0=0 seek5000 0=299", id="a seek beyond an end"),
+        pytest.param(LONG, 0, "0=0 seek200 seek100 seek250 0=250 0=-", id="a new target replaces one before"),
+        pytest.param(((0, 10),), 0, "0=0 seek9 0=9 100=- seek5 0=5 play 1=6", id="at the end it stops"),
+        pytest.param(GAP, 8, "0=8 1=9 0.5=- 0.5=5000 1=5001", id="a gap is passed in a second"),
+        pytest.param(GAP, 8, "0=8 1=9 speed120 0=- 0.9=- 0.2=5000", id="also where the speed was changed"),
+        pytest.param(GAP, 8, "0=8 1=9 pause play 0=- 0.9=- 0.2=5000", id="also after a pause"),
+        pytest.param(GAP, 8, "0=8 1=9 seek9 0=9 0.9=- 0.2=5000", id="also after a seek before it"),
+        pytest.param(GAP, 8, "0=8 1=9 seek3000 0=9 0.9=- 0.2=5000", id="also after a seek into it"),
+        pytest.param(GAP, 9, "0=9 on19 0=5000 on5001 0=5001", id="a move onwards crosses it"),
+        pytest.param(GAP, 9, "0=9 seek8 0=8 on9 0=9", id="a move back does not"),
+        pytest.param(LONG, 0, "close 3600=-", id="one that is closed waits for nothing"),
+    ],
+)
+def test_play(spans: tuple[tuple[int, int], ...], at: float, steps: str) -> None:
+    """Each step is a key, such as `seek200`, or `0.5=1`: half a second later, second 1 is shown."""
+    player = Player(seconds(*spans), at=at)
+    replay = player.replay
+    for step in steps.split():
+        passed, is_shown, shown = step.partition("=")
+        word = step.rstrip("+-.0123456789")
+        number = float(step[len(word) :] or 0) if not is_shown else 0.0
+        if is_shown:
+            assert player.next(float(passed)) == (None if shown == "-" else int(shown)), step
+        elif word in ("play", "pause"):
+            replay.play(word == "play")
+        elif word == "step":
+            replay.step(int(number))
+        elif word == "speed":
+            replay.set_speed(number)
+        elif word == "close":
+            replay.close()
+        else:
+            replay.seek(EPOCH + number, onwards=word == "on")
 
 
-def test_paused_it_stands_still_and_then_plays_on_from_there() -> None:
-    player = Player(seconds((0, 300)))
-    player.next()
-    player.replay.play(False)
-    assert player.next(100.0) is None
-    player.replay.play(True)
-    assert [player.next(0.5), player.next(0.5)] == [None, 1]
+def test_what_it_tells_of_its_place() -> None:
+    player = Player(seconds(*GAP))
+    player.seek(8.0)
+    player.next(1.0)
+    assert (player.replay.playback.gap, player.replay.playback.playing) == (None, True)
+    for second, shown in ((3000.0, 9), (5000.0, 5000)):
+        assert player.seek(second) == shown
+        assert player.replay.playback.gap == (EPOCH + 9, EPOCH + 5000)
+    player.replay.seek(EPOCH + 5005.0)
+    assert player.replay.playback.at == EPOCH + 5005.0, "before it is shown"
+    player.replay.step(-1)
+    assert not player.replay.playback.playing
+    last = Player(seconds((0, 10)))
+    assert last.seek(9.0) == 9
+    assert last.replay.playback == Playback(EPOCH + 9, False, 1.0, EPOCH, EPOCH + 9)
+    assert last.replay.playback.is_over
 
 
-@pytest.mark.parametrize("speed", SPEEDS)
+@pytest.mark.parametrize("speed", [min(SPEEDS), 1.0, max(SPEEDS)])
 def test_it_plays_at_each_speed(speed: float) -> None:
     player = Player(seconds((0, int(speed * 10) + 2)))
     player.next()
@@ -65,36 +110,6 @@ def test_what_a_fast_replay_does_not_show_is_in_the_history_all_the_same() -> No
     assert used(player.replay._history.view, EPOCH + 101) == used(expected, EPOCH + 101)
 
 
-def test_steps_pause_and_go_to_the_snapshot_before_or_after() -> None:
-    player = Player(seconds((0, 300)), at=200.0)
-    player.next()
-    player.replay.step(-1)
-    assert player.next() == 199
-    player.replay.step(1)
-    player.replay.step(1)
-    assert player.next() == 201
-    assert player.next(60.0) is None
-    assert not player.replay.playback.playing
-
-
-@pytest.mark.parametrize(
-    ("second", "shown"), [(200.0, 200), (200.9, 200), (-50.0, 0), (0.0, 0), (299.0, 299), (5000.0, 299)]
-)
-def test_a_seek_shows_the_last_snapshot_up_to_a_time(second: float, shown: int) -> None:
-    player = Player(seconds((0, 300)), at=100.0)
-    player.next()
-    assert player.seek(second) == shown
-
-
-def test_a_new_target_replaces_one_that_was_not_reached() -> None:
-    player = Player(seconds((0, 300)))
-    player.next()
-    for second in (200.0, 100.0, 250.0):
-        player.replay.seek(EPOCH + second)
-    assert player.replay.playback.at == EPOCH + 250.0
-    assert [player.next(), player.next()] == [250, None]
-
-
 def test_a_seek_reads_at_least_a_minute_before_it_and_a_short_one_forward_reads_on() -> None:
     recording = seconds((0, 600))
     player = Player(recording)
@@ -105,67 +120,6 @@ def test_a_seek_reads_at_least_a_minute_before_it_and_a_short_one_forward_reads_
     assert player.restarts == 2
     player.seek(329.0)
     assert player.restarts == 3
-
-
-def test_at_the_end_it_stops_and_plays_on_after_a_seek_back() -> None:
-    player = Player(seconds((0, 10)))
-    assert player.seek(9.0) == 9
-    assert player.replay.playback == Playback(EPOCH + 9, False, 1.0, EPOCH, EPOCH + 9)
-    assert player.replay.playback.is_over
-    assert player.next(100.0) is None
-    assert player.seek(5.0) == 5
-    player.replay.play(True)
-    assert player.next(1.0) == 6
-
-
-def test_a_gap_is_passed_in_a_second_and_named() -> None:
-    player = Player(seconds((0, 10), (5000, 5010)))
-    player.seek(8.0)
-    assert player.next(1.0) == 9
-    assert player.replay.playback.gap is None
-    assert [player.next(0.5), player.next(0.5), player.next(1.0)] == [None, 5000, 5001]
-    assert player.replay.playback.gap == (EPOCH + 9, EPOCH + 5000)
-
-
-@pytest.mark.parametrize(("by", "shown"), [(10.0, 5000), (60.0, 5000), (-1.0, 8)])
-def test_a_move_onwards_crosses_a_gap(by: float, shown: int) -> None:
-    player = Player(seconds((0, 10), (5000, 5010)), at=9)
-    player.next()
-    player.replay.seek(EPOCH + 9 + by, onwards=by > 0)
-    assert player.next() == shown
-    player.replay.seek(EPOCH + shown + 1, onwards=True)
-    assert player.next() == shown + 1
-
-
-@pytest.mark.parametrize(
-    "act",
-    [
-        lambda replay: replay.set_speed(120.0),
-        lambda replay: (replay.play(False), replay.play(True)),
-        lambda replay: replay.seek(EPOCH + 9),
-        lambda replay: replay.seek(EPOCH + 3000),
-    ],
-)
-def test_a_gap_is_passed_also_after_a_key(act: Callable[[Replay], object]) -> None:
-    player = Player(seconds((0, 10), (5000, 5010)), at=8)
-    assert [player.next(), player.next(1.0)] == [8, 9]
-    act(player.replay)
-    player.next()
-    assert player.next(0.9) is None
-    assert player.next(0.2) == 5000
-
-
-def test_a_time_in_a_gap_shows_the_snapshot_before_it_and_names_the_gap() -> None:
-    player = Player(seconds((0, 10), (5000, 5010)))
-    player.next()
-    assert player.seek(3000.0) == 9
-    assert player.replay.playback.gap == (EPOCH + 9, EPOCH + 5000)
-
-
-def test_a_closed_replay_waits_for_nothing() -> None:
-    player = Player(seconds((0, 300)))
-    player.replay.close()
-    assert player.replay.next(3600.0) is None
 
 
 # -- what the monitor knows ------------------------------------------------------------------------------------------

@@ -9,8 +9,6 @@ import sqlite3
 import stat
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +42,9 @@ from tests.support.recording import alert, ask, change, ended, write
 from tests.support.storing import HOUR, batch, hours, save
 
 WEEK = 7 * 86400
-MIB = 1 << 20
-SMALL = MIB - EVENTS_BYTES
-"""What is allowed for usage where the whole file is to take a MiB."""
+FULL = 400 << 10
+SMALL = FULL - EVENTS_BYTES
+"""What is allowed for usage where the whole file is to take 400 KiB."""
 NOW = EPOCH + 100.0
 GPU0 = AlertGpu("GPU-0", 0)
 BYS: tuple[By, ...] = ("user", "gpu", "run")
@@ -84,15 +82,6 @@ def test_it_is_private_and_adds_up(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_names_and_times_of_runs(path: Path) -> None:
-    save(path, *(batch(user=name) for name in ("1000", "ada", "1000")))
-    assert ask(path, "SELECT * FROM users") == [(1000, "ada")], "a number does not replace a name"
-    save(path, batch(HOUR + 3600, name="main.py", launcher="torchrun"))
-    assert ask(path, "SELECT uid, name, launcher, first, last FROM runs") == [
-        (1000, "main.py", "torchrun", float(HOUR), HOUR + 3660.0)
-    ]
-
-
 def test_what_was_charged_before_a_run_was_known_moves_to_it(path: Path) -> None:
     cause = AlertCause(uid=1000, user="ada", pid=8, start=8, run="8:8")
     save(path, batch(run="8:8"), batch(run="9:9"), batch(run="run"), events=[alert(causes=(cause,))])
@@ -123,12 +112,11 @@ def test_an_event_is_counted_by_all_that_it_is_about(path: Path) -> None:
 
 def test_events_are_read_as_they_were_written(path: Path) -> None:
     done = ended(alert("b", raised=EPOCH + 5, owners=("ada",), pids=(1, 2), peak=3.0))
-    write(path, done, alert(raised_monotonic=7.0), gaps=[Gap(EPOCH, NOW), Gap(NOW, NOW + 1, 3)], now=NOW)
+    gaps = (Gap(EPOCH, NOW), Gap(NOW, NOW + 1, 3))
+    write(path, done, alert(raised_monotonic=7.0), gaps=gaps, now=NOW)
     found = read_events(path)
-    assert found.alerts == (alert(), done)
+    assert (found.alerts, found.gaps) == ((alert(), done), gaps)
     assert [found.state(one) for one in found.alerts] == [State.OPEN, State.ENDED]
-    assert [one.id for one in found.open] == ["id-a"]
-    assert found.gaps == (Gap(EPOCH, NOW), Gap(NOW, NOW + 1, 3))
     assert (found.note, found.watched_until, found.exists) == ("3 events could not be written", NOW, True)
     assert read_events(path.with_name("none")).exists is False
 
@@ -161,20 +149,12 @@ def test_a_store_that_has_not_changed_is_not_read_again(path: Path) -> None:
     "row",
     [
         "",
-        "{",
         "null",
         "[" * 60000,
         " " * 70000 + msgspec.json.encode(alert()).decode(),
         *(
             msgspec.json.encode(alert(**changes)).decode()
-            for changes in (
-                {"raised": 1e15},
-                {"lasted": 1e200},
-                {"peak": 1e300},
-                {"id": ""},
-                {"rule": ""},
-                {"raised": -1.0},
-            )
+            for changes in ({"raised": 1e15}, {"lasted": 1e200}, {"peak": 1e300}, {"id": ""}, {"raised": -1.0})
         ),
         msgspec.json.encode(alert()).decode().replace('"severity":2', '"severity":9'),
     ],
@@ -187,13 +167,16 @@ def test_a_row_that_cannot_be_ours_is_counted_and_left_out(path: Path, row: str)
     assert found.note == "1 events are damaged"
 
 
-def test_texts_are_cleaned_again_and_cut(path: Path) -> None:
+def test_foreign_texts_are_cleaned_again_and_cut(path: Path) -> None:
     foreign = "\x1b[31mred\u202e\n" + "x" * 5000
-    write(path, alert(title=foreign, owners=(foreign,)))
+    save(path, batch(user=foreign, name=foreign, launcher=foreign), events=[alert(title=foreign, owners=(foreign,))])
     (one,) = read_events(path).alerts
-    for words in (one.title, one.owners[0]):
-        assert words.startswith("�[31mred��xxx")
-        assert len(words) == 400
+    assert all(words.startswith("�[31mred��xxx") and len(words) == 400 for words in (one.title, one.owners[0]))
+    for by in BYS[::2]:
+        (line,) = read_report([path], by, float(HOUR)).lines
+        assert all(words.isprintable() for words in (line.name, line.user, line.launcher))
+    path.write_bytes(path.read_bytes().replace(b"red\xe2\x80\xae", b"red\xe9\xe9\xe9"))
+    assert "red\N{REPLACEMENT CHARACTER}" in read_report([path], "user", float(HOUR)).lines[0].name
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -238,18 +221,18 @@ def test_a_clock_that_is_far_ahead_for_some_hours_makes_nothing_old(path: Path) 
 
 def test_a_full_store_loses_its_oldest_weeks_and_never_grows_beyond_its_bound(path: Path) -> None:
     for week in range(6):
-        save(path, *(batch(HOUR + week * WEEK + run % 100 * 3600, run=f"{week}:{run}") for run in range(3000)))
-    assert path.stat().st_size > 1.2 * MIB
+        save(path, *(batch(HOUR + week * WEEK + run % 100 * 3600, run=f"{week}:{run}") for run in range(1000)))
+    assert path.stat().st_size > 1.2 * FULL
     for day in range(12):
         start = HOUR + 6 * WEEK + day * 86400
-        save(path, *(batch(start + run % 20 * 3600, run=f"{start}:{run}") for run in range(200)), largest=SMALL)
-        assert path.stat().st_size <= MIB
+        save(path, *(batch(start + run % 20 * 3600, run=f"{start}:{run}") for run in range(70)), largest=SMALL)
+        assert path.stat().st_size <= FULL
     ((first, last),) = ask(path, "SELECT min(at), max(at) FROM use")
     assert first > HOUR + WEEK
     assert last > HOUR + 6 * WEEK
     assert is_sound(path)
     with pytest.raises(StoreError, match="no space left on device"):
-        save(path, *(batch(run=str(run), name="x" * 100) for run in range(8000)), largest=SMALL)
+        save(path, *(batch(run=str(run), name="x" * 100) for run in range(3000)), largest=SMALL)
     assert is_sound(path)
 
 
@@ -292,25 +275,6 @@ def test_one_that_is_killed_in_the_middle_of_a_write_leaves_the_state_before(pat
     assert is_sound(path)
 
 
-def test_what_is_read_in_the_same_process_costs_no_write(path: Path) -> None:
-    save(path, batch())
-    done = threading.Event()
-
-    def read() -> None:
-        while not done.is_set():
-            held(path)
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        for _ in range(30):
-            save(path, batch())
-    finally:
-        done.set()
-        reader.join()
-    assert held(path) == {(31.0,)}
-
-
 def test_a_store_that_stays_locked_is_reported(path: Path) -> None:
     save(path, batch())
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -338,7 +302,7 @@ def refused(path: Path, words: str, kind: type[StoreError] = StoreError) -> None
     assert (path.read_bytes() if path.is_file() else None) == before
 
 
-@pytest.mark.parametrize("content", [b"shopping list\n", b"SQLite", b"\0" * 4096])
+@pytest.mark.parametrize("content", [b"shopping list\n", b"\0" * 4096])
 def test_what_is_no_database_is_damaged(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
@@ -353,10 +317,8 @@ def test_what_is_no_database_is_damaged(path: Path, content: bytes) -> None:
         (["PRAGMA user_version = 1"], "it is of gpuwatch 0.1 .version 1 of the store., which this one leaves alone"),
         (["CREATE VIEW mine AS SELECT 1"], "holds what no gpuwatch made"),
         (["CREATE TRIGGER m AFTER INSERT ON use BEGIN DELETE FROM use; END"], "holds what no gpuwatch made"),
-        (["CREATE TABLE mine (one)"], "holds what no gpuwatch made"),
         (["DROP TABLE use", "CREATE VIEW use AS SELECT 1"], "holds what no gpuwatch made"),
         (["PRAGMA application_id = 4711"], "a database of something else"),
-        (["PRAGMA application_id = 0"], "a database of something else"),
     ],
 )
 def test_a_database_that_is_not_ours_is_never_touched(path: Path, statements: list[str], words: str) -> None:
@@ -365,25 +327,11 @@ def test_a_database_that_is_not_ours_is_never_touched(path: Path, statements: li
     refused(path, words)
 
 
-def scribbled(content: bytes) -> bytes:
-    """Return a database with rubbish at the start of each page but the first."""
-    return content[:4096] + b"".join(
-        b"\xff" * 64 + content[at + 64 : at + 4096] for at in range(4096, len(content), 4096)
-    )
-
-
-@pytest.mark.parametrize(
-    "harm",
-    [
-        scribbled,
-        lambda content: content.replace(b"TABLE us", b"TA\xffLE us"),
-        lambda content: content.replace(b"idle_byte_s REAL NOT NULL", b"idle_mite_s REAL NOT NULL"),
-    ],
-    ids=["pages", "schema", "column"],
-)
-def test_a_damaged_store_is_set_aside_whole(path: Path, harm: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_store_is_set_aside_whole(path: Path) -> None:
     save(path, *(batch(run=str(number)) for number in range(200)))
-    content = harm(path.read_bytes())
+    good = path.read_bytes()
+    pages = range(4096, len(good), 4096)  # rubbish at the start of each but the first
+    content = good[:4096] + b"".join(b"\xff" * 64 + good[at + 64 : at + 4096] for at in pages)
     path.write_bytes(content)
     with pytest.raises(DamagedError, match=f"^{path}: it is damaged"):
         read_report([path], "user", 0.0)
@@ -400,28 +348,21 @@ def test_a_store_that_is_taken_away_while_it_is_written_is_reported(path: Path) 
         Store(path).write(lambda connection: path.unlink())
 
 
-@pytest.mark.parametrize("what", ["link", "dangling", "pipe", "folder"])
-def test_what_is_planted_under_its_name_is_refused(path: Path, tmp_path: Path, what: str) -> None:
-    path.parent.mkdir(parents=True)
+@pytest.mark.parametrize("what", ["link", "dangling", "pipe"])
+@pytest.mark.parametrize("place", ["", "-journal"])
+def test_what_is_planted_under_its_name_or_as_its_journal_is_refused(
+    path: Path, tmp_path: Path, what: str, place: str
+) -> None:
     other = tmp_path / "other"
-    if what == "pipe":
-        os.mkfifo(path)
-    elif what == "folder":
-        path.mkdir()
-    else:
-        path.symlink_to(other)
-        if what == "link":
-            other.write_text("somebody's own")
-    refused(path, "symbolic link|not a regular file")
+    if place:
+        save(path, batch())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    planted = path.with_name(path.name + place)
+    os.mkfifo(planted) if what == "pipe" else planted.symlink_to(other)
+    if what == "link":
+        other.write_text("somebody's own")
+    refused(path, f"its journal {planted.name} is not a regular file" if place else "symbolic link|not a regular file")
     assert not other.exists() or other.read_text() == "somebody's own"
-
-
-@pytest.mark.parametrize("what", ["pipe", "link"])
-def test_what_is_planted_in_place_of_its_journal_is_refused(path: Path, tmp_path: Path, what: str) -> None:
-    save(path, batch())
-    journal = Path(f"{path}-journal")
-    os.mkfifo(journal) if what == "pipe" else journal.symlink_to(tmp_path / "other")
-    refused(path, f"its journal {journal.name} is not a regular file")
 
 
 def test_in_a_folder_of_all_a_journal_of_ones_own_leaves_no_place_for_another(
@@ -456,21 +397,7 @@ def test_somebody_elses_file_is_refused_unless_it_was_named(path: Path) -> None:
     assert len(read_report([path], "user", 0.0, named=True).lines) == 1
 
 
-def test_a_named_file_may_be_a_link_but_not_empty(tmp_path: Path) -> None:
-    save(tmp_path / "real", batch())
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    with reading(tmp_path / "link", named=True) as connection:
-        assert connection.execute("SELECT name FROM users").fetchall() == [("ada",)]
-    (tmp_path / "empty").touch()
-    with pytest.raises(StoreError, match="empty"), reading(tmp_path / "empty", named=True):
-        pass
-    for name in ("empty", "none"):
-        with pytest.raises(FileNotFoundError), reading(tmp_path / name):
-            pass
-    assert not (tmp_path / "none").exists()
-
-
-@pytest.mark.parametrize("cell", ["'many'", "x'00ff'", "NULL", "-1.0", "9e999", "'1e5'"])
+@pytest.mark.parametrize("cell", ["'many'", "x'00ff'", "NULL", "-1.0", "9e999"])
 def test_a_cell_may_hold_anything(path: Path, cell: str) -> None:
     save(path, batch())
     statements = [
@@ -484,28 +411,17 @@ def test_a_cell_may_hold_anything(path: Path, cell: str) -> None:
         assert 0 <= line.use.memory < 1e30
 
 
-@pytest.mark.parametrize("cell", ["'many'", "x'00ff'", "-1", "9e999", "9223372036854775807", "-9223372036854775808"])
+@pytest.mark.parametrize("cell", ["'many'", "-1", "9223372036854775807"])
 def test_an_hour_may_be_anything_to_who_writes(path: Path, cell: str) -> None:
     save(path, *(batch(HOUR + 3600 * n, run=str(n)) for n in range(30)))
     change(path, f"UPDATE use SET at = {cell} WHERE at = {HOUR}", "UPDATE runs SET first = NULL WHERE key = '3'")
     Store(path).prune(HOUR + 1e9)
-    for number in range(40):
-        name = str(number) * 200
+    for number in range(10):
+        name = str(number) * 800
         moved = batch(HOUR, run=name)
         moved.moved[RunId(1000, "3")] = RunId(1000, name)
         save(path, moved, largest=120_000 - EVENTS_BYTES)
     assert is_sound(path)
-
-
-def test_foreign_text_is_cleaned_on_the_way_out(path: Path) -> None:
-    bad = "a\x1b[31m\nb\u202e"
-    save(path, batch(user=bad, name=bad, launcher=bad))
-    for by in BYS[::2]:
-        (line,) = read_report([path], by, float(HOUR)).lines
-        for words in (line.name, line.user, line.launcher):
-            assert not {"\x1b", "\n", "\u202e"} & set(words)
-    path.write_bytes(path.read_bytes().replace(b"b\xe2\x80\xae", b"b\xe9\xe9\xe9"))
-    assert read_report([path], "user", float(HOUR)).lines[0].name.endswith("\N{REPLACEMENT CHARACTER}")
 
 
 def test_a_query_that_takes_for_ever_is_given_up_and_reading_changes_nothing(path: Path) -> None:
@@ -519,20 +435,10 @@ def test_a_query_that_takes_for_ever_is_given_up_and_reading_changes_nothing(pat
     assert path.read_bytes() == before
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# A full disk, and one that cannot be written to
-
-
 def test_a_store_of_version_1_is_left_alone_and_named(path: Path) -> None:
     assert former_store(path) == ""
     former = path.with_name(path.name.replace(".2.", "."))
     save(former, batch())
     assert former_store(path) == f"{former} is of gpuwatch 0.1: it is left alone, and not read"
-
-
-def test_names_are_of_the_host() -> None:
-    assert files.host_name("../../etc/pass wd\n") == "_.._etc_pass_wd_"
+    assert files.host_name("../../etc/pass wd\n") == "_.._etc_pass_wd_", "its name is of the host, and no path"
     assert files.host_name("..") == "host"
-    assert len(files.host_name("x" * 500)) == 64
-    assert lock_path(Path("/x/gpuwatch-box3.sqlite")) == Path("/x/gpuwatch-box3.lock")
-    assert lock_path(Path("/x/mine.txt"), "usage") == Path("/x/mine.txt-usage.lock")
