@@ -137,7 +137,7 @@ def walk(seed: int, *lengths: int) -> Player:
     return Player(Machine(recording).ticks(), limits, look)
 
 
-WALKS = {1: (HOUR // 2,), 2: (HOUR // 4,)}
+WALKS = {1: (HOUR // 2,)}
 DAY = (2 * HOUR, 4 * HOUR, 8 * HOUR, 2 * HOUR, 2 * HOUR)
 MORE = {int(seed): DAY for seed in os.environ.get("GPUWATCH_TEST_SEEDS", "").split()}
 

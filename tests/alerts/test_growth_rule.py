@@ -111,17 +111,17 @@ def sawtooth(height: float, period: float) -> Course:
 @pytest.mark.parametrize(
     "course",
     [
-        *(warming_up(to, seconds) for to in (30, 70) for seconds in (10, 30)),
-        *(step(60, 40, since) for since in (0, 21, 32, 63, 124)),
-        *(step(size, seconds) for size in (10, 70) for seconds in (1, 5, 20)),
-        *(sawtooth(height, period) for height in (2, 30) for period in (2, 7, 20, 60)),
+        *(warming_up(to, seconds) for to, seconds in ((30, 10), (70, 30))),
+        *(step(60, 40, since) for since in (0, 32, 124)),
+        *(step(size, seconds) for size, seconds in ((10, 1), (70, 5), (70, 20))),
+        *(sawtooth(height, period) for height, period in ((2, 7), (30, 2), (30, 20), (30, 60))),
     ],
 )
 def test_what_is_no_trend(course: Course) -> None:
     assert run(bench(), course, 600) == []
 
 
-@pytest.mark.parametrize("period", [90, 150])
+@pytest.mark.parametrize("period", [150])
 def test_a_slow_sawtooth_is_no_trend_once_a_tooth_was_seen(period: int) -> None:
     tested = bench()
     run(tested, sawtooth(30, period), 2 * period)

@@ -10,14 +10,11 @@ from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import Alert, Severity, Unit
 from gpuwatch.alerts.limits import CustomRule, Limits
-from gpuwatch.alerts.rule import RuleContext
-from gpuwatch.alerts.rules.custom import GRAMMARS, find_custom
 from gpuwatch.fields import Amount, Field
 from gpuwatch.filters import Comparison
-from gpuwatch.history import HistoryView
-from gpuwatch.model import Gpu, Health, Memory, Reason
+from gpuwatch.model import Gpu, Health, Reason
 from tests.support.alerting import Bench, words
-from tests.support.builders import GIB, MIB, USABLE_GIB, gpu, holding, memory, process, snapshot, uid
+from tests.support.builders import GIB, USABLE_GIB, gpu, holding, memory, process, uid
 
 NOTE, WARNING, CRITICAL = Severity.NOTE, Severity.WARNING, Severity.CRITICAL
 
@@ -42,98 +39,6 @@ def run(one: Bench, seconds: int, *gpus: Gpu, **changes: Any) -> list[tuple[str,
     """Let the GPUs be so for some samples, a second apart; returns what changed, less the seconds when nothing did."""
     found = [words(one.feed(*gpus, **changes)) for _ in range(seconds)]
     return [change for change in found if change]
-
-
-def judged(rule: CustomRule, *gpus: Gpu, people: Any = (), view: HistoryView | None = None, **changes: Any) -> Any:
-    """Return what a rule says of one snapshot."""
-    return list(find_custom(rule, RuleContext(snapshot(gpus, people, **changes), view or HistoryView(), Limits())))
-
-
-# Figures
-
-
-BUSY = gpu(
-    0,
-    memory=memory(40.0),
-    holdings=[holding(1, 30.0), holding(2, 9.0)],
-    temperature=83,
-    utilization=97,
-    memory_utilization=41,
-    fan=66,
-    encoder=3,
-    decoder=4,
-    ecc_uncorrected=2,
-    unattributed=GIB,
-)
-
-
-@pytest.mark.parametrize(
-    ("figure", "value", "unit"),
-    [
-        ("mem", 40 * GIB, Unit.BYTES),
-        ("mem_percent", 100 * 40 / USABLE_GIB, Unit.PERCENT),
-        ("free", (81559 - 558 - 40 * 1024) * MIB, Unit.FREE),
-        ("free_percent", 100 - 100 * 40 / USABLE_GIB, Unit.PERCENT),
-        ("unknown", GIB, Unit.BYTES),
-        ("utilization", 97, Unit.PERCENT),
-        ("memory_utilization", 41, Unit.PERCENT),
-        ("temperature", 83, Unit.CELSIUS),
-        ("power", 310, Unit.WATTS),
-        ("power_percent", 100 * 310 / 700, Unit.PERCENT),
-        ("fan", 66, Unit.PERCENT),
-        ("sm_clock", 1980, Unit.MHZ),
-        ("memory_clock", 2619, Unit.MHZ),
-        ("encoder", 3, Unit.PERCENT),
-        ("decoder", 4, Unit.PERCENT),
-        ("ecc", 2, Unit.COUNT),
-        ("processes", 2, Unit.COUNT),
-    ],
-)
-def test_a_figure_of_a_gpu_is_what_the_snapshot_says(figure: str, value: float, unit: Unit) -> None:
-    (found,) = judged(own(f"{figure}>=0"), BUSY)
-    assert (found.value, found.unit, found.gpu, found.subject) == (pytest.approx(value), unit, BUSY, "")
-
-
-def test_every_figure_of_a_gpu_was_tried() -> None:
-    tried = test_a_figure_of_a_gpu_is_what_the_snapshot_says.pytestmark[0].args[1]  # type: ignore[attr-defined]
-    assert {each[0] for each in tried} == set(GRAMMARS["gpu"].figures)
-
-
-@pytest.mark.parametrize(
-    ("figure", "value", "title"),
-    [
-        ("mem", 30 * GIB, "mine: pid 1 (ada) on GPU 0 memory 30.0 GiB, above 0 B"),
-        ("sm", 50, "mine: pid 1 (ada) on GPU 0 SM use 50 %, above 0"),
-        ("cpu", 100, "mine: pid 1 (ada) CPU 100 %, above 0"),
-        ("rss", 4 * GIB, "mine: pid 1 (ada) host memory 4.0 GiB, above 0 B"),
-        ("age", 3600, "mine: pid 1 (ada) running for 1 h, above 0 s"),
-    ],
-)
-def test_a_figure_of_a_process_is_what_the_snapshot_says(figure: str, value: float, title: str) -> None:
-    found = judged(own(f"{figure}>0", on="process"), BUSY)[0]
-    assert (found.value, found.title, found.pids, found.owners) == (pytest.approx(value), title, (1,), ("ada",))
-    assert found.evidence == "python train.py"
-
-
-@pytest.mark.parametrize(
-    ("figure", "value", "shown"),
-    [
-        ("mem", 35 * GIB, "memory 35.0 GiB"),
-        ("gpus", 2, "GPUs held 2"),
-        ("processes", 2, "processes 2"),
-        ("share", 100 * 35 / (2 * USABLE_GIB), "share of all GPU memory 22.1 %"),
-    ],
-)
-def test_a_figure_of_a_user_is_over_all_gpus(figure: str, value: float, shown: str) -> None:
-    cards = [gpu(0, holdings=[holding(1, 30.0), holding(2, 9.0)]), gpu(1, holdings=[holding(3, 5.0)])]
-    people = [process(1, "ada"), process(2, "ben"), process(3, "ada")]
-    found = {each.subject: each for each in judged(own(f"{figure}>0", on="user"), *cards, people=people)}
-    assert found.keys() == {f"uid:{uid('ada')}", f"uid:{uid('ben')}"}
-    ada = found[f"uid:{uid('ada')}"]
-    assert ada.value == pytest.approx(value)
-    assert ada.title.startswith(f"mine: ada {shown}, above ")
-    assert (ada.gpu, ada.pids, ada.owners) == (None, (1, 3), ("ada",))
-    assert ada.evidence == "GPU 0 30.0 · GPU 1 5.0 GiB"
 
 
 # Raising and clearing
@@ -236,16 +141,6 @@ def test_all_terms_of_a_condition_must_hold() -> None:
 # What a rule is about
 
 
-@pytest.mark.parametrize("user", ["ben", str(uid("ben"))])
-def test_a_rule_for_one_user_is_about_their_processes(user: str) -> None:
-    card = gpu(0, holdings=[holding(1), holding(2), holding(3)])
-    people = [process(1, "ada"), process(2, "ben"), process(3, "", uid=None)]
-    found = judged(own(f"mem>0 user:{user}", on="process"), card, people=people)
-    assert [each.pids for each in found] == [(2,)]
-    found = judged(own(f"mem>0 user:{user}", on="user"), card, people=people)
-    assert [each.subject for each in found] == [f"uid:{uid('ben')}"]
-
-
 def test_a_rule_for_a_gpu_and_a_user_is_about_the_gpus_that_they_are_on() -> None:
     one = bench(own("utilization>90 user:ben", after=2.0))
     people = [process(1, "ada"), process(2, "ben")]
@@ -295,32 +190,3 @@ def test_a_user_of_whom_a_part_is_not_known_may_raise_and_is_not_cleared() -> No
     lost = [known[0], gpu(1, health=Health.LOST)]
     assert run(one, 30, *lost, people=people) == []
     assert run(one, 5, known[0], gpu(1), people=[process(7)]) == [("cleared",)]
-
-
-# One snapshot
-
-
-def test_whom_a_rule_is_about_and_what_it_says_of_them() -> None:
-    cards = [gpu(index, temperature=90) for index in range(4)]
-    assert [one.gpu.index for one in judged(own("temperature>80 gpu:1,gpu-00000003"), *cards) if one.level] == [1, 3]
-    people = [process(1, "ada"), process(2, "ben")]
-    (seen,) = judged(own("mem>1GiB"), gpu(0, holdings=[holding(1, 3.0), holding(2, 30.0)]), people=people)
-    assert (seen.evidence, seen.owners, seen.pids) == ("held by ben 30.0 · ada 3.0 GiB", ("ben", "ada"), (2, 1))
-    twice = [gpu(0, holdings=[holding(7)]), gpu(1, holdings=[holding(7)])]
-    assert len(judged(own("mem>0", on="process"), *twice)) == 2
-    (once,) = judged(own("cpu>0", on="process"), *twice)
-    assert (once.subject, once.gpu.index) == ("7:7", 0)
-    mig = gpu(0, holdings=[holding(7, 3.0, gpu_instance=1, sm=10), holding(7, 4.0, gpu_instance=2, sm=30)])
-    assert [judged(own(f"{figure}>0", on="process"), mig)[0].value for figure in ("mem", "sm")] == [7 * GIB, 30]
-
-
-def test_what_is_not_known_is_not_judged() -> None:
-    senseless = gpu(0, holdings=[holding(7, 500.0)], unreliable=True)
-    for on in ("process", "user"):
-        assert judged(own("mem>0", on=on), senseless) == []
-    assert judged(own("processes>0"), senseless) == []
-    cards = [gpu(0, holdings=[holding(7, 70.0)]), gpu(1, memory=Memory(total=Reason.ERROR), unattributed=0)]
-    (found,) = judged(own("share>10", on="user"), *cards)
-    assert (found.value, found.level, found.partial) == (None, None, True)
-    (found,) = judged(own("gpus>0", on="user"), gpu(0, holdings=[holding(7)], sampled=1234.0))
-    assert found.stamp == 1234.0

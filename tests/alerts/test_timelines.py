@@ -18,7 +18,6 @@ def named(name: str) -> recording.Recording:
 
 @pytest.mark.uncounted
 @pytest.mark.parametrize("name", recording.names())
-@pytest.mark.uncounted
 def test_exactly_the_expected_events_come_of_a_recording(name: str) -> None:
     story = named(name)
     happened = player.play(story)
