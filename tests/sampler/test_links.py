@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from gpuwatch.model import Gpu, Health, Reason
 from gpuwatch.sampler import nvml
 from gpuwatch.sampler.shared_page import LINK_CALLS
-from tests.driver import Code, Driver, build
+from tests.driver import Code, Driver
 from tests.driver import Gpu as Card
 from tests.sampler.test_sampler_time import Later, later
-from tests.support.sampling import gpu, once, running
+from tests.support.sampling import running
 
 __all__ = ["later"]
 
@@ -95,31 +91,32 @@ def test_a_minute_in_focus_takes_three_calls_a_second_more(driver: Driver, later
     assert calls["nvmlDeviceGetNvLinkState"] in (19 * 6, 19 * 7)
 
 
-@pytest.mark.parametrize(
-    ("changes", "field", "expected"),
-    [
-        ({"pcie_tx": None}, "pcie_tx", Reason.UNSUPPORTED),
-        ({"pcie_rx": Code(nvml.Code.NO_PERMISSION)}, "pcie_rx", Reason.DENIED),
-        ({"pcie_width": None}, "pcie_link", Reason.UNSUPPORTED),
-        ({"pcie_gen": Code(nvml.Code.UNKNOWN)}, "pcie_link", Reason.ERROR),
-        ({"nvlinks": None}, "nvlinks", Reason.UNSUPPORTED),
-        ({"nvlinks_active": 0}, "nvlinks", 0),
-        ({"values": {}}, "nvlink_tx", Reason.UNSUPPORTED),
-        ({"values": {TX: 7}}, "nvlink_rx", Reason.UNSUPPORTED),
-        ({"values": {TX: Code(nvml.Code.TIMEOUT), RX: 7}}, "nvlink_tx", Reason.ERROR),
-        ({"pcie_tx": Code(nvml.Code.TIMEOUT)}, "pcie_tx", Reason.ERROR),
-    ],
-)
-def test_a_value_that_is_missing_has_a_reason_and_costs_no_other(
-    driver: Driver, changes: dict[str, object], field: str, expected: object
-) -> None:
-    card = linked(0)
-    for name, value in changes.items():
-        setattr(card, name, value)
-    driver.put(gpus=[card])
-    row = gpu(once(driver.env(), focus=card.uuid)[0], 0)
-    assert getattr(row, field) == expected
-    assert (row.health, row.words, row.temperature) == (Health.OK, "", 31)
+MISSING: list[tuple[dict[str, object], str, object]] = [
+    ({"pcie_tx": None}, "pcie_tx", Reason.UNSUPPORTED),
+    ({"pcie_rx": Code(nvml.Code.NO_PERMISSION)}, "pcie_rx", Reason.DENIED),
+    ({"pcie_width": None}, "pcie_link", Reason.UNSUPPORTED),
+    ({"pcie_gen": Code(nvml.Code.UNKNOWN)}, "pcie_link", Reason.ERROR),
+    ({"nvlinks": None}, "nvlinks", Reason.UNSUPPORTED),
+    ({"nvlinks_active": 0}, "nvlinks", 0),
+    ({"values": {}}, "nvlink_tx", Reason.UNSUPPORTED),
+    ({"values": {TX: 7}}, "nvlink_rx", Reason.UNSUPPORTED),
+    ({"values": {TX: Code(nvml.Code.TIMEOUT), RX: 7}}, "nvlink_tx", Reason.ERROR),
+    ({"pcie_tx": Code(nvml.Code.TIMEOUT)}, "pcie_tx", Reason.ERROR),
+]
+
+
+def test_a_value_that_is_missing_has_a_reason_and_costs_no_other(driver: Driver, later: Later) -> None:
+    """Each of another GPU, which the focus passes one after the other."""
+    cards = [linked(index) for index in range(len(MISSING))]
+    for card, (changes, _, _) in zip(cards, MISSING, strict=True):
+        for name, value in changes.items():
+            setattr(card, name, value)
+    driver.put(gpus=cards)
+    later(0)
+    for index, (_, field, expected) in enumerate(MISSING):
+        row = later(1, str(cards[index].uuid)).gpus[index]
+        assert getattr(row, field) == expected, MISSING[index]
+        assert (row.health, row.words, row.temperature) == (Health.OK, "", 31)
 
 
 def test_what_is_not_supported_is_asked_once_and_is_said_out_of_focus_too(driver: Driver, later: Later) -> None:
@@ -134,20 +131,11 @@ def test_what_is_not_supported_is_asked_once_and_is_said_out_of_focus_too(driver
     assert (row.pcie_tx, row.nvlinks, row.nvlink_rx) == (Reason.UNSUPPORTED,) * 3
 
 
-def test_an_old_driver_has_none_of_these_calls(tmp_path: Path) -> None:
-    driver = Driver(tmp_path, build(tmp_path / "old", absent=LINK_CALLS)).put(gpus=[linked(0)])
-    row = gpu(once(driver.env(), focus=driver.gpus[0].uuid)[0], 0)
-    assert set(links(row).values()) == {Reason.UNSUPPORTED}
-    assert row.health is Health.OK
-
-
 def test_the_focus_of_a_running_sampler_changes(driver: Driver) -> None:
     driver.put(gpus=[linked(0), linked(1)])
-    with running(driver.env()) as sampler:
-        first = sampler.next()
-        for focus, other in ((0, 1), (1, 0)):
-            sampler.send(focus=first.gpus[focus].key)
-            seen = sampler.until(lambda it, focus=focus: it.gpus[focus].pcie_link == "gen4 x8")  # type: ignore[misc]
-            assert seen.gpus[other].pcie_link == Reason.NO_SAMPLE
+    with running(driver.env(), declared=False) as sampler:
+        sampler.send(focus=sampler.next().gpus[1].key)
+        seen = sampler.until(lambda it: it.gpus[1].pcie_link == "gen4 x8")
+        assert seen.gpus[0].pcie_link == Reason.NO_SAMPLE
         sampler.send(focus="")
         sampler.until(lambda it: it.gpus[1].pcie_tx is Reason.NO_SAMPLE)

@@ -7,8 +7,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -22,7 +21,6 @@ from tests.support.uncovered import environment
 
 __all__ = ["tmux"]  # a fixture
 
-GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 MANY = 1100
 
 CROWDED = f"""
@@ -40,8 +38,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def many() -> Iterator[None]:
+@contextmanager
+def many_open() -> Iterator[None]:
     """Have more than 1,024 descriptors open in this process."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2 * MANY), before[1]))
@@ -55,19 +53,15 @@ def many() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def crowded(driver: Driver, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of gpuwatch's to its end."""
-    command = [sys.executable, "-c", CROWDED, GPUWATCH, *words]
-    return subprocess.run(
-        command, env=driver.env(environment()), capture_output=True, text=True, timeout=90, check=False
-    )
-
-
 def test_a_process_is_ended(driver: Driver) -> None:
     with GpuHolder(uid=os.getuid()) as training:
         driver.put(gpus=[Gpu(0, memory_used=GIB)], procs=[Proc(0, training.pid, sm=0)])
-        done = crowded(driver, "kill", str(training.pid), "--yes", *(["--allow-root-kill"] * ROOT))
-        assert f"PID {training.pid}: exited after" in done.stdout, done.stderr
+        words = [sys.executable, "-P", "-m", "gpuwatch", "kill", str(training.pid), "--yes"]
+        words += ["--allow-root-kill"] * ROOT
+        done = subprocess.run(
+            [sys.executable, "-c", CROWDED, *words], env=driver.env(environment()), capture_output=True, check=False
+        )
+        assert f"PID {training.pid}: exited after".encode() in done.stdout, done.stderr
         assert not training.alive()
 
 
@@ -81,6 +75,7 @@ def test_the_sampler_goes_on(driver: Driver) -> None:
         sampler.next()
 
 
-def test_tmux_is_asked_for_its_names(many: None, tmux: Tmux) -> None:
+def test_tmux_is_asked_for_its_names(tmux: Tmux) -> None:
     pid = session(tmux)
-    assert shown(pid, patient()) == ("train", "0:main")
+    with many_open():
+        assert shown(pid, patient()) == ("train", "0:main")

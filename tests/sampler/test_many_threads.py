@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from gpuwatch import procfs
 from gpuwatch.sampler.unlisted import OpenFileSearch
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.gpuholder import GpuHolder
 from tests.support.sampling import running
 from tests.support.uncovered import environment
 from tests.support.waiting import wait_for
 
-THREADS = 3000
+THREADS = 2000
 
 PROGRAM = """
 import ctypes, os, sys, threading
@@ -60,7 +59,7 @@ def test_a_tick_reads_few_of_its_threads(driver: Driver) -> None:
             for child in procfs.find_children(sampler.process.pid):
                 assert reads(child) < THREADS
             before = reads(sampler.process.pid)
-            looks = [sampler.next() for _ in range(10)]
+            looks = [sampler.next() for _ in range(5)]
             assert reads(sampler.process.pid) - before < THREADS
     assert {one.state for look in looks for one in look.processes} == {"sleeping"}
     assert {one.pid for look in looks for one in look.processes} == {pid}
@@ -75,8 +74,3 @@ def test_what_else_asks_whether_it_has_ended_reads_few_of_them() -> None:
         OpenFileSearch().run_once(60.0)
         assert reads(os.getpid()) - before < THREADS
     assert procfs.has_ended(pid)
-
-
-def test_what_it_has_started_is_found_all_the_same() -> None:
-    with GpuHolder(children=2) as holder:
-        assert set(procfs.find_children(holder.pid)) == {*holder.children}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ import pytest
 from gpuwatch import procfs, psinfo
 from gpuwatch.model import Presence, Process, Reason
 from gpuwatch.sampler.owners import Owners, UserNames, terminal
+from tests.sampler.test_many_threads import many_threads
 from tests.support.families import Member, family
 from tests.support.uncovered import environment
 from tests.support.waiting import PATIENCE, wait_for
@@ -51,9 +53,6 @@ def read(owners: Owners, pid: int) -> Process:
     """Read one process."""
     (row,) = owners.read([pid])
     return row
-
-
-# -- real processes ------------------------------------------------------------------------------------------------
 
 
 def test_a_process_of_our_own(child: Start) -> None:
@@ -94,21 +93,11 @@ def test_the_real_uid_of_a_process_counts_and_not_the_effective_one(child: Start
     assert read(Owners(), child(script=script).pid).uid == 0
 
 
-FIRST_THREAD_ENDS = """
-import ctypes, threading, time
-threading.Thread(target=time.sleep, args=(600,)).start()
-print(flush=True)
-ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[__import__("os").uname().machine], 0)
-"""
-"""The system call exit(2), which ends the thread alone."""
-
-
-def test_a_process_whose_first_thread_has_ended_is_no_zombie(child: Start) -> None:
-    process = child(script=FIRST_THREAD_ENDS)
-    wait_for(lambda: procfs.read_stat(process.pid).state == "Z")
-    assert read(Owners(), process.pid).state == "sleeping"
-    process.kill()
-    wait_for(lambda: read(Owners(), process.pid).state == "zombie")
+def test_a_process_whose_first_thread_has_ended_is_no_zombie() -> None:
+    with many_threads(2) as pid:
+        assert read(Owners(), pid).state == "sleeping"
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: read(Owners(), pid).state == "zombie")
 
 
 def test_a_process_whose_threads_cannot_be_read_is_not_said_to_be_a_zombie(tmp_path: Path) -> None:
@@ -122,37 +111,23 @@ BURN = "ulimit -t 60; while [ -d /proc/$STARTED_BY ]; do :; done"
 """Ends with the child that started it, also below another shell; at the latest after a minute of CPU."""
 
 
-def cpu_below(pid: int) -> float:
-    """Return the CPU seconds of what a process has started."""
-    return psinfo.read_descendants_cpu(pid, psinfo.read_usage(pid))
-
-
 def test_the_cpu_of_what_a_process_has_started_is_known_to_the_viewer_alone(child: Start) -> None:
-    """Of children, of their children, and of those that have ended; not at the first look."""
+    """Of children and of their children; not at the first look."""
     run = (
         "import os, subprocess; os.environ['STARTED_BY'] = str(os.getpid()); print(flush=True);"
-        "subprocess.run(['sh', '-c', {!r}]); input()"
+        f"subprocess.run(['sh', '-c', \"sh -c '{BURN}; :' & wait\"]); input()"
     )
-    busy = child(script=run.format(BURN + "; :"))
-    deep = child(script=run.format(f"sh -c '{BURN}; :' & wait"))
-    ended = child(script=run.format("i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done"))
-    still = child()
-    pids = [one.pid for one in (busy, deep, ended, still)]
+    busy, still = child(script=run).pid, child().pid
     now = [100.0]
     owners, others = Owners(clock=lambda: now[0]), Owners(clock=lambda: now[0], viewer=os.getuid() + 1)
-    assert {one.below for one in owners.read(pids)} == {Reason.NO_SAMPLE}
-    before = {pid: cpu_below(pid) for pid in pids}
-    for pid in pids[:2]:
-        wait_for(lambda pid=pid: cpu_below(pid) - before[pid] >= 0.05)  # type: ignore[misc]
-    wait_for(lambda: psinfo.read_usage(ended.pid).children_cpu > 0)
+    assert {one.below for one in (*owners.read([busy, still]), *others.read([busy]))} == {Reason.NO_SAMPLE}
+    before = psinfo.read_descendants_cpu(busy, psinfo.read_usage(busy))
+    wait_for(lambda: psinfo.read_descendants_cpu(busy, psinfo.read_usage(busy)) - before >= 0.05)
     now[0] += 10.0
-    below = {one.pid: one.below for one in owners.read(pids)}
-    assert float(below[busy.pid]) > 0
-    assert float(below[deep.pid]) > 0
-    assert below[still.pid] == 0.0
-    others.read(pids)
-    now[0] += 10.0
-    assert {one.below for one in others.read(pids)} == {Reason.NO_SAMPLE}
+    below = {one.pid: one.below for one in owners.read([busy, still])}
+    assert float(below[busy]) > 0
+    assert below[still] == 0.0
+    assert read(others, busy).below is Reason.NO_SAMPLE
 
 
 def test_a_zombie_is_named_so_and_keeps_what_it_was(child: Start) -> None:
@@ -171,19 +146,6 @@ def test_a_zombie_is_named_so_and_keeps_what_it_was(child: Start) -> None:
     assert read(owners, process.pid).presence is not Presence.SEEN
 
 
-def test_processes_that_vanish_while_they_are_read() -> None:
-    owners = Owners()
-    seen = set()
-    for _ in range(20):
-        crowd = [subprocess.Popen(["/bin/true"]) for _ in range(5)]
-        seen |= {row.presence for row in owners.read([process.pid for process in crowd])}
-        for process in crowd:
-            process.wait()
-        seen |= {row.presence for row in owners.read([process.pid for process in crowd])}
-    assert seen <= {Presence.SEEN, Presence.GONE, Presence.ELSEWHERE}
-    assert owners.read([]) == ()
-
-
 def test_hostile_arguments_are_cleaned_and_secrets_masked(child: Start) -> None:
     hostile = ("\x1b[31m", "\x1b]52;c;ZXZpbA==\x07", "a\nb\rc\td", "\u202eevil", "[/foo] [bold")
     secrets = ("--token", "s3cr3t", "--hf-key=hf_abcdefghijklmnopqrstuvwxyz", "--lr", "0.1")
@@ -194,28 +156,6 @@ def test_hostile_arguments_are_cleaned_and_secrets_masked(child: Start) -> None:
     assert "s3cr3t" not in command
     assert "hf_abc" not in command
     assert "--lr 0.1" in command
-
-
-RENAMES_ITSELF = """
-import pathlib
-print(flush=True)
-input()
-pathlib.Path("/proc/self/comm").write_text("renamed")
-input()
-"""
-
-
-def test_a_process_that_renames_itself_is_read_anew(child: Start) -> None:
-    process = child(script=RENAMES_ITSELF)
-    owners = Owners(clock=lambda: 0.0)
-    assert read(owners, process.pid).name != "renamed"
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-    wait_for(lambda: read(owners, process.pid).name == "renamed")
-
-
-# -- trees in place of /proc ---------------------------------------------------------------------------------------
 
 
 def tree(root: Path, pid: int, *, comm: str = "python", start: int = 4711, used: int = 0, tty: int = 0) -> Path:
@@ -244,7 +184,7 @@ def test_a_pid_that_is_used_again_is_another_process(tmp_path: Path) -> None:
     assert second.cpu is Reason.NO_SAMPLE
 
 
-def test_the_command_line_is_read_anew_after_ten_seconds(tmp_path: Path) -> None:
+def test_the_command_line_is_read_anew_after_ten_seconds_and_at_another_name(tmp_path: Path) -> None:
     """setproctitle changes it while all else stays."""
     now = [0.0]
     folder = tree(tmp_path, 7)
@@ -255,9 +195,8 @@ def test_the_command_line_is_read_anew_after_ten_seconds(tmp_path: Path) -> None
     assert read(owners, 7).command == "python train.py"
     now[0] = 11.0
     assert read(owners, 7).command == "vllm: worker 3"
-
-
-# -- sessions and orphans ------------------------------------------------------------------------------------------
+    (tree(tmp_path, 7, comm="renamed") / "cmdline").write_bytes(b"renamed\0")
+    assert (read(owners, 7).name, read(owners, 7).command) == ("renamed", "renamed")
 
 
 def test_a_session_and_who_leads_it() -> None:
@@ -301,29 +240,29 @@ def test_a_leader_that_is_hidden_is_not_said_to_be_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parent", "leader", "start", "expected"),
+    ("about", "parent", "leader", "start", "expected"),
     [
-        pytest.param("systemd", "parent", 100, True, id="a user's manager"),
-        pytest.param("systemd", "itself", 100, True, id="a service, as far as this tells"),
-        pytest.param("pause", "parent", 100, True, id="a pod's pause"),
-        pytest.param("init(Ubuntu)", "parent", 100, True, id="WSL"),
-        pytest.param("bash", "parent", 90_000, False, id="a job of a shell"),
-        pytest.param("bash", "itself", 90_000, False, id="setsid below a shell"),
-        pytest.param("python", "ended", 90_000, True, id="of a session that has ended, below another"),
-        pytest.param("python", "another", 90_000, False, id="of a session that goes on, below another"),
-        pytest.param("tini", "parent", 100, False, id="what tini is for"),
-        pytest.param("dumb-init", "itself", 100, False, id="what dumb-init is for"),
-        pytest.param("tini", "itself", 90_000, True, id="left to tini"),
-        pytest.param("tini", "ended", 100, True, id="left to tini by a login"),
+        ("a user's manager", "systemd", "parent", 100, True),
+        ("a service, as far as this tells", "systemd", "itself", 100, True),
+        ("a pod's pause", "pause", "parent", 100, True),
+        ("WSL", "init(Ubuntu)", "parent", 100, True),
+        ("a job of a shell", "bash", "parent", 90_000, False),
+        ("setsid below a shell", "bash", "itself", 90_000, False),
+        ("of a session that has ended, below another", "python", "ended", 90_000, True),
+        ("of a session that goes on, below another", "python", "another", 90_000, False),
+        ("what tini is for", "tini", "parent", 100, False),
+        ("what dumb-init is for", "dumb-init", "itself", 100, False),
+        ("left to tini", "tini", "itself", 90_000, True),
+        ("left to tini by a login", "tini", "ended", 100, True),
     ],
 )
-def test_who_was_adopted(tmp_path: Path, parent: str, leader: str, start: int, *, expected: bool) -> None:
+def test_who_was_adopted(tmp_path: Path, about: str, parent: str, leader: str, start: int, *, expected: bool) -> None:
     """By what the parent is, and by who leads the session."""
     session = {"parent": 3, "itself": 7, "another": 9, "ended": 88}[leader]
     for pid in (3, 9):
         fixture_process(tmp_path, pid, related(parent, 1, pid, 0))
     stat = procfs.parse_stat(related("python", 3, session, start))
-    assert procfs.is_adopted(7, stat, tmp_path) is expected
+    assert procfs.is_adopted(7, stat, tmp_path) is expected, about
 
 
 def related(comm: str, ppid: int, session: int, start: int) -> bytes:
@@ -344,9 +283,6 @@ def test_a_leader_of_itself(tmp_path: Path, session: int, state: str, *, expecte
     assert procfs.is_leader_alive(7, stat, tmp_path) is expected
 
 
-# -- /proc that shows less -----------------------------------------------------------------------------------------
-
-
 def mounted(root: Path, options: str, *, namespace: int = 4026531836) -> Path:
     """Write a mount table in which /proc has these options, and which PID namespace we are in."""
     (root / "self/ns").mkdir(parents=True)
@@ -363,13 +299,11 @@ def mounted(root: Path, options: str, *, namespace: int = 4026531836) -> Path:
     ("options", "expected"),
     [
         ("rw", Presence.GONE),
-        ("rw,hidepid=0", Presence.GONE),
-        ("rw,hidepid=off", Presence.GONE),
-        ("rw,gid=4,hidepid=1", Presence.HIDDEN),
-        ("rw,hidepid=2", Presence.HIDDEN),
-        ("rw,hidepid=noaccess", Presence.HIDDEN),
-        ("rw,hidepid=invisible", Presence.HIDDEN),
-        ("rw,hidepid=ptraceable", Presence.HIDDEN),
+        *((f"rw,hidepid={value}", Presence.GONE) for value in ("0", "off")),
+        *(
+            (f"rw,gid=4,hidepid={value}", Presence.HIDDEN)
+            for value in ("1", "2", "noaccess", "invisible", "ptraceable")
+        ),
     ],
 )
 def test_a_pid_that_is_not_there_is_gone_or_hidden(tmp_path: Path, options: str, expected: Presence) -> None:
@@ -398,24 +332,10 @@ def test_a_process_that_we_may_not_look_at(tmp_path: Path) -> None:
         assert read(Owners(proc=tmp_path), 7).presence is Presence.HIDDEN
 
 
-@pytest.mark.parametrize(
-    ("tty", "name"),
-    [
-        (0, ""),
-        (-1, ""),
-        (34816, "/dev/pts/0"),
-        (34819, "/dev/pts/3"),
-        (136 << 8 | 44 | 1 << 20, "/dev/pts/300"),
-        (1025, "/dev/tty1"),
-        (4 << 8 | 64, "/dev/ttyS0"),
-        (229 << 8, "tty 229:0"),
-    ],
-)
-def test_terminals_by_their_number(tty: int, name: str) -> None:
-    assert terminal(tty) == name
-
-
-# -- names of users ------------------------------------------------------------------------------------------------
+def test_terminals_by_their_number() -> None:
+    numbers = (0, -1, 34816, 34819, 136 << 8 | 44 | 1 << 20, 1025, 4 << 8 | 64, 229 << 8)
+    names = ["", "", "/dev/pts/0", "/dev/pts/3", "/dev/pts/300", "/dev/tty1", "/dev/ttyS0", "tty 229:0"]
+    assert [terminal(number) for number in numbers] == names
 
 
 def test_a_look_up_that_blocks_holds_up_nobody(tmp_path: Path) -> None:

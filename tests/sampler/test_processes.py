@@ -141,22 +141,16 @@ def test_what_cannot_be_true_is_no_sample() -> None:
     assert sms(seen([*garbled, sample(1, sm=60)], {1, 2}), 1, 2) == [60, Reason.NO_SAMPLE]
 
 
-def test_the_window_is_never_shorter_than_the_drivers_longest_period() -> None:
+def test_where_the_window_begins() -> None:
+    """Never shorter than the driver's longest period; at a slow pace at the last look; a clock may be set back."""
     window = UtilizationWindow()
     assert window.begin(NOW) == NOW - 1_250_000
     assert window.begin(NOW + 100_000) == NOW - 1_150_000
-
-
-def test_at_a_slow_pace_the_window_begins_at_the_last_look() -> None:
-    window = UtilizationWindow()
-    window.begin(NOW - 5_000_000)
-    assert sms(seen([sample(1, 4_000_000, 40)], {1}, window), 1) == [40]
-
-
-def test_a_clock_that_is_set_back_starts_the_window_afresh() -> None:
-    window = seen([sample(1)], {1})
     earlier = NOW - 3_600_000_000
     assert window.begin(earlier) == earlier - 1_250_000
+    slow = UtilizationWindow()
+    slow.begin(NOW - 5_000_000)
+    assert sms(seen([sample(1, 4_000_000, 40)], {1}, slow), 1) == [40]
 
 
 def test_a_reason_is_given_to_every_process() -> None:

@@ -30,11 +30,9 @@ from gpuwatch.model import (
 from gpuwatch.sampler.declarations import AGAIN, Declarations
 from tests.driver import GIB, Driver, Proc
 from tests.driver import Gpu as Fake
-from tests.support.sampling import PATIENCE, once, running
+from tests.support.sampling import PATIENCE, Running, once, running
 from tests.support.sharer import sharing, sleeping
 from tests.support.waiting import wait_for
-
-# -- when it asks --------------------------------------------------------------------------------------------------
 
 ADA = Process(pid=7, start=1, uid=1000, user="ada", name="python", command="python train.py", ppid=3, cpu=97.0)
 BEN = Process(pid=8, start=2, uid=1001, user="ben", name="python", command="python other.py", ppid=3, cpu=3.0)
@@ -246,23 +244,28 @@ def test_what_the_kernel_does_not_show_is_unreadable(presence: Presence) -> None
 
 
 def test_nothing_is_asked_before_each_gpu_was_looked_up() -> None:
-    """Which one an ordinal means depends on all of them; one that cannot be looked up is not waited for."""
+    """Which one an ordinal means depends on all of them; one that cannot be looked up is not waited for.
+
+    With `--only 1`, ordinal 1 is still the second.
+    """
     bench = Bench()
-    waking = Gpu(index=1)
-    assert bench.see(ADA, gpus=(GPU, waking), count=2) == [PENDING]
+    assert bench.see(ADA, gpus=(GPU, Gpu(index=1)), count=2) == [PENDING]
     assert bench.asked() == []
-    lost = Gpu(index=1, health=Health.LOST)
-    bench.see(ADA, gpus=(GPU, lost), count=2)
+    bench.see(ADA, gpus=(GPU, Gpu(index=1, health=Health.LOST)), count=2)
     assert bench.asked() == [7]
     assert [card.uuid for card in bench.client.cards] == ["GPU-a", "index-1"]
+    bench.see(ADA, gpus=(OTHER,), count=3)
+    cards = [(card.index, card.uuid, card.total) for card in bench.client.cards]
+    assert cards == [(0, "index-0", None), (1, "GPU-b", 80 * GIB), (2, "index-2", None)]
 
 
 def test_all_are_asked_again_when_the_gpus_change() -> None:
     """A limit in bytes follows from their memory; the same GPUs are the very same cards."""
     bench = Bench()
-    bench.see(ADA, BEN, gpus=(GPU, OTHER), count=2)
+    for _ in range(2):
+        bench.see(ADA, BEN, gpus=(GPU, OTHER), count=2)
+        bench.answer(ADA, BEN)
     before = bench.client.cards
-    bench.answer(ADA, BEN)
     bench.see(ADA, BEN, gpus=(GPU, OTHER), count=2)
     assert bench.client.cards is before
     assert bench.asked() == [7, 8]
@@ -288,17 +291,6 @@ def test_a_gpu_in_trouble_is_what_it_was() -> None:
     assert bench.asked() == [7]
 
 
-def test_gpus_that_are_left_alone_have_their_places() -> None:
-    """With `--only 1`, ordinal 1 is still the second."""
-    bench = Bench()
-    bench.see(ADA, gpus=(OTHER,), count=3)
-    assert [(card.index, card.uuid, card.total) for card in bench.client.cards] == [
-        (0, "index-0", None),
-        (1, "GPU-b", 80 * GIB),
-        (2, "index-2", None),
-    ]
-
-
 def test_settling_waits_for_the_answers_and_no_longer(inspector: Callable[..., InspectorClient]) -> None:
     declarations = Declarations(inspector("time.sleep(0.05)"))
     declarations.annotate([ADA, BEN], [GPU], 1)
@@ -309,9 +301,6 @@ def test_settling_waits_for_the_answers_and_no_longer(inspector: Callable[..., I
     slow.annotate([ADA], [GPU], 1)
     slow.wait(0.05)
     assert [process.declared for process in slow.annotate([ADA], [GPU], 1)] == [PENDING]
-
-
-# -- the whole of it -----------------------------------------------------------------------------------------------
 
 
 def held(driver: Driver, *pids: int) -> Driver:
@@ -330,15 +319,17 @@ def declared(snapshot: Snapshot, pid: int) -> Declared:
 JAX = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".3", "CUDA_VISIBLE_DEVICES": "1"}
 
 
-def test_a_single_snapshot_has_what_was_declared(driver: Driver) -> None:
-    """JAX's variable, read from a real process: 0.3 of the GPU that it sees."""
+def test_a_single_snapshot_has_what_was_declared_and_agreed(driver: Driver) -> None:
+    """JAX's variable, read from a real process: 0.3 of the GPU that it sees; and a share of gpuwatch.toml."""
+    share = Share(memory=5 * GIB, gpus=(1,), where="gpuwatch.toml", line=3)
     with sharing("-c", "import jax", environ=JAX) as process:
-        snapshot, code = once(held(driver, process.pid).env())
+        snapshot, code = once(held(driver, process.pid).env(), shares=[msgspec.to_builtins(share)])
     found = declared(snapshot, process.pid)
     assert (code, found.knowledge) == (0, Knowledge.READ)
-    (limit,) = found.limits
-    assert (limit.gpu, limit.bytes) == (snapshot.gpus[1].uuid, round(0.3 * 80 * GIB))
-    assert found.declarations[limit.declaration].channel == "XLA_PYTHON_CLIENT_MEM_FRACTION"
+    uuid = snapshot.gpus[1].uuid
+    sizes = {found.declarations[one.declaration].channel: (one.gpu, one.bytes) for one in found.limits}
+    assert sizes.pop("XLA_PYTHON_CLIENT_MEM_FRACTION") == (uuid, round(0.3 * 80 * GIB))
+    assert [*sizes.values()] == [(uuid, 5 * GIB)]
 
 
 def test_a_stream_has_it_as_soon_as_it_is_known(driver: Driver) -> None:
@@ -353,14 +344,6 @@ def test_a_stream_has_it_as_soon_as_it_is_known(driver: Driver) -> None:
     assert last.nvml_calls == first.nvml_calls
 
 
-def test_an_agreement_reaches_the_resolver(driver: Driver) -> None:
-    share = Share(memory=5 * GIB, gpus=(1,), where="gpuwatch.toml", line=3)
-    with sleeping(b"A=1") as pid:
-        snapshot, _ = once(held(driver, pid).env(), shares=[msgspec.to_builtins(share)])
-    (limit,) = declared(snapshot, pid).limits
-    assert (limit.gpu, limit.bytes) == (snapshot.gpus[1].uuid, 5 * GIB)
-
-
 def test_it_can_be_left_out(driver: Driver) -> None:
     with sleeping(b"A=1") as pid, running(held(driver, pid).env(), declared=False) as sampler:
         (process,) = sampler.next().processes
@@ -368,27 +351,28 @@ def test_it_can_be_left_out(driver: Driver) -> None:
     assert process.declared is None
 
 
+def stopped_reader(sampler: Running) -> int:
+    """Let the sampler's reader hang, and give its PID."""
+    sampler.next()
+    (reader,) = procfs.find_children(sampler.process.pid)
+    wait_for(lambda: procfs.read_stat(reader).state == "S")
+    os.kill(reader, signal.SIGSTOP)
+    return reader
+
+
 def test_a_reader_that_hangs_holds_up_nothing(driver: Driver) -> None:
-    with sleeping(b"A=1") as first, sleeping(b"A=2") as second, running(held(driver).env()) as sampler:
-        sampler.next()
-        (reader,) = procfs.find_children(sampler.process.pid)
-        os.kill(reader, signal.SIGSTOP)
-        held(driver, first)
+    with sleeping(b"A=1") as pid, running(held(driver).env()) as sampler:
+        reader = stopped_reader(sampler)
+        held(driver, pid)
         asked = sampler.until(lambda it: bool(it.processes))
-        stuck = sampler.until(lambda it: bool(it.processes) and declared(it, first).knowledge is Knowledge.UNREADABLE)
-        assert declared(stuck, first).words == "could not be read within 2 s"
+        stuck = sampler.until(lambda it: bool(it.processes) and declared(it, pid).knowledge is Knowledge.UNREADABLE)
+        assert declared(stuck, pid).words == "could not be read within 2 s"
         assert stuck.sequence > asked.sequence + 1  # samples went on meanwhile
-        held(driver, first, second)
-        sampler.until(lambda it: len(it.processes) == 2 and declared(it, second).knowledge is Knowledge.READ)
-        # The one that was killed is a child until the sampler has seen its end.
-        wait_for(lambda: len(children := procfs.find_children(sampler.process.pid)) == 1 and reader not in children)
+        wait_for(lambda: reader not in procfs.find_children(sampler.process.pid))
 
 
 def test_nothing_is_left_behind_when_the_sampler_is_killed(driver: Driver) -> None:
     with running(held(driver).env()) as sampler:
-        sampler.next()
-        (reader,) = procfs.find_children(sampler.process.pid)
-        wait_for(lambda: procfs.read_stat(reader).state == "S")
-        os.kill(reader, signal.SIGSTOP)
+        reader = stopped_reader(sampler)
         sampler.process.kill()
         wait_for(lambda: procfs.has_ended(reader))

@@ -8,22 +8,26 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.model import Health, Reason
+from gpuwatch.sampler.shared_page import EVENT_CALLS, LINK_CALLS
 from tests.driver import GIB, MIB, Code, Driver, Gpu, Mig, Proc, build
-from tests.support.sampling import ME, eight, gpu, once, running
+from tests.sampler.test_sampler_time import Later, later
+from tests.support.sampling import ME, eight, once
+
+__all__ = ["later"]
 
 
-def test_what_is_not_supported_is_asked_once(driver: Driver) -> None:
+def test_what_is_not_supported_is_asked_once(driver: Driver, later: Later) -> None:
     eight(driver, "nvmlDeviceGetPowerUsage@3 ret=3", "nvmlDeviceGetProcessUtilization@3 ret=3")
-    with running(driver.env()) as sampler:
-        first = sampler.next()
-        last = sampler.until(lambda snapshot: snapshot.sequence >= first.sequence + 5)
-    assert gpu(last, 3).power is Reason.UNSUPPORTED
-    assert gpu(last, 3).holdings[0].sm is Reason.UNSUPPORTED
+    row = [later(1).gpus[3] for _ in range(6)][-1]
+    assert (row.power, row.holdings[0].sm) == (Reason.UNSUPPORTED, Reason.UNSUPPORTED)
     assert driver.calls(3)["nvmlDeviceGetPowerUsage"] == 1
     assert driver.calls(3)["nvmlDeviceGetProcessUtilization"] == 1
 
 
-NEW = ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksEventReasons")
+NEW = (
+    *("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksEventReasons"),
+    "nvmlDeviceGetRemappedRows",
+)
 
 
 def _lists(*generations: str) -> Iterable[str]:
@@ -33,26 +37,32 @@ def _lists(*generations: str) -> Iterable[str]:
 
 @pytest.mark.parametrize(
     ("absent", "used"),
-    [(_lists("_v3"), "_v2"), ([*NEW, *_lists("_v3", "_v2")], "")],
+    [(_lists("_v3"), "_v2"), ([*NEW, *_lists("_v3", "_v2"), *LINK_CALLS, *EVENT_CALLS], "")],
     ids=["no _v3", "neither _v3 nor _v2, nor any newer call"],
 )
-def test_an_old_driver_fills_all_that_it_can(tmp_path: Path, absent: list[str], used: str) -> None:
+def test_an_old_driver_fills_all_that_it_can(
+    driver: Driver, later: Later, tmp_path: Path, absent: list[str], used: str
+) -> None:
     """Each call has an older one below it."""
-    driver = eight(Driver(tmp_path, build(tmp_path / "old", absent=absent)))
-    row = gpu(once(driver.env())[0], 0)
+    driver.library = build(tmp_path / "old", absent=absent)
+    eight(driver)
+    later(0)
+    row = later(1, str(driver.gpus[0].uuid)).gpus[0]
     assert (row.health, row.temperature, row.throttle, row.utilization) == (Health.OK, 31, (), 50)
     assert [(held.pid, held.memory, held.sm) for held in row.holdings] == [(ME, 2 * GIB, 40)]
     assert driver.calls()[f"nvmlDeviceGetComputeRunningProcesses{used}"]
     if "nvmlDeviceGetMemoryInfo_v2" in absent:
         assert (row.memory.used, row.memory.reserved) == (3 * GIB + 551 * MIB, Reason.UNSUPPORTED)
         assert row.unattributed is Reason.UNSUPPORTED
+        asked = (row.pcie_rx, row.pcie_tx, row.pcie_link, row.nvlinks, row.nvlink_rx, row.nvlink_tx)
+        assert {*asked, row.xids, row.remap_pending} == {Reason.UNSUPPORTED}
     else:
         assert (row.memory.used, row.unattributed) == (3 * GIB, GIB)
 
 
-def test_a_driver_without_a_process_list(tmp_path: Path) -> None:
-    driver = eight(Driver(tmp_path, build(tmp_path / "old", absent=_lists("_v3", "_v2", ""))))
-    row = gpu(once(driver.env())[0], 0)
+def test_a_driver_without_a_process_list(driver: Driver, later: Later, tmp_path: Path) -> None:
+    driver.library = build(tmp_path / "old", absent=_lists("_v3", "_v2", ""))
+    row = later(0).gpus[0]
     assert (row.health, row.holdings, row.unattributed) == (Health.OK, (), Reason.NO_SAMPLE)
     assert "does not list" in row.holdings_note
 
@@ -72,70 +82,51 @@ def test_a_unified_machine_shows_the_machines_memory(driver: Driver, tmp_path: P
     assert (snapshot.gpus[1].memory.unified, snapshot.gpus[1].memory.used) == (True, 0)
 
 
-def test_memory_that_we_may_not_read_is_not_unified(driver: Driver) -> None:
-    driver.gpus = [Gpu(0, memory_total=Code(4)), Gpu(1)]
-    row = once(driver.write().env())[0].gpus[0]
-    assert (row.memory.unified, row.memory.total, row.memory.used) == (False, Reason.DENIED, Reason.DENIED)
-    assert row.unattributed is Reason.NO_SAMPLE
+def test_lists_and_memory_that_are_wrong_incomplete_or_closed(driver: Driver, later: Later) -> None:
+    """Each on a GPU of its own: what can be true stays, and a part that is not known is said to be so.
+
+    R535 gives another layout under the same name: nothing on such a list may be signalled. An empty answer about
+    utilization (NOT_FOUND, and success with nothing) is 0 %, measured.
+    """
+    eight(
+        driver,
+        "nvmlDeviceGetComputeRunningProcesses_v3@1 grow",
+        "nvmlDeviceGetComputeRunningProcesses_v3@2 ret=4",
+        "nvmlDeviceGetProcessUtilization@3 ret=6",
+        "nvmlDeviceGetProcessUtilization@4 empty",
+    )
+    driver.gpus[5].memory_total = Code(4)
+    driver.put(procs=[*driver.procs, Proc(0, 4294967295), Proc(0, 7, memory=2**60), Proc(0, ME)])
+    rows = later(0).gpus
+    assert ([held.pid for held in rows[0].holdings], rows[0].unreliable) == ([ME], True)
+    assert rows[0].holdings_note == "process list unreliable on driver 580.95.05"
+    for row, note in ((rows[1], "incomplete"), (rows[2], "may not see")):
+        assert (row.holdings, row.health, row.unreliable) == ((), Health.OK, False)
+        assert note in row.holdings_note
+    assert driver.calls(1)["nvmlDeviceGetComputeRunningProcesses_v3"] == 4, "a list that grows at each call is given up"
+    for row in rows[3:5]:
+        assert (row.holdings[0].sm, row.holdings[0].decoder, row.health) == (0, 0, Health.OK)
+    memory = rows[5].memory
+    assert (memory.unified, memory.total, memory.used) == (False, Reason.DENIED, Reason.DENIED)
+    assert {rows[index].unattributed for index in (0, 1, 2, 5)} == {Reason.NO_SAMPLE}
+    assert rows[7].unattributed == GIB
 
 
-def test_a_name_of_any_bytes(driver: Driver) -> None:
-    driver.gpus = [Gpu(0, name=b"NVIDIA \xff\xfe H100"), Gpu(1, name="A\x1b]52;c;eA==\x07B", uuid=b"GPU-\xff")]
-    snapshot, _ = once(driver.write().env())
-    assert snapshot.gpus[0].name == "NVIDIA \ufffd\ufffd H100"
-    assert snapshot.gpus[1].name == "A\ufffd]52;c;eA==\ufffdB"
-    assert snapshot.gpus[1].uuid == "GPU-\ufffd"
-
-
-def test_a_list_that_grows_at_each_call_is_given_up(driver: Driver) -> None:
+def test_a_list_that_grows_later_keeps_what_was_on_it(driver: Driver, later: Later) -> None:
     eight(driver)
-    with running(driver.env()) as sampler:
-        sampler.next()
-        eight(driver, "nvmlDeviceGetComputeRunningProcesses_v3@3 grow")
-        row = gpu(sampler.until(lambda snapshot: bool(gpu(snapshot, 3).holdings_note)), 3)
+    later(0)
+    eight(driver, "nvmlDeviceGetComputeRunningProcesses_v3@3 grow")
+    row = later(1).gpus[3]
+    assert ([held.pid for held in row.holdings], row.unattributed) == ([ME], Reason.NO_SAMPLE)
     assert "incomplete" in row.holdings_note
-    assert [held.pid for held in row.holdings] == [ME]
-    assert (row.unattributed, row.health) == (Reason.NO_SAMPLE, Health.OK)
-    before = driver.calls(3)
-    snapshot, _ = once(driver.env())
-    assert (driver.calls(3) - before)["nvmlDeviceGetComputeRunningProcesses_v3"] == 4
-    assert gpu(snapshot, 3).holdings == ()
-    assert "incomplete" in gpu(snapshot, 3).holdings_note
 
 
-@pytest.mark.parametrize("fault", ["ret=6", "empty"])
-def test_no_sample_of_utilization_is_idleness(driver: Driver, fault: str) -> None:
-    """NOT_FOUND, and success with nothing: 0 %, measured."""
-    row = gpu(once(eight(driver, f"nvmlDeviceGetProcessUtilization@3 {fault}").env())[0], 3)
-    assert (row.holdings[0].sm, row.holdings[0].decoder, row.health) == (0, 0, Health.OK)
-
-
-def test_a_list_that_makes_no_sense_is_marked(driver: Driver) -> None:
-    """R535: another layout under the same name. What can be true stays, and nothing on it may be signalled."""
-    driver.procs = [Proc(0, ME), Proc(0, 4294967295), Proc(0, 7, memory=2**60), Proc(0, ME)]
-    row = once(driver.write().env())[0].gpus[0]
-    assert [held.pid for held in row.holdings] == [ME]
-    assert row.unreliable
-    assert row.holdings_note == "process list unreliable on driver 580.95.05"
-    assert row.unattributed is Reason.NO_SAMPLE
-
-
-def test_a_process_list_that_we_may_not_see(driver: Driver) -> None:
-    row = gpu(once(eight(driver, "nvmlDeviceGetComputeRunningProcesses_v3@3 ret=4").env())[0], 3)
-    assert row.holdings == ()
-    assert "may not see" in row.holdings_note
-    assert row.unattributed is Reason.NO_SAMPLE
-
-
-def test_a_graphics_process_that_ended_does_not_linger(driver: Driver) -> None:
+def test_a_graphics_process_that_ended_does_not_linger(driver: Driver, later: Later) -> None:
     """The graphics list is read every 10 s; that its process left the compute list makes it due."""
-    driver.procs = [Proc(0, ME, kind="CG")]
-    with running(driver.write().env()) as sampler:
-        sampler.next()
-        driver.put(procs=[])
-        changed = sampler.next().monotonic
-        gone = sampler.until(lambda snapshot: not snapshot.gpus[0].holdings)
-        assert gone.monotonic < changed + 5
+    driver.put(procs=[Proc(0, ME, kind="CG")])
+    assert later(0).gpus[0].holdings
+    driver.put(procs=[])
+    assert not [later(1).gpus[0].holdings for _ in range(2)][-1]
 
 
 def cut(driver: Driver, *faults: str) -> Driver:
@@ -148,8 +139,9 @@ def cut(driver: Driver, *faults: str) -> Driver:
     )
 
 
-def test_instances_and_what_a_cut_gpu_does_not_have(driver: Driver) -> None:
-    row = once(cut(driver).env())[0].gpus[0]
+def test_instances_and_what_a_cut_gpu_does_not_have(driver: Driver, later: Later) -> None:
+    cut(driver)
+    row = later(0).gpus[0]
     assert row.mig is True
     assert [(one.gpu_instance, one.memory.used) for one in row.instances] == [(7, GIB), (9, 4 * GIB)]
     assert all(one.uuid.startswith("MIG-") and "1g.10gb" in one.name for one in row.instances)
@@ -159,29 +151,28 @@ def test_instances_and_what_a_cut_gpu_does_not_have(driver: Driver) -> None:
     assert "nvmlDeviceGetUtilizationRates" not in driver.calls(0)
 
 
-def test_an_empty_slot_hides_no_instance_behind_it(driver: Driver) -> None:
+def test_an_empty_slot_hides_no_instance_behind_it(driver: Driver, later: Later) -> None:
     """NOT_FOUND is an empty slot and not the end."""
     cut(driver, "nvmlDeviceGetMigDeviceHandleByIndex@0 ret=6 ok_after=1")
-    assert [one.gpu_instance for one in once(driver.env())[0].gpus[0].instances] == [9]
+    assert [one.gpu_instance for one in later(0).gpus[0].instances] == [9]
 
 
-def test_a_user_who_may_not_see_the_whole_gpu(driver: Driver) -> None:
+def test_a_user_who_may_not_see_the_whole_gpu(driver: Driver, later: Later) -> None:
     cut(driver, "nvmlDeviceGetComputeRunningProcesses_v3@0 ret=4 ok_after=1")
     driver.gpus[0].memory_used = Code(4)
-    row = once(driver.write().env())[0].gpus[0]
+    driver.write()
+    row = later(0).gpus[0]
     assert row.memory.used is Reason.DENIED
     assert [(held.pid, held.gpu_instance) for held in row.holdings] == [(ME, 9)]
     assert row.instances[1].memory.used == 4 * GIB
 
 
-def test_a_cut_gpu_keeps_to_the_budget(driver: Driver) -> None:
+def test_a_cut_gpu_keeps_to_the_budget(driver: Driver, later: Later) -> None:
     cut(driver)
     driver.gpus[0].migs = [Mig(gi=index + 1) for index in range(7)]
-    driver.procs = []
-    with running(driver.write().env()) as sampler:
-        first = sampler.next()
-        assert len(first.gpus[0].instances) == 7
-        before, counted = driver.calls(0), sampler.next()
-        last = sampler.until(lambda snapshot: snapshot.sequence >= counted.sequence + 10)
-        spent = driver.calls(0) - before
-        assert sum(spent.values()) <= 8 * (last.sequence - counted.sequence + 2)
+    driver.put(procs=[])
+    assert len(later(0).gpus[0].instances) == 7
+    before = driver.calls(0)
+    for _ in range(10):
+        later(0.1)
+    assert sum((driver.calls(0) - before).values()) <= 8 * 10

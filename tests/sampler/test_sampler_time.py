@@ -156,16 +156,10 @@ def test_a_gpu_that_goes_and_comes_back(driver: Driver, later: Later) -> None:
     assert {row.health for row in back} == {Health.OK}
 
 
-def test_a_lost_gpu_is_tried_every_five_seconds(driver: Driver, later: Later) -> None:
-    driver.put(gpus=[Card(0), Card(1)], faults=["nvmlDeviceGetTemperatureV@1 ret=15"])
-    looks = [later(1) for _ in range(60)]
-    assert {look.gpus[1].health for look in looks} == {Health.LOST}
-    assert {look.gpus[1].since for look in looks} == {looks[0].gpus[1].since}
-    looked_up = ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByPciBusId_v2")
-    assert 11 <= sum(driver.calls(1)[call] for call in looked_up) <= 13
-
-
-def test_a_gpu_without_a_name_or_an_address(driver: Driver, later: Later) -> None:
-    driver.put(gpus=[Card(0, name=Code(3), bus=b"\xff\xfe")])
-    row = later(0).gpus[0]
-    assert (row.name, row.bus_id, row.health, row.temperature) == ("", "", Health.OK, 31)
+def test_gpus_with_a_name_of_any_bytes_without_one_and_without_an_address(driver: Driver, later: Later) -> None:
+    hostile = Card(1, name="A\x1b]52;c;eA==\x07B", uuid=b"GPU-\xff")
+    driver.put(gpus=[Card(0, name=Code(3), bus=b"\xff\xfe"), hostile, Card(2, name=b"NVIDIA \xff\xfe H100")])
+    rows = later(0).gpus
+    assert (rows[0].name, rows[0].bus_id, rows[0].health, rows[0].temperature) == ("", "", Health.OK, 31)
+    assert (rows[1].name, rows[1].uuid) == ("A\ufffd]52;c;eA==\ufffdB", "GPU-\ufffd")
+    assert rows[2].name == "NVIDIA \ufffd\ufffd H100"

@@ -41,15 +41,12 @@ def test_the_parent_sees_which_gpu_it_is_about() -> None:
     page.close()
 
 
-def test_a_closed_page_is_quiet() -> None:
+def test_a_closed_page_is_quiet_and_what_is_none_is_refused() -> None:
     page = SharedPage.create()
     page.enter(0, "nvmlInit_v2")
     page.close()
     page.close()
     assert page.read() is None
-
-
-def test_what_is_no_page_is_refused() -> None:
     readable, writable = os.pipe()
     with pytest.raises((OSError, ValueError)):
         SharedPage(readable)

@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.model import Health, Reason, SourceState, Xid
+from gpuwatch.model import Health, Reason, Xid
 from gpuwatch.sampler.shared_page import EVENT_CALLS
 from gpuwatch.sampler.xid import XidCounter
 from tests.driver import Driver, build
 from tests.driver import Gpu as Card
 from tests.sampler.test_sampler_time import Later, later
-from tests.support.sampling import ALL_BUT_3, eight, gpu, once, running, well
+from tests.support.sampling import eight, gpu, once, running
 
 __all__ = ["later"]
-
-ALL = list(range(8))
 
 
 def happens(driver: Driver, *xids: tuple[int, int]) -> None:
@@ -28,9 +26,6 @@ def happens(driver: Driver, *xids: tuple[int, int]) -> None:
 def heard(xids: tuple[Xid, ...] | Reason) -> dict[int, int] | Reason:
     """Return how often each code was reported."""
     return xids if isinstance(xids, Reason) else {xid.code: xid.count for xid in xids}
-
-
-# What one GPU's ear keeps
 
 
 def test_a_counter_counts_by_code_and_keeps_the_newest() -> None:
@@ -48,23 +43,21 @@ def test_a_counter_counts_by_code_and_keeps_the_newest() -> None:
     assert len(counter.xids) == 16, "what was heard stays true"
 
 
-# The stream
-
-
-def test_xids_reach_the_row_of_their_gpu(driver: Driver) -> None:
+def test_xids_reach_the_row_of_their_gpu_once_the_sampler_listens(driver: Driver) -> None:
     happens(eight(driver), (3, 48))
-    with running(driver.env()) as sampler:
+    with running(driver.env(), events=False, declared=False) as sampler:
+        without = sampler.until(lambda snapshot: snapshot.sequence == 3)
+        assert {row.xids for row in without.gpus} == {Reason.ERROR}
+        assert not driver.calls().keys() & EVENT_CALLS
+        sampler.send(events=True)
         first = sampler.until(lambda snapshot: all(row.xids == () for row in snapshot.gpus))
         happens(driver, (3, 79), (5, 31), (3, 79))
         told = sampler.until(lambda snapshot: bool(gpu(snapshot, 5).xids))
-        assert {row.index: heard(row.xids) for row in told.gpus if row.xids} == {3: {79: 2}, 5: {31: 1}}
-        (xid,) = gpu(told, 3).xids
-        assert isinstance(xid, Xid)
-        assert first.taken <= xid.last <= told.taken
-        happens(driver, (3, 31))
-        later = sampler.until(lambda snapshot: heard(gpu(snapshot, 3).xids) == {31: 1, 79: 2})
-        assert gpu(later, 5).xids == gpu(told, 5).xids
-        assert "nvmlErrorString" not in driver.calls()
+    assert {row.index: heard(row.xids) for row in told.gpus if row.xids} == {3: {79: 2}, 5: {31: 1}}
+    (xid,) = gpu(told, 3).xids
+    assert isinstance(xid, Xid)
+    assert first.taken <= xid.last <= told.taken
+    assert "nvmlErrorString" not in driver.calls()
 
 
 def test_a_single_snapshot_listens_for_nothing(driver: Driver) -> None:
@@ -73,22 +66,8 @@ def test_a_single_snapshot_listens_for_nothing(driver: Driver) -> None:
     assert not driver.calls().keys() & EVENT_CALLS
 
 
-def test_a_gpu_that_falls_off_the_bus_says_why(driver: Driver) -> None:
-    """XID 79 stays in the row of the lost GPU, also where it comes after the loss."""
-    eight(driver)
-    with running(driver.env()) as sampler:
-        sampler.until(lambda snapshot: gpu(snapshot, 3).xids == ())
-        driver.xids.append((3, 62))
-        eight(driver, "*@3 ret=15")
-        lost = sampler.until(lambda snapshot: gpu(snapshot, 3).health is Health.LOST and bool(gpu(snapshot, 3).xids))
-        assert heard(gpu(lost, 3).xids) == {62: 1}
-        happens(driver, (3, 79))
-        sampler.until(lambda snapshot: heard(gpu(snapshot, 3).xids) == {62: 1, 79: 1})
-        assert well(lost) == ALL_BUT_3
-
-
 def test_a_gpu_that_comes_back_is_heard_again_and_nothing_is_counted_twice(driver: Driver, later: Later) -> None:
-    """The library tells twice of what is registered twice."""
+    """XID 79 stays in the row of the lost GPU. The library tells twice of what is registered twice."""
     driver.put(gpus=[Card(0), Card(1)])
     later(0)
     happens(driver, (1, 48))
@@ -134,26 +113,17 @@ def test_a_storm_is_taken_in_parts(driver: Driver, later: Later) -> None:
     assert [heard(later(1).gpus[0].xids) for _ in range(3)] == [{31: 32}, {31: 64}, {31: 70}]
 
 
-# What cannot be heard
-
-
-@pytest.mark.parametrize(
-    ("fault", "why"),
-    [
-        ("nvmlDeviceGetSupportedEventTypes@3 ret=3", Reason.UNSUPPORTED),
-        ("nvmlDeviceRegisterEvents@3 ret=3", Reason.UNSUPPORTED),
-        ("nvmlDeviceRegisterEvents@3 ret=4", Reason.DENIED),
-        ("nvmlDeviceRegisterEvents@3 ret=10", Reason.ERROR),
-    ],
-)
-def test_a_gpu_that_reports_nothing_costs_no_other(driver: Driver, fault: str, why: Reason) -> None:
-    eight(driver, fault)
-    with running(driver.env()) as sampler:
-        sampler.until(lambda snapshot: gpu(snapshot, 3).xids is why)
-        happens(driver, (3, 79), (5, 79))
-        told = sampler.until(lambda snapshot: heard(gpu(snapshot, 5).xids) == {79: 1})
-        assert (gpu(told, 3).xids, well(told)) == (why, ALL)
-        assert driver.calls(3)["nvmlDeviceGetSupportedEventTypes"] == 1
+def test_gpus_that_report_nothing_cost_no_other(driver: Driver, later: Later) -> None:
+    reasons = {1: Reason.UNSUPPORTED, 2: Reason.UNSUPPORTED, 3: Reason.DENIED, 4: Reason.ERROR}
+    calls = ("nvmlDeviceGetSupportedEventTypes@1 ret=3", *(f"nvmlDeviceRegisterEvents@{n} ret={n + 1}" for n in (2, 3)))
+    eight(driver, *calls, "nvmlDeviceRegisterEvents@4 ret=10")
+    later(0)
+    happens(driver, *((index, 79) for index in range(6)))
+    rows = later(1).gpus
+    assert {index: rows[index].xids for index in reasons} == reasons
+    assert [heard(rows[index].xids) for index in (0, 5, 7)] == [{79: 1}, {79: 1}, {}]
+    assert {row.health for row in rows} == {Health.OK}
+    assert driver.calls(3)["nvmlDeviceGetSupportedEventTypes"] == 1
 
 
 def test_a_gpu_without_xids_among_its_events(driver: Driver, later: Later) -> None:
@@ -167,25 +137,10 @@ def test_a_gpu_without_xids_among_its_events(driver: Driver, later: Later) -> No
     assert driver.calls()["nvmlEventSetWait_v2"] == 0
 
 
-@pytest.mark.parametrize(
-    "absent",
-    [
-        ("nvmlEventSetWait_v2",),
-        (
-            "nvmlEventSetCreate",
-            "nvmlEventSetFree",
-            "nvmlEventSetWait_v2",
-            "nvmlDeviceRegisterEvents",
-            "nvmlDeviceGetSupportedEventTypes",
-            "nvmlDeviceGetRemappedRows",
-        ),
-    ],
-)
-def test_a_driver_from_before_events(driver: Driver, later: Later, tmp_path: Path, absent: tuple[str, ...]) -> None:
-    driver.library = build(tmp_path / "older", absent=absent)
+def test_a_driver_whose_events_cannot_be_waited_for(driver: Driver, later: Later, tmp_path: Path) -> None:
+    driver.library = build(tmp_path / "older", absent=("nvmlEventSetWait_v2",))
     row = [later(1) for _ in range(3)][-1].gpus[0]
-    assert (row.health, row.xids) == (Health.OK, Reason.UNSUPPORTED)
-    assert row.remap_pending is (Reason.UNSUPPORTED if len(absent) > 1 else False)
+    assert (row.health, row.xids, row.remap_pending) == (Health.OK, Reason.UNSUPPORTED, False)
     assert not driver.calls()["nvmlEventSetCreate"]
 
 
@@ -224,16 +179,3 @@ def test_no_event_set_is_asked_for_again_after_a_minute(driver: Driver, later: L
     assert driver.calls()["nvmlEventSetCreate"] == 1
     driver.put(faults=[])
     assert [later(1) for _ in range(40)][-1].gpus[0].xids == ()
-
-
-def test_listening_can_be_left_out_and_taken_up(driver: Driver) -> None:
-    eight(driver)
-    with running(driver.env(), events=False) as sampler:
-        without = sampler.until(lambda snapshot: snapshot.sequence == 3)
-        assert without.state is SourceState.OK
-        assert {row.xids for row in without.gpus} == {Reason.ERROR}
-        assert not driver.calls().keys() & EVENT_CALLS
-        sampler.send(events=True)
-        sampler.until(lambda snapshot: all(row.xids == () for row in snapshot.gpus))
-        happens(driver, (2, 94))
-        sampler.until(lambda snapshot: heard(gpu(snapshot, 2).xids) == {94: 1})
