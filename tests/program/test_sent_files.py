@@ -160,14 +160,14 @@ def test_not_even_ones_own_is_repaired_where_its_journal_names_another_file(tmp_
 
 SCHEMAS: dict[str, tuple[str, ...]] = {
     "generated column": (
-        "ALTER TABLE users ADD COLUMN huge TEXT GENERATED ALWAYS AS (printf('%.*c', 500000000, 'x')) VIRTUAL",
+        "ALTER TABLE users ADD COLUMN huge TEXT GENERATED ALWAYS AS (printf('%.*c', 50000000, 'x')) VIRTUAL",
     ),
     "generated name": (
         "DROP TABLE users",
-        "CREATE TABLE users (uid INTEGER PRIMARY KEY, name TEXT AS (printf('%.*c', 500000000, 'x')))",
+        "CREATE TABLE users (uid INTEGER PRIMARY KEY, name TEXT AS (printf('%.*c', 50000000, 'x')))",
         "INSERT INTO users (uid) VALUES (1000)",
     ),
-    "view": ("DROP TABLE users", "CREATE VIEW users AS SELECT 1 AS uid, hex(zeroblob(250000000)) AS name"),
+    "view": ("DROP TABLE users", "CREATE VIEW users AS SELECT 1 AS uid, hex(zeroblob(25000000)) AS name"),
     "trigger": ("CREATE TRIGGER t AFTER INSERT ON users BEGIN DELETE FROM users; END",),
     "long comment": ("CREATE TABLE gaps2 (since /* " + "x" * 100_000 + " */)",),
     "many tables": ("CREATE TABLE t0 (a)", *(f"CREATE TABLE t{number} (a, b, c)" for number in range(1, 500))),
@@ -185,20 +185,21 @@ def test_a_schema_that_is_not_ours_is_refused_before_any_row_is_read(sent: Path,
     assert "it holds what no gpuwatch made" in done.stderr or "is not that of gpuwatch" in done.stderr
 
 
-@pytest.mark.parametrize("way", WAYS[:3])
-def test_huge_values_take_little_memory(sent: Path, way: str) -> None:
+def test_huge_values_take_little_memory(sent: Path) -> None:
+    """Each value is larger than a store can have, and all texts together are."""
     forge(
         sent,
-        "UPDATE users SET name = hex(zeroblob(100000000))",
-        "UPDATE events SET alert = hex(zeroblob(100000000))",
+        "UPDATE users SET name = hex(zeroblob(10000000))",
+        "UPDATE events SET alert = hex(zeroblob(10000000))",
         "WITH n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 6000) "
         "INSERT INTO events (id, alert) SELECT i, hex(zeroblob(32000)) FROM n",
-        "INSERT INTO graph_values VALUES (60, zeroblob(300000000))",
+        "INSERT INTO graph_values VALUES (60, zeroblob(20000000))",
     )
-    done = run(way, sent)
-    assert done.returncode in (0, 2)
-    assert "Traceback" not in done.stderr
-    assert "Memory" not in done.stderr
+    for way in WAYS[:3]:
+        done = run(way, sent)
+        assert done.returncode in (0, 2), way
+        assert "Traceback" not in done.stderr
+        assert "Memory" not in done.stderr
 
 
 def test_two_rows_130_years_apart_take_no_longer_than_two_rows(sent: Path) -> None:
