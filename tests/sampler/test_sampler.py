@@ -159,3 +159,13 @@ def test_it_dies_with_its_parent(driver: Driver) -> None:
         wait_for(lambda: driver.calls(0)["nvmlDeviceGetPowerUsage"] > 0)
         parent.process.kill()
         wait_for(lambda: procfs.has_ended(pid))
+
+
+def test_the_focus_of_a_running_sampler_changes(driver: Driver) -> None:
+    driver.put(gpus=[Gpu(index, pcie_gen=4, pcie_width=8) for index in range(2)])
+    with running(driver.env(), declared=False) as sampler:
+        sampler.send(focus=sampler.next().gpus[1].key)
+        seen = sampler.until(lambda it: it.gpus[1].pcie_link == "gen4 x8")
+        assert seen.gpus[0].pcie_link == Reason.NO_SAMPLE
+        sampler.send(focus="")
+        sampler.until(lambda it: it.gpus[1].pcie_tx is Reason.NO_SAMPLE)

@@ -9,19 +9,11 @@ import pytest
 
 from gpuwatch.model import Health, Reason
 from gpuwatch.sampler.shared_page import EVENT_CALLS, LINK_CALLS
-from tests.driver import GIB, MIB, Code, Driver, Gpu, Mig, Proc, build
+from tests.driver import GIB, MIB, Driver, Gpu, Mig, Proc, build
 from tests.sampler.test_sampler_time import Later, later
 from tests.support.sampling import ME, eight, once
 
 __all__ = ["later"]
-
-
-def test_what_is_not_supported_is_asked_once(driver: Driver, later: Later) -> None:
-    eight(driver, "nvmlDeviceGetPowerUsage@3 ret=3", "nvmlDeviceGetProcessUtilization@3 ret=3")
-    row = [later(1).gpus[3] for _ in range(6)][-1]
-    assert (row.power, row.holdings[0].sm) == (Reason.UNSUPPORTED, Reason.UNSUPPORTED)
-    assert driver.calls(3)["nvmlDeviceGetPowerUsage"] == 1
-    assert driver.calls(3)["nvmlDeviceGetProcessUtilization"] == 1
 
 
 NEW = (
@@ -82,95 +74,8 @@ def test_a_unified_machine_shows_the_machines_memory(driver: Driver, tmp_path: P
     assert (snapshot.gpus[1].memory.unified, snapshot.gpus[1].memory.used) == (True, 0)
 
 
-def test_lists_and_memory_that_are_wrong_incomplete_or_closed(driver: Driver, later: Later) -> None:
-    """Each on a GPU of its own: what can be true stays, and a part that is not known is said to be so.
-
-    R535 gives another layout under the same name: nothing on such a list may be signalled. An empty answer about
-    utilization (NOT_FOUND, and success with nothing) is 0 %, measured.
-    """
-    eight(
-        driver,
-        "nvmlDeviceGetComputeRunningProcesses_v3@1 grow",
-        "nvmlDeviceGetComputeRunningProcesses_v3@2 ret=4",
-        "nvmlDeviceGetProcessUtilization@3 ret=6",
-        "nvmlDeviceGetProcessUtilization@4 empty",
-    )
-    driver.gpus[5].memory_total = Code(4)
-    driver.put(procs=[*driver.procs, Proc(0, 4294967295), Proc(0, 7, memory=2**60), Proc(0, ME)])
-    rows = later(0).gpus
-    assert ([held.pid for held in rows[0].holdings], rows[0].unreliable) == ([ME], True)
-    assert rows[0].holdings_note == "process list unreliable on driver 580.95.05"
-    for row, note in ((rows[1], "incomplete"), (rows[2], "may not see")):
-        assert (row.holdings, row.health, row.unreliable) == ((), Health.OK, False)
-        assert note in row.holdings_note
-    assert driver.calls(1)["nvmlDeviceGetComputeRunningProcesses_v3"] == 4, "a list that grows at each call is given up"
-    for row in rows[3:5]:
-        assert (row.holdings[0].sm, row.holdings[0].decoder, row.health) == (0, 0, Health.OK)
-    memory = rows[5].memory
-    assert (memory.unified, memory.total, memory.used) == (False, Reason.DENIED, Reason.DENIED)
-    assert {rows[index].unattributed for index in (0, 1, 2, 5)} == {Reason.NO_SAMPLE}
-    assert rows[7].unattributed == GIB
-
-
-def test_a_list_that_grows_later_keeps_what_was_on_it(driver: Driver, later: Later) -> None:
-    eight(driver)
-    later(0)
-    eight(driver, "nvmlDeviceGetComputeRunningProcesses_v3@3 grow")
-    row = later(1).gpus[3]
-    assert ([held.pid for held in row.holdings], row.unattributed) == ([ME], Reason.NO_SAMPLE)
-    assert "incomplete" in row.holdings_note
-
-
-def test_a_graphics_process_that_ended_does_not_linger(driver: Driver, later: Later) -> None:
-    """The graphics list is read every 10 s; that its process left the compute list makes it due."""
-    driver.put(procs=[Proc(0, ME, kind="CG")])
-    assert later(0).gpus[0].holdings
-    driver.put(procs=[])
-    assert not [later(1).gpus[0].holdings for _ in range(2)][-1]
-
-
-def cut(driver: Driver, *faults: str) -> Driver:
-    """Cut GPU 0 into two instances with an empty slot before them, a process of ours on the second."""
-    migs = [Mig(gi=7), Mig(gi=9, memory_used=4 * GIB)]
-    return driver.put(
-        gpus=[Gpu(0, mig_mode=1, migs=migs, util_gpu=99, memory_used=5 * GIB), Gpu(1)],
-        procs=[Proc(0, ME, gi=9, ci=0, memory=3 * GIB, sm=77)],
-        faults=list(faults),
-    )
-
-
-def test_instances_and_what_a_cut_gpu_does_not_have(driver: Driver, later: Later) -> None:
-    cut(driver)
-    row = later(0).gpus[0]
-    assert row.mig is True
-    assert [(one.gpu_instance, one.memory.used) for one in row.instances] == [(7, GIB), (9, 4 * GIB)]
-    assert all(one.uuid.startswith("MIG-") and "1g.10gb" in one.name for one in row.instances)
-    assert (row.utilization, row.encoder, row.decoder) == (Reason.UNSUPPORTED,) * 3
-    (held,) = row.holdings
-    assert (held.gpu_instance, held.compute_instance, held.memory, held.sm) == (9, 0, 3 * GIB, Reason.UNSUPPORTED)
-    assert "nvmlDeviceGetUtilizationRates" not in driver.calls(0)
-
-
-def test_an_empty_slot_hides_no_instance_behind_it(driver: Driver, later: Later) -> None:
-    """NOT_FOUND is an empty slot and not the end."""
-    cut(driver, "nvmlDeviceGetMigDeviceHandleByIndex@0 ret=6 ok_after=1")
-    assert [one.gpu_instance for one in later(0).gpus[0].instances] == [9]
-
-
-def test_a_user_who_may_not_see_the_whole_gpu(driver: Driver, later: Later) -> None:
-    cut(driver, "nvmlDeviceGetComputeRunningProcesses_v3@0 ret=4 ok_after=1")
-    driver.gpus[0].memory_used = Code(4)
-    driver.write()
-    row = later(0).gpus[0]
-    assert row.memory.used is Reason.DENIED
-    assert [(held.pid, held.gpu_instance) for held in row.holdings] == [(ME, 9)]
-    assert row.instances[1].memory.used == 4 * GIB
-
-
 def test_a_cut_gpu_keeps_to_the_budget(driver: Driver, later: Later) -> None:
-    cut(driver)
-    driver.gpus[0].migs = [Mig(gi=index + 1) for index in range(7)]
-    driver.put(procs=[])
+    driver.put(gpus=[Gpu(0, mig_mode=1, migs=[Mig(gi=index + 1) for index in range(7)])])
     assert len(later(0).gpus[0].instances) == 7
     before = driver.calls(0)
     for _ in range(10):

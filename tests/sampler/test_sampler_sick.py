@@ -6,13 +6,10 @@ import os
 import subprocess
 import sys
 
-from gpuwatch.model import Health, Reason, SourceState
+from gpuwatch.model import Health, SourceState
 from tests.driver import Driver, Proc
 from tests.driver import Gpu as Card
-from tests.sampler.test_sampler_time import Later, later
 from tests.support.sampling import all_are_well, eight, gpu, once, running, well
-
-__all__ = ["later"]
 
 
 def test_gpus_without_a_handle_cost_no_other(driver: Driver) -> None:
@@ -28,54 +25,6 @@ def test_gpus_without_a_handle_cost_no_other(driver: Driver) -> None:
         assert (row.health, row.holdings, row.sampled) == (health, (), 0.0)
         assert words in row.words
         assert row.since > 0
-
-
-def test_a_gpu_is_lost_while_some_of_its_calls_still_succeed(driver: Driver, later: Later) -> None:
-    eight(driver)
-    before = later(0).gpus[3]
-    eight(driver, "nvmlDeviceGetTemperatureV@3 ret=15")
-    looks = [later(1).gpus for _ in range(60)]
-    lost = looks[0][3]
-    assert {index for rows in looks for index, row in enumerate(rows) if row.health is not Health.OK} == {3}
-    assert lost.health is Health.LOST
-    assert "NVML error 15: GPU is lost (nvmlDeviceGetTemperatureV)" in lost.words
-    assert (lost.uuid, lost.name) == (before.uuid, before.name)
-    assert (lost.holdings, lost.utilization, lost.memory.used) == ((), Reason.NO_SAMPLE, Reason.NO_SAMPLE)
-    assert lost.sampled >= before.sampled
-    assert {rows[3].since for rows in looks} == {lost.since}
-    looked_up = ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByPciBusId_v2")
-    assert 11 <= sum(driver.calls(3)[call] for call in looked_up) <= 13, "it is tried every five seconds"
-    eight(driver)
-    healed = [later(1).gpus[3] for _ in range(6)][-1]
-    assert (healed.uuid, healed.health, healed.words) == (lost.uuid, Health.OK, "")
-    assert healed.holdings
-
-
-def test_a_figure_that_fails_costs_no_other_figure(driver: Driver, later: Later) -> None:
-    eight(
-        driver,
-        "nvmlDeviceGetPowerUsage@3 ret=4",
-        "nvmlDeviceGetFanSpeed@3 ret=999",
-        "nvmlDeviceGetTotalEccErrors@3 ret=3",
-        "nvmlDeviceGetUtilizationRates@3 ret=17",
-    )
-    row = later(0).gpus[3]
-    assert (row.power, row.fan, row.ecc_uncorrected) == (Reason.DENIED, Reason.ERROR, Reason.UNSUPPORTED)
-    assert (row.utilization, row.memory_utilization) == (Reason.DENIED, Reason.DENIED)
-    assert (row.health, row.temperature, len(row.holdings)) == (Health.OK, 31, 1)
-
-
-def test_a_timeout_now_and_then_only_ages_the_row(driver: Driver, later: Later) -> None:
-    eight(driver)
-    later(0)
-    eight(driver, "nvmlDeviceGetPowerUsage@3 ret=10")
-    rows = later(1).gpus
-    assert (rows[3].health, rows[3].utilization, bool(rows[3].words)) == (Health.OK, 50, True)
-    assert rows[3].sampled < rows[4].sampled
-    silent = [later(1).gpus[3] for _ in range(3)][-1]
-    assert (silent.health, silent.utilization) == (Health.SILENT, Reason.NO_SAMPLE)
-    eight(driver)
-    assert [later(1).gpus[3].health for _ in range(6)][-1] is Health.OK
 
 
 def test_a_slow_gpu_is_asked_less_often(driver: Driver) -> None:

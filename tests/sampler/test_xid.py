@@ -1,16 +1,13 @@
-"""XIDs and remapped rows as the sampler tells of them, through the real binding on the tests' driver library."""
+"""XIDs as the sampler tells of them, through the real binding on the tests' driver library; more in `stories.jsonl`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from gpuwatch.model import Health, Reason, Xid
 from gpuwatch.sampler.shared_page import EVENT_CALLS
 from gpuwatch.sampler.xid import XidCounter
 from tests.driver import Driver, build
-from tests.driver import Gpu as Card
 from tests.sampler.test_sampler_time import Later, later
 from tests.support.sampling import eight, gpu, once, running
 
@@ -66,116 +63,8 @@ def test_a_single_snapshot_listens_for_nothing(driver: Driver) -> None:
     assert not driver.calls().keys() & EVENT_CALLS
 
 
-def test_a_gpu_that_comes_back_is_heard_again_and_nothing_is_counted_twice(driver: Driver, later: Later) -> None:
-    """XID 79 stays in the row of the lost GPU. The library tells twice of what is registered twice."""
-    driver.put(gpus=[Card(0), Card(1)])
-    later(0)
-    happens(driver, (1, 48))
-    assert heard(later(1).gpus[1].xids) == {48: 1}
-    driver.faults = ["*@1 ret=15"]
-    happens(driver, (1, 79))
-    lost = later(6).gpus[1]
-    assert (lost.health, heard(lost.xids)) == (Health.LOST, {48: 1, 79: 1})
-    driver.put(faults=[])
-    back = later(6).gpus
-    assert (back[1].health, heard(back[1].xids), back[0].xids) == (Health.OK, {48: 1, 79: 1}, ())
-    happens(driver, (1, 79), (0, 31))
-    rows = later(1).gpus
-    assert [heard(row.xids) for row in rows] == [{31: 1}, {48: 1, 79: 2}]
-    assert driver.calls()["nvmlEventSetCreate"] == 2
-    assert driver.calls()["nvmlEventSetFree"] == 1
-
-
-def test_a_gpu_that_moves_up_takes_its_counter_along(driver: Driver, later: Later) -> None:
-    driver.put(gpus=[Card(0), Card(1), Card(2)])
-    later(0)
-    happens(driver, (1, 31), (2, 48))
-    later(1)
-    del driver.gpus[1]
-    driver.write()
-    rows = [later(1) for _ in range(70)][-1].gpus
-    happens(driver, (2, 79))
-    rows = later(1).gpus
-    assert {row.uuid[:12]: heard(row.xids) for row in rows} == {
-        "GPU-00000000": {},
-        "GPU-00000001": {31: 1},
-        "GPU-00000002": {48: 1, 79: 1},
-    }
-
-
-def test_a_storm_is_taken_in_parts(driver: Driver, later: Later) -> None:
-    driver.put(gpus=[Card(0), Card(1)])
-    later(0)
-    waits = driver.calls()["nvmlEventSetWait_v2"]
-    later(1)
-    assert driver.calls()["nvmlEventSetWait_v2"] == waits + 1
-    happens(driver, *[(0, 31)] * 70)
-    assert [heard(later(1).gpus[0].xids) for _ in range(3)] == [{31: 32}, {31: 64}, {31: 70}]
-
-
-def test_gpus_that_report_nothing_cost_no_other(driver: Driver, later: Later) -> None:
-    reasons = {1: Reason.UNSUPPORTED, 2: Reason.UNSUPPORTED, 3: Reason.DENIED, 4: Reason.ERROR}
-    calls = ("nvmlDeviceGetSupportedEventTypes@1 ret=3", *(f"nvmlDeviceRegisterEvents@{n} ret={n + 1}" for n in (2, 3)))
-    eight(driver, *calls, "nvmlDeviceRegisterEvents@4 ret=10")
-    later(0)
-    happens(driver, *((index, 79) for index in range(6)))
-    rows = later(1).gpus
-    assert {index: rows[index].xids for index in reasons} == reasons
-    assert [heard(rows[index].xids) for index in (0, 5, 7)] == [{79: 1}, {79: 1}, {}]
-    assert {row.health for row in rows} == {Health.OK}
-    assert driver.calls(3)["nvmlDeviceGetSupportedEventTypes"] == 1
-
-
-def test_a_gpu_without_xids_among_its_events(driver: Driver, later: Later) -> None:
-    driver.put(gpus=[Card(0, event_types=0x97, remap_pending=None), Card(1, event_types=0)])
-    rows = [later(1) for _ in range(130)][-1].gpus
-    assert [row.xids for row in rows] == [Reason.UNSUPPORTED] * 2
-    assert rows[0].remap_pending is rows[0].remap_failed is Reason.UNSUPPORTED
-    counted = driver.calls(0)
-    assert (counted["nvmlDeviceGetSupportedEventTypes"], counted["nvmlDeviceGetRemappedRows"]) == (1, 1)
-    assert driver.calls(1)["nvmlDeviceGetRemappedRows"] == 3
-    assert driver.calls()["nvmlEventSetWait_v2"] == 0
-
-
 def test_a_driver_whose_events_cannot_be_waited_for(driver: Driver, later: Later, tmp_path: Path) -> None:
     driver.library = build(tmp_path / "older", absent=("nvmlEventSetWait_v2",))
     row = [later(1) for _ in range(3)][-1].gpus[0]
     assert (row.health, row.xids, row.remap_pending) == (Health.OK, Reason.UNSUPPORTED, False)
     assert not driver.calls()["nvmlEventSetCreate"]
-
-
-@pytest.mark.parametrize("code", [15, 999])
-def test_an_event_set_that_breaks_is_made_anew(driver: Driver, later: Later, code: int) -> None:
-    driver.put(gpus=[Card(0), Card(1)])
-    later(0)
-    happens(driver, (0, 31))
-    later(1)
-    driver.put(faults=[f"nvmlEventSetWait_v2 ret={code}"])
-    for _ in range(30):
-        rows = later(1).gpus
-        assert [row.health for row in rows] == [Health.OK] * 2
-    assert driver.calls()["nvmlEventSetCreate"] <= 7
-    assert driver.calls()["nvmlEventSetFree"] >= driver.calls()["nvmlEventSetCreate"] - 1
-    driver.put(faults=[])
-    rows = [later(1) for _ in range(7)][-1].gpus
-    assert [heard(row.xids) for row in rows] == [{31: 1}, {}]
-    happens(driver, (0, 31), (1, 48))
-    assert [heard(row.xids) for row in later(1).gpus] == [{31: 2}, {48: 1}]
-
-
-def test_a_set_left_undefined_by_a_registration_is_freed(driver: Driver, later: Later) -> None:
-    driver.put(gpus=[Card(0), Card(1)], faults=["nvmlDeviceRegisterEvents@1 ret=999"])
-    rows = [later(1) for _ in range(8)][-1].gpus
-    assert [row.xids for row in rows] == [(), Reason.ERROR]
-    assert driver.calls()["nvmlEventSetCreate"] == 2
-    driver.put(faults=[])
-    rows = [later(1) for _ in range(65)][-1].gpus
-    assert [row.xids for row in rows] == [(), ()]
-
-
-def test_no_event_set_is_asked_for_again_after_a_minute(driver: Driver, later: Later) -> None:
-    driver.put(faults=["nvmlEventSetCreate ret=999"])
-    assert [later(1).gpus[0].xids for _ in range(30)] == [Reason.ERROR] * 30
-    assert driver.calls()["nvmlEventSetCreate"] == 1
-    driver.put(faults=[])
-    assert [later(1) for _ in range(40)][-1].gpus[0].xids == ()
