@@ -60,7 +60,7 @@ def change(driver: Driver, step: Case) -> None:
     if "drop" in step:
         del driver.gpus[step["drop"]]
     kept = [] if "procs" in step else driver.procs
-    listed: list[Any] = step.get("procs", step.get("add", []))
+    listed = [*step.get("procs", []), *step.get("add", [])]
     added = [Proc(gpu, figure(pid), **fields(more)) for gpu, pid, more in listed]
     driver.procs = [*kept, *added]
     driver.faults = step.get("faults", driver.faults)
