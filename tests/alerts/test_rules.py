@@ -19,8 +19,9 @@ from gpuwatch.alerts.rules.idle import DEAD, IDLE, UNATTRIBUTED
 from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.alerts.rules.shares import OUTGROWN, OVERCOMMITTED, OVERSHOOT, allowance
 from gpuwatch.history import History, Idle
-from gpuwatch.model import Gpu, Health, Holding, Limit, Margin, Process, Reason, Snapshot
-from tests.support.alerting import Past, cap, observed, part, severities_of, uuid
+from gpuwatch.model import Health, Limit, Margin, Reason, Snapshot
+from tests.analysis.machines import card, person
+from tests.support.alerting import Past, cap, observed, severities_of, uuid
 from tests.support.builders import GIB, at, filled, gpu, holding, memory, process, snapshot
 
 
@@ -64,27 +65,6 @@ class Case(msgspec.Struct, forbid_unknown_fields=True):
     """Idle times as [GPU, PID, seconds, whether these are a minimum], ECC errors, XIDs as [code, count, newest]."""
     limits: dict[str, Any] = {}
     watched: list[tuple[str, str]] = []
-
-
-def card(fields: dict[str, Any]) -> Gpu:
-    fields = dict(fields)
-    index, used = fields.pop("index", 0), fields.pop("used_gib", None)
-    held = []
-    for pid, size, *changes in fields.pop("holdings", []):
-        one = msgspec.to_builtins(holding(pid, 0 if isinstance(size, str) else size))
-        held.append(one | ({"memory": size} if isinstance(size, str) else {}) | (changes[0] if changes else {}))
-    made = gpu(index, used_gib=used, holdings=msgspec.convert(held, list[Holding]))
-    return msgspec.convert(msgspec.to_builtins(made) | fields, Gpu)
-
-
-def person(fields: dict[str, Any]) -> Process:
-    fields = dict(fields)
-    pid, share = fields["pid"], dict(fields.pop("declared", {}))
-    base = Process(pid=pid) if fields.pop("bare", False) else process(pid, fields.get("user", "ada"))
-    if share.keys() & {"cap", "part"}:
-        make, size = (cap, share.pop("cap")) if "cap" in share else (part, share.pop("part"))
-        share = msgspec.to_builtins(make(size, *share.pop("on", ()), **share))
-    return msgspec.convert(msgspec.to_builtins(base) | fields | ({"declared": share} if share else {}), Process)
 
 
 def history(idle: Any = (), ecc: Any = None, xids: Any = (), **fields: float) -> Past:

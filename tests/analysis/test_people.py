@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,32 +26,9 @@ from gpuwatch.analysis.people import (
 from gpuwatch.analysis.rows import rows
 from gpuwatch.filters import Filter, FilterError
 from gpuwatch.history import NO_USE, History, HistoryView, Idle, Use
-from gpuwatch.model import Declared, Knowledge, Memory, Presence, Process, Reason, Snapshot
+from gpuwatch.model import Presence, Process, Reason, Snapshot
+from tests.analysis.machines import card, person
 from tests.support.builders import EPOCH, GIB, MIB, USABLE_GIB, at, gpu, holding, process, snapshot, uid
-from tests.support.declaring import declares
-
-READ = Declared()
-UNREAD = Declared(knowledge=Knowledge.UNREADABLE)
-
-
-def machine() -> Snapshot:
-    """Two GPUs: ada on both, ben and you on one each, and one process that nobody can see."""
-    return snapshot(
-        [
-            gpu(0, holdings=[holding(11, 40, sm=90), holding(12, 2, sm=0)]),
-            gpu(1, holdings=[holding(11, 10, sm=80), holding(13, 12), holding(14, 1, sm=Reason.UNSUPPORTED)]),
-        ],
-        [
-            process(11, "ada", declared=READ),
-            process(12, "ben", declared=UNREAD),
-            process(13, "you", declared=READ, started=EPOCH - 60),
-            Process(pid=14, presence=Presence.GONE),
-        ],
-    )
-
-
-def by_name(seen: Snapshot, view: HistoryView | None = None) -> dict[str, Person]:
-    return {one.name: one for one in people(seen, view)}
 
 
 def a_person(**changes: object) -> Person:
@@ -75,88 +56,38 @@ def a_person(**changes: object) -> Person:
 # What one person has
 
 
-def test_everybody_who_holds_a_gpu_is_one_row() -> None:
-    found = by_name(machine())
-    assert set(found) == {"ada", "ben", "you", "?"}
-    ada = found["ada"]
-    assert (ada.uid, ada.gpus, ada.memory, ada.processes, ada.sm) == (uid("ada"), (0, 1), 50 * GIB, 1, 170.0)
-    assert ada.share == pytest.approx(100 * 50 / (2 * USABLE_GIB))
-    assert not ada.at_least
-    assert not ada.sm_at_least
-    assert [one.name for one in found.values() if one.viewer] == ["you"]
-    assert found["you"].oldest == EPOCH - 60
+class Case(msgspec.Struct, forbid_unknown_fields=True):
+    """Line of people.jsonl: a machine and its people; `@1` is the UUID of GPU 1."""
+
+    about: str
+    gpus: list[dict[str, Any]]
+    found: list[dict[str, Any]]
+    """Fields of each person, less what is false or an hour old; memory is `gib`."""
+    people: list[dict[str, Any]] = []
 
 
-def test_a_gpu_is_no_busier_than_100_percent() -> None:
-    """NVML's values of its processes may add up to more."""
-    cards = [gpu(0, holdings=[holding(11, sm=98), holding(12, sm=6)]), gpu(1, holdings=[holding(11, sm=30)])]
-    found = by_name(snapshot(cards, [process(11, "ada"), process(12, "ada")]))["ada"]
-    assert found.sm == 130
+TEXT = (Path(__file__).parent / "people.jsonl").read_text()
+for place in range(3):
+    TEXT = TEXT.replace(f"@{place}", gpu(place).uuid)
+CASES = [msgspec.json.decode(line, type=Case) for line in TEXT.splitlines()]
+PLAIN = {"viewer": False, "at_least": False, "sm_at_least": False, "unread": False, "declared": None}
 
 
-def test_those_who_are_not_visible_are_one_row_without_a_uid() -> None:
-    hidden = Process(pid=15, presence=Presence.HIDDEN)
-    seen = machine()
-    card = structs.replace(seen.gpus[0], holdings=(*seen.gpus[0].holdings, holding(15, 3), holding(16, 1)))
-    seen = structs.replace(seen, gpus=(card, seen.gpus[1]), processes=(*seen.processes, hidden))
-    nobody = by_name(seen)["?"]
-    assert (nobody.uid, nobody.processes, nobody.memory, nobody.viewer) == (None, 3, 5 * GIB, False)
-    assert nobody.unread
-    assert nobody.use == NO_USE
-
-
-def test_a_holding_without_a_figure_makes_it_at_least() -> None:
-    card = gpu(0, holdings=[holding(11, memory=Reason.UNSUPPORTED), holding(12, 2)])
-    found = by_name(snapshot([card], [process(11, "ada"), process(12, "ada")]))["ada"]
-    assert (found.memory, found.at_least, found.processes) == (2 * GIB, True, 2)
-    bare = gpu(0, holdings=[holding(11, memory=Reason.UNSUPPORTED, sm=Reason.NO_SAMPLE)])
-    found = by_name(snapshot([bare], [process(11, "ada")]))["ada"]
-    assert (found.memory, found.at_least, found.share, found.sm) == (0, True, None, None)
-
-
-def test_a_gpu_that_does_not_say_how_much_it_has_counts_on_neither_side_of_the_share() -> None:
-    silent = gpu(1, holdings=[holding(11, 30)], memory=Memory())
-    found = by_name(snapshot([gpu(0, holdings=[holding(11, 10)]), silent], [process(11, "ada")]))["ada"]
-    assert found.memory == 40 * GIB
-    assert found.share == pytest.approx(100 * 10 / USABLE_GIB)
-    assert by_name(snapshot([silent], [process(11, "ada")]))["ada"].share is None
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.about)
+def test_these_people_are_on_a_machine(case: Case) -> None:
+    found = people(snapshot(map(card, case.gpus), map(person, case.people)))
+    for one, wanted in zip(found, case.found, strict=True):
+        expected = {**PLAIN, "oldest": EPOCH - 3600, "uid": uid(wanted["name"]), **wanted}
+        share = None if one.share is None else round(one.share, 3)
+        shown = structs.asdict(one) | {"gib": round(one.memory / GIB, 3), "gpus": list(one.gpus), "share": share}
+        assert {key: shown[key] for key in expected} == expected
 
 
 def test_a_name_stands_as_soon_as_one_process_has_it() -> None:
     card = gpu(0, holdings=[holding(11), holding(12), holding(13)])
     owners = [process(11, "1001", uid=1001), process(12, "ada", uid=1001), process(13, "", uid=1001)]
-    assert [one.name for one in people(snapshot([card], owners))] == ["ada"]
     assert names(snapshot([card], owners)) == {1001: "ada"}
     assert names(snapshot([card], [process(11, "", uid=7)]))[7] == "7"
-
-
-@pytest.mark.parametrize(
-    ("declared", "shown", "unread"),
-    [
-        ((READ, READ), None, False),
-        ((UNREAD, READ), None, True),
-        ((declares(0, 5 * GIB), READ), 5, False),
-        ((declares(0, 5 * GIB), UNREAD), 5, True),
-        ((declares(0, 5 * GIB), declares(0, 7 * GIB)), 12, False),
-        ((declares(0, 5 * GIB, scope="genv 12"), declares(0, 5 * GIB, scope="genv 12")), 5, False),
-        ((declares(1, 5 * GIB), READ), None, False),
-    ],
-)
-def test_what_is_declared_adds_up_and_a_shared_limit_counts_once(
-    declared: tuple[Declared, Declared], shown: int | None, unread: bool
-) -> None:
-    card = gpu(0, holdings=[holding(11, 4), holding(12, 3), holding(13, 9)])
-    owners = [process(11 + place, "ada", declared=one) for place, one in enumerate(declared)]
-    ada = by_name(snapshot([card], [*owners, process(13, "ben", declared=declares(0, 9 * GIB))]))["ada"]
-    assert ada.declared == (None if shown is None else shown * GIB)
-    assert ada.unread is unread
-
-
-def test_limits_on_several_gpus_add_up() -> None:
-    both = declares(0, 5 * GIB)
-    both = structs.replace(both, limits=(*both.limits, *declares(1, 6 * GIB).limits))
-    cards = [gpu(0, holdings=[holding(11)]), gpu(1, holdings=[holding(11)])]
-    assert by_name(snapshot(cards, [process(11, declared=both)]))["ada"].declared == 11 * GIB
 
 
 # Idle, and use
@@ -170,21 +101,14 @@ def watched(seen: Snapshot, seconds: int) -> HistoryView:
 
 
 def test_the_longest_idle_holding_is_one_that_is_worth_it() -> None:
-    card = gpu(0, holdings=[holding(11, 0.1, sm=0), holding(12, 3, sm=0), holding(13, 4, sm=60)])
-    owners = [process(pid, "eve") for pid in (11, 12, 13)]
-    seen = snapshot([card], owners)
-    eve = by_name(seen, watched(seen, 90))["eve"]
-    assert eve.longest == Longest(Idle(90.0, at_least=True), 0, 12, 3 * GIB)
-    assert eve.idle == round(3.1 * GIB)
-    assert by_name(seen, watched(seen, 30))["eve"].idle == 0
-    assert by_name(seen)["eve"].longest is None
-
-
-def test_what_was_used_is_the_historys() -> None:
-    seen = machine()
-    found = by_name(seen, HistoryView(use={uid("ada"): Use(held=10.0, memory=5.0)}))
-    assert found["ada"].use.held == 10.0
-    assert found["ben"].use == NO_USE
+    seen = snapshot([gpu(0, holdings=[holding(11, 0.1, sm=0), holding(12, 3, sm=0), holding(13, 4, sm=60)])])
+    (ada,) = people(seen, watched(seen, 90))
+    assert ada.longest == Longest(Idle(90.0, at_least=True), 0, 12, 3 * GIB)
+    assert ada.idle == round(3.1 * GIB)
+    (ada,) = people(seen, watched(seen, 30))
+    assert ada.idle == 0
+    (ada,) = people(seen, HistoryView(use={uid("ada"): Use(held=10.0, memory=5.0)}))
+    assert (ada.longest, ada.use.held) == (None, 10.0)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +132,13 @@ def test_the_idle_part(use: Use, waste: float | None, least: bool) -> None:
 
 
 def test_the_whole_is_the_sum_of_all() -> None:
-    seen = machine()
+    seen = snapshot(
+        [
+            gpu(0, holdings=[holding(11, 40, sm=90), holding(12, 2, sm=0)]),
+            gpu(1, holdings=[holding(11, 10, sm=80), holding(13, 12), holding(14, 1, sm=Reason.UNSUPPORTED)]),
+        ],
+        [process(11, "ada"), process(12, "ben"), process(13, "you"), Process(pid=14, presence=Presence.GONE)],
+    )
     box = add_up(people(seen), seen)
     assert (box.people, box.unseen, box.processes, box.held) == (3, True, 4, 65 * GIB)
     assert box.total == round(2 * USABLE_GIB * GIB)
@@ -217,12 +147,10 @@ def test_the_whole_is_the_sum_of_all() -> None:
 
 
 def test_the_whole_of_one_and_of_nobody() -> None:
-    card = gpu(0, holdings=[holding(11, memory=Reason.UNSUPPORTED), holding(12, 30, sm=0)])
-    seen = snapshot([card])
-    box = add_up(people(seen, watched(seen, 70)), seen)
-    assert totals(box)[0] == "1 person · 2 processes · at least 30 of 79 GiB held, 30 of these idle"
-    nothing = snapshot([])
-    assert totals(add_up(people(nothing), nothing))[0] == "0 people · 0 processes · 0.0 GiB held"
+    seen = snapshot([gpu(0, holdings=[holding(11, memory=Reason.UNSUPPORTED), holding(12, 30, sm=0)])])
+    words = "1 person · 2 processes · at least 30 of 79 GiB held, 30 of these idle"
+    assert totals(add_up(people(seen, watched(seen, 70)), seen))[0] == words
+    assert totals(add_up([], snapshot([])))[0] == "0 people · 0 processes · 0.0 GiB held"
 
 
 HELD = st.builds(
@@ -252,16 +180,6 @@ def test_nothing_is_lost_or_counted_twice(held: list[list], owners: list[int | N
 
 
 # Order
-
-
-def test_a_figure_that_jitters_moves_nobody() -> None:
-    def two(first: float, second: float) -> list[Person]:
-        return [a_person(uid=n, memory=round(size * GIB)) for n, size in ((1, first), (2, second))]
-
-    order = stable_order()
-    assert [one.uid for one in order.sort(two(10, 9.9), "memory")] == [1, 2]
-    assert [one.uid for one in order.sort(two(9.9, 10.2), "memory")] == [1, 2]
-    assert [one.uid for one in order.sort(two(9.9, 11), "memory")] == [2, 1]
 
 
 def test_names_go_from_a_and_whoever_is_not_visible_comes_last() -> None:
@@ -326,8 +244,3 @@ def test_the_story_makes_the_point() -> None:
 )
 def test_what_is_not_known_is_not_told(changes: dict[str, object], words: str) -> None:
     assert words in "\n".join(story(a_person(**changes), EPOCH, 60.0))
-
-
-def test_a_short_pause_is_no_story() -> None:
-    short = Longest(Idle(30.0, at_least=True), 3, 8, GIB)
-    assert len(story(a_person(longest=short), EPOCH, 60.0)) == 1

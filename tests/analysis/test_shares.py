@@ -57,14 +57,6 @@ def test_a_limit_that_only_the_program_knows_is_not_none() -> None:
     assert shares.is_conclusive(Declared(declarations=(lifted,)))
 
 
-def test_each_process_stands_against_its_own_limit() -> None:
-    card = gpu(0, holdings=[holding(1, 10), holding(2, 20), holding(3, 5)])
-    seen = snapshot([card], [process(1, declared=declared((8, ""))), process(2, declared=declared((30, "")))])
-    found = shares.limit_usages(seen)
-    assert [(one.pids, one.held // GIB, one.limit.bytes // GIB) for one in found] == [((1,), 10, 8), ((2,), 20, 30)]
-    assert found[0].declaration.channel == "c0"
-
-
 def test_a_scopes_processes_count_together_and_the_smallest_of_their_limits_holds() -> None:
     card = gpu(0, holdings=[holding(1, 10), holding(2, 20)])
     seen = snapshot(
@@ -78,21 +70,6 @@ def test_two_entries_of_one_process_on_one_gpu_add_up() -> None:
     card = gpu(0, holdings=[holding(1, 10, kind="C"), holding(1, 2, kind="G")])
     (one,) = shares.limit_usages(snapshot([card], [process(1, declared=declared((8, "")))]))
     assert one.held == 12 * GIB
-
-
-def test_a_holding_without_a_figure_leaves_the_sum_incomplete() -> None:
-    card = gpu(0, used_gib=10, holdings=[holding(1, 10), holding(2, memory=Reason.UNSUPPORTED)])
-    limit = declared((8, "genv 7"))
-    (one,) = shares.limit_usages(snapshot([card], [process(1, declared=limit), process(2, declared=limit)]))
-    assert (one.held, one.complete) == (10 * GIB, False)
-
-
-def test_three_times_four_tenths_is_more_than_one() -> None:
-    each = declared((0.4 * 79, ""))
-    card = gpu(0, holdings=[holding(1, 3), holding(2, 3), holding(3, 3)])
-    found = shares.declared_memory(card, people(*(process(pid, declared=each) for pid in (1, 2, 3))))
-    assert found.overcommitted
-    assert (found.limits, found.held, found.unread, found.undeclared) == (3, 9 * GIB, 0, 0)
 
 
 def test_who_declared_nothing_is_told_from_who_could_not_be_read() -> None:
@@ -120,19 +97,8 @@ def test_one_that_has_ended_takes_no_more() -> None:
         assert shares.add_promised(snapshot([card], [one]), []).gpus[0].promised == promised
 
 
-def test_what_is_under_a_shared_limit_is_promised_once() -> None:
-    both = declared((8, ""), (10, "genv 7"))
-    card = gpu(0, holdings=[holding(1), holding(2)])
-    found = shares.declared_memory(card, people(process(1, declared=both), process(2, declared=both)))
-    assert (found.declared, found.limits) == (10 * GIB, 1)
-
-
 def test_without_a_total_nothing_is_over_committed() -> None:
     card = gpu(0, used_gib=0, memory=Memory(total=Reason.ERROR, used=1), holdings=[holding(1)])
     found = shares.declared_memory(card, people(process(1, declared=declared((900, "")))))
     assert found.total is None
     assert not found.overcommitted
-
-
-def test_without_a_reserve_all_is_usable() -> None:
-    assert shares.usable(gpu(0, memory=Memory(total=80 * GIB, used=0), used_gib=0)) == 80 * GIB

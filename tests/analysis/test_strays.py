@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.analysis.strays import StrayCause, StrayLimits, find_strays
-from gpuwatch.cli import parse
-from gpuwatch.commands import strays as command
-from gpuwatch.history import History, HistoryView, Idle
+from gpuwatch.history import History, Idle
 from gpuwatch.model import Gpu, Holding, Notebook, Process, Reason, Run, Snapshot, Surroundings, Unlisted
-from gpuwatch.monitor import Frame
 from gpuwatch.ui.screens.strays import StraysScreen
 from tests.support import builders
 from tests.support.builders import gpu, uid
@@ -29,7 +24,6 @@ from tests.support.straying import (
     KERNEL,
     LEFT,
     PID,
-    REST,
     TMUX,
     find,
     held,
@@ -195,30 +189,6 @@ def test_who_is_at_work_is_never_a_stray(crowd: list[Process], cards: list[Any],
         assert row.ends == (row.cause is not StrayCause.ZOMBIE)
 
 
-def test_a_process_that_computes_or_is_young_costs_no_look_into_the_history() -> None:
-    class Closed(HistoryView):
-        def idle(self, gpu_key: str, pid: int, start: int) -> Idle | None:
-            raise AssertionError(pid)
-
-    busy, young = mine(1), mine(2, started=started(10.0))
-    report = find_strays(machine([busy, young], [held(1, sm=30), held(2)]), Closed())
-    assert (report.strays, report.possible) == ([], [])
-
-
-def test_judging_leaves_nothing_for_the_garbage_collector() -> None:
-    """Each snapshot is judged once a second: in a cycle it would stay in memory until the next collection."""
-    ranks = [left(Surroundings(run=REST), pid=pid) for pid in (100, 101)]
-    base, history = machine(ranks, [held(100)], [held(101)]), told((0, 100, HOUR), (1, 101, HOUR))
-    find_strays(base, history)  # what lasts is made once
-    gc.collect()
-    gc.disable()
-    try:
-        assert find(base, history)
-        assert gc.collect() == 0
-    finally:
-        gc.enable()
-
-
 @pytest.mark.uncounted
 def test_on_a_busy_machine_nobody_has_a_stray_for_longer_than_it_takes_to_reap_it() -> None:
     history = History()
@@ -245,53 +215,7 @@ def test_on_a_busy_machine_nobody_has_a_stray_for_longer_than_it_takes_to_reap_i
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The screen and `gpuwatch strays`
-
-Row = tuple[int, str, str, str]
-"""PID, GPUs, GiB, and its cause with how certain that is."""
-
-
-def listed(out: str) -> list[Row]:
-    """Return the rows that the command printed."""
-    found = re.findall(r"^ *(\d+) +(\S+) +(\S+) +\S+ +\S+ +(\w+), (\w+)  ", out, re.MULTILINE)
-    return [(int(pid), gpus, gib, f"{cause}, {sure}") for pid, gpus, gib, cause, sure in found]
-
-
-def drawn(shown: str) -> list[Row]:
-    """Return the rows of the screen, which says nothing more where one is certain."""
-    found = re.findall(r"^.{6} +(\d+) +(\S+) +(\S+) +\S+ +\S+  (\w+)(?: \((\w+)\))? ·", shown, re.MULTILINE)
-    return [(int(pid), gpus, gib, f"{cause}, {sure or 'certain'}") for pid, gpus, gib, cause, sure in found]
-
-
-def unwrapped(shown: str) -> str:
-    """Return what is on screen as one line."""
-    return " ".join(shown.split())
-
-
-@pytest.mark.parametrize("kept", [None, 400.0, 90000.0])
-async def test_one_orphan_is_the_same_in_both(
-    kept: float | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Neither has watched it; a `gpuwatch watch` has, for so long."""
-    people = [mine(100, **LEFT), mine(101)]
-    seen = machine(people, [held(100), held(101)], demo=True, searched=builders.EPOCH)
-    idle = {(builders.gpu(0).key, 100, 100): Idle(kept, at_least=True)} if kept is not None else None
-    monkeypatch.setattr(command, "demo", lambda: seen)
-    monkeypatch.setattr(command, "idle_times", lambda snapshot, warn=None: idle)
-    assert command.main(parse(["strays", "--demo"]), None) == 0
-    printed = capsys.readouterr()
-    async with running(Frame(seen, 0.0, History().add(seen, 0.0), kept=idle), (160, 50)) as (app, pilot):
-        await pilot.press("S")
-        await pilot.pause()
-        rows, words = drawn(text(app)), " ".join(text(app).split())
-    assert rows == listed(printed.out)
-    (row,) = rows
-    sure = "possible" if kept is None or kept < 300 else "likely" if kept < 86400 else "certain"
-    assert row == (100, "0", "4.0", f"leftover, {sure}")
-    said = [line.removeprefix("gpuwatch: ") for line in printed.err.splitlines()]
-    assert bool(said) is (sure == "possible")
-    for line in said:
-        assert line in words
+# The screen
 
 
 async def test_what_may_be_a_stray_is_not_ended_and_not_counted() -> None:
