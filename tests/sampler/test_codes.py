@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpuwatch.model import Health, Reason
 from gpuwatch.sampler.nvml import Code, Failed, error, health, reason
@@ -34,13 +32,10 @@ def test_a_failed_gpu_is_judged_in_plain_words(code: int, expected: Health, word
     assert str(code) in said
 
 
-@given(st.integers(min_value=0, max_value=2**31))
-def test_every_code_has_words_and_a_reason(code: int) -> None:
-    assert error(code).startswith(f"NVML error {code}")
-    assert reason(code) in Reason
-
-
-def test_reasons() -> None:
+def test_every_code_has_words_and_a_reason() -> None:
+    for code in (*range(40), 999, 4242, 2**31):
+        assert error(code).startswith(f"NVML error {code}")
+        assert reason(code) in Reason
     assert {reason(code) for code in (3, 13, 25, 26)} == {Reason.UNSUPPORTED}
     assert {reason(code) for code in (Code.NO_PERMISSION, Code.OPERATING_SYSTEM)} == {Reason.DENIED}
     assert {reason(code) for code in (999, 14, 6, 4242)} == {Reason.ERROR}

@@ -74,8 +74,8 @@ class Child:
         assert code == 0
         return value
 
-    def code(self, expression: str) -> int:
-        return self.evaluate(expression)[0]
+    def codes(self, *expressions: str) -> list[int]:
+        return [self.evaluate(expression)[0] for expression in expressions]
 
 
 @pytest.fixture
@@ -88,15 +88,17 @@ def nvml(driver: Driver) -> Iterator[Child]:
 
 def test_what_is_not_supported_and_what_fails(driver: Driver, nvml: Child) -> None:
     driver.put(gpus=[Gpu(util_gpu=None, temperature=Code(15), name=Code(999), bus=b"\xff:;")])
-    assert nvml.code("nvmlDeviceGetUtilizationRates({0})") == 3
-    assert nvml.code("nvmlDeviceGetTemperature({0}, 0)") == 15
-    assert nvml.code("nvmlDeviceGetName({0})") == 999
-    assert nvml.code("nvmlDeviceGetFanSpeed({0})") == 3
-    assert nvml.code("nvmlDeviceGetHandleByIndex(1)") == 2
-    assert nvml.code("nvmlDeviceGetHandleByUUID(b'GPU-none')") == 6
-    assert nvml.code("nvmlDeviceGetDriverModel({0})") == 3
-    assert nvml.code("nvmlShutdown()") == 0
-    assert nvml.code("nvmlDeviceGetCount()") == 1
+    expected = {
+        "nvmlDeviceGetUtilizationRates({0})": 3,
+        "nvmlDeviceGetTemperature({0}, 0)": 15,
+        "nvmlDeviceGetName({0})": 999,
+        "nvmlDeviceGetFanSpeed({0})": 3,
+        "nvmlDeviceGetHandleByIndex(1)": 2,
+        "nvmlDeviceGetHandleByUUID(b'GPU-none')": 6,
+        "nvmlShutdown()": 0,
+        "nvmlDeviceGetCount()": 1,
+    }
+    assert nvml.codes(*expected) == [*expected.values()]
     assert nvml.ask("nvmlErrorString(1)") == "Uninitialized"
 
 
@@ -106,8 +108,8 @@ def test_a_handle_stays_with_its_gpu_when_the_driver_drops_another(driver: Drive
     del driver.gpus[1]
     driver.write()
     assert nvml.ask("[nvmlDeviceGetIndex({2}), nvmlDeviceGetTemperature({2}, 0)]") == [1, 62]
-    assert nvml.code("nvmlDeviceGetPowerUsage({2})") == 999, "faults go by the index"
-    assert nvml.code("nvmlDeviceGetTemperature({1}, 0)") == 15
+    # Faults go by the index.
+    assert nvml.codes("nvmlDeviceGetPowerUsage({2})", "nvmlDeviceGetTemperature({1}, 0)") == [999, 15]
     assert nvml.ask("nvmlDeviceGetUUID(nvmlDeviceGetHandleByIndex(1))") == driver.gpus[1].uuid
     driver.gpus.insert(1, Gpu(1))
     driver.write()
@@ -115,17 +117,11 @@ def test_a_handle_stays_with_its_gpu_when_the_driver_drops_another(driver: Drive
 
 
 def test_process_lists(driver: Driver, nvml: Child) -> None:
-    driver.put(
-        procs=[
-            Proc(0, 100, memory=3 * GIB),
-            Proc(0, 200, "CG", memory=None),
-            Proc(0, 300, "M", gi=2, ci=1, memory=5),
-            Proc(0, 400, ""),
-        ]
-    )
-    none = 0xFFFFFFFF
-    first = {"pid": 100, "usedGpuMemory": 3 * GIB, "gpuInstanceId": none, "computeInstanceId": none}
-    second = {"pid": 200, "usedGpuMemory": None, "gpuInstanceId": none, "computeInstanceId": none}
+    driver.procs = [Proc(0, 100, memory=3 * GIB), Proc(0, 200, "CG", memory=None)]
+    driver.procs += [Proc(0, 300, "M", gi=2, ci=1, memory=5), Proc(0, 400, "")]
+    driver.write()
+    first = {"pid": 100, "usedGpuMemory": 3 * GIB, "gpuInstanceId": NONE, "computeInstanceId": NONE}
+    second = {"pid": 200, "usedGpuMemory": None, "gpuInstanceId": NONE, "computeInstanceId": NONE}
     third = {"pid": 300, "usedGpuMemory": 5, "gpuInstanceId": 2, "computeInstanceId": 1}
     for version in ("_v2", "_v3"):
         assert nvml.ask(f"nvmlDeviceGetComputeRunningProcesses{version}({{0}})") == [first, second]
@@ -148,25 +144,22 @@ def test_faults_with_a_return_code(driver: Driver, nvml: Child) -> None:
             "nvmlDeviceGetHandleByIndex_v2@2 ret=15",
         ],
     )
-    assert [nvml.code(f"nvmlDeviceGetTemperature({{{gpu}}}, 0)") for gpu in (0, 1)] == [0, 15]
-    assert [nvml.code("nvmlDeviceGetPowerUsage({0})") for _ in range(4)] == [0, 0, 999, 999]
-    assert [nvml.code("nvmlDeviceGetFanSpeed({0})") for _ in range(4)] == [10, 10, 3, 3]
-    assert [nvml.code(f"nvmlDeviceGetHandleByIndex({gpu})") for gpu in range(3)] == [0, 0, 15]
+    assert nvml.codes("nvmlDeviceGetTemperature({0}, 0)", "nvmlDeviceGetTemperature({1}, 0)") == [0, 15]
+    assert nvml.codes(*["nvmlDeviceGetPowerUsage({0})"] * 4) == [0, 0, 999, 999]
+    assert nvml.codes(*["nvmlDeviceGetFanSpeed({0})"] * 4) == [10, 10, 3, 3]
+    assert nvml.codes(*(f"nvmlDeviceGetHandleByIndex({gpu})" for gpu in range(3))) == [0, 0, 15]
     driver.put(faults=["*@1 ret=15"])
-    assert [nvml.code(f"nvmlDeviceGetPowerUsage({{{gpu}}})") for gpu in range(3)] == [0, 15, 0]
-    assert nvml.code("nvmlDeviceGetHandleByIndex(1)") == 15
-    assert nvml.code("nvmlDeviceGetCount()") == 0
+    assert nvml.codes(*(f"nvmlDeviceGetPowerUsage({{{gpu}}})" for gpu in range(3))) == [0, 15, 0]
+    assert nvml.codes("nvmlDeviceGetHandleByIndex(1)", "nvmlDeviceGetCount()") == [15, 0]
     driver.put(faults=["* ret=18"])
-    assert nvml.code("nvmlDeviceGetCount()") == 18
+    assert nvml.codes("nvmlDeviceGetCount()") == [18]
 
 
-@pytest.mark.parametrize("call", ["nvmlDeviceGetPowerUsage({0})", "nvmlErrorString(3)"])
-def test_a_call_that_hangs(driver: Driver, nvml: Child, call: str) -> None:
-    name = call.partition("(")[0]
+def test_a_call_that_hangs(driver: Driver, nvml: Child) -> None:
     nvml.ask("{0} and None")
-    driver.put(faults=[f"{name} hang"])
-    nvml.send(call)
-    wait_for(lambda: driver.calls()[name] == 1)
+    driver.put(faults=["nvmlDeviceGetPowerUsage hang"])
+    nvml.send("nvmlDeviceGetPowerUsage({0})")
+    wait_for(lambda: driver.calls()["nvmlDeviceGetPowerUsage"] == 1)
     with pytest.raises(subprocess.TimeoutExpired):
         nvml.process.communicate(timeout=0.1)  # with its input at an end, it would leave if it could
     nvml.process.kill()
@@ -175,7 +168,7 @@ def test_a_call_that_hangs(driver: Driver, nvml: Child, call: str) -> None:
 
 def test_a_call_that_crashes(driver: Driver, nvml: Child) -> None:
     driver.put(faults=["nvmlDeviceGetPowerUsage@0 segv after=2"])
-    assert nvml.code("nvmlDeviceGetPowerUsage({0})") == 0
+    assert nvml.codes("nvmlDeviceGetPowerUsage({0})") == [0]
     nvml.send("nvmlDeviceGetPowerUsage({0})")
     assert nvml.process.wait() == -signal.SIGSEGV
 
@@ -186,25 +179,19 @@ def test_a_fault_must_be_known(driver: Driver) -> None:
             driver.put(faults=[fault])
 
 
-def wait(nvml: Child, which: str = SET) -> tuple[int, int] | int:
-    """Return the XID that a set has to tell, with NVML's index of its GPU; else the return code."""
-    code = nvml.code(f"h.__setitem__('last', nvmlEventSetWait_v2({which}, 0))")
-    if code:
-        return code
-    index, xid, kind, gpu_instance, compute_instance = nvml.ask(
-        "[(nvmlDeviceGetIndex(d.device), d.eventData, d.eventType, d.gpuInstanceId, d.computeInstanceId) "
-        "for d in [h['last']]][0]"
-    )
-    assert (kind, gpu_instance, compute_instance) == (XID, NONE, NONE)
-    return (index, xid)
-
-
 def test_each_event_is_told_once_in_order_and_nothing_from_before(driver: Driver, nvml: Child) -> None:
+    def wait() -> list[Any] | int:
+        """Return the XID that the set has to tell, with NVML's index of its GPU; else the return code."""
+        (code,) = nvml.codes(f"h.__setitem__('last', nvmlEventSetWait_v2({SET}, 0))")
+        names = ("eventData", "eventType", "gpuInstanceId", "computeInstanceId")
+        return code or nvml.ask(f"[nvmlDeviceGetIndex(h['last'].device), *(getattr(h['last'], n) for n in {names})]")
+
     driver.put(gpus=[Gpu(0), Gpu(1)])
     driver.put(xids=[(1, 13)])
-    assert wait(nvml) == 10
+    assert wait() == 10
     for gpu in (0, 1):
         nvml.ask(f"nvmlDeviceRegisterEvents({{{gpu}}}, {XID}, {SET})")
-    assert wait(nvml) == 10
+    assert wait() == 10
     driver.put(xids=[(1, 13), (1, 79), (0, 31), (1, 79)])
-    assert [wait(nvml) for _ in range(4)] == [(1, 79), (0, 31), (1, 79), 10]
+    told = [[gpu, xid, XID, NONE, NONE] for gpu, xid in ((1, 79), (0, 31), (1, 79))]
+    assert [wait() for _ in range(4)] == [*told, 10]

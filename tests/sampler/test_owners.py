@@ -19,6 +19,7 @@ import pytest
 from gpuwatch import procfs, psinfo
 from gpuwatch.model import Presence, Process, Reason
 from gpuwatch.sampler.owners import Owners, UserNames, terminal
+from tests.declared.tables import Case, cases
 from tests.sampler.test_many_threads import many_threads
 from tests.support.families import Member, family
 from tests.support.uncovered import environment
@@ -151,10 +152,8 @@ def test_hostile_arguments_are_cleaned_and_secrets_masked(child: Start) -> None:
     secrets = ("--token", "s3cr3t", "--hf-key=hf_abcdefghijklmnopqrstuvwxyz", "--lr", "0.1")
     command = read(Owners(), child(*hostile, *secrets).pid).command
     assert command.isprintable()
-    assert "\u202e" not in command
+    assert not [text for text in ("\u202e", "s3cr3t", "hf_abc") if text in command]
     assert "[/foo] [bold" in command
-    assert "s3cr3t" not in command
-    assert "hf_abc" not in command
     assert "--lr 0.1" in command
 
 
@@ -239,30 +238,14 @@ def test_a_leader_that_is_hidden_is_not_said_to_be_gone(tmp_path: Path) -> None:
     assert read(Owners(proc=tmp_path, sees_all=True), 7).led is False
 
 
-@pytest.mark.parametrize(
-    ("about", "parent", "leader", "start", "expected"),
-    [
-        ("a user's manager", "systemd", "parent", 100, True),
-        ("a service, as far as this tells", "systemd", "itself", 100, True),
-        ("a pod's pause", "pause", "parent", 100, True),
-        ("WSL", "init(Ubuntu)", "parent", 100, True),
-        ("a job of a shell", "bash", "parent", 90_000, False),
-        ("setsid below a shell", "bash", "itself", 90_000, False),
-        ("of a session that has ended, below another", "python", "ended", 90_000, True),
-        ("of a session that goes on, below another", "python", "another", 90_000, False),
-        ("what tini is for", "tini", "parent", 100, False),
-        ("what dumb-init is for", "dumb-init", "itself", 100, False),
-        ("left to tini", "tini", "itself", 90_000, True),
-        ("left to tini by a login", "tini", "ended", 100, True),
-    ],
-)
-def test_who_was_adopted(tmp_path: Path, about: str, parent: str, leader: str, start: int, *, expected: bool) -> None:
+@cases("sampler/adopted")
+def test_who_was_adopted(tmp_path: Path, case: Case) -> None:
     """By what the parent is, and by who leads the session."""
-    session = {"parent": 3, "itself": 7, "another": 9, "ended": 88}[leader]
+    session = {"parent": 3, "itself": 7, "another": 9, "ended": 88}[case["leader"]]
     for pid in (3, 9):
-        fixture_process(tmp_path, pid, related(parent, 1, pid, 0))
-    stat = procfs.parse_stat(related("python", 3, session, start))
-    assert procfs.is_adopted(7, stat, tmp_path) is expected, about
+        fixture_process(tmp_path, pid, related(case["parent"], 1, pid, 0))
+    stat = procfs.parse_stat(related("python", 3, session, case["start"]))
+    assert procfs.is_adopted(7, stat, tmp_path) is case["adopted"]
 
 
 def related(comm: str, ppid: int, session: int, start: int) -> bytes:
@@ -271,16 +254,13 @@ def related(comm: str, ppid: int, session: int, start: int) -> bytes:
     return " ".join(["7", *fields]).encode()
 
 
-def test_a_parent_that_cannot_be_read_adopts_nobody_but_pid_1(tmp_path: Path) -> None:
+def test_a_parent_that_cannot_be_read_and_a_leader_of_itself(tmp_path: Path) -> None:
+    """PID 1 alone adopts unseen. A zombie leads nobody; a session outside of our namespace has no number."""
     for ppid, expected in ((1, True), (5, False), (0, False)):
         assert procfs.is_adopted(7, procfs.parse_stat(related("python", ppid, 88, 1)), tmp_path) is expected
-
-
-@pytest.mark.parametrize(("session", "state", "expected"), [(0, "S", None), (7, "S", True), (7, "Z", False)])
-def test_a_leader_of_itself(tmp_path: Path, session: int, state: str, *, expected: bool | None) -> None:
-    """A zombie leads nobody any more; a session outside of our namespace has no number."""
-    stat = procfs.parse_stat(related("python", 1, session, 1))._replace(state=state)
-    assert procfs.is_leader_alive(7, stat, tmp_path) is expected
+    for session, state, alive in ((0, "S", None), (7, "S", True), (7, "Z", False)):
+        stat = procfs.parse_stat(related("python", 1, session, 1))._replace(state=state)
+        assert procfs.is_leader_alive(7, stat, tmp_path) is alive
 
 
 def mounted(root: Path, options: str, *, namespace: int = 4026531836) -> Path:

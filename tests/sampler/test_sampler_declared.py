@@ -22,12 +22,12 @@ from gpuwatch.model import (
     Memory,
     Presence,
     Process,
-    Reading,
     Reason,
     Snapshot,
     Surroundings,
 )
 from gpuwatch.sampler.declarations import AGAIN, Declarations
+from tests.declared.tables import Case, cases
 from tests.driver import GIB, Driver, Proc
 from tests.driver import Gpu as Fake
 from tests.support.sampling import PATIENCE, Running, once, running
@@ -93,64 +93,25 @@ READ = Declared(words="read")
 PENDING = Declared(knowledge=Knowledge.PENDING)
 
 
-def test_a_process_is_pending_until_its_answer_comes_and_stays_known() -> None:
-    bench = Bench()
-    assert bench.see(ADA, BEN) == [PENDING, PENDING]
-    assert bench.asked() == [7, 8]
-    bench.answer(BEN)
-    assert bench.see(ADA, BEN) == [PENDING, READ]
-    bench.answer(ADA)
-    for _ in range(5):
-        bench.now += 1.0
-        assert bench.see(ADA, BEN) == [READ, READ]
-    assert bench.asked() == []
+def replaced(process: Process, changes: Case) -> Process:
+    """Return a process with the fields of a case but its name."""
+    return msgspec.convert({**msgspec.to_builtins(process), **changes}, Process)
 
 
-def test_it_is_asked_once_more_when_it_has_imported_what_it_uses() -> None:
-    bench = Bench(ADA)
-    bench.now = AGAIN - 0.1
-    assert bench.see(ADA) == [READ]
-    assert bench.asked() == []
-    bench.now = AGAIN + 0.1
-    assert bench.see(ADA) == [READ]
-    assert bench.asked() == [7]
-    bench.answer(ADA, text="more")
-    bench.now = 1000.0
-    assert bench.see(ADA) == [Declared(words="more")]
-    assert bench.asked() == []
-
-
-@pytest.mark.parametrize(
-    ("used", "asked"),
-    [((0.0, 0.0), []), ((0.1, 0.0), [7]), ((0.0, 2.5), [7]), ((Reason.ERROR, 0.0), [7])],
-)
-def test_one_that_has_used_no_cpu_since_has_imported_nothing(used: tuple[Reading, Reading], asked: list[int]) -> None:
-    bench = Bench()
-    first = msgspec.structs.replace(ADA, cpu=Reason.NO_SAMPLE)
-    bench.see(first)
-    bench.answer(ADA)
-    bench.see(first)  # the same sample, with the answer
-    assert bench.asked() == [7]
-    for bench.now, cpu in zip((AGAIN - 1.0, AGAIN + 1.0), used, strict=True):
-        bench.see(msgspec.structs.replace(ADA, cpu=cpu))
-    assert bench.asked() == asked
-
-
-@pytest.mark.parametrize(
-    ("change", "shown", "asked"),
-    [
-        ({"name": "vllm"}, READ, [7]),
-        ({"command": "python b.py"}, READ, [7]),
-        ({"ppid": 1}, READ, [7]),
-        ({"user": "eve"}, READ, [7]),
-        ({"start": 9}, PENDING, [7]),  # another process
-        ({"cpu": 97.5, "rss": GIB, "state": "running"}, READ, []),  # what changes all the time
-    ],
-)
-def test_it_is_asked_again_when_it_has_changed(change: dict[str, object], shown: Declared, asked: list[int]) -> None:
-    bench = Bench(ADA)
-    assert bench.see(msgspec.structs.replace(ADA, **change)) == [shown]
-    assert bench.asked() == asked
+@cases("sampler/asks")
+def test_when_a_process_is_asked(case: Case) -> None:
+    """`see` shows processes to it, each as one of two with changes; `shown` is what is known, `asked` who was asked."""
+    bench, people = Bench(), {"ada": ADA, "ben": BEN}
+    for step in case["steps"]:
+        bench.now = step.get("now", bench.now)
+        bench.answer(*(people[name] for name in step.get("answer", ())), text=step.get("text", "read"))
+        if "see" in step:
+            shown = [replaced(people[one["as"]], one) for one in step["see"]]
+            known = [one and (one.words or "pending") for one in bench.see(*shown)]
+            assert step.get("shown", known) == known
+        if "asked" in step or "forget" in step:
+            asked = bench.asked()
+            assert step.get("asked", asked) == asked
 
 
 def test_the_viewers_own_are_asked_again_once_a_minute_and_others_are_not() -> None:
@@ -164,35 +125,6 @@ def test_the_viewers_own_are_asked_again_once_a_minute_and_others_are_not() -> N
         if pids := bench.asked():
             asked.append((second, pids))
     assert asked == [(20, [7, 8, 9]), (40, [9]), (60, [7, 9]), (120, [7, 9]), (180, [7, 9])]
-
-
-@pytest.mark.parametrize("change", [{"adopted": True}, {"led": False}])
-def test_one_that_has_lost_its_parent_or_its_login_is_asked_at_once(change: dict[str, object]) -> None:
-    ben = msgspec.structs.replace(BEN, led=True)
-    bench = Bench(ben)
-    for step in range(3):  # also where its title changes all the time
-        bench.now += 0.1
-        bench.see(msgspec.structs.replace(ben, name=f"step {step}"))
-        bench.answer(ben)
-    bench.asked()
-    lost = msgspec.structs.replace(ben, name="step 9", **change)
-    bench.see(lost)
-    assert bench.asked() == [8]
-    bench.answer(ben)
-    bench.see(lost)
-    assert bench.asked() == []
-
-
-def test_what_changed_while_the_answer_was_on_its_way_is_asked_after_it() -> None:
-    bench = Bench()
-    bench.see(ADA)
-    changed = msgspec.structs.replace(ADA, command="VLLM::EngineCore")
-    assert bench.see(changed) == [PENDING]
-    assert bench.asked() == [7]
-    bench.answer(ADA)
-    bench.see(changed)
-    bench.see(changed)
-    assert bench.asked() == [7]
 
 
 def test_of_a_title_that_changes_at_every_step_only_the_first_change_is_followed_at_once() -> None:
@@ -221,16 +153,6 @@ def test_what_was_read_while_it_ran_stays_when_its_first_thread_has_ended() -> N
     bench.client.answers.append(Answer(pid=7, start=1, declared=unread, surroundings=Surroundings(), ended=True))
     (shown,) = bench.declarations.annotate([dead], (GPU,), 1)
     assert (shown.declared, shown.surroundings) == (Declared(words="read"), around)
-
-
-def test_processes_that_have_ended_are_forgotten_with_their_answers() -> None:
-    bench = Bench()
-    bench.see(ADA, BEN)
-    bench.answer(ADA)
-    assert bench.see(BEN) == [PENDING]
-    assert bench.client.kept == {BEN.key}
-    assert bench.see(ADA, BEN) == [PENDING, PENDING]
-    assert bench.asked() == [7, 8, 7]
 
 
 @pytest.mark.parametrize("presence", [one for one in Presence if one is not Presence.SEEN])

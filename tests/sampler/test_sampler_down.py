@@ -47,6 +47,10 @@ def test_why_a_driver_does_not_start(tmp_path: Path, code: int, state: SourceSta
     found, explanation = nvml.explain_start(code, tmp_path)
     assert found is state
     assert words in explanation
+    # `systemctl daemon-reload` on the host takes the device cgroup of a container away.
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text("11:devices:/docker/0123456789abcdef\n")
+    assert ("daemon-reload" in nvml.explain_down(code, tmp_path)) is (code == 999)
 
 
 def test_a_driver_that_does_not_start_names_both_versions_where_they_differ(driver: Driver, tmp_path: Path) -> None:
@@ -64,11 +68,6 @@ def test_a_driver_that_does_not_start_names_both_versions_where_they_differ(driv
     assert (snapshot.state, code) == (SourceState.DRIVER_DOWN, Exit.NO_DRIVER)
     assert "570.148.08" in snapshot.words
     assert "580.95.05" in snapshot.words
-
-
-def test_no_gpu(driver: Driver) -> None:
-    snapshot, code = once(driver.put(gpus=[]).env())
-    assert (snapshot.state, code) == (SourceState.NO_GPU, Exit.NO_DRIVER)
 
 
 @pytest.mark.parametrize(
@@ -146,12 +145,3 @@ def test_a_driver_that_goes_away_ends_the_sampler(driver: Driver, code: int) -> 
         assert f"NVML error {code}" in down.words
         assert sampler.line() is None
         assert sampler.ends() == Exit.AGAIN
-
-
-def test_a_container_that_lost_its_gpus_is_told_why(tmp_path: Path) -> None:
-    """By `systemctl daemon-reload` on the host, which takes the device cgroup away."""
-    (tmp_path / "self").mkdir()
-    (tmp_path / "self/cgroup").write_text("11:devices:/docker/0123456789abcdef\n")
-    words = nvml.explain_down(999, tmp_path)
-    assert "daemon-reload" in words
-    assert "recreate the container" in words
