@@ -16,7 +16,7 @@ from gpuwatch.recorder.anonymise import TREATMENTS, Anonymiser, Commands, progra
 from gpuwatch.recorder.recording import Recording
 from tests.recorder.test_hostile_recordings import strings
 from tests.recorder.test_recording import demo, record, small
-from tests.support.builders import GIB, gpu, holding, process, snapshot
+from tests.support.builders import GIB, at, gpu, holding, process, snapshot
 from tests.support.recording import ask
 
 
@@ -125,18 +125,18 @@ def secretive(seconds: int = 80) -> list[Snapshot]:
     ]
 
 
-def test_by_default_no_argument_of_a_command_line_is_recorded(tmp_path: Path) -> None:
+def test_no_argument_is_recorded_and_stand_ins_hide_people_hosts_and_programs(tmp_path: Path) -> None:
     again, texts = played(tmp_path / "day", secretive(), Commands.NAMES)
     assert not [one for one in texts if "hush" in one]
     (first,) = again[0].processes
     assert (first.command, first.user, again[0].host) == ("train.py", "ingrid", "lab-secret")
     assert "train.py" in texts
-
-
-def test_stand_ins_hide_people_hosts_and_programs(tmp_path: Path) -> None:
-    again, texts = played(tmp_path / "day", secretive(), Commands.ANONYMISED)
+    again, texts = played(tmp_path / "hidden", secretive(), Commands.ANONYMISED)
     assert not [one for one in texts if any(word in one for word in ("hush", "ingrid", "lab-secret", "train"))]
     assert len({one.processes[0].user for one in again}) == len({one.processes[0].uid for one in again}) == 1
+    (one,) = secretive(1)
+    users = {Anonymiser(Commands.ANONYMISED)(one).processes[0].user for _ in range(3)}
+    assert len(users) == 3, "the same text has another stand-in in another run"
 
 
 def test_the_demo_keeps_its_people_apart(tmp_path: Path) -> None:
@@ -154,12 +154,6 @@ def test_the_demo_keeps_its_people_apart(tmp_path: Path) -> None:
         assert after.gpus == before.gpus
 
 
-def test_the_same_text_has_another_stand_in_in_another_run() -> None:
-    (one,) = secretive(1)
-    users = {Anonymiser(Commands.ANONYMISED)(one).processes[0].user for _ in range(3)}
-    assert len(users) == 3
-
-
 def test_a_process_that_changes_is_looked_at_again() -> None:
     anonymiser = Anonymiser(Commands.NAMES)
     (one,) = secretive(1)
@@ -174,23 +168,16 @@ def test_a_process_that_changes_is_looked_at_again() -> None:
 def test_by_default_titles_are_cut_and_paths_that_an_argument_names_are_left_out() -> None:
     title = "serve --data /srv/data on 4"
     (one,) = secretive(1)
-    told = Declared(
-        declarations=(
-            Declaration(channel="--share", where=f"{SECRET}/x.yaml", kind=Kind.CAP),
-            Declaration(channel="--share", where="/home/ada/train.py", kind=Kind.CAP),
-        )
+    where = (f"{SECRET}/x.yaml", "/home/ada/train.py")
+    changed = process(
+        7,
+        name=title,
+        parent=title,
+        command=f"python /home/ada/train.py --config {SECRET}/x.yaml",
+        surroundings=Surroundings(run=Run(key="7:1", name=title)),
+        declared=Declared(declarations=tuple(Declaration(channel="x", where=one, kind=Kind.CAP) for one in where)),
     )
-    command = f"python /home/ada/train.py --config {SECRET}/x.yaml"
-    run = Surroundings(run=Run(key="7:1", name=title))
-    changes: dict[str, Any] = {
-        "name": title,
-        "parent": title,
-        "command": command,
-        "surroundings": run,
-        "declared": told,
-    }
-    process: Process = msgspec.structs.replace(one.processes[0], **changes)
-    found = Anonymiser(Commands.NAMES)(msgspec.structs.replace(one, processes=(process,))).processes[0]
+    (found,) = Anonymiser(Commands.NAMES)(msgspec.structs.replace(one, processes=(changed,))).processes
     assert found.surroundings is not None
     assert found.surroundings.run is not None
     assert found.declared is not None
@@ -202,23 +189,17 @@ def test_by_default_titles_are_cut_and_paths_that_an_argument_names_are_left_out
 
 def test_no_text_of_an_alert_has_an_argument(tmp_path: Path) -> None:
     """It overshoots what it declared, and the alert quotes the declaration and the command line."""
+    text = f"--share 0.1 {SECRET}"
     told = Declared(
-        declarations=(
-            Declaration(channel="--share", where="command line", text=f"--share 0.1 {SECRET}", kind=Kind.CAP),
-        ),
+        declarations=(Declaration(channel="--share", where="command line", text=text, kind=Kind.CAP),),
         limits=(Limit(gpu=gpu(0).key, bytes=int(GIB), declaration=0),),
     )
-    snapshots = [
-        msgspec.structs.replace(
-            one,
-            gpus=(gpu(0, holdings=[holding(7, 60)], sampled=one.monotonic),),
-            processes=(msgspec.structs.replace(one.processes[0], declared=told),),
-        )
-        for one in secretive()
-    ]
+    one = secretive(1)[0]
+    whose = msgspec.structs.replace(one.processes[0], declared=told)
+    base = msgspec.structs.replace(one, gpus=(gpu(0, holdings=[holding(7, 60)]),), processes=(whose,))
     for commands in (Commands.NAMES, Commands.ANONYMISED):
         path = tmp_path / commands
-        _, texts = played(path, snapshots, commands)
+        _, texts = played(path, [at(base, float(second)) for second in range(20)], commands)
         assert "uses more than declared" in {one.rule for one in Recording([path]).events().alerts}
         assert not [one for one in texts if "hush" in one]
 
