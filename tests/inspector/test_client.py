@@ -21,15 +21,6 @@ Start = Callable[..., InspectorClient]
 pytestmark = pytest.mark.slow  # real processes
 
 
-def test_answers_come_for_all_questions(inspector: Start) -> None:
-    one = inspector()
-    for pid in range(1, 51):
-        one.ask(pid, 7, "ada")
-    assert one.busy
-    assert words(one, times=50) == dict.fromkeys(range(1, 51), "read")
-    assert not one.busy
-
-
 @pytest.mark.parametrize(
     ("odd", "expected"),
     [
@@ -129,12 +120,6 @@ def test_a_reader_is_not_blamed_for_the_time_in_which_nobody_ran(inspector: Star
     assert words(one, times=1) == {1: "read"}
 
 
-def test_a_reader_that_does_not_start_is_not_laid_to_a_process(inspector: Start) -> None:
-    one = inspector(command=("false",))
-    one.ask(1, 7, "ada")
-    assert words(one, times=1) == {1: "gpuwatch's reader does not start (exit code 1)"}
-
-
 def test_what_is_no_longer_wanted_is_not_asked(inspector: Start, tmp_path: Path) -> None:
     program = tmp_path / "reader"
     one = inspector(command=(str(program),))
@@ -177,6 +162,12 @@ def test_the_machine_is_told_once_to_each_reader(inspector: Start, tmp_path: Pat
         (4, True, 7),
         (5, False, 8),
     ]
+
+
+def test_a_reader_that_does_not_start_is_not_laid_to_a_process(inspector: Start) -> None:
+    one = inspector(command=("false",))
+    one.ask(1, 7, "ada")
+    assert words(one, times=1) == {1: "gpuwatch's reader does not start (exit code 1)"}
 
 
 def test_a_reader_that_was_started_before_is_taken_over(inspector: Start) -> None:

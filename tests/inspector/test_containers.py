@@ -139,9 +139,9 @@ def test_podmans_monitor_has_the_name_on_its_command_line(tmp_path: Path, public
 
 def test_the_monitor_of_another_container_says_nothing(tmp_path: Path, public: Path) -> None:
     monitored(tmp_path, "/usr/bin/conmon", "-c", OTHER, "-n", "outer")
-    assert ask(ContainerNames(roots(public)), PODMAN, proc=tmp_path) == ContainerName()
-    (tmp_path / "5/cmdline").unlink()
-    assert ask(ContainerNames(roots(public)), PODMAN, proc=tmp_path) == ContainerName()
+    for _ in range(2):
+        assert ask(ContainerNames(roots(public)), PODMAN, proc=tmp_path) == ContainerName()
+        (tmp_path / "5/cmdline").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("file", ["containers.json", "volatile-containers.json"])
@@ -169,15 +169,14 @@ def test_the_list_in_a_home_is_read_with_its_owners_rights(public: Path) -> None
     assert ask(ContainerNames(roots(public)), PODMAN, uid=ME) == ContainerName()  # a folder that is root's alone
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", "[" * 100_000, '[{"id": 3}]', "\xff"])
 @needs_root
-def test_a_list_of_another_format_says_nothing(public: Path, text: str) -> None:
+def test_a_list_of_another_format_says_nothing(public: Path) -> None:
     path = stored(public / "storage")
-    path.write_text(text)
-    assert ask(ContainerNames(roots(public)), PODMAN) == ContainerName()
+    for text in ("", "{}", "[1]", "[" * 100_000, '[{"id": 3}]', "\xff"):
+        path.write_text(text)
+        assert ask(ContainerNames(roots(public)), PODMAN) == ContainerName()
 
 
-@needs_root
 def test_cri_o_keeps_the_kubelets_names() -> None:
     assert containers.parse_name("k8s_trainer_train-0_vision_1fb2_0") == ContainerName("trainer", "vision/train-0")
     assert containers.parse_name("k8s_mine") == ContainerName("k8s_mine")

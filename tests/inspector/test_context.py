@@ -17,7 +17,6 @@ from gpuwatch.model import Container, Surroundings
 from gpuwatch.text import clean
 from tests.declared.tables import Case, cases
 from tests.inspector.test_cgroups import BELOW, ID, POD, USER
-from tests.support.families import Member, family
 
 NOBODY = ContainerNames(
     Roots(docker=Path("/nonexistent"), docker_socket=Path("/nonexistent"), storage=Path("/nonexistent"))
@@ -156,35 +155,6 @@ PARTS = st.one_of(
     ),
     st.text(max_size=20),
 )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURMD_NODENAME": "gpu1"},
-        {"PBS_JOBID": "2404743.opbs", "PBS_ENVIRONMENT": "PBS_BATCH"},
-        {},
-    ],
-)
-def test_a_kernel_in_a_batch_job_is_not_left_by_a_server_that_is_not_here(environ: dict[str, str]) -> None:
-    """It was handed the number of the server of the notebook that it was submitted from, on another machine."""
-    file = "/home/ada/.local/share/jupyter/runtime/kernel-8f2a9c11.json"
-    argv = ("/opt/conda/bin/python", "-m", "ipykernel_launcher", "-f", file)
-    with family(Member("kernel", argv, {"JPY_PARENT_PID": "4194301", **environ}, leads=True)) as tree:
-        around = tree.around("kernel")
-    assert bool(around.batch_job) == bool(environ)
-    assert around.notebook is not None
-    assert around.notebook.left == (not environ)
-
-
-@pytest.mark.slow
-def test_what_could_not_be_read_is_said() -> None:
-    python = Member("python", (PYTHON, "t.py"), {"SSH_CONNECTION": "10.0.0.7 1 2 3"}, title="step 7 = 3")
-    with family(Member("sh", ("bash",), {"SSH_CONNECTION": "10.0.0.8 1 2 3"}, children=(python,))) as tree:
-        found = tree.around("python")
-    assert found.words == "its environment was overwritten by a title"
-    assert found.ssh == "10.0.0.8"
 
 
 def test_a_process_that_has_gone_is_said_to_have(tmp_path: Path) -> None:

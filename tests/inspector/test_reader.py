@@ -27,9 +27,10 @@ def test_the_facts_of_a_process(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SOURCE)
     given = {"CUDA_VISIBLE_DEVICES": "1"}
     share = Share(user="ada", share=0.5)
-    with sharing("-u", "train.py", "--lr", "0.1", environ=given, cwd=tmp_path) as process:
+    words = ("-u", "train.py", "--lr", "0.1", "two words", "a\nb", "", "\udcff", "é")
+    with sharing(*words, environ=given, cwd=tmp_path) as process:
         facts = reader.read(process.pid, user="ada", shares=[share], scan=seen)
-    assert facts.argv[1:] == ("-u", "train.py", "--lr", "0.1")
+    assert facts.argv[1:] == words
     assert (facts.pid, facts.uid, facts.user) == (process.pid, os.getuid(), "ada")
     assert not isinstance(facts.environ, Unread)
     assert facts.environ["CUDA_VISIBLE_DEVICES"] == "1"
@@ -38,16 +39,9 @@ def test_the_facts_of_a_process(tmp_path: Path) -> None:
     assert not any("/" in name or name.endswith("(deleted)") for name in facts.libraries)
     assert script_of(facts) == ("train.py", SOURCE)
     assert facts.script is not None
-    assert not facts.script.edited
-    assert not facts.script.likely
+    assert (facts.script.edited, facts.script.likely) == (False, False)
     assert facts.shares == (share,)
     assert facts.ancestors[0].pid == os.getpid()
-
-
-def test_arguments_are_as_they_were_given() -> None:
-    words = ["train.py", "two words", "a\nb", "", "\udcff", "é"]
-    with sharing(*words) as process:
-        assert reader.read(process.pid).argv[1:] == tuple(words)
 
 
 def test_a_zombie_has_no_environment_any_more_and_one_that_has_gone_raises() -> None:
@@ -125,13 +119,6 @@ def test_ancestors_with_their_arguments_and_environments() -> None:
     assert facts.environ == {"A": "1"}
 
 
-def test_no_more_children_than_eight() -> None:
-    first = "for number in range(12): print(run({'N': str(number)}).pid, flush=True)"
-    with sharing("train.py", first=first) as process:
-        until_asleep(*map(int, process.said))
-        assert len(reader.read(process.pid).children) == 8
-
-
 def test_one_whose_first_thread_has_ended_is_not_said_to_have_ended() -> None:
     with many_threads(2) as pid:
         facts = reader.read(pid, scan=seen)
@@ -157,12 +144,15 @@ run(os.environ)
     assert child.environ["CUDA_VISIBLE_DEVICES"] == "2"
 
 
-def test_a_long_line_of_ancestors_is_cut() -> None:
+def test_long_lines_of_ancestors_and_of_children_are_cut() -> None:
     code = (
         "import os\nfor _ in range(24):\n    if os.fork(): os.wait(); os._exit(0)\nos.write(1, b'%d\\n' % os.getpid())"
     )
     with sharing("train.py", first=f"if not os.fork():\n    exec({code!r})\n    keep()\nos.read(0, 1)") as process:
         assert len(reader.read(int(process.said[0])).ancestors) == 16
+    with sharing("train.py", first="for number in range(12): run({'N': str(number)})") as process:
+        until_asleep(*map(int, process.said))
+        assert len(reader.read(process.pid).children) == 8
 
 
 @cases("inspector/cgroup_files")

@@ -1,4 +1,4 @@
-"""Which run a process belongs to: real trees of launchers, ranks, workers and shells, and what is left of them."""
+"""Which run a process belongs to, and its notebook or terminal: real trees of processes, and what is left of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -29,25 +30,28 @@ def member(case: Case) -> Member:
 
 
 def check(tree: Family, expected: Case) -> None:
-    """Compare the run of each process; `key`, `head` and `worker_of` name a process of the tree."""
+    """Compare the run of each process, and what is around it; some fields name a process of the tree."""
     for name, fields in expected.items():
-        run = tree.run_of(name)
+        around = tree.around(name)
         for field, value in fields.items():
             if field == "key":
-                assert run.key == tree.identity(value), name
-            else:
-                assert getattr(run, field) == (tree.pids[value] if field in ("head", "worker_of") and value else value)
+                assert tree.run_of(name).key == tree.identity(value), name
+                continue
+            found = attrgetter(field.removeprefix("around."))(around if "around." in field else tree.run_of(name))
+            named = field in ("head", "worker_of", "around.notebook.server") and value
+            assert found == (tree.pids[value] if named else value), (name, field)
 
 
 @cases("inspector/runs")
 def test_the_runs_of_a_tree(case: Case) -> None:
-    """`expect` holds while all live, `left` once the process that `ends` was killed; those of `same` are one run."""
+    """`expect` holds while all live, `left` once those that `ends` names were killed; those of `same` are one run."""
     if case.get("uid") and not ROOT:
         pytest.skip("needs root")
     with family(*map(member, case["family"]), uid=ME if case.get("uid") else None) as tree:
         check(tree, case.get("expect", {}))
         if "ends" in case:
-            tree.end(case["ends"])
+            for name in case["ends"].split():
+                tree.end(name)
             check(tree, case["left"])
         names = case.get("same", ())
         assert len({tree.run_of(name).key for name in names}) <= 1

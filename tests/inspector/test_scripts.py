@@ -134,30 +134,24 @@ def homed(tmp_path: Path, *, source: str = "import theano\n", **given: str) -> F
         return reader.read(process.pid, scan=seen)
 
 
-def test_the_rc_file_of_a_home(tmp_path: Path) -> None:
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home/.theanorc").write_text("[lib]\ncnmem=0.3\n")
+def test_the_rc_files_of_a_home_and_those_that_theanorc_names(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".theanorc").write_text("[lib]\ncnmem=0.3\n")
     (file,) = homed(tmp_path).rc
     assert (file.path, file.text) == ("~/.theanorc", "[lib]\ncnmem=0.3\n")
     assert homed(tmp_path, source="import torch\n").rc == ()
     assert homed(tmp_path, source="import torch\n", KERAS_BACKEND="theano").rc == (file,)
-
-
-def test_the_rc_files_that_theanorc_names(tmp_path: Path) -> None:
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home/own").write_text("own")
+    (home / "own").write_text("own")
     (tmp_path / "site").write_bytes(b"\xffsite")
     (tmp_path / "large").write_bytes(b"#" * (65 << 10))
     os.mkfifo(tmp_path / "fifo")
     listed = f"{tmp_path}/missing:{tmp_path}/fifo:{tmp_path}/large:{tmp_path}/site:~/own"
-    found = homed(tmp_path, THEANORC=listed).rc
-    assert [(file.path, file.text) for file in found] == [
-        (f"{tmp_path}/site", "\N{REPLACEMENT CHARACTER}site"),
-        ("~/own", "own"),
-    ]
+    found = [(file.path, file.text) for file in homed(tmp_path, THEANORC=listed).rc]
+    assert found == [(f"{tmp_path}/site", "\N{REPLACEMENT CHARACTER}site"), ("~/own", "own")]
 
 
-def test_a_home_that_the_environment_does_not_name(tmp_path: Path) -> None:
+def test_a_home_that_the_environment_does_not_name() -> None:
     assert reader._home(os.getuid()).startswith("/")
     assert reader._home(3_999_999_999) == ""
 

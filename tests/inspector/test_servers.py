@@ -14,9 +14,7 @@ from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, RelatedProcess
 from gpuwatch.inspector import reader, servers
 from gpuwatch.inspector.servers import Sockets, find_server
-from gpuwatch.model import Notebook
 from tests.declared.tables import Case, cases
-from tests.support.families import Member, family
 from tests.support.gpuholder import ME, ROOT
 from tests.support.sharer import sharing
 from tests.test_procfs import fixture_process, stat_line
@@ -208,55 +206,6 @@ def test_no_command_line_breaks_anything(argv: list[str], above: list[list[str]]
 
 
 KERNEL = (PYTHON, "-m", "ipykernel_launcher", "-f", CONNECTION)
-LAB = (PYTHON, "/opt/conda/bin/jupyter-lab", "--no-browser")
-
-
-def kernel(*children: Member, server: object = 0, **environ: str) -> Member:
-    """A kernel as Jupyter starts it."""
-    given = {"JPY_SESSION_NAME": "/home/ada/lab/Untitled 1.ipynb", "JPY_PARENT_PID": str(server), **environ}
-    return Member("kernel", KERNEL, given, children, leads=True)
-
-
-@pytest.mark.slow
-def test_a_notebook_and_what_it_started() -> None:
-    shell = Member("train", (PYTHON, "train.py"))
-    loader = Member("loader", forks=True)
-    with family(Member("lab", LAB, children=(kernel(shell, loader),))) as tree:
-        places = [tree.around(name) for name in ("kernel", "train", "loader")]
-        key = tree.identity("kernel")
-        server = tree.pids["lab"]
-    path = "/home/ada/lab/Untitled 1.ipynb"
-    assert {place.notebook for place in places} == {Notebook(kernel="3f9a1c22", path=path, server=server)}
-    assert {(place.run.key, place.run.name) for place in places if place.run} == {(key, "Untitled 1.ipynb")}
-    assert [place.run.worker_of for place in places if place.run] == [None, None, tree.pids["kernel"]]
-    assert places[0].where == "notebook Untitled 1.ipynb"
-
-
-@pytest.mark.slow
-def test_a_kernel_whose_server_was_killed_is_left() -> None:
-    with family() as dead:
-        gone = dead.pids["root"]
-    with family(Member("lab", LAB, children=(kernel(Member("loader", forks=True), server=gone),), leads=True)) as tree:
-        assert tree.around("kernel").notebook == tree.around("loader").notebook
-        tree.end("lab")
-        left = [tree.around(name).notebook for name in ("kernel", "loader")]
-        tree.end("kernel")
-        alone = tree.around("loader")
-    assert [(one.left, one.server) for one in left if one] == [(True, None)] * 2
-    assert alone.notebook is not None
-    assert not alone.notebook.left
-    assert alone.run is not None
-    assert alone.run.orphaned
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("server", ["0", "1", "", "abc"])
-def test_a_kernel_that_was_meant_to_outlive_its_starter_is_not_left(server: str) -> None:
-    with family(Member("starter", (PYTHON, "-m", "x"), children=(kernel(server=server),))) as tree:
-        tree.end("starter")
-        found = tree.around("kernel").notebook
-    assert found is not None
-    assert (found.left, found.server) == (False, None)
 
 
 def test_a_kernel_under_papermill_is_not_left(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from gpuwatch.inspector import context, reader, terminals
 from gpuwatch.inspector.terminals import PaneNames, PanePlace
 from gpuwatch.model import Pane, Surroundings
 from gpuwatch.text import clean
-from tests.support.families import Member, family
 from tests.support.gpuholder import unavailable
 from tests.support.panes import PANE, fake, patient, session, started
 from tests.support.tmux import Tmux, tmux
@@ -35,29 +34,6 @@ def pane(line: list[RelatedProcess], *, proc: Path) -> Pane | None:
     """Return the pane of a process."""
     found = terminals.find_pane(line, proc=proc)
     return None if found is None else found.pane
-
-
-TMUX, SCREEN = Pane(program="tmux", alive=True), Pane(program="screen", alive=True)
-INHERITED = {"TMUX": f"/tmp/tmux-1000/default,{os.getpid()},4", "TMUX_PANE": "%12"}
-
-
-@pytest.mark.parametrize(
-    ("above", "environ", "expected"),
-    [
-        *((terminal, INHERITED, None) for terminal in ("sshd: ada@pts/0", "/usr/share/code/code --x", "alacritty")),
-        ("tmux new", {"TMUX": "/tmp/x,1,0"}, TMUX),
-        ("tmux new", {"STY": "1.other", "WINDOW": "2"}, TMUX),
-        ("SCREEN -S train", {}, SCREEN),
-    ],
-)
-def test_a_nearer_terminal_counts_and_not_what_was_inherited(
-    above: str, environ: dict[str, str], expected: Pane | None
-) -> None:
-    """The server of a tmux is also above what is started from a file manager in a pane of it."""
-    manager = Member("mc", ("mc",), children=(Member("python", (PYTHON, "t.py"), environ),))
-    comm = {"tmux new": "tmux: server", "SCREEN -S train": "screen"}.get(above, "")
-    with family(Member("terminal", tuple(above.split()), children=(manager,), comm=comm)) as tree:
-        assert tree.around("python").pane == expected
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,8 @@ def test_it_is_said_that_the_process_has_ended(reader: Reader) -> None:
         assert ask_all(reader, process.pid).ended
         start = procfs.read_stat(process.pid).start_ticks
     assert ask_all(reader, process.pid, start=start).ended
+    gone = Declared(knowledge=Knowledge.UNREADABLE, words="it has ended")
+    assert ask(reader, process.pid, start=7) == ask(reader, os.getpid(), start=7) == gone  # another one now
     with many_threads(2) as pid:  # its first one has ended
         assert ask_all(reader, pid).ended
 
@@ -139,14 +141,6 @@ def test_an_agreement_is_told_once(reader: Reader) -> None:
         assert ask(reader, process.pid, user="ada") == first
         assert ask(reader, process.pid, user="ben").limits == ()
         assert ask(reader, process.pid, user="ada", shares=()).limits == ()
-
-
-def test_a_process_that_has_gone_or_is_another_now(reader: Reader) -> None:
-    child = subprocess.Popen(["true"])
-    child.wait()
-    gone = Declared(knowledge=Knowledge.UNREADABLE, words="it has ended")
-    assert ask(reader, child.pid, start=7) == gone
-    assert ask(reader, os.getpid(), start=7) == gone
 
 
 def test_a_tree_without_an_owner_cannot_be_read(reader: Reader, tmp_path: Path) -> None:
@@ -211,13 +205,6 @@ def test_it_ends(starting: Callable[..., Reader], how: str) -> None:
         child.stdout.close()
         send(child, os.getpid(), 1)
     assert child.wait(PATIENCE) == 0
-
-
-def test_half_a_question_waits_for_its_other_half(reader: Reader) -> None:
-    line = msgspec.json.encode(Question(pid=os.getpid(), start=1)) + b"\n"
-    tell(reader, line[:9])
-    tell(reader, line[9:] + line)
-    assert [hear(reader).start, hear(reader).start] == [1, 1]
 
 
 def test_it_dies_with_its_parent() -> None:
