@@ -78,11 +78,6 @@ def test_a_folder_in_its_place_is_one_line() -> None:
     assert "no ordinary file" in read_choices().notice
 
 
-def test_unknown_fields_of_a_newer_gpuwatch_are_left_alone() -> None:
-    write(b'{"theme": "nord", "sparkles": true}')
-    assert read_choices().choices == Choices(theme="nord")
-
-
 async def test_each_choice_is_saved_and_nothing_else() -> None:
     saved: list[dict[str, Any]] = []
     helpers = Helpers(remember=lambda changed: saved.append(dict(changed)))
@@ -134,9 +129,3 @@ async def test_what_cannot_be_saved_is_said() -> None:
 async def test_a_notice_is_shown_at_the_start() -> None:
     async with running(frame(machine(1)), helpers=Helpers(notice="earlier choices are not known: x")) as (app, _):
         assert "earlier choices" in next(iter(app._notifications)).message
-
-
-async def test_the_list_begins_with_the_remembered_order() -> None:
-    async with running(frame(machine(2)), (160, 36), order="pid", reverse=True) as (app, _):
-        assert "▾PID" in app.dashboard.processes.text[0]
-        assert app.dashboard.processes.found[0].holding.pid == 1014

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from itertools import product
 from typing import Any
 
 import msgspec
@@ -11,10 +9,8 @@ import pytest
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.model import Health, Holding, Memory, Presence, Process, Reason, SourceState
-from tests.screenshots import last_frame
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
 from tests.support.dashboards import SIZES, alert, frame, hand, machine, resize, running, table, text
-from tests.support.screens import press
 
 HOSTILE = ["[/x]", "[/", "[b", "[red]hi", "[@click=app.quit]x", "$x", "{0}", "日本語", "é́x", "\ufffd]2;PWN"]
 
@@ -41,21 +37,11 @@ EMPTY_STATES = [
 
 
 async def test_each_empty_state_has_its_own_words() -> None:
-    async with running() as (app, pilot):
-        for size, (state, words) in product(SIZES, EMPTY_STATES):
-            await resize(app, pilot, size, frame(snapshot(state=state, words="what the driver said", since=EPOCH)))
+    async with running(size=(60, 10)) as (app, pilot):
+        for state, words in EMPTY_STATES:
+            await hand(app, pilot, frame(snapshot(state=state, words="what the driver said", since=EPOCH)))
             assert words in text(app)
             assert state is SourceState.STARTING or "what the driver said" in text(app)
-
-
-async def test_no_processes_and_a_filter_that_matches_nothing() -> None:
-    async with running(frame(snapshot([gpu(0)]))) as (app, pilot):
-        assert "no process holds a GPU" in text(app)
-        await hand(app, pilot, frame(machine(1)))
-        await press(pilot, "slash", *"zzz")
-        assert "no process matches “zzz”" in text(app)
-        await press(pilot, "escape")
-        assert "ada0.py" in text(app)
 
 
 async def test_missing_readings_are_dashes_and_never_zero() -> None:
@@ -82,7 +68,7 @@ async def test_hostile_names_are_drawn_as_they_are() -> None:
             card = gpu(0, holdings=[holding(7, 40)], name=hostile, holdings_note=hostile)
             sick = gpu(1, health=Health.FAILED, words=hostile)
             seen = snapshot([card, sick], [owner], host=hostile, driver=hostile, cuda=hostile)
-            for size in SIZES:
+            for size in ((160, 50), (60, 10)):
                 await resize(app, pilot, size, frame(seen, alert(0, title=hostile, evidence=hostile)))
                 assert hostile in text(app)
         await pilot.press("slash", "[", "slash", "b", "escape", "enter", "escape")
@@ -102,27 +88,12 @@ async def test_old_figures_are_dimmed_and_then_said_to_be_stale() -> None:
 
 async def test_a_sick_gpu_keeps_its_row_with_words_for_figures() -> None:
     sick = gpu(1, health=Health.SILENT, words="no answer for 14 s (nvmlDeviceGetUtilizationRates)", since=EPOCH)
-    async with running() as (app, pilot):
-        for size in SIZES[1:]:
-            await resize(app, pilot, size, frame(snapshot([gpu(0), sick])))
-            row = app.dashboard.gpus.text[-1]
-            assert row.startswith("▲  1")
-            assert "not responding since" in row
-            assert "no answer for 14 s" in row
-            assert "55" not in row
-
-
-async def test_a_lost_gpu_says_who_was_on_it_and_what_to_do() -> None:
-    shown, _ = last_frame(42.0, 60.0)
-    async with running() as (app, pilot):
-        for size in SIZES[1:]:
-            await resize(app, pilot, size, shown)
-            (row,) = [line for line in app.dashboard.gpus.text if "lost since" in line]
-            assert "last on it: ada 3" in row
-            (line,) = [line for line in app.dashboard.alerts.text if "GPU 5" in line]
-            assert "GPU 5 lost: it needs a reset or a reboot" in line
-        assert "cannot be reached" in row
-        assert re.search(r"ada 31\.\d GiB · ben 9\.\d · hal 2\.\d · cannot be reached", line)
+    async with running(frame(snapshot([gpu(0), sick])), (80, 24)) as (app, _):
+        row = app.dashboard.gpus.text[-1]
+        assert row.startswith("▲  1")
+        assert "not responding since" in row
+        assert "no answer for 14 s" in row
+        assert "55" not in row
 
 
 async def test_a_process_that_is_gone_or_hidden_says_so() -> None:
@@ -160,10 +131,9 @@ async def test_an_unchanged_frame_draws_nothing(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_a_storm_of_sizes() -> None:
-    sizes = [(1, 1), (2, 3), (300, 5), (20, 80), (40, 6), (39, 6), (40, 5), (160, 50), (70, 7), (69, 12), (100, 8)]
     async with running(size=(80, 24)) as (app, pilot):
-        for gpus in (0, 1, 16):
-            for size in [*sizes, (0, 0), (80, 24)]:
+        for gpus in (0, 16):
+            for size in [(1, 1), (2, 3), (300, 5), (20, 80), (0, 0), (80, 24)]:
                 await pilot.resize_terminal(*size)
                 await hand(app, pilot, frame(machine(gpus), alert(0)))
             assert "box3" in text(app)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.screens.events import EventsScreen
 from gpuwatch.ui.widgets.prompt import FilterInput
@@ -68,20 +66,6 @@ async def test_saved_filters_are_offered_one_after_the_other() -> None:
         assert app.dashboard.active is app.dashboard.processes
 
 
-async def test_without_saved_filters_tab_does_nothing() -> None:
-    async with running(frame(machine(2))) as (app, pilot):
-        await press(pilot, "slash", "a", "tab", "down")
-        assert app.screen.query_one(FilterInput).value == "a"
-        assert app.dashboard.prompt.display
-
-
-async def test_saved_filters_change_with_the_configuration() -> None:
-    async with running(frame(machine(2)), filters={"old": "mine"}) as (app, pilot):
-        app.set_options(replace(app.options, filters=SAVED))
-        await press(pilot, "slash", "tab", "enter")
-        assert app.dashboard.processes.filter.text == "@big"
-
-
 async def test_n_jumps_by_the_last_filter_round_the_end_and_hides_nothing() -> None:
     async with running(frame(machine(2))) as (app, pilot):
         await press(pilot, "slash", *"user:ben", "enter", "escape")
@@ -101,21 +85,6 @@ async def test_n_without_a_filter_asks_what_to_jump_to() -> None:
         assert (selected(app), len(pids(app))) == (1000, 10)
         assert app.dashboard.processes.filter.text == ""
         assert not app.dashboard.prompt.display
-
-
-async def test_esc_leaves_the_jump_and_keeps_the_filter() -> None:
-    async with running(frame(machine(2)), filter="") as (app, pilot):
-        app.show_only("gpu:1")
-        await press(pilot, "n", *"ada", "escape")
-        assert (app.dashboard.processes.filter.text, app.dashboard.prompt.display) == ("gpu:1", False)
-        await press(pilot, "escape")
-        assert len(pids(app)) == 10
-
-
-async def test_a_jump_to_nothing_says_so() -> None:
-    async with running(frame(machine(2))) as (app, pilot):
-        await press(pilot, "slash", *"zzz", "enter", "escape", "n")
-        assert [one.message for one in app._notifications] == ["no process here matches zzz"]
 
 
 async def test_the_filter_at_the_start_is_added_to_the_user() -> None:

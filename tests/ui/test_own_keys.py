@@ -8,18 +8,10 @@ from textual.pilot import Pilot
 
 from gpuwatch.config.keymap import PRESETS, RESERVED, Keys, actions
 from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.bindings import KEYS, commands, make_bindings, make_replay_bindings, textual_key
+from gpuwatch.ui.bindings import KEYS, commands, make_replay_bindings
 from gpuwatch.ui.options import Options
 from tests.support.dashboards import frame, machine, running, screen, text
 from tests.support.screens import press
-
-
-@pytest.mark.parametrize(
-    ("key", "name"),
-    [("/", "slash"), ("K", "K"), ("7", "7"), ("+", "plus"), ("\\", "backslash"), ("f5", "f5"), ("ctrl+r", "ctrl+r")],
-)
-def test_textual_has_its_own_names(key: str, name: str) -> None:
-    assert textual_key(key) == name
 
 
 def test_every_action_with_keys_is_an_action_of_the_dashboard() -> None:
@@ -73,7 +65,3 @@ def test_in_a_replay_its_own_keys_come_first(preset: str) -> None:
     keys = [key for one in found if one.id not in ("left", "right") for key in one.key.split(",")]
     assert sorted(set(keys)) == sorted(keys)
     assert {one.id for one in found} >= {"replay.play", "replay.time", "detail", "tree", "filter"}
-
-
-def test_bindings_without_changes_are_the_same_each_time() -> None:
-    assert make_bindings() == list(KEYS)

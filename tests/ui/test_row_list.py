@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-import pytest
-
 from gpuwatch.fields import Field, table
 from gpuwatch.ui.theme import Ground, Skin, make_skin
 from gpuwatch.ui.widgets.lines import Line
@@ -73,17 +71,6 @@ def test_a_row_that_stays_the_same_is_not_drawn_again() -> None:
     assert [span.text for span in after[2] if id(span) not in kept] == ["      23", " " * 10]
 
 
-@pytest.mark.parametrize("change", ["width", "skin", "cursor"])
-def test_what_else_a_row_is_made_of_draws_it_again(change: str) -> None:
-    fruits = some()
-    before = drawn(fruits)
-    if change == "cursor":
-        fruits.point(1)
-    fruits.draw(make_skin("gpuwatch-light") if change == "skin" else SKIN, 31 if change == "width" else 30, 5)
-    assert fruits.lines[1] is not before[1]
-    assert fruits.lines[1] != before[1]
-
-
 def test_the_last_of_fewer_cells_takes_what_is_left() -> None:
     fruits = some(("a long name of a fruit", 1))
     drawn(fruits)
@@ -91,15 +78,6 @@ def test_the_last_of_fewer_cells_takes_what_is_left() -> None:
     fruits.spanning = True
     drawn(fruits)
     assert fruits.text[1] == "›  *a long name of a fruit    "
-
-
-@pytest.mark.parametrize(
-    ("x", "order"), [(0, "name"), (3, "name"), (11, "name"), (12, "number"), (19, "number"), (20, "")]
-)
-def test_each_cell_of_the_titles_belongs_to_a_column(x: int, order: str) -> None:
-    fruits = some()
-    drawn(fruits)
-    assert fruits.order_at(x) == order
 
 
 def test_the_cursor_stays_on_its_row_when_others_come_and_go() -> None:
@@ -112,12 +90,3 @@ def test_the_cursor_stays_on_its_row_when_others_come_and_go() -> None:
     assert fruits.selected == ("banana", 5)
     fruits.update_rows([])
     assert fruits.selected is None
-
-
-def test_an_order_that_has_no_column_at_this_width_can_be_left() -> None:
-    fruits = some()
-    drawn(fruits)
-    assert fruits.orders == ["name", "number"]
-    fruits.by = "number"
-    drawn(fruits, width=20)
-    assert fruits.orders == ["name"]
