@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from itertools import product
 
 import pytest
 from textual.pilot import Pilot
@@ -16,8 +15,8 @@ from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.events import EventList, EventsScreen
 from tests.support.builders import EPOCH, gpu
-from tests.support.dashboards import alert, frame, machine, resize, running, screen, text, top
-from tests.support.screens import click, press, text_of, until
+from tests.support.dashboards import alert, frame, machine, running, screen, text, top
+from tests.support.screens import press, text_of, until
 
 ABOUT_GPU = alert(1)
 ABOUT_PROCESS = alert(
@@ -40,12 +39,6 @@ async def by_enter(app: GpuwatchApp, pilot: Pilot[int], about: Alert) -> None:
     await press(pilot, "enter")
 
 
-async def by_double_click(app: GpuwatchApp, pilot: Pilot[int], about: Alert) -> None:
-    await press(pilot, "e")
-    place = [one.id for one in app.screen.query_one(EventList).found].index(about.id)
-    await click(pilot, EventList, 20, place, times=2)
-
-
 async def by_click(app: GpuwatchApp, pilot: Pilot[int], about: Alert) -> None:
     place = next(y for y, line in enumerate(screen(app)) if about.title[:20] in line)
     await pilot.click(offset=(20, place))
@@ -60,60 +53,18 @@ async def by_dialog(app: GpuwatchApp, pilot: Pilot[int], about: Alert) -> None:
     await press(pilot, "enter")
 
 
-WAYS: list[Way] = [by_enter, by_double_click, by_click, by_dialog]
-SIZES = [(160, 50), (60, 10)]
-
-
-@pytest.mark.uncounted
-async def test_a_process_is_shown_in_full() -> None:
-    async with running(frame(machine(4), ABOUT_PROCESS, ABOUT_GPU)) as (app, pilot):
-        for size, way in product(SIZES, WAYS):
-            await resize(app, pilot, size)
-            await way(app, pilot, ABOUT_PROCESS)
-            await until(pilot, lambda: isinstance(app.screen, DetailScreen))
-            assert "1021" in text_of(app)
-            assert app.dashboard.processes.filter.text == ""
-            await press(pilot, "escape")
-            if way in (by_enter, by_double_click):  # back where one came from
-                assert isinstance(top(app), EventsScreen)
-                await pilot.press("escape")
-            await until(pilot, lambda: app.screen is app.dashboard)
-
-
-async def test_of_a_gpu_the_dashboard_shows_its_processes() -> None:
-    async with running(frame(machine(4), ABOUT_GPU, ABOUT_PROCESS)) as (app, pilot):
-        panel = app.dashboard.processes
-        for size, way in product(SIZES, WAYS):
-            await resize(app, pilot, size)
-            await pilot.press("m", "end")
-            assert len(panel.found) == 4
-            await way(app, pilot, ABOUT_GPU)
-            await until(pilot, lambda: app.screen is app.dashboard)
-            assert panel.filter.text == "gpu:1"
-            assert {row.gpu.index for row in panel.found} == {1}
-            assert (len(panel.found), panel.cursor, panel.top) == (5, 0, 0)
-            await pilot.press("escape")
-            assert len(panel.found) == 20
-
-
 async def test_the_footer_says_what_enter_shows() -> None:
     async with running(frame(machine(4), ABOUT_PROCESS, ABOUT_GPU, ABOUT_NOTHING), (120, 36)) as (app, pilot):
         await press(pilot, "e")
         events, seen = app.screen.query_one(EventList), {}
         for _ in events.found:
-            await pilot.pause()
             assert events.selected is not None
             seen[events.selected.id] = text(app).splitlines()[-1]
-            await pilot.press("down")
+            await press(pilot, "down")
         assert "Enter process 1021" in seen[ABOUT_PROCESS.id]
         assert "Enter GPU 1" in seen[ABOUT_GPU.id]
         assert "Enter" not in seen[ABOUT_NOTHING.id]
-
-
-@pytest.mark.parametrize("way", [by_enter, by_click])
-async def test_what_is_about_the_whole_machine_says_so(way: Way) -> None:
-    async with running(frame(machine(4), ABOUT_NOTHING)) as (app, pilot):
-        await way(app, pilot, ABOUT_NOTHING)
+        await press(pilot, "enter")
         assert any("about no process or GPU" in one.message for one in app._notifications)
 
 
@@ -126,3 +77,22 @@ async def test_an_ended_events_pid_that_another_process_has_by_now_is_not_shown(
         await pilot.press("enter")
         await until(pilot, lambda: app.screen is app.dashboard)
         assert app.dashboard.processes.filter.text == "gpu:2"
+
+
+@pytest.mark.parametrize("way", [by_enter, by_click, by_dialog])
+async def test_a_process_is_shown_in_full_and_of_a_gpu_its_processes(way: Way) -> None:
+    async with running(frame(machine(4), ABOUT_PROCESS, ABOUT_GPU)) as (app, pilot):
+        await way(app, pilot, ABOUT_PROCESS)
+        await until(pilot, lambda: isinstance(app.screen, DetailScreen))
+        assert "1021" in text_of(app)
+        await press(pilot, "escape")
+        if way is by_enter:  # back where one came from
+            assert isinstance(top(app), EventsScreen)
+            await press(pilot, "escape")
+        panel = app.dashboard.processes
+        await press(pilot, "m", "end")
+        await way(app, pilot, ABOUT_GPU)
+        await until(pilot, lambda: app.screen is app.dashboard)
+        assert panel.filter.text == "gpu:1"
+        assert {row.gpu.index for row in panel.found} == {1}
+        assert (len(panel.found), panel.cursor, panel.top) == (5, 0, 0)

@@ -8,17 +8,14 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from gpuwatch.analysis.runs import LEFTOVER_WORKERS
 from gpuwatch.model import Reason, Snapshot, SourceState, Surroundings
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
-from gpuwatch.ui.screens.tree import TreeList, TreeScreen, columns
+from gpuwatch.ui.screens.tree import TreeList, TreeScreen
 from tests.analysis.test_tree import around, helper, ranks, run_of
-from tests.support.builders import GIB, gpu, holding, process, snapshot
+from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.dashboards import frame, frame_clock
 from tests.support.screens import Host, click, press, text_of
-
-SIZES = [(160, 50), (120, 36), (80, 24), (60, 10), (45, 8)]
 
 
 class Around(Host):
@@ -141,39 +138,7 @@ async def test_where_a_chosen_rank_ends_the_cursor_goes_to_its_run() -> None:
         assert "rank 2 is on none of these GPUs" in text_of(app)
 
 
-async def test_a_run_of_which_one_is_left_keeps_the_cursor() -> None:
-    async with shown(box()) as (app, pilot):
-        await refresh(app, pilot, ranks(4, 0, 1, 2))
-        assert chosen(app) == "1003"
-        await refresh(app, pilot, ranks(4))
-        assert chosen(app) == "train.py"
-
-
-async def test_the_cursor_of_a_run_that_ended_stays_in_its_place() -> None:
-    async with shown(box()) as (app, pilot):
-        await press(pilot, "j")
-        assert chosen(app) == "50"
-        gone = box()
-        cards = [gpu(0, holdings=[one for one in gone.gpus[0].holdings if one.pid != 50]), *gone.gpus[1:]]
-        await refresh(app, pilot, snapshot(cards, [one for one in gone.processes if one.pid != 50]))
-        assert tree(app).cursor == 1
-        await refresh(app, pilot, snapshot())
-        assert tree(app).chosen is None
-        await press(pilot, "j", "right", "left", "enter", "K", "space", "asterisk", "end")
-        assert app.asked == []
-
-
 # What keys ask for
-
-
-async def test_of_one_that_is_not_listed_the_line_below_tells_all_there_is() -> None:
-    async with shown(box()) as (app, pilot):
-        await press(pilot, "end", "enter")
-        assert app.asked == []
-        assert "Enter" not in text_of(app)
-        assert "PID 90" in text_of(app)
-        assert "the driver does not list it" in text_of(app)
-        assert "the process that started it has ended" in text_of(app)
 
 
 async def test_enter_asks_for_a_process_and_k_to_end_it_or_on_the_line_of_a_run_all_of_it() -> None:
@@ -189,13 +154,6 @@ async def test_enter_asks_for_a_process_and_k_to_end_it_or_on_the_line_of_a_run_
             app.asked.clear()
             await press(pilot, "g", *keys)
             assert app.asked == [asked]
-
-
-async def test_a_group_is_nothing_that_could_be_ended() -> None:
-    async with shown(box()) as (app, pilot):
-        await press(pilot, "end", "left", "K")
-        assert chosen(app) == LEFTOVER_WORKERS
-        assert app.asked == []
 
 
 async def test_mine_and_the_orders() -> None:
@@ -248,13 +206,6 @@ async def test_it_says_why_there_is_nothing() -> None:
         assert "0 runs" not in text_of(app)
 
 
-def test_columns_leave_room_for_the_names() -> None:
-    for width in range(20, 200):
-        found = columns(width, 200)
-        assert found[0].id == "name"
-        assert width < 40 or found[0].cells >= 12, width
-
-
 async def test_what_is_missing_is_no_nought() -> None:
     held = [holding(1, memory=Reason.UNSUPPORTED, sm=Reason.ERROR), holding(2, 3.0, sm=Reason.ERROR)]
     people = [around(1, rank=0), around(2, rank=1)]
@@ -268,10 +219,3 @@ async def test_what_is_missing_is_no_nought() -> None:
         assert "≥" not in second
         assert "(0)" in left
         assert run.count("—") == 2  # SM and idle
-
-
-async def test_the_memory_of_a_process_and_its_workers() -> None:
-    people = [around(1), around(2, worker_of=1)]
-    seen = snapshot([gpu(0, holdings=[holding(1, memory=5 * GIB), holding(2, memory=GIB)])], people)
-    async with shown(seen) as (app, _):
-        assert "5.0 GiB itself, 6.0 GiB with its workers" in text_of(app)
