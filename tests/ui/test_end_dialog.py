@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -168,21 +167,22 @@ async def test_cancel_is_the_default_and_neither_enter_nor_k_ends_anything(
     assert not pinner.audit.path.exists() or on_record(pinner) == []
 
 
-@pytest.mark.uncounted
 async def test_the_dialog_shows_hostile_text_as_it_is(tmp_path: Path) -> None:
     app = Host(a_pinner(tmp_path))
-    async with app.run_test() as pilot:
-        for command, size in product(HOSTILE, ((160, 50), (60, 10))):
-            await set_size(pilot, size)
+    async with app.run_test(size=(60, 10)) as pilot:
+        for command in HOSTILE:
             snapshot = a_snapshot(command, parent=command[:60], ppid=77)
             screen = await opened(pilot, snapshot, PID, KillChoice.CLOSE)  # there is no such process
-            assert command[:8] in text_of(app) or size[1] == 10
             assert fits(app)
-            assert screen.query_one(ChoiceRow).region.bottom <= size[1]  # the buttons are always to be seen
+            assert screen.query_one(ChoiceRow).region.bottom <= 10  # the buttons are always to be seen
+            await set_size(pilot, (160, 50))
+            assert command[:8] in text_of(app)
+            assert fits(app)
             await pilot.click("#dialog", offset=(3, 3))
             await pilot.press("escape")
             await closed(pilot, screen)
             await until(pilot, lambda: not has_sessions(app))
+            await set_size(pilot, (60, 10))
 
 
 async def test_a_process_is_ended_by_keys(tmp_path: Path) -> None:
@@ -304,16 +304,6 @@ async def test_what_cannot_be_recorded_is_warned_of_first_of_all_and_told_afterw
         assert next(iter(app._notifications)).message == screen.group.warnings[0]
 
 
-async def test_one_dialog_at_a_time_and_none_for_what_is_gone(tmp_path: Path) -> None:
-    app = Host(a_pinner(tmp_path))
-    snapshot = a_snapshot()
-    async with app.run_test(size=(80, 24)) as pilot:
-        assert app.endings is not None
-        assert not app.endings.open(("GPU-x", 1, 1), frame_of(snapshot))
-        await opened(pilot, snapshot, PID, KillChoice.CLOSE)
-        assert not app.endings.open(key_of(snapshot), frame_of(snapshot))
-
-
 # -- runs ----------------------------------------------------------------------------------------------------------
 
 
@@ -361,12 +351,8 @@ async def test_what_sends_nothing_keeps_the_focus_when_one_of_a_run_exits(tmp_pa
     async with asking_run(tmp_path, deaf="rank") as (app, pilot, screen, run, clock):
         await choose_all(pilot, 3)
         await pilot.press(*TERMINATE)
-
-        def later() -> bool:
-            clock.ahead += 0.2
-            return screen.group.asks_again
-
-        await until(pilot, later)
+        await reached(pilot, screen, KillChoice.HIDE)
+        clock.ahead += 10
         await reached(pilot, screen, KillChoice.WAIT)
         await pilot.press("right", "right")
         assert "▌ Leave it ▐" in text_of(app)
@@ -381,9 +367,6 @@ async def test_what_sends_nothing_keeps_the_focus_when_one_of_a_run_exits(tmp_pa
 
 # -- buttons -------------------------------------------------------------------------------------------------------
 
-LOW = [(100, height) for height in (6, 7, 8, 15, 17, 20, 24)]
-NARROW = [(40, 6), (40, 12), (45, 8), (60, 10), (40, 24)]
-
 
 async def marked(pilot: Pilot[Any], words: str) -> None:
     """Wait until a button is on screen with these words and the marks of what Enter presses."""
@@ -394,7 +377,7 @@ async def test_the_buttons_of_a_run_are_on_screen_at_every_size(tmp_path: Path) 
     async with asking_run(tmp_path, (100, 24), ranks=4, workers=3) as (app, pilot, screen, *_):
         await choose_all(pilot, 17)
         await pilot.press("right", "right")
-        for size in (*LOW, *NARROW, (100, 24)):
+        for size in ((100, 6), (100, 15), (40, 6), (40, 24), (60, 10)):
             await set_size(pilot, size)
             await marked(pilot, "Terminate 17 (SIGTERM)" if size[0] >= 60 else "Terminate 17")
             assert fits(app)

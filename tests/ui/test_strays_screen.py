@@ -15,15 +15,13 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from gpuwatch.analysis.strays import NONE
 from gpuwatch.history import Idle
 from gpuwatch.kill.demo import DemoEnder
 from gpuwatch.kill.pinned import Pinner
-from gpuwatch.model import Reason, Run, Snapshot, Surroundings
+from gpuwatch.model import Reason, Snapshot, Surroundings
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.dialog import ConfirmDialog, EndDialog
 from gpuwatch.ui.screens.strays import StraysScreen
 from tests.support import builders
@@ -185,17 +183,6 @@ async def test_in_the_demo_rows_are_removed_and_nothing_is_signalled() -> None:
         assert two.alive()
 
 
-async def test_a_question_that_was_open_for_long_makes_nothing_stale(tmp_path: Path) -> None:
-    pinner = a_pinner(tmp_path)
-    with GpuHolder() as one:
-        old = replace(a_frame(one), received=time.monotonic() - 3 * SLOW)
-        async with listed(pinner, old) as (app, pilot, _):
-            await pilot.press("space", "enter")
-            await hand(app, pilot, a_frame(one))
-            await pilot.press("right", "right", "enter")
-            await fed(app, pilot, lambda: a_frame(one), lambda: not one.alive())
-
-
 async def test_a_second_batch_waits_for_the_first_and_drops_none_of_it(tmp_path: Path) -> None:
     pinner = a_pinner(tmp_path)
     with GpuHolder(deaf=True) as stubborn, GpuHolder() as other:
@@ -237,25 +224,9 @@ async def test_what_was_signalled_is_followed_up_after_the_screen_was_closed(tmp
 # -- meanwhile -----------------------------------------------------------------------------------------------------
 
 
-def of_one_run(*holders: GpuHolder, leaving: int = 0, note: str = "") -> Frame:
-    """Return a frame in which all are of one run that has ended; `leaving` uses a core, and `note` is the GPUs'."""
-    seen = a_frame(*holders).snapshot
-    around = Surroundings(ssh="10.0.0.5", run=Run(key="left 1000:1:1", name="train.py"))
-    people = [replace(one, surroundings=around, cpu=100.0 * (one.pid == leaving)) for one in seen.processes]
-    gpus = [replace(one, holdings_note=note) for one in seen.gpus]
-    return framed(replace(seen, processes=tuple(people), gpus=tuple(gpus)))
-
-
 def computing(*holders: GpuHolder, busy: int, gone: tuple[int, ...] = ()) -> Frame:
     """Return a new frame in which one of them computes again."""
     return framed(a_frame(*holders, gone=gone).snapshot, busy=(busy,))
-
-
-def unrecorded(folder: Path) -> Pinner:
-    """Return a pinner that can put nothing on record, so that each stray is left at once."""
-    pinner = a_pinner(folder)
-    pinner.audit.path.mkdir(parents=True)
-    return pinner
 
 
 async def test_one_that_computes_again_while_it_waits_for_its_turn_is_left_alone(tmp_path: Path) -> None:
@@ -275,45 +246,6 @@ async def test_one_that_computes_again_while_it_waits_for_its_turn_is_left_alone
             await fed(app, pilot, lambda: computing(one, two, busy=second, gone=(first,)), lambda: not endings.busy)
         assert [holder.alive() for holder in (one, two)] == [holder.pid == second for holder in (one, two)]
     assert {line["pid"] for line in on_record(pinner)} == {first}
-
-
-@pytest.mark.parametrize("remains", [True, False])
-async def test_it_is_said_that_fewer_are_ended_than_were_asked_about(remains: bool, tmp_path: Path) -> None:
-    with GpuHolder() as one, GpuHolder() as two:
-        holders = (one, two) if remains else (two,)
-        async with listed(a_pinner(tmp_path), a_frame(*holders)) as (app, pilot, _):
-            await press(pilot, *["space", "down"] * len(holders), "enter")
-            assert isinstance(top(app), ConfirmDialog)
-            await hand(app, pilot, computing(*holders, busy=two.pid))
-            await press(pilot, "right", "right", "enter")
-            assert f"PID {two.pid} is no longer a stray: left alone" in toasts(app)
-            if remains:
-                await fed(app, pilot, lambda: computing(*holders, busy=two.pid), lambda: not one.alive())
-        assert two.alive()
-
-
-async def test_k_on_one_that_was_left_asks_what_to_do_with_it(tmp_path: Path) -> None:
-    with GpuHolder() as one, GpuHolder() as two:
-        frame = a_frame(one, two)
-        async with listed(unrecorded(tmp_path), frame) as (app, pilot, screen):
-            left = screen.found()[0].process.pid
-            await told_to_end(pilot)
-            await until(pilot, lambda: "not ended: cannot record" in text(app))
-            await press(pilot, "down", "space", "K")
-            assert isinstance(top(app), ConfirmDialog), "this one was not left"
-            await press(pilot, "escape", "up", "enter")
-            assert isinstance(top(app), ConfirmDialog), "Enter is for those that are selected"
-            await press(pilot, "escape", "K")
-            assert isinstance(top(app), EndDialog)
-            await until(pilot, lambda: "▲ cannot record actions" in text(app))
-            assert f"End process {left}?" in text(app)
-            await pilot.press("escape")
-            await until(pilot, lambda: top(app) is screen)
-            assert "1 selected" in text(app)
-            assert "not ended" not in text(app), "its line says what it is, and no more what became of it before"
-            assert NONE not in text(app)
-        assert one.alive()
-        assert two.alive()
 
 
 async def test_one_that_is_ended_as_a_stray_is_not_asked_about_a_second_time(tmp_path: Path) -> None:
@@ -339,20 +271,6 @@ async def test_one_whose_dialog_was_hidden_is_not_ended_as_a_stray_as_well(tmp_p
             await press(pilot, "space")
             assert "it is being ended already: K on the dashboard shows it" in toasts(app)
             assert "selected" not in text(app).splitlines()[0]
-
-
-async def test_how_the_first_ends_and_one_bad_reading_call_off_nothing(tmp_path: Path) -> None:
-    """The one that saves uses a core, and is of the others' run; of a GPU that cannot be judged nothing follows."""
-    with GpuHolder(deaf=True) as one, GpuHolder(deaf=True) as two:
-        async with listed(a_pinner(tmp_path), of_one_run(one, two)) as (app, pilot, screen):
-            first = screen.found()[0].process.pid
-            await pilot.press("space", "down")
-            await told_to_end(pilot)
-            await until(pilot, lambda: "asked to stop" in text(app))
-            await hand(app, pilot, of_one_run(one, two, leaving=first))
-            assert "waits for its turn" in text(app)
-            await hand(app, pilot, of_one_run(one, two, note="its list has gaps"))
-            assert "waits for its turn" in text(app)
 
 
 async def test_quitting_records_both_kinds_of_endings(tmp_path: Path) -> None:
@@ -408,35 +326,3 @@ async def test_a_zombie_cannot_be_selected_and_what_has_no_figure_is_not_counted
         assert {pid for pid, _ in screen.rows.chosen} == {11, 12}
         await press(pilot, "enter")
         assert "together at least 3.0 GiB" in text(app)
-
-
-async def test_what_came_free_is_seen_behind_another_screen(tmp_path: Path) -> None:
-    with GpuHolder() as one, GpuHolder() as two:
-        async with listed(a_pinner(tmp_path), a_frame(one, two)) as (app, pilot, screen):
-            first = screen.found()[0].process.pid
-            await told_to_end(pilot)
-            await until(pilot, lambda: not next(holder for holder in (one, two) if holder.pid == first).alive())
-            await press(pilot, "down", "i")
-            assert isinstance(app.screen, DetailScreen)
-            await hand(app, pilot, a_frame(one, two, gone=(first,)))
-            endings = app.endings
-            assert endings is not None
-
-            await fed(app, pilot, lambda: a_frame(one, two, gone=(first,)), lambda: not endings.busy)
-            assert "4.0 GiB freed on GPU 0" in next(iter(endings.strays.values())).message
-            await press(pilot, "escape")
-            assert "1 stray · 4.0 GiB" in text(app)
-
-
-async def test_one_that_was_left_and_computes_again_cannot_be_selected(tmp_path: Path) -> None:
-    with GpuHolder() as one:
-        async with listed(unrecorded(tmp_path), a_frame(one)) as (app, pilot, screen):
-            await told_to_end(pilot)
-            await until(pilot, lambda: "not ended: cannot record" in text(app))
-            await pilot.press("space")
-            assert "1 selected" in text(app), "while it is a stray, it may be tried again"
-            await hand(app, pilot, computing(one, busy=one.pid))
-            assert "selected" not in screen.query_one("#strays-title").render_line(0).text
-            await press(pilot, "space", "enter")
-            assert top(app) is screen
-            assert "it is no longer a stray" in toasts(app)
