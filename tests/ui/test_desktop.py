@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gpuwatch.ui.desktop import MOST, Osc, bell, notification, passed_through, which_osc
 
 KINDS: list[Osc] = ["osc9", "osc777"]
+TEXTS = st.text(max_size=40) | st.text(min_size=1, max_size=20).map(lambda text: text * 20)
 
 
 @pytest.mark.parametrize(
@@ -20,21 +21,13 @@ KINDS: list[Osc] = ["osc9", "osc777"]
         ({"TERM_PROGRAM": "iTerm.app"}, "osc9"),
         ({"LC_TERMINAL": "iTerm2", "TERM": "xterm-256color"}, "osc9"),
         ({"TERM_PROGRAM": "WezTerm"}, "osc777"),
-        ({"TERM_PROGRAM": "ghostty"}, "osc9"),
-        ({"TERM_PROGRAM": "WarpTerminal"}, "osc9"),
-        ({"KITTY_WINDOW_ID": "1", "TERM": "xterm-kitty"}, "osc9"),
         ({"TERM": "xterm-kitty"}, "osc9"),
-        ({"TERM": "foot"}, "osc777"),
         ({"TERM": "foot-extra"}, "osc777"),
-        ({"TERM": "rxvt-unicode-256color"}, "osc777"),
         ({"TERM": "xterm-256color", "VTE_VERSION": "7600"}, "osc777"),
         ({"TERM": "xterm-256color", "VTE_VERSION": "4402"}, None),
         ({"TERM": "xterm-256color", "VTE_VERSION": "new"}, None),
         ({"TERM": "xterm-256color", "VTE_VERSION": "9" * 5000}, "osc777"),
         ({"TERM": "xterm-256color"}, None),
-        ({"TERM": "alacritty"}, None),
-        ({"WT_SESSION": "1", "TERM": "xterm-256color"}, None),
-        ({"TERM_PROGRAM": "vscode"}, None),
         ({"TERM": "linux", "KITTY_WINDOW_ID": "1"}, None),
         ({"TERM": "screen", "STY": "1.pts", "KITTY_WINDOW_ID": "1"}, None),
         # tmux says its own name; the terminal it was started in left a mark.
@@ -51,16 +44,10 @@ def test_the_sequences() -> None:
     assert notification("osc9", "box3", "GPU 1 full") == "\x1b]9;box3: GPU 1 full\a"
     assert notification("osc777", "box3", "GPU 1 full") == "\x1b]777;notify;box3;GPU 1 full\a"
     assert notification("osc9", "box3") == "\x1b]9;box3\a"
-    assert bell() == "\a"
-
-
-def test_tmux_gives_it_to_the_terminal_outside() -> None:
+    assert notification("osc9", "4;1;50") == "\x1b]9;- 4,1,50\a", "a text is no order of ConEmu's"
     assert notification("osc9", "a", "b", tmux=True) == "\x1bPtmux;\x1b\x1b]9;a: b\a\x1b\\"
     assert passed_through("\x1b]9;x\a") == "\x1bPtmux;\x1b\x1b]9;x\a\x1b\\"
-
-
-def test_a_text_is_no_order_of_conemus() -> None:
-    assert notification("osc9", "4;1;50") == "\x1b]9;- 4,1,50\a"
+    assert bell() == "\a"
 
 
 def test_in_ascii_no_byte_is_beyond_it() -> None:
@@ -68,7 +55,7 @@ def test_in_ascii_no_byte_is_beyond_it() -> None:
     assert told == "\x1b]777;notify;* box3;GPU 1 near its limit | 87 C ~ ?\a"
 
 
-@given(st.sampled_from(KINDS), st.text(max_size=400), st.text(max_size=400), st.booleans(), st.booleans())
+@given(st.sampled_from(KINDS), TEXTS, TEXTS, st.booleans(), st.booleans())
 def test_nothing_breaks_out(kind: Osc, title: str, body: str, tmux: bool, plain: bool) -> None:
     told = notification(kind, title, body, tmux=tmux, ascii_only=plain)
     inner = told
@@ -86,7 +73,7 @@ def test_nothing_breaks_out(kind: Osc, title: str, body: str, tmux: bool, plain:
         assert words.isascii()
 
 
-@given(st.sampled_from(KINDS), st.text(max_size=300), st.text(max_size=300))
+@given(st.sampled_from(KINDS), TEXTS, TEXTS)
 def test_a_terminal_draws_none_of_it(kind: Osc, title: str, body: str) -> None:
     screen = pyte.Screen(80, 24)
     pyte.Stream(screen).feed(f"before{notification(kind, title, body)}after")

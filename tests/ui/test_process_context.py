@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.analysis.rows import rows, sort
-from gpuwatch.analysis.strays import Stray, StrayCause, StrayCertainty
 from gpuwatch.model import Container, Notebook, Pane, Presence, Process, Run, Surroundings
-from gpuwatch.ui.screens.detail import place_section, stray_section
-from tests.support.builders import gpu, holding, process, snapshot
-from tests.support.dashboards import frame, resize, running, table, text
-from tests.support.screens import press
+from gpuwatch.ui.screens.detail import place_section
+from tests.support.builders import process
 
 TMUX = Pane(program="tmux", session="$1", window="%3", alive=True)
+ENDED = Pane(program="screen", session="train", window="2", alive=False)
+VLLM = Container(runtime="docker", id="3f9a1c0b77d2", name="vllm")
+KERNEL = Notebook(kernel="ab12cd34", path="x/explore.ipynb", server=77)
+RANK = Run(key="9:9", name="train.py", launcher="torchrun", head=9, rank=3, world=8)
+WORKER = Run(key="9:9", name="train.py", worker_of=8, orphaned=True)
 
 
 def around(**places: object) -> Process:
@@ -27,45 +28,20 @@ def told(one: Process) -> dict[str, str]:
     ("places", "where", "label", "words"),
     [
         ({"pod": "serving/triton-7d9f"}, "pod triton-7d9f", "pod", "serving/triton-7d9f"),
-        (
-            {"container": Container(runtime="docker", id="3f9a1c0b77d2", name="vllm")},
-            "docker vllm",
-            "container",
-            "docker vllm (3f9a1c0b77d2)",
-        ),
+        ({"container": VLLM}, "docker vllm", "container", "docker vllm (3f9a1c0b77d2)"),
         ({"container": Container(runtime="podman", id="3f9a")}, "podman 3f9a", "container", "podman 3f9a"),
         ({"slurm": "4711.0"}, "slurm 4711.0", "Slurm job", "4711.0"),
         ({"unit": "ollama.service"}, "ollama", "systemd unit", "ollama.service"),
-        (
-            {"notebook": Notebook(kernel="ab12cd34", path="x/explore.ipynb", server=77)},
-            "notebook explore.ipynb",
-            "notebook",
-            "x/explore.ipynb · kernel ab12cd34 · server 77",
-        ),
+        ({"notebook": KERNEL}, "notebook explore.ipynb", "notebook", "x/explore.ipynb · kernel ab12cd34 · server 77"),
         ({"notebook": Notebook(left=True)}, "notebook", "notebook", "its server has ended"),
         ({"pane": TMUX}, "tmux $1 %3", "terminal", "tmux session $1, pane %3"),
-        (
-            {"pane": Pane(program="screen", session="train", window="2", alive=False)},
-            "screen train 2",
-            "terminal",
-            "screen session train, window 2, which has ended",
-        ),
+        ({"pane": ENDED}, "screen train 2", "terminal", "screen session train, window 2, which has ended"),
         ({"ssh": "10.0.0.5"}, "ssh 10.0.0.5", "SSH login", "from 10.0.0.5"),
         ({"login": "ada", "login_uid": 1001}, "", "logged in as", "ada (uid 1001)"),
         ({"server": "listens on port 8000"}, "", "server", "listens on port 8000"),
         ({"peer": "10.0.0.5:29500"}, "", "connected to", "10.0.0.5:29500"),
-        (
-            {"run": Run(key="9:9", name="train.py", launcher="torchrun", head=9, rank=3, world=8)},
-            "",
-            "run",
-            "train.py · torchrun · rank 3 of 8 · began with 9",
-        ),
-        (
-            {"run": Run(key="9:9", name="train.py", worker_of=8, orphaned=True)},
-            "",
-            "run",
-            "train.py · worker of 8 · its run has ended",
-        ),
+        ({"run": RANK}, "", "run", "train.py · torchrun · rank 3 of 8 · began with 9"),
+        ({"run": WORKER}, "", "run", "train.py · worker of 8 · its run has ended"),
         ({"words": "its environment is not ours to read"}, "", "not read", "its environment is not ours to read"),
     ],
 )
@@ -90,35 +66,3 @@ def test_what_is_gone_of_its_session_is_said() -> None:
         "login": "the leader of its session (900) has ended",
         "parent": "has ended; taken in by systemd",
     }
-
-
-def test_a_stray_says_why_and_how_sure_it_is() -> None:
-    stray = Stray(
-        process(10), ("GPU-0",), (0,), 1, StrayCause.LEFTOVER, StrayCertainty.LIKELY, ("its login has ended", "idle")
-    )
-    first, second, third = stray_section(stray).facts
-    assert (first.value, first.aside) == ("its login has ended", "likely")
-    assert second.value == "idle"
-    assert third.value == "S lists your strays"
-
-
-def test_processes_sort_by_where_they_run_those_that_are_nowhere_last() -> None:
-    parts = [holding(pid) for pid in (10, 11, 12)]
-    people = [
-        process(10, surroundings=Surroundings(ssh="10.0.0.5")),
-        process(11),
-        process(12, surroundings=Surroundings(container=Container(runtime="docker", name="a"))),
-    ]
-    found = sort(rows(snapshot([gpu(0, holdings=parts)], people)), "in")
-    assert [row.holding.pid for row in found] == [12, 10, 11]
-
-
-async def test_the_list_has_the_column_where_there_is_room_and_the_detail_has_it_everywhere() -> None:
-    seen = snapshot([gpu(0, holdings=[holding(10)])], [around(pane=TMUX)])
-    async with running(frame(seen)) as (app, pilot):
-        for width, shown in ((160, True), (80, False)):
-            await resize(app, pilot, (width, 40))
-            assert ("tmux $1 %3" in table(app)[0]) is shown
-            await press(pilot, "enter")
-            assert "tmux session $1, pane %3" in text(app)
-            await pilot.press("escape")
