@@ -166,6 +166,7 @@ async def test_gpuwatchs_own_trouble_cannot_be_silenced() -> None:
         assert any("nothing to acknowledge" in one.message for one in app._notifications)
 
 
+@pytest.mark.uncounted
 async def test_the_dialog_fits_a_tiny_terminal_and_takes_any_text() -> None:
     app = Host()
     async with app.run_test(size=(40, 6)) as pilot:

@@ -71,6 +71,7 @@ def test_what_gpuwatch_costs_is_read_and_a_failure_is_told(tmp_path: Path) -> No
 # Detail
 
 
+@pytest.mark.uncounted
 async def test_detail_shows_hostile_text_as_it_is() -> None:
     for size in ((160, 50), (60, 10)):
         app = Host()

@@ -167,6 +167,7 @@ async def test_cancel_is_the_default_and_neither_enter_nor_k_ends_anything(
     assert not pinner.audit.path.exists() or on_record(pinner) == []
 
 
+@pytest.mark.uncounted
 async def test_the_dialog_shows_hostile_text_as_it_is(tmp_path: Path) -> None:
     app = Host(a_pinner(tmp_path))
     async with app.run_test(size=(60, 10)) as pilot:

@@ -113,6 +113,7 @@ series = st.lists(numbers, max_size=150)
     st.floats(allow_nan=False) | st.just(END - 200),
     series,
 )
+@pytest.mark.uncounted
 def test_every_graph_is_as_large_as_asked(
     values: list[list[float | None]],
     stacked: bool,

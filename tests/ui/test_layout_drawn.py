@@ -164,6 +164,7 @@ SKINS: Final = [(1 << 24, False), (256, False), (16, False), (0, False), (0, Tru
     keys=["tab", "f"],
     columns=(),
 )
+@pytest.mark.uncounted
 def test_anything_fits_any_size(
     dashboard: Running,
     shown: Frame,

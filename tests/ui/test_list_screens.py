@@ -57,6 +57,7 @@ async def opened(app: GpuwatchApp, pilot: Pilot[int], key: str) -> ListScreen[An
 
 
 @pytest.mark.parametrize("ascii_only", [False, True])
+@pytest.mark.uncounted
 async def test_it_fits_any_size_and_takes_any_text(ascii_only: bool) -> None:
     sizes = [(80, 24)] if ascii_only else [(160, 50), (60, 10), (40, 6), (8, 2)]
     async with running(full(HOSTILE), sizes[0], ascii=ascii_only) as (app, pilot):
