@@ -10,14 +10,19 @@ import msgspec
 from gpuwatch.analysis.runs import Node, PartialSum, flag_words, role_label, size_words
 from gpuwatch.model import Gpu, Holding, Pane, Process, Run, Surroundings, Unlisted
 from tests.support.alerting import cap, part
-from tests.support.builders import GIB, gpu, holding, process
+from tests.support.builders import GIB, filled, gpu, holding, process
 
 TMUX = Pane(program="tmux", session="train")
 
 
 def card(fields: dict[str, Any]) -> Gpu:
-    """Return a GPU; a holding is [PID, GiB or the reason why that is not known, other fields]."""
+    """Return a GPU; a holding is [PID, GiB or the reason why that is not known, other fields].
+
+    One process holds all but so much percent where it is `free`.
+    """
     fields = dict(fields)
+    if "free" in fields:
+        return filled(fields["free"], fields.get("index", 0))
     index, used = fields.pop("index", 0), fields.pop("used_gib", None)
     held = []
     for pid, size, *changes in fields.pop("holdings", []):

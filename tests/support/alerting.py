@@ -68,10 +68,6 @@ class Bench:
         """Return one GPU's free percent at each second; returns what changed at each."""
         return [words(self.feed(filled(percent))) for percent in percents]
 
-    def severities(self) -> list[Severity]:
-        """Return those of the alerts that hold."""
-        return [alert.severity for alert in self.last.active]
-
     def of(self, rule: str) -> list[Alert]:
         """Return the alerts of a rule that hold."""
         return [alert for alert in self.last.active if alert.rule == rule]
@@ -191,11 +187,3 @@ class Past(HistoryView):
 def severities_of(rule: str, *gpus: Gpu, people: Iterable[Process] = (), **changes: Any) -> list[Severity | None]:
     """Return the severities that a rule finds in a snapshot."""
     return [one.level for one in observed(rule, snapshot(gpus, people, **changes))]
-
-
-def finding(
-    rule: str, *gpus: Gpu, people: Iterable[Process] = (), past: HistoryView | None = None, **changes: Any
-) -> Observation:
-    """Return the only thing that a rule finds in a snapshot."""
-    (seen,) = observed(rule, snapshot(gpus, people, **changes), past)
-    return seen
