@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,10 +12,10 @@ from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
 from gpuwatch.inspector import cgroups, context, runs
 from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.containers import ContainerName, ContainerNames, Roots
-from gpuwatch.model import Container, Surroundings
+from gpuwatch.model import Surroundings
 from gpuwatch.text import clean
 from tests.declared.tables import Case, cases
-from tests.inspector.test_cgroups import BELOW, ID, POD, USER
+from tests.inspector.test_cgroups import BELOW, ID, POD
 
 NOBODY = ContainerNames(
     Roots(docker=Path("/nonexistent"), docker_socket=Path("/nonexistent"), storage=Path("/nonexistent"))
@@ -26,20 +25,30 @@ NOBODY = ContainerNames(
 PYTHON = "/opt/conda/bin/python"
 
 
-def facts(cgroup: str = "/", **environ: str) -> Facts:
-    """A process of this cgroup and environment."""
-    return Facts(pid=7, uid=1000, cgroup=cgroup, environ=environ)
-
-
-@cases("inspector/jobs")
-def test_the_batch_job(case: Case) -> None:
-    """A job of Slurm's, which its cgroup names with its step, or one of another scheduler's."""
-    found = facts(case["cgroup"], **case["environ"])
-    if "slurm" in case:
-        assert context.find_slurm_job(found) == case["slurm"]
+@cases("inspector/contexts")
+def test_what_a_process_runs_in(tmp_path: Path, case: Case) -> None:
+    """`mounts` are paths with their places in proc_pid_mountinfo(5); a container has its runtime, id and name."""
+    (tmp_path / "7" / case.get("folder", "")).mkdir(parents=True)
+    mounts = (f"600 599 0:50 {line} rw,relatime - ext4 /dev/sda1 rw\n" for line in case.get("mounts", ()))
+    (tmp_path / "7/mountinfo").write_text("".join(mounts) + "cut sh")
+    if "loginuid" in case:
+        (tmp_path / "7/loginuid").write_text(case["loginuid"])
+    process = Facts(pid=7, uid=1000, cgroup=case["cgroup"], environ=case.get("environ", {}))
+    ((name, expected),) = case["expect"].items()
+    if name == "container":
+        held = context.find_container(process, proc=tmp_path, names=NOBODY)
+        assert (held and [held.runtime, held.id, held.name]) == expected
+    elif name == "pod":
+        assert context.find_pod(process, proc=tmp_path, names=NOBODY) == expected
+    elif name == "unit":
+        assert context.find_unit(process) == tuple(expected)
+    elif name == "login":
+        assert context.find_login(7, 0, proc=tmp_path) == tuple(expected)
+    elif name == "slurm":
+        assert context.find_slurm_job(process) == expected
     else:
-        assert context.find_batch_job(found) == case["batch"]
-        assert Surroundings(batch=case["batch"], unit="x.service").where == (case["batch"] or "x")
+        assert context.find_batch_job(process) == expected
+        assert Surroundings(batch=expected, unit="x.service").where == (expected or "x")
         assert cgroups.parse_unit(case["cgroup"]) is None
 
 
@@ -51,98 +60,6 @@ def test_an_environment_that_was_written_over_is_replaced_by_an_ancestors() -> N
     unread = Facts(pid=7, environ=Unread.OVERWRITTEN, ancestors=above)
     assert context.find_slurm_job(unread) == "5.0"
     assert context.find_slurm_job(Facts(pid=7)) == ""
-
-
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        ({}, POD),
-        ({"HOSTNAME": "gpu01"}, POD),
-        ({"HOSTNAME": "train-0", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "train-0"),
-        ({"POD_NAME": "train-0", "POD_NAMESPACE": "vision"}, "vision/train-0"),
-        ({"POD_NAME": "a\x1b[2Jb"}, "a\ufffd[2Jb"),
-    ],
-)
-def test_the_pod(tmp_path: Path, environ: dict[str, str], expected: str) -> None:
-    assert context.find_pod(facts(f"/kubepods/pod{POD}/{ID}", **environ), proc=tmp_path, names=NOBODY) == expected
-
-
-def test_a_pod_and_a_unit_are_told_by_the_cgroup_or_from_inside(tmp_path: Path) -> None:
-    assert context.find_pod(facts("/user.slice", POD_NAME="x", HOSTNAME="y"), proc=tmp_path, names=NOBODY) == ""
-    inside = facts("/", HOSTNAME="train-0", KUBERNETES_SERVICE_HOST="10.0.0.1")
-    assert context.find_pod(inside, proc=tmp_path, names=NOBODY) == "train-0"
-    assert context.find_unit(facts(f"{USER}/app.slice/embeddings.service")) == ("embeddings.service", True)
-    assert context.find_unit(facts("/user.slice")) == ("", False)
-
-
-def mounted(proc: Path, *lines: str) -> None:
-    """Write what is mounted for process 7: path, place."""
-    (proc / "7").mkdir(exist_ok=True)
-    rows = (f"{600 + number} 599 0:50 {line} rw,relatime - ext4 /dev/sda1 rw\n" for number, line in enumerate(lines))
-    (proc / "7/mountinfo").write_text("".join(rows) + "cut sh")
-
-
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        ((f"/var/lib/docker/containers/{ID}/hostname /etc/hostname",), Container(runtime="docker", id=ID[:12])),
-        (
-            (f"/containers/overlay-containers/{ID}/userdata/resolv.conf /etc/resolv.conf",),
-            Container(runtime="podman", id=ID[:12]),
-        ),
-        ((f"/var/lib/docker/containers/{ID}/hostname /srv/shown",), None),
-        (("/data/user-7/pyxis\\0404711.0/.lock /.lock",), Container(runtime="enroot", name="pyxis 4711.0")),
-        (("/ /",), None),
-    ],
-)
-def test_a_container_that_hides_its_cgroup_is_seen_by_its_mounts(
-    tmp_path: Path, lines: tuple[str, ...], expected: Container | None
-) -> None:
-    """Lines as moby's, Podman's and Enroot's (src/runtime.sh) containers show them in proc_pid_mountinfo(5)."""
-    mounted(tmp_path, *lines)
-    assert context.find_container(facts("/"), proc=tmp_path, names=NOBODY) == expected
-    outside = facts("/user.slice/user-1000.slice/session-3.scope")
-    assert context.find_container(outside, proc=tmp_path, names=NOBODY) is None
-
-
-def test_a_pod_that_hides_its_cgroup_is_seen_by_its_mounts(tmp_path: Path) -> None:
-    """The kubelet mounts each container's hosts from the pod's folder."""
-    mounted(tmp_path, f"/var/lib/kubelet/pods/{POD}/etc-hosts /etc/hosts")
-    assert context.find_pod(facts("/"), proc=tmp_path, names=NOBODY) == POD
-
-
-def test_the_runtime_says_what_it_is_where_nothing_else_does(tmp_path: Path) -> None:
-    """`container=podman`, by systemd's container interface; nobody's own variable of that name."""
-    assert context.find_container(facts(container="podman"), proc=tmp_path, names=NOBODY) == Container(runtime="podman")
-    assert context.find_container(facts(container="mine"), proc=tmp_path, names=NOBODY) is None
-    assert context.find_container(facts("/user.slice", container="podman"), proc=tmp_path, names=NOBODY) is None
-
-
-def test_apptainer_is_its_variable_and_its_folder(tmp_path: Path) -> None:
-    """A batch job that was submitted from inside one has the variable alone."""
-    job = facts(
-        "/slurm/uid_7/job_4711/step_0", APPTAINER_CONTAINER="/images/torch 2.sif", SINGULARITY_CONTAINER="/x.sif"
-    )
-    assert context.find_container(job, proc=tmp_path, names=NOBODY) is None
-    (tmp_path / "7/root/.singularity.d").mkdir(parents=True)
-    assert context.find_container(job, proc=tmp_path, names=NOBODY) == Container(runtime="apptainer", name="torch 2")
-    older = facts(SINGULARITY_NAME="torch.sif")
-    assert context.find_container(older, proc=tmp_path, names=NOBODY) == Container(runtime="singularity", name="torch")
-
-
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        ("3999999999", ("3999999999", 3_999_999_999)),
-        *((written, ("", None)) for written in ("0", "4294967295", "-1", "", "x", None)),
-    ],
-)
-def test_who_is_behind_root(tmp_path: Path, written: str | None, expected: tuple[str, int | None]) -> None:
-    """The kernel keeps who logged in through sudo, as proc_pid_loginuid(5) shows it; an unknown uid is its digits."""
-    if written is not None:
-        (tmp_path / "7").mkdir()
-        (tmp_path / "7/loginuid").write_text(written)
-    assert context.find_login(7, 0, proc=tmp_path) == expected
 
 
 PARTS = st.one_of(

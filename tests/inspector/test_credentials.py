@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -22,46 +21,6 @@ from tests.support.sharer import sharing
 pytestmark = pytest.mark.slow  # real processes
 
 needs_root = pytest.mark.skipif(not ROOT, reason="processes of two users need root")
-
-AS_USER = """
-import json, os, sys
-import gpuwatch.declared.script
-from gpuwatch.inspector import reader
-uid, pids = int(sys.argv[1]), json.loads(sys.argv[2])
-os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
-for pid in pids:
-    facts = reader.read(pid, user="x")
-    environ = facts.environ if isinstance(facts.environ, str) else "read"
-    libraries = facts.libraries if isinstance(facts.libraries, str) else "read"
-    scan = facts.script and (facts.script.contents if isinstance(facts.script.contents, str) else "read")
-    likely = facts.script and facts.script.likely
-    print(json.dumps([facts.uid, len(facts.argv), environ, libraries, scan, likely, len(facts.ancestors)]))
-"""
-
-
-def read_as(uid: int, *pids: int) -> list[list[object]]:
-    """Read processes with the rights of a person."""
-    command = [sys.executable, "-c", AS_USER, str(uid), json.dumps(pids)]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-@needs_root
-def test_one_user_reads_their_own_processes_and_only_names_of_others(public: Path) -> None:
-    (public / "train.py").write_text(SOURCE)
-    mine, theirs = f"drop({ME})", f"drop({SOMEBODY_ELSE})"
-    with (
-        sharing("train.py", cwd=public, first=mine) as own,
-        sharing("train.py", cwd=public, first=theirs) as other,
-        sharing(str(public / "train.py"), first=theirs) as absolute,
-    ):
-        found = read_as(ME, own.pid, other.pid, absolute.pid)
-    assert found == [
-        [ME, 2, "read", "read", "read", False, 0],
-        [SOMEBODY_ELSE, 2, "denied", "denied", "denied", False, 0],
-        [SOMEBODY_ELSE, 2, "denied", "denied", "read", True, 0],
-    ]
 
 
 @needs_root

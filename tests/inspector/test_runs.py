@@ -20,7 +20,6 @@ from tests.support.gpuholder import ME, ROOT
 pytestmark = pytest.mark.slow  # trees of real processes
 
 SHELL = ("bash",)
-PYTHON = "/opt/conda/bin/python"
 
 
 def member(case: Case) -> Member:
@@ -58,25 +57,9 @@ def test_the_runs_of_a_tree(case: Case) -> None:
         assert not {tree.run_of(name).key for name in case.get("other", ())} & {tree.run_of(n).key for n in names}
 
 
-@pytest.mark.parametrize(
-    ("argv", "name"),
-    [
-        (("serve --password hunter2/abc --data /srv/data",), "serve --password *** --data /srv/data"),
-        (
-            ("/usr/bin/api --workers 4 --xxxxxxxxxxxxxx x --api-key hunter2",),
-            "api --workers 4 --xxxxxxxxxxxxxx x --ap…",
-        ),
-        (("gunicorn: master [app:main]",), "gunicorn: master [app:main]"),
-        (("gunicorn: master [token=hunter2]",), "gunicorn: master [token=***"),
-        (("ray::Trainer[token=hunter2.train()",), "ray::Trainer[token=***)"),
-        ((PYTHON, "/home/ada/password=hunter2/train.py"), "password=***"),
-        ((PYTHON, "-m", "password=hunter2"), "password=***"),
-        (("/opt/my tools/password=hunter2/serve", "run"), "password=*** run"),
-        (("torchrun", "/home/ada/password=hunter2/train.py"), "password=***"),
-    ],
-)
-def test_the_name_of_a_run_has_no_secret(argv: tuple[str, ...], name: str) -> None:
-    assert format_run_name(argv) == name
+@cases("inspector/run_names")
+def test_the_name_of_a_run_has_no_secret(case: Case) -> None:
+    assert format_run_name(tuple(case["argv"])) == case["name"]
 
 
 MAIN = """

@@ -16,6 +16,7 @@ from gpuwatch.inspector import context, reader, terminals
 from gpuwatch.inspector.terminals import PaneNames, PanePlace
 from gpuwatch.model import Pane, Surroundings
 from gpuwatch.text import clean
+from tests.declared.tables import Case, cases
 from tests.support.gpuholder import unavailable
 from tests.support.panes import PANE, fake, patient, session, started
 from tests.support.tmux import Tmux, tmux
@@ -36,26 +37,13 @@ def pane(line: list[RelatedProcess], *, proc: Path) -> Pane | None:
     return None if found is None else found.pane
 
 
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        ({"TMUX": "/tmp/a,b,7,3", "TMUX_PANE": "%1"}, Pane(program="tmux", session="$3", window="%1", alive=True)),
-        ({"TMUX": "/tmp/a,8,3", "TMUX_PANE": "\x1b"}, Pane(program="tmux", session="$3", alive=False)),
-        ({"TMUX": "/tmp/a,9,3"}, Pane(program="tmux", session="$3", alive=False)),
-        ({"STY": "8.train", "WINDOW": "2"}, Pane(program="screen", session="train", window="2", alive=True)),
-        ({"STY": "8.x", "TMUX": "/t,99,3"}, Pane(program="screen", session="x", alive=True)),
-        ({"STY": "99.x", "TMUX": "/t,7,3"}, Pane(program="tmux", session="$3", alive=True)),
-        ({"ZELLIJ_SESSION_NAME": "lab", "ZELLIJ_PANE_ID": "4"}, Pane(program="zellij", session="lab", window="4")),
-        ({"TMUX": "/tmp/a,7,3", "SLURM_JOB_ID": "1"}, None),
-        ({"TMUX": "nonsense", "STY": "x.y"}, None),
-        ({}, None),
-    ],
-)
-def test_panes_by_the_environment(tmp_path: Path, environ: dict[str, str], expected: Pane | None) -> None:
+@cases("inspector/panes")
+def test_panes_by_the_environment(tmp_path: Path, case: Case) -> None:
     """Where the server is no ancestor (any more): whether it runs is told by its number and name."""
-    for pid, comm, state in ((5, "python", "S"), (7, "tmux: server", "S"), (8, "screen", "S"), (9, "bash", "S")):
-        fixture_process(tmp_path, pid, stat_line(comm=comm.encode(), state=state))
-    assert pane([RelatedProcess(pid=5, environ=environ)], proc=tmp_path) == expected
+    for pid, comm in ((5, b"python"), (7, b"tmux: server"), (8, b"screen"), (9, b"bash")):
+        fixture_process(tmp_path, pid, stat_line(comm=comm))
+    found = pane([RelatedProcess(pid=5, environ=case["environ"])], proc=tmp_path)
+    assert (found and [found.program, found.session, found.window, found.alive]) == case["pane"]
 
 
 def test_numbers_of_another_pid_namespace_are_not_ours(tmp_path: Path) -> None:
@@ -67,21 +55,17 @@ def test_numbers_of_another_pid_namespace_are_not_ours(tmp_path: Path) -> None:
     assert procfs.read_own_pid(5, tmp_path) == (1, False)
 
 
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        ({}, "10.0.0.7"),
-        ({"SSH_CLIENT": "fe80::1%eth0 5 22"}, "fe80::1%eth0"),
-        ({"SSH_CONNECTION": "\x1b[31m 1 2 3"}, "10.0.0.7"),
-        ({"SSH_CONNECTION": "UNKNOWN 65535 UNKNOWN 65535"}, "10.0.0.7"),
-        (Unread.DENIED, "10.0.0.7"),
-    ],
-)
-def test_ssh_logins(environ: dict[str, str] | Unread, expected: str) -> None:
+def test_ssh_logins() -> None:
     above = RelatedProcess(pid=2, environ={"SSH_CONNECTION": "10.0.0.7 51234 10.0.0.1 22"})
-    own = RelatedProcess(pid=1, environ=environ)
-    assert terminals.find_ssh([own, above]) == expected
-    assert terminals.find_ssh([own]) == (expected if expected != "10.0.0.7" else "")
+    for environ, expected in (
+        ({"SSH_CLIENT": "fe80::1%eth0 5 22"}, "fe80::1%eth0"),
+        ({"SSH_CONNECTION": "\x1b[31m 1 2 3"}, ""),
+        ({"SSH_CONNECTION": "UNKNOWN 65535 UNKNOWN 65535"}, ""),
+        (Unread.DENIED, ""),
+    ):
+        own = RelatedProcess(pid=1, environ=environ)
+        assert terminals.find_ssh([own]) == expected
+        assert terminals.find_ssh([own, above]) == (expected or "10.0.0.7")
 
 
 def server(tmux: Tmux) -> int:

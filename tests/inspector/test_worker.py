@@ -15,11 +15,10 @@ import msgspec
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.declared.facts import GpuFacts, Share
+from gpuwatch.declared.facts import GpuFacts
 from gpuwatch.inspector import INSPECTOR
 from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model import Declared, Knowledge
-from tests import CHECKOUT
 from tests.sampler.test_many_threads import many_threads
 from tests.support import uncovered
 from tests.support.sampling import PATIENCE
@@ -133,26 +132,6 @@ def test_it_is_said_that_the_process_has_ended(reader: Reader) -> None:
         assert ask_all(reader, pid).ended
 
 
-def test_an_agreement_is_told_once(reader: Reader) -> None:
-    share = Share(user="ada", memory=5 * GIB, where="gpuwatch.toml")
-    with sharing("-c", "pass") as process:
-        first = ask(reader, process.pid, user="ada", cards=CARDS, shares=(share,))
-        assert [limit.bytes for limit in first.limits] == [5 * GIB, 5 * GIB]
-        assert ask(reader, process.pid, user="ada") == first
-        assert ask(reader, process.pid, user="ben").limits == ()
-        assert ask(reader, process.pid, user="ada", shares=()).limits == ()
-
-
-def test_a_tree_without_an_owner_cannot_be_read(reader: Reader, tmp_path: Path) -> None:
-    (tmp_path / "7").mkdir()
-    (tmp_path / "7/stat").write_bytes(Path("/proc/self/stat").read_bytes())
-    (tmp_path / "7/status").write_text("Name:\tx\n")
-    declared = ask(reader, 7, start=1, proc=str(tmp_path))
-    assert ask(reader, os.getpid(), proc="/proc").knowledge is not Knowledge.PENDING
-    assert declared.knowledge is Knowledge.UNREADABLE
-    assert declared.words == "it cannot be read: /proc/PID/status: no Uid or no Gid line"
-
-
 @pytest.mark.parametrize(
     "source",
     [
@@ -205,16 +184,3 @@ def test_it_ends(starting: Callable[..., Reader], how: str) -> None:
         child.stdout.close()
         send(child, os.getpid(), 1)
     assert child.wait(PATIENCE) == 0
-
-
-def test_it_dies_with_its_parent() -> None:
-    code = (
-        "import time\nfrom gpuwatch.child import ChildProcess\nfrom gpuwatch.inspector import INSPECTOR\n"
-        "print(ChildProcess(INSPECTOR).pid, flush=True)\ntime.sleep(600)"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=CHECKOUT) as parent:
-        assert parent.stdout is not None
-        handle = os.pidfd_open(int(parent.stdout.readline()))
-        parent.kill()
-    assert select.select([handle], [], [], PATIENCE)[0]
-    os.close(handle)
