@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from gpuwatch.alerts.alert import TROUBLE, Severity
+from gpuwatch.alerts.alert import TROUBLE, Alert, Mute, Severity
 from gpuwatch.errors import UsageError
 from gpuwatch.recorder.recorder import Recorder, UsageSettings
-from gpuwatch.recorder.store import UNWATCHED, State, StoreError, lock_path, own_store, read_events
+from gpuwatch.recorder.store import State, StoreError, lock_path, own_store, read_events
 from tests.support import uncovered
 from tests.support.builders import EPOCH
 from tests.support.recording import (
     QUICK,
     Record,
+    Recording,
     alert,
     ask,
-    change,
     damage,
     ended,
     frame,
     kill,
+    marks,
     recording,
+    saved_marks,
     start_program,
     story,
     wait_for,
@@ -53,22 +55,95 @@ def record(folder: Path) -> Iterator[Record]:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# What is written
+# What is written, and who writes
 
 
-def test_an_event_is_one_row_from_raised_to_ended(record: Record) -> None:
-    one = record().settle()
-    one.feed(alert())
-    one.expect("id-a warning")
-    one.feed(alert(severity=CRITICAL, most=CRITICAL))
-    one.expect("id-a critical")
-    one.feed(alert(most=CRITICAL))
-    one.expect("id-a warning")
-    one.feed(cleared=[ended(alert(most=CRITICAL))])
-    one.expect("id-a ended")
-    (event,) = read_events(one.path).alerts
-    assert event == ended(alert(most=CRITICAL))
-    assert ask(one.path, "SELECT severity FROM events") == [(3,)], "the worst that it was"
+class Life(msgspec.Struct, forbid_unknown_fields=True):
+    """Line of lives.jsonl: what several gpuwatches see and do, one after the other."""
+
+    about: str
+    steps: list[str]
+    """`1 feed a=critical -b` hands the first gpuwatch a frame in which `a` holds and `b` has ended; `a@2` was raised
+    2 seconds later than others; `stored a ended, b warning` waits until the store has that. `+60` lets time pass.
+    """
+
+
+LIVES = [
+    msgspec.json.decode(line, type=Life) for line in (Path(__file__).parent / "lives.jsonl").read_text().splitlines()
+]
+
+
+def read_alerts(words: Sequence[str]) -> tuple[list[Alert], list[Alert]]:
+    """Return the alerts that hold and those that have ended."""
+    held, over = [], []
+    for word in words:
+        name, _, level = word.removeprefix("-").partition("=")
+        name, _, later = name.partition("@")
+        severity = Severity[level.upper()] if level else Severity.WARNING
+        one = alert(name, id=f"id-{name}{later}", severity=severity, most=severity, raised=EPOCH + float(later or 0))
+        over.append(ended(one)) if word.startswith("-") else held.append(one)
+    return held, over
+
+
+@pytest.mark.parametrize("life", LIVES, ids=lambda life: life.about)
+def test_life(record: Record, folder: Path, life: Life) -> None:
+    made: dict[str, Recording] = {}
+    path, now = own_store(folder), EPOCH + 1000.0
+    for step in life.steps:
+        who, _, rest = step.partition(" ")
+        verb, _, words = rest.partition(" ")
+        if who.startswith("+"):
+            now += float(who)
+        elif who == "stored":
+            expected = [f"id-{one}" for one in rest.split(", ")]
+            wait_for(lambda: story(path) == expected, step)  # noqa: B023 - at once
+        elif who == "how":
+            name, _, how = rest.partition(": ")
+            assert {one.id: one.how for one in read_events(path).alerts}[f"id-{name}"] == how
+        elif who == "gaps":
+            assert [round(gap.until - gap.since, -1) for gap in read_events(path).gaps] == [
+                float(one) for one in rest.split()
+            ]
+        elif who == "marks":
+            acted = list(made.values())
+            wait_for(lambda: all(marks(one.attention) == {*rest.split()} for one in acted), step)  # noqa: B023
+            wait_for(lambda: saved_marks(path) == {*rest.split()}, step)  # noqa: B023
+        elif who == "unlink":
+            path.unlink()
+        else:
+            if who not in made:
+                made[who] = record(now=now)
+            act(made[who], verb, words)
+            now = max(now, made[who].now)
+
+
+def act(one: Recording, verb: str, words: str) -> None:
+    """Let a gpuwatch do or see something."""
+    held, over = read_alerts(words.split()) if verb in ("settle", "feed") else ([], [])
+    if verb == "settle":
+        one.settle(*held)
+    elif verb == "feed":
+        one.feed(*held, cleared=over)
+    elif verb == "follows":
+        wait_for(lambda: one.start().restored)
+        assert (one.is_leader, one.trouble) == (False, "")
+        assert [each.id for each in one.restored[0]] == [f"id-{name}" for name in words.split()]
+    elif verb == "says":
+        wait_for(lambda: one.trouble == words, f"it says {one.trouble!r}")
+    elif verb in ("fails", "works"):
+        one.stores[0].failure = StoreError(words) if words else None
+    elif verb == "acknowledges":
+        one.mark(lambda before: before.acknowledged(alert(words), one.now))
+    elif verb == "forgets":
+        one.mark(lambda before: before.unacknowledged(alert(words)))
+    elif verb == "mutes":
+        rule, _, until = words.partition(" until ")
+        one.mark(lambda before: before.muted(Mute(rule=rule, until=one.now + float(until) if until else None)))
+    elif verb == "unmutes":
+        one.mark(lambda before: before.unmuted(words))
+    else:
+        assert verb in ("start", "close")
+        one.start() if verb == "start" else one.close()
 
 
 def test_what_holds_at_the_end_and_every_now_and_then_is_written_with_its_worst_value(record: Record) -> None:
@@ -92,48 +167,7 @@ def test_our_own_troubles_and_made_up_events_are_not_written(record: Record) -> 
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# After a restart
-
-
-def test_an_event_goes_on_over_restarts_under_its_id(record: Record) -> None:
-    first = record().settle()
-    first.feed(alert())
-    first.expect("id-a warning")
-    first.close()
-    for number in range(1, 4):
-        one = record(now=first.now + 60 * number).settle(alert())
-        assert [[alert.id for alert in handed] for handed in one.restored] == [["id-a"]]
-        one.close()
-        assert story(one.path) == ["id-a warning"]
-    last = record(now=first.now + 300).settle(alert())
-    last.feed(cleared=[ended(alert(), after=1300.0)])
-    last.expect("id-a ended")
-    assert read_events(last.path).alerts[0].lasted == 1300.0
-
-
-def test_what_is_over_after_a_restart_ended_while_gpuwatch_was_not_running(record: Record) -> None:
-    first = record().settle(alert())
-    first.expect("id-a warning")
-    first.close()
-    record(now=first.now + 60).settle()
-    wait_for(lambda: read_events(first.path).alerts[0].ended)
-    found = read_events(first.path)
-    assert (found.alerts[0].how, found.alerts[0].ended) == ("gpuwatch was not running", first.now)
-    assert found.gaps == (), "a minute is no gap"
-
-
-def test_what_held_long_ago_is_over_and_the_time_between_is_a_gap(record: Record) -> None:
-    first = record().settle(alert())
-    first.expect("id-a warning")
-    first.close()
-    second = record(now=first.now + UNWATCHED + 60).settle(alert(id="new", raised=first.now + UNWATCHED))
-    assert second.restored == []
-    second.expect("id-a ended", "new warning")
-    found = read_events(first.path)
-    assert (found.alerts[0].how, found.alerts[0].ended) == ("gpuwatch was not running", first.now)
-    ((since, until, lost),) = found.gaps
-    assert (since, lost) == (first.now, 0)
-    assert first.now + UNWATCHED + 60 < until <= second.now
+# Times
 
 
 def test_nothing_is_ended_before_the_engine_could_go_on(record: Record) -> None:
@@ -165,46 +199,7 @@ def test_the_lock_says_until_when_a_gpuwatch_recorded(record: Record) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Several at a time
-
-
-def test_one_of_two_writes_and_the_second_takes_over_under_the_ids_of_the_store(record: Record) -> None:
-    first, second = record().settle(), record()
-    mine = alert(id="other", raised=EPOCH + 1)
-    first.feed(alert(), alert("b"))
-    first.expect("id-a warning", "id-b warning")
-    second.feed(mine, alert("c"))
-    wait_for(lambda: second.restored)
-    assert [one.id for one in second.restored[0]] == ["id-a", "id-b"]
-    assert (first.is_leader, second.is_leader, second.trouble) == (True, False, "")
-    first.expect("id-a warning", "id-b warning")
-    first.close()
-    second.settle(mine, alert("c"))
-    second.feed(alert("c"), cleared=[ended(mine)])
-    second.expect("id-a ended", "id-b ended", "id-c warning")
-    found = {one.id: one for one in read_events(second.path).alerts}
-    assert found["id-b"].how == "gpuwatch was not running"
-    assert (found["id-a"].raised, found["id-a"].how) == (EPOCH, "back within the limit")
-
-
-def test_what_another_recorded_from_its_start_to_its_end_is_not_written_again(record: Record) -> None:
-    first, second = record().settle(), record()
-    mine = alert(id="mine", raised=EPOCH + 2)
-    first.feed(alert())
-    first.expect("id-a warning")
-    second.feed(mine)
-    wait_for(lambda: second.restored, "it did not look who records")
-    first.feed(cleared=[ended(alert())])
-    first.expect("id-a ended")
-    first.close()
-    wait_for(lambda: second.is_leader)
-    second.feed(cleared=[ended(mine)])
-
-    def is_recorded() -> bool:
-        second.feed(alert("b"))
-        return story(second.path) == ["id-a ended", "id-b warning"]
-
-    wait_for(is_recorded)
+# Others that are killed or stopped
 
 
 @pytest.mark.slow
@@ -246,22 +241,6 @@ def test_a_holder_of_the_lock_that_is_stopped_is_reported(record: Record, folder
 # A bad day
 
 
-@pytest.mark.parametrize("failure", [StoreError("no space left on device"), OSError(errno.EIO, "gone"), TypeError("x")])
-def test_what_cannot_be_written_is_reported_and_written_later(record: Record, failure: Exception) -> None:
-    one = record().settle()
-    one.stores[0].failure = failure
-    one.feed(alert())
-    one.feed(alert(), alert("b"))
-    one.feed(alert("b"), cleared=[ended(alert())])
-    why = {"StoreError": "no space left on device", "OSError": "gone", "TypeError": "TypeError: x"}
-    expected = f"not recorded: {why[type(failure).__name__]}; 2 events wait"
-    wait_for(lambda: one.trouble == expected, f"it says {one.trouble!r}")
-    assert one.is_leader
-    one.stores[0].failure = None
-    one.expect("id-a ended", "id-b warning")
-    wait_for(lambda: one.trouble == "")
-
-
 def test_more_than_can_wait_is_lost_and_reported(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuwatch.recorder.recorder.MOST", 10)
     one = record().settle(alert("stays"), alert("goes"))
@@ -283,16 +262,6 @@ def test_more_than_can_wait_is_lost_and_reported(record: Record, monkeypatch: py
     assert {event.id: event.how for event in found.alerts}["id-goes"] == "back within the limit"
 
 
-@pytest.mark.parametrize("how", ["removed", "emptied"])
-def test_a_file_that_is_taken_away_is_begun_anew_with_what_holds(record: Record, how: str) -> None:
-    one = record().settle(alert())
-    one.expect("id-a warning")
-    one.path.unlink() if how == "removed" else damage(one.path, b"")
-    one.feed(alert(), alert("b"))
-    wait_for(lambda: set(story(one.path)) == {"id-a warning", "id-b warning"} and not one.trouble)
-    assert not one.path.with_name(f"{one.path.name}.damaged").exists()
-
-
 def test_damaged_files_are_never_overwritten_and_do_not_fill_the_disk(record: Record, folder: Path) -> None:
     one = record().settle(alert())
     one.expect("id-a warning")
@@ -312,29 +281,19 @@ def test_a_folder_that_cannot_be_made_is_reported(record: Record, folder: Path) 
     one = record()
     one.feed(alert())
     wait_for(lambda: one.trouble == f"not recorded: {one.path}: not a directory; 1 event waits")
-    one.feed(cleared=[ended(alert())])
-    one.feed(alert("b"))
     folder.parent.unlink()
-    one.settle(alert("b"))
-    wait_for(lambda: set(story(one.path)) == {"id-a ended", "id-b warning"})
+    one.settle(alert())
+    one.expect("id-a warning")
     assert one.trouble == ""
 
 
-@pytest.mark.parametrize("what", ["text", "pipe", "database", "nowhere"])
-def test_a_named_file_that_is_something_else_is_refused(tmp_path: Path, what: str) -> None:
-    path = tmp_path / "mine"
-    if what == "text":
-        path.write_text("shopping list\n")
-    elif what == "pipe":
-        os.mkfifo(path)
-    elif what == "database":
-        change(path, "CREATE TABLE mine (one)")
-    else:
-        path = tmp_path / "missing" / "mine"
-    before = path.read_bytes() if path.is_file() else b""
-    with pytest.raises(UsageError, match=str(path)):
-        Recorder(named=path)
-    assert not path.is_file() or path.read_bytes() == before
+def test_a_named_file_that_is_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("shopping list\n")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("text", "pipe", "missing/mine"):
+        with pytest.raises(UsageError, match=str(tmp_path / name)):
+            Recorder(named=tmp_path / name)
+    assert (tmp_path / "text").read_text() == "shopping list\n"
 
 
 def test_a_named_file_is_gone_on_with_and_takes_the_events_alone(tmp_path: Path) -> None:

@@ -14,16 +14,13 @@ import msgspec
 import pytest
 
 from gpuwatch import files
-from gpuwatch.alerts.alert import Alert, Severity
-from gpuwatch.alerts.rules.memory import MEMORY
-from gpuwatch.alerts.rules.shares import OVERSHOOT
+from gpuwatch.alerts.alert import Alert
 from gpuwatch.history import History, Idle
-from gpuwatch.model import Declared, Health, Knowledge, Reason
+from gpuwatch.model import Health
 from gpuwatch.monitor import Frame
-from gpuwatch.recorder.live import FILE, Overuse, Status, boot, read_idle, read_status
-from gpuwatch.recorder.live_writer import LiveFile, make_status
-from tests.support.alerting import cap
-from tests.support.builders import EPOCH, GIB, at, gpu, holding, process, snapshot
+from gpuwatch.recorder.live import FILE, Status, boot, read_idle, read_status
+from gpuwatch.recorder.live_writer import LiveFile
+from tests.support.builders import GIB, at, gpu, holding, process, snapshot
 from tests.support.homes import plant_drafts
 from tests.support.waiting import wait_for
 
@@ -34,12 +31,6 @@ def frame(used_gib: float = 20.0, *alerts: Alert, received: float | None = None,
     """Return a frame of one GPU that came just now."""
     shown = snapshot([gpu(0, holdings=[holding(100, used_gib)])], **changes)
     return Frame(shown, time.monotonic() if received is None else received, History().view, alerts)
-
-
-def alert(rule: str, severity: Severity = Severity.CRITICAL, **changes: Any) -> Alert:
-    """Return an alert about GPU 0."""
-    fields: dict[str, Any] = {"gpu": gpu(0).key, "index": 0, "title": rule, "raised": EPOCH}
-    return Alert(rule=rule, severity=severity, **{**fields, **changes})
 
 
 @pytest.fixture
@@ -169,48 +160,6 @@ def test_a_folder_that_is_a_link_is_neither_written_nor_read(
     folder.unlink()
     sink.take(frame())
     wait_for(lambda: not sink.trouble and read_status(folder))
-
-
-def test_what_it_says_of_gpus_and_alerts() -> None:
-    cards = [
-        gpu(0, used_gib=78.0),
-        gpu(1, utilization=Reason.UNSUPPORTED, sampled=998.0),
-        gpu(2, health=Health.LOST, sampled=1001.0),
-    ]
-    alerts = [
-        alert(MEMORY),
-        alert("gpu health", gpu=cards[2].key),
-        alert("XID"),
-        alert("idle but held", Severity.WARNING, acknowledged=True),
-        alert("power at limit", Severity.NOTE),
-    ]
-    hidden = process(7, declared=Declared(knowledge=Knowledge.UNREADABLE))
-    found = make_status(snapshot(cards, [hidden], words="well"), alerts, 77.0)
-    assert [(row.near, row.utilization, row.health) for row in found.gpus] == [
-        ("critical", 50, Health.OK),
-        ("", Reason.UNSUPPORTED, Health.OK),
-        ("", 50, Health.LOST),
-    ]
-    assert found.gpus[0].free == pytest.approx(1.4, abs=0.1)
-    assert (found.sampled, found.monotonic, found.unread) == (1000.0, 77.0, 1)
-    assert found.alerts == {"critical": 3, "warning": 1, "note": 1}
-    assert (found.unseen, found.others) == (3, 1)
-    assert msgspec.json.decode(msgspec.json.encode(found), type=Status) == found
-
-
-def test_who_is_over_is_added_up_over_gpus() -> None:
-    people = [
-        process(1, "ada", declared=cap(10, 0)),
-        process(2, "ada", declared=cap(10, 1)),
-        process(3, "ben", declared=cap(10, 1)),
-    ]
-    cards = [
-        gpu(0, holdings=[holding(1, 13.0)]),
-        gpu(1, holdings=[holding(2, 12.0), holding(3, 10.5)]),
-    ]
-    alerts = [alert(OVERSHOOT, gpu=cards[0].key, pids=(1,)), alert(OVERSHOOT, gpu=cards[1].key, pids=(2,))]
-    found = make_status(snapshot(cards, people), alerts, 0.0)
-    assert found.over == (Overuse(user="ada", gib=5.0),)
 
 
 def test_the_place_is_the_runtime_folder_that_is_ours(tmp_path: Path) -> None:
