@@ -371,7 +371,7 @@ class Health(StrEnum):
     NOT_READY = "not ready"
     SILENT = "not responding"
     QUARANTINED = "quarantined"
-    """Its calls crashed the sampler several times; gpuwatch asks it again only when the user does (`R`)."""
+    """A call crashed the sampler; gpuwatch asks it again after a while, and when the user does (`R`)."""
     MISSING = "missing"
     """The driver no longer lists it."""
     FAILED = "failed"

@@ -2,9 +2,10 @@
 
 NVML hangs for minutes on a sick GPU and sometimes crashes; only a process can be abandoned safely. The sampler notes on
 a shared page its present call and GPU. When a call exceeds its time limit, the sampler is killed, never waited for, and
-started again without that GPU, which a separate sampler probes from time to time. A hang or a crash while the sampler
-listens for the driver's events costs no GPU: the next sampler does not listen for a while. After a hang or a crash in a
-call about PCIe or NVLink these are no longer read of that GPU, until the user asks (`poke`).
+started again without that GPU, which a separate sampler probes after a delay that doubles; `poke` probes it at once. A
+crash in a call of a GPU is treated as a hang. Two kinds of calls cost no GPU: after a hang or a crash in a call about
+the driver's events the next sampler does without them for such a delay, and after one in a call about PCIe or NVLink
+without these on that GPU, until `poke`.
 """
 
 from __future__ import annotations
@@ -50,15 +51,11 @@ class Timeouts(msgspec.Struct, frozen=True):
     start: float = 10.0
     """Limit for nvmlInit and the look-up of a handle: with persistence off each GPU takes 1 to 3 s to wake."""
     probe: float = 30.0
-    """Delay until a GPU in quarantine is probed; doubled after each failure."""
+    """Delay until a GPU in quarantine is probed; doubled after each failure, and each time that it is put there."""
     probe_most: float = 300.0
     restart: float = 5.0
     """Delay until a sampler that found no driver is started again; doubled after each failure."""
     restart_most: float = 60.0
-    crashes: int = 3
-    """Number of crashes in one GPU's calls within `crash_window` that put the GPU into quarantine for good."""
-    crash_window: float = 60.0
-    """Time in which crashes are counted."""
     silence: float = 10.0
     """Limit, beyond its interval, for a sampler that is in no NVML call and writes nothing."""
     stuck: int = 2
@@ -76,9 +73,8 @@ class QuarantinedGpu(msgspec.Struct):
     """Last values of the GPU with their old times, and the reason why there are no newer values."""
     listed: int
     """Number of GPUs that the driver listed when the row's index was valid; INDEX_UNKNOWN where it is not."""
-    probe_at: float | None
-    """Monotonic time of the next probe; None where only the user can start one."""
-    backoff: Backoff
+    probe_at: float
+    """Monotonic time of the next probe."""
     probe: SamplerProcess | None = None
 
 
@@ -94,21 +90,24 @@ class Quarantine:
         """`start_probe` returns None where no probe may be started; `abandon` is called with each killed probe."""
         self.gpus: dict[str, QuarantinedGpu] = {}
         self._timeouts, self._start_probe, self._abandon = timeouts, start_probe, abandon
+        self._backoffs: dict[str, Backoff] = {}
+        """Delays by key, also of GPUs that answer again: one that crashes samplers may answer each probe."""
 
     def names(self) -> list[int | str]:
         """Return the GPUs that the sampler must skip."""
         return [gpu.row.uuid or gpu.row.index for gpu in self.gpus.values()]
 
     def add(self, row: Gpu, health: Health, words: str, *, listed: int, now: float, wall: float) -> None:
-        """Add a GPU. One that hangs is probed after a while, one that crashes samplers only at the user's request."""
-        backoff = Backoff(self._timeouts.probe, self._timeouts.probe_most)
-        delay = backoff.next()
+        """Add a GPU, and probe it after a while."""
         self.gpus[row.key] = QuarantinedGpu(
             row=replace(row, health=health, words=words, since=wall),
             listed=listed or INDEX_UNKNOWN,
-            probe_at=None if health is Health.QUARANTINED else now + delay,
-            backoff=backoff,
+            probe_at=now + self._delay(row.key),
         )
+
+    def _delay(self, key: str) -> float:
+        """Return the seconds until a GPU is probed, and double them for the next time."""
+        return self._backoffs.setdefault(key, Backoff(self._timeouts.probe, self._timeouts.probe_most)).next()
 
     def renumber(self, snapshot: Snapshot, *, has_all: bool) -> bool:
         """Correct the indices after a change of the driver's list; return whether the sampler must be restarted.
@@ -139,6 +138,8 @@ class Quarantine:
 
     def retry_all(self, now: float) -> None:
         """Make the next `poll` probe every GPU, because the user asked."""
+        for backoff in self._backoffs.values():
+            backoff.reset()
         for gpu in self.gpus.values():
             if gpu.probe is None:
                 gpu.probe_at = now
@@ -160,7 +161,7 @@ class Quarantine:
     def _poll_probe(self, gpu: QuarantinedGpu, now: float, awake_since: float) -> bool:
         probe = gpu.probe
         if probe is None:
-            if gpu.probe_at is not None and gpu.probe_at <= now:
+            if gpu.probe_at <= now:
                 gpu.probe = self._start_probe(gpu)
             return False
         if any(map(_has_answer, probe.read_lines())):
@@ -170,7 +171,7 @@ class Quarantine:
         hangs = call is not None and now - max(call.started, awake_since) > self._timeouts.limit(call.call)
         if probe.eof or hangs or now - max(probe.started_at, awake_since) > 4 * self._timeouts.start:
             self._end_probe(gpu)
-            gpu.probe_at = None if gpu.row.health is Health.QUARANTINED else now + gpu.backoff.next()
+            gpu.probe_at = now + self._delay(gpu.row.key)
         return False
 
     def _end_probe(self, gpu: QuarantinedGpu) -> None:
@@ -191,45 +192,6 @@ def _has_answer(line: bytes) -> bool:
     except ValueError:
         return False
     return snapshot.state is SourceState.OK and any(gpu.health is not Health.SILENT for gpu in snapshot.gpus)
-
-
-class EventSwitch:
-    """Switch for the driver's events (XIDs): off for a while after a sampler hung or crashed in an event call."""
-
-    def __init__(self, timeouts: Timeouts) -> None:
-        self.is_on = True
-        self.retry_at: float | None = None
-        """Time to switch the events on again; None where the user must ask, or they are on."""
-        self._timeouts = timeouts
-        self._backoff = Backoff(timeouts.probe, timeouts.probe_most)
-        self._failures = 0
-        self._failed_at = float("-inf")
-
-    def fail(self, now: float) -> None:
-        """Switch the events off, for longer after each failure; after too many failures until the user asks."""
-        if now - self._failed_at > 10 * self._timeouts.probe_most:  # it went well for long
-            self._reset()
-        self._failures += 1
-        self._failed_at, self.is_on = now, False
-        delay = self._backoff.next()
-        self.retry_at = now + delay if self._failures < self._timeouts.crashes else None
-
-    def retry(self, now: float) -> None:
-        """Make the next `poll` switch the events on again, because the user asked."""
-        if not self.is_on:
-            self._reset()
-            self.retry_at = now
-
-    def _reset(self) -> None:
-        self._failures = 0
-        self._backoff.reset()
-
-    def poll(self, now: float) -> bool:
-        """Switch the events on again where it is time; return whether this call did."""
-        if self.retry_at is None or now < self.retry_at:
-            return False
-        self.is_on, self.retry_at = True, None
-        return True
 
 
 _POLL = 0.25
@@ -275,9 +237,9 @@ class LocalSource:
         self._abandoned: list[SamplerProcess] = []
         """Killed samplers that have not ended yet."""
         self._quarantine = Quarantine(self._timeouts, self._start_probe, self._abandoned.append)
-        self._crashes: dict[str, list[float]] = {}
-        """Times at which the sampler crashed in a GPU's calls, by the GPU's key."""
-        self._events = EventSwitch(self._timeouts)
+        self._events_at: float | None = None
+        """Time at which the driver's events are received again; None while they are received."""
+        self._events_backoff = Backoff(self._timeouts.probe, self._timeouts.probe_most)
         self._focus = ""
         """Key of the GPU whose PCIe and NVLink are requested; empty for none."""
         self._without_links: set[str] = set()
@@ -343,8 +305,8 @@ class LocalSource:
         """Sample at once, and retry everything that has been given up."""
         now = self._clock()
         self._quarantine.retry_all(now)
-        self._crashes.clear()
-        self._events.retry(now)
+        self._events_backoff.reset()
+        self._events_at = None if self._events_at is None else now
         self._without_links.clear()
         if self._child is not None:
             self._child.send(poke=True, focus=self._focus)
@@ -414,7 +376,9 @@ class LocalSource:
         fresh = self._read(self._child, now)
         if fresh is not None:
             return fresh
-        if not self._abandoned and self._events.poll(now):  # not while one that hung may be in the kernel still
+        # Not while a sampler that hung in such a call may be in the kernel still.
+        if self._events_at is not None and now >= self._events_at and not self._abandoned:
+            self._events_at = None
             self._child.send(events=True)
         call = self._child.in_flight()
         if self._child.eof:
@@ -461,21 +425,30 @@ class LocalSource:
         return self._last
 
     def _handle_hang(self, child: SamplerProcess, call: CallInFlight, now: float) -> None:
-        """Kill the sampler that hangs, and put the GPU of its call into quarantine."""
+        """Kill a sampler that hangs, and start one without what it hangs in."""
         self._restart_at = now
-        if call.call in EVENT_CALLS:
-            self._events.fail(now)
-        elif call.gpu >= 0:
-            self._note_link_failure(call)
-            self._isolate(call, Health.SILENT, f"no answer from {call.call}", now)
-            self._last_at = float("-inf")  # the row says so at the next look
-        else:
+        if not self._leave_out(call, Health.SILENT, f"no answer from {call.call}", now):
             words = f"the driver does not answer ({call.call}, {self._timeouts.limit(call.call):.0f} s)"
             self._set_state(SourceState.SILENT, words, now)
             self._restart_at = now + self._backoff.next()
         self._abandon(child)
         if now >= self._restart_at:
             self._start()
+
+    def _leave_out(self, call: CallInFlight, health: Health, words: str, now: float) -> bool:
+        """Leave out of the next sampler what hung or crashed in this call; return whether anything can be."""
+        if call.call in EVENT_CALLS:
+            self._events_at = now + self._events_backoff.next()
+        elif call.gpu < 0:
+            return False
+        elif call.call in LINK_CALLS:
+            self._without_links.add(self._row(call).key)
+        else:
+            row = self._row(call)
+            self._remember([row])
+            self._quarantine.add(row, health, words, listed=call.listed, now=now, wall=self._wall())
+            self._last_at = float("-inf")  # the row says so at the next look
+        return True
 
     def _abandon(self, child: SamplerProcess) -> None:
         child.kill()
@@ -496,18 +469,8 @@ class LocalSource:
         if self._last.state is SourceState.ENDED:
             return  # it has said so itself: starting it again would not help
         crashed = code is not None and code < 0 and -code not in _FROM_OUTSIDE
-        if crashed and call is not None and call.call in EVENT_CALLS:
-            self._events.fail(now)
-            self._restart_at = now
-            return
-        if crashed and call is not None and call.gpu >= 0:
-            self._note_link_failure(call)
-            key = self._row(call).key
-            crashes = [then for then in self._crashes.get(key, []) if now - then < self._timeouts.crash_window]
-            self._crashes[key] = [*crashes, now]
-            if len(crashes) + 1 >= self._timeouts.crashes:
-                how = f"{call.call} crashed the sampler {len(crashes) + 1} times ({describe_exit(code)})"
-                self._isolate(call, Health.QUARANTINED, f"{how}; R tries it again", now)
+        words = f"{call.call} crashed the sampler ({describe_exit(code)})" if call else ""
+        if crashed and call is not None and self._leave_out(call, Health.QUARANTINED, words, now):
             self._restart_at = now
             return
         has_said_why = code in (Exit.NO_DRIVER, Exit.AGAIN)
@@ -515,17 +478,6 @@ class LocalSource:
             where = f" in {call.call}" if call else ""
             self._set_state(SourceState.DRIVER_DOWN, f"the sampler ended{where} ({describe_exit(code)})", now)
         self._restart_at = now + self._backoff.next()
-
-    def _isolate(self, call: CallInFlight, health: Health, words: str, now: float) -> None:
-        """Put the GPU of a call into quarantine."""
-        row = self._row(call)
-        self._remember([row])
-        self._quarantine.add(row, health, words, listed=call.listed, now=now, wall=self._wall())
-
-    def _note_link_failure(self, call: CallInFlight) -> None:
-        """Stop reading PCIe and NVLink of the GPU of a call that hung or crashed, where the call was about these."""
-        if call.call in LINK_CALLS:
-            self._without_links.add(self._row(call).key)
 
     def _stuck(self) -> int:
         """Return the number of killed samplers that do not end."""
@@ -547,7 +499,7 @@ class LocalSource:
                 skip=tuple(self._quarantine.names()),
                 known=tuple(self._places()),
                 again=bool(self._known),
-                events=self._events.is_on,
+                events=self._events_at is None,
                 focus=self._allowed_focus,
             )
             try:

@@ -20,7 +20,7 @@ from tests.support.uncovered import environment
 
 pytestmark = pytest.mark.slow
 
-QUICK = Timeouts(call=0.6, start=1.2, probe=0.3, probe_most=1.0, restart=0.2, restart_most=0.4, crash_window=60.0)
+QUICK = Timeouts(call=0.6, start=1.2, probe=0.3, probe_most=1.0, restart=0.2, restart_most=0.4)
 """The same rules in less time."""
 
 Start = Callable[..., LocalSource]
@@ -116,21 +116,18 @@ def test_a_hang_at_the_look_up_of_a_handle(driver: Driver, start: Start) -> None
     assert row(snapshot, 3).health is Health.SILENT
 
 
-def test_one_crash_is_survived(driver: Driver, source: LocalSource) -> None:
-    pids = source.pids
-    driver.put(faults=["nvmlDeviceGetMemoryInfo_v2@4 segv"])
-    until(source, lambda _: not pids & source.pids)
-    driver.put(faults=[])
-    until(source, all_are_well)
-
-
-def test_a_gpu_that_crashes_the_sampler_again_and_again_is_quarantined(driver: Driver, start: Start) -> None:
+def test_a_gpu_whose_call_crashes_the_sampler_is_left_out_and_tried_again(driver: Driver, start: Start) -> None:
+    """After a while, and at once where the user asks."""
     eight(driver)
     driver.put(faults=["nvmlDeviceGetMemoryInfo_v2@4 segv"])
     source = start()
     snapshot = until(source, lambda it: len(live(it)) == 7)
     assert row(snapshot, 4).health is Health.QUARANTINED
-    assert "nvmlDeviceGetMemoryInfo crashed the sampler 3 times" in row(snapshot, 4).words
+    assert "nvmlDeviceGetMemoryInfo crashed the sampler (" in row(snapshot, 4).words
+    driver.put(faults=[])
+    until(source, all_are_well)
+    driver.put(faults=["nvmlDeviceGetMemoryInfo_v2@4 segv"])
+    until(source, lambda it: row(it, 4).health is Health.QUARANTINED)
     driver.put(faults=[])
     source.poke()
     until(source, all_are_well)

@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from gpuwatch.model import Health, Reason, SourceState
-from gpuwatch.sources.local import EventSwitch, Timeouts
 from tests.driver import Driver
 from tests.sources.test_local import QUICK, Start, eight, live, row, start, until
 
@@ -74,22 +73,3 @@ def test_a_sampler_started_while_events_are_off_does_without(driver: Driver, sta
     snapshot = until(source, lambda it: it.sequence != before and row(it, 0).sampled > snapshot.monotonic)
     assert row(snapshot, 0).xids is Reason.ERROR
     assert live(snapshot) == [0, 1, 3, 4, 5, 6, 7]
-
-
-def test_failures_are_forgiven_after_long_and_by_the_user() -> None:
-    switch = EventSwitch(Timeouts(probe=30, probe_most=300, crashes=3))
-    assert not switch.poll(1e9)
-    for now, delay in ((100.0, 30.0), (200.0, 60.0)):
-        switch.fail(now)
-        assert (switch.poll(now + delay - 1), switch.is_on) == (False, False)
-        assert (switch.poll(now + delay), switch.is_on) == (True, True)
-        assert not switch.poll(now + delay)
-    switch.fail(300.0)
-    assert not switch.poll(1e9)
-    switch.retry(400.0)
-    assert switch.poll(400.0)
-    switch.fail(500.0)
-    assert switch.poll(530.0)
-    switch.fail(600.0)
-    switch.fail(600.0 + 3001.0)
-    assert switch.poll(600.0 + 3001.0 + 30.0)

@@ -191,26 +191,6 @@ def test_a_hang_is_of_the_gpu_that_is_asked_and_not_of_the_missing_one_with_its_
     assert (rows[sick].health, rows[dropped].health) == (Health.SILENT, Health.MISSING)
 
 
-def test_crashes_are_counted_by_gpu_and_not_by_index(driver: Driver, start: Start) -> None:
-    source, (zero, dropped, two, three) = watch(driver, start, 4)
-    crash = "nvmlDeviceGetMemoryInfo_v2@2 segv after=4"  # not at once: it is taken away meanwhile
-    for _ in range(QUICK.crashes - 1):
-        (pid,) = source.pids
-        driver.put(faults=[crash])
-        until(source, lambda _, pid=pid: pid not in source.pids)  # type: ignore[misc]
-        driver.put(faults=[])
-        until(source, lambda it: len(places(it)) == 4 and len(source.pids) == 1)
-    del driver.gpus[1]
-    change(source, driver, restarted=True)
-    until(source, lambda it: places(it) == {zero: 0, two: 1, three: 2})
-    (pid,) = source.pids
-    driver.put(faults=[crash])
-    watched(source, lambda _: pid not in source.pids, zero, two, three)
-    driver.put(faults=[])
-    watched(source, lambda it: len(places(it)) == 3 and min(row.sampled for row in it.gpus if row.key != dropped) > 0)
-    assert not source._quarantine.gpus
-
-
 def test_since_when_a_gpu_is_missing_outlives_the_sampler(driver: Driver, start: Start) -> None:
     source, (zero, dropped) = watch(driver, start, 2)
     driver.gpus.pop()
