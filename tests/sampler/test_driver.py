@@ -134,43 +134,17 @@ def test_process_lists(driver: Driver, nvml: Child) -> None:
     assert nvml.ask(small) == [7, 2, 0, 0, 0, 0]
 
 
-def test_faults_with_a_return_code(driver: Driver, nvml: Child) -> None:
-    driver.put(
-        gpus=[Gpu(0), Gpu(1), Gpu(2)],
-        faults=[
-            "nvmlDeviceGetTemperature@1 ret=15",
-            "nvmlDeviceGetPowerUsage ret=999 after=3",
-            "nvmlDeviceGetFanSpeed@0 ret=10 ok_after=2",
-            "nvmlDeviceGetHandleByIndex_v2@2 ret=15",
-        ],
-    )
-    assert nvml.codes("nvmlDeviceGetTemperature({0}, 0)", "nvmlDeviceGetTemperature({1}, 0)") == [0, 15]
+def test_a_call_that_fails_for_a_while_and_one_that_hangs(driver: Driver, nvml: Child) -> None:
+    driver.put(faults=["nvmlDeviceGetPowerUsage ret=999 after=3", "nvmlDeviceGetFanSpeed@0 ret=10 ok_after=2"])
     assert nvml.codes(*["nvmlDeviceGetPowerUsage({0})"] * 4) == [0, 0, 999, 999]
     assert nvml.codes(*["nvmlDeviceGetFanSpeed({0})"] * 4) == [10, 10, 3, 3]
-    assert nvml.codes(*(f"nvmlDeviceGetHandleByIndex({gpu})" for gpu in range(3))) == [0, 0, 15]
-    driver.put(faults=["*@1 ret=15"])
-    assert nvml.codes(*(f"nvmlDeviceGetPowerUsage({{{gpu}}})" for gpu in range(3))) == [0, 15, 0]
-    assert nvml.codes("nvmlDeviceGetHandleByIndex(1)", "nvmlDeviceGetCount()") == [15, 0]
-    driver.put(faults=["* ret=18"])
-    assert nvml.codes("nvmlDeviceGetCount()") == [18]
-
-
-def test_a_call_that_hangs(driver: Driver, nvml: Child) -> None:
-    nvml.ask("{0} and None")
     driver.put(faults=["nvmlDeviceGetPowerUsage hang"])
     nvml.send("nvmlDeviceGetPowerUsage({0})")
-    wait_for(lambda: driver.calls()["nvmlDeviceGetPowerUsage"] == 1)
+    wait_for(lambda: driver.calls()["nvmlDeviceGetPowerUsage"] == 5)
     with pytest.raises(subprocess.TimeoutExpired):
         nvml.process.communicate(timeout=0.1)  # with its input at an end, it would leave if it could
     nvml.process.kill()
     assert nvml.process.wait() == -signal.SIGKILL
-
-
-def test_a_call_that_crashes(driver: Driver, nvml: Child) -> None:
-    driver.put(faults=["nvmlDeviceGetPowerUsage@0 segv after=2"])
-    assert nvml.codes("nvmlDeviceGetPowerUsage({0})") == [0]
-    nvml.send("nvmlDeviceGetPowerUsage({0})")
-    assert nvml.process.wait() == -signal.SIGSEGV
 
 
 def test_a_fault_must_be_known(driver: Driver) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import signal
 import subprocess
 import sys
 import threading
@@ -20,7 +19,6 @@ from gpuwatch import procfs, psinfo
 from gpuwatch.model import Presence, Process, Reason
 from gpuwatch.sampler.owners import Owners, UserNames, terminal
 from tests.declared.tables import Case, cases
-from tests.sampler.test_many_threads import many_threads
 from tests.support.families import Member, family
 from tests.support.uncovered import environment
 from tests.support.waiting import PATIENCE, wait_for
@@ -92,13 +90,6 @@ def test_the_real_uid_of_a_process_counts_and_not_the_effective_one(child: Start
     assert (row.uid, row.user) == (nobody, "nobody")
     script = f"import os, time; os.seteuid({nobody}); print(flush=True); time.sleep(600)"
     assert read(Owners(), child(script=script).pid).uid == 0
-
-
-def test_a_process_whose_first_thread_has_ended_is_no_zombie() -> None:
-    with many_threads(2) as pid:
-        assert read(Owners(), pid).state == "sleeping"
-        os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: read(Owners(), pid).state == "zombie")
 
 
 def test_a_process_whose_threads_cannot_be_read_is_not_said_to_be_a_zombie(tmp_path: Path) -> None:

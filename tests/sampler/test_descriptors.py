@@ -1,12 +1,17 @@
-"""The sampler where no file descriptor is left: what it cannot read has not ended."""
+"""The sampler where no file descriptor is left, and programs that hold more than 1,024 open.
+
+What cannot be read has not ended. select(2) cannot name any descriptor above 1,023, poll(2) can.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -14,9 +19,62 @@ from gpuwatch.analysis.rows import rows
 from gpuwatch.model import Presence, Snapshot
 from tests import CHECKOUT
 from tests.driver import GIB, Driver, Gpu, Proc
+from tests.inspector.test_terminals import shown
 from tests.support.gpuholder import GpuHolder
-from tests.support.sampling import Running, running
+from tests.support.panes import patient, session
+from tests.support.sampling import Running, eight, running, well
+from tests.support.tmux import Tmux, tmux
 from tests.support.uncovered import environment
+
+__all__ = ["tmux"]  # a fixture
+
+MANY = 1100
+
+CROWDED = f"""
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (2 * {MANY}, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+nothing = os.open("/dev/null", os.O_RDONLY)
+for number in range(nothing + 1, {MANY}):
+    os.dup2(nothing, number)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Becomes another program that has all numbers below `MANY` taken: what it opens itself gets higher ones."""
+
+pytestmark = pytest.mark.skipif(
+    resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 2 * MANY, reason="the hard limit of descriptors is too low here"
+)
+
+
+@contextmanager
+def many_open() -> Iterator[None]:
+    """Have more than 1,024 descriptors open in this process."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2 * MANY), before[1]))
+    taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(MANY)]
+    try:
+        assert max(taken) > 1023
+        yield
+    finally:
+        for one in taken:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_the_sampler_goes_on(driver: Driver) -> None:
+    words = [sys.executable, "-P", "-m", "gpuwatch.sampler", '{"interval": 0.1}']
+    script = f"import sys; sys.argv = {['', *words]!r}\n{CROWDED}"
+    with closing(Running.script(script, eight(driver).env(environment()))) as sampler:
+        # What is declared is read by a child of its own, whose pipe the sampler waits for beside its commands.
+        seen = sampler.until(lambda snapshot: any(one.surroundings for one in snapshot.processes))
+        assert len(well(seen)) == 8
+        sampler.next()
+
+
+def test_tmux_is_asked_for_its_names(tmux: Tmux) -> None:
+    pid = session(tmux)
+    with many_open():
+        assert shown(pid, patient()) == ("train", "0:main")
+
 
 CUDA = ("nvidiactl", "nvidia-uvm", "nvidia0")
 
