@@ -16,17 +16,19 @@ import msgspec
 from msgspec.structs import replace
 
 from gpuwatch.alerts.alert import Unit
-from gpuwatch.model import Gpu, Health, Holding, Limit, Presence, Process, Reading, known, number
+from gpuwatch.model import Gpu, Health, Holding, Limit, Presence, Process, Reading, Reason, known, number
 from gpuwatch.shares import is_conclusive, limit_on, usable
 from gpuwatch.units import (
     UNKNOWN,
     duration,
     gib,
+    long_duration,
     parse_duration,
     parse_percent,
     parse_ratio,
     parse_size,
     percent,
+    size,
 )
 
 if TYPE_CHECKING:  # a snapshot alone has no history, and need not wait for its import
@@ -50,17 +52,19 @@ class Amount(NamedTuple):
     """Whether the number is a lower bound: a part is not known."""
 
 
-def amount(reading: Reading | float | None, *, at_least: bool = False) -> Amount | None:
-    """Return a reading as an amount; None where there is no number."""
-    return Amount(float(reading), at_least) if reading is not None and known(reading) else None
+def amount(reading: Reading | float | None, *, at_least: bool = False) -> Amount | Reason | None:
+    """Return a reading as an amount; its reason, or None, where there is no number."""
+    return reading if reading is None or isinstance(reading, Reason) else Amount(float(reading), at_least)
 
 
 class Format(NamedTuple):
-    """Text of the amounts of a unit: how a cell shows them, and how a filter or a rule writes them."""
+    """Text of the amounts of a unit: in a cell, in a filter or a rule, and with the unit in a sentence."""
 
     show: Callable[[float], str]
     parse: Callable[[str], float]
     """Raises ValueError."""
+    write: Callable[[float], str] | None = None
+    """Text with the unit; None where it is that of a cell, and the unit after it."""
 
 
 def _plain(text: str) -> float:
@@ -74,8 +78,8 @@ PERCENT: Final = Format("{:.0f}".format, parse_percent)
 OF_CORES: Final = Format("{:.0f}".format, lambda text: parse_percent(text, 100_000))
 """Percent of one core: eight busy cores are 800."""
 RATIO: Final = Format(lambda ratio: percent(ratio, 1), parse_ratio)
-BYTES: Final = Format(gib, lambda text: 0 if text == "0" else parse_size(text))
-TIME: Final = Format(duration, parse_duration)
+BYTES: Final = Format(gib, lambda text: 0 if text == "0" else parse_size(text), size)
+TIME: Final = Format(duration, parse_duration, long_duration)
 _FORMATS: Final = {
     Unit.BYTES: BYTES,
     Unit.FREE: BYTES,
@@ -91,8 +95,8 @@ class Field(msgspec.Struct, Generic[T], frozen=True):
     """Name of its column, and of the order by it."""
     title: str
     """Heading of its column."""
-    read: Callable[[T], Amount | str | None]
-    """Returns a text or an amount; None where it is not known."""
+    read: Callable[[T], Amount | Reason | str | None]
+    """Returns a text or an amount; the reason, or None, where it is not known."""
     unit: Unit = Unit.COUNT
     words: str = ""
     """Name in sentences: `by memory`; empty where it is the heading."""
@@ -100,6 +104,10 @@ class Field(msgspec.Struct, Generic[T], frozen=True):
     """Name by which filters and rules compare it; empty where they cannot."""
     phrase: str = ""
     """Words before an amount in an alert, `running for`; empty for `words`."""
+    label: str = ""
+    """Name in a list of facts; empty for the name in sentences."""
+    fact: str = "{}"
+    """Words around the amount and its unit in a list of facts: `{} in all`."""
     ascending: bool = False
     """Whether the smallest value is the first."""
     quiet: float = 0.0
@@ -130,10 +138,20 @@ class Field(msgspec.Struct, Generic[T], frozen=True):
         """Return the text of a cell; `missing` stands where nothing is known, `least` before a lower bound."""
         value = self.read(row)
         if not isinstance(value, Amount):
-            return missing if value is None else value
+            return missing if value is None or isinstance(value, Reason) else value
         if value.number < self.quiet:
             return ""
         return least * value.at_least + self.format.show(value.number)
+
+    def describe(self, row: T) -> str | Reason | None:
+        """Return the value with its unit for a list of facts; the reason, or None, where it is not known."""
+        value = self.read(row)
+        if not isinstance(value, Amount):
+            return value
+        text = (self.format.write or self.format.show)(value.number)
+        if self.format.write is None and self.unit not in (Unit.NONE, Unit.COUNT):
+            text = f"{text} {self.unit.value}"
+        return self.fact.format(f"{'≥ ' * value.at_least}{text}")
 
     def order(self, row: T) -> SortValue:
         """Return the value to sort by: numbers with the greatest first, text from A."""
@@ -141,12 +159,12 @@ class Field(msgspec.Struct, Generic[T], frozen=True):
             place = self.rank(row)
         else:
             value = self.read(row)
-            if isinstance(value, str):
+            if isinstance(value, str) and not isinstance(value, Reason):
                 return (not value, value.casefold())
-            place = None if value is None else value.number
+            place = value.number if isinstance(value, Amount) else None
         return (True, 0.0) if place is None else (False, place if self.ascending else -place)
 
-    def of(self, read: Callable[[U], Amount | str | None], **changes: Any) -> Field[U]:
+    def of(self, read: Callable[[U], Amount | Reason | str | None], **changes: Any) -> Field[U]:
         """Return the same field of another kind of row; `changes` are other values of its attributes."""
         other: Any = self
         return cast("Field[U]", replace(other, read=read, rank=changes.pop("rank", None), **changes))
@@ -278,7 +296,15 @@ PROCESS: Final[Mapping[str, Field[Row]]] = table(
         Field("user", "user", lambda row: row.owner, ascending=True, right=False),
         Field("memory", "GiB", lambda row: amount(row.holding.memory), Unit.BYTES, words="memory", compare="mem"),
         Field("share", "used/limit %", lambda row: amount(row.share), Unit.PERCENT, words="share of the GPU"),
-        Field("sm", "SM %", lambda row: amount(row.holding.sm), Unit.PERCENT, compare="sm", phrase="SM use"),
+        Field(
+            "sm",
+            "SM %",
+            lambda row: amount(row.holding.sm),
+            Unit.PERCENT,
+            compare="sm",
+            phrase="SM use",
+            label="SM busy",
+        ),
         Field(
             "cpu",
             "CPU %",
@@ -286,6 +312,8 @@ PROCESS: Final[Mapping[str, Field[Row]]] = table(
             Unit.PERCENT,
             compare="cpu",
             phrase="CPU",
+            label="CPU",
+            fact="{} of a core",
             own_format=OF_CORES,
         ),
         Field("rss", "RSS GiB", lambda row: amount(row.process.rss), Unit.BYTES, words="host memory", compare="rss"),
@@ -324,20 +352,14 @@ USED: Final[Field[Row]] = Field(
 # GPUs
 
 
-def _reading(path: str) -> Callable[[Gpu], Amount | None]:
+def reading(path: str) -> Callable[[Any], Amount | Reason | None]:
+    """Return the function that reads the reading at a path of attributes."""
     get = attrgetter(path)
-    return lambda gpu: amount(get(gpu))
+    return lambda row: amount(get(row))
 
 
 def _part(part: float | None, whole: float | None) -> Amount | None:
-    return Amount(100 * part / whole) if part is not None and whole else None
-
-
-def _power(gpu: Gpu) -> str | None:
-    """Format the power and its limit: `310/700`."""
-    if not known(gpu.power):
-        return None
-    return f"{gpu.power:.0f}/{format(gpu.power_limit, '.0f') if known(gpu.power_limit) else UNKNOWN}"
+    return Amount(100 * part / whole) if part is not None and whole and whole > 0 else None
 
 
 def state_words(gpu: Gpu) -> str:
@@ -354,21 +376,31 @@ GPU: Final[Mapping[str, Field[Gpu]]] = table(
     (
         Field("gpu", "GPU", lambda gpu: Amount(gpu.index), ascending=True),
         Field("name", "name", lambda gpu: gpu.name.removeprefix("NVIDIA ") or None, ascending=True, right=False),
-        Field("memory", "used GiB", _reading("memory.used"), Unit.BYTES, words="memory", compare="mem"),
-        Field("free", "free", _reading("memory.free"), Unit.FREE, words="free memory", compare="free"),
-        Field("total", "total", _reading("memory.total"), Unit.BYTES),
+        Field("memory", "used GiB", reading("memory.used"), Unit.BYTES, words="memory", compare="mem", label="used"),
+        Field("free", "free", reading("memory.free"), Unit.FREE, words="free memory", compare="free", label="free"),
+        Field("total", "total", reading("memory.total"), Unit.BYTES, label="memory", fact="{} in all"),
+        Field(
+            "promised",
+            "promised",
+            reading("promised"),
+            Unit.BYTES,
+            fact="{} declared or reserved, but not used yet",
+        ),
+        Field("reserved", "reserved", reading("memory.reserved"), Unit.BYTES, fact="{} by driver and firmware"),
         Field(
             "unknown",
             "unknown",
-            _reading("unattributed"),
+            reading("unattributed"),
             Unit.BYTES,
             words="memory of unknown processes",
             compare="unknown",
+            label="unknown",
+            fact="{} held by unknown processes",
         ),
         Field(
             "utilization",
             "util %",
-            _reading("utilization"),
+            reading("utilization"),
             Unit.PERCENT,
             words="utilization",
             compare="utilization",
@@ -376,36 +408,67 @@ GPU: Final[Mapping[str, Field[Gpu]]] = table(
         Field(
             "temperature",
             "°C",
-            _reading("temperature"),
+            reading("temperature"),
             Unit.CELSIUS,
             words="temperature",
             compare="temperature",
         ),
-        Field("watts", "W/limit", _power),
+        Field(
+            "watts",
+            "W/limit",
+            lambda gpu: (
+                f"{GPU['power'].cell(gpu)}/{GPU['power_limit'].cell(gpu)}"
+                if known(gpu.power) or known(gpu.power_limit)
+                else None
+            ),
+        ),
         Field("state", "state", state_words, right=False),
-        Field("power", "W", _reading("power"), Unit.WATTS, words="power", compare="power"),
+        Field("power", "W", reading("power"), Unit.WATTS, words="power", compare="power"),
+        Field("power_limit", "limit", reading("power_limit"), Unit.WATTS, words="power limit", label="limit"),
+        Field(
+            "slowdown_temperature",
+            "slowdown",
+            reading("slowdown_temperature"),
+            Unit.CELSIUS,
+            words="temperature of slowdown",
+            label="slows down at",
+        ),
         *(
-            Field(key, f"{words} %", read, Unit.PERCENT, words=words, compare=key)
-            for key, words, read in (
-                ("mem_percent", "memory", lambda gpu: _part(number(gpu.memory.used), usable(gpu))),
-                ("free_percent", "free memory", lambda gpu: _part(number(gpu.memory.free), usable(gpu))),
-                ("power_percent", "power", lambda gpu: _part(number(gpu.power), number(gpu.power_limit))),
-                ("memory_utilization", "memory utilization", _reading("memory_utilization")),
-                ("fan", "fan", _reading("fan")),
-                ("encoder", "encoder", _reading("encoder")),
-                ("decoder", "decoder", _reading("decoder")),
+            Field(key, f"{words} %", read, Unit.PERCENT, words=words, compare=key, label=label, fact=fact)
+            for key, words, read, label, fact in (
+                ("mem_percent", "memory", lambda gpu: _part(number(gpu.memory.used), usable(gpu)), "", "{}"),
+                ("free_percent", "free memory", lambda gpu: _part(number(gpu.memory.free), usable(gpu)), "", "{}"),
+                ("power_percent", "power", lambda gpu: _part(number(gpu.power), number(gpu.power_limit)), "", "{}"),
+                ("memory_utilization", "memory utilization", reading("memory_utilization"), "memory busy", "{}"),
+                ("fan", "fan", reading("fan"), "", "{} of top speed"),
+                ("encoder", "encoder", reading("encoder"), "", "{}"),
+                ("decoder", "decoder", reading("decoder"), "", "{}"),
             )
         ),
-        Field("sm_clock", "SM MHz", _reading("sm_clock"), Unit.MHZ, words="SM clock", compare="sm_clock"),
+        Field("sm_clock", "SM MHz", reading("sm_clock"), Unit.MHZ, words="SM clock", compare="sm_clock"),
         Field(
             "memory_clock",
             "memory MHz",
-            _reading("memory_clock"),
+            reading("memory_clock"),
             Unit.MHZ,
             words="memory clock",
             compare="memory_clock",
         ),
-        Field("ecc", "ECC", _reading("ecc_uncorrected"), words="uncorrected memory errors", compare="ecc"),
+        Field("pstate", "P-state", reading("pstate"), fact="P{}"),
+        *(
+            Field(f"{link}_{way}", f"{link} {label}", reading(f"{link}_{way}"), Unit.BYTES, label=label, fact="{}/s")
+            for link in ("pcie", "nvlink")
+            for way, label in (("rx", "received"), ("tx", "sent"))
+        ),
+        Field(
+            "ecc",
+            "ECC",
+            reading("ecc_uncorrected"),
+            words="uncorrected memory errors",
+            compare="ecc",
+            label="ECC",
+            fact="{} uncorrected errors since the driver was loaded",
+        ),
         Field(
             "processes",
             "procs",
@@ -417,4 +480,4 @@ GPU: Final[Mapping[str, Field[Gpu]]] = table(
         ),
     )
 )
-"""Fields of a GPU; those that rules compare are nearly all figures of a snapshot."""
+"""Fields of a GPU: all figures of a snapshot; rules compare nearly all of them."""

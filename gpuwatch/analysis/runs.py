@@ -17,7 +17,7 @@ import msgspec
 from gpuwatch.analysis.rows import StableOrder, rows
 from gpuwatch.fields import PROCESS, Amount, Field, Row, RowKey, amount, table
 from gpuwatch.history import HistoryView, Idle
-from gpuwatch.model import Health, Presence, Process, Reading, Run, Snapshot, Surroundings, Unlisted, known
+from gpuwatch.model import Health, Presence, Process, Reading, Reason, Run, Snapshot, Surroundings, Unlisted, known
 from gpuwatch.units import gib, ranges
 
 NodeKey: TypeAlias = tuple[str, int, str]
@@ -493,7 +493,7 @@ def _lowest_gpu(node: Node) -> float:
     return min((held.gpu for held in totals.gpus), default=min(totals.opened, default=1 << 20))
 
 
-def _sum(one: PartialSum) -> Amount | None:
+def _sum(one: PartialSum) -> Amount | Reason | None:
     return amount(one.value, at_least=one.missing)
 
 

@@ -10,6 +10,7 @@ import pytest
 from textual.pilot import Pilot
 
 from gpuwatch.analysis.rows import rows
+from gpuwatch.fields import GPU
 from gpuwatch.model import Gpu, Health, Reason
 from gpuwatch.ui.bindings import KEYS, GpuwatchCommands
 from gpuwatch.ui.screens.detail import REASONS, DetailScreen, brief, fact, gpu_section
@@ -127,7 +128,7 @@ async def test_detail_of_a_process_that_no_frame_has() -> None:
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_every_reason_has_words_and_is_no_number(reason: Reason) -> None:
-    shown = fact("x", reason, str)
+    shown = fact(GPU["power"], Gpu(index=0, power=reason))
     assert shown.missing
     assert shown.value == REASONS[reason]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
+from msgspec.structs import replace
 from textual.binding import Binding, BindingType
 
 from gpuwatch import shares
@@ -15,7 +16,7 @@ from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.explanation import Point, context_points, explain_process
 from gpuwatch.analysis.rows import rows
 from gpuwatch.analysis.strays import Stray
-from gpuwatch.fields import Row, RowKey
+from gpuwatch.fields import GPU, PROCESS, Field, Row, RowKey, reading
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Reading, Reason, Snapshot, known, number
 from gpuwatch.timeline import Metric, merge_holdings, process_owner
 from gpuwatch.ui.actions import actions_of
@@ -29,6 +30,8 @@ from gpuwatch.units import GIB, gib, long_duration, percent, size
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
+
+T = TypeVar("T")
 
 REASONS: Final = {
     Reason.UNSUPPORTED: "not supported by this GPU or driver",
@@ -53,14 +56,19 @@ _KINDS: Final = {"C": "compute", "G": "graphics", "M": "client of the MPS server
 MOST_GPUS: Final = 4
 """GPUs of a process that have graphs, at most."""
 
-_percent = "{:.0f} %".format
+_RATES: Final = ("memory_utilization", "encoder", "decoder")
+_OF_HOLDING: Final = [GPU[key].of(reading(f"holding.{key}")) for key in _RATES]
+"""Fields of a process on a GPU that are no columns of the process list."""
+_CPU: Final = PROCESS["cpu"].of(reading("cpu"))
+_HOST_MEMORY: Final = PROCESS["rss"].of(reading("rss"))
 
 
-def fact(label: str, reading: Reading, show: Callable[[float], str]) -> Fact:
-    """Return a fact of a reading: the number as `show` formats it, or the reason in words."""
-    if isinstance(reading, Reason):
-        return Fact(label, REASONS[reading], missing=True)
-    return Fact(label, show(reading))
+def fact(field: Field[T], row: T) -> Fact:
+    """Return the fact of a field: its value with the unit, or the reason in words."""
+    value = field.describe(row) or Reason.NO_SAMPLE
+    if isinstance(value, Reason):
+        return Fact(field.label or field.name, REASONS[value], missing=True)
+    return Fact(field.label or field.name, value)
 
 
 def reason_words(reading: Reading) -> str:
@@ -92,9 +100,9 @@ def process_section(process: Process, now: float) -> Section:
     unseen = process.presence is not Presence.SEEN
     unreadable = "not visible" if unseen else "cannot be read"
     user = process.user if process.uid is None else f"{process.user or '?'} (uid {process.uid})"
-    children = ""
-    if known(process.below) and process.below >= 0.5:
-        children = f", its children {process.below:.0f} %"
+    cpu = fact(_CPU, process)
+    if not cpu.missing and known(process.below) and process.below >= 0.5:
+        cpu = replace(cpu, value=f"{cpu.value}, its children {process.below:.0f} %")
     started = ""
     if process.started is not None:
         started = f"{moment(process.started, now)}, {long_duration(now - process.started)} ago"
@@ -109,8 +117,8 @@ def process_section(process: Process, now: float) -> Section:
             _text("parent", parent_words(process), unreadable),
             _text("terminal", process.terminal or ("" if unseen else "none"), unreadable),
             _text("started", started, unreadable),
-            fact("CPU", process.cpu, lambda value: f"{value:.0f} % of a core{children}"),
-            fact("host memory", process.rss, size),
+            cpu,
+            fact(_HOST_MEMORY, process),
         ),
     )
 
@@ -142,13 +150,11 @@ def holding_section(row: Row) -> Section:
     """Describe what a process holds and does on one GPU."""
     holding, gpu = row.holding, row.gpu
     facts = [
-        fact("memory", holding.memory, size),
+        fact(PROCESS["memory"], row),
         _share(row),
         _growth(row),
-        fact("SM busy", holding.sm, _percent),
-        fact("memory busy", holding.memory_utilization, _percent),
-        fact("encoder", holding.encoder, _percent),
-        fact("decoder", holding.decoder, _percent),
+        fact(PROCESS["sm"], row),
+        *(fact(field, row) for field in _OF_HOLDING),
         _text("idle", idle_words(row), "not known"),
         Fact("kind", kind_words(holding)),
     ]
@@ -210,18 +216,12 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
     facts += [
         *_memory_facts(gpu, snapshot),
         *_declared_facts(gpu, snapshot),
-        fact("utilization", gpu.utilization, _percent),
-        fact("memory busy", gpu.memory_utilization, _percent),
-        fact("encoder", gpu.encoder, _percent),
-        fact("decoder", gpu.decoder, _percent),
-        _with_limit("temperature", gpu.temperature, gpu.slowdown_temperature, "°C", "slows down at"),
-        _with_limit("power", gpu.power, gpu.power_limit, "W", "limit"),
-        fact("fan", gpu.fan, "{:.0f} % of top speed".format),
-        fact("SM clock", gpu.sm_clock, "{:.0f} MHz".format),
-        fact("memory clock", gpu.memory_clock, "{:.0f} MHz".format),
-        fact("P-state", gpu.pstate, "P{:.0f}".format),
+        *(fact(GPU[key], gpu) for key in ("utilization", *_RATES)),
+        _with_limit("temperature", "slowdown_temperature", gpu),
+        _with_limit("power", "power_limit", gpu),
+        *(fact(GPU[key], gpu) for key in ("fan", "sm_clock", "memory_clock", "pstate")),
         value_fact("slowed down by", throttle),
-        fact("ECC", gpu.ecc_uncorrected, "{:.0f} uncorrected errors since the driver was loaded".format),
+        fact(GPU["ecc"], gpu),
         value_fact("persistence", gpu.persistence),
         value_fact("compute mode", gpu.compute_mode),
         value_fact("display", gpu.display_active),
@@ -236,10 +236,10 @@ def value_fact(label: str, value: str | bool | Reason) -> Fact:
     return Fact(label, reason or (value if isinstance(value, str) else "on" if value else "off"), missing=bool(reason))
 
 
-def _with_limit(label: str, reading: Reading, limit: Reading, unit: str, words: str) -> Fact:
-    end = REASONS[limit] if isinstance(limit, Reason) else f"{limit:.0f} {unit}"
-    between = ": " if isinstance(limit, Reason) else " "
-    return fact(label, reading, lambda value: f"{value:.0f} {unit}, {words}{between}{end}")
+def _with_limit(key: str, limit_key: str, gpu: Gpu) -> Fact:
+    found, limit = fact(GPU[key], gpu), fact(GPU[limit_key], gpu)
+    words = f"{found.value}, {limit.label}{':' * limit.missing} {limit.value}"
+    return found if found.missing else replace(found, value=words)
 
 
 def _age(gpu: Gpu, now: float) -> str:
@@ -251,20 +251,14 @@ def _age(gpu: Gpu, now: float) -> str:
 
 def _memory_facts(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
     """Describe the memory, and the likely causes where no listed process holds a part of it."""
-    memory = gpu.memory
     unified = [Fact("unified", "the GPU shares the machine's memory; these are the machine's figures")]
     likely = [
         Fact("" if place else "likely cause", one.reason, aside=one.step)
         for place, one in enumerate(GapEvidence(snapshot).causes(gpu))
     ]
     return [
-        fact("memory", memory.total, lambda value: f"{size(value)} in all"),
-        fact("used", memory.used, size),
-        fact("free", memory.free, size),
-        fact("promised", gpu.promised, lambda value: f"{size(value)} declared or reserved, but not used yet"),
-        fact("reserved", memory.reserved, lambda value: f"{size(value)} by driver and firmware"),
-        fact("unknown", gpu.unattributed, lambda value: f"{size(value)} held by unknown processes"),
-        *unified * memory.unified,
+        *(fact(GPU[key], gpu) for key in ("total", "memory", "free", "promised", "reserved", "unknown")),
+        *unified * gpu.memory.unified,
         *likely,
     ]
 
@@ -320,7 +314,7 @@ def brief(held: Sequence[Row], snapshot: Snapshot) -> list[str]:
         lines.append("its parent ended" if process.ppid == 1 else f"child of {parent_words(process)}")
     if len(held) > 1:
         by_gpu = sorted(held, key=lambda row: row.gpu.index)
-        lines.append(" · ".join(f"GPU {row.gpu.index} {fact('', row.holding.memory, size).value}" for row in by_gpu))
+        lines.append(" · ".join(f"GPU {row.gpu.index} {fact(PROCESS['memory'], row).value}" for row in by_gpu))
     return lines
 
 

@@ -12,7 +12,7 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.unattributed import missing
 from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.rows import rows
-from gpuwatch.fields import PROCESS, Row, share_words
+from gpuwatch.fields import GPU, PROCESS, Row, reading, share_words
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Reading, Reason, known, number
 from gpuwatch.monitor import Frame
@@ -25,16 +25,16 @@ from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest
 from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section
 from gpuwatch.ui.theme import Ground, Role, Skin
 from gpuwatch.ui.view import replay_words
-from gpuwatch.ui.widgets.gpus import parts, short_name
+from gpuwatch.ui.widgets.gpus import FAULTS, parts, short_name
 from gpuwatch.ui.widgets.graph import Curve, Graph, GraphLimit, Mark, Values, axis_top
 from gpuwatch.ui.widgets.lines import Line, LineBuilder
 from gpuwatch.ui.widgets.table import Cell, Column, Table, field_column, title_line
 from gpuwatch.ui.widgets.table import TableRow as TableRow
-from gpuwatch.units import GIB, MIB, gib, long_duration, size
+from gpuwatch.units import GIB, MIB, gib, long_duration
 
 _UNREAD_LINKS: Final = "not recorded: it is read only while the details of this GPU are shown"
-_FAULTS: Final = ("hw thermal", "sw thermal", "power brake")
-"""Reasons for low clocks that are a fault; at the power limit a busy GPU mostly is."""
+_ECC: Final = replace(GPU["ecc"], fact="{} uncorrected errors")
+_OF_INSTANCE: Final = [GPU["memory"].of(reading("memory.used")), GPU["total"].of(reading("memory.total"), fact="{}")]
 
 
 class ProcessBlock:
@@ -356,19 +356,12 @@ class GpuScreen(GraphSheet):
         if self._lacks_links(gpu):
             return Section("Links", (Fact("PCIe", _UNREAD_LINKS, missing=True),))
 
-        def rate(value: float) -> str:
-            return f"{size(value)}/s"
-
-        facts = [
-            value_fact("PCIe", gpu.pcie_link),
-            fact("received", gpu.pcie_rx, rate),
-            fact("sent", gpu.pcie_tx, rate),
-        ]
+        facts = [value_fact("PCIe", gpu.pcie_link), fact(GPU["pcie_rx"], gpu), fact(GPU["pcie_tx"], gpu)]
         if known(gpu.nvlinks) and gpu.nvlinks > 0:
             facts += [
                 Fact("NVLink", f"{gpu.nvlinks:.0f} active"),
-                fact("received", gpu.nvlink_rx, rate),
-                fact("sent", gpu.nvlink_tx, rate),
+                fact(GPU["nvlink_rx"], gpu),
+                fact(GPU["nvlink_tx"], gpu),
             ]
         return Section("Links", (*facts, Fact("read", "only while the details of this GPU are shown")))
 
@@ -378,7 +371,7 @@ class GpuScreen(GraphSheet):
         marks = []
         for at, reasons in history.throttles(self._gpu_key):
             if reasons:
-                fault = reasons[0] in _FAULTS
+                fault = reasons[0] in FAULTS
                 role: Role = "warning" if fault else "note"
                 marks.append(Mark(at, glyphs.warning if fault else glyphs.note, styles(role)))
         return marks
@@ -393,7 +386,7 @@ class GpuScreen(GraphSheet):
         if not facts:
             reason = REASONS[gpu.xids] if isinstance(gpu.xids, Reason) else ""
             facts.append(Fact("XID", reason or "none", missing=bool(reason)))
-        facts.append(fact("ECC", gpu.ecc_uncorrected, "{:.0f} uncorrected errors".format))
+        facts.append(fact(_ECC, gpu))
         facts += [Fact("broken rows", "wait for a reset of the GPU to be replaced")] * (gpu.remap_pending is True)
         facts += [Fact("broken rows", "could not be replaced: the GPU has to be exchanged")] * (
             gpu.remap_failed is True
@@ -441,7 +434,7 @@ def instance_sections(gpu: Gpu) -> list[Section]:
     """Describe the MIG instances of a GPU; nothing without any."""
     facts = []
     for one in gpu.instances:
-        used, total = (fact("", value, size).value for value in (one.memory.used, one.memory.total))
+        used, total = (fact(field, one).value for field in _OF_INSTANCE)
         label = f"{one.gpu_instance}/{one.compute_instance}"
         facts.append(Fact(label, f"{one.profile}: {used} of {total} used", aside=one.uuid))
     return [Section("MIG instances", tuple(facts))] * bool(facts)

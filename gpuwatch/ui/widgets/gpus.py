@@ -18,14 +18,15 @@ from gpuwatch import shares
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.health import HEALTH
 from gpuwatch.alerts.rules.shares import OVERCOMMITTED, OVERSHOOT
-from gpuwatch.model import Gpu, Health, Holding, Instance, Memory, Process, Reading, Reason, known
+from gpuwatch.fields import GPU
+from gpuwatch.model import Gpu, Health, Holding, Instance, Process, Reason, known, number
 from gpuwatch.text import fit
 from gpuwatch.ui.layout import COMPACT_WIDTH, Form, Grid, Layout, heat_map_grid
 from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
 from gpuwatch.ui.view import View, clock, mark_of
 from gpuwatch.ui.widgets.lines import Line, LineBuilder
 from gpuwatch.ui.widgets.row_list import CursorPanel
-from gpuwatch.ui.widgets.table import Cell, Column, Table, TableRow, title_line
+from gpuwatch.ui.widgets.table import Cell, Column, Table, TableRow, field_column, title_line
 from gpuwatch.units import duration, gib, long_duration, percent
 
 Bars: TypeAlias = dict[Hashable, Cell]
@@ -118,9 +119,9 @@ def memory_bar(gpu: Gpu, held: Sequence[Part], width: int, glyphs: Glyphs) -> li
     cell are drawn as one part, `+3`. A mark stands where an owner's declared part would end: within the part (they hold
     more) or beyond it; none where that is beyond the bar. A GPU whose total is not known has an empty bar.
     """
-    usable = _usable(gpu.memory)
+    usable = shares.usable(gpu) or 0
     bar = [BarSegment(" ", "free")] * max(width, 0)
-    if usable is None or not bar:
+    if usable <= 0 or not bar:
         return _joined(bar)
     cell = usable / width
     places = _places(held, cell, width, glyphs)
@@ -132,7 +133,10 @@ def memory_bar(gpu: Gpu, held: Sequence[Part], width: int, glyphs: Glyphs) -> li
     if eighth > 0:
         bar[start] = BarSegment(glyphs.eighths[min(eighth, 7) - 1], "edge", places[-1].part.uid)
         start += 1
-    until = min(width, max(start, round(end + _unattributed(gpu, held) / cell)))
+    rest = number(gpu.unattributed)
+    if rest is None:  # then all that nobody listed uses is of unknown processes
+        rest = max(0.0, (number(gpu.memory.used) or 0.0) - sum(part.bytes for part in held))
+    until = min(width, max(start, round(end + rest / cell)))
     bar[start:until] = [BarSegment(glyphs.hatch, "hatch")] * (until - start)
     for x in marks:
         on_part = bar[x].kind in ("seam", "fill")
@@ -175,9 +179,9 @@ def _places(held: Sequence[Part], cell: float, width: int, glyphs: Glyphs) -> li
         shown.append(small[0]._replace(bytes=least) if len(small) == 1 else Part(None, f"+{len(small)}", least))
     places = []
     start, end = 0, 0.0
-    for number, part in enumerate(shown):
+    for place, part in enumerate(shown):
         begin, end = end, end + part.bytes / cell
-        last = number == len(shown) - 1
+        last = place == len(shown) - 1
         until = int(end) if last and glyphs.eighths else round(end)
         until = min(width, max(until, start + 1))
         places.append(_Place(part, start, until, begin, end))
@@ -195,21 +199,6 @@ def _marks(places: Sequence[_Place], cell: float, width: int) -> set[int]:
             # the part before.
             marks.add(max(ceil(end) - 1, start + (until - start > 1)))
     return marks
-
-
-def _unattributed(gpu: Gpu, held: Sequence[Part]) -> float:
-    """Return the bytes of unknown processes: all used memory if the driver lists no processes."""
-    if known(gpu.unattributed):
-        return gpu.unattributed
-    used = gpu.memory.used
-    return max(0, used - sum(part.bytes for part in held)) if known(used) else 0
-
-
-def _usable(memory: Memory) -> float | None:
-    if not known(memory.total):
-        return None
-    usable = memory.total - (memory.reserved if known(memory.reserved) else 0)
-    return usable if usable > 0 else None
 
 
 def _draw_part(bar: list[BarSegment], place: _Place, marks: set[int], glyphs: Glyphs) -> None:
@@ -271,7 +260,7 @@ def level(percent: float, glyphs: Glyphs) -> str:
 
 
 _HOT: Final = ("hw thermal", "sw thermal")
-_ALARMING: Final = (*_HOT, "power brake")
+FAULTS: Final = (*_HOT, "power brake")
 """Throttle reasons that are a fault or an emergency; a busy GPU normally reaches its power cap."""
 _ON_TRACK: Final[dict[str, Role]] = {"hatch": "muted", "free": "faint", "bare mark": "strong"}
 """Role of the parts of a bar that belong to no owner."""
@@ -285,20 +274,20 @@ _COLUMNS: Final = {
         Column("gpu", "GPU", 4, right=False),
         Column("name", "", 12, right=False, role="muted"),
         Column("bar", "memory by owner", 8, right=False),
-        Column("used", "GiB", 7),
-        Column("free", "free", 7, role="strong"),
-        Column("promised", "promised", 10),
+        replace(field_column(GPU["memory"], 7), title="GiB"),
+        field_column(GPU["free"], 7, role="strong"),
+        field_column(GPU["promised"], 10),
         Column("declared", "limits", 10),
-        Column("utilization", "util %", 8),
+        field_column(GPU["utilization"], 8),
         Column("graph", "last minute", 12, right=False, role="muted", gap=2),
-        Column("temperature", "°C", 6),
-        Column("power", "W/limit", 10, role="muted"),
-        Column("state", "state", 0, right=False, gap=3),
+        field_column(GPU["temperature"], 6),
+        field_column(GPU["watts"], 10, role="muted"),
+        field_column(GPU["state"], 0, gap=3),
     )
 }
 _FORMS: Final = {
     Form.FULL: tuple(_COLUMNS),
-    Form.MEDIUM: ("mark", "gpu", "bar", "used", "free", "promised", "utilization", "graph", "temperature", "state"),
+    Form.MEDIUM: ("mark", "gpu", "bar", "memory", "free", "promised", "utilization", "graph", "temperature", "state"),
     Form.COMPACT: ("mark", "gpu", "bar", "free", "promised", "utilization", "temperature", "state"),
 }
 _COMPACT: Final[dict[str, dict[str, Any]]] = {
@@ -362,15 +351,9 @@ class _GpuRow:
     ) -> None:
         self.here = here
         """Whether the cursor is on it."""
-        self.view, self.gpu, self.alerts, self.owners, self.columns, self.bars = (
-            view,
-            gpu,
-            alerts,
-            owners,
-            columns,
-            bars,
-        )
-        self.compact = not any(column.id == "used" for column in columns)
+        self.view, self.gpu, self.alerts = view, gpu, alerts
+        self.owners, self.columns, self.bars = owners, columns, bars
+        self.compact = not any(column.id == "memory" for column in columns)
         self.state_cells = width - sum(column.gap + column.cells for column in columns)
         self.glyphs = view.skin.glyphs
         self.sums = shares.declared_memory(gpu, owners)
@@ -400,10 +383,10 @@ class _GpuRow:
             elif column.id == "bar":
                 indent = int(not named)
                 cells.append(((" " * indent, "text"), *self._bar(own, held, column.cells - indent)))
-            elif column.id == "used":
-                cells.append(((self._gib(instance.memory.used), self._dim(column.role)),))
+            elif column.id == "memory":
+                cells.append(((self._figure(own, "memory"), self._dim(column.role)),))
             elif column.id == "free":
-                cells.append(self._free(instance.memory))
+                cells.append(self._free(own))
             else:
                 cells.append((("", "text"),))
         # Where there was no room for its name on the left, it stands here.
@@ -463,34 +446,37 @@ class _GpuRow:
                 text, role = short_name(gpu.name), "muted"
             case "bar":
                 return self._bar(gpu, gpu.holdings, column.cells)
-            case "used":
-                text = self._gib(gpu.memory.used)
             case "free":
-                return self._free(gpu.memory)
+                return self._free(gpu)
             case "promised":
                 return self._promised()
             case "declared":
-                text, role = self._declared(), self._declared_role()
+                return self._declared()
             case "utilization":
                 under_mig = gpu.mig is True and not known(gpu.utilization)
-                text = "MIG" if under_mig else self._whole(gpu.utilization, "%" * self.compact)
+                text = "MIG" if under_mig else self._figure(gpu, column.id, "%")
             case "graph":
                 history = self.view.frame.history
                 text = sparkline(history.utilization(gpu.key), column.cells, floor(history.now), self.glyphs)
             case "temperature":
-                text = self._whole(gpu.temperature, self.glyphs.degree * self.compact)
+                text = self._figure(gpu, column.id, self.glyphs.degree)
                 role = "warning" if any(reason in _HOT for reason in _held_back(gpu)) else role
-            case "power":
-                text = f"{self._whole(gpu.power)}/{self._whole(gpu.power_limit)}"
-            case _:
+            case "state":
                 text, role = self.state(), self.role
+            case _:
+                text = self._figure(gpu, column.id)
         return ((text, role),)
 
     def _dim(self, role: Role) -> Role:
         return "faint" if self.old else role
 
-    def _free(self, memory: Memory) -> Cell:
-        free = self._gib(memory.free)
+    def _figure(self, gpu: Gpu, key: str, unit: str = "") -> str:
+        """Return the text of a figure; in the compact form with its unit, as there are no titles."""
+        text = GPU[key].cell(gpu, self.glyphs.missing)
+        return text + unit if self.compact and text != self.glyphs.missing else text
+
+    def _free(self, gpu: Gpu) -> Cell:
+        free = self._figure(gpu, "free")
         if not self.compact:
             return ((free, self._dim("strong")),)
         return ((f"{free:>6}", self._dim("strong")), (" free", self._dim("muted")))
@@ -505,15 +491,13 @@ class _GpuRow:
         comma, figure, noun = _promised_words(words, self.glyphs)
         return ((comma, self._dim("muted")), (figure, self._dim("strong")), (noun, self._dim("muted")))
 
-    def _declared(self) -> str:
+    def _declared(self) -> Cell:
         """Return the sum of the limits, with a sign where it may be more because some could not be read."""
-        if not self.sums.limits:
-            return "?" if self.sums.unread else self.glyphs.missing
-        return f"{self.glyphs.least * bool(self.sums.unread)}{gib(self.sums.declared)}"
-
-    def _declared_role(self) -> Role:
+        text = "?" if self.sums.unread else self.glyphs.missing
+        if self.sums.limits:
+            text = f"{self.glyphs.least * bool(self.sums.unread)}{gib(self.sums.declared)}"
         alert = next((one for one in self.alerts if one.rule == OVERCOMMITTED), None)
-        return self._dim("muted") if alert is None else mark_of(alert.severity, self.glyphs)[1]
+        return ((text, self._dim("muted") if alert is None else mark_of(alert.severity, self.glyphs)[1]),)
 
     def _bar(self, gpu: Gpu, holdings: Sequence[Holding], cells: int) -> Cell:
         unknown = next((one for one in (gpu.memory.total, gpu.memory.used) if isinstance(one, Reason)), None)
@@ -534,16 +518,10 @@ class _GpuRow:
             for text, kind, uid in memory_bar(gpu, held, cells, self.glyphs)
         )
 
-    def _gib(self, reading: Reading) -> str:
-        return gib(reading) if known(reading) else self.glyphs.missing
-
-    def _whole(self, reading: Reading, unit: str = "") -> str:
-        return f"{reading:.0f}{unit}" if known(reading) else self.glyphs.missing
-
 
 def _held_back(gpu: Gpu) -> list[str]:
     """Return the reasons for low clocks that are faults."""
-    return [] if isinstance(gpu.throttle, str) else [reason for reason in gpu.throttle if reason in _ALARMING]
+    return [] if isinstance(gpu.throttle, str) else [reason for reason in gpu.throttle if reason in FAULTS]
 
 
 def _fitted(words: Sequence[str], between: str, room: int) -> str:
@@ -613,10 +591,8 @@ _LABELS = ("% of memory", "mem %", "%")
 
 def used_share(gpu: Gpu) -> float | None:
     """Return a GPU's memory in use, in percent of what processes can have; None if it is not known."""
-    usable = _usable(gpu.memory)
-    if gpu.health is not Health.OK or usable is None or not known(gpu.memory.used):
-        return None
-    return 100 * gpu.memory.used / usable
+    share = GPU["mem_percent"].amount(gpu) if gpu.health is Health.OK else None
+    return share.number if share else None
 
 
 class Gpus(CursorPanel[Gpu]):
