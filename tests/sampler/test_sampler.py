@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
 from gpuwatch import procfs
 from gpuwatch.model import Health, Presence, Reason, SourceState, Xid, decode
 from gpuwatch.sampler.protocol import Exit
-from gpuwatch.sampler.shared_page import EVENT_CALLS, SharedPage
-from tests.driver import GIB, Driver, Gpu, Proc
+from gpuwatch.sampler.shared_page import EVENT_CALLS
+from tests.driver import GIB, Driver, Proc
 from tests.driver import Gpu as Card
 from tests.support.sampling import ALL_BUT_3, ME, Running, all_are_well, eight, gpu, once, running, well
 from tests.support.uncovered import environment
@@ -42,6 +41,11 @@ def test_snapshots_keep_coming_and_commands_are_obeyed(driver: Driver) -> None:
         sampler.until(lambda snapshot: [row.index for row in snapshot.gpus] == ALL_BUT_3)
         sampler.send(skip=[])
         sampler.until(all_are_well)
+        sampler.send(focus=second.gpus[1].key)
+        focused = sampler.until(lambda snapshot: snapshot.gpus[1].pcie_link == "gen5 x16")
+        assert focused.gpus[0].pcie_link == Reason.NO_SAMPLE
+        sampler.send(focus="")
+        sampler.until(lambda snapshot: snapshot.gpus[1].pcie_tx is Reason.NO_SAMPLE)
         sampler.send(interval=3600)
         slow = sampler.until(lambda snapshot: snapshot.interval == 3600)
         sampler.send(poke=True)
@@ -67,32 +71,6 @@ def test_the_output_ends_when_nobody_reads(driver: Driver) -> None:
         sampler.process.stdout.close()
         assert sampler.ends() == Exit.DONE
         assert sampler.errors() == ""
-
-
-def test_the_shared_page_shows_a_call_that_hangs(driver: Driver) -> None:
-    page = SharedPage.create()
-    eight(driver, "nvmlDeviceGetPowerUsage@5 hang")
-    before = time.monotonic()
-    with running(driver.env(), page=page.fd, declared=False):
-        wait_for(lambda: (seen := page.read()) and (seen.gpu, seen.call) == (5, "nvmlDeviceGetPowerUsage"))
-        seen = page.read()
-        assert seen is not None
-        assert before < seen.started < time.monotonic()
-    page.close()
-
-
-def test_sixteen_gpus_and_five_hundred_processes(driver: Driver, tmp_path: Path) -> None:
-    pids = list(range(3_000_000, 3_000_500))
-    limit = tmp_path / "proc/sys/kernel/pid_max"
-    limit.parent.mkdir(parents=True)
-    limit.write_text("4194304\n")
-    driver.lab(16, 500, pids).write()
-    snapshot, _ = once(driver.env(), proc=str(tmp_path / "proc"))
-    assert len(snapshot.gpus) == 16
-    assert sorted(held.pid for row in snapshot.gpus for held in row.holdings) == pids
-    assert [process.pid for process in snapshot.processes] == pids
-    assert {process.presence for process in snapshot.processes} == {Presence.GONE}
-    assert all(row.holdings_note == "" for row in snapshot.gpus)
 
 
 def test_a_library_that_prints_spoils_no_line(driver: Driver, tmp_path: Path) -> None:
@@ -122,16 +100,6 @@ def test_it_dies_with_its_parent(driver: Driver) -> None:
         wait_for(lambda: driver.calls(0)["nvmlDeviceGetPowerUsage"] > 0)
         parent.process.kill()
         wait_for(lambda: procfs.has_ended(pid))
-
-
-def test_the_focus_of_a_running_sampler_changes(driver: Driver) -> None:
-    driver.put(gpus=[Gpu(index, pcie_gen=4, pcie_width=8) for index in range(2)])
-    with running(driver.env(), declared=False) as sampler:
-        sampler.send(focus=sampler.next().gpus[1].key)
-        seen = sampler.until(lambda it: it.gpus[1].pcie_link == "gen4 x8")
-        assert seen.gpus[0].pcie_link == Reason.NO_SAMPLE
-        sampler.send(focus="")
-        sampler.until(lambda it: it.gpus[1].pcie_tx is Reason.NO_SAMPLE)
 
 
 def test_gpus_without_a_handle_cost_no_other(driver: Driver) -> None:

@@ -10,35 +10,26 @@ import pytest
 from gpuwatch.sampler.shared_page import SharedPage
 
 
-def test_the_parent_sees_the_call_that_the_child_is_in() -> None:
+def test_the_parent_sees_the_call_that_the_child_is_in_and_which_gpu_it_is_about() -> None:
     parent = SharedPage.create()
     child = SharedPage(os.dup(parent.fd))
     assert parent.read() is None
     before = time.monotonic()
-    child.enter(3, "nvmlDeviceGetTemperature")
+    uuid, bus_id = "GPU-\ufffd" + "x" * 91, "00000000:1B:00.0"
+    child.enter(2, "nvmlDeviceGetName", 7, uuid.encode(), bus_id.encode())
     seen = parent.read()
     assert seen is not None
-    assert (seen.gpu, seen.call) == (3, "nvmlDeviceGetTemperature")
+    assert (seen.gpu, seen.call, seen.listed, seen.uuid, seen.bus_id) == (2, "nvmlDeviceGetName", 7, uuid, bus_id)
     assert before <= seen.started <= time.monotonic()
-    child.leave()
-    assert parent.read() is None
-    assert child.calls == 1
-    for page in (parent, child):
-        page.close()
-
-
-def test_the_parent_sees_which_gpu_it_is_about() -> None:
-    page = SharedPage()
-    uuid, bus_id = "GPU-\ufffd" + "x" * 91, "00000000:1B:00.0"
-    page.enter(2, "nvmlDeviceGetName", 7, uuid.encode(), bus_id.encode())
-    seen = page.read()
-    assert seen is not None
-    assert (seen.gpu, seen.listed, seen.uuid, seen.bus_id) == (2, 7, uuid, bus_id)
-    page.enter(-1, "nvmlEventSetWait_v2")
-    seen = page.read()
+    child.enter(-1, "nvmlEventSetWait_v2")
+    seen = parent.read()
     assert seen is not None
     assert (seen.gpu, seen.listed, seen.uuid, seen.bus_id) == (-1, 0, "", "")
-    page.close()
+    child.leave()
+    assert parent.read() is None
+    assert child.calls == 2
+    for page in (parent, child):
+        page.close()
 
 
 def test_a_closed_page_is_quiet_and_what_is_none_is_refused() -> None:
