@@ -223,21 +223,19 @@ def test_every_process_is_there_once_and_the_sums_add_up(seen: Snapshot, mine: b
         assert len(run_order().sort(nodes, by)) == len(nodes)
 
 
-@pytest.mark.parametrize("ring", [1, 2, 3, 300])
-def test_workers_of_one_another_hang_nobody(ring: int) -> None:
-    people = [around(10 + n, worker_of=10 + (n + 1) % ring) for n in range(ring)]
-    people = [process(one.pid, start=1, surroundings=one.surroundings) for one in people]
-    seen = snapshot([gpu(0, holdings=[holding(one.pid, 0.1, start=1) for one in people])], people)
-    assert sorted(node.process.pid for node in every(build_tree(seen)) if node.process) == [one.pid for one in people]
-
-
-def test_the_depth_is_bounded() -> None:
-    people = [around(10 + n, worker_of=9 + n if n else None) for n in range(400)]
-    seen = snapshot([gpu(0, holdings=[holding(one.pid, 0.1) for one in people])], people)
+def test_workers_of_one_another_hang_nobody_and_the_depth_is_bounded() -> None:
+    def tree(parents: dict[int, int | None]) -> list[Node]:
+        people = [
+            process(pid, start=1, surroundings=Surroundings(run=run_of(worker_of=parent)))
+            for pid, parent in parents.items()
+        ]
+        return build_tree(snapshot([gpu(0, holdings=[holding(pid, 0.1, start=1) for pid in parents])], people))
 
     def depth(node: Node) -> int:
         return 1 + max(map(depth, node.children), default=0)
 
-    (node,) = build_tree(seen)
-    assert depth(node) == DEEPEST
-    assert node.totals.processes == 400
+    for ring in (1, 2, 3, 300):
+        nodes = tree({10 + n: 10 + (n + 1) % ring for n in range(ring)})
+        assert len([node for node in every(nodes) if node.process]) == ring
+    (node,) = tree({10 + n: 9 + n if n else None for n in range(400)})
+    assert (depth(node), node.totals.processes) == (DEEPEST, 400)

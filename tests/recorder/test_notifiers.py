@@ -6,10 +6,9 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import pytest
 
@@ -164,33 +163,30 @@ class Post(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@dataclass
-class Web:
-    """A web server of this test's."""
-
-    port: int
-    posts: list[dict[str, Any]] = field(default_factory=list)
+Web: TypeAlias = tuple[int, list[dict[str, Any]]]
 
 
 @pytest.fixture
 def web() -> Iterator[Web]:
+    """Return the port of a web server, and what is posted to it."""
     handler = type("Handler", (Post,), {"posts": [], "over": threading.Event()})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
-        yield Web(server.server_address[1], handler.posts)  # type: ignore[attr-defined]
+        yield server.server_address[1], handler.posts  # type: ignore[attr-defined]
         handler.over.set()  # type: ignore[attr-defined]
         server.shutdown()
         thread.join(30)
 
 
 def test_apprise_sends_the_words_and_says_no_more_than_what_went_wrong(web: Web) -> None:
-    url = f"json://ada:geheim@127.0.0.1:{web.port}/"
+    port, posts = web
+    url = f"json://ada:geheim@127.0.0.1:{port}/"
     send = apprise_sender(url)
     assert "geheim" not in repr(make_routes(Notify(urls=(url,)))) + repr(send)
     assert deliver(send, raised(alert(evidence="a <b>bold</b> *claim* \\n & more"))) == ""
     assert deliver(send, cleared(ended(alert(), 60), "GPU 3 full")) == ""
-    (post, over) = web.posts
+    (post, over) = posts
     assert (post["title"], post["type"], over["type"]) == ("▲ box3: GPU 3 full in about 4 min", "warning", "success")
     assert post["message"].splitlines()[0] == "a <b>bold</b> *claim* \\n & more"
 
@@ -198,16 +194,17 @@ def test_apprise_sends_the_words_and_says_no_more_than_what_went_wrong(web: Web)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_child_says_no_more_than_what_went_wrong(web: Web) -> None:
     """It runs in this process here."""
+    port, posts = web
     secret = "json://ada:geheim@127.0.0.1"
     for url, reason in (
-        (f"{secret}:{web.port}/", ""),
-        (f"{secret}:{web.port}/401", "refuses (HTTP 401)"),
-        (f"{secret}:{web.port}/hang?rto=0.2", "does not answer (timeout)"),
+        (f"{secret}:{port}/", ""),
+        (f"{secret}:{port}/401", "refuses (HTTP 401)"),
+        (f"{secret}:{port}/hang?rto=0.2", "does not answer (timeout)"),
         (f"{secret}:1/", "cannot be reached (connection refused)"),
         ("nosuch://ada:geheim", UNKNOWN),
     ):
         assert carry_out({"urls": [url], "title": "GPU 3 full", "body": "", "kind": "warning"}) == [reason]
-    assert [post["message"] for post in web.posts] == ["GPU 3 full"] * 2
+    assert [post["message"] for post in posts] == ["GPU 3 full"] * 2
 
 
 @pytest.mark.parametrize(
