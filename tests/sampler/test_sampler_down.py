@@ -71,6 +71,11 @@ def test_a_driver_that_does_not_start_names_both_versions_where_they_differ(driv
     assert "580.95.05" in snapshot.words
 
 
+def test_no_gpu(driver: Driver) -> None:
+    snapshot, code = once(driver.put(gpus=[]).env())
+    assert (snapshot.state, code) == (SourceState.NO_GPU, Exit.NO_DRIVER)
+
+
 @pytest.mark.parametrize(
     ("path", "text", "words"),
     [
@@ -95,7 +100,7 @@ def test_another_package_in_place_of_the_binding_is_named_with_the_commands_that
     assert "\x1b" not in explanation
 
 
-@pytest.mark.parametrize("options", [{"what": 1}, {"page": 1}])
+@pytest.mark.parametrize("options", [{"what": 1}, {"page": 1}, {"only": ["x"]}])
 def test_a_wrong_command_line_ends_in_words(driver: Driver, options: dict[str, Any]) -> None:
     with running(driver.env(), **options) as sampler:
         snapshot = sampler.next()
@@ -136,7 +141,7 @@ def test_the_memory_of_the_sampler_has_an_end(driver: Driver) -> None:
         assert sampler.errors() == ""
 
 
-@pytest.mark.parametrize("code", [9, 999])
+@pytest.mark.parametrize("code", [1, 999])
 def test_a_driver_that_goes_away_ends_the_sampler(driver: Driver, code: int) -> None:
     """Only a fresh process can find it again; the parent is told so by the exit code."""
     with running(eight(driver).env(), declared=False) as sampler:
