@@ -15,7 +15,7 @@ from gpuwatch.model import Basis, Declaration, Declared, Hint, Kind, Limit, Snap
 from gpuwatch.shares import is_conclusive
 from gpuwatch.sources.sampler_process import LONGEST_LINE
 from tests.driver import GIB, Driver
-from tests.sampler.test_many_threads import listing, until_known
+from tests.sampler.test_large_processes import listing, until_known
 from tests.sources.test_local import Start, start, stub, until
 from tests.support import builders
 from tests.support.resolving import TENSORFLOW, facts

@@ -14,7 +14,7 @@ from gpuwatch import procfs
 from gpuwatch.declared.facts import Share, Unread
 from gpuwatch.inspector import files, reader
 from tests.declared.tables import Case, cases
-from tests.sampler.test_many_threads import many_threads
+from tests.sampler.test_large_processes import many_threads
 from tests.support.evidence import SOURCE, script_of, seen
 from tests.support.sharer import LAUNCHER, sharing, until_asleep
 from tests.support.waiting import wait_for

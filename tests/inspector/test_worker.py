@@ -19,7 +19,7 @@ from gpuwatch.declared.facts import GpuFacts
 from gpuwatch.inspector import INSPECTOR
 from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model import Declared, Knowledge
-from tests.sampler.test_many_threads import many_threads
+from tests.sampler.test_large_processes import many_threads
 from tests.support import uncovered
 from tests.support.sampling import PATIENCE
 from tests.support.sharer import sharing
