@@ -1,4 +1,7 @@
-"""Machines of the JSONL tables: GPUs and processes of which a line says only what differs from the builders' ones."""
+"""Machines of the JSONL tables, and any machine at all.
+
+Of GPUs and processes a line says only what differs from the builders' ones.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from hypothesis import strategies as st
 
 from gpuwatch.analysis.runs import Node, PartialSum, flag_words, role_label, size_words
-from gpuwatch.model import Gpu, Holding, Pane, Process, Run, Surroundings, Unlisted
+from gpuwatch.model import Gpu, Holding, Notebook, Pane, Process, Reason, Run, Snapshot, Surroundings, Unlisted
 from tests.support.alerting import cap, part
-from tests.support.builders import GIB, filled, gpu, holding, process
+from tests.support.builders import EPOCH, GIB, filled, gpu, holding, process, snapshot
+from tests.support.straying import DOCKER, KERNEL
 
 TMUX = Pane(program="tmux", session="train")
 
@@ -80,3 +85,62 @@ def _amount(total: PartialSum, unit: int, name: str) -> str:
     if total.value is None:
         return f"? {name}" if total.missing else ""
     return f"{'at least ' * total.at_least}{total.value / unit:g} {name}"
+
+
+_RUNS = st.builds(
+    Run,
+    key=st.sampled_from(("a", "90:90", "10:10", "")),
+    name=st.sampled_from(("", "train.py", "[/x]")),
+    launcher=st.sampled_from(("", "torchrun")),
+    head=st.sampled_from((0, 10, 90)),
+    rank=st.none() | st.integers(-1, 9),
+    local_rank=st.none() | st.integers(-1, 9),
+    world=st.none() | st.integers(0, 9),
+    worker_of=st.none() | st.integers(8, 20),
+    orphaned=st.booleans(),
+)
+_PLACES = st.builds(
+    Surroundings,
+    container=st.sampled_from((None, DOCKER)),
+    pod=st.sampled_from(("", "", "lab/x")),
+    slurm=st.sampled_from(("", "", "4711.0")),
+    unit=st.sampled_from(("", "", "x.service")),
+    pane=st.sampled_from((None, TMUX, Pane(program="tmux", session="$1", window="%3", alive=False))),
+    notebook=st.sampled_from((None, KERNEL, Notebook(server=3))),
+    run=st.none() | _RUNS,
+    server=st.sampled_from(("", "vLLM")),
+)
+
+
+@st.composite
+def any_machine(draw: st.DrawFn, most: int) -> Snapshot:
+    """Return a machine on which up to so many processes, from PID 10 on, may say anything of each other."""
+    who = st.builds(
+        process,
+        pid=st.integers(10, 9 + most),
+        user=st.sampled_from(("you", "you", "ada")),
+        start=st.sampled_from((0, 5, 10)),
+        surroundings=st.just(Surroundings()) | st.builds(Surroundings, run=_RUNS) | st.none() | _PLACES,
+        led=st.sampled_from((False, False, True, None)),
+        adopted=st.sampled_from((True, True, False)),
+        state=st.sampled_from(("sleeping", "running", "stopped", "zombie", "tracing stop", "")),
+        cpu=st.sampled_from((0.0, 0.0, 20.0, 90.0, Reason.NO_SAMPLE)),
+        ppid=st.none() | st.integers(0, 20),
+        started=st.sampled_from((EPOCH - 3600, EPOCH - 3600, EPOCH - 10, None)),
+    )
+    size = st.sampled_from((4 * GIB, GIB, GIB // 2, 0, Reason.UNSUPPORTED))
+    sm = st.sampled_from((0, 0, 0, 0, 7, Reason.NO_SAMPLE))
+    people: dict[int, Process] = {}
+    held: list[list[Holding]] = [[], []]
+    others: list[Unlisted] = []
+    for one in draw(st.lists(who, max_size=most)):
+        if draw(st.sampled_from((False, False, True))):
+            opened = draw(st.lists(st.sampled_from((0, 1, 7)), max_size=2))
+            others.append(Unlisted(process=one, gpus=tuple(gpu(n).key for n in opened), context=draw(st.booleans())))
+            continue
+        people[one.pid] = one
+        for index in draw(st.lists(st.sampled_from((0, 1)), min_size=1, max_size=2)):
+            kind = draw(st.sampled_from(("C", "C", "G", "M", "C+G")))
+            held[index].append(holding(one.pid, start=one.start, memory=draw(size), sm=draw(sm), kind=kind))
+    cards = [gpu(n, holdings=some, used_gib=40) for n, some in enumerate(held)]
+    return snapshot(cards, people.values(), unlisted=tuple(others))

@@ -1,4 +1,4 @@
-"""Strays: a table of machines with their strays, any machine at all, and the same in the screen and the command."""
+"""Strays: a table of machines with their strays, any machine at all, and the screen."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from hypothesis import strategies as st
 
 from gpuwatch.analysis.strays import StrayCause, StrayLimits, find_strays
 from gpuwatch.history import History, Idle
-from gpuwatch.model import Gpu, Holding, Notebook, Process, Reason, Run, Snapshot, Surroundings, Unlisted
+from gpuwatch.model import Gpu, Holding, Process, Reason, Snapshot, Surroundings, Unlisted
 from gpuwatch.ui.screens.strays import StraysScreen
+from tests.analysis.machines import any_machine
 from tests.support import builders
 from tests.support.builders import gpu, uid
 from tests.support.dashboards import frame, running, text
 from tests.support.straying import (
-    DOCKER,
     HOUR,
-    KERNEL,
     LEFT,
     PID,
-    TMUX,
     find,
     held,
     left,
@@ -115,57 +113,12 @@ def test_a_machine_has_these_strays_and_no_others(case: Case) -> None:
 # ---------------------------------------------------------------------------------------------------------------
 # Any machine
 
-maybe = st.sampled_from((True, False, None))
-runs = st.builds(
-    Run,
-    key=st.sampled_from(("90:90", "91:91", "")),
-    head=st.sampled_from((0, 90, 100)),
-    worker_of=st.sampled_from((None, 90, 100, 101)),
-    orphaned=st.booleans(),
-)
-places = st.builds(
-    Surroundings,
-    container=st.sampled_from((None, DOCKER)),
-    pod=st.sampled_from(("", "lab/x")),
-    slurm=st.sampled_from(("", "4711.0")),
-    unit=st.sampled_from(("", "x.service")),
-    pane=st.sampled_from((None, TMUX, msgspec.structs.replace(TMUX, alive=False))),
-    notebook=st.sampled_from((None, KERNEL, Notebook(server=3))),
-    run=st.none() | runs,
-    server=st.sampled_from(("", "vLLM")),
-)
-people = st.builds(
-    lambda pid, **changes: builders.process(pid, **changes),
-    pid=st.sampled_from((100, 101, 102)),
-    user=st.sampled_from(("you", "you", "ada")),
-    surroundings=st.none() | places,
-    led=maybe,
-    adopted=st.booleans(),
-    state=st.sampled_from(("sleeping", "running", "stopped", "zombie", "tracing stop", "disk sleep", "")),
-    cpu=st.sampled_from((0.0, 20.0, 90.0, Reason.NO_SAMPLE)),
-    ppid=st.sampled_from((1, 90, 100, None)),
-    started=st.sampled_from((None, started(10), started(HOUR))),
-)
-holdings = st.builds(
-    builders.holding,
-    pid=st.sampled_from((100, 101, 102, 103)),
-    gib=st.sampled_from((0.01, 0.5, 4.0)),
-    sm=st.sampled_from((0, 0, 7, Reason.NO_SAMPLE, Reason.UNSUPPORTED)),
-    kind=st.sampled_from(("C", "G", "M", "C+G")),
-)
-idle_times = st.tuples(
-    st.integers(0, 1), st.integers(100, 103), st.sampled_from((0.0, 100.0, 400.0, 4e4)), st.booleans()
-)
 
-
-@settings(max_examples=80)
-@given(
-    st.lists(people, max_size=4, unique_by=lambda each: each.pid),
-    st.lists(st.lists(holdings, max_size=4), min_size=1, max_size=2),
-    st.lists(idle_times, max_size=6, unique_by=lambda each: each[:2]),
-)
-def test_who_is_at_work_is_never_a_stray(crowd: list[Process], cards: list[Any], idles: list[Any]) -> None:
-    base, history = machine(crowd, *cards), told(*idles)
+@settings(max_examples=150)
+@given(any_machine(5), st.lists(st.tuples(st.sampled_from((4e4, 400.0, 100.0, 0.0)), st.booleans()), min_size=10))
+def test_who_is_at_work_is_never_a_stray(base: Snapshot, idles: list[tuple[float, bool]]) -> None:
+    places = [(gpu, pid) for gpu in (0, 1) for pid in range(10, 15)]
+    history = told(*((*place, *idle) for place, idle in zip(places, idles, strict=False)))
     found = find(base, history)
     assert len({row.key for row in found}) == len(found)
     for row in found:

@@ -27,8 +27,8 @@ from gpuwatch.analysis.runs import (
 )
 from gpuwatch.history import History, Idle
 from gpuwatch.model import Process, Reason, Run, Snapshot, Surroundings, Unlisted
-from tests.analysis.machines import TMUX, card, drawn, person, unlisted
-from tests.support.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
+from tests.analysis.machines import TMUX, any_machine, card, drawn, person, unlisted
+from tests.support.builders import EPOCH, at, gpu, holding, process, snapshot, uid
 
 
 def run_of(key: str = "812:812", **changes: Any) -> Run:
@@ -145,53 +145,8 @@ def test_the_order() -> None:
 
 # Whatever may come
 
-runs = st.none() | st.builds(
-    Run,
-    key=st.sampled_from(["a", "b", "10:10"]),
-    name=st.sampled_from(["", "train.py", "[/x]"]),
-    launcher=st.sampled_from(["", "torchrun"]),
-    head=st.integers(0, 40),
-    rank=st.none() | st.integers(-1, 9),
-    local_rank=st.none() | st.integers(-1, 9),
-    world=st.none() | st.integers(0, 9),
-    worker_of=st.none() | st.integers(0, 40),
-    orphaned=st.booleans(),
-)
 
-
-@st.composite
-def machines(draw: st.DrawFn) -> Snapshot:
-    """Return a machine on which processes may say anything of each other."""
-    pids = draw(st.lists(st.integers(1, 30), max_size=30))
-    held: list[list[Any]] = [[], []]
-    people: dict[int, Process] = {}
-    unlisted = []
-    for pid in pids:
-        one_run = draw(runs)
-        one = process(
-            pid,
-            draw(st.sampled_from(["you", "ada"])),
-            start=draw(st.sampled_from([0, 5, pid])),
-            ppid=draw(st.none() | st.integers(0, 30)),
-            adopted=draw(st.booleans()),
-            state=draw(st.sampled_from(["running", "zombie", "stopped"])),
-            surroundings=draw(st.sampled_from([None, Surroundings(run=one_run)])),
-        )
-        if draw(st.booleans()):
-            opened = draw(st.lists(st.sampled_from([0, 1, 7]), max_size=2))
-            unlisted.append(Unlisted(process=one, gpus=tuple(gpu(n).key for n in opened), context=draw(st.booleans())))
-            continue
-        people[pid] = one
-        for index in draw(st.lists(st.sampled_from([0, 1]), min_size=1, max_size=2)):
-            size = draw(st.sampled_from([Reason.UNSUPPORTED, 0, GIB]))
-            held[index].append(
-                holding(pid, start=one.start, memory=size, sm=draw(st.sampled_from([Reason.ERROR, 0, 9])))
-            )
-    cards = [gpu(n, holdings=one, used_gib=40) for n, one in enumerate(held)]
-    return snapshot(cards, people.values(), unlisted=tuple(unlisted))
-
-
-@given(machines(), st.booleans())
+@given(any_machine(30), st.booleans())
 def test_every_process_is_there_once_and_the_sums_add_up(seen: Snapshot, mine: bool) -> None:
     listed = {(one.pid, one.start) for card in seen.gpus for one in card.holdings}
     others = {one.process.pid for one in seen.unlisted} - {pid for pid, _ in listed}
