@@ -1,18 +1,25 @@
-"""Choices made in the dashboard: saved at once, read at the next start, and never in the way."""
+"""Choices made in the dashboard: saved at once, read at the next start, and never in the way; and its columns."""
 
 from __future__ import annotations
 
 import json
 import threading
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpuwatch import files
+from gpuwatch.fields import PROCESS
+from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.choices import FILE, Choices, Remembered, read_choices
+from gpuwatch.ui.layout import form_of
 from gpuwatch.ui.options import Helpers, Options
-from tests.support.dashboards import frame, machine, running
+from gpuwatch.ui.screens.columns import ColumnsDialog
+from gpuwatch.ui.theme import ASCII, UNICODE
+from gpuwatch.ui.widgets.processes import columns
+from tests.support.dashboards import frame, machine, running, text, top
 from tests.support.screens import press, until
 
 
@@ -73,11 +80,6 @@ def test_a_damaged_file_is_ignored_with_one_line(content: bytes) -> None:
     assert read_choices().choices == Choices(theme="light")
 
 
-def test_a_folder_in_its_place_is_one_line() -> None:
-    file().mkdir(parents=True)
-    assert "no ordinary file" in read_choices().notice
-
-
 async def test_each_choice_is_saved_and_nothing_else() -> None:
     saved: list[dict[str, Any]] = []
     helpers = Helpers(remember=lambda changed: saved.append(dict(changed)))
@@ -129,3 +131,38 @@ async def test_what_cannot_be_saved_is_said() -> None:
 async def test_a_notice_is_shown_at_the_start() -> None:
     async with running(frame(machine(1)), helpers=Helpers(notice="earlier choices are not known: x")) as (app, _):
         assert "earlier choices" in next(iter(app._notifications)).message
+
+
+def shown(app: GpuwatchApp) -> list[str]:
+    return [column.id for column in app.dashboard.processes._columns if column.id not in ("swatch", "rest")]
+
+
+@pytest.mark.parametrize("chosen", [("command",), ("user",), ("in", "rss", "user", "command", "gpu"), tuple(PROCESS)])
+def test_chosen_columns_stand_in_order_and_fit(chosen: tuple[str, ...]) -> None:
+    for width, glyphs in product((40, 60, 80, 119, 160, 400), (UNICODE, ASCII)):
+        found = columns(form_of(width), [], glyphs, chosen, width)
+        ids = [one.id for one in found if one.id not in ("swatch", "rest", "command")]
+        places = [chosen.index(one) for one in ids]
+        assert places == sorted(set(places))
+        assert sum(one.gap + one.cells for one in found) + 2 <= width
+        assert (found[-1].id == "command") == ("command" in chosen)
+        assert width < 400 or {*ids} == {*chosen} - {"command"}
+
+
+async def test_columns_are_chosen_and_ordered_in_a_dialog() -> None:
+    async with running(frame(machine(2)), (160, 36)) as (app, pilot):
+        before = shown(app)
+        await press(pilot, "C")
+        assert isinstance(top(app), ColumnsDialog)
+        assert "[x] PID" in text(app)
+        assert "[x] GiB           memory" in text(app)
+        await press(pilot, "down", "space")
+        assert shown(app) == [name for name in before if name != "pid"]
+        await press(pilot, "space", "greater_than_sign")
+        assert shown(app)[:3] == ["gpu", "user", "pid"]
+        await press(pilot, "less_than_sign", "less_than_sign", "escape")
+        assert top(app) is app.dashboard
+        assert shown(app)[:3] == ["pid", "gpu", "user"]
+        await press(pilot, "C", "d")
+        assert top(app) is app.dashboard
+        assert shown(app) == before

@@ -1,16 +1,22 @@
-"""What the dashboard draws, by Pilot, with frames handed in and no thread."""
+"""What the dashboard draws, must not leave out and must not claim, by Pilot, with frames handed in and no thread."""
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import product
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Severity
+from gpuwatch.config import Theme
+from gpuwatch.fields import PROCESS
 from gpuwatch.model import Health, Holding, Memory, Presence, Process, Reason, SourceState
+from gpuwatch.ui.bindings import KEYS, commands
+from gpuwatch.ui.layout import room_for_toasts
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
 from tests.support.dashboards import SIZES, alert, frame, hand, machine, resize, running, table, text
+from tests.support.screens import press
 
 HOSTILE = ["[/x]", "[/", "[b", "[red]hi", "[@click=app.quit]x", "$x", "{0}", "日本語", "é́x", "\ufffd]2;PWN"]
 
@@ -110,16 +116,6 @@ async def test_a_process_that_is_gone_or_hidden_says_so() -> None:
         assert "zombie python" in rows[2]
 
 
-async def test_ascii_is_ascii() -> None:
-    seen = machine(8, words="")
-    sick = msgspec.structs.replace(seen.gpus[3], health=Health.LOST, words="日本")
-    seen = msgspec.structs.replace(seen, gpus=(*seen.gpus[:3], sick, *seen.gpus[4:]))
-    async with running(ascii=True) as (app, pilot):
-        for size in SIZES:
-            await resize(app, pilot, size, frame(seen, alert(0), alert(1, Severity.WARNING)))
-            assert text(app).isascii()
-
-
 async def test_an_unchanged_frame_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     first = frame(machine(8), alert(0))
     async with running(first, (160, 50)) as (app, pilot):
@@ -141,3 +137,62 @@ async def test_a_storm_of_sizes() -> None:
             await pilot.pause()
             assert "needs 40×6" in text(app)
             assert "GPU 0 near limit" in text(app)
+
+
+UNUSUAL: list[tuple[dict[str, Any], bool, str]] = [
+    ({"throttle": ("hw thermal",), "temperature": 91}, True, "hw thermal"),
+    ({"throttle": ("power brake",)}, True, "power brake"),
+    ({"throttle": ("power cap",)}, False, "power cap"),
+    ({"ecc_uncorrected": 1}, False, "1 ECC error"),
+    ({"ecc_uncorrected": 2}, False, "2 ECC errors"),
+    ({"utilization": 0}, False, "free"),
+    ({"utilization": Reason.UNSUPPORTED}, False, "free"),
+    ({"utilization": 60}, False, "no process listed"),
+    ({"utilization": 0, "used_gib": 20}, False, "no process listed"),
+    ({"used_gib": 40, "holdings_note": "you may not see this", "unattributed": Reason.DENIED}, False, "░░░░"),
+]
+
+
+async def test_a_row_says_what_is_unusual_about_a_gpu() -> None:
+    async with running() as (app, pilot):
+        for size, (changes, marked, words) in product([(160, 50), (80, 24)], UNUSUAL):
+            await resize(app, pilot, size, frame(snapshot([gpu(3, **changes)])))
+            row = app.dashboard.gpus.text[-1]
+            assert ("▲" in row) is marked
+            assert words in row
+            assert words == "free" or not row.rstrip().endswith(" free")
+
+
+async def test_a_toast_comes_where_the_alerts_are_out_of_sight_or_it_covers_nothing() -> None:
+    assert room_for_toasts(120, 36)
+    assert not room_for_toasts(100, 50)
+    assert not room_for_toasts(160, 30)
+    for keys, told in (([], 0), (["question_mark"], 1)):
+        async with running(frame(machine(2)), (80, 24)) as (app, pilot):
+            await pilot.press(*keys)
+            await hand(app, pilot, frame(machine(2), alert(1)))
+            assert len(app._notifications) == told
+            assert all("near limit" in one.message for one in app._notifications)
+
+
+def test_the_palette_has_every_order_and_theme_and_every_key_but_those_that_move_about() -> None:
+    moving = {"up", "down", "left", "right", "pageup", "pagedown", "first", "last", "sort_left", "sort_right"}
+    offered = {one.action for one in commands()}
+    lacking = {one.id for one in KEYS if one.action not in offered}
+    assert lacking == {*moving, "palette", "suspend"}
+    assert {f"sort_by('{column}')" for column in PROCESS} | {f"theme('{name}')" for name in get_args(Theme)} <= offered
+    assert len({one.name for one in commands()}) == len(commands())
+
+
+async def test_ascii_is_ascii_and_our_own_signs_are_spelled_in_it() -> None:
+    seen = machine(8, words="")
+    sick = msgspec.structs.replace(seen.gpus[3], health=Health.LOST, words="日本")
+    seen = msgspec.structs.replace(seen, gpus=(*seen.gpus[:3], sick, *seen.gpus[4:]))
+    async with running(frame(machine(1), alert(0, evidence="ben 40.0 · pid 7 1.4")), ascii=True) as (app, pilot):
+        assert "ben 40.0 | pid 7" in text(app)
+        await press(pilot, "slash", "z", "enter")
+        assert 'no process matches "z"' in "\n".join(table(app))
+        assert "?" not in text(app).replace("? help", "")
+        for size in SIZES:
+            await resize(app, pilot, size, frame(seen, alert(0), alert(1, Severity.WARNING)))
+            assert text(app).isascii()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.pilot import Pilot
 
 from gpuwatch.fields import PROCESS
 from gpuwatch.kill.audit import Audit
@@ -14,7 +15,7 @@ from gpuwatch.kill.pinned import Pinner
 from gpuwatch.kill.policy import Policy
 from gpuwatch.model import SourceState
 from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.options import Helpers
+from gpuwatch.ui.options import Helpers, Options, Reloading
 from tests.support.builders import snapshot
 from tests.support.dashboards import Clockwork, alert, frame, hand, machine, resize, running, screen, text
 from tests.support.screens import click, press, until
@@ -142,17 +143,10 @@ async def test_the_interval_steps_and_the_retry_reach_the_watch() -> None:
         assert isinstance(app.watching, Clockwork)
         assert app.watching.asked == [2, 5, 2, 1, 0.5, 0.25, 0.25, 0.25, "poke"]
         # Slower is never faster, nor faster slower, whatever the interval was.
-        for interval, key, then in (
-            (60.0, "plus", 60),
-            (60.0, "minus", 30),
-            (0.1, "minus", 0.1),
-            (0.1, "plus", 0.25),
-            (3.0, "plus", 5),
-            (3.0, "minus", 2),
-        ):
-            app.interval = interval
+        for before, key, after in ((60.0, "plus", 60), (60.0, "minus", 30), (0.1, "minus", 0.1), (3.0, "plus", 5)):
+            app.interval = before
             await pilot.press(key)
-            assert app.interval == then
+            assert app.interval == after
 
 
 async def test_the_end_of_the_source_ends_the_program_with_its_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,3 +185,22 @@ async def test_the_prompt_is_on_screen_also_where_there_is_room_for_nothing_else
             await until(pilot, lambda: "/ a" in screen(app)[-1])
         await press(pilot, "escape")
         assert "gpuwatch needs" in text(app)
+
+
+async def reloaded(app: GpuwatchApp, pilot: Pilot[int], configured: Options) -> None:
+    app.helpers = Helpers(reload=lambda: Reloading("configuration read again", options=configured))
+    app.action_reload()
+    await until(pilot, lambda: app.options is configured)
+
+
+async def test_a_theme_chosen_by_hand_stays_unless_the_configuration_names_another() -> None:
+    async with running(frame(machine(1))) as (app, pilot):
+        app.action_theme("light")
+        await reloaded(app, pilot, Options())
+        assert app.theme == "gpuwatch-light"
+        app.action_theme("dark")
+        await reloaded(app, pilot, Options(theme="light"))
+        assert app.theme == "gpuwatch-light"
+        app.action_theme("dark")
+        await reloaded(app, pilot, Options(theme="light"))
+        assert app.theme == "gpuwatch-dark"

@@ -6,20 +6,17 @@ from itertools import product
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.analysis.rows import rows
-from gpuwatch.model import Declared, Gpu, Instance, Knowledge, Memory, Process, Reason, Snapshot
-from gpuwatch.ui.screens.detail import DetailScreen, gpu_section, holding_section
+from gpuwatch.model import Declared, Gpu, Knowledge, Memory, Process, Reason, Snapshot
+from gpuwatch.ui.screens.detail import gpu_section, holding_section
 from gpuwatch.ui.widgets.gpus import short_title
-from gpuwatch.ui.widgets.processes import overshoots
-from tests.support import builders
 from tests.support.builders import GIB, TOTAL, gpu, holding, process, snapshot
 from tests.support.dashboards import alert, frame, hand, resize, running, text
 from tests.support.declaring import declares
-from tests.support.screens import Host, frame_of, key_of, press, text_of
+from tests.support.screens import press
 
 UNREADABLE = Declared(knowledge=Knowledge.UNREADABLE, words="its environment is not ours to read")
 
@@ -53,9 +50,6 @@ THREE_OF_ADAS = tuple((pid, "ada", 5.0, declares(0, 0.4 * TOTAL)) for pid in (21
 """Processes that have declared more together than the GPU has."""
 
 
-# The process list
-
-
 async def test_used_and_limit_stand_below_their_title() -> None:
     marks = {None: "", Severity.NOTE: " ·", Severity.WARNING: " ▲", Severity.CRITICAL: " ●"}
     async with running() as (app, pilot):
@@ -68,15 +62,6 @@ async def test_used_and_limit_stand_below_their_title() -> None:
             assert found == ["62/40", "11/30Σ", "6/?", "5/100Σ", "<1/—"]
             assert f"62/40{mark} " in lines[0]
             assert not any(sign in line for line in lines[1:] for sign in "·▲●")
-
-
-def test_the_worst_overshoot_of_a_process_counts_and_other_rules_do_not() -> None:
-    warned = overshoot(11, 12, severity=Severity.WARNING, subject="genv 12")
-    found = overshoots([overshoot(11), warned, alert(0, pids=(13,))])
-    assert found == {(gpu(0).key, 11): Severity.CRITICAL, (gpu(0).key, 12): Severity.WARNING}
-
-
-# What is promised
 
 
 def with_promise(promised: int) -> Snapshot:
@@ -103,22 +88,6 @@ async def test_what_limits_that_cannot_be_read_promise_is_not_taken_for_nothing(
             title, row = app.dashboard.gpus.text
             assert row[: title.index("promised") + len("promised")].split()[-1] == words
 
-
-# The memory bar
-
-
-async def test_the_share_of_a_mig_instance_is_marked_on_its_own_bar() -> None:
-    part = Instance(uuid="MIG-1", name="MIG 3g.40gb", gpu_instance=1, compute_instance=0, memory=builders.memory(8))
-    held = [holding(11, 8.0, gpu_instance=1)]
-    one = gpu(0, mig=True, instances=(part,), holdings=held, utilization=Reason.UNSUPPORTED)
-    seen = snapshot([one], [process(11, declared=declares(0, 20 * GIB))])
-    async with running(frame(seen), (160, 50)) as (app, _):
-        child = app.dashboard.gpus.text[-1]
-        assert "under MIG" in child
-        assert "┃" in child
-
-
-# Sums
 
 SUMS = [
     ((ADA,), "31.9"),
@@ -179,22 +148,6 @@ def test_the_detail_of_a_gpu_makes_no_number_up() -> None:
     assert not {"declared", "held"} & {*facts_of(snapshot([gpu(0, memory=Memory(total=Reason.DENIED))]))}
 
 
-async def test_what_a_gpu_row_has_no_room_for_is_counted_and_not_cut() -> None:
-    async with running() as (app, pilot):
-        for size, rule, words in (
-            ((160, 50), "hot memory", "ada over limit · hot memory"),
-            ((160, 50), "misspelt variable", "ada over limit, 1 more"),
-            ((80, 24), "misspelt variable", "ada over limit +1"),
-        ):
-            other = alert(0, rule=rule, subject="14:1", title="pid 14 (dov): no effect")
-            await resize(app, pilot, size, frame(machine(ADA), overshoot(11), other))
-            (line,) = [line for line in app.dashboard.gpus.text if "over limit" in line]
-            assert line.rstrip().endswith(f" {words}")
-
-
-# Detail and help
-
-
 @pytest.mark.parametrize(
     ("declared", "words"),
     [
@@ -207,20 +160,6 @@ def test_the_detail_of_a_holding_has_both_shares(declared: Declared, words: str)
     seen = machine((11, "ada", 49.6, declared))
     facts = {one.label: one.value for one in holding_section(rows(seen)[0]).facts}
     assert facts["share"] == words
-
-
-async def test_the_detail_shows_every_declaration_in_full() -> None:
-    long = "set_logical_device_configuration(gpus[0], [LogicalDeviceConfiguration(memory_limit=1024)])"
-    first = ADA[3].declarations[0]
-    second = structs.replace(first, where="train.py", line=12, text=long, effective=False, why="is less")
-    seen = machine((11, "ada", 49.6, structs.replace(ADA[3], declarations=(first, second))))
-    app = Host()
-    async with app.run_test(size=(60, 90)) as pilot:
-        await app.push_screen(DetailScreen(key_of(seen, 11), frame_of(seen)))
-        await pilot.pause()
-        assert "Declared" in text_of(app)
-        assert first.text in text_of(app)
-        assert "".join(long.split()) in "".join(text_of(app).replace("▐", " ").split())
 
 
 async def test_the_detail_judges_by_the_allowances_that_were_set() -> None:

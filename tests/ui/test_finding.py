@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.screens.events import EventsScreen
 from gpuwatch.ui.widgets.prompt import FilterInput
-from tests.support.dashboards import alert, frame, machine, running, screen, text
+from tests.support.dashboards import alert, frame, machine, running, screen
 from tests.support.screens import press, text_of
 
 SAVED = {"big": "mem>4GiB", "ada": "user:ada", "bens": "user:ben"}
@@ -74,28 +74,6 @@ async def test_n_jumps_by_the_last_filter_round_the_end_and_hides_nothing() -> N
             await press(pilot, key)
             assert selected(app) == pid
         assert len(pids(app)) == 10
-
-
-async def test_n_without_a_filter_asks_what_to_jump_to() -> None:
-    async with running(frame(machine(2))) as (app, pilot):
-        await press(pilot, "n", *"mem<2GiB")
-        assert screen(app)[-1].startswith(" n mem<2GiB")
-        assert len(pids(app)) == 10
-        await press(pilot, "enter")
-        assert (selected(app), len(pids(app))) == (1000, 10)
-        assert app.dashboard.processes.filter.text == ""
-        assert not app.dashboard.prompt.display
-
-
-async def test_the_filter_at_the_start_is_added_to_the_user() -> None:
-    async with running(frame(machine(2)), user="ada", filter="@big !gpu:0", filters={"big": "mem>1GiB"}) as (
-        app,
-        pilot,
-    ):
-        assert pids(app) == [1010]
-        assert "user:ada @big !gpu:0" in text(app)
-        await press(pilot, "escape", "n")
-        assert selected(app) == 1010
 
 
 async def test_events_have_the_same_marks_offers_and_jumps() -> None:

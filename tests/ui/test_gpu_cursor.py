@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import msgspec
 import pytest
 
-from gpuwatch.filters import Filter
 from gpuwatch.model import Health
 from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.theme import make_skin
 from tests.support.builders import gpu, snapshot
-from tests.support.dashboards import alert, frame, hand, machine, running, screen, text
+from tests.support.dashboards import alert, frame, hand, machine, running
 from tests.support.screens import click, press
 
 TABLE, CELLS = (120, 36), (160, 30)
@@ -24,45 +20,6 @@ def chosen(app: GpuwatchApp) -> int:
     selected = app.dashboard.gpus.selected
     assert selected is not None
     return selected.index
-
-
-async def test_tab_moves_the_keys_to_the_gpus_and_back() -> None:
-    async with running(frame(machine(3)), TABLE) as (app, pilot):
-        dashboard = app.dashboard
-        assert (dashboard.selected_gpu, dashboard.selected) == (None, dashboard.processes.found[0])
-        await press(pilot, "tab", "down", "j")
-        assert dashboard.selected is None
-        assert chosen(app) == 2
-        await press(pilot, "home")
-        assert chosen(app) == 0
-        await press(pilot, "pagedown")
-        assert chosen(app) == 2
-        assert dashboard.processes.cursor == 0
-        await press(pilot, "shift+tab", "down")
-        assert dashboard.processes.cursor == 1
-        assert (chosen(app), dashboard.selected_gpu) == (2, None)
-
-
-SKINS = [*product([1 << 24, 256, 16, 0], [False, True])]
-"""Numbers of colours, and whether in ASCII alone."""
-
-
-@pytest.mark.parametrize(("gpus", "size"), [(8, TABLE), (64, CELLS)])
-async def test_exactly_one_panel_shows_the_cursor(gpus: int, size: tuple[int, int]) -> None:
-    async with running(frame(machine(gpus)), size) as (app, _pilot):
-        panels = (app.dashboard.processes, app.dashboard.gpus)
-        for colors, ascii_only in SKINS:
-            app.skin = make_skin(app.theme, ascii_only=ascii_only, colors=colors)
-            cursor = app.skin.glyphs.cursor
-            grounds = {app.skin.styles(role, "cursor") for role in ("strong", "text", "muted", "faint")}
-            for with_it, without in (panels, panels[::-1]):
-                app.dashboard.activate(with_it)
-                app.paint()
-                marked = [span for line in with_it.lines for span in line if span.text.strip() == cursor]
-                assert len(marked) == 1 or sum(line.count(cursor) for line in with_it.text) == 1
-                assert cursor not in "".join(without.text)
-                assert any(span.style in grounds for line in with_it.lines for span in line)
-                assert not any(span.style in grounds for line in without.lines for span in line)
 
 
 async def test_the_cursor_follows_its_gpu() -> None:
@@ -107,18 +64,6 @@ async def test_below_a_heat_map_stands_the_chosen_gpu() -> None:
         assert "▲  --" in app.dashboard.gpus.text[1].replace("›17", "17")
 
 
-async def test_a_small_heat_map_shows_the_part_with_the_cursor() -> None:
-    async with running(frame(machine(64)), (40, 6)) as (app, pilot):
-        assert " 0 " in screen(app)[1]
-        assert "more GPUs" in text(app)
-        await press(pilot, "tab", "end")
-        assert "›63" in text(app)
-        assert "more GPUs" in text(app)
-        await click(pilot, "#gpus", 8, 0)
-        shown = app.dashboard.gpus.text[0]
-        assert f"›{chosen(app)}" in shown
-
-
 @pytest.mark.parametrize(("gpus", "size", "cell", "index"), [(8, TABLE, (20, 4), 3), (64, CELLS, (22, 1), 18)])
 async def test_a_click_chooses_a_gpu_and_a_second_one_shows_it(
     gpus: int, size: tuple[int, int], cell: tuple[int, int], index: int, monkeypatch: pytest.MonkeyPatch
@@ -148,19 +93,6 @@ async def test_the_list_follows_the_chosen_gpu(size: tuple[int, int], back: str)
         await press(pilot, "f")
         assert len({row.gpu.index for row in panel.found}) == 8
         assert "GPU 6" not in panel.text[0]
-
-
-async def test_a_filter_holds_while_the_list_follows() -> None:
-    async with running(frame(machine(4)), TABLE, filter="user:ada gpu:0,1") as (app, pilot):
-        assert len(app.dashboard.processes.found) == 2
-        await press(pilot, "tab", "f")
-        assert len(app.dashboard.processes.found) == 1
-        assert " GPU 0 · /user:ada gpu:0,1 · 1 of 20 rows" in app.dashboard.processes.text[0]
-        await press(pilot, "end")
-        assert "no process on GPU 3 matches" in text(app)
-        app.dashboard.processes.filter = Filter()
-        await hand(app, pilot, frame(snapshot([*machine(1).gpus, gpu(3)])))
-        assert "no process holds GPU 3: Esc shows those of all GPUs" in text(app)
 
 
 async def test_no_process_is_meant_while_the_cursor_is_on_a_gpu() -> None:

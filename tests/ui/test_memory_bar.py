@@ -7,12 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpuwatch.model import Declared, Memory, Reason
+from gpuwatch.model import Reason
 from gpuwatch.ui.theme import ASCII, PLAIN, UNICODE, Glyphs
-from gpuwatch.ui.widgets.gpus import BarSegment, Part, level, memory_bar, parts, sparkline
+from gpuwatch.ui.widgets.gpus import BarSegment, Part, memory_bar, sparkline
 from tests.support import builders
 from tests.support.builders import GIB, RESERVED, TOTAL
-from tests.support.declaring import declares
 
 USABLE = (TOTAL - RESERVED) / GIB
 NAMES = st.text(st.sampled_from("ab日éz[/]"), min_size=1, max_size=12)
@@ -84,14 +83,6 @@ def test_memory_of_unknown_processes_is_hatched_and_not_free() -> None:
     assert "".join(piece.text for piece in memory_bar(card, [], 20, UNICODE)) == "░" * 10 + " " * 10
 
 
-def test_without_a_total_there_is_no_bar_and_no_crash() -> None:
-    card = builders.gpu(0, memory=Memory(total=Reason.UNSUPPORTED))
-    assert "".join(piece.text for piece in memory_bar(card, [part("ada", 3)], 10, UNICODE)) == " " * 10
-
-
-# What was declared
-
-
 @pytest.mark.parametrize(
     ("held", "places"),
     [
@@ -111,61 +102,6 @@ def test_a_mark_stands_where_the_declared_part_ends(held: list[Part], places: li
     assert marks(held, 40) == places
 
 
-def extents(*holdings: tuple[int, str, float | None, Declared | None]) -> dict[str, float | None]:
-    """Return what each owner declared on GPU 0 in GiB, of holdings as (pid, user, GiB or None, declared)."""
-    held = [
-        builders.holding(pid, gib or 0, **({} if gib is not None else {"memory": Reason.UNSUPPORTED}))
-        for pid, _, gib, _ in holdings
-    ]
-    owners = {pid: builders.process(pid, user, declared=declared) for pid, user, _, declared in holdings}
-    found = parts(held, owners, builders.gpu(0).uuid)
-    return {one.name: None if one.declared is None else round(one.declared / GIB, 3) for one in found}
-
-
-ALONE = declares(0, 8 * GIB)
-ELSEWHERE = declares(1, 8 * GIB)
-SHARED = declares(0, 20 * GIB, scope="genv 12")
-BOTH = Declared(declarations=ALONE.declarations, limits=(*ALONE.limits, *SHARED.limits))
-
-
-@pytest.mark.parametrize(
-    ("holdings", "declared"),
-    [
-        ([(1, "ada", 5, ALONE), (2, "ada", 9, ALONE), (3, "ben", 2, None)], {"ada": 16, "ben": None}),
-        ([(1, "ada", 5, ALONE), (2, "ada", 3, None)], {"ada": 11}),  # without a limit: what it holds
-        ([(1, "ada", 5, ELSEWHERE)], {"ada": None}),
-        ([(1, "ada", 5, None), (2, "ada", None, ALONE)], {"ada": None}),
-        # A shared limit counts once, and for no more than the limits of those who share it.
-        ([(1, "ada", 5, SHARED), (2, "ada", 5, SHARED)], {"ada": 20}),
-        ([(1, "ada", 5, BOTH), (2, "ada", 5, BOTH)], {"ada": 16}),
-        ([(pid, "ada", 5, BOTH) for pid in range(1, 5)], {"ada": 20}),
-        ([(1, "ada", 5, SHARED), (2, "ada", 5, BOTH)], {"ada": 20}),
-    ],
-)
-def test_the_limits_of_an_owners_processes_add_up(
-    holdings: list[tuple[int, str, float | None, Declared | None]], declared: dict[str, float | None]
-) -> None:
-    assert extents(*holdings) == declared
-
-
-def test_parts_add_up_by_uid_and_put_the_unseen_together() -> None:
-    held = [builders.holding(1, 4), builders.holding(2, 5), builders.holding(3, 1), builders.holding(4, 2)]
-    unknown = builders.holding(5, memory=Reason.UNSUPPORTED)
-    owners = {pid: builders.process(pid, user) for pid, user in ((1, "ada"), (2, "ben"), (3, "ben"))}
-    found = [(one.name, round(one.bytes / GIB)) for one in parts([*held, unknown], owners)]
-    assert found == [("ben", 6), ("ada", 4), ("?", 2)]
-
-
-@pytest.mark.parametrize(("percent", "block"), [(0, "▁"), (0.4, "▁"), (1, "▂"), (50, "▅"), (99, "█"), (100, "█")])
-def test_levels_are_on_a_fixed_scale(percent: float, block: str) -> None:
-    assert level(percent, UNICODE) == block
-
-
 def test_a_gap_is_not_zero() -> None:
     points = [None] * 20 + [0.0] * 20 + [100.0] * 20
     assert sparkline(points, 15, 59, UNICODE) == "     ▁▁▁▁▁█████"
-
-
-@given(st.lists(st.none() | st.floats(0, 100), min_size=60, max_size=60), st.integers(1, 60), st.integers(0, 10**6))
-def test_a_sparkline_has_its_width(points: list[float | None], cells: int, second: int) -> None:
-    assert len(sparkline(points, cells, second, UNICODE)) == cells

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from textual.pilot import Pilot
 
 from gpuwatch.config.keymap import PRESETS, RESERVED, Keys, actions
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.bindings import KEYS, commands, make_replay_bindings
-from gpuwatch.ui.options import Options
 from tests.support.dashboards import frame, machine, running, screen, text
 from tests.support.screens import press
 
@@ -38,14 +36,6 @@ async def test_the_keys_of_the_options_count_and_no_others() -> None:
         assert "Tree: runs, their ranks and their workers" not in {one.name for one in commands(app.keys)}
         await press(pilot, "question_mark")
         assert "F5 ^r" in text(app)
-
-
-async def test_new_options_bring_new_keys() -> None:
-    async with running(frame(machine(1)), (160, 36)) as (app, pilot):
-        app.set_options(Options(keys=msgspec.structs.replace(Keys(), pause=("x",))))
-        assert await state(app, pilot, "p") == (False, False)
-        assert " x pause " in screen(app)[-1]
-        assert await state(app, pilot, "x") == (True, False)
 
 
 async def test_the_keys_of_nvitop() -> None:

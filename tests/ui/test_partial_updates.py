@@ -75,20 +75,3 @@ def test_a_terminal_shows_the_changed_runs_and_nothing_else(
         assert not screen.display[y][:start].strip()
         assert not screen.display[y][end:].strip()
     assert screen.cursor.attrs == screen.default_char
-
-
-@given(SPANS, st.integers(0, 29), st.integers(1, 30))
-def test_a_cropped_line_has_the_width_that_was_asked_for(
-    spans: list[tuple[str, Style]], start: int, cells: int
-) -> None:
-    one = line(spans)
-    cropped = crop(one, start, min(start + cells, WIDTH))
-    assert cell_len(plain(cropped)) == sum(span.cells for span in cropped) == min(start + cells, WIDTH) - start
-
-
-def test_a_style_is_sent_once_for_all_that_has_it() -> None:
-    style = Style(color="#010203", bgcolor="#040506")
-    row = (Span("12345678", style, 8),)
-    update = PartialUpdate([CellRun(2, y, crop(row, 2, 4)) for y in (0, 1)])
-    sent = update.render_segments(Console(file=io.StringIO(), color_system="truecolor"))
-    assert sent == "\x1b[1;3H\x1b[38;2;1;2;3;48;2;4;5;6m34\x1b[2;3H34\x1b[0m"

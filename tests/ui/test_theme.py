@@ -63,9 +63,6 @@ def everybody(theme: str, colors: int) -> tuple[StyleSet, list[int | None]]:
     return make_skin(theme, colors=colors).styles, [None, *range(1000, 1000 + SLOTS)]
 
 
-# Colours
-
-
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("colors", SYSTEMS)
 def test_no_two_people_have_colours_that_look_alike(theme: str, colors: int) -> None:
@@ -132,18 +129,6 @@ def test_the_colour_is_the_uids_and_not_the_order_of_arrival() -> None:
     assert first.slots == second.slots
 
 
-def test_those_who_are_here_share_last() -> None:
-    styles = make_skin(THEMES[0]).styles
-    styles.assign_colors(range(1000, 1010))  # every colour is somebody's
-    styles.assign_colors([1000, 1001, 2000])  # most have left
-    assert styles.slots[2000] not in (styles.slots[1000], styles.slots[1001])
-    styles.assign_colors([1000, 1001, 2000, 2001])
-    assert len({styles.slots[uid] for uid in (1000, 1001, 2000, 2001)}) == 4
-
-
-# Initials
-
-
 @pytest.mark.parametrize(
     ("people", "initials"),
     [
@@ -182,14 +167,6 @@ def test_an_initial_stays(seen: list[dict[int, str]], initials: dict[int | None,
     assert {uid: styles.initial(uid) for uid in initials} == initials
 
 
-def test_colours_and_initials_outlive_the_theme() -> None:
-    dark = make_skin(THEMES[0]).styles
-    dark.add_people({1: "ada", 2: "amy"})
-    light = make_skin(THEMES[1], slots=dark.slots, initials=dark.initials).styles
-    light.add_people({2: "amy"})
-    assert (light.initial(2), light.slots[2]) == (dark.initial(2), dark.slots[2])
-
-
 NAMES: Final = st.text(min_size=0, max_size=12)
 
 
@@ -202,11 +179,6 @@ def test_no_two_people_have_both_the_same_initial_and_colour(people: dict[int, s
     if len(people) <= 36:
         assert len({styles.initial(uid) for uid in people}) == len(people)
 
-
-# In the bars
-
-
-# Themes of Textual
 
 TEXTUAL: Final = tuple(BUILTIN_THEMES)
 ROLES: Final[tuple[Role, ...]] = ("text", "strong", "muted", "critical", "warning", "note")
@@ -222,10 +194,3 @@ def test_text_has_a_contrast_of_4_5_on_every_ground(theme: str) -> None:
     for role, ground in product(ROLES, GROUNDS):
         style = styles(role, ground)
         assert contrast(seen(style.color, system), seen(style.bgcolor, system)) >= 4.5, (role, ground)
-
-
-@pytest.mark.parametrize("theme", ["nord", "solarized-light"])
-def test_sixteen_colours_and_none_are_those_of_every_theme(theme: str) -> None:
-    own = "gpuwatch-dark" if BUILTIN_THEMES[theme].dark else "gpuwatch-light"
-    assert make_skin(theme, colors=16).styles.palette == make_skin(own, colors=16).styles.palette
-    assert make_skin(theme, colors=0).styles("text") == make_skin(own, colors=0).styles("text")
