@@ -1,25 +1,28 @@
-"""The screen of events: the log and what holds now as one list, its filter, its cursor and its detail."""
+"""The screen of events: the log and what holds now as one list, its filter, its detail, and what an event is about."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from textual.pilot import Pilot
+from textual.widgets import OptionList
 
 from gpuwatch.alerts.alert import Alert, Severity, Unit
-from gpuwatch.filters import Filter, FilterError
 from gpuwatch.recorder.store import Events
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.acknowledge import AcknowledgeDialog
-from gpuwatch.ui.screens.events import EventList, detail_lines, event_terms
+from gpuwatch.ui.screens.detail import DetailScreen
+from gpuwatch.ui.screens.events import EventList, EventsScreen, detail_lines, event_terms
 from gpuwatch.ui.theme import make_skin
 from gpuwatch.ui.widgets.lines import plain
 from gpuwatch.units import GIB
-from tests.support.builders import gpu, holding, process, snapshot
-from tests.support.dashboards import alert, frame, hand, machine, running
+from tests.support.builders import EPOCH, gpu, holding, process, snapshot
+from tests.support.dashboards import alert, frame, hand, machine, running, screen, text, top
 from tests.support.screens import press, text_of, until
 
 NOW = time.time()
@@ -115,15 +118,8 @@ async def test_what_cannot_be_read_of_the_log_is_said(helpers: Helpers, words: l
 
 
 def test_the_detail_tells_all_that_is_known() -> None:
-    one = past(
-        3,
-        unit=Unit.FREE,
-        peak=1.5 * GIB,
-        mean=2.0 * GIB,
-        last=3.0 * GIB,
-        pids=tuple(range(1, 10)),
-        evidence="ada holds 70.0 GiB",
-    )
+    amounts = {"unit": Unit.FREE, "peak": 1.5 * GIB, "mean": 2.0 * GIB, "last": 3.0 * GIB}
+    one = past(3, pids=tuple(range(1, 10)), evidence="ada holds 70.0 GiB", **amounts)
     lines = "\n".join(plain(line) for line in detail_lines(one, SKIN, 160, 6, NOW))
     for words in (
         "memory near limit · ada · pid 1, 2, 3, 4, 5, 6 and 3 more",
@@ -160,24 +156,6 @@ def test_a_filter(words: str, found: bool) -> None:
     assert all(term(past(1, pids=(11,))) for term in event_terms(words)) is found
 
 
-@pytest.mark.parametrize("text", ["gpu:x", "-gpu:1,x", "pid:a", "uid:?", "mine", "rule:mem"])
-def test_what_a_list_does_not_understand_is_said_in_events_as_on_the_dashboard(text: str) -> None:
-    wrong = {}
-    try:
-        event_terms(text)
-    except FilterError as error:
-        wrong["events"] = str(error)
-    try:
-        Filter.parse(text)
-    except FilterError as error:
-        wrong["processes"] = str(error)
-    if text.removeprefix("-")[:4] in ("gpu:", "pid:"):
-        assert wrong["events"] == wrong["processes"]
-    else:
-        assert len(wrong) == 1
-        assert "is no term of this list" in "".join(wrong.values())
-
-
 async def test_a_process_that_is_on_several_gpus_is_found_by_each_of_them() -> None:
     held = [gpu(index, holdings=[holding(7, 1.0)] if index != 2 else []) for index in range(4)]
     seen = snapshot(held, [process(7, "hal")])
@@ -188,3 +166,82 @@ async def test_a_process_that_is_on_several_gpus_is_found_by_each_of_them() -> N
             await press(pilot, str(index))
             assert ("pid 7 (hal)" in text_of(app)) is found
             await pilot.press("backspace")
+
+
+ABOUT_GPU = alert(1)
+ABOUT_PROCESS = alert(
+    2,
+    rule="uses more than declared",
+    subject=f"1021:1021 {gpu(2).key}",
+    pids=(1021,),
+    title="ben holds 62 % of GPU 2, declared 40 %",
+)
+ABOUT_NOTHING = alert(3, gpu="", rule="data stale", title="no new data for 9 s")
+
+Way = Callable[[GpuwatchApp, Pilot[int], Alert], Awaitable[None]]
+
+
+async def by_enter(app: GpuwatchApp, pilot: Pilot[int], about: Alert) -> None:
+    await press(pilot, "e")
+    events = app.screen.query_one(EventList)
+    while events.selected is None or events.selected.id != about.id:
+        await pilot.press("down")
+    await press(pilot, "enter")
+
+
+async def by_click(app: GpuwatchApp, pilot: Pilot[int], about: Alert) -> None:
+    place = next(y for y, line in enumerate(screen(app)) if about.title[:20] in line)
+    await pilot.click(offset=(20, place))
+    await pilot.pause()
+
+
+async def by_dialog(app: GpuwatchApp, pilot: Pilot[int], about: Alert) -> None:
+    app.action_acknowledge(about)
+    await pilot.pause()
+    options = app.screen.query_one(OptionList)
+    options.highlighted = next(place for place, one in enumerate(options.options) if one.id == "show")
+    await press(pilot, "enter")
+
+
+async def test_the_footer_says_what_enter_shows() -> None:
+    async with running(frame(machine(4), ABOUT_PROCESS, ABOUT_GPU, ABOUT_NOTHING), (120, 36)) as (app, pilot):
+        await press(pilot, "e")
+        events, seen = app.screen.query_one(EventList), {}
+        for _ in events.found:
+            assert events.selected is not None
+            seen[events.selected.id] = text(app).splitlines()[-1]
+            await press(pilot, "down")
+        assert "Enter process 1021" in seen[ABOUT_PROCESS.id]
+        assert "Enter GPU 1" in seen[ABOUT_GPU.id]
+        assert "Enter" not in seen[ABOUT_NOTHING.id]
+        await press(pilot, "enter")
+        assert any("about no process or GPU" in one.message for one in app._notifications)
+
+
+async def test_an_ended_events_pid_that_another_process_has_by_now_is_not_shown() -> None:
+    old = alert(2, id="past", subject=f"1021:7 {gpu(2).key}", pids=(1021,), ended=EPOCH + 30, title="it was another")
+    async with running(frame(machine(4)), helpers=log(old)) as (app, pilot):
+        await pilot.press("e")
+        await until(pilot, lambda: "it was another" in text_of(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.screen is app.dashboard)
+        assert app.dashboard.processes.filter.text == "gpu:2"
+
+
+@pytest.mark.parametrize("way", [by_enter, by_click, by_dialog])
+async def test_a_process_is_shown_in_full_and_of_a_gpu_its_processes(way: Way) -> None:
+    async with running(frame(machine(4), ABOUT_PROCESS, ABOUT_GPU)) as (app, pilot):
+        await way(app, pilot, ABOUT_PROCESS)
+        await until(pilot, lambda: isinstance(app.screen, DetailScreen))
+        assert "1021" in text_of(app)
+        await press(pilot, "escape")
+        if way is by_enter:  # back where one came from
+            assert isinstance(top(app), EventsScreen)
+            await press(pilot, "escape")
+        panel = app.dashboard.processes
+        await press(pilot, "m", "end")
+        await way(app, pilot, ABOUT_GPU)
+        await until(pilot, lambda: app.screen is app.dashboard)
+        assert panel.filter.text == "gpu:1"
+        assert {row.gpu.index for row in panel.found} == {1}
+        assert (len(panel.found), panel.cursor, panel.top) == (5, 0, 0)

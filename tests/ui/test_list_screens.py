@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,21 +14,18 @@ from textual.pilot import Pilot
 from gpuwatch.model import Health, SourceState, Surroundings
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.screens.dialog import ConfirmDialog
 from gpuwatch.ui.screens.list_screen import ListScreen
 from tests.analysis.test_tree import run_of
 from tests.support import builders
 from tests.support.dashboards import alert, frame, hand, machine, running, text
 from tests.support.gpuholder import ME
-from tests.support.killing import a_pinner
 from tests.support.screens import HOSTILE, click, fits, press, set_size, until
 from tests.support.straying import LEFT
-from tests.ui.test_strays_screen import framed, helpers
+from tests.ui.test_strays_screen import framed
 
 KEYS = ["u", "t", "S", "e"]
 OF_FRAMES = ["u", "t", "S"]
 """Those that list what a frame has, and nothing from a log."""
-SIZES = [(160, 50), (120, 36), (80, 24), (60, 10), (45, 8), (40, 6), (20, 3), (8, 2)]
 
 
 def full(words: list[str]) -> Frame:
@@ -172,45 +168,3 @@ async def test_no_stray_is_claimed_of_a_gpu_that_does_not_tell() -> None:
         await opened(app, pilot, "S")
         assert "none found" in text(app)
         assert "GPU 0 could not be judged: lost" in text(app)
-
-
-def grounds(app: GpuwatchApp) -> set[str]:
-    """Return the colours behind a line of the list."""
-    return {str(one.style.bgcolor) for one in app.screen._compositor.render_strips()[6] if one.style}
-
-
-async def test_another_theme_reaches_the_screen_that_is_open() -> None:
-    async with running(frame(machine(0)), (80, 24)) as (app, pilot):
-        for key in KEYS:
-            app.action_theme("dark")
-            await opened(app, pilot, key)
-            dark = grounds(app)
-            app.action_theme("light")
-            await pilot.pause()
-            assert grounds(app).isdisjoint(dark)
-            await press(pilot, "escape")
-
-
-# -- with the dashboard below --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("newer", [True, False])
-async def test_the_processes_of_one_user_are_shown_also_while_the_dashboard_is_frozen(newer: bool) -> None:
-    card = builders.gpu(0, holdings=[builders.holding(77, 9.0)])
-    of_zoe = builders.snapshot([card], [builders.process(77, "zoe")])
-    async with running(frame(machine(1))) as (app, pilot):
-        await pilot.press("p")
-        await hand(app, pilot, frame(of_zoe if newer else machine(2)))
-        await press(pilot, "u", "enter")
-        assert app.screen is app.dashboard
-        assert [row.owner for row in app.dashboard.processes.found] == (["zoe"] if newer else ["you"])
-        assert app.paused is not newer, "for processes that are newer than the frozen screen it goes on"
-        assert ("no longer paused" in "".join(one.message for one in app._notifications)) is newer
-
-
-async def test_two_quick_clicks_on_a_key_of_a_list_mean_one(tmp_path: Path) -> None:
-    async with running(full(["ada"]), (120, 36), helpers=helpers(a_pinner(tmp_path))) as (app, pilot):
-        await opened(app, pilot, "S")
-        await press(pilot, "space")
-        await click(pilot, "#strays-keys", text(app).splitlines()[-1].index("end selected"), 0, times=2)
-        assert [len(app.screen_stack), type(app.screen)] == [3, ConfirmDialog]

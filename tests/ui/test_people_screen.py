@@ -9,15 +9,14 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from gpuwatch.analysis.people import PERSON
-from gpuwatch.history import History
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.screens.people import PeopleList, PeopleScreen, apart, columns
 from gpuwatch.ui.theme import Skin, make_skin
 from tests.analysis.test_people import a_person
-from tests.support.builders import GIB, at, gpu, holding, process, snapshot, uid
+from tests.support.builders import GIB, gpu, holding, process, snapshot, uid
 from tests.support.dashboards import frame, frame_clock
-from tests.support.screens import Host, click, press, set_size, text_of
+from tests.support.screens import Host, click, press
 
 NAMES = ["ada", "ben", "cyn", "dov", "eve", "fay", "gus", "hal", "you"]
 SKIN = make_skin("gpuwatch-dark")
@@ -51,13 +50,6 @@ def crowd(names: list[str], *, unseen: bool = False, gib: float = 1.0) -> Snapsh
     return snapshot(cards, [*owners, Process(pid=9)] if unseen else owners)
 
 
-def long_watched(seen: Snapshot, seconds: int = 400) -> Frame:
-    history = History()
-    for second in range(0, seconds, 1):
-        view = history.add(at(seen, second), 5000.0 + second)
-    return Frame(at(seen, seconds - 1), 0.0, view)
-
-
 async def opened(pilot: Pilot[Any], shown: Frame, drawn_with: Skin = SKIN) -> Desk:
     app = pilot.app
     assert isinstance(app, Desk)
@@ -85,24 +77,6 @@ async def test_what_enter_y_and_two_clicks_ask_for() -> None:
         await opened(pilot, frame(crowd(NAMES, unseen=True)))
         await click(pilot, PeopleList, 20, 3, times=2)
         assert app.asked[4:] == [("user", uid_of("cyn"))]
-
-
-async def test_idleness_and_use_are_told_once_they_were_watched() -> None:
-    async with Desk().run_test(size=(120, 36)) as pilot:
-        app = await opened(pilot, long_watched(crowd(["ada", "eve"])))
-        await press(pilot, "j")
-        assert "of these idle" in text_of(app)
-        assert "never used; 100 % of" in text_of(app)
-        assert "now idle for at least 6 min" in text_of(app)
-        assert "≥6m" in app.list.text[2]
-        assert "watched for 6 min 39 s" in text_of(app)
-        await set_size(pilot, (60, 10))  # with little room what the list itself does not say goes first
-        detail = "".join(text_of(app).splitlines()[-3:-1])
-        assert "now idle for at least" in detail
-        assert "holds" not in detail
-
-
-# The list
 
 
 def test_a_wider_terminal_never_lacks_a_column_of_a_narrower_one() -> None:

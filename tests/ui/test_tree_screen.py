@@ -8,14 +8,14 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from gpuwatch.model import Reason, Snapshot, SourceState, Surroundings
+from gpuwatch.model import Reason, Snapshot, Surroundings
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
 from gpuwatch.ui.screens.tree import TreeList, TreeScreen
 from tests.analysis.test_tree import around, helper, ranks, run_of
 from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.dashboards import frame, frame_clock
-from tests.support.screens import Host, click, press, text_of
+from tests.support.screens import Host, press, text_of
 
 
 class Around(Host):
@@ -78,9 +78,6 @@ def box(**changes: Any) -> Snapshot:
     return snapshot(cards, people, **{"unlisted": (*workers, left), **changes})
 
 
-# What is open
-
-
 async def test_right_and_left_open_close_and_step() -> None:
     async with shown(box()) as (app, pilot):
         await press(pilot, "right")
@@ -104,19 +101,6 @@ async def test_right_and_left_open_close_and_step() -> None:
             assert "rank 3" in text_of(app)
 
 
-async def test_all_are_opened_and_closed_together() -> None:
-    async with shown(box()) as (app, pilot):
-        await press(pilot, "asterisk")
-        assert "▸" not in text_of(app)
-        assert "worker, holds device files" in text_of(app)
-        await press(pilot, "asterisk")
-        assert "▾" not in "\n".join(lines(app))
-        assert len(lines(app)) == 5
-
-
-# Where the cursor stays
-
-
 async def test_the_cursor_follows_its_node_not_its_line() -> None:
     async with shown(box()) as (app, pilot):
         await press(pilot, "right", "j", "j")
@@ -126,19 +110,6 @@ async def test_the_cursor_follows_its_node_not_its_line() -> None:
         await refresh(app, pilot, snapshot([first, *bigger.gpus[1:]], bigger.processes))
         assert "alone.py" in lines(app)[0]
         assert chosen(app) == "1001"
-
-
-async def test_where_a_chosen_rank_ends_the_cursor_goes_to_its_run() -> None:
-    async with shown(ranks(4)) as (app, pilot):
-        await press(pilot, "right", "j", "j", "j")
-        assert chosen(app) == "1002"
-        await refresh(app, pilot, ranks(4, 2))
-        assert chosen(app) == "train.py"
-        assert "no rank 2" in lines(app)[0]
-        assert "rank 2 is on none of these GPUs" in text_of(app)
-
-
-# What keys ask for
 
 
 async def test_enter_asks_for_a_process_and_k_to_end_it_or_on_the_line_of_a_run_all_of_it() -> None:
@@ -154,56 +125,6 @@ async def test_enter_asks_for_a_process_and_k_to_end_it_or_on_the_line_of_a_run_
             app.asked.clear()
             await press(pilot, "g", *keys)
             assert app.asked == [asked]
-
-
-async def test_mine_and_the_orders() -> None:
-    async with shown(box()) as (app, pilot):
-        await press(pilot, "m")
-        assert "ada" not in text_of(app)
-        assert "3 runs · 3 processes, 3 more unlisted · mine" in text_of(app)
-        await press(pilot, "m", "less_than_sign")
-        assert "by GPU" in text_of(app)
-        await press(pilot, "less_than_sign")
-        assert "by user" in text_of(app)
-        assert "ada" in lines(app)[0]
-        assert "▴" in tree(app).text[0]
-        await press(pilot, *["greater_than_sign"] * 3)
-        assert "by SM %" in text_of(app)
-        await press(pilot, "greater_than_sign")
-        assert "by name" in text_of(app)
-
-
-async def test_the_mouse_chooses_opens_sorts_and_presses_keys() -> None:
-    async with shown(box()) as (app, pilot):
-        await click(pilot, TreeList, 20, 2)
-        assert chosen(app) == "50"
-        await click(pilot, TreeList, 20, 2, times=2)
-        assert app.asked == [("detail", (gpu(0).key, 50, 50))]
-        await click(pilot, TreeList, 2, 1)
-        assert "rank 3" in text_of(app)
-        title = tree(app).text[0]
-        await click(pilot, TreeList, title.index("user") + 1, 0)
-        assert "by user" in text_of(app)
-        await click(pilot, TreeList, 4, 0)
-        assert "by name" in text_of(app)
-        await pilot.click(TreeList, offset=(4, 30))
-        await click(pilot, "#tree-keys", text_of(app).splitlines()[-1].index("mine"), 0)
-        assert "· mine" in text_of(app)
-
-
-# That it fits, and says what it does not know
-
-
-async def test_it_says_why_there_is_nothing() -> None:
-    async with shown(ranks(2)) as (app, pilot):
-        await press(pilot, "m")
-        assert "none of these processes is yours: m shows everybody's" in text_of(app)
-        await refresh(app, pilot, snapshot([gpu(0, holdings_note="the list is hidden")]))
-        assert "the list is hidden" in text_of(app)
-        assert "0 runs" in text_of(app)
-        await refresh(app, pilot, snapshot(state=SourceState.DRIVER_DOWN, words="the driver does not answer"))
-        assert "the driver does not answer" in text_of(app)
-        assert "0 runs" not in text_of(app)
 
 
 async def test_what_is_missing_is_no_nought() -> None:
