@@ -1,4 +1,4 @@
-"""Help, detail and the command palette, by their keys, at three sizes and with hostile text."""
+"""Help, the command palette and the detail of a process: its keys, hostile text, reasons, and what it runs in."""
 
 from __future__ import annotations
 
@@ -9,26 +9,15 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from gpuwatch.analysis.rows import rows
 from gpuwatch.fields import GPU
-from gpuwatch.model import Gpu, Health, Reason
+from gpuwatch.model import Container, Gpu, Health, Notebook, Pane, Presence, Process, Reason, Run, Surroundings
 from gpuwatch.ui.bindings import KEYS, GpuwatchCommands
-from gpuwatch.ui.screens.detail import REASONS, DetailScreen, brief, fact, gpu_section
+from gpuwatch.ui.screens.detail import REASONS, DetailScreen, fact, gpu_section, place_section
 from gpuwatch.ui.screens.help import HelpScreen, cost
 from gpuwatch.ui.screens.sheet import Section
 from tests.support import builders
-from tests.support.screens import (
-    HOSTILE,
-    PID,
-    Host,
-    a_snapshot,
-    fits,
-    frame_of,
-    key_of,
-    press,
-    text_of,
-    until,
-)
+from tests.support.builders import process
+from tests.support.screens import HOSTILE, PID, Host, a_snapshot, fits, frame_of, key_of, press, text_of, until
 
 Shown = tuple[Host, Pilot[None]]
 
@@ -45,9 +34,6 @@ async def shown(screen: HelpScreen | DetailScreen, size: tuple[int, int] = (80, 
 
 def facts_of(section: Section) -> dict[str, str]:
     return {one.label: one.value for one in section.facts}
-
-
-# Help
 
 
 async def test_help_opens_scrolls_and_closes() -> None:
@@ -67,9 +53,6 @@ def test_what_gpuwatch_costs_is_read_and_a_failure_is_told(tmp_path: Path) -> No
     labels = [one.label for one in cost(12)]
     assert labels == ["memory", "threads", "open files", "NVML calls"]
     assert cost(12, tmp_path)[0].missing
-
-
-# Detail
 
 
 @pytest.mark.uncounted
@@ -144,22 +127,6 @@ def test_a_gpu_in_trouble_says_so() -> None:
     assert facts["last read"] == "never yet"
 
 
-# What the dialog is told
-
-
-def test_the_brief_of_a_process_on_two_gpus() -> None:
-    gpus = [
-        builders.gpu(1, holdings=[builders.holding(PID, 8.0)]),
-        builders.gpu(0, holdings=[builders.holding(PID, memory=Reason.UNSUPPORTED)]),
-    ]
-    snapshot = builders.snapshot(gpus, [builders.process(PID, "ada", started=None, ppid=None)])
-    lines = brief(rows(snapshot), snapshot)
-    assert lines[1:] == ["of ada · 2 GPUs · 8.0 GiB", "GPU 0 not supported by this GPU or driver · GPU 1 8.0 GiB"]
-
-
-# The palette
-
-
 async def test_a_command_runs_the_action_of_the_app() -> None:
     class Listening(Host):
         COMMANDS = {GpuwatchCommands}  # noqa: RUF012 - Textual declares it so
@@ -175,3 +142,63 @@ async def test_a_command_runs_the_action_of_the_app() -> None:
         await until(pilot, lambda: bool(getattr(app.screen, "_hit_count", 0)))
         await pilot.press("enter")
         await until(pilot, lambda: app.asked == ["memory"])
+
+
+TMUX = Pane(program="tmux", session="$1", window="%3", alive=True)
+ENDED = Pane(program="screen", session="train", window="2", alive=False)
+VLLM = Container(runtime="docker", id="3f9a1c0b77d2", name="vllm")
+KERNEL = Notebook(kernel="ab12cd34", path="x/explore.ipynb", server=77)
+RANK = Run(key="9:9", name="train.py", launcher="torchrun", head=9, rank=3, world=8)
+WORKER = Run(key="9:9", name="train.py", worker_of=8, orphaned=True)
+
+
+def around(**places: object) -> Process:
+    return process(10, surroundings=Surroundings(**places))  # type: ignore[arg-type]
+
+
+def told(one: Process) -> dict[str, str]:
+    return {fact.label: fact.value for fact in place_section(one).facts}
+
+
+@pytest.mark.parametrize(
+    ("places", "where", "label", "words"),
+    [
+        ({"pod": "serving/triton-7d9f"}, "pod triton-7d9f", "pod", "serving/triton-7d9f"),
+        ({"container": VLLM}, "docker vllm", "container", "docker vllm (3f9a1c0b77d2)"),
+        ({"container": Container(runtime="podman", id="3f9a")}, "podman 3f9a", "container", "podman 3f9a"),
+        ({"slurm": "4711.0"}, "slurm 4711.0", "Slurm job", "4711.0"),
+        ({"unit": "ollama.service"}, "ollama", "systemd unit", "ollama.service"),
+        ({"notebook": KERNEL}, "notebook explore.ipynb", "notebook", "x/explore.ipynb · kernel ab12cd34 · server 77"),
+        ({"notebook": Notebook(left=True)}, "notebook", "notebook", "its server has ended"),
+        ({"pane": TMUX}, "tmux $1 %3", "terminal", "tmux session $1, pane %3"),
+        ({"pane": ENDED}, "screen train 2", "terminal", "screen session train, window 2, which has ended"),
+        ({"ssh": "10.0.0.5"}, "ssh 10.0.0.5", "SSH login", "from 10.0.0.5"),
+        ({"login": "ada", "login_uid": 1001}, "", "logged in as", "ada (uid 1001)"),
+        ({"server": "listens on port 8000"}, "", "server", "listens on port 8000"),
+        ({"peer": "10.0.0.5:29500"}, "", "connected to", "10.0.0.5:29500"),
+        ({"run": RANK}, "", "run", "train.py · torchrun · rank 3 of 8 · began with 9"),
+        ({"run": WORKER}, "", "run", "train.py · worker of 8 · its run has ended"),
+        ({"words": "its environment is not ours to read"}, "", "not read", "its environment is not ours to read"),
+    ],
+)
+def test_each_place_has_a_word_in_the_list_and_a_line_in_the_detail(
+    places: dict[str, object], where: str, label: str, words: str
+) -> None:
+    one = around(**places)
+    assert one.surroundings is not None
+    assert one.surroundings.where == where
+    assert told(one)[label] == words
+
+
+def test_nothing_known_is_said_so() -> None:
+    assert told(process(10)) == {"not known": "not read yet"}
+    assert told(process(10, presence=Presence.HIDDEN)) == {"not known": "not visible"}
+    assert told(around()) == {"place": "no container, job, terminal or login found"}
+
+
+def test_what_is_gone_of_its_session_is_said() -> None:
+    one = process(10, surroundings=Surroundings(), session=900, led=False, adopted=True, parent="systemd")
+    assert told(one) == {
+        "login": "the leader of its session (900) has ended",
+        "parent": "has ended; taken in by systemd",
+    }

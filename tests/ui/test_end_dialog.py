@@ -228,24 +228,6 @@ async def test_sigterm_ignored_then_asked_then_killed(tmp_path: Path) -> None:
 # -- hidden --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_dialog_that_is_closed_goes_on_and_ends_in_a_toast(tmp_path: Path) -> None:
-    async with asking(a_pinner(tmp_path)) as (app, pilot, screen, training):
-        assert app.endings is not None
-        training.stop()  # so that it is still there while the dialog is closed
-        await pilot.press(*TERMINATE)
-        await reached(pilot, screen, KillChoice.HIDE)
-        await pilot.press("escape")
-        await closed(pilot, screen)
-        os.kill(training.pid, signal.SIGCONT)
-        training.wait_until_exited()
-        await until(pilot, lambda: screen.group.exited)
-        for seconds in (1, 2):
-            app.endings.observe(frame_of(builders.at(held_by(training, gib=0), seconds)))
-        await until(pilot, lambda: bool(app._notifications))
-        assert [one.message for one in app._notifications] == [screen.group.message]
-        assert "12.0 GiB freed on GPU 4" in screen.group.message
-
-
 async def test_a_closed_dialog_never_kills_but_tells_that_it_was_ignored(tmp_path: Path) -> None:
     clock = Clock()
     async with asking(a_pinner(tmp_path), deaf=True, clock=clock) as (app, pilot, screen, training):
@@ -281,18 +263,6 @@ async def test_a_hidden_dialog_is_shown_again_and_no_second_signal_offered(tmp_p
 
 
 # -- refused, warned -----------------------------------------------------------------------------------------------
-
-
-async def test_refused_with_the_reason(tmp_path: Path) -> None:
-    clock = Clock()
-    app = Host(a_pinner(tmp_path), clock)
-    with GpuHolder() as training:
-        async with app.run_test(size=(80, 24)) as pilot:
-            clock.ahead = 3.0
-            screen = await opened(pilot, held_by(training), training.pid, KillChoice.CLOSE)
-            assert "Not ended: what is on screen is too old to act on." in text_of(app).replace("\n", " ")
-            assert [button.choice for button in screen.query(ChoiceButton)] == [KillChoice.CLOSE]
-        assert training.alive()
 
 
 async def test_what_cannot_be_recorded_is_warned_of_first_of_all_and_told_afterwards(tmp_path: Path) -> None:

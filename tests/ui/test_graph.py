@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterator
@@ -25,11 +24,8 @@ from gpuwatch.ui.widgets.graph import (
     Values,
     axis_end,
     axis_top,
-    column_of,
     draw_legend,
     draw_plot,
-    plot_cells,
-    points,
 )
 from gpuwatch.ui.widgets.lines import Line, plain
 
@@ -44,7 +40,6 @@ SKINS = {
     "ascii": make_skin("gpuwatch-dark", ascii_only=True),
     "plain ascii": make_skin("gpuwatch-dark", ascii_only=True, colors=0),
 }
-skins = pytest.mark.parametrize("skin", SKINS.values(), ids=SKINS)
 
 
 @pytest.fixture(autouse=True)
@@ -97,8 +92,6 @@ def grounds(line: Line) -> list[str | None]:
     return [span.style.bgcolor.name if span.style.bgcolor else None for span in line for _ in range(span.cells)]
 
 
-# -- whatever the values and the size ------------------------------------------------------------------------------
-
 numbers = st.none() | st.floats() | st.floats(0, 120)
 series = st.lists(numbers, max_size=150)
 
@@ -149,24 +142,9 @@ def test_gaps_stay_empty(values: list[float | None], stacked: bool, name: str) -
                 assert set(back[4 * place : 4 * place + 4]) == {ground.name if ground else None} or not stacked
 
 
-# -- lines ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_line_joins_its_values_and_stays_on_its_level() -> None:
     rows = plot(draw_graph(of([0.0] * 12 + [100.0] * 12), SKINS["colours"], 12 + AXIS, 6))
     assert rows == ["      ⡏⠉⠉⠉⠉⠉", "      ⡇     ", "      ⡇     ", "⣀⣀⣀⣀⣀⣀⠇     "]
-
-
-@skins
-def test_a_limit_is_a_line_of_its_own(skin: Skin) -> None:
-    limit = GraphLimit("limit", 100.0, skin.styles("strong"))
-    lines = draw_graph(of([0.0] * 48, skin=skin, limits=(limit,)), skin, 48 + AXIS, 6)
-    assert len(set(plot(lines)[0])) == 1
-    assert not plot(lines)[0].isspace()
-    assert "limit 100" in plain(lines[0])
-
-
-# -- areas ---------------------------------------------------------------------------------------------------------
 
 
 def test_areas_are_stacked_in_the_owners_colours() -> None:
@@ -183,9 +161,6 @@ def test_areas_without_colours_are_made_of_initials() -> None:
     assert rows == [" " * 24, "b" * 24, "b" * 24, "a" * 24]
 
 
-# -- legend, cursor and axes ---------------------------------------------------------------------------------------
-
-
 def test_the_legend_has_the_newest_values_and_those_of_the_cursor() -> None:
     graph = of([1.0] * 30 + [2.0] * 30, [5.0] * 60, stacked=True)
     assert "Memory GiB  a ada 7  b bda 7" in plain(draw_graph(graph, SKINS["colours"], 66, 9)[0])
@@ -194,25 +169,9 @@ def test_the_legend_has_the_newest_values_and_those_of_the_cursor() -> None:
     assert "a ada 2  b bda 5" in late
 
 
-@given(st.integers(60 + AXIS, 400), st.floats(0.01, 59.99))
-def test_the_value_of_the_cursor_is_that_of_its_time(width: int, back: float) -> None:
-    """Each of the last 60 seconds has its number as its value."""
-    seconds = [float(one) for one in range(60)]
-    graph = msgspec.structs.replace(of(seconds), span=60.0)
-    words = plain(draw_graph(graph, SKINS["colours"], width, 9, cursor=END - back)[0]).split()
-    assert float(words[-1]) == float(words[-2].rpartition(":")[2])
-
-
 def test_the_cursor_in_a_gap_has_no_value() -> None:
     graph = of([1.0] * 30 + [None] * 30)
     assert plain(draw_graph(graph, SKINS["colours"], 66, 9, cursor=END - 100)[0]).rstrip().endswith("—")
-
-
-def test_entries_without_room_are_counted() -> None:
-    graph = of(*[[1.0] * 30] * 6, stacked=True)
-    legend = plain(draw_graph(graph, SKINS["colours"], 40, 9)[0])
-    assert legend.rstrip().endswith("+4")
-    assert len(legend) == 40
 
 
 def test_the_axes_have_round_values_and_clock_times() -> None:
@@ -220,21 +179,6 @@ def test_the_axes_have_round_values_and_clock_times() -> None:
     assert [line[:AXIS].strip(" ┤│└") for line in lines[1:]] == ["100", "", "", "", "50", "", "", "", "", "0", ""]
     assert "┴13:55" in lines[-1]
     assert "┴14:03" in lines[-1]
-
-
-@pytest.mark.parametrize("rows", [1, 5, 13, 33])
-@pytest.mark.parametrize("stacked", [False, True])
-@pytest.mark.parametrize("top", [79.1, 800.0])
-def test_a_round_value_is_drawn_in_the_row_of_its_label(top: float, stacked: bool, rows: int) -> None:
-    skin = SKINS["colours"]
-    axis = draw_graph(of([0.0], stacked=stacked, top=top), skin, 60, rows + 2)[1:-1]
-    labels = {row: plain(line)[: AXIS - 1].strip() for row, line in enumerate(axis)}
-    labels = {row: words for row, words in labels.items() if words}
-    assert len(set(labels.values())) == len(labels) <= 7
-    for row, words in [(row, words) for row, words in labels.items() if 0 < row < rows - 1]:
-        graph = of([0.0], stacked=stacked, top=top, limits=(GraphLimit("", float(words), Style()),))
-        drawn = plot(draw_graph(graph, skin, 60, rows + 2))
-        assert next(place for place, line in enumerate(drawn) if not line.isspace()) == row
 
 
 @pytest.mark.parametrize(("value", "top"), [(0.4, 1), (3, 3), (11, 12), (83, 90), (735, 800), (2619, 3000)])
@@ -264,18 +208,3 @@ def test_the_time_axis_ends_at_a_round_time_after_now(span: float, now: float) -
     end = axis_end(now, span)
     assert now < end <= now + STEPS[span]
     assert end % STEPS[span] == 0
-
-
-def test_the_time_axis_is_round_in_the_local_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "Asia/Kolkata")
-    time.tzset()
-    assert time.strftime("%M", time.localtime(axis_end(END, 86400.0))) == "00"
-
-
-def test_no_more_points_than_seconds_or_dots() -> None:
-    assert points(106, 60.0) == 60
-    assert points(106, 600.0) == 200
-    assert points(106, 600.0, stacked=True) == 100
-    assert points(3, 600.0) == 1
-    assert plot_cells(3) == 0
-    assert column_of(of([1.0]), math.inf, 80) is None

@@ -23,7 +23,6 @@ from tests.support.dashboards import screen, text, top
 from tests.support.recording import alert, ended
 from tests.support.replaying import MemoryRecording, machine, seconds
 from tests.support.screens import press, until
-from tests.support.watches import full
 
 
 def recording() -> MemoryRecording:
@@ -79,20 +78,6 @@ async def test_keys_move_through_the_recording() -> None:
         ):
             for key in keys:
                 await press(pilot, key)
-            await shows(app, pilot, second)
-
-
-async def test_an_event_that_its_snapshot_raised_a_moment_later_is_left_behind() -> None:
-    """The monitor judges a snapshot some milliseconds after it was taken, and that is the start of the event."""
-    late = [alert(name, raised=EPOCH + at + 0.04, gpu=gpu(0).key) for name, at in (("a", 100), ("b", 101), ("c", 300))]
-    of = MemoryRecording((machine(float(second)) for second in range(600)), late)
-    async with replaying(of) as (app, pilot):
-        for second in (100, 101, 300):
-            await press(pilot, "right_curly_bracket")
-            await shows(app, pilot, second)
-        assert len(app._read_events().alerts) == 3
-        for second in (101, 100):
-            await press(pilot, "left_curly_bracket")
             await shows(app, pilot, second)
 
 
@@ -191,21 +176,6 @@ async def test_events_are_those_up_to_the_time_that_is_shown(monkeypatch: pytest
         for second, words in ((200, "1 in all · 0 ongoing"), (310, "2 in all · 1 ongoing"), (50, "0 in all")):
             app.replay.seek(EPOCH + second)
             await until(pilot, lambda words=words: words in text(app))  # type: ignore[misc]
-
-
-async def test_after_a_move_back_no_event_of_a_later_time_is_left() -> None:
-    of = MemoryRecording(full(second) if 30 <= second < 60 else machine(second) for second in map(float, range(300)))
-    async with replaying(of, 59) as (app, pilot):
-        await press(pilot, "e")
-        await until(pilot, lambda: "1 in all · 1 ongoing" in text(app))
-        for second in range(60, 200):
-            if "1 in all · 0 ongoing" in text(app):
-                break
-            app.replay.step(1)
-            await shows(app, pilot, second)
-        assert "1 in all · 0 ongoing" in text(app)
-        app.replay.seek(EPOCH + 10.0)
-        await until(pilot, lambda: "0 in all" in text(app))
 
 
 async def test_help_and_palette_have_the_keys_of_the_replay_alone() -> None:

@@ -153,18 +153,6 @@ async def test_one_that_became_another_program_since_it_was_selected_is_refused_
             assert first.alive()
 
 
-async def test_what_signals_real_processes_ends_nothing_of_a_demo(tmp_path: Path) -> None:
-    with GpuHolder() as one:
-
-        def demo() -> Frame:
-            return framed(replace(a_frame(one).snapshot, demo=True))
-
-        async with listed(a_pinner(tmp_path), demo()) as (app, pilot, _):
-            await told_to_end(pilot)
-            await fed(app, pilot, demo, lambda: "not ended: demo: its processes are not real" in text(app))
-        assert one.alive()
-
-
 async def test_in_the_demo_rows_are_removed_and_nothing_is_signalled() -> None:
     removed: list[int] = []
     ender = DemoEnder(removed.append, ME)
@@ -181,23 +169,6 @@ async def test_in_the_demo_rows_are_removed_and_nothing_is_signalled() -> None:
         assert set(removed) == {one.pid, two.pid}
         assert one.alive()
         assert two.alive()
-
-
-async def test_a_second_batch_waits_for_the_first_and_drops_none_of_it(tmp_path: Path) -> None:
-    pinner = a_pinner(tmp_path)
-    with GpuHolder(deaf=True) as stubborn, GpuHolder() as other:
-        holders = (stubborn, other)
-        async with listed(pinner, a_frame(*holders)) as (app, pilot, screen):
-            await pilot.press(*["down"] * [one.process.pid for one in screen.found()].index(stubborn.pid))
-            await told_to_end(pilot)
-            await until(pilot, lambda: "asked to stop" in text(app))
-            await pilot.press("up", "up", *["down"] * [one.process.pid for one in screen.found()].index(other.pid))
-            await told_to_end(pilot)
-            assert "asked to stop" in text(app)
-            assert "waits for its turn" in text(app)
-            app.exit()
-            await pilot.pause()
-    assert [(line["event"], line["pid"]) for line in on_record(pinner)][-1] == ("outcome", stubborn.pid)
 
 
 async def test_what_was_signalled_is_followed_up_after_the_screen_was_closed(tmp_path: Path) -> None:
@@ -219,9 +190,6 @@ async def test_what_was_signalled_is_followed_up_after_the_screen_was_closed(tmp
             await press(pilot, "S")
             assert "exited" not in "\n".join(text(app).splitlines()[:10])
     assert [(line["event"], line["pid"]) for line in on_record(pinner)] == [("outcome", first)]
-
-
-# -- meanwhile -----------------------------------------------------------------------------------------------------
 
 
 def computing(*holders: GpuHolder, busy: int, gone: tuple[int, ...] = ()) -> Frame:
@@ -257,20 +225,6 @@ async def test_one_that_is_ended_as_a_stray_is_not_asked_about_a_second_time(tmp
             await press(pilot, "escape", "K")
             assert "it is being ended as a stray: S shows it" in toasts(app)
             assert not isinstance(top(app), EndDialog)
-
-
-async def test_one_whose_dialog_was_hidden_is_not_ended_as_a_stray_as_well(tmp_path: Path) -> None:
-    with GpuHolder(deaf=True) as one:
-        async with running(a_frame(one), (160, 50), helpers=helpers(a_pinner(tmp_path))) as (app, pilot):
-            await pilot.press("K")
-            await until(pilot, lambda: "Terminate" in text(app))
-            await pilot.press("right", "right", "enter")
-            await until(pilot, lambda: "asked to stop" in text(app))
-            await pilot.press("escape")
-            await opened(app, pilot)
-            await press(pilot, "space")
-            assert "it is being ended already: K on the dashboard shows it" in toasts(app)
-            assert "selected" not in text(app).splitlines()[0]
 
 
 async def test_quitting_records_both_kinds_of_endings(tmp_path: Path) -> None:
