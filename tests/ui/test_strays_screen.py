@@ -238,7 +238,10 @@ async def test_quitting_records_both_kinds_of_endings(tmp_path: Path) -> None:
             await until(pilot, lambda: "asked to stop" in text(app))
             await pilot.press("escape")
             screen = await opened(app, pilot)
-            await pilot.press(*["down"] * [stray.process.pid for stray in screen.found()].index(two.pid))
+            order = [stray.process.pid for stray in screen.found()]
+            await pilot.press(*["down"] * order.index(one.pid), "space")
+            assert "it is being ended already: K on the dashboard shows it" in toasts(app)
+            await pilot.press("g", *["down"] * order.index(two.pid))
             await told_to_end(pilot)
             await until(pilot, lambda: "asked to stop" in text(app))
             app.exit()
