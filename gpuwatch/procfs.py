@@ -59,8 +59,6 @@ _LONGEST_NAME = 64
 _COMM_MAX = 15
 """Bytes of a name that the kernel keeps: TASK_COMM_LEN less the NUL (include/linux/sched.h)."""
 
-_OWNER = re.compile(rb"^Uid:\s+(\d+).*\nGid:\s+(\d+).*(?:\n(?:(?!Groups:).*\n){0,8}Groups:([\d \t]*))?", re.MULTILINE)
-
 _NUMBERS = re.compile(rb"^NSpid:([\d \t]+)", re.MULTILINE)
 
 _AT_ONCE = 10 * os.sysconf("SC_CLK_TCK")
@@ -301,23 +299,6 @@ def is_alive(pid: int, proc: Path = PROC) -> bool | None:
 def read_status(pid: int, proc: Path = PROC) -> bytes:
     """Read all of /proc/PID/status; raises `OSError` (see `GONE`)."""
     return read_file(pid, "status", proc, _LONGEST_STATUS)
-
-
-class Owner(NamedTuple):
-    """Owner of a process: its real uid and gid, and its supplementary groups."""
-
-    uid: int
-    gid: int
-    groups: tuple[int, ...]
-
-
-def read_owner(pid: int, proc: Path = PROC) -> Owner:
-    """Read the owner of a process from /proc/PID/status; raises `OSError` (see `GONE`) or `ValueError`."""
-    found = _OWNER.search(read_status(pid, proc))
-    if found is None:
-        raise ValueError("/proc/PID/status: no Uid or no Gid line")
-    uid, gid, groups = found.groups()
-    return Owner(int(uid), int(gid), tuple(map(int, (groups or b"").split())))
 
 
 def read_threads(pid: int, proc: Path = PROC) -> Iterator[tuple[int, Stat]]:

@@ -27,7 +27,7 @@ import msgspec
 from gpuwatch import procfs
 from gpuwatch.inspector import files
 from gpuwatch.inspector.cgroups import ContainerId
-from gpuwatch.inspector.credentials import acting_as
+from gpuwatch.inspector.credentials import Owner, acting_as
 from gpuwatch.text import clean
 
 PATIENCE = 0.5
@@ -47,7 +47,7 @@ _LARGEST_STATE = 4 << 20
 
 _LARGEST_ANSWER = 1 << 20
 _LARGEST_LINE = 64 << 10
-_ROOT = procfs.Owner(0, 0, ())
+_ROOT = Owner(0, 0, ())
 
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -159,7 +159,7 @@ class ContainerNames:
             for owner, roots in allowed:
                 yield self._ask_socket(roots.podman_socket, container.id, owner)
 
-    def _ask_socket(self, path: Path, ident: str, owner: procfs.Owner) -> ContainerName | None:
+    def _ask_socket(self, path: Path, ident: str, owner: Owner) -> ContainerName | None:
         if self._clock() < self._silent.get(path, float("-inf")):
             return None
         try:
@@ -170,14 +170,14 @@ class ContainerNames:
         return _parse_inspected(answer)
 
 
-def _find_owner(uid: int | None) -> procfs.Owner | None:
+def _find_owner(uid: int | None) -> Owner | None:
     """Return a user with the primary group; None for root, and for an unknown uid."""
     if not uid:
         return None
     try:
-        return procfs.Owner(uid, pwd.getpwuid(uid).pw_gid, ())
+        return Owner(uid, pwd.getpwuid(uid).pw_gid, ())
     except KeyError:
-        return procfs.Owner(uid, uid, ())
+        return Owner(uid, uid, ())
 
 
 # -- sources -------------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def _read_monitor(pid: int, ident: str, proc: Path) -> ContainerName | None:
     return None
 
 
-def _read_storage(folder: Path, ident: str, owner: procfs.Owner) -> ContainerName | None:
+def _read_storage(folder: Path, ident: str, owner: Owner) -> ContainerName | None:
     for name in ("containers.json", "volatile-containers.json"):
         raw = _read(folder / "overlay-containers" / name, owner)
         try:
@@ -241,7 +241,7 @@ def parse_name(name: str) -> ContainerName | None:
 # -- files and sockets ---------------------------------------------------------------------------------------------
 
 
-def _read(path: Path, owner: procfs.Owner) -> bytes:
+def _read(path: Path, owner: Owner) -> bytes:
     """Return the content of a file, read with its owner's rights; empty where that is not possible."""
     try:
         with acting_as(owner):
@@ -250,7 +250,7 @@ def _read(path: Path, owner: procfs.Owner) -> bytes:
         return b""
 
 
-def _ask(path: Path, ident: str, owner: procfs.Owner) -> bytes:
+def _ask(path: Path, ident: str, owner: Owner) -> bytes:
     """Return the answer of the daemon behind a socket about one container; empty for none. Raises OSError."""
     end = time.monotonic() + PATIENCE
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

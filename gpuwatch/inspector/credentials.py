@@ -1,4 +1,4 @@
-"""Rights of other users: opens files with the rights of the user whose process is read.
+"""Rights of other users: reads the owner of a process, and opens files with the rights of that user.
 
 A monitor that root runs must not show users the contents of files that they may not read: a script is opened with the
 rights of the user who runs it.
@@ -9,13 +9,36 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
+from gpuwatch import procfs
 from gpuwatch.child import die_with_parent
-from gpuwatch.procfs import Owner
 
 _NOBODY_NEW = 0xFFFFFFFF
 """-1 as a uid_t: setfsuid(2) changes nothing and gives the present one."""
+
+
+_OWNER = re.compile(rb"^Uid:\s+(\d+).*\nGid:\s+(\d+).*(?:\n(?:(?!Groups:).*\n){0,8}Groups:([\d \t]*))?", re.MULTILINE)
+
+
+class Owner(NamedTuple):
+    """Owner of a process: its real uid and gid, and its supplementary groups."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+
+def read_owner(pid: int, proc: Path = procfs.PROC) -> Owner:
+    """Read the owner of a process from /proc/PID/status; raises `OSError` (see `procfs.GONE`) or `ValueError`."""
+    found = _OWNER.search(procfs.read_status(pid, proc))
+    if found is None:
+        raise ValueError("/proc/PID/status: no Uid or no Gid line")
+    uid, gid, groups = found.groups()
+    return Owner(int(uid), int(gid), tuple(map(int, (groups or b"").split())))
 
 
 @contextlib.contextmanager

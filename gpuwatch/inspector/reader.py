@@ -32,7 +32,7 @@ from gpuwatch.declared.facts import (
     format_path,
 )
 from gpuwatch.inspector import cgroups, files
-from gpuwatch.inspector.credentials import acting_as
+from gpuwatch.inspector.credentials import Owner, acting_as, read_owner
 from gpuwatch.programs import CodeSource, SourceKind
 
 LARGEST_SCRIPT = 1 << 20
@@ -92,7 +92,7 @@ class _Target(NamedTuple):
     proc: Path
     line: tuple[RelatedProcess, ...]
     """The process itself, its parent, …"""
-    owner: procfs.Owner
+    owner: Owner
     scan: Scanner
 
     def read_file(self, place: int, path: str, limit: int) -> files.Found:
@@ -128,7 +128,7 @@ def read(
     not even the owner can be read.
     """
     stat = procfs.read_stat(pid, proc)
-    owner = procfs.read_owner(pid, proc)
+    owner = read_owner(pid, proc)
     block = _read_environ(pid, proc, stat)
     libraries = frozenset[str]() if stat.kernel_thread else _read_libraries(pid, proc)
     above = _read_ancestors(stat.ppid, owner.uid, proc, {} if ancestors is None else ancestors)
@@ -301,7 +301,7 @@ def _read_ancestors(pid: int, uid: int, proc: Path, known: dict[int, Ancestor]) 
     while pid > 0 and len(found) < _MOST_ANCESTORS:
         try:
             if pid not in known:
-                stat, owner = procfs.read_stat(pid, proc), procfs.read_owner(pid, proc)
+                stat, owner = procfs.read_stat(pid, proc), read_owner(pid, proc)
                 known[pid] = Ancestor(_related(pid, stat, _read_environ(pid, proc, stat), proc), owner.uid)
             one = known[pid]
         except (OSError, ValueError):  # it has ended: the present parent has not started the process below
@@ -338,7 +338,7 @@ def _read_children(pid: int, uid: int, block: bytes | Unread, proc: Path) -> lis
         try:
             stat = procfs.read_stat(child, proc)
             theirs = _read_environ(child, proc, stat)
-            if theirs == block or isinstance(_variables(theirs), Unread) or procfs.read_owner(child, proc).uid != uid:
+            if theirs == block or isinstance(_variables(theirs), Unread) or read_owner(child, proc).uid != uid:
                 continue
             found.append(_related(child, stat, theirs, proc))
         except (OSError, ValueError):  # it has ended

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch import procfs
 from gpuwatch.declared.facts import Script, Unread
 from gpuwatch.inspector import reader
-from gpuwatch.inspector.credentials import acting_as
+from gpuwatch.inspector.credentials import Owner, acting_as
 from tests import CHECKOUT
 from tests.support.evidence import SOURCE, script_of, seen
 from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE
@@ -76,7 +75,7 @@ print(secret.read_text(), os.getgroups(), wish())
 
 
 def test_ones_own_rights_are_not_changed() -> None:
-    with acting_as(procfs.Owner(os.getuid(), os.getgid(), ())):
+    with acting_as(Owner(os.getuid(), os.getgid(), ())):
         assert os.access(sys.executable, os.R_OK)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Share, Unread
 from gpuwatch.inspector import files, reader
+from gpuwatch.inspector.credentials import Owner, read_owner
 from tests.declared.tables import Case, cases
 from tests.sampler.test_large_processes import many_threads
 from tests.support.evidence import SOURCE, script_of, seen
@@ -83,7 +84,7 @@ def test_a_process_that_goes_while_it_is_read(tmp_path: Path) -> None:
     assert (facts.uid, facts.argv, facts.cgroup, facts.script) == (1000, (), "", None)
     assert (facts.environ, facts.libraries) == (Unread.ENDED, Unread.ENDED)
     assert (facts.ancestors, facts.children) == ((), ())
-    assert procfs.read_owner(7, tmp_path) == procfs.Owner(1000, 5, (7, 8))
+    assert read_owner(7, tmp_path) == Owner(1000, 5, (7, 8))
 
 
 @pytest.mark.parametrize(
