@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, AlertCause, AlertGpu, AlertUser, Severity
-from gpuwatch.alerts.condition import CALM
 from gpuwatch.alerts.engine import FORGOTTEN
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import Observation, Rule, RuleContext
@@ -108,9 +107,6 @@ def test_fine_samples_that_are_forgiven_do_not_break_a_rise(samples: str, raised
     for each in samples:
         bench.feed(gpu(0, throttle=readings[each]))
     assert bool(bench.last.active) is raised
-
-
-FULL, ROOM, QUICK = 8, 30, int(CALM / 2)
 
 
 def test_it_lists_gpus_users_and_the_processes_that_cause_it() -> None:

@@ -37,7 +37,6 @@ from tests.support.recording import (
     wait_for,
 )
 
-NOW = EPOCH + 100.0
 CRITICAL = Severity.CRITICAL
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gpuwatch.analysis.strays import DEFAULT_LIMITS, Stray, StrayCertainty, StrayLimits, find_strays
+from gpuwatch.analysis.strays import DEFAULT_LIMITS, Stray, StrayLimits, find_strays
 from gpuwatch.history import HistoryView, Idle, IdleTimes
-from gpuwatch.model import Container, Holding, Notebook, Pane, Process, Run, Snapshot, Surroundings
+from gpuwatch.model import Container, Holding, Notebook, Pane, Process, Snapshot, Surroundings
 from tests.support import builders
 from tests.support.builders import EPOCH
 
@@ -17,11 +17,7 @@ LEFT: dict[str, Any] = {"adopted": True, "led": False, "ppid": 1, "parent": "sys
 """What the kernel says of a process whose parent and login are gone."""
 
 
-CERTAIN, LIKELY, _ = StrayCertainty
 DOCKER = Container(runtime="docker", id="3f9a1c0b77d2")
-RUN = Run(key="90:90", name="train.py", head=90, head_start=90)
-REST = Run(key="90:90", name="train.py", orphaned=True)
-"""Of a worker whose run has ended."""
 TMUX = Pane(program="tmux", session="$1", window="%3", alive=True)
 KERNEL = Notebook(kernel="8f2a", path="a.ipynb", left=True)
 
