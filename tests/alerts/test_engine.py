@@ -14,12 +14,12 @@ from gpuwatch.alerts.engine import FORGOTTEN
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import Observation, Rule, RuleContext
 from gpuwatch.alerts.rules import RULES, memory, shares
-from gpuwatch.alerts.rules.health import HEALTH, STALE
+from gpuwatch.alerts.rules.health import HEALTH
 from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.alerts.rules.shares import OVERSHOOT
-from gpuwatch.model import Declared, Gpu, Health, Knowledge, Margin, Memory, Reason, SourceState
+from gpuwatch.model import Gpu, Health, Margin, Reason, SourceState
 from tests.analysis import machines
-from tests.support.alerting import Bench, cap, card, feed, only, overshooting, part, uuid, words
+from tests.support.alerting import Bench, cap, card, only, overshooting, uuid, words
 from tests.support.builders import EPOCH, filled, gpu, holding, process, uid
 
 NOTE, WARNING, CRITICAL = Severity
@@ -37,8 +37,10 @@ class Story(msgspec.Struct, forbid_unknown_fields=True):
 
     about: str
     steps: list[dict[str, Any]]
-    """New `limits`, or `gpus` and `people` that are fed so many `times`. `came` has what was raised and cleared, by
-    the number of the time; `over` how alerts ended; `holds` the alerts after the step, where these are not as before.
+    """New `limits`, alerts to `restore`, or `gpus` and `people` that are fed so many `times`.
+
+    `came` has what was raised and cleared, by the number of the time; `over` how alerts ended; `holds` the alerts after
+    the step, where these are not as before.
     """
     limits: dict[str, Any] = {}
     rules: str = ""
@@ -64,6 +66,9 @@ def test_story(story: Story) -> None:
     for step in story.steps:
         if "limits" in step:
             bench.engine.limits = limits(step["limits"])
+            continue
+        if "restore" in step:
+            bench.restore(*(RAISED[name](**changes) for name, changes in step["restore"]))
             continue
         came, over = {}, []
         changes = dict(step.get("changes", {}))
@@ -233,41 +238,14 @@ def near(**changes: Any) -> Alert:
     """Return the alert of a GPU near its limit that somebody else raised a minute before the first snapshot."""
     bench = Bench()
     bench.feed_free(4, 3, 4)
-    fields = {"id": "0123456789", "raised": EPOCH - 60, "raised_monotonic": 7.0}
-    return msgspec.structs.replace(only(bench, MEMORY), **{**fields, **changes})
+    fields = {"id": "0123456789", "raised": EPOCH - 60, "raised_monotonic": 7.0, **changes}
+    return msgspec.convert(msgspec.to_builtins(only(bench, MEMORY)) | fields, Alert)
 
 
 def held(**changes: Any) -> Alert:
     """Return an overshoot that somebody else raised."""
-    return msgspec.structs.replace(only(overshooting(cap(10)), OVERSHOOT), raised=EPOCH - 60, **changes)
-
-
-def test_a_restored_alert_goes_on_and_is_not_raised_again() -> None:
-    bench = Bench()
-    bench.restore(near(peak=12.0, mean=100.0))
-    assert bench.feed_free(4, 4, 4, 4) == [()] * 4
-    alert = only(bench, MEMORY)
-    assert (alert.id, alert.raised, alert.peak, alert.lasted) == ("0123456789", EPOCH - 60, 12.0, 63.0)
-    assert alert.mean is not None
-    assert 100.0 < alert.mean < (alert.last or 0)
-    worse = Bench()
-    worse.restore(near(severity=WARNING, most=WARNING))
-    assert worse.feed_free(4, 4, 4) == [(), (), ("+critical",)]
-    assert only(worse, MEMORY).id == "0123456789"
-    future = Bench()
-    future.restore(near(raised=EPOCH + 3600))
-    future.feed_free(4)
-    assert only(future, MEMORY).lasted == 1.0
-
-
-def test_it_is_held_in_the_first_seconds_and_while_readings_are_missing() -> None:
-    bench = Bench(Limits())
-    bench.restore(near())
-    for shown in (filled(4, memory=Memory()), gpu(0, health=Health.SILENT), filled(60), filled(60), filled(60)):
-        assert words(bench.feed(shown)) == ()
-        assert only(bench, MEMORY).id == "0123456789"
-    assert bench.feed_free(60) == [("cleared",)]
-    assert (cleared(bench).title, cleared(bench).how) == (near().title, "47.5 of 79.1 GiB free again")
+    over = only(overshooting(cap(10)), OVERSHOOT)
+    return msgspec.convert(msgspec.to_builtins(over) | {"raised": EPOCH - 60, **changes}, Alert)
 
 
 def test_of_two_alerts_the_older_is_the_event() -> None:
@@ -281,42 +259,5 @@ def test_of_two_alerts_the_older_is_the_event() -> None:
         assert (older.id, older.raised, older.peak, older.severity) == ("0123456789", EPOCH - 60, 12.0, CRITICAL)
 
 
-def test_what_is_not_restored_and_what_waits_for_the_host() -> None:
-    bench = Bench()
-    bench.restore(near(host="box4"), near(ended=EPOCH), near(rule=TROUBLE, gpu="", subject="events log"))
-    bench.feed_free(60, 60)
-    assert (bench.last.active, bench.last.cleared, bench.watched) == ((), (), set())
-    bench = Bench()
-    bench.restore(near(), near(host="", rule=STALE, gpu="", id="9876543210"))
-    bench.feed(host="", state=SourceState.DRIVER_DOWN)
-    bench.feed(filled(4), state=SourceState.DRIVER_DOWN)
-    assert only(bench, MEMORY).id == "0123456789"
-    assert (only(bench, STALE).id, only(bench, STALE).host) == ("9876543210", "box3")
-    assert bench.last.raised == ()
-
-
-def test_the_restored_overshoot_of_a_process_goes_on_until_it_is_judged() -> None:
-    bench = Bench()
-    bench.restore(held())
-    for declared in (None, Declared(knowledge=Knowledge.PENDING), Declared(), cap(10)):
-        assert feed(bench, declared, 50) == [()]
-        assert only(bench, OVERSHOOT).raised == EPOCH - 60
-    assert feed(bench, Declared(), 50) == [("cleared",)]
-    partly = Bench()
-    partly.restore(held())
-    partly.feed(card((100, 5.0), holdings_note="incomplete"), people=[process(100, declared=part(0.9))])
-    assert len(partly.of(OVERSHOOT)) == 1
-
-
-@pytest.mark.parametrize("shown", [gpu(0), gpu(0, used_gib=40, holdings=[holding(100, 50.0, start=999)])])
-def test_a_restored_overshoot_ends_with_its_process(shown: Any) -> None:
-    bench = Bench()
-    bench.restore(held())
-    assert words(bench.feed(shown)) == ("cleared",)
-    assert cleared(bench).how == "process 100 has ended"
-    scope = Bench()
-    scope.restore(held(subject=f"genv 12 {gpu(0).key}", pids=(100, 101)))
-    scope.feed(card((101, 5.0)), people=[process(101)])
-    assert len(scope.of(OVERSHOOT)) == 1
-    scope.feed(card((102, 5.0)), people=[process(102)])
-    assert cleared(scope).how == "its processes have ended"
+RAISED = {"near": near, "held": held}
+"""Alerts that a story restores."""
