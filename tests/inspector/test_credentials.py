@@ -53,8 +53,7 @@ def test_after_acting_as_another_all_is_as_it_was(tmp_path: Path) -> None:
     code = """
 import ctypes, os, sys
 from pathlib import Path
-from gpuwatch.inspector.credentials import acting_as, die_with_parent
-from gpuwatch.procfs import Owner
+from gpuwatch.inspector.credentials import Owner, acting_as, die_with_parent
 def wish():
     found = ctypes.c_int(-1)
     ctypes.CDLL(None).prctl(2, ctypes.byref(found), 0, 0, 0)
