@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
     from textual.binding import Binding
+    from textual.command import Provider
     from textual.message_pump import MessagePump
 
     from gpuwatch.alerts.alert import Alert
@@ -66,6 +67,6 @@ class Actions(Protocol):
         """Return the groups that are ended, made at the first call; requires `may_end`."""
 
 
-def actions_of(asking: MessagePump) -> Actions:
-    """Return the application of a screen or a widget, as far as that may use it."""
+def actions_of(asking: MessagePump | Provider) -> Actions:
+    """Return the application of a screen, a widget or the palette, as far as that may use it."""
     return cast("Actions", asking.app)

@@ -32,7 +32,7 @@ from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.text import clean
 from gpuwatch.threads import Worker
-from gpuwatch.ui.bindings import KEYS, make_bindings
+from gpuwatch.ui.bindings import KEYS, GpuwatchCommands, make_bindings
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.desktop import Osc, clipboard, notification
 from gpuwatch.ui.layout import room_for_toasts
@@ -47,8 +47,6 @@ from gpuwatch.ui.widgets.processes import Processes
 from gpuwatch.ui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:
-    from textual.command import Provider
-
     from gpuwatch.analysis.strays import StrayReport
     from gpuwatch.ui.actions import Actions
     from gpuwatch.ui.screens.endings import Endings
@@ -170,12 +168,6 @@ INTERVALS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds between two samples that `+` and `-` step through."""
 
 
-def _commands() -> type[Provider]:
-    from gpuwatch.ui.bindings import GpuwatchCommands
-
-    return GpuwatchCommands
-
-
 def _enable_collector() -> None:
     """Turn Python's garbage collector on; objects that exist now are never examined."""
     gc.freeze()
@@ -188,7 +180,7 @@ class GpuwatchApp(App[int]):
     TITLE = "gpuwatch"
     CSS_PATH = "gpuwatch.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
-    COMMANDS: ClassVar[set[Any]] = {_commands}
+    COMMANDS: ClassVar[set[Any]] = {GpuwatchCommands}
     NOTIFICATION_TIMEOUT = 6
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, cast, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from msgspec.structs import fields
 from textual.binding import Binding
@@ -14,10 +14,8 @@ from textual.keys import _character_to_key, key_to_character
 
 from gpuwatch.config import Theme
 from gpuwatch.config.keymap import DEFAULT_KEYS, Keys
-from gpuwatch.fields import PROCESS, Field, Row
-
-if TYPE_CHECKING:
-    from gpuwatch.ui.actions import Actions
+from gpuwatch.fields import PROCESS
+from gpuwatch.ui.actions import actions_of
 
 
 class _Action(NamedTuple):
@@ -27,33 +25,35 @@ class _Action(NamedTuple):
     action: str
     word: str
     """Word in the footer."""
+    name: str = ""
+    """Name in the palette; empty for what moves the cursor or opens the palette."""
     show: bool = True
     """Whether the footer shows it."""
     priority: bool = False
 
 
 _ACTIONS: Final = (
-    _Action("detail", "detail", "detail"),
+    _Action("detail", "detail", "detail", "Show the detail of the selected process or GPU"),
     # Priority, since Textual's screens move their focus by these keys.
-    _Action("switch", "switch", "GPUs", priority=True),
-    _Action("follow", "follow", "follow"),
+    _Action("switch", "switch", "GPUs", "Move the cursor to the GPUs, or back to the processes", priority=True),
+    _Action("follow", "follow", "follow", "Follow the chosen GPU: only its processes, or all"),
     # Priority, so that what is typed in the same moment (a slow line delivers it at once) already goes to the prompt.
-    _Action("filter", "filter", "filter", priority=True),
+    _Action("filter", "filter", "filter", "Filter the processes", priority=True),
     _Action("sort_left", "sort(-1)", "sort"),
     _Action("sort_right", "sort(1)", "sort"),
-    _Action("mine", "mine", "mine"),
-    _Action("people", "people", "people"),
-    _Action("tree", "tree", "tree"),
-    _Action("strays", "strays", "strays"),
-    _Action("events", "events", "events"),
-    _Action("acknowledge", "acknowledge", "ack"),
-    _Action("end", "end_process", "end"),
-    _Action("pause", "pause", "pause"),
-    _Action("help", "help", "help"),
-    _Action("quit", "quit", "quit"),
-    _Action("find_next", "find(1)", "next match", show=False),
-    _Action("find_before", "find(-1)", "match before", show=False),
-    _Action("message", "message", "message", show=False),
+    _Action("mine", "mine", "mine", "Mine only, or everybody's"),
+    _Action("people", "people", "people", "People: one row for each person"),
+    _Action("tree", "tree", "tree", "Tree: runs, their ranks and their workers"),
+    _Action("strays", "strays", "strays", "Strays: your processes that nobody attends to"),
+    _Action("events", "events", "events", "Events: what was raised, and how it ended"),
+    _Action("acknowledge", "acknowledge", "ack", "Acknowledge or mute an alert"),
+    _Action("end", "end_process", "end", "End the selected process"),
+    _Action("pause", "pause", "pause", "Pause, or go on"),
+    _Action("help", "help", "help", "Help"),
+    _Action("quit", "quit", "quit", "Quit"),
+    _Action("find_next", "find(1)", "next match", "Jump to the next match of the last filter", show=False),
+    _Action("find_before", "find(-1)", "match before", "Jump to the match before", show=False),
+    _Action("message", "message", "message", "Message to the owner of the selected process", show=False),
     _Action("up", "move(-1)", "up", show=False),
     _Action("down", "move(1)", "down", show=False),
     _Action("left", "across(-1)", "left", show=False),
@@ -62,13 +62,13 @@ _ACTIONS: Final = (
     _Action("pagedown", "page(1)", "page down", show=False),
     _Action("first", "move(-1000000)", "first", show=False),
     _Action("last", "move(1000000)", "last", show=False),
-    _Action("columns", "columns", "columns", show=False),
-    _Action("reverse", "reverse", "reverse", show=False),
-    _Action("slower", "interval(1)", "slower", show=False),
-    _Action("faster", "interval(-1)", "faster", show=False),
-    _Action("retry", "retry", "retry", show=False),
-    _Action("reload", "reload", "reload", show=False),
-    _Action("clear", "clear", "clear", show=False),
+    _Action("columns", "columns", "columns", "Choose and order the columns", show=False),
+    _Action("reverse", "reverse", "reverse", "Reverse the order", show=False),
+    _Action("slower", "interval(1)", "slower", "Longer interval", show=False),
+    _Action("faster", "interval(-1)", "faster", "Shorter interval", show=False),
+    _Action("retry", "retry", "retry", "Sample now, and try failed GPUs again", show=False),
+    _Action("reload", "reload", "reload", "Read the configuration again", show=False),
+    _Action("clear", "clear", "clear", "Clear the filter, and show the processes of all GPUs", show=False),
     _Action("palette", "command_palette", "commands", show=False),
 )
 _FIXED: Final = (
@@ -142,18 +142,8 @@ def make_bindings(keys: Keys = DEFAULT_KEYS) -> list[Binding]:
     for one in _ACTIONS:
         names = [textual_key(key) for key in keys.of(one.id)]
         if names:
-            found.append(
-                Binding(
-                    ",".join(names),
-                    one.action,
-                    one.word,
-                    id=one.id,
-                    key_display=key_names(names[0]),
-                    show=one.show,
-                    priority=one.priority,
-                    tooltip=_TOOLTIPS[one.id],
-                )
-            )
+            shown: dict[str, Any] = {"show": one.show, "priority": one.priority, "tooltip": _TOOLTIPS[one.id]}
+            found.append(Binding(",".join(names), one.action, one.word, id=one.id, **shown))
     return [*found, *_FIXED]
 
 
@@ -163,45 +153,27 @@ KEYS: Final = make_bindings()
 _LIVE = frozenset({"end", "acknowledge", "message", "pause", "slower", "faster", "retry", "reload"})
 """Ids of keys that only the present has."""
 
-_REPLAY: Final = (
-    Binding("space,p", "play", "play", id="replay.play", key_display="Space", tooltip="Play, or pause"),
-    Binding("left", "seek(-10)", "10 s", id="replay.back", key_display="←", tooltip="10 s back"),
-    Binding("right", "seek(10)", "10 s", id="replay.forward", key_display="→", tooltip="10 s forward"),
-    Binding(
-        "left_square_bracket", "seek(-60)", "1 min", id="replay.minute.back", key_display="[", tooltip="A minute back"
-    ),
-    Binding(
-        "right_square_bracket",
-        "seek(60)",
-        "1 min",
-        id="replay.minute.forward",
-        key_display="]",
-        tooltip="A minute forward",
-    ),
-    Binding(
-        "left_curly_bracket",
-        "event(-1)",
-        "event",
-        id="replay.event.last",
-        key_display="{",
-        tooltip="To where the event before began",
-    ),
-    Binding(
-        "right_curly_bracket",
-        "event(1)",
-        "event",
-        id="replay.event.next",
-        key_display="}",
-        tooltip="To where the next event begins",
-    ),
-    Binding("t", "time", "time", id="replay.time", tooltip="To a clock time"),
-    Binding("minus", "speed(-1)", "speed", id="replay.slower", key_display="-", tooltip="Play more slowly"),
-    Binding("plus,equals_sign", "speed(1)", "speed", id="replay.faster", key_display="+", tooltip="Play faster"),
-    Binding("comma", "step(-1)", "step", id="replay.step.back", key_display=",", tooltip="Pause, one snapshot back"),
-    Binding(
-        "full_stop", "step(1)", "step", id="replay.step.forward", key_display=".", tooltip="Pause, one snapshot forward"
-    ),
+_REPLAY: Final = tuple(
+    Binding(keys, action, word, id=f"replay.{name}", tooltip=tooltip)
+    for name, keys, action, word, tooltip in (
+        ("play", "space,p", "play", "play", "Play, or pause"),
+        ("back", "left", "seek(-10)", "10 s", "10 s back"),
+        ("forward", "right", "seek(10)", "10 s", "10 s forward"),
+        ("minute.back", "left_square_bracket", "seek(-60)", "1 min", "A minute back"),
+        ("minute.forward", "right_square_bracket", "seek(60)", "1 min", "A minute forward"),
+        ("event.last", "left_curly_bracket", "event(-1)", "event", "To where the event before began"),
+        ("event.next", "right_curly_bracket", "event(1)", "event", "To where the next event begins"),
+        ("time", "t", "time", "time", "To a clock time"),
+        ("slower", "minus", "speed(-1)", "speed", "Play more slowly"),
+        ("faster", "plus,equals_sign", "speed(1)", "speed", "Play faster"),
+        ("step.back", "comma", "step(-1)", "step", "Pause, one snapshot back"),
+        ("step.forward", "full_stop", "step(1)", "step", "Pause, one snapshot forward"),
+    )
 )
+_REPLAY_NAMES: Final = {
+    "replay.play": "Play the recording, or pause",
+    **{one.id: one.tooltip for one in _REPLAY if one.action in ("event(-1)", "event(1)", "time")},
+}
 
 
 def make_replay_bindings(keys: Keys = DEFAULT_KEYS) -> list[Binding]:
@@ -216,47 +188,12 @@ def make_replay_bindings(keys: Keys = DEFAULT_KEYS) -> list[Binding]:
         if one.id == "tree" and not own:
             own = ["T"]
         if own:
-            found.append(replace(one, key=",".join(own), key_display=key_names(own[0])))
+            found.append(replace(one, key=",".join(own)))
     return found
 
 
-_NAMES = {
-    "detail": "Show the detail of the selected process or GPU",
-    "switch": "Move the cursor to the GPUs, or back to the processes",
-    "follow": "Follow the chosen GPU: only its processes, or all",
-    "filter": "Filter the processes",
-    "find_next": "Jump to the next match of the last filter",
-    "find_before": "Jump to the match before",
-    "mine": "Mine only, or everybody's",
-    "people": "People: one row for each person",
-    "tree": "Tree: runs, their ranks and their workers",
-    "strays": "Strays: your processes that nobody attends to",
-    "end": "End the selected process",
-    "events": "Events: what was raised, and how it ended",
-    "acknowledge": "Acknowledge or mute an alert",
-    "reload": "Read the configuration again",
-    "pause": "Pause, or go on",
-    "message": "Message to the owner of the selected process",
-    "help": "Help",
-    "quit": "Quit",
-    "columns": "Choose and order the columns",
-    "reverse": "Reverse the order",
-    "slower": "Longer interval",
-    "faster": "Shorter interval",
-    "retry": "Sample now, and try failed GPUs again",
-    "clear": "Clear the filter, and show the processes of all GPUs",
-    "replay.play": "Play the recording, or pause",
-    "replay.event.last": "To where the event before began",
-    "replay.event.next": "To where the next event begins",
-    "replay.time": "To a clock time",
-}
-"""Name by binding id; commands that move the cursor or open the palette are left out."""
-
-
-def _direction(field: Field[Row]) -> str:
-    if not field.right:
-        return "From A to Z"
-    return "The smallest first" if field.ascending else "The greatest first"
+_NAMES: Final = {one.id: one.name for one in _ACTIONS if one.name} | _REPLAY_NAMES
+"""Name in the palette by binding id."""
 
 
 class PaletteCommand(NamedTuple):
@@ -274,10 +211,10 @@ def commands(keys: Sequence[Binding] = KEYS) -> list[PaletteCommand]:
         for one in keys
         if one.id in _NAMES
     ]
-    found += [
-        PaletteCommand(f"Sort by {field.name}", f"{_direction(field)}; once more reverses it", f"sort_by('{column}')")
-        for column, field in PROCESS.items()
-    ]
+    for column, field in PROCESS.items():
+        first = "The smallest first" if field.ascending else "The greatest first"
+        words = f"{first if field.right else 'From A to Z'}; once more reverses it"
+        found.append(PaletteCommand(f"Sort by {field.name}", words, f"sort_by('{column}')"))
     found += [
         PaletteCommand(f"Theme: {name}", f"Draw in the colours of {name}", f"theme('{name}')")
         for name in get_args(Theme)
@@ -290,16 +227,12 @@ class GpuwatchCommands(Provider):
 
     async def discover(self) -> Hits:
         """Yield all commands while nothing is typed."""
-        for one in commands(self._keys):
+        for one in commands(actions_of(self).keys):
             yield DiscoveryHit(one.name, partial(self.app.run_action, one.action), help=one.help)
-
-    @property
-    def _keys(self) -> Sequence[Binding]:
-        return cast("Actions", self.app).keys
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for one in commands(self._keys):
+        for one in commands(actions_of(self).keys):
             score = matcher.match(one.name)
             if score > 0:
                 run = partial(self.app.run_action, one.action)

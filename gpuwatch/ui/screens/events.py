@@ -223,25 +223,10 @@ class EventsScreen(ListScreen[EventList]):
 
     NAME = TITLE = "events"
     KEYS = (
-        Binding("escape,q,e", "close", "back", id="events.close", key_display="Esc", tooltip="Back to the dashboard"),
+        Binding("escape,q,e", "close", "back", id="events.close", tooltip="Back to the dashboard"),
         # Priority, as on the dashboard: keys that are typed in the same moment already go to the filter.
-        Binding(
-            "slash",
-            "filter",
-            "filter",
-            id="events.filter",
-            key_display="/",
-            tooltip="Show only events that match",
-            priority=True,
-        ),
-        Binding(
-            "enter",
-            "choose",
-            "show",
-            id="events.show",
-            key_display="Enter",
-            tooltip="Its process, or the processes of its GPU",
-        ),
+        Binding("slash", "filter", "filter", id="events.filter", tooltip="Show only events that match", priority=True),
+        Binding("enter", "choose", "show", id="events.show", tooltip="Its process, or the processes of its GPU"),
         Binding("a", "acknowledge", "ack", id="events.acknowledge", tooltip="Acknowledge or mute this event"),
         Binding("o", "ongoing", "ongoing", id="events.ongoing", tooltip="Show only what is ongoing, or everything"),
     )

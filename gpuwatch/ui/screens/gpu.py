@@ -108,7 +108,7 @@ class GpuScreen(GraphSheet):
     """The detail of a GPU."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "process", id="gpu.choose", key_display="Enter", tooltip="Detail of the process"),
+        Binding("enter", "choose", "process", id="gpu.choose", tooltip="Detail of the process"),
         Binding("down,j", "move(1)", "down", show=False, id="gpu.down", tooltip="The process below"),
         Binding("up,k", "move(-1)", "up", show=False, id="gpu.up", tooltip="The process above"),
     ]

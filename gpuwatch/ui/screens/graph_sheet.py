@@ -103,8 +103,8 @@ class GraphSheet(Sheet):
             )
             for number, (span, name) in enumerate(SPANS.items(), 1)
         ),
-        Binding("left", "read(-1)", "read", id="graph.left", key_display="←", tooltip="Read the values before"),
-        Binding("right", "read(1)", "read", id="graph.right", key_display="→", tooltip="Read the values after"),
+        Binding("left", "read(-1)", "read", id="graph.left", tooltip="Read the values before"),
+        Binding("right", "read(1)", "read", id="graph.right", tooltip="Read the values after"),
     ]
 
     def __init__(self, frame: Frame, skin: Skin | None = None, helpers: Helpers | None = None) -> None:

@@ -36,8 +36,8 @@ _LABEL: Final = 10
 
 
 SORT_KEYS: Final = (
-    Binding("less_than_sign", "sort(-1)", "sort", id="list.left", key_display="<", tooltip="The column before"),
-    Binding("greater_than_sign", "sort(1)", "sort", id="list.right", key_display=">", tooltip="The next column"),
+    Binding("less_than_sign", "sort(-1)", "sort", id="list.left", tooltip="The column before"),
+    Binding("greater_than_sign", "sort(1)", "sort", id="list.right", tooltip="The next column"),
 )
 """Keys of the lists that can be sorted."""
 

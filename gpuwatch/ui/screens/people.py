@@ -187,14 +187,9 @@ class PeopleScreen(ListScreen[PeopleList]):
 
     NAME = TITLE = "people"
     KEYS = (
-        Binding("escape,q,u", "close", "back", id="people.close", key_display="Esc", tooltip="Back to the dashboard"),
+        Binding("escape,q,u", "close", "back", id="people.close", tooltip="Back to the dashboard"),
         Binding(
-            "enter",
-            "choose",
-            "show only this user",
-            id="people.choose",
-            key_display="Enter",
-            tooltip="Show only the processes of this user",
+            "enter", "choose", "show only this user", id="people.choose", tooltip="Show only the processes of this user"
         ),
         *SORT_KEYS,
         Binding("r", "reverse", "reverse", id="people.reverse", tooltip="Reverse the order"),

@@ -121,10 +121,10 @@ class Sheet(ModalScreen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "close", "back", id="sheet.close", tooltip="Back to the dashboard", key_display="Esc"),
+        Binding("escape,q", "close", "back", id="sheet.close", tooltip="Back to the dashboard"),
         Binding("down,j", "line(1)", "down", show=False, id="sheet.down", tooltip="Scroll down"),
         Binding("up,k", "line(-1)", "up", show=False, id="sheet.up", tooltip="Scroll up"),
-        Binding("pagedown,space", "page(1)", "scroll", id="sheet.page_down", tooltip="Next page", key_display="Space"),
+        Binding("pagedown,space", "page(1)", "scroll", id="sheet.page_down", tooltip="Next page"),
         Binding("pageup,b", "page(-1)", "page up", show=False, id="sheet.page_up", tooltip="Previous page"),
         Binding("home,g", "end(0)", "top", show=False, id="sheet.top", tooltip="Scroll to the top"),
         Binding("end,G", "end(1)", "bottom", show=False, id="sheet.bottom", tooltip="Scroll to the bottom"),

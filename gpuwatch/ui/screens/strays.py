@@ -140,9 +140,9 @@ class StraysScreen(ListScreen[StrayList]):
     NAME = "strays"
     TITLE = "your strays"
     KEYS = (
-        Binding("escape,q,S", "close", "back", id="strays.close", key_display="Esc", tooltip="Back to the dashboard"),
-        Binding("space,x", "select", "select", id="strays.select", key_display="Space", tooltip="Select, or unselect"),
-        Binding("enter", "end", "end selected", id="strays.end", key_display="Enter", tooltip="End those selected"),
+        Binding("escape,q,S", "close", "back", id="strays.close", tooltip="Back to the dashboard"),
+        Binding("space,x", "select", "select", id="strays.select", tooltip="Select, or unselect"),
+        Binding("enter", "end", "end selected", id="strays.end", tooltip="End those selected"),
         Binding("K", "decide", "decide", show=False, id="strays.decide", tooltip="Decide about one that was left"),
         Binding("i", "detail", "detail", id="strays.detail", tooltip="All that is known of this process"),
     )

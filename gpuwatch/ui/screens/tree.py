@@ -334,16 +334,14 @@ class TreeScreen(ListScreen[TreeList]):
 
     NAME = TITLE = "tree"
     KEYS = (
-        Binding("escape,q,t", "close", "back", id="tree.close", key_display="Esc", tooltip="Back to the dashboard"),
-        Binding("enter", "choose", "detail", id="tree.choose", key_display="Enter", tooltip="Detail, or open or close"),
-        Binding("K,f9", "end_process", "end", id="tree.end", key_display="K", tooltip="End this process, or this run"),
+        Binding("escape,q,t", "close", "back", id="tree.close", tooltip="Back to the dashboard"),
+        Binding("enter", "choose", "detail", id="tree.choose", tooltip="Detail, or open or close"),
+        Binding("K,f9", "end_process", "end", id="tree.end", tooltip="End this process, or this run"),
         Binding("m", "mine", "mine", id="tree.mine", tooltip="Show only your own runs, or everybody's"),
         *SORT_KEYS,
-        Binding(
-            "right,l,plus,equals_sign", "right", "open", id="tree.open", key_display="→", tooltip="Open or step in"
-        ),
-        Binding("left,h,minus", "left", "close", id="tree.close_node", key_display="←", tooltip="Close or step out"),
-        Binding("asterisk", "toggle_every", "all", id="tree.all", key_display="*", tooltip="Open or close everything"),
+        Binding("right,l,plus,equals_sign", "right", "open", id="tree.open", tooltip="Open or step in"),
+        Binding("left,h,minus", "left", "close", id="tree.close_node", tooltip="Close or step out"),
+        Binding("asterisk", "toggle_every", "all", id="tree.all", tooltip="Open or close everything"),
         Binding("space", "fold", "open or close", show=False, id="tree.fold", tooltip="Open or close"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]

@@ -9,6 +9,7 @@ from textual.binding import Binding
 from textual.message import Message
 
 from gpuwatch.ui.actions import actions_of
+from gpuwatch.ui.bindings import key_names
 from gpuwatch.ui.theme import Skin
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel
 
@@ -42,7 +43,7 @@ def hints(bindings: Sequence[Binding]) -> list[Hint]:
     found: dict[str, Hint] = {}
     for one in bindings:
         if one.show:
-            key = one.key_display or one.key.partition(",")[0]
+            key = one.key_display or key_names(one.key.partition(",")[0])
             before = found.get(one.description)
             found[one.description] = (f"{before[0]} {key}" if before else key, one.description, one.action)
     return list(found.values())
