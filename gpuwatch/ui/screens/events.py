@@ -221,6 +221,7 @@ class EventsScreen(ListScreen[EventList]):
     class Read(Message):
         """Message: the log was read."""
 
+    LIST = EventList
     NAME = TITLE = "events"
     KEYS = (
         Binding("escape,q,e", "close", "back", id="events.close", tooltip="Back to the dashboard"),
@@ -247,7 +248,7 @@ class EventsScreen(ListScreen[EventList]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`read` reads the events log, on a thread; without it, only events since gpuwatch started are shown."""
-        super().__init__(EventList(), frame, skin, clock=clock)
+        super().__init__(frame, skin, clock=clock)
         self._read = read
         self._wall = wall
         self._reading: Future[Events] | None = None
@@ -338,7 +339,7 @@ class EventsScreen(ListScreen[EventList]):
         super().paint()
 
     def detail(self, width: int, lines: int) -> list[Line]:
-        return detail_lines(self.rows.selected, self._skin, width, lines, self.rows.now)
+        return detail_lines(self.rows.selected, self.skin, width, lines, self.rows.now)
 
     def hints(self) -> list[Hint]:
         chosen = self.rows.selected
@@ -354,7 +355,7 @@ class EventsScreen(ListScreen[EventList]):
         words += [f"{sum(alert.ended is None for alert in found)} ongoing"]
         words += [f"filter: {self._filter.text}"] * bool(self._filter.text) + ["ongoing only"] * self._ongoing_only
         words += ["since gpuwatch started"] * (self._read is None)
-        summary = f" {self._skin.glyphs.dot} ".join(words)
+        summary = f" {self.skin.glyphs.dot} ".join(words)
         # What is wrong with a filter comes first, where there is room for it at any width.
         return [(self._wrong, "warning"), (summary, "muted"), (self._note * (not self._wrong), "warning")]
 

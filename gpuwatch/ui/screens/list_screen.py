@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import ModalScreen
 from textual.widget import Widget
 
-from gpuwatch.ui.partial_updates import PartialUpdateCompositor, is_covered
+from gpuwatch.ui.screens.full_screen import FullScreen
 from gpuwatch.ui.theme import Role, Skin
 from gpuwatch.ui.view import View, replay_words
-from gpuwatch.ui.widgets.footer import Footer, Hint, hints
+from gpuwatch.ui.widgets.footer import Hint, hints
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, blank
 from gpuwatch.ui.widgets.notice import notice_lines
 from gpuwatch.ui.widgets.row_list import RowList
@@ -60,18 +59,9 @@ def fact_lines(
     return (drawn + [blank(skin, width)] * lines)[:lines]
 
 
-class ListScreen(ModalScreen[None], Generic[L]):
-    """Screen with one list; modal, so that the dashboard's keys do nothing behind it."""
+class ListScreen(FullScreen, Generic[L]):
+    """Screen with one list."""
 
-    DEFAULT_CSS = """
-    ListScreen {
-        background: $background;
-        layout: vertical;
-        overflow: hidden;
-    }
-    """
-
-    AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down,j", "move(1)", "down", show=False, id="list.down", tooltip="The next row"),
         Binding("up,k", "move(-1)", "up", show=False, id="list.up", tooltip="The row before"),
@@ -80,30 +70,21 @@ class ListScreen(ModalScreen[None], Generic[L]):
         Binding("home,g", "move(-1000000)", "first", show=False, id="list.first", tooltip="The first row"),
         Binding("end,G", "move(1000000)", "last", show=False, id="list.last", tooltip="The last row"),
     ]
-    NAME: ClassVar[str]
-    """Prefix of the ids of its widgets: `tree` for `tree-list`."""
+    LIST: type[L]
+    """Class of its list."""
     TITLE: ClassVar[str]
     KEYS: ClassVar[Sequence[Binding]] = ()
     """Its own keys, the most needed first: a narrow footer leaves out the last ones."""
     DETAIL_LINES: ClassVar[Sequence[tuple[int, int]]] = ((24, 8), (16, 6))
     """Least height of the terminal, and lines about the row under the cursor from that height on."""
 
-    def __init__(
-        self, rows: L, frame: Frame | None, skin: Skin, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """Show `rows`; `clock` is the monotonic clock that frames are stamped with."""
-        super().__init__()
-        self._compositor = PartialUpdateCompositor()
-        self.rows = rows
-        rows.id = f"{self.NAME}-list"
+    def __init__(self, frame: Frame | None, skin: Skin, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` is the monotonic clock that frames are stamped with."""
+        super().__init__(skin)
+        self.rows = self.LIST(id=f"{self.NAME}-list")
         self._frame = frame
-        self._skin = skin
         self._clock = clock
-        self._title_panel = LinePanel(id=f"{self.NAME}-title")
         self._detail = LinePanel(id=f"{self.NAME}-detail")
-        self._footer = Footer(id=f"{self.NAME}-keys")
-        self._ready = False
-        """Whether its widgets exist."""
 
     # -- what each screen has of its own ---------------------------------------------------------------------------
 
@@ -129,7 +110,7 @@ class ListScreen(ModalScreen[None], Generic[L]):
 
     def position(self) -> str:
         """Return the right end of the title: the rows on screen, `1-20 of 47`; empty where all are."""
-        return self.rows.part(self._skin.glyphs.dash)
+        return self.rows.part(self.skin.glyphs.dash)
 
     def hints(self) -> list[Hint]:
         """Return the keys for the footer, by the row under the cursor."""
@@ -149,7 +130,7 @@ class ListScreen(ModalScreen[None], Generic[L]):
         yield from widgets
 
     def on_mount(self) -> None:
-        self._ready = True
+        super().on_mount()
         self.set_interval(1.0, self._beat)
         self.start()
         self.refresh_frame(self._frame)
@@ -162,41 +143,43 @@ class ListScreen(ModalScreen[None], Generic[L]):
         """Return how old the figures are, `14 s old`; empty while they are new."""
         if self._frame is None:
             return ""
-        view = View(self._frame, self._clock(), self._skin, self._frame.snapshot.interval)
+        view = View(self._frame, self._clock(), self.skin, self._frame.snapshot.interval)
         return f"{long_duration(int(view.newest_age))} old" if view.behind else ""
 
     def refresh_frame(self, frame: Frame | None) -> None:
         self._frame = frame
-        if self._ready:
+        if self.ready:
             self.read_rows()
             self.paint()
 
-    def set_skin(self, skin: Skin) -> None:
-        self._skin = skin
-        self.paint()
-
     def paint(self) -> None:
-        if not self._ready or not self.children or is_covered(self):  # it is being made, or taken away, or hidden
+        if self.hidden:
             return
         width, height = self.app.size
-        skin, rows = self._skin, self.rows
+        skin, rows = self.skin, self.rows
         detail = next((lines for least, lines in self.DETAIL_LINES if height >= least), 0)
         footer = 1 if height >= 4 else 0
         room = max(1, height - 1 - footer - detail)
         with self.app.batch_update():
             rows.set_height(room)
-            empty = [] if rows.found else self._empty(width, room - (rows.titled and room > 1))
-            rows.draw(skin, width, room, empty, below=self._below(width))
+            why: list[tuple[str, Role]] = [(words, "muted") for words in self.why_empty()] if not rows.found else []
+            empty = notice_lines(why, skin, width, room - (rows.titled and room > 1))
+            notes = [line for words in self.notes() for line in wrap(words, max(1, min(120, width - 4)))]
+            below = [LineBuilder(skin).gap(2).write(words, "muted").build(width) for words in notes]
+            rows.draw(skin, width, room, empty, below=below)
             self._title_panel.show([self._title_line(width)])
             self._detail.display = detail > 0
             self._detail.set_height(max(detail, 1))
             self._detail.show(self.detail(width, detail) if detail else [])
             self._footer.display = footer > 0 and not any(entry.display for entry in self.entries())
-            self._footer.draw(self._fitting_hints(width), skin, width)
+            keys = self.hints()
+            while len(keys) > 1 and sum(len(key) + len(words) + 3 for key, words, _ in keys) > width:
+                keys.pop()
+            self._footer.draw(keys, skin, width)
 
     def _title_line(self, width: int) -> Line:
         position = self.position()
-        builder = LineBuilder(self._skin, "band").gap().write(self.TITLE, "strong").gap(2)
+        builder = LineBuilder(self.skin, "band").gap().write(self.TITLE, "strong").gap(2)
         end = width - 1 - (cell_len(position) + 2 if position else 0)
         for words in filter(None, (replay_words(self._frame), self.old())):
             builder.write(words, "warning").gap(2)
@@ -207,26 +190,6 @@ class ListScreen(ModalScreen[None], Generic[L]):
         if position:
             builder.gap(max(0, end + 2 - builder.cells)).write(position, "muted")
         return builder.build(width)
-
-    def _empty(self, width: int, lines: int) -> list[Line]:
-        return notice_lines([(words, "muted") for words in self.why_empty()], self._skin, width, lines)
-
-    def _below(self, width: int) -> list[Line]:
-        wrapped = [line for words in self.notes() for line in wrap(words, max(1, min(120, width - 4)))]
-        return [LineBuilder(self._skin).gap(2).write(words, "muted").build(width) for words in wrapped]
-
-    def _fitting_hints(self, width: int) -> list[Hint]:
-        kept = self.hints()
-        while len(kept) > 1 and sum(len(key) + len(words) + 3 for key, words, _ in kept) > width:
-            kept.pop()
-        return kept
-
-    def on_resize(self) -> None:
-        self.paint()
-
-    def on_screen_resume(self) -> None:
-        """Draw what came while another screen was above."""
-        self.paint()
 
     # -- what the user does ----------------------------------------------------------------------------------------
 
@@ -239,19 +202,8 @@ class ListScreen(ModalScreen[None], Generic[L]):
         message.stop()
         self.action_choose()
 
-    def on_footer_pressed(self, message: Footer.Pressed) -> None:
-        message.stop()
-        self.call_later(self._press, message.action)
-
-    async def _press(self, action: str) -> None:
-        if self.is_active:  # not where the click before has opened something over this
-            await self.run_action(action)
-
     def action_choose(self) -> None:
         """Run the action of Enter on the row under the cursor."""
-
-    def action_close(self) -> None:
-        self.dismiss(None)
 
     def action_move(self, by: int) -> None:
         self.rows.move(by)

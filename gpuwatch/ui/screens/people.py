@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -185,6 +184,7 @@ class PeopleList(RowList[Person]):
 class PeopleScreen(ListScreen[PeopleList]):
     """Screen that lists people."""
 
+    LIST = PeopleList
     NAME = TITLE = "people"
     KEYS = (
         Binding("escape,q,u", "close", "back", id="people.close", tooltip="Back to the dashboard"),
@@ -198,13 +198,9 @@ class PeopleScreen(ListScreen[PeopleList]):
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
     DETAIL_LINES = ((24, 5), (16, 4), (10, 2))
 
-    def __init__(self, frame: Frame | None, skin: Skin, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`skin` is the dashboard's, so that everybody has the same colour and initial."""
-        super().__init__(PeopleList(), frame, skin, clock=clock)
-
     def read_rows(self) -> None:
         if self._frame is not None:
-            self._skin.styles.add_people(names(self._frame.snapshot))
+            self.skin.styles.add_people(names(self._frame.snapshot))
             self.rows.update_rows(people(self._frame.snapshot, self._frame.history))
 
     def summary(self, room: int) -> list[tuple[str, Role]]:
@@ -214,18 +210,18 @@ class PeopleScreen(ListScreen[PeopleList]):
         return [(next((form for form in forms if cell_len(form) <= room), forms[-1]), "text")]
 
     def position(self) -> str:
-        return f" {self._skin.glyphs.dot} ".join(filter(None, (super().position(), self.rows.unseen_order)))
+        return f" {self.skin.glyphs.dot} ".join(filter(None, (super().position(), self.rows.unseen_order)))
 
     def detail(self, width: int, lines: int) -> list[Line]:
         """Draw sentences about the person, below a coloured line where there is room for one."""
-        drawn = [LineBuilder(self._skin, "band").build(width)] if lines >= 4 else []
+        drawn = [LineBuilder(self.skin, "band").build(width)] if lines >= 4 else []
         chosen = self.rows.selected
         if chosen is not None and self._frame is not None:
             told = self._story(chosen, self._frame, width - 3, lines - len(drawn))
             drawn += [
-                LineBuilder(self._skin).gap(2).write(text, "text", max(0, width - 3)).build(width) for text in told
+                LineBuilder(self.skin).gap(2).write(text, "text", max(0, width - 3)).build(width) for text in told
             ]
-        return (drawn + [blank(self._skin, width)] * lines)[:lines]
+        return (drawn + [blank(self.skin, width)] * lines)[:lines]
 
     @staticmethod
     def _story(chosen: Person, frame: Frame, width: int, lines: int) -> list[str]:

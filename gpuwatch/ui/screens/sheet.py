@@ -13,14 +13,13 @@ from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.message import Message
-from textual.screen import ModalScreen
 
 from gpuwatch.text import spell_signs
-from gpuwatch.ui.partial_updates import PartialUpdateCompositor, is_covered
+from gpuwatch.ui.screens.full_screen import FullScreen
 from gpuwatch.ui.theme import Skin, make_skin
-from gpuwatch.ui.widgets.footer import Footer, hints
+from gpuwatch.ui.widgets.footer import hints
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, crop
+from gpuwatch.ui.widgets.row_list import WHEEL
 
 TWO_COLUMNS: Final = 110
 """Least width at which the two halves stand side by side."""
@@ -33,8 +32,6 @@ _LABEL: Final = 15
 """Largest number of cells of the labels."""
 _BETWEEN: Final = 3
 """Cells between the two halves."""
-_WHEEL: Final = 3
-"""Lines that one notch of the mouse wheel scrolls."""
 
 _WRAP: Final = Console(color_system=None, width=80)
 """Console that wraps text; nothing is printed."""
@@ -77,69 +74,24 @@ class Placed(NamedTuple):
     lines: Sequence[Line]
 
 
-class SheetBody(LinePanel):
-    """Lines between title and keys; the mouse wheel scrolls them."""
-
-    class Scrolled(Message):
-        """Message: the mouse wheel was turned."""
-
-        def __init__(self, lines: int) -> None:
-            self.lines = lines
-            super().__init__()
-
-    class Pointed(Message):
-        """Message: the mouse was moved, or clicked `clicks` times, at a cell."""
-
-        def __init__(self, x: int, y: int, clicks: int) -> None:
-            self.x, self.y, self.clicks = x, y, clicks
-            super().__init__()
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        event.stop()
-        self.post_message(self.Scrolled(_WHEEL))
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        event.stop()
-        self.post_message(self.Scrolled(-_WHEEL))
-
-    def on_mouse_move(self, event: events.MouseMove) -> None:
-        self.post_message(self.Pointed(event.x, event.y, 0))
-
-    def on_click(self, event: events.Click) -> None:
-        self.post_message(self.Pointed(event.x, event.y, event.chain))
-
-
-class Sheet(ModalScreen[None]):
-    """Screen of sections and other parts; modal, so that the dashboard's keys do nothing behind it."""
-
-    DEFAULT_CSS = """
-    Sheet {
-        background: $background;
-        layout: vertical;
-        overflow: hidden;
-    }
-    """
+class Sheet(FullScreen):
+    """Screen of sections and other parts."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "close", "back", id="sheet.close", tooltip="Back to the dashboard"),
         Binding("down,j", "line(1)", "down", show=False, id="sheet.down", tooltip="Scroll down"),
         Binding("up,k", "line(-1)", "up", show=False, id="sheet.up", tooltip="Scroll up"),
-        Binding("pagedown,space", "page(1)", "scroll", id="sheet.page_down", tooltip="Next page"),
+        Binding("space,pagedown", "page(1)", "scroll", id="sheet.page_down", tooltip="Next page"),
         Binding("pageup,b", "page(-1)", "page up", show=False, id="sheet.page_up", tooltip="Previous page"),
         Binding("home,g", "end(0)", "top", show=False, id="sheet.top", tooltip="Scroll to the top"),
         Binding("end,G", "end(1)", "bottom", show=False, id="sheet.bottom", tooltip="Scroll to the bottom"),
     ]
 
-    AUTO_FOCUS = ""
     LEFT: ClassVar[float] = 0.5
     """Part of the width that the left half has."""
 
     def __init__(self, skin: Skin | None = None) -> None:
-        super().__init__()
-        self._compositor = PartialUpdateCompositor()
-        self.skin = skin or make_skin("gpuwatch-dark")
-        self.ready = False
-        """Whether its widgets exist."""
+        super().__init__(skin or make_skin("gpuwatch-dark"))
         self.over = False
         """Whether the facts are no longer true, and dimmed."""
         self.top = 0
@@ -154,17 +106,11 @@ class Sheet(ModalScreen[None]):
         """Lines of the longer half."""
         self._drawn: dict[Hashable, list[Line]] = {}
         """Lines of the facts of the last drawing, by all that they are drawn from."""
-        self._title_panel = LinePanel(id="title")
         self._notice_panel = LinePanel(id="notice")
-        self._body = SheetBody(id="body")
-        self._footer = Footer(id="keys")
+        self._body = LinePanel(id="body")
 
     def compose(self) -> ComposeResult:
         yield from (self._title_panel, self._notice_panel, self._body, self._footer)
-
-    def on_mount(self) -> None:
-        """Note that its widgets exist; a subclass then draws."""
-        self.ready = True
 
     # -- content ---------------------------------------------------------------------------------------------------
 
@@ -182,20 +128,8 @@ class Sheet(ModalScreen[None]):
             self.paint()
 
     def set_skin(self, skin: Skin) -> None:
-        self.skin = skin
         self._drawn = {}
-        self.redraw()
-
-    def redraw(self) -> None:
-        """Draw in a new size or skin."""
-        self.paint()
-
-    def on_resize(self) -> None:
-        self.redraw()
-
-    def on_screen_resume(self) -> None:
-        """Draw what came while another screen was above."""
-        self.redraw()
+        super().set_skin(skin)
 
     @property
     def two_columns(self) -> bool:
@@ -220,7 +154,7 @@ class Sheet(ModalScreen[None]):
 
     def paint(self) -> None:
         """Draw the parts, as far as they are on screen."""
-        if not self.ready or not self.children or is_covered(self):
+        if self.hidden:
             return
         width, height = self.app.size
         skin = self.skin
@@ -364,26 +298,26 @@ class Sheet(ModalScreen[None]):
 
     # -- what the user does ----------------------------------------------------------------------------------------
 
-    def on_footer_pressed(self, message: Footer.Pressed) -> None:
-        """Run the action of the key that was clicked."""
-        message.stop()
-        self.call_later(self._press, message.action)
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        event.stop()
+        self.scroll_lines(WHEEL)
 
-    async def _press(self, action: str) -> None:
-        if self.is_active:  # not where the click before has opened something over this
-            await self.run_action(action)
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        event.stop()
+        self.scroll_lines(-WHEEL)
 
-    def on_sheet_body_scrolled(self, message: SheetBody.Scrolled) -> None:
-        message.stop()
-        self.scroll_lines(message.lines)
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        self._point(event, 0)
 
-    def on_sheet_body_pointed(self, message: SheetBody.Pointed) -> None:
-        """Find the part under the mouse."""
-        message.stop()
-        y = message.y + self.top
-        for one in self.placed:
-            if one.x <= message.x < one.x + one.width and one.y <= y < one.y + len(one.lines):
-                self.point(one, message.x - one.x, y - one.y, message.clicks)
+    def on_click(self, event: events.Click) -> None:
+        self._point(event, event.chain)
+
+    def _point(self, event: events.MouseEvent, clicks: int) -> None:
+        """Find the part under the mouse, which was moved, or clicked `clicks` times."""
+        y = event.y + self.top
+        for one in self.placed if event.widget is self._body else ():
+            if one.x <= event.x < one.x + one.width and one.y <= y < one.y + len(one.lines):
+                self.point(one, event.x - one.x, y - one.y, clicks)
 
     def point(self, placed: Placed, x: int, y: int, clicks: int) -> None:
         """React to the mouse over a part; `clicks` is 0 where it was only moved."""
@@ -395,9 +329,6 @@ class Sheet(ModalScreen[None]):
     def reveal(self, y: int) -> None:
         """Scroll until a line is on screen."""
         self.top = min(max(self.top, y - self.room + 1), y)
-
-    def action_close(self) -> None:
-        self.dismiss(None)
 
     def action_line(self, lines: int) -> None:
         self.scroll_lines(lines)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
@@ -137,6 +136,7 @@ def _role(queued: QueuedStray) -> Role:
 class StraysScreen(ListScreen[StrayList]):
     """Screen that lists the user's strays."""
 
+    LIST = StrayList
     NAME = "strays"
     TITLE = "your strays"
     KEYS = (
@@ -148,9 +148,7 @@ class StraysScreen(ListScreen[StrayList]):
     )
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
 
-    def __init__(self, frame: Frame, skin: Skin, *, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(StrayList(), frame, skin, clock=clock)
-        self._frame: Frame = frame
+    _frame: Frame
 
     def start(self) -> None:
         """Show also strays that are still being ended."""
@@ -183,7 +181,7 @@ class StraysScreen(ListScreen[StrayList]):
         self.rows.chosen &= free
 
     def paint(self) -> None:
-        if self._ready:
+        if self.ready:
             self.read_rows()
         super().paint()
 
@@ -198,7 +196,7 @@ class StraysScreen(ListScreen[StrayList]):
     def detail(self, width: int, lines: int) -> list[Line]:
         chosen = self.rows.selected
         facts = _facts(chosen, self._queued.get(chosen.key)) if chosen is not None else []
-        return fact_lines(facts, self._skin, width, lines)
+        return fact_lines(facts, self.skin, width, lines)
 
     def notes(self) -> Sequence[str]:
         """Return the notes that `gpuwatch strays` prints, too."""
@@ -255,7 +253,7 @@ class StraysScreen(ListScreen[StrayList]):
             lines += [f"{one.process.pid}  {one.process.command or one.process.name}" for one in chosen]
             lines += [f"together {least}{size(sum(held))}, one after the other"] * bool(held)
             title = f"End {len(chosen)} process{'es' * (len(chosen) != 1)} of yours?"
-            question = ConfirmDialog(title, lines, len(chosen), self._skin.glyphs)
+            question = ConfirmDialog(title, lines, len(chosen), self.skin.glyphs)
             self.app.push_screen(question, lambda choice: self._confirmed(chosen, choice))
 
     def action_decide(self) -> None:

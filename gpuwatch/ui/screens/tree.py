@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from textwrap import wrap
 from typing import ClassVar, Final
 
@@ -332,6 +331,7 @@ WHOLE: Final = 40
 class TreeScreen(ListScreen[TreeList]):
     """Screen that shows runs as a tree."""
 
+    LIST = TreeList
     NAME = TITLE = "tree"
     KEYS = (
         Binding("escape,q,t", "close", "back", id="tree.close", tooltip="Back to the dashboard"),
@@ -347,18 +347,17 @@ class TreeScreen(ListScreen[TreeList]):
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
     DETAIL_LINES = ((24, 3), (16, 2), (6, 1))
 
-    def __init__(self, frame: Frame, skin: Skin, *, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(TreeList(), frame, skin, clock=clock)
-        self._frame: Frame = frame
-        self._mine = False
+    _frame: Frame
+    _mine = False
+    """Whether only the user's own runs are shown."""
 
     def read_rows(self) -> None:
         seen = self._frame.snapshot
-        self._skin.styles.assign_colors(process.uid for process in seen.processes if process.uid is not None)
+        self.skin.styles.assign_colors(process.uid for process in seen.processes if process.uid is not None)
         self.rows.update_nodes(build_tree(seen, self._frame.history, mine=self._mine))
 
     def paint(self) -> None:
-        self.rows.view = View(self._frame, self._clock(), self._skin, self._frame.snapshot.interval)
+        self.rows.view = View(self._frame, self._clock(), self.skin, self._frame.snapshot.interval)
         super().paint()
 
     def summary(self, room: int) -> list[tuple[str, Role]]:
@@ -369,7 +368,7 @@ class TreeScreen(ListScreen[TreeList]):
         processes = sum(node.totals.processes for node in nodes) - unlisted  # as the dashboard counts them
         more = f", {unlisted} more unlisted" * (unlisted > 0)
         words = [f"{runs} run{'s' * (runs != 1)}", f"{processes} process{'es' * (processes != 1)}{more}"]
-        shown = f" {self._skin.glyphs.dot} ".join((words if self._frame.snapshot.gpus else []) + ["mine"] * self._mine)
+        shown = f" {self.skin.glyphs.dot} ".join((words if self._frame.snapshot.gpus else []) + ["mine"] * self._mine)
         return [(shown, "muted"), (count_flags(nodes), "warning"), (f"by {NODE[self.rows.by].name}", "muted")]
 
     def detail(self, width: int, lines: int) -> list[Line]:
@@ -381,10 +380,10 @@ class TreeScreen(ListScreen[TreeList]):
         found = [line.replace("\xa0", " ") for line in wrap(" · ".join(whole), room, break_on_hyphens=False)]
         kept = found[:lines]
         if len(found) > lines:
-            kept[-1] = fit(" ".join(found[lines - 1 :]), room, ellipsis=self._skin.glyphs.ellipsis)
-        drawn = [LineBuilder(self._skin).gap(2).write(part, "text").build(width) for part in kept]
-        above = [blank(self._skin, width)] * (len(drawn) < lines)
-        return (above + drawn + [blank(self._skin, width)] * lines)[:lines]
+            kept[-1] = fit(" ".join(found[lines - 1 :]), room, ellipsis=self.skin.glyphs.ellipsis)
+        drawn = [LineBuilder(self.skin).gap(2).write(part, "text").build(width) for part in kept]
+        above = [blank(self.skin, width)] * (len(drawn) < lines)
+        return (above + drawn + [blank(self.skin, width)] * lines)[:lines]
 
     def hints(self) -> list[Hint]:
         """Return the keys, with what Enter does on this node."""
@@ -399,7 +398,7 @@ class TreeScreen(ListScreen[TreeList]):
         elif node is not None and not node.rows:
             del keys["choose"]
         found = hints(list(keys.values()))
-        if self._skin.glyphs.ascii:
+        if self.skin.glyphs.ascii:
             found = [(key.replace("→", "+").replace("←", "-"), words, action) for key, words, action in found]
         return found
 
