@@ -27,7 +27,7 @@ from gpuwatch.analysis.people import filter_for
 from gpuwatch.analysis.rows import rows
 from gpuwatch.errors import NoThreadError
 from gpuwatch.fields import Row, RowKey
-from gpuwatch.filters import Filter, FilterError, find_next
+from gpuwatch.filters import Filter, FilterError
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.text import clean
@@ -541,12 +541,11 @@ class GpuwatchApp(App[int]):
             self.dashboard.prompt.open("", self.skin, self.options.filters, finding=True)
             self.paint()
             return
-        place = find_next(panel.found, self._sought, panel.cursor, by)
-        if place is None:
-            self.notify(f"no process here matches {self._sought.text}", markup=False, timeout=4)
-        else:
+        if panel.find(self._sought, by):
             self.dashboard.activate(panel)
-            panel.move(place - panel.cursor)
+            self.paint()
+        else:
+            self.notify(f"no process here matches {self._sought.text}", markup=False, timeout=4)
 
     def action_clear(self) -> None:
         """Clear the filter, close its prompt, and show the processes of all GPUs.

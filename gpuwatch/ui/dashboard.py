@@ -19,9 +19,9 @@ from gpuwatch.ui.view import View
 from gpuwatch.ui.widgets.alerts import Alerts, alerts_of
 from gpuwatch.ui.widgets.footer import Footer, Hint, hints
 from gpuwatch.ui.widgets.gpus import Gpus
-from gpuwatch.ui.widgets.header import Header
+from gpuwatch.ui.widgets.header import header_line
 from gpuwatch.ui.widgets.lines import LineBuilder, LinePanel
-from gpuwatch.ui.widgets.notice import Notice, notice_lines, starting_words, state_words, tiny_lines, tiny_words
+from gpuwatch.ui.widgets.notice import notice_lines, starting_words, state_words, tiny_lines, tiny_words
 from gpuwatch.ui.widgets.processes import Processes
 from gpuwatch.ui.widgets.prompt import Prompt
 
@@ -44,7 +44,7 @@ class Dashboard(Screen[None]):
         self._compositor = PartialUpdateCompositor()
         self.layout_now: Layout | None = None
         """Layout of the last drawing."""
-        self.header = Header(id="header")
+        self.header = LinePanel(id="header")
         self.gpus = Gpus(id="gpus")
         self.alerts = Alerts(id="alerts")
         self.processes = Processes(id="processes")
@@ -52,7 +52,7 @@ class Dashboard(Screen[None]):
         """Whether the process list shows only the processes of the chosen GPU."""
         self.active: Gpus | Processes = self.processes
         """Panel whose cursor the keys move."""
-        self.notice = Notice(id="notice")
+        self.notice = LinePanel(id="notice")
         self.prompt = Prompt(id="prompt")
         self.footer = Footer(id="footer")
 
@@ -132,7 +132,7 @@ class Dashboard(Screen[None]):
             starting = seen.state is SourceState.STARTING
             words = starting_words(seen.taken - seen.since, seen.words) if starting else state_words(seen)
             self._arrange({self.header: 1, self.notice: room, self._bottom: 1})
-            self.notice.draw(notice_lines(words, skin, width, room))
+            self.notice.show(notice_lines(words, skin, width, room))
         else:
             self._arrange(
                 {
@@ -147,7 +147,7 @@ class Dashboard(Screen[None]):
             self.gpus.draw(view, layout, width)
             self.alerts.draw(view, layout, width)
             self.processes.draw_rows(layout, width)
-        self.header.draw(view, width)
+        self.header.show([header_line(view, width)])
         shown = hints(actions_of(self).keys)
         if self.active is self.gpus:
             shown = [
@@ -163,7 +163,7 @@ class Dashboard(Screen[None]):
             return
         self._arrange({self.header: 1, self.notice: height - 2, self._bottom: 1})
         self.header.show([LineBuilder(skin, "band").gap().write("gpuwatch", "strong").build(width)])
-        self.notice.draw(notice_lines(starting_words(seconds), skin, width, height - 2))
+        self.notice.show(notice_lines(starting_words(seconds), skin, width, height - 2))
         self.footer.draw(_bare(hints(actions_of(self).keys)), skin, width)
 
     @property
@@ -193,7 +193,7 @@ class Dashboard(Screen[None]):
         width, height = self.app.size
         room = max(0, height - self.prompt.display)
         self._arrange({self.notice: room})
-        self.notice.draw(tiny_lines(words, skin, width, room))
+        self.notice.show(tiny_lines(words, skin, width, room))
 
     def _arrange(self, heights: dict[Any, int], gap: int = 0) -> None:
         """Set the height of each panel and hide the others. Textual computes a new layout only after a change."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import msgspec
 from textual import events
@@ -73,17 +73,8 @@ class AcknowledgeDialog(Dialog[None]):
         max-height: 4;
         color: $text-muted;
     }
-    AcknowledgeDialog OptionList, AcknowledgeDialog OptionList:focus {
-        height: auto;
+    AcknowledgeDialog OptionList {
         margin-top: 1;
-        padding: 0;
-        border: none;
-        background: $surface;
-    }
-    AcknowledgeDialog OptionList > .option-list--option-highlighted {
-        background: $primary;
-        color: $background;
-        text-style: bold;
     }
     AcknowledgeDialog.-low #evidence, AcknowledgeDialog.-tiny #evidence {
         display: none;
@@ -108,7 +99,6 @@ class AcknowledgeDialog(Dialog[None]):
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (11, "-low"), (16, "-high")]  # noqa: RUF012 - Textual declares it so
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "close", "back", id="acknowledge.close", tooltip="Close the dialog; nothing changes"),
         Binding("right,l,tab,a", "turn(1)", "next", show=False, id="acknowledge.next", tooltip="Next alert"),
         Binding(
             "left,h,shift+tab", "turn(-1)", "before", show=False, id="acknowledge.before", tooltip="Previous alert"
@@ -187,7 +177,13 @@ class AcknowledgeDialog(Dialog[None]):
         box.border_title = Content(page.rule)
         several = f"{self._place + 1} of {len(self._pages)}, left and right for the others"
         box.border_subtitle = Content(several if len(self._pages) > 1 else "")
-        title, evidence = _mute_words(page) if isinstance(page, Mute) else self._alert_words(page)
+        if isinstance(page, Mute):
+            title, evidence = _mute_words(page)
+        else:
+            mark, _ = mark_of(page.severity, self.glyphs)
+            states = [("ended", page.ended is not None), ("muted", page.muted), ("acknowledged", page.acknowledged)]
+            state = ", ".join(word for word, holds in states if holds)
+            title, evidence = f"{mark} {state}{': ' * bool(state)}{page.title}", page.evidence
         self.query_one("#title", Static).update(Content(self.spell(title)))
         line = self.query_one("#evidence", Static)
         line.update(Content(self.spell(evidence)))
@@ -204,12 +200,6 @@ class AcknowledgeDialog(Dialog[None]):
             options.replace_option_prompt_at_index(place, Content(words))
         lost = marked is not None and options.options[marked].disabled
         options.highlighted = len(options.options) - 1 if lost else marked
-
-    def _alert_words(self, alert: Alert) -> tuple[str, str]:
-        mark, _ = mark_of(alert.severity, self.glyphs)
-        states = [("ended", alert.ended is not None), ("muted", alert.muted), ("acknowledged", alert.acknowledged)]
-        state = ", ".join(word for word, holds in states if holds)
-        return f"{mark} {state}{': ' * bool(state)}{alert.title}", alert.evidence
 
     def _choices(self) -> dict[str, Choice]:
         """Return every choice by its name, in the same order on every page."""
@@ -279,10 +269,6 @@ class AcknowledgeDialog(Dialog[None]):
     def action_turn(self, by: int) -> None:
         self._place = (self._place + by) % len(self._pages)
         self._open_page()
-
-    def action_scroll(self, lines: int) -> None:
-        options: Any = self.query_one(OptionList)
-        options.action_cursor_down() if lines > 0 else options.action_cursor_up()
 
 
 def _mute_words(mute: Mute) -> tuple[str, str]:

@@ -27,25 +27,13 @@ class ColumnsDialog(Dialog[None]):
     ColumnsDialog #dialog {
         width: 44;
     }
-    ColumnsDialog OptionList, ColumnsDialog OptionList:focus {
-        height: auto;
+    ColumnsDialog OptionList {
         max-height: 100%;
-        padding: 0;
-        border: none;
-        background: $surface;
-    }
-    ColumnsDialog OptionList > .option-list--option-highlighted {
-        background: $primary;
-        color: $background;
-        text-style: bold;
     }
     ColumnsDialog #hint {
         height: auto;
         margin-top: 1;
         color: $text-muted;
-    }
-    ColumnsDialog.-low #dialog {
-        padding: 0 1;
     }
     ColumnsDialog.-low #hint {
         display: none;
@@ -61,8 +49,6 @@ class ColumnsDialog(Dialog[None]):
         Binding("less_than_sign,shift+up", "shift(-1)", "up", id="columns.up", tooltip="Move the column forward"),
         Binding("greater_than_sign,shift+down", "shift(1)", "down", id="columns.down", tooltip="Move the column back"),
         Binding("d", "default", "default", id="columns.default", tooltip="The columns that suit the width"),
-        Binding("j", "cursor(1)", "down", show=False, id="columns.next", tooltip="Next column"),
-        Binding("k", "cursor(-1)", "up", show=False, id="columns.before", tooltip="Column before"),
     ]
 
     def __init__(
@@ -86,13 +72,6 @@ class ColumnsDialog(Dialog[None]):
     def on_mount(self) -> None:
         """Draw the columns."""
         self._draw(0)
-
-    def action_cursor(self, by: int) -> None:
-        options = self.query_one(OptionList)
-        if by > 0:
-            options.action_cursor_down()
-        else:
-            options.action_cursor_up()
 
     def action_show(self) -> None:
         """Show or hide the column under the cursor; the last one that is shown stays."""
@@ -130,9 +109,8 @@ class ColumnsDialog(Dialog[None]):
     def _draw(self, place: int) -> None:
         options = self.query_one(OptionList)
         options.clear_options()
-        options.add_options(Option(Content(self._line(name))) for name in self._order)
+        for name in self._order:
+            title, words = PROCESS[name].title, PROCESS[name].name
+            line = f"[{'x' if name in self._shown else ' '}] {title:<14}{words if words != title else ''}"
+            options.add_option(Option(Content(line.rstrip())))
         options.highlighted = place
-
-    def _line(self, name: str) -> str:
-        title, words = PROCESS[name].title, PROCESS[name].name
-        return f"[{'x' if name in self._shown else ' '}] {title:<14}{words if words != title else ''}".rstrip()

@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widget import Widget
-from textual.widgets import Static
+from textual.widgets import OptionList, Static
 
 from gpuwatch.kill.group import KillChoice, KillState, ProcessGroup
 from gpuwatch.ui.screens.sheet import plain
@@ -142,6 +142,17 @@ class Dialog(ModalScreen[Answer]):
     Dialog #text > Static {
         height: auto;
     }
+    Dialog OptionList, Dialog OptionList:focus {
+        height: auto;
+        padding: 0;
+        border: none;
+        background: $surface;
+    }
+    Dialog OptionList > .option-list--option-highlighted {
+        background: $primary;
+        color: $background;
+        text-style: bold;
+    }
     Dialog .-empty {
         display: none;
     }
@@ -208,7 +219,11 @@ class Dialog(ModalScreen[Answer]):
             self.set_focus(buttons[min(max(at + by, 0), len(buttons) - 1)])
 
     def action_scroll(self, lines: int) -> None:
-        self.query_one("#text").scroll_relative(y=lines, animate=False)
+        """Scroll the text; in a dialog with a list of choices, move its mark."""
+        for choices in self.query(OptionList):
+            choices.action_cursor_down() if lines > 0 else choices.action_cursor_up()
+        for text in self.query("#text"):
+            text.scroll_relative(y=lines, animate=False)
 
 
 class ConfirmDialog(Dialog[KillChoice]):

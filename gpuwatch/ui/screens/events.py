@@ -20,7 +20,6 @@ from gpuwatch.filters import (
     Grammar,
     ListFilter,
     Term,
-    find_next,
     parse_most,
     parse_numbers,
     parse_terms,
@@ -402,12 +401,8 @@ class EventsScreen(ListScreen[EventList]):
     def _open_filter(self, words: str, *, finding: bool = False) -> None:
         entry = self._entry
         self._finding = finding
-        entry.saved = actions_of(self).options.filters
-        entry.value = words
+        entry.open(words, actions_of(self).options.filters)
         entry.placeholder = f"{_HINT}  {entry.offered}".rstrip()
-        entry.cursor_position = len(words)
-        entry.display = True
-        self.set_focus(entry)
         self.paint()
 
     def _close_filter(self) -> None:
@@ -428,11 +423,8 @@ class EventsScreen(ListScreen[EventList]):
         if not self._sought.terms:
             self._open_filter("", finding=True)
             return
-        place = find_next(self.rows.found, self._sought, self.rows.cursor, by)
-        if place is None:
+        if not self.rows.find(self._sought, by):
             self.notify(f"no event here matches {self._sought.text}", markup=False, timeout=4)
-        else:
-            self.rows.move(place - self.rows.cursor)
 
     def action_close(self) -> None:
         """Close what asks where to jump, or clear the filter where there is one; otherwise go back."""

@@ -12,7 +12,7 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.unattributed import missing
 from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.rows import rows
-from gpuwatch.fields import GPU, PROCESS, Row, reading, share_words
+from gpuwatch.fields import GPU, PROCESS, Row, RowKey, reading, share_words
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Reading, Reason, known, number
 from gpuwatch.monitor import Frame
@@ -28,8 +28,8 @@ from gpuwatch.ui.view import replay_words
 from gpuwatch.ui.widgets.gpus import FAULTS, parts, short_name
 from gpuwatch.ui.widgets.graph import Curve, Graph, GraphLimit, Mark, Values, axis_top
 from gpuwatch.ui.widgets.lines import Line, LineBuilder
-from gpuwatch.ui.widgets.table import Cell, Column, Table, field_column, title_line
-from gpuwatch.ui.widgets.table import TableRow as TableRow
+from gpuwatch.ui.widgets.row_list import ItemCursor
+from gpuwatch.ui.widgets.table import Cell, Column, Table, TableRow, field_column, title_line
 from gpuwatch.units import GIB, MIB, gib, long_duration
 
 _UNREAD_LINKS: Final = "not recorded: it is read only while the details of this GPU are shown"
@@ -37,7 +37,7 @@ _ECC: Final = replace(GPU["ecc"], fact="{} uncorrected errors")
 _OF_INSTANCE: Final = [GPU["memory"].of(reading("memory.used")), GPU["total"].of(reading("memory.total"), fact="{}")]
 
 
-class ProcessBlock:
+class ProcessBlock(ItemCursor[Row]):
     """List of a GPU's processes with a cursor."""
 
     gap = 1
@@ -54,25 +54,11 @@ class ProcessBlock:
     )
 
     def __init__(self) -> None:
-        self.found: list[Row] = []
-        self.cursor = 0
-        self._key: object = None
+        super().__init__()
         self._table = Table()
 
-    def update_rows(self, found: Sequence[Row]) -> None:
-        """Replace the rows; the cursor stays on its process."""
-        self.found = list(found)
-        keys = [row.key for row in self.found]
-        self.move_to(keys.index(self._key) if self._key in keys else self.cursor)
-
-    def move_to(self, place: int) -> None:
-        self.cursor = max(0, min(place, len(self.found) - 1))
-        self._key = self.found[self.cursor].key if self.found else None
-
-    @property
-    def selected(self) -> Row | None:
-        """The row under the cursor."""
-        return self.found[self.cursor] if self.found else None
+    def identity(self, row: Row) -> RowKey:
+        return row.key
 
     def draw(self, skin: Skin, width: int) -> list[Line]:
         people = len({row.process.uid for row in self.found})
@@ -407,7 +393,7 @@ class GpuScreen(GraphSheet):
         if not 0 <= place < len(block.found):
             self.scroll_lines(by)
             return
-        block.move_to(place)
+        block.point(place)
         at = next((one for one in self.placed if one.part is block), None)
         if at is not None:
             self.reveal(at.y + 2 + place)
@@ -424,7 +410,7 @@ class GpuScreen(GraphSheet):
             super().point(placed, x, y, clicks)
         elif clicks and 0 <= y - 2 < len(self.processes.found):
             again = y - 2 == self.processes.cursor and clicks > 1
-            self.processes.move_to(y - 2)
+            self.processes.point(y - 2)
             self.paint()
             if again:
                 self.action_choose()

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from math import ceil
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from textual.binding import Binding, BindingType
 from textual.message import Message
@@ -24,7 +24,6 @@ from gpuwatch.ui.widgets.graph import (
     SPANS,
     Curve,
     Graph,
-    GraphLimit,
     Mark,
     axis_end,
     draw_legend,
@@ -245,24 +244,9 @@ class GraphSheet(Sheet):
         known = "no values yet" if self._since is None else f"known since {clock(self._since)}"
         return f"{words}, {known}{reading}"
 
-    def graph(
-        self,
-        title: str,
-        unit: str,
-        curves: Sequence[Curve],
-        top: float,
-        *,
-        low: float = 0.0,
-        limits: Sequence[GraphLimit] = (),
-        marks: Sequence[Mark] = (),
-        show: Callable[[float], str] = "{:.0f}".format,
-        scale: float = 1.0,
-        stacked: bool = False,
-        empty: str = "",
-    ) -> Graph:
-        """Return a graph over the span; `empty` is the reason where no curve has any value."""
-        empty = empty or "no values in this time"
-        return Graph(title, self.until, self.span, curves, top, unit, low, stacked, limits, marks, show, scale, empty)
+    def graph(self, title: str, unit: str, curves: Sequence[Curve], top: float, **other: Any) -> Graph:
+        """Return a graph over the span; `other` are further attributes of `Graph`."""
+        return Graph(title, self.until, self.span, curves, top, unit, **other)
 
     # -- events ----------------------------------------------------------------------------------------------------
 

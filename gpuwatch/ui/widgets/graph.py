@@ -19,6 +19,7 @@ from rich.cells import cell_len
 from rich.style import Style
 
 from gpuwatch.ui.theme import Glyphs, Skin
+from gpuwatch.ui.view import clock
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, Span
 
 STEPS: Final = {60.0: 10.0, 600.0: 60.0, 3600.0: 300.0, 21600.0: 1800.0, 86400.0: 7200.0}
@@ -102,7 +103,7 @@ class Graph(msgspec.Struct, frozen=True):
     scale: float = 1.0
     """Size of the unit: values in bytes that are shown in GiB have 2**30. The value axis has round numbers of it."""
     empty: str = ""
-    """Words in the plot where no curve has any value: the reason."""
+    """Words in the plot where no curve has any value: the reason, as far as it is known."""
 
 
 class _Piece(NamedTuple):
@@ -152,8 +153,9 @@ def draw_plot(graph: Graph, skin: Skin, width: int, height: int, *, cursor: floa
         return [LineBuilder(skin).build(width)] * height
     column = column_of(graph, cursor, width) if cursor is not None else None
     plot = _areas(graph, skin, cells, rows) if graph.stacked else _lines(graph, skin, cells, rows)
-    if graph.empty and all(one is None for curve in graph.curves for one in curve.values):
-        plot[rows // 2] = list(LineBuilder(skin).write(f"  {graph.empty}", "muted", cells).build(cells))
+    if all(one is None for curve in graph.curves for one in curve.values):
+        words = graph.empty or "no values in this time"
+        plot[rows // 2] = list(LineBuilder(skin).write(f"  {words}", "muted", cells).build(cells))
     labels = _value_labels(graph, rows, skin)
     lines = []
     for row, spans in enumerate(plot):
@@ -195,7 +197,7 @@ def draw_legend(graph: Graph, skin: Skin, width: int, *, cursor: float | None = 
     if graph.unit:
         builder.gap().write(graph.unit, "muted")
     if column is not None and cells:
-        builder.gap().write(_clock(graph.until - graph.span + (column + 0.5) * graph.span / cells), "note")
+        builder.gap().write(clock(graph.until - graph.span + (column + 0.5) * graph.span / cells), "note")
     entries: list[list[tuple[str, Style | None]]] = []
     for curve in graph.curves:
         value = curve.now if column is None else at_column(curve.values, column, cells)
@@ -224,10 +226,6 @@ def draw_legend(graph: Graph, skin: Skin, width: int, *, cursor: float | None = 
 
 def _limit_sign(glyphs: Glyphs) -> str:
     return "-" if glyphs.ascii else "╌"
-
-
-def _clock(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at))
 
 
 def round_up(value: float) -> float:

@@ -12,7 +12,7 @@ from gpuwatch.recorder.replay import Playback
 from gpuwatch.ui.theme import Role
 from gpuwatch.ui.view import View, clock
 from gpuwatch.ui.widgets.alerts import silent_mutes
-from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel
+from gpuwatch.ui.widgets.lines import Line, LineBuilder
 from gpuwatch.units import long_duration
 
 
@@ -97,10 +97,3 @@ def _replay_words(view: View, playback: Playback, width: int) -> list[tuple[str,
     form = "%a %d %b %Y %H:%M:%S" if width >= 120 else "%d %b %H:%M:%S" if width >= 70 else "%H:%M:%S"
     words.append((time.strftime(form, time.localtime(seen.taken)), "text"))
     return words
-
-
-class Header(LinePanel):
-    """The first line."""
-
-    def draw(self, view: View, width: int) -> None:
-        self.show([header_line(view, width)])

@@ -9,7 +9,7 @@ from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import MIN_HEIGHT, MIN_WIDTH
 from gpuwatch.ui.theme import Role, Skin
 from gpuwatch.ui.view import clock
-from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, blank, centred
+from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank, centred
 
 _TITLES = {
     SourceState.STARTING: "starting",
@@ -86,10 +86,3 @@ def tiny_lines(words: list[tuple[str, Role]], skin: Skin, width: int, height: in
         text = [(one, role) for one, role in text if role == "critical"] or text
     lines = [LineBuilder(skin).write(one, role).build(width) for one, role in text[:height]]
     return lines + [blank(skin, width)] * (height - len(lines))
-
-
-class Notice(LinePanel):
-    """Words in place of the panels."""
-
-    def draw(self, lines: list[Line]) -> None:
-        self.show(lines)

@@ -67,6 +67,15 @@ class FilterInput(Input):
         """Turn the blinking of the cursor off: each blink is a write to the terminal."""
         self.cursor_blink = False
 
+    def open(self, text: str, saved: Mapping[str, str]) -> None:
+        """Begin with a text; the next keys go to it."""
+        self.display = True
+        self.saved = saved
+        self.value = text
+        self.cursor_position = len(text)
+        self.mark(None)
+        self.screen.set_focus(self)  # at once: self.focus() would let the next keys pass as commands
+
     def mark(self, error: FilterError | None) -> None:
         """Mark the wrong term of an error; None for no error."""
         self._marker.place = (error.start, error.end) if error else (0, 0)
@@ -139,12 +148,7 @@ class Prompt(Horizontal):
         self.finding, self._sought = finding, Filter()
         sign = " n " if finding else " / "
         self.query_one("#slash", LinePanel).show([LineBuilder(skin, "band").write(sign, "strong").build(3)])
-        entry = self.query_one(FilterInput)
-        entry.saved = saved or {}
-        entry.value = text
-        entry.cursor_position = len(text)
-        entry.mark(None)
-        self.screen.set_focus(entry)  # at once: entry.focus() would let the next keys pass as commands
+        self.query_one(FilterInput).open(text, saved or {})
         self._say()
 
     def on_input_changed(self, event: Input.Changed) -> None:

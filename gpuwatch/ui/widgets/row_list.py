@@ -1,20 +1,21 @@
 """Lists with a cursor that stays on its item, and lists of rows under column titles.
 
-`CursorPanel` is under every list of the program. `RowList` is under the process list and the screens of people, runs,
-strays and events: a list is a subclass that has the columns for a width, the text of each cell, and what identifies a
-row; drawing, sorting, keys and mouse are here.
+`ItemCursor` is under every list of the program, `CursorPanel` under those that are panels. `RowList` is under the
+process list and the screens of people, runs, strays and events: a list is a subclass that has the columns for a width,
+the text of each cell, and what identifies a row; drawing, sorting, keys and mouse are here.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from textual import events
 from textual.message import Message
 
 from gpuwatch.fields import Field
+from gpuwatch.filters import find_next
 from gpuwatch.ui.theme import Ground, Skin
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, blank
 from gpuwatch.ui.widgets.table import Cell, Column, Table, TableRow, write_title
@@ -27,23 +28,14 @@ CURSOR_CELLS: Final = 2
 _CURSOR: Final = Column("cursor", "", CURSOR_CELLS, right=False)
 
 
-class CursorPanel(LinePanel, Generic[T]):
-    """Panel of items, one of which has the cursor. The cursor follows its item when the items move."""
+class ItemCursor(Generic[T]):
+    """Items, one of which has the cursor. The cursor follows its item when the items move."""
 
-    class Moved(Message):
-        """Message: cursor, scroll or order changed; the panel has to be drawn again."""
-
-    class Chosen(Message):
-        """Message: the item under the cursor was clicked again."""
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
         self.found: list[T] = []
         """All items, in order."""
         self.cursor = 0
         """Index of the cursor's item among all items."""
-        self.active = True
-        """Whether the keys move this cursor; on a screen with two panels one of them is active."""
         self._keys: Sequence[Hashable] = ()
         self._key: Hashable = None
 
@@ -61,15 +53,6 @@ class CursorPanel(LinePanel, Generic[T]):
         self.found = list(rows)
         self._follow([self.identity(row) for row in self.found])
 
-    def move(self, by: int) -> None:
-        """Move the cursor by `by` lines."""
-        self.point(self.cursor + by)
-        self.post_message(self.Moved())
-
-    def page(self, by: int) -> None:
-        """Move the cursor by `by` screens."""
-        self.move(by * max(1, len(self.found)))
-
     def point(self, place: int) -> None:
         """Put the cursor on an item, as the user asked."""
         self._put(place)
@@ -82,6 +65,31 @@ class CursorPanel(LinePanel, Generic[T]):
     def _put(self, place: int) -> None:
         self.cursor = max(0, min(place, len(self._keys) - 1))
         self._key = self._keys[self.cursor] if self._keys else None
+
+
+class CursorPanel(LinePanel, ItemCursor[T]):
+    """Panel of items, one of which has the cursor."""
+
+    class Moved(Message):
+        """Message: cursor, scroll or order changed; the panel has to be drawn again."""
+
+    class Chosen(Message):
+        """Message: the item under the cursor was clicked again."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        ItemCursor.__init__(self)
+        self.active = True
+        """Whether the keys move this cursor; on a screen with two panels one of them is active."""
+
+    def move(self, by: int) -> None:
+        """Move the cursor by `by` lines."""
+        self.point(self.cursor + by)
+        self.post_message(self.Moved())
+
+    def page(self, by: int) -> None:
+        """Move the cursor by `by` screens."""
+        self.move(by * max(1, len(self.found)))
 
 
 class RowList(CursorPanel[T]):
@@ -173,6 +181,13 @@ class RowList(CursorPanel[T]):
     def page(self, by: int) -> None:
         """Move the cursor by `by` screens."""
         self.move(by * max(1, self.page_rows - 1))
+
+    def find(self, is_sought: Callable[[T], bool], by: int) -> bool:
+        """Move the cursor to the next row that is sought, or the one before; returns whether there is any."""
+        place = find_next(self.found, is_sought, self.cursor, by)
+        if place is not None:
+            self.move(place - self.cursor)
+        return place is not None
 
     def to_top(self) -> None:
         """Put the cursor on the first row of the next order."""
