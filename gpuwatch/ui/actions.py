@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
     from gpuwatch.threads import Worker
     from gpuwatch.ui.options import Options
-    from gpuwatch.ui.screens.endings import Endings
 
 
 class Actions(Protocol):
@@ -26,8 +25,6 @@ class Actions(Protocol):
     keys: Sequence[Binding]
     """Keys for the footer, the help and the palette."""
     newest: Frame | None
-    endings: Endings | None
-    """Groups of processes that are ended; None before the first."""
 
     @property
     def refused(self) -> frozenset[str]:
@@ -62,9 +59,6 @@ class Actions(Protocol):
 
     def ask_to_end(self, key: RowKey, *, whole_run: bool = False) -> None:
         """Ask whether to end a process, or its run."""
-
-    def need_endings(self) -> Endings:
-        """Return the groups that are ended, made at the first call; requires `may_end`."""
 
 
 def actions_of(asking: MessagePump | Provider) -> Actions:

@@ -49,7 +49,7 @@ from gpuwatch.ui.widgets.prompt import Prompt
 if TYPE_CHECKING:
     from gpuwatch.analysis.strays import StrayReport
     from gpuwatch.ui.actions import Actions
-    from gpuwatch.ui.screens.endings import Endings
+    from gpuwatch.ui.screens.endings import EndActions, Endings
 
 
 class NewFrame(Message):
@@ -770,3 +770,4 @@ class GpuwatchApp(App[int]):
 
 if TYPE_CHECKING:
     _ACTIONS: type[Actions] = GpuwatchApp  # mypy compares the application with what screens may ask of it
+    _END_ACTIONS: type[EndActions] = GpuwatchApp

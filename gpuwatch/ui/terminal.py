@@ -65,11 +65,13 @@ class AsciiOnly(LineFilter):
     """Filter that replaces other characters by ASCII of the same width: Textual's borders, people's names."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        return [one if one.text.isascii() else Segment(_ascii(one.text), one.style, one.control) for one in segments]
-
-
-def _ascii(text: str) -> str:
-    return "".join(char if char.isascii() else _STAND_INS.get(char, "?" * cell_len(char)) for char in text)
+        found = []
+        for one in segments:
+            if not one.text.isascii():
+                spelled = (char if char.isascii() else _STAND_INS.get(char, "?" * cell_len(char)) for char in one.text)
+                one = Segment("".join(spelled), one.style, one.control)
+            found.append(one)
+        return found
 
 
 LARGEST: Final = (1000, 400)

@@ -130,12 +130,6 @@ def _in_256(name: str, palette: Palette) -> Palette:
 _SIXTEEN = "#0000aa #00aa00 #aa5500 #aa00aa #55ffff #00aaaa #55ff55 #5555ff #ffff55 #ff55ff"
 
 
-def _in_16(palette: Palette) -> Palette:
-    """Return a palette for a terminal with 16 colours. Its grounds are those of gpuwatch's own themes."""
-    own, grey = (DARK, "#555555") if palette.dark else (LIGHT, "#aaaaaa")
-    return replace(own, fills=(*_SIXTEEN.split(), grey), swatches=(*_SIXTEEN.split(), grey))
-
-
 ON_SIXTEEN: Final = dict.fromkeys(("#0000aa", "#aa00aa", "#5555ff", "#555555"), "#ffffff")
 """Fills with white text on 16 colours; black text is more readable on the others in every terminal."""
 
@@ -476,7 +470,9 @@ def make_skin(
     if colors == 256:
         palette = _in_256(theme, palette)
     elif 0 < colors <= 16:
-        palette = _in_16(palette)
+        own, grey = (DARK, "#555555") if palette.dark else (LIGHT, "#aaaaaa")
+        # The grounds are those of gpuwatch's own themes.
+        palette = replace(own, fills=(*_SIXTEEN.split(), grey), swatches=(*_SIXTEEN.split(), grey))
     glyphs = ASCII if ascii_only else PLAIN if colors <= 16 else UNICODE
     return Skin(
         StyleSet(

@@ -149,10 +149,14 @@ def declared_section(process: Process, snapshot: Snapshot, allowances: Allowance
 def holding_section(row: Row) -> Section:
     """Describe what a process holds and does on one GPU."""
     holding, gpu = row.holding, row.gpu
+    growth = Fact("last minute", REASONS[Reason.NO_SAMPLE], missing=True)
+    if row.growth is not None:
+        change = f"{'+' if row.growth > 0 else '−'}{size(abs(row.growth))}"
+        growth = Fact("last minute", change if row.growth else "unchanged")
     facts = [
         fact(PROCESS["memory"], row),
         _share(row),
-        _growth(row),
+        growth,
         fact(PROCESS["sm"], row),
         *(fact(field, row) for field in _OF_HOLDING),
         _text("idle", idle_words(row), "not known"),
@@ -174,13 +178,6 @@ def _share(row: Row) -> Fact:
         together = f", counted together as {row.limit.scope}" if row.limit.scope else ""
         declared = f", declared {percent(row.declared, 100)} %{together}"
     return Fact("share", f"{percent(row.share, 100)} % of the GPU's memory{declared}")
-
-
-def _growth(row: Row) -> Fact:
-    if row.growth is None:
-        return Fact("last minute", REASONS[Reason.NO_SAMPLE], missing=True)
-    change = f"{'+' if row.growth > 0 else '−'}{size(abs(row.growth))}"
-    return Fact("last minute", change if row.growth else "unchanged")
 
 
 def kind_words(holding: Holding) -> str:
@@ -212,6 +209,8 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
         facts.append(Fact("health", f"{gpu.health.value}{since}"))
     if gpu.words:
         facts.append(Fact("problem", gpu.words))
+    now = snapshot.monotonic
+    slow = f"; fan, clocks and others {long_duration(now - gpu.slow_sampled)} ago" if gpu.slow_sampled else ""
     throttle = gpu.throttle if isinstance(gpu.throttle, Reason) else ", ".join(gpu.throttle) or "nothing"
     facts += [
         *_memory_facts(gpu, snapshot),
@@ -226,7 +225,7 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
         value_fact("compute mode", gpu.compute_mode),
         value_fact("display", gpu.display_active),
         value_fact("MIG", gpu.mig),
-        Fact("last read", _age(gpu, snapshot.monotonic)),
+        Fact("last read", f"{long_duration(now - gpu.sampled)} ago{slow}" if gpu.sampled else "never yet"),
     ]
     return Section(f"GPU {gpu.index}", tuple(facts))
 
@@ -240,13 +239,6 @@ def _with_limit(key: str, limit_key: str, gpu: Gpu) -> Fact:
     found, limit = fact(GPU[key], gpu), fact(GPU[limit_key], gpu)
     words = f"{found.value}, {limit.label}{':' * limit.missing} {limit.value}"
     return found if found.missing else replace(found, value=words)
-
-
-def _age(gpu: Gpu, now: float) -> str:
-    if not gpu.sampled:
-        return "never yet"
-    slow = f"; fan, clocks and others {long_duration(now - gpu.slow_sampled)} ago" if gpu.slow_sampled else ""
-    return f"{long_duration(now - gpu.sampled)} ago{slow}"
 
 
 def _memory_facts(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
@@ -374,7 +366,9 @@ class DetailScreen(GraphSheet):
         for block in graphs:
             block.gap = int(self.room >= SMALL and not self.two_columns)
         graphs[-1].gap = 1
-        self.show(_title(held), left, right, title_end=self.title_words())
+        gpus = ", ".join(str(index) for index in sorted({row.gpu.index for row in held}))
+        title = f"{held[0].holding.pid} {held[0].process.name or '?'} · {held[0].owner} · GPU {gpus}"
+        self.show(title, left, right, title_end=self.title_words())
 
     def _sections(self, held: Sequence[Row]) -> list[Section]:
         process, frame = held[0].process, self.frame
@@ -444,23 +438,12 @@ class DetailScreen(GraphSheet):
             actions_of(self).ask_to_end(self._held[0].key)
 
 
-def _title(held: Sequence[Row]) -> str:
-    """Name a process in a line: `15260 python · ada · GPU 0, 1`."""
-    first = held[0]
-    gpus = ", ".join(str(index) for index in sorted({row.gpu.index for row in held}))
-    return f"{first.holding.pid} {first.process.name or '?'} · {first.owner} · GPU {gpus}"
-
-
 def _missing(held: Sequence[Row], seen: Snapshot | None, now: Snapshot) -> str:
     """Return why a process is not in a snapshot; the driver lists only processes that hold memory."""
     if seen is None or not held:
         return "This process is on no GPU any more."
     ago = long_duration(now.monotonic - seen.monotonic)
-    current = {gpu.key: gpu for gpu in now.gpus}
-    if all(_is_silent(current.get(row.gpu.key)) for row in held):
+    listing = {gpu.key for gpu in now.gpus if gpu.health is Health.OK or gpu.holdings}
+    if listing.isdisjoint(row.gpu.key for row in held):
         return f"Last seen {ago} ago: its GPU does not report its processes now."
     return f"Ended, or released its GPU memory, {ago} ago. Last known values:"
-
-
-def _is_silent(gpu: Gpu | None) -> bool:
-    return gpu is None or (gpu.health is not Health.OK and not gpu.holdings)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 from msgspec.structs import replace
 from textual.app import App
+from textual.screen import Screen
 
 from gpuwatch.analysis.strays import Stray, StrayReport
 from gpuwatch.fields import RowKey
@@ -79,6 +80,16 @@ class QueuedStray(msgspec.Struct):
             self.leave(f"not ended: {group.message}" if group.refused else group.message or LEFT_ALONE)
         if self.open:
             self.message = group.sentence
+
+
+class EndActions(Protocol):
+    """What the application knows of the processes that are ended."""
+
+    endings: Endings | None
+    """None before the first."""
+
+    def need_endings(self) -> Endings:
+        """Return the groups that are ended, made at the first call; requires `may_end`."""
 
 
 class Endings:
@@ -292,3 +303,8 @@ class Endings:
         # markup=False: the words may name a parent process, whose name is another's to choose.
         title = f"process {pid}{' (demo)' * isinstance(self._ender, DemoEnder)}"
         self._app.notify(words, title=title, severity=severity, markup=False, timeout=10)
+
+
+def ends_of(screen: Screen[Any]) -> EndActions:
+    """Return the application of a screen, as far as that may use it."""
+    return cast("EndActions", screen.app)

@@ -69,20 +69,15 @@ def _facts(alert: Alert, now: float) -> list[tuple[str, str]]:
     since = time.strftime("%a %d %b %H:%M:%S", time.localtime(alert.raised))
     until = time.strftime(" to %H:%M:%S", time.localtime(alert.ended)) if alert.ended is not None else ""
     owners = ", ".join(alert.owners)
+    more = f" and {len(alert.pids) - 6} more" if len(alert.pids) > 6 else ""
+    pids = f"pid {', '.join(map(str, alert.pids[:6]))}{more}" if alert.pids else ""
     return [
-        ("rule", " · ".join(filter(None, (alert.rule, owners, _pids(alert))))),
+        ("rule", " · ".join(filter(None, (alert.rule, owners, pids)))),
         ("when", f"{since}{until}, {lasted_words(alert, now)}"),
         ("values", value_words(alert, last=True)),
         ("evidence", alert.evidence),
         ("state", _state(alert)),
     ]
-
-
-def _pids(alert: Alert) -> str:
-    if not alert.pids:
-        return ""
-    more = f" and {len(alert.pids) - 6} more" if len(alert.pids) > 6 else ""
-    return f"pid {', '.join(map(str, alert.pids[:6]))}{more}"
 
 
 class EventList(RowList[Alert]):
@@ -149,14 +144,6 @@ class EventList(RowList[Alert]):
 
 READ_EVERY: Final = 3.0
 """Seconds between two readings of the log, which another gpuwatch may be writing."""
-
-
-def _as_known(alert: Alert, log: Events) -> Alert:
-    """Return an event of the log; one without an end counts as ended where no gpuwatch records any more."""
-    if alert.ended is not None or log.watched:
-        return alert
-    until = log.watched_until or alert.seen
-    return msgspec.structs.replace(alert, ended=until, how=UNFINISHED)
 
 
 def event_terms(
@@ -294,7 +281,11 @@ class EventsScreen(ListScreen[EventList]):
             self._note = clean(f"the events cannot be read: {why}", 200)
         else:
             came = self._reading.result()
-            self._logged = {alert.id: _as_known(alert, came) for alert in came.alerts}
+            self._logged = {alert.id: alert for alert in came.alerts}
+            if not came.watched:  # what has no end counts as ended, since no gpuwatch records any more
+                for alert in [one for one in came.alerts if one.ended is None]:
+                    until = came.watched_until or alert.seen
+                    self._logged[alert.id] = msgspec.structs.replace(alert, ended=until, how=UNFINISHED)
             self._note = came.note
         self._reading = None
         self.paint()

@@ -83,7 +83,9 @@ def apart(found: Sequence[Person], cells: int, glyphs: Glyphs) -> list[str]:
     A cut name ends in an ellipsis. Where two cut names are equal, each keeps its beginning and its end; where these are
     equal too, the uid is added.
     """
-    names = [_spelled(name_of(one), glyphs) for one in found]
+    names = [name_of(one) for one in found]
+    if glyphs.ascii:
+        names = ["".join(char if char.isascii() else "?" * cell_len(char) for char in name) for name in names]
     shown = [fit(name, cells, ellipsis=glyphs.ellipsis) for name in names]
     for shorten in (_ends, _numbered):
         times = Counter(shown)
@@ -92,12 +94,6 @@ def apart(found: Sequence[Person], cells: int, glyphs: Glyphs) -> list[str]:
             for before, name, one in zip(shown, names, found, strict=True)
         ]
     return shown
-
-
-def _spelled(name: str, glyphs: Glyphs) -> str:
-    if not glyphs.ascii or name.isascii():
-        return name
-    return "".join(char if char.isascii() else "?" * cell_len(char) for char in name)
 
 
 def _ends(name: str, _one: Person, cells: int, glyphs: Glyphs) -> str:

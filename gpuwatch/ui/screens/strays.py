@@ -15,9 +15,9 @@ from gpuwatch.kill.group import KillChoice
 from gpuwatch.model import SourceState
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.dialog import ConfirmDialog
-from gpuwatch.ui.screens.endings import LEFT_ALONE, Key, QueuedStray
+from gpuwatch.ui.screens.endings import LEFT_ALONE, Key, QueuedStray, ends_of
 from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines
-from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
+from gpuwatch.ui.theme import Ground, Role, Skin
 from gpuwatch.ui.widgets.lines import Line
 from gpuwatch.ui.widgets.notice import nothing_words
 from gpuwatch.ui.widgets.row_list import RowList
@@ -98,17 +98,20 @@ class StrayList(RowList[Stray]):
         queued, chosen = self.queued.get(stray.key), stray.key in self.chosen
         possible = stray.sure is StrayCertainty.POSSIBLE
         began = stray.process.started
+        sure = "" if stray.sure is StrayCertainty.CERTAIN else f" ({stray.sure.value})"
+        why = stray.why[0] if stray.why else stray.cause.value
         texts: dict[str, tuple[str, Role]] = {
             "box": (
                 "[x]" if chosen else "[ ]" if stray.ends and queued is None and not possible else "",
                 "strong" if chosen else "muted",
             ),
             "age": (glyphs.missing if began is None else duration(self.now - began), "muted"),
-            "why": (_reason(stray, glyphs), "muted" if possible else "text"),
+            "why": (f"{stray.cause.value}{sure} {glyphs.dot} {why}", "muted" if possible else "text"),
         }
         columns = self._columns
         if queued is not None:
-            texts["why"] = (queued.message, _role(queued))
+            under_way: Role = "muted" if queued.waiting else "note" if queued.open else "text"
+            texts["why"] = (queued.message, "warning" if queued.left else under_way)
             columns = [column for column in columns if column.id != "command"]
         return tuple(
             (texts.get(column.id) or (STRAY[column.id].cell(stray, glyphs.missing, glyphs.least), column.role),)
@@ -120,17 +123,6 @@ class StrayList(RowList[Stray]):
         if x < 6:
             self.post_message(self.BoxClicked())
         return False
-
-
-def _reason(stray: Stray, glyphs: Glyphs) -> str:
-    sure = "" if stray.sure is StrayCertainty.CERTAIN else f" ({stray.sure.value})"
-    return f"{stray.cause.value}{sure} {glyphs.dot} {stray.why[0] if stray.why else stray.cause.value}"
-
-
-def _role(queued: QueuedStray) -> Role:
-    if queued.left:
-        return "warning"
-    return "muted" if queued.waiting else "note" if queued.open else "text"
 
 
 class StraysScreen(ListScreen[StrayList]):
@@ -152,12 +144,12 @@ class StraysScreen(ListScreen[StrayList]):
 
     def start(self) -> None:
         """Show also strays that are still being ended."""
-        if endings := actions_of(self).endings:
+        if endings := ends_of(self).endings:
             endings.show_strays(self.paint)
 
     @property
     def _queued(self) -> Mapping[Key, QueuedStray]:
-        endings = actions_of(self).endings
+        endings = ends_of(self).endings
         return endings.strays if endings is not None else {}
 
     @property
@@ -216,7 +208,7 @@ class StraysScreen(ListScreen[StrayList]):
 
     def action_select(self) -> None:
         """Select the stray under the cursor, or unselect it; say why where it cannot be."""
-        chosen, endings = self.rows.selected, actions_of(self).endings
+        chosen, endings = self.rows.selected, ends_of(self).endings
         if chosen is None:
             return
         if not chosen.ends:
@@ -258,7 +250,7 @@ class StraysScreen(ListScreen[StrayList]):
 
     def action_decide(self) -> None:
         """Ask what to do with the stray under the cursor, if it was left; otherwise end the selected ones."""
-        chosen, endings = self.rows.selected, actions_of(self).endings
+        chosen, endings = self.rows.selected, ends_of(self).endings
         if chosen is None or endings is None or chosen.key not in self._queued or not self._queued[chosen.key].left:
             self.action_end()
         elif actions_of(self).may_end():
@@ -276,12 +268,12 @@ class StraysScreen(ListScreen[StrayList]):
             words = "is no longer a stray" if len(past) == 1 else "are no longer strays"
             self.notify(f"PID {', '.join(past)} {words}: {LEFT_ALONE}", markup=False, timeout=6)
         if asked:
-            actions_of(self).need_endings().begin(asked, choice, actions_of(self).newest or self._frame, self.paint)
+            ends_of(self).need_endings().begin(asked, choice, actions_of(self).newest or self._frame, self.paint)
             self.rows.chosen.clear()
             self.paint()
 
     def action_close(self) -> None:
         """Go back; strays that wait for their turn are left alone."""
-        if endings := actions_of(self).endings:
+        if endings := ends_of(self).endings:
             endings.leave_strays()
         self.dismiss(None)

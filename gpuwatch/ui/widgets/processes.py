@@ -7,7 +7,6 @@ from typing import Final
 
 from msgspec.structs import replace
 from rich.cells import cell_len
-from rich.style import Style
 
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
@@ -133,11 +132,8 @@ class Processes(RowList[Row]):
             self._joined = view.frame
             self.every = rows(view.frame.snapshot, view.frame.history)
             self._over = overshoots(view.frame.alerts)
-        self.update_rows([row for row in self.every if self._shows(row)])
-
-    def _shows(self, row: Row) -> bool:
-        on_gpu = self.only is None or row.gpu.key == self.only.key
-        return on_gpu and (row.mine or not self.mine) and self.filter(row)
+        here = [row for row in self.every if self.only is None or row.gpu.key == self.only.key]
+        self.update_rows([row for row in here if (row.mine or not self.mine) and self.filter(row)])
 
     def draw_rows(self, layout: Layout, width: int) -> None:
         """Draw the rows that were read last."""
@@ -175,7 +171,11 @@ class Processes(RowList[Row]):
             elif column is _REST:
                 cells.append((("", "text"),))
             elif column.id == "swatch":
-                cells.append((_swatch(skin, row.process.uid, ground),))
+                uid, styles = row.process.uid, skin.styles
+                if glyphs.swatch.strip():
+                    cells.append(((glyphs.swatch, styles.swatch(uid, ground)),))
+                else:  # few colours: the initial
+                    cells.append(((styles.initial(uid), styles.badge(uid, ground)),))
             elif column.id == "user":
                 cells.append(((row.owner, "strong" if row.mine else "text"),))
             elif column.id == "share":
@@ -281,10 +281,3 @@ def command_cell(row: Row, stray: Stray | None) -> Cell:
     presence = row.process.presence
     role: Role = "text" if presence is Presence.SEEN else "warning" if presence is Presence.GONE else "muted"
     return (*(((word, "warning"), (" ", "text")) if word else ()), (row.brief, role))
-
-
-def _swatch(skin: Skin, uid: int | None, ground: Ground) -> tuple[str, Style]:
-    """Return the mark before an owner's name, in the owner's colour; the initial on terminals with few colours."""
-    if skin.glyphs.swatch.strip():
-        return skin.glyphs.swatch, skin.styles.swatch(uid, ground)
-    return skin.styles.initial(uid), skin.styles.badge(uid, ground)
