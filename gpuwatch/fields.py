@@ -80,12 +80,7 @@ OF_CORES: Final = Format("{:.0f}".format, lambda text: parse_percent(text, 100_0
 RATIO: Final = Format(lambda ratio: percent(ratio, 1), parse_ratio)
 BYTES: Final = Format(gib, lambda text: 0 if text == "0" else parse_size(text), size)
 TIME: Final = Format(duration, parse_duration, long_duration)
-_FORMATS: Final = {
-    Unit.BYTES: BYTES,
-    Unit.FREE: BYTES,
-    Unit.PERCENT: PERCENT,
-    Unit.SECONDS: TIME,
-}
+_FORMATS: Final = {Unit.BYTES: BYTES, Unit.FREE: BYTES, Unit.PERCENT: PERCENT, Unit.SECONDS: TIME}
 
 
 class Field(msgspec.Struct, Generic[T], frozen=True):
@@ -380,11 +375,7 @@ GPU: Final[Mapping[str, Field[Gpu]]] = table(
         Field("free", "free", reading("memory.free"), Unit.FREE, words="free memory", compare="free", label="free"),
         Field("total", "total", reading("memory.total"), Unit.BYTES, label="memory", fact="{} in all"),
         Field(
-            "promised",
-            "promised",
-            reading("promised"),
-            Unit.BYTES,
-            fact="{} declared or reserved, but not used yet",
+            "promised", "promised", reading("promised"), Unit.BYTES, fact="{} declared or reserved, but not used yet"
         ),
         Field("reserved", "reserved", reading("memory.reserved"), Unit.BYTES, fact="{} by driver and firmware"),
         Field(
@@ -398,21 +389,9 @@ GPU: Final[Mapping[str, Field[Gpu]]] = table(
             fact="{} held by unknown processes",
         ),
         Field(
-            "utilization",
-            "util %",
-            reading("utilization"),
-            Unit.PERCENT,
-            words="utilization",
-            compare="utilization",
+            "utilization", "util %", reading("utilization"), Unit.PERCENT, words="utilization", compare="utilization"
         ),
-        Field(
-            "temperature",
-            "°C",
-            reading("temperature"),
-            Unit.CELSIUS,
-            words="temperature",
-            compare="temperature",
-        ),
+        Field("temperature", "°C", reading("temperature"), Unit.CELSIUS, words="temperature", compare="temperature"),
         Field(
             "watts",
             "W/limit",

@@ -1,4 +1,4 @@
-"""Control sequences for the terminal: a desktop notification, the bell, the clipboard.
+"""Control sequences for the terminal: a desktop notification, the clipboard.
 
 | terminal | OSC 9 | OSC 777 | source |
 |---|---|---|---|
@@ -114,11 +114,6 @@ def clipboard(words: str, *, tmux: bool = False) -> str:
     """
     sequence = f"{_ESC}]52;c;{b64encode(words.encode()).decode()}{_BEL}"
     return sequence + passed_through(sequence) if tmux else sequence
-
-
-def bell() -> str:
-    """Return the bell character; tmux marks the window that rang (`monitor-bell` is on by default)."""
-    return _BEL
 
 
 def _plain(words: str, limit: int, *, ascii_only: bool) -> str:

@@ -476,11 +476,7 @@ def make_skin(
     glyphs = ASCII if ascii_only else PLAIN if colors <= 16 else UNICODE
     return Skin(
         StyleSet(
-            palette,
-            colors > 0,
-            colors <= 16,
-            {} if slots is None else slots,
-            {} if initials is None else initials,
+            palette, colors > 0, colors <= 16, {} if slots is None else slots, {} if initials is None else initials
         ),
         glyphs,
     )

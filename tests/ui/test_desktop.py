@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.ui.desktop import MOST, Osc, bell, notification, passed_through, which_osc
+from gpuwatch.ui.desktop import MOST, Osc, notification, passed_through, which_osc
 
 KINDS: list[Osc] = ["osc9", "osc777"]
 TEXTS = st.text(max_size=40) | st.text(min_size=1, max_size=20).map(lambda text: text * 20)
@@ -47,7 +47,6 @@ def test_the_sequences() -> None:
     assert notification("osc9", "4;1;50") == "\x1b]9;- 4,1,50\a", "a text is no order of ConEmu's"
     assert notification("osc9", "a", "b", tmux=True) == "\x1bPtmux;\x1b\x1b]9;a: b\a\x1b\\"
     assert passed_through("\x1b]9;x\a") == "\x1bPtmux;\x1b\x1b]9;x\a\x1b\\"
-    assert bell() == "\a"
 
 
 def test_in_ascii_no_byte_is_beyond_it() -> None:

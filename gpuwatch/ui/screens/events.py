@@ -16,14 +16,7 @@ from textual.widgets import Input
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.analysis.events import UNFINISHED, lasted_words, state_words, value_words, without_known
 from gpuwatch.fields import PROCESS, age
-from gpuwatch.filters import (
-    Grammar,
-    ListFilter,
-    Term,
-    parse_most,
-    parse_numbers,
-    parse_terms,
-)
+from gpuwatch.filters import Grammar, ListFilter, Term, parse_most, parse_numbers, parse_terms
 from gpuwatch.text import clean
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines

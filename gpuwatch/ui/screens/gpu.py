@@ -152,12 +152,7 @@ class GpuScreen(GraphSheet):
         events = self.events(lambda alert: alert.gpu == gpu.key, self._ended)
         graphs = self.place_graphs(self._graph_lines)
         lists: list[Section | Block] = [self.processes, self.event_section(events)]
-        facts = [
-            self._links(gpu),
-            *instance_sections(gpu),
-            self._errors(gpu),
-            gpu_section(gpu, self.frame.snapshot),
-        ]
+        facts = [self._links(gpu), *instance_sections(gpu), self._errors(gpu), gpu_section(gpu, self.frame.snapshot)]
         left: list[Section | Block]
         right: list[Section | Block]
         if self.two_columns:
@@ -205,10 +200,7 @@ class GpuScreen(GraphSheet):
             curve(Metric.SM_CLOCK, gpu.sm_clock, "SM"),
             curve(Metric.MEMORY_CLOCK, gpu.memory_clock, "memory", other=True),
         )
-        pcie = (
-            curve(Metric.PCIE_RX, gpu.pcie_rx, "received"),
-            curve(Metric.PCIE_TX, gpu.pcie_tx, "sent", other=True),
-        )
+        pcie = (curve(Metric.PCIE_RX, gpu.pcie_rx, "received"), curve(Metric.PCIE_TX, gpu.pcie_tx, "sent", other=True))
         hottest = number(gpu.slowdown_temperature) or 90.0
         fastest = max(number(gpu.sm_clock_max) or 0.0, largest(clocks[0].values, clocks[1].values, least=1000.0))
         most = largest(pcie[0].values, pcie[1].values, least=100.0 * MIB)

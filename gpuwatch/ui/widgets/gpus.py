@@ -737,12 +737,7 @@ class Gpus(CursorPanel[Gpu]):
             builder.write(figure, style, 3, right=True)
 
     def _detail(
-        self,
-        view: View,
-        gpu: Gpu,
-        alerts: Mapping[str, Sequence[Alert]],
-        owners: Mapping[int, Process],
-        width: int,
+        self, view: View, gpu: Gpu, alerts: Mapping[str, Sequence[Alert]], owners: Mapping[int, Process], width: int
     ) -> Line:
         """Return the line about the chosen GPU below a heat map: its row, with units in place of titles."""
         name = f" GPU {gpu.index}"

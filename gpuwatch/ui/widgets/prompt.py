@@ -126,9 +126,6 @@ class Prompt(Horizontal):
     class Left(Message):
         """Message: the prompt was closed."""
 
-    class _Note(LinePanel):
-        """Error of the filter, or examples."""
-
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._skin: Skin | None = None
@@ -139,7 +136,7 @@ class Prompt(Horizontal):
     def compose(self) -> ComposeResult:
         yield LinePanel(id="slash")
         yield FilterInput(id="filter")
-        yield self._Note(id="note")
+        yield LinePanel(id="note")  # the error of the filter, or examples
 
     def open(self, text: str, skin: Skin, saved: Mapping[str, str] | None = None, *, finding: bool = False) -> None:
         """Show the prompt with the present filter; `saved` are the saved filters by name."""
@@ -179,7 +176,7 @@ class Prompt(Horizontal):
     def _say(self, wrong: FilterError | None = None) -> None:
         if self._skin is None:
             return
-        note, entry = self.query_one(self._Note), self.query_one(FilterInput)
+        note, entry = self.query_one("#note", LinePanel), self.query_one(FilterInput)
         width = max(2, int(self.app.size.width * NOTE))
         offered = entry.offered
         hints: tuple[str, ...] = FIND_HINTS if self.finding else HINTS
@@ -198,4 +195,4 @@ class Prompt(Horizontal):
 
     @property
     def note(self) -> str:
-        return self.query_one(self._Note).text[0].strip()
+        return self.query_one("#note", LinePanel).text[0].strip()
