@@ -244,9 +244,12 @@ class GraphSheet(Sheet):
         known = "no values yet" if self._since is None else f"known since {clock(self._since)}"
         return f"{words}, {known}{reading}"
 
-    def graph(self, title: str, unit: str, curves: Sequence[Curve], top: float, **other: Any) -> Graph:
-        """Return a graph over the span; `other` are further attributes of `Graph`."""
-        return Graph(title, self.until, self.span, curves, top, unit, **other)
+    def graph(
+        self, title: str, unit: str, curves: Sequence[Curve], top: float, *, empty: str = "", **other: Any
+    ) -> Graph:
+        """Return a graph over the span; `empty` is the reason where no curve has any value, `other` as in `Graph`."""
+        empty = empty or "no values in this time"
+        return Graph(title, self.until, self.span, curves, top, unit, empty=empty, **other)
 
     # -- events ----------------------------------------------------------------------------------------------------
 

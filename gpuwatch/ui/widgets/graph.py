@@ -103,7 +103,7 @@ class Graph(msgspec.Struct, frozen=True):
     scale: float = 1.0
     """Size of the unit: values in bytes that are shown in GiB have 2**30. The value axis has round numbers of it."""
     empty: str = ""
-    """Words in the plot where no curve has any value: the reason, as far as it is known."""
+    """Words in the plot where no curve has any value: the reason."""
 
 
 class _Piece(NamedTuple):
@@ -153,9 +153,8 @@ def draw_plot(graph: Graph, skin: Skin, width: int, height: int, *, cursor: floa
         return [LineBuilder(skin).build(width)] * height
     column = column_of(graph, cursor, width) if cursor is not None else None
     plot = _areas(graph, skin, cells, rows) if graph.stacked else _lines(graph, skin, cells, rows)
-    if all(one is None for curve in graph.curves for one in curve.values):
-        words = graph.empty or "no values in this time"
-        plot[rows // 2] = list(LineBuilder(skin).write(f"  {words}", "muted", cells).build(cells))
+    if graph.empty and all(one is None for curve in graph.curves for one in curve.values):
+        plot[rows // 2] = list(LineBuilder(skin).write(f"  {graph.empty}", "muted", cells).build(cells))
     labels = _value_labels(graph, rows, skin)
     lines = []
     for row, spans in enumerate(plot):
