@@ -62,8 +62,10 @@ class Life(msgspec.Struct, forbid_unknown_fields=True):
 
     about: str
     steps: list[str]
-    """`1 feed a=critical -b` hands the first gpuwatch a frame in which `a` holds and `b` has ended; `a@2` was raised
-    2 seconds later than others; `stored a ended, b warning` waits until the store has that. `+60` lets time pass.
+    """`1 feed a=critical -b` hands the first gpuwatch a frame in which `a` holds and `b` has ended.
+
+    `a@2` was raised 2 seconds later than others. `stored a ended, b warning` and `marks a` wait until the store has
+    that, `1 says` until this is its trouble. `1 follows a` is no leader, and goes on with `a`. `+60` lets time pass.
     """
 
 
@@ -124,7 +126,8 @@ def act(one: Recording, verb: str, words: str) -> None:
     elif verb == "feed":
         one.feed(*held, cleared=over)
     elif verb == "follows":
-        wait_for(lambda: one.start().restored)
+        one.start()
+        wait_for(lambda: one.restored)
         assert (one.is_leader, one.trouble) == (False, "")
         assert [each.id for each in one.restored[0]] == [f"id-{name}" for name in words.split()]
     elif verb == "says":
