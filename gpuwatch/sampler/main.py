@@ -33,7 +33,16 @@ from gpuwatch.sampler.owners import Owners
 from gpuwatch.sampler.protocol import SHORTEST, Exit, SamplerCommand, SamplerOptions
 from gpuwatch.sampler.reservations import SHARED, ReservationReader, reservation_folders
 from gpuwatch.sampler.shared_page import SharedPage
-from gpuwatch.sampler.unlisted import ONCE, PATIENT, STEP, OpenFileSearch, UnlistedFilter, candidates, is_held
+from gpuwatch.sampler.unlisted import (
+    ONCE,
+    PATIENT,
+    STEP,
+    OpenFileSearch,
+    candidates,
+    find_openers,
+    find_unlisted,
+    is_held,
+)
 from gpuwatch.shares import add_promised
 from gpuwatch.text import clean
 
@@ -136,7 +145,6 @@ class Sampler:
             self._search = OpenFileSearch(proc=self._proc)
             folders = reservation_folders(Path(options.reservations or SHARED))
             self._reservations = ReservationReader(folders, proc=self._proc)
-        self._filter = UnlistedFilter(pid=os.getpid(), parent=os.getppid(), proc=self._proc)
         self._gpus: SampledGpus | None = None
         self._openers: dict[str, tuple[int, ...]] = {}
         """Processes that have a GPU open without being in its list, by the GPU's key."""
@@ -223,12 +231,12 @@ class Sampler:
         else:
             others = {one.pid for one in candidates(search.found, listed)} if search else set()
             read = self._read_owners(listed | others, is_sure=is_sure)
-        if search is None or self._gpus is None:
+        if search is None:
             return self._annotate(rows, read, wait=True), ()
         by_pid = {process.pid: process for process in read}
-        found, count = search.found, self._gpus.listed
-        unlisted = self._filter.unlisted(found, by_pid, rows, count)
-        self._openers = {row.key: self._filter.openers(found, by_pid, row, count) for row in rows}
+        found = [one for one in search.found if one.pid not in (os.getpid(), os.getppid())]
+        unlisted = find_unlisted(found, by_pid, rows)
+        self._openers = {row.key: find_openers(found, by_pid, row) for row in rows}
         return self._annotate_both(rows, [process for process in read if process.pid in listed], unlisted)
 
     def _read_owners(self, pids: Collection[int], *, is_sure: bool) -> tuple[Process, ...]:
