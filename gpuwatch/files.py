@@ -17,6 +17,9 @@ from typing import Final
 from gpuwatch.text import clean
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_LOOK: Final = os.O_PATH | os.O_CLOEXEC
+"""Flags for a descriptor that names a path without opening the file: open(2)."""
+_READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _FILE: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """O_NONBLOCK, because opening a FIFO that somebody planted under that name would wait forever."""
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
@@ -148,18 +151,50 @@ def _make_folders(path: Path) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
 
 
-def open_ordinary(path: Path) -> int:
-    """Open any user's file for reading, also through links; raises OSError, also for a FIFO or a device.
+def open_ordinary(path: Path | str, *, folder: int | None = None, links: bool = True, owner: int | None = None) -> int:
+    """Open a file for reading and return its descriptor; raises OSError, also for a FIFO or a device.
 
+    `path` counts from the open `folder`; with `links` False its last part may be no symbolic link. A file that is not
+    of the user `owner` is refused; None stands for any user.
     Its type is known before it is opened: opening a FIFO waits for a writer, and opening some devices has an effect.
     """
-    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    place = os.open(path, _LOOK if links else _LOOK | os.O_NOFOLLOW, dir_fd=folder)
     try:
-        if not stat.S_ISREG(os.fstat(place).st_mode):
-            raise UnsafePathError("is no ordinary file")
-        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        return _reopen(place, owner)
     finally:
         os.close(place)
+
+
+def read_ordinary(place: int, limit: int) -> tuple[bytes, os.stat_result]:
+    """Read any user's file of up to `limit` bytes by its O_PATH descriptor, as `open_ordinary` does; raises OSError.
+
+    A file of no size is not opened: it is empty, or a file of /proc, some of which are used up by reading.
+    """
+    facts = _check_ordinary(place, None)
+    if not facts.st_size:
+        return b"", facts
+    data = b""
+    if facts.st_size <= limit:
+        with open(_reopen(place, None), "rb") as file:
+            data = file.read(limit + 1)
+    if max(facts.st_size, len(data)) > limit:
+        raise UnsafePathError(errno.EFBIG, f"over {limit} bytes")
+    return data, facts
+
+
+def _reopen(place: int, owner: int | None) -> int:
+    _check_ordinary(place, owner)
+    return os.open(f"/proc/self/fd/{place}", _READ)
+
+
+def _check_ordinary(descriptor: int, owner: int | None) -> os.stat_result:
+    """Return the stat of an ordinary file of the user `owner`, None for any; raises UnsafePathError for others."""
+    facts = os.fstat(descriptor)
+    if not stat.S_ISREG(facts.st_mode):
+        raise UnsafePathError("is no ordinary file")
+    if owner is not None and facts.st_uid != owner:
+        raise UnsafePathError(f"the file belongs to uid {facts.st_uid}")
+    return facts
 
 
 def check_folder(path: Path) -> None:
@@ -207,8 +242,7 @@ def open_file(folder: int, name: str, flags: int) -> int:
     """Open a regular file of ours in an open folder, with mode 0600, and return its descriptor; raises OSError."""
     file = os.open(name, flags | _FILE, 0o600, dir_fd=folder)
     try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise UnsafePathError("it is not a regular file")
+        _check_ordinary(file, None)
         _make_private(file, 0o600, "the file")
     except OSError:
         os.close(file)

@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpuwatch import procfs
-from gpuwatch.inspector import files
+from gpuwatch import files, procfs
 from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.credentials import Owner, acting_as
+from gpuwatch.inspector.files import decode_environ
 from gpuwatch.text import clean
 
 PATIENCE = 0.5
@@ -189,7 +189,7 @@ def _read_monitor(pid: int, ident: str, proc: Path) -> ContainerName | None:
         try:
             if procfs.read_stat(above, proc).comm != b"conmon":
                 continue
-            words = files.decode_environ(procfs.read_file(above, "cmdline", proc, _LARGEST_LINE)).split("\0")
+            words = decode_environ(procfs.read_file(above, "cmdline", proc, _LARGEST_LINE)).split("\0")
         except (OSError, ValueError):  # it has ended
             continue
         if ident in words:
@@ -245,7 +245,11 @@ def _read(path: Path, owner: Owner) -> bytes:
     """Return the content of a file, read with its owner's rights; empty where that is not possible."""
     try:
         with acting_as(owner):
-            return files.read_ordinary(os.open(path, _LOOK), _LARGEST_STATE, likely=False).data
+            place = os.open(path, _LOOK)
+            try:
+                return files.read_ordinary(place, _LARGEST_STATE)[0]
+            finally:
+                os.close(place)
     except OSError:  # not there, not ours to see, a link, too large
         return b""
 
@@ -259,7 +263,7 @@ def _ask(path: Path, ident: str, owner: Owner) -> bytes:
             try:
                 seen = os.fstat(place)
                 if not stat.S_ISSOCK(seen.st_mode) or seen.st_uid not in (0, owner.uid, os.geteuid()):
-                    raise files.Unsuitable(f"no socket of root's or of uid {owner.uid}")
+                    raise files.UnsafePathError(f"no socket of root's or of uid {owner.uid}")
                 connection.settimeout(PATIENCE)
                 connection.connect(f"/proc/self/fd/{place}")
             finally:

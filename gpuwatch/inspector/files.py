@@ -9,10 +9,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import stat
 from pathlib import Path
 from typing import NamedTuple
 
+from gpuwatch import files
 from gpuwatch.declared.facts import Unread
 
 
@@ -49,8 +49,6 @@ def parse_environ(raw: bytes) -> dict[str, str] | Unread:
 _LOOK = os.O_PATH | os.O_CLOEXEC
 """Flags for a descriptor that names a path without opening the file: open(2)."""
 
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-
 _SYS_OPENAT2 = 437
 """System call of Linux 5.6, without a function in Python; the number is the same on every architecture."""
 
@@ -71,10 +69,6 @@ class Found(NamedTuple):
     """True where the file was opened by its path in our own mount namespace: the process may see another file there."""
 
 
-class Unsuitable(OSError):
-    """Error for a file that is not ordinary, or too large."""
-
-
 class _How(ctypes.Structure):
     """`struct open_how` of openat2(2)."""
 
@@ -86,37 +80,25 @@ def read_file(process: Path, path: str, limit: int) -> Found:
 
     A symbolic link is followed within the root of the process, so that it does not lead out of a container. Where that
     root is not readable (another user's process), an absolute path is opened in our own mount namespace.
-    Raises OSError: PermissionError without permission, Unsuitable for a file that is not ordinary or too large.
+    Raises OSError: PermissionError without permission, UnsafePathError for a file that is not ordinary or too large.
     """
+    likely = False
     try:
         root = os.open(process / "root", _LOOK | os.O_DIRECTORY)
     except PermissionError:
         if not path.startswith("/"):
             raise
-        return read_ordinary(_open_outside(path), limit, likely=True)
+        place, likely = _open_outside(path), True
+    else:
+        try:
+            place = _open_inside(process, root, path)
+        finally:
+            os.close(root)
     try:
-        return read_ordinary(_open_inside(process, root, path), limit, likely=False)
-    finally:
-        os.close(root)
-
-
-def read_ordinary(place: int, limit: int, *, likely: bool) -> Found:
-    """Read the file of an O_PATH descriptor, and close the descriptor; raises the errors of `read_file`."""
-    try:
-        seen = os.fstat(place)
-        if not stat.S_ISREG(seen.st_mode):
-            raise Unsuitable(errno.EINVAL, "no ordinary file")
-        if seen.st_size > limit:
-            raise Unsuitable(errno.EFBIG, f"over {limit} bytes")
-        if not seen.st_size:  # nothing, or a file of /proc, which is written by reading it
-            return Found(b"", seen.st_mtime, likely)
-        with open(os.open(f"/proc/self/fd/{place}", _READ), "rb") as file:
-            data = file.read(limit + 1)
+        data, facts = files.read_ordinary(place, limit)
     finally:
         os.close(place)
-    if len(data) > limit:
-        raise Unsuitable(errno.EFBIG, f"over {limit} bytes")
-    return Found(data, seen.st_mtime, likely)
+    return Found(data, facts.st_mtime, likely)
 
 
 def _open_inside(process: Path, root: int, path: str) -> int:

@@ -8,7 +8,6 @@ one sample is enough to find strays: the file has the idle times of the user's h
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -35,8 +34,6 @@ FILE: Final = "live.json"
 _LARGEST: Final = 1 << 18
 """Bytes; 64 GPUs and 200 people take 20 kB."""
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""O_NONBLOCK, because a FIFO planted under the name would hold us for ever."""
 
 
 class StatusGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -172,21 +169,14 @@ def _read(folder: Path, uid: int, warn: Callable[[str], None]) -> Status | None:
     except OSError:  # nobody ever wrote it, or it is a link
         return None
     try:
-        file = os.open(FILE, _READ, dir_fd=fd)
+        with open(files.open_ordinary(FILE, folder=fd, links=False, owner=uid), "rb") as file:
+            if os.fstat(file.fileno()).st_mode & 0o022:
+                return None
+            content = file.read(_LARGEST)
     except OSError:
         return None
     finally:
         os.close(fd)
-    try:
-        facts = os.fstat(file)
-        theirs = stat.S_ISREG(facts.st_mode) and facts.st_uid == uid and not facts.st_mode & 0o022
-        if not theirs:
-            return None
-        content = os.read(file, _LARGEST)
-    except OSError:
-        return None
-    finally:
-        os.close(file)
     try:
         return msgspec.json.decode(content, type=Status)
     except (ValueError, RecursionError):

@@ -40,8 +40,6 @@ _LARGEST = 1 << 14
 _NAME = re.compile(r"([0-9]{1,10})-([0-9]{1,20})\.json")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LACKING = ("no lock is shared with other users", "you have no lock of your own")
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""O_NONBLOCK, because opening a FIFO waits for a writer."""
 
 
 class _File(msgspec.Struct):
@@ -82,12 +80,11 @@ def _read_folder(path: Path, proc: Path, *, sweep: bool) -> Iterator[tuple[int, 
                     if sweep and os.stat(name[0], dir_fd=folder, follow_symlinks=False).st_uid == os.geteuid():
                         os.unlink(name[0], dir_fd=folder)
                     continue
-                with open(os.open(name[0], _READ, dir_fd=folder), "rb") as file:
-                    facts = os.fstat(file.fileno())
-                    if stat.S_ISREG(facts.st_mode) and facts.st_uid == psinfo.read_uids(pid, proc)[0]:
-                        gpus = msgspec.json.decode(file.read(_LARGEST), type=_File).gpus
-                        # The owner can set the time of the contents (utime(2)), and not this one.
-                        yield pid, _Entry(facts.st_uid, facts.st_ctime, gpus)
+                owner = psinfo.read_uids(pid, proc)[0]
+                with open(files.open_ordinary(name[0], folder=folder, links=False, owner=owner), "rb") as file:
+                    gpus = msgspec.json.decode(file.read(_LARGEST), type=_File).gpus
+                    # The owner can set the time of the contents (utime(2)), and not this one.
+                    yield pid, _Entry(owner, os.fstat(file.fileno()).st_ctime, gpus)
 
 
 def _is_living(pid: int, start: int, proc: Path) -> bool:
