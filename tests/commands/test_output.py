@@ -9,9 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from rich.cells import cell_len
 
-from gpuwatch.commands.console import Console
 from gpuwatch.recorder.store import own_store
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.launching import Call
@@ -72,17 +70,6 @@ def test_json_is_one_document_and_the_same_in_ascii(call: Call, arguments: str) 
         assert json.loads(plain) == json.loads(out)
 
 
-@pytest.mark.parametrize("arguments", ["--once", "strays"])
-@pytest.mark.parametrize("width", [20, 60, 200])
-def test_rows_are_cut_to_the_terminal(call: Call, monkeypatch: pytest.MonkeyPatch, arguments: str, width: int) -> None:
-    monkeypatch.setattr(Console, "width", width)
-    out = call("--demo", *arguments.split())[1]
-    rows = [line for line in out.splitlines() if re.match(r" *\d+  ", line)]
-    assert rows
-    assert all(cell_len(line) <= width for line in rows)
-    assert any(line.endswith("…") for line in rows) or width == 200
-
-
 @pytest.mark.parametrize("arguments", ["--once", "explain PID", "strays", "visible", "visible \x1b[2J,\u202e1"])
 def test_no_escape_of_a_gpu_or_a_variable_reaches_the_output(
     call: Call, driver: Driver, monkeypatch: pytest.MonkeyPatch, arguments: str
@@ -95,18 +82,3 @@ def test_no_escape_of_a_gpu_or_a_variable_reaches_the_output(
         monkeypatch.setenv("CUDA_DEVICE_ORDER", hostile)
         _, out, err = call(*arguments.replace("PID", str(os.getpid())).split(" "), *flags)
         assert not CONTROLS.search(out + err)
-
-
-def test_a_demo_hides_no_gpu_by_the_environment(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
-    assert call("pick", "--memory", "20GiB", "--demo", "--index")[1] == "7\n"
-
-
-def test_strays_of_the_demo_cannot_be_ended(call: Call) -> None:
-    assert "gpuwatch kill" not in call("strays", "--demo")[1]
-    rows = json.loads(call("strays", "--demo", "--json")[1])
-    assert [(row["cause"], row["held"]) for row in rows] == [("worker", None), ("leftover", 12 * GIB)]
-
-
-def test_the_demo_has_no_process_that_it_does_not_show(call: Call) -> None:
-    assert call("--demo", "explain", "1") == (1, "", "gpuwatch: the demo has no process 1\n")
