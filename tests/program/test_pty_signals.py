@@ -11,10 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpuwatch.ui.terminal import RESTORE
 from tests.driver import GIB, Driver, Gpu, Proc
+from tests.support.recording import story
 from tests.support.terminal import Terminal, foreign, modes_on
 from tests.support.uncovered import environment
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -58,17 +59,6 @@ def test_a_signal_leaves_nothing_behind(busy: Driver, number: signal.Signals, co
         assert_gone(everybody)
 
 
-@pytest.mark.parametrize(("key", "seconds"), [("K", 0.0), ("K", 0.01), ("C", 0.0), (":", 0.0)])
-def test_a_signal_just_after_a_key(key: str, seconds: float) -> None:
-    with Terminal([GPUWATCH, "--demo"], columns=120, rows=30, env=environment()) as terminal:
-        terminal.wait_for(TITLES)
-        terminal.send(key)
-        terminal.pump(seconds)
-        terminal.process.send_signal(signal.SIGTERM)
-        assert terminal.wait_exit(5.0) == 143
-        assert_given_back(terminal)
-
-
 @pytest.mark.parametrize("how", ["key", "signal"])
 def test_ctrl_z_and_back(busy: Driver, how: str) -> None:
     with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment())) as terminal:
@@ -96,19 +86,6 @@ def test_ctrl_z_and_back(busy: Driver, how: str) -> None:
         assert_given_back(terminal)
 
 
-def test_quitting_does_not_wait_for_a_driver_that_hangs(busy: Driver) -> None:
-    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment())) as terminal:
-        terminal.wait_for(TITLES)
-        busy.faults = ["* hang"]
-        busy.write()
-        terminal.wait_for("not responding")
-        everybody = terminal.tree()
-        terminal.send("q")
-        assert terminal.wait_exit(5.0) == 0
-        assert_given_back(terminal)
-        assert_gone(everybody)
-
-
 def test_quitting_in_the_middle_of_a_call_that_hangs(busy: Driver) -> None:
     with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment())) as terminal:
         terminal.wait_for(TITLES)
@@ -133,27 +110,28 @@ def test_a_terminal_that_is_gone(busy: Driver, ignore: list[signal.Signals]) -> 
         assert_gone(everybody)
 
 
-def test_leaving_without_ceremony_takes_back_all_that_was_switched_on(busy: Driver) -> None:
-    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment())) as terminal:
-        terminal.wait_for(TITLES)
-        assert modes_on(bytes(terminal.raw) + RESTORE) == {7, 25}
-        assert bytes(terminal.raw).count(b"\x1b[>25u") == RESTORE.count(b"\x1b[<u") == 1
+def recorded(home: Path) -> list[str]:
+    """Return the recorded events."""
+    found = list((home / "state" / "gpuwatch").glob("*.sqlite"))
+    return [" ".join(line.split()[1:]) for path in found for line in story(path)]
 
 
-def test_a_terminal_that_takes_nothing_any_more(busy: Driver) -> None:
-    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment()), draw=False) as terminal:
-        terminal.wait_for(lambda one: b"memory by owner" in one.raw)
+def test_a_terminal_that_takes_nothing_holds_up_neither_an_alert_nor_the_end(driver: Driver, own_home: Path) -> None:
+    file = own_home / "config" / "gpuwatch" / "gpuwatch.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("[alerts]\nquiet = 0\nmemory_for = 0\n")
+    driver.gpus = [Gpu(0, memory_used=10 * GIB)]
+    driver.procs = [Proc(0, 1, memory=10 * GIB)]
+    driver.write()
+    with Terminal([GPUWATCH], columns=150, rows=40, env=driver.env(environment()), draw=False) as terminal:
+        terminal.wait_for(lambda one: TITLES.encode() in one.raw)
+        terminal.wait_for(lambda _: any((own_home / "state" / "gpuwatch").glob("*.lock")))
         for _ in range(400):  # nothing is read from here on: once the terminal is full, every write waits for ever
             if not select.select([], [terminal.master], [], 0)[1]:
                 break
             terminal.send("\x1b[B\x1b[A" * 20)
+        driver.gpus[0].memory_used = driver.procs[0].memory = 79 * GIB
+        driver.write()
+        wait_for(lambda: recorded(own_home) == ["critical"])
         terminal.process.send_signal(signal.SIGTERM)
         assert terminal.process.wait(timeout=10) == 143
-
-
-def test_ctrl_c_leaves_as_q_does(busy: Driver) -> None:
-    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment())) as terminal:
-        terminal.wait_for(TITLES)
-        terminal.send("\x03")
-        assert terminal.wait_exit(5.0) == 0
-        assert_given_back(terminal)
