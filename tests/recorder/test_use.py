@@ -380,6 +380,17 @@ def test_who_watches_a_part_of_the_gpus_takes_no_lock(record: Record, folder: Pa
     assert not lock_path(own_store(folder)).exists()
 
 
+def test_what_cannot_be_written_waits(record: Record, folder: Path) -> None:
+    frames, base, one = Frames(), machine(process(1)), record(**NOW)
+    for store in one.stores:
+        store.failure = StoreError("no room")
+    feed(one, frames, base, 3)
+    wait_for(lambda: one.trouble == "not recorded: no room")
+    feed(one, frames, base, 3)
+    one.stores[0].failure = None
+    wait_for(lambda: not one.trouble and held(folder) == [5.0])
+
+
 def test_what_is_old_is_deleted_in_time(record: Record, folder: Path) -> None:
     pace = QUICK._replace(usage=0.03, prune=0.01)
     frames, base, one = Frames(), machine(process(1)), record(pace=pace, now=EPOCH + 26 * HOUR)
