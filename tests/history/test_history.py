@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.history import GPU_GONE, SLOT, SLOTS, History, HistoryView, Idle, Trend, estimate_trend
-from gpuwatch.model import Gpu, Health, Memory, Presence, Process, Reading, Reason, Snapshot, Xid, known
-from tests.support.alerting import Bench, only
-from tests.support.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
+from gpuwatch.model import Gpu, Health, Memory, Reading, Reason, Snapshot, Xid, known
+from tests.support.builders import EPOCH, GIB, at, gpu, holding, snapshot, uid
 from tests.support.histories import KEY, machine, watched
 
 
@@ -23,9 +21,6 @@ def test_unknown_keys_have_nothing() -> None:
     assert view.utilization("x") == (None,) * SLOTS
     assert view.idle("x", 1, 1) is None
     assert view.growth("x", 1, 1) is None
-
-
-# Series
 
 
 def test_a_sample_holds_until_the_next_at_a_longer_interval() -> None:
@@ -87,9 +82,6 @@ def test_any_series_has_its_length_and_only_values_that_were_sampled(steps: list
         assert all(point is None or min(seen) - 1e-9 <= point <= max(seen) + 1e-9 for point in series)
 
 
-# Idle
-
-
 def idle_after(*readings: tuple[float, int | Reason]) -> Idle | None:
     history = History()
     for second, sm in readings:
@@ -133,24 +125,11 @@ def test_samples_that_are_far_apart_by_intent_are_no_gap() -> None:
     assert view.idle(KEY, 7, 7) == Idle(900.0, at_least=False)
 
 
-@pytest.mark.parametrize("reason", list(Reason))
-def test_without_any_sample_nobody_is_called_idle(reason: Reason) -> None:
-    assert idle_after((0, reason), (100, reason)) is None
-
-
-@pytest.mark.parametrize("reason", [Reason.UNSUPPORTED, Reason.DENIED])
-def test_a_figure_that_is_withdrawn_ends_the_judgement(reason: Reason) -> None:
-    assert idle_after((0, 0), (5, reason)) is None
-
-
 def test_a_reused_pid_is_another_process() -> None:
     history = History()
     watched(history, machine(holding(7, sm=0)), 0)
     view = watched(history, machine(holding(7, start=99, sm=0)), 30)
     assert view.idle(KEY, 7, 99) == Idle(0.0, at_least=True)
-
-
-# Growth
 
 
 def growth_after(*sizes: tuple[float, float | Reason], start: int = 7) -> int | None:
@@ -159,15 +138,6 @@ def growth_after(*sizes: tuple[float, float | Reason], start: int = 7) -> int | 
         held = holding(7, memory=size) if isinstance(size, Reason) else holding(7, size)
         view = watched(history, machine(held), second)
     return view.growth(KEY, 7, start)
-
-
-def test_growth_is_against_a_minute_ago() -> None:
-    assert growth_after(*((second, second) for second in range(0, 121))) == 60 * GIB
-
-
-def test_growth_may_be_negative() -> None:
-    sizes = [(second, 50 - second) for second in range(30)]
-    assert growth_after(*sizes) == -29 * GIB
 
 
 def test_growth_of_a_steady_holding_is_nothing_and_of_a_single_look_unknown() -> None:
@@ -209,9 +179,6 @@ def test_two_instances_of_one_process_are_one_holding() -> None:
     assert watched(history, machine(first, hidden), 2).growth(KEY, 7, 7) is None
 
 
-# Forgetting
-
-
 def test_a_holding_is_forgotten_after_a_minute_of_samples_without_it() -> None:
     history = History()
     watched(history, machine(holding(7, sm=50)), 0)
@@ -226,13 +193,6 @@ def test_a_gpu_is_forgotten_ten_minutes_after_it_left_every_list() -> None:
     assert KEY in history.view._gpus
     watched(history, snapshot(), GPU_GONE + 1)
     assert KEY not in history.view._gpus
-
-
-def test_the_view_says_for_how_long_we_watch() -> None:
-    history = History()
-    watched(history, machine(), 0)
-    assert watched(history, machine(), 12.5).watched == 12.5
-    assert history.view.now == 5012.5
 
 
 def test_gpus_are_kept_apart_by_uuid_and_not_by_index() -> None:
@@ -261,14 +221,6 @@ def test_one_that_comes_without_a_start_time_has_grown_from_nothing() -> None:
     assert watched(history, machine(holding(8, 1), holding(7, 40, start=0)), 1).growth(KEY, 7, 0) == 40 * GIB
 
 
-def test_nobody_is_said_to_have_grown() -> None:
-    bench = Bench()
-    for start, person in ((100, process(100)), (0, Process(pid=100, presence=Presence.GONE))):
-        for _ in range(5):
-            bench.feed(gpu(0, holdings=[holding(100, 74, start=start)]), people=[person])
-    assert only(bench, MEMORY).evidence == "pid 100 (ended) holds 74.0 GiB"
-
-
 def xids(*seen: tuple[int, int, float], **changes: Any) -> Snapshot:
     """Return a GPU with XIDs of (code, count, seconds since the first snapshot of the newest)."""
     return machine(xids=tuple(Xid(code=code, count=count, last=EPOCH + last) for code, count, last in seen), **changes)
@@ -284,20 +236,13 @@ def test_xids_at_the_first_look_have_their_age() -> None:
     assert watched(History(), xids((79, 2, -300), (43, 1, 500)), 10).xids(KEY) == {79: (2, 4700.0), 43: (1, 5010.0)}
 
 
-def test_xids_of_a_view_never_change() -> None:
-    history = History()
-    before = watched(history, xids((94, 1, 0)), 0)
-    after = watched(history, xids((94, 2, 5), (13, 1, 5)), 5)
-    assert before.xids(KEY) == {94: (1, 5000.0)}
-    assert after.xids(KEY) == {94: (2, 5005.0), 13: (1, 5005.0)}
-
-
 def test_xids_are_counted_as_they_come() -> None:
     history = History()
     watched(history, xids(), 0)
     assert watched(history, xids((94, 1, 4.5)), 5).xids(KEY) == {94: (1, 5004.5)}
-    assert watched(history, xids((94, 1, 4.5)), 6).xids(KEY) == {94: (1, 5004.5)}
+    before = watched(history, xids((94, 1, 4.5)), 6)
     assert watched(history, xids((94, 4, 7), (13, 1, 7)), 7).xids(KEY) == {94: (4, 5007.0), 13: (1, 5007.0)}
+    assert before.xids(KEY) == {94: (1, 5004.5)}, "a view never changes"
 
 
 def test_a_sampler_that_starts_anew_is_counted_on() -> None:
@@ -379,10 +324,17 @@ def test_a_trend_is_found_at_any_interval_up_to_a_minute(step: int) -> None:
     assert trend.speed == pytest.approx(GIB / 30, rel=0.01)
 
 
-def test_a_step_and_a_level_are_no_trend() -> None:
-    assert trend_after(lambda second: 40, 100) == Trend()
-    assert trend_after(lambda second: 40 if second > 150 else 10, 400) == Trend()
-    assert trend_after(lambda second: 40 - second / 30, 400) == Trend()
+@pytest.mark.parametrize(
+    ("course", "until"),
+    [
+        (lambda second: 40, 100),
+        (lambda second: 40 if second > 150 else 10, 400),
+        (lambda second: 40 - second / 30, 400),
+        (lambda second: min(second, 200) / 10, 270),  # it has stopped growing for a minute
+    ],
+)
+def test_a_step_and_a_level_are_no_trend(course: Callable[[int], float], until: int) -> None:
+    assert trend_after(course, until) == Trend()
 
 
 def test_a_step_does_not_change_the_speed_of_a_slow_growth() -> None:
@@ -391,24 +343,12 @@ def test_a_step_does_not_change_the_speed_of_a_slow_growth() -> None:
     assert trend.speed == pytest.approx(GIB / 100, rel=0.05)
 
 
-def test_what_has_stopped_growing_for_a_minute_is_flat() -> None:
-    assert trend_after(lambda second: min(second, 200) / 10, 270) == Trend()
-
-
 def test_a_gap_starts_a_trend_anew() -> None:
     history = History()
     for second in range(100):
         watched(history, machine(holding(7, second / 30)), second)
     assert watched(history, machine(holding(7, 99 / 30)), 119).trend(KEY) is not None
     assert watched(history, machine(holding(7, 40)), 145).trend(KEY) is None
-
-
-def test_a_process_that_loads_in_its_first_minute_is_no_growth() -> None:
-    history = History()
-    for second in range(200):
-        held = [holding(8, min(60.0, second - 100))] if second > 100 else []
-        view = watched(history, machine(*held), second)
-    assert view.trend(KEY) == Trend()
 
 
 @given(
@@ -422,3 +362,8 @@ def test_a_trend_never_grows_faster_than_its_points(points: list[tuple[int, int]
     if trend is not None and trend.speed:
         pairs = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2)]
         assert 0 < trend.speed * SLOT <= max(pairs) + 1e-6
+
+
+def test_growth_is_against_a_minute_ago_and_may_be_negative() -> None:
+    assert growth_after(*((second, second) for second in range(121))) == 60 * GIB
+    assert growth_after(*((second, 50 - second) for second in range(30))) == -29 * GIB
