@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -14,13 +12,10 @@ from gpuwatch.inspector.protocol import MOST, ROOM, bounded
 from gpuwatch.model import Basis, Declaration, Declared, Hint, Kind, Limit, Snapshot, encode
 from gpuwatch.shares import is_conclusive
 from gpuwatch.sources.sampler_process import LONGEST_LINE
-from tests.driver import GIB, Driver
-from tests.sampler.test_large_processes import listing, until_known
+from tests.driver import GIB
 from tests.sources.test_local import Start, start, stub, until
 from tests.support import builders
 from tests.support.resolving import TENSORFLOW, facts
-from tests.support.sampling import running
-from tests.support.sharer import sharing
 
 __all__ = ["start"]
 
@@ -47,18 +42,6 @@ def test_175_scripts_of_300_statements_are_one_snapshot() -> None:
     assert len(encode(Snapshot(processes=(process,) * 175))) < LONGEST_LINE
     labels = [point.value for point in explain_process(process, Snapshot(processes=(process,)))]
     assert any(value.startswith("… and ") and value.endswith(" more statements") for value in labels)
-
-
-@pytest.mark.slow
-def test_a_real_process_says_how_many_are_left_out(driver: Driver, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(endless())
-    with sharing("train.py", cwd=tmp_path) as process, running(listing(driver, process.pid).env()) as sampler:
-        (one,) = until_known(sampler, process.pid).processes
-    assert one.declared is not None
-    assert one.declared.left_out > 0
-
-
-# -- what is kept --------------------------------------------------------------------------------------------------
 
 
 def statement(number: int, **changes: object) -> Declaration:
