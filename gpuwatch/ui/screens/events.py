@@ -169,18 +169,20 @@ def event_terms(
         names = [name for name in value.split(",") if name]
         return lambda alert: any(name in owner.casefold() for name in names for owner in alert.people)
 
+    def with_text(sought: str) -> Term[Alert]:
+        def is_in(alert: Alert) -> bool:
+            parts = (alert.title, alert.evidence, alert.rule, alert.how, *alert.owners, *map(str, alert.pids))
+            return sought in " ".join(parts).casefold()
+
+        return is_in
+
     grammar: Grammar[Alert] = Grammar(
         keys={"rule": of_rule, "gpu": on_gpu, "user": of_user, "pid": of_pid},
-        anywhere=lambda sought: lambda alert: sought in _text(alert),
+        anywhere=with_text,
         figures={"age": PROCESS["age"].of(lambda alert: age(alert.raised, now()))},
         flags={},
     )
     return parse_terms(words, grammar, saved)
-
-
-def _text(alert: Alert) -> str:
-    parts = (alert.title, alert.evidence, alert.rule, alert.how, *alert.owners, *map(str, alert.pids))
-    return " ".join(parts).casefold()
 
 
 class EventsScreen(ListScreen[EventList]):
@@ -361,7 +363,13 @@ class EventsScreen(ListScreen[EventList]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
-        parsed, wrong = parse_most(clean(event.value, 200), self._parse)
+        saved = self._entry.saved
+
+        def parse(words: str) -> ListFilter[Alert]:
+            terms = event_terms(words, self._gpus_of, saved, now=lambda: self.rows.now)
+            return ListFilter(words.strip(), terms)
+
+        parsed, wrong = parse_most(clean(event.value, 200), parse)
         if parsed.terms:
             self._sought = parsed
         if not self._finding:
@@ -369,10 +377,6 @@ class EventsScreen(ListScreen[EventList]):
         self._wrong = str(wrong or "")
         self._entry.mark(wrong)
         self.paint()
-
-    def _parse(self, words: str) -> ListFilter[Alert]:
-        terms = event_terms(words, self._gpus_of, self._entry.saved, now=lambda: self.rows.now)
-        return ListFilter(words.strip(), terms)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Keep the filter, or jump by it, and move the focus back to the list."""

@@ -218,8 +218,10 @@ class GraphSheet(Sheet):
                 if first is not None:
                     at = graph.until - graph.span + first * graph.span / len(curve.values)
                     self._since = at if self._since is None else min(self._since, at)
-        if self._lacks_values:
-            self._read_older()
+        if self._lacks_values and self._older is None and self.helpers.older is not None:  # what was before, once
+            older, timeline, now = self.helpers.older, self.frame.history.timeline, self.now
+            self._older = actions_of(self).background("gpuwatch-graphs")(lambda: older(timeline, now))
+            self._older.add_done_callback(lambda _: self.post_message(self.OlderRead()))
         return found
 
     @property
@@ -227,13 +229,6 @@ class GraphSheet(Sheet):
         """Whether the graphs begin later than their span."""
         start = self.until - self.span
         return self._since is None or self._since - start > max(self.span / 30, 2.0)
-
-    def _read_older(self) -> None:
-        """Read values from before this gpuwatch was started, once."""
-        if self._older is None and self.helpers.older is not None:
-            older, timeline, now = self.helpers.older, self.frame.history.timeline, self.now
-            self._older = actions_of(self).background("gpuwatch-graphs")(lambda: older(timeline, now))
-            self._older.add_done_callback(lambda _: self.post_message(self.OlderRead()))
 
     def title_words(self) -> str:
         """Return the span of the graphs, and from when on values are known where that is later."""

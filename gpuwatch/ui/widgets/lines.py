@@ -126,14 +126,13 @@ def crop(line: Line, start: int, end: int) -> Line:
                 cropped.append(span)
             else:
                 first, last = max(start - x, 0), min(end, after) - x
-                text = span.text[first:last] if len(span.text) == span.cells else _crop_cells(span.text, first, last)
+                text = span.text[first:last]
+                if len(span.text) != span.cells:  # wide characters
+                    _, rest = Segment(span.text).split_cells(first)
+                    text = rest.split_cells(last - first)[0].text
                 cropped.append(Span(text, span.style, last - first))
         x = after
     return tuple(cropped)
-
-
-def _crop_cells(text: str, start: int, end: int) -> str:
-    return Segment(Segment(text).split_cells(start)[1].text).split_cells(end - start)[0].text
 
 
 def changed(old: Line, new: Line) -> list[tuple[int, int]]:

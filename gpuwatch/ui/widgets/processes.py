@@ -179,17 +179,14 @@ class Processes(RowList[Row]):
             elif column.id == "user":
                 cells.append(((row.owner, "strong" if row.mine else "text"),))
             elif column.id == "share":
-                cells.append((self._share(row, column, role, glyphs),))
+                # The holding, the declared share, and the mark of an overshoot: `62/40 ▲`. Slashes are aligned.
+                over = self._over.get((row.gpu.key, row.holding.pid))
+                mark, role = mark_of(over, glyphs) if over else ("", role)
+                held, declared = share_words(row)
+                cells.append(((f"{held}/{f'{declared:<3}{mark}':<{len(column.title.partition('/')[2])}}", role),))
             else:
                 cells.append(((PROCESS[column.id].cell(row, glyphs.missing, glyphs.least), role),))
         return tuple(cells)
-
-    def _share(self, row: Row, column: Column, role: Role, glyphs: Glyphs) -> tuple[str, Role]:
-        """Return the holding and the declared share, and the mark of an overshoot: `62/40 ▲`. Slashes are aligned."""
-        over = self._over.get((row.gpu.key, row.holding.pid))
-        mark, role = mark_of(over, glyphs) if over else ("", role)
-        held, declared = share_words(row)
-        return f"{held}/{f'{declared:<3}{mark}':<{len(column.title.partition('/')[2])}}", role
 
     # -----------------------------------------------------------------------------------------------------------
     # Drawing
