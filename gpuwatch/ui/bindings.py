@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, get_args
 
 from msgspec.structs import fields
@@ -113,6 +113,7 @@ _KEY_NAMES = {
 }
 
 
+@lru_cache(256)
 def key_names(keys: str) -> str:
     """Format keys with Textual's names (`K,f9`) as printed on a keyboard: `K F9`."""
     return " ".join(_key_name(key.strip()) for key in keys.split(","))
