@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from gpuwatch.commands import pick
@@ -26,7 +25,6 @@ from gpuwatch.sampler.reservations import (
     SHARED,
     find_reservations,
     locked_folder,
-    release,
     reservation_folders,
     reserve,
 )
@@ -110,7 +108,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     if not args.quiet:
         console.warn(*_change_lines(variables, chosen, allocation))
     new = {**os.environ, **{one.name: one.value for one in variables if one.value is not None}}
-    return _start(command, new, folders)
+    return _start(command, new)
 
 
 def parse_gpus(text: str) -> tuple[int, ...]:
@@ -174,12 +172,11 @@ def _change_lines(variables: Sequence[VariableChange], chosen: Sequence[Offer], 
     return lines
 
 
-def _start(command: Sequence[str], environ: Mapping[str, str], folders: Sequence[Path]) -> NoReturn:
+def _start(command: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
     for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores both, and what it starts would inherit that
         signal.signal(ignored, signal.SIG_DFL)
     try:
         os.execvpe(command[0], list(command), dict(environ))
     except OSError as error:
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        release(folders)
         raise _not_started(command[0], error) from None

@@ -88,11 +88,8 @@ def _read_folder(path: Path, proc: Path, *, sweep: bool) -> Iterator[tuple[int, 
 
 
 def _is_living(pid: int, start: int, proc: Path) -> bool:
-    try:
-        process = procfs.read_stat(pid, proc)
-    except procfs.GONE:
-        return False
-    return process.start_ticks == start and not (process.state in procfs.DEAD and procfs.has_ended(pid, proc))
+    process = procfs.find_stat(pid, proc, start)
+    return process is not None and not (process.state in procfs.DEAD and procfs.has_ended(pid, proc))
 
 
 def find_reservations(
@@ -214,11 +211,3 @@ def reserve(folder: int, gpus: Mapping[str, int], warn: Callable[[str], None]) -
         files.replace_file(folder, f"{pid}-{start}.json", content, durable=False, mode=0o644)
     except OSError as error:
         warn(f"nothing is reserved: {error.strerror}")
-
-
-def release(folders: Sequence[Path]) -> None:
-    """Remove the reservation of this process, because its program could not be started."""
-    name = f"{os.getpid()}-{procfs.read_stat(os.getpid()).start_ticks}.json"
-    for path in folders:
-        with contextlib.suppress(OSError):  # it is in one of them, and dies with us in any case
-            (path / name).unlink()

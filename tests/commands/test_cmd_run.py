@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.sampler.reservations import find_reservations
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.launching import Launcher
 
@@ -155,4 +156,4 @@ def test_a_program_that_the_kernel_refuses_is_126_and_keeps_no_place(launch: Lau
     program.chmod(0o755)
     done = launch("run", "--share", "0.4", "--quiet", "--", str(program))
     assert (done.returncode, done.stderr) == (126, f"gpuwatch: {program}: Exec format error\n")
-    assert list(launch.shared.glob("*")) == []
+    assert find_reservations((launch.shared,), ()) == []
