@@ -35,7 +35,6 @@ _MPS_SERVER: Final = "nvidia-cuda-mps-server"
 class GapKind(Enum):
     """Kind of cause: who may hold the memory."""
 
-    UNIFIED = auto()
     LIST = auto()
     COUNTED = auto()
     CONTAINER = auto()
@@ -115,13 +114,8 @@ class GapEvidence:
 
     def causes(self, gpu: Gpu) -> list[GapCause]:
         """Return the likely causes of a gap, the likeliest first; none of a small or unknown one, and in trouble."""
-        if gpu.health is not Health.OK:
+        if gpu.health is not Health.OK or gpu.memory.unified:  # which other programs use without the GPU
             return []
-        if gpu.memory.unified:
-            reason = (
-                "this GPU shares the machine's memory: what programs use without it is theirs, and no gap can be told"
-            )
-            return [GapCause(GapKind.UNIFIED, reason, "nothing needs to be done", harmless=True)]
         gap = missing(gpu)
         if gap is None or not matters(gap, float(gpu.memory.total) if known(gpu.memory.total) else None):
             return []
@@ -169,9 +163,13 @@ class GapEvidence:
             has, them = ("has it open and is", "it") if len(left) == 1 else ("have it open and are", "them")
             reason = f"{_named(left)} {has} not listed: what started {them} has ended"
             yield GapCause(GapKind.LEFTOVER, reason, self._ended_by(left), tuple(one.pid for one in left))
-        servers, is_elsewhere = self._mps(gpu)
-        if servers and not is_elsewhere:
-            yield _mps_cause(servers)
+        if servers := self._find_servers(gpu):
+            yield GapCause(
+                GapKind.MPS,
+                f"an MPS server runs ({_pids(servers)}): it may hold memory for programs that share the GPU",
+                "when these have ended: `echo quit | nvidia-cuda-mps-control`, as who started it",
+                tuple(servers),
+            )
         if is_drivers:
             display = " and the display" if gpu.display_active is True else ""
             yield GapCause(
@@ -187,8 +185,6 @@ class GapEvidence:
             reason = f"{_named(others)} {has} it open with CUDA, and the driver does not list {them}"
             step = f"ask {', '.join(users[:_NAMED])}" if users else ending
             yield GapCause(GapKind.UNLISTED, reason, step, tuple(one.pid for one in others))
-        if servers and is_elsewhere:
-            yield _mps_cause(servers)
         ended = tuple(sorted({one.pid for one in gpu.holdings} & self._ended))
         if ended:
             reason = (
@@ -207,13 +203,12 @@ class GapEvidence:
             yield GapCause(GapKind.ENDING, reason, "wait some seconds")
         yield self._leak(gpu)
 
-    def _mps(self, gpu: Gpu) -> tuple[list[int], bool]:
-        """Return the MPS servers that may hold memory here, and whether all are listed on other GPUs alone."""
-        unlisted = {
-            one.process.pid for one in self._unlisted if one.process.name == _MPS_SERVER and gpu.uuid in one.gpus
-        }
-        servers = (self._servers | unlisted) - {one.pid for one in gpu.holdings if known(one.memory)}  # known: no gap
-        return sorted(servers), servers <= self._holders - {one.pid for one in gpu.holdings}
+    def _find_servers(self, gpu: Gpu) -> list[int]:
+        """Return the MPS servers that may hold memory here: not those whose memory is known or on other GPUs alone."""
+        here = {one.process.pid for one in self._unlisted if one.process.name == _MPS_SERVER and gpu.uuid in one.gpus}
+        here |= self._servers - self._holders
+        here |= {one.pid for one in gpu.holdings} & self._servers
+        return sorted(here - {one.pid for one in gpu.holdings if known(one.memory)})
 
     def _hidden(self, gpu: Gpu) -> str:
         """Return why a process may have the GPU open unseen; empty where none can."""
@@ -268,15 +263,6 @@ def _find_workers(snapshot: Snapshot) -> set[int]:
 def _is_attended(process: Process) -> bool:
     context = process.surroundings
     return context is None or bool(context.unit or context.server or context.pod)
-
-
-def _mps_cause(servers: Sequence[int]) -> GapCause:
-    return GapCause(
-        GapKind.MPS,
-        f"an MPS server runs ({_pids(servers)}): it may hold memory for programs that share the GPU",
-        "when these have ended: `echo quit | nvidia-cuda-mps-control`, as who started it",
-        tuple(servers),
-    )
 
 
 def _named(processes: Sequence[Process]) -> str:
