@@ -44,7 +44,7 @@ def _os_errors() -> Iterator[None]:
         raise ValueError(f"a file of /proc lacks a field: {error}") from error
 
 
-class Usage(NamedTuple):
+class ProcessUsage(NamedTuple):
     """What a process uses and does."""
 
     cpu: float
@@ -64,12 +64,12 @@ class ProcessReader:
         with _os_errors(), _root(proc):
             self._process = psutil.Process(pid)
 
-    def usage(self) -> Usage:
+    def usage(self) -> ProcessUsage:
         """Read the two files that change every moment, each once."""
         with _os_errors(), self._process.oneshot():
             user, system, below_user, below_system = self._process.cpu_times()[:4]
             rss = self._process.memory_info().rss
-            return Usage(user + system, below_user + below_system, rss, self._process.status())
+            return ProcessUsage(user + system, below_user + below_system, rss, self._process.status())
 
     def uids(self) -> tuple[int, int, int]:
         """Read its real, effective and saved uid."""
@@ -82,12 +82,12 @@ def read_uids(pid: int, proc: Path = PROC) -> tuple[int, int, int]:
     return ProcessReader(pid, proc).uids()
 
 
-def read_usage(pid: int, proc: Path = PROC) -> Usage:
+def read_usage(pid: int, proc: Path = PROC) -> ProcessUsage:
     """Return what a process uses; raises `OSError` (see `procfs.GONE`) or `ValueError`."""
     return ProcessReader(pid, proc).usage()
 
 
-def find_usage(pid: int, start_ticks: int, proc: Path = PROC) -> Usage | None:
+def find_usage(pid: int, start_ticks: int, proc: Path = PROC) -> ProcessUsage | None:
     """Return what the process of this start time uses; None where it has ended or cannot be read."""
     with suppress(OSError, ValueError):
         if procfs.find_stat(pid, proc, start_ticks) is not None:
@@ -95,7 +95,7 @@ def find_usage(pid: int, start_ticks: int, proc: Path = PROC) -> Usage | None:
     return None
 
 
-def read_descendants_cpu(pid: int, usage: Usage, proc: Path = PROC) -> float:
+def read_descendants_cpu(pid: int, usage: ProcessUsage, proc: Path = PROC) -> float:
     """Return the CPU seconds of all descendants of a process, those that have ended included; it only ever grows.
 
     Children of first threads count alone: others hardly start programs, and a training has hundreds of threads.

@@ -35,6 +35,7 @@ def fixture_process(proc: Path, pid: int, stat: bytes, *, uid: int = 1000, threa
     folder = proc / str(pid)
     (folder / "fd").mkdir(parents=True)
     (folder / "stat").write_bytes(stat)
+    (folder / "statm").write_text("0 0 0 0 0 0 0\n")
     (folder / "status").write_text(f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
     for number, state in enumerate(threads):
         thread = folder / "task" / str(pid + number)

@@ -21,7 +21,7 @@ import psutil
 from gpuwatch import procfs, psinfo
 from gpuwatch.errors import NoThreadError
 from gpuwatch.model import Presence, Process, Reading, Reason
-from gpuwatch.psinfo import ProcessReader, Usage
+from gpuwatch.psinfo import ProcessReader, ProcessUsage
 from gpuwatch.sampler import machine
 from gpuwatch.text import ELLIPSIS, Clean, clean, format_command_line
 from gpuwatch.threads import Worker
@@ -228,7 +228,7 @@ class Owners:
             facts.since = since
         return facts
 
-    def _look_below(self, pid: int, usage: Usage, facts: _Facts) -> None:
+    def _look_below(self, pid: int, usage: ProcessUsage, facts: _Facts) -> None:
         """Measure the CPU use of the descendants since the last look: a process that waits for them seems idle."""
         since, facts.since = facts.since, None
         if since is None or facts.uid != self._viewer:
@@ -292,7 +292,7 @@ class Owners:
             started=facts.started,
         )
 
-    def _usage(self, pid: int, facts: _Facts) -> Usage | None:
+    def _usage(self, pid: int, facts: _Facts) -> ProcessUsage | None:
         """Read what a process uses; None where it has just ended, or no file descriptor is left."""
         try:
             facts.reader = facts.reader or ProcessReader(pid, self._proc)
@@ -325,7 +325,7 @@ class Owners:
         facts.thread = procfs.find_living_thread(pid, self._proc)
         return "" if facts.thread is None else psinfo.read_usage(facts.thread, self._proc).state
 
-    def _cpu(self, usage: Usage, facts: _Facts) -> Reading:
+    def _cpu(self, usage: ProcessUsage, facts: _Facts) -> Reading:
         """Return the percent of one core used since the last sample."""
         now = self._clock()
         used, since = usage.cpu - facts.used, facts.used_at

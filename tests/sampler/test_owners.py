@@ -95,7 +95,6 @@ def test_the_real_uid_of_a_process_counts_and_not_the_effective_one(child: Start
 def test_a_process_whose_threads_cannot_be_read_is_not_said_to_be_a_zombie(tmp_path: Path) -> None:
     """As where its own state took the last file descriptor."""
     folder = fixture_process(tmp_path, 7, stat_line(7, state="Z"), threads="")
-    (folder / "statm").write_text("0 0 0 0 0 0 0\n")
     assert read(Owners(proc=tmp_path), 7).state == "zombie"
     (folder / "task").touch()
     assert read(Owners(proc=tmp_path), 7).state == ""
