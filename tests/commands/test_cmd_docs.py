@@ -26,14 +26,6 @@ def test_in_a_pipe_a_page_is_its_markdown(name: str, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.isascii()
 
 
-def test_an_unknown_page_names_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["docs", "nowhere\x1b[1m"], None) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "\x1b" not in err
-    assert ", ".join(PAGES) in err
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_fits_the_terminal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")  # Rich takes a dumb terminal for 80 columns wide

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -122,32 +120,6 @@ def test_device_files(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None
     assert found(machine, down(""))["device files"].mark is MEND
     (machine.root / "dev/dxg").touch()
     assert "WSL" in found(machine, down(""))["device files"].found
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("tmux"), reason="needs tmux")
-@pytest.mark.parametrize(
-    ("options", "mark"),
-    [(["set-clipboard external", "allow-passthrough off"], NOTE), (["set-clipboard on"], OK)],
-)
-def test_a_real_tmux(machine: Machine, tmp_path: Path, options: list[str], mark: CheckMark) -> None:
-    socket = tmp_path / "tmux.socket"
-    tmux = ["tmux", "-S", str(socket), "-f", "/dev/null"]
-    subprocess.run([*tmux, "new-session", "-d", "sleep 60"], check=True, timeout=20)
-    try:
-        for option in options:
-            subprocess.run([*tmux, "set-option", "-g", *option.split()], check=True, timeout=20)
-        inside = replace(machine, environ={**TERMINAL, "TMUX": f"{socket},1,0"}, uid=os.geteuid())
-        checks = found(inside, well())
-    finally:
-        subprocess.run([*tmux, "kill-server"], check=True, timeout=20)
-    assert checks["tmux"].mark is OK
-    assert checks["tmux"].found.endswith("mouse off")
-    assert checks["clipboard"].mark is mark
-    assert options[0] in checks["clipboard"].found
-    gone = found(inside, well())
-    assert gone["tmux"].mark is NOTE
-    assert "clipboard" not in gone
 
 
 def files(config: Path | None = None) -> dict[str, Check]:

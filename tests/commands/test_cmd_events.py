@@ -16,7 +16,7 @@ from gpuwatch.files import FileLock
 from gpuwatch.recorder.store import lock_path, own_store
 from tests.support import recording
 from tests.support.builders import EPOCH, GIB
-from tests.support.recording import alert, change, ended
+from tests.support.recording import alert, ended
 
 NOW = EPOCH + 3600.0
 
@@ -100,15 +100,6 @@ def test_what_is_asked_for(
     out, err = capsys.readouterr()
     assert [json.loads(line)["id"] for line in out.splitlines()] == [f"id-{name}" for name in expected]
     assert ("no event" in err) is not bool(expected)
-
-
-def test_damaged_events_are_reported(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(own, FULL, HOT)
-    change(own, "UPDATE events SET alert = 'rubbish' WHERE id = 'id-hot'")
-    assert run() == 0
-    out, err = capsys.readouterr()
-    assert len(out.splitlines()) == 2
-    assert f"gpuwatch: 1 event is damaged in {own}, and left out\n" in err
 
 
 # ---------------------------------------------------------------------------------------------------------------

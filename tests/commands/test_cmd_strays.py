@@ -85,13 +85,6 @@ def test_any_command_is_text_and_costs_no_other_line(words: str) -> None:
     assert json.loads(json.dumps(document([evil], EPOCH)))[0]["command"] == words
 
 
-def test_in_json_what_is_not_known_is_null() -> None:
-    orphan, zombie, rest = document(found(), EPOCH)
-    assert (orphan["held"], orphan["idle_s"], orphan["idle_at_least"]) == (12 * GIB, 90000.0, True)
-    assert (zombie["ends"], zombie["cause"], zombie["in"]) == (False, "zombie", "")
-    assert (rest["listed"], rest["held"], rest["idle_s"]) == (False, None, None)
-
-
 def possible(*pids: int) -> list[Stray]:
     """Give orphans of whom nobody knows whether they are idle."""
     return find_strays(machine([left(pid=pid) for pid in pids], [held(pid) for pid in pids]), None).possible
@@ -116,16 +109,6 @@ def test_notes_say_what_one_look_cannot_tell() -> None:
     first, second = said([], possible(100, 101), 0.0)
     assert first == "none found"
     assert second.startswith("2 of your processes may be strays (100, 101): whether they are idle")
-
-
-def test_who_may_be_a_stray_is_a_row_behind_the_strays_and_is_not_to_be_ended() -> None:
-    (orphan, *_) = found()
-    lines = table([orphan], EPOCH, possible=possible(7))
-    assert "leftover, possible" in lines[3]
-    assert "whether it is idle is not known yet" in lines[4]
-    assert lines[-2:] == ["1 process holds 12.0 GiB", "to end it: gpuwatch kill 100"]
-    assert len(table([], EPOCH, possible=possible(7))) == 3
-    assert table([], EPOCH) == []
 
 
 def test_under_sudo_the_processes_of_who_called_it_are_judged() -> None:

@@ -271,20 +271,6 @@ def test_a_printer_never_waits_and_says_what_it_dropped() -> None:
     os.close(writer)
 
 
-def test_a_printer_goes_on_when_a_full_disk_has_room_again(tmp_path: Path) -> None:
-    taken, file = os.open("/dev/full", os.O_WRONLY), os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
-    printer = Printer(os.dup(taken))
-    printer.put("a")
-    wait_for(lambda: printer._lost == 1)
-    assert not printer.broken
-    os.dup2(file, printer._descriptor or -1)
-    printer.put("b")
-    printer.close(PATIENCE)
-    assert (tmp_path / "out").read_text() == "gpuwatch: 1 line was not printed: nothing took them\nb\n"
-    for each in (taken, file, printer._descriptor or -1):
-        os.close(each)
-
-
 def test_a_printer_outlives_its_reader() -> None:
     reader, writer = os.pipe()
     printer = Printer(writer)

@@ -138,18 +138,3 @@ def test_no_line_is_wider_than_the_terminal_and_only_what_is_cut_says_so(width: 
     assert all(cell_len(line) <= width for line in lines)
     fitting = [full for full in whole if cell_len(full) <= width]
     assert [line for line, full in zip(lines, whole, strict=True) if full in fitting] == fitting
-
-
-def test_the_last_column_keeps_what_it_needs() -> None:
-    assert format_table(COLUMNS, ROWS, width=5, least=8) == [
-        " PID  user  command",
-        "   7  ada   python …",
-        "4711  名前  xxxxxxx…",
-    ]
-
-
-def test_colour_moves_nothing() -> None:
-    lines = format_table(COLUMNS, ROWS, color=True, total=("all", "", ""))
-    assert lines[1] == "   7  \x1b[31mada \x1b[0m  python train.py"
-    assert lines[0].startswith(" PID  \x1b[2muser\x1b[0m  ")
-    assert "\x1b" not in lines[3]

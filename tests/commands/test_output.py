@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -32,7 +31,6 @@ LISTS = {
 }
 """Commands that print data of the demo or of what was recorded, with something that each prints."""
 
-WITHOUT_JSON = ("config --show", "docs")
 
 CONTROLS = re.compile("[\0-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -56,18 +54,6 @@ def test_text_is_the_same_in_ascii(call: Call, arguments: str) -> None:
     assert plain.count("\n") == out.count("\n")
     assert not CONTROLS.search(out)
     assert all(line == line.rstrip() for line in out.splitlines())
-
-
-@pytest.mark.parametrize("arguments", [one for one in LISTS if one not in WITHOUT_JSON])
-def test_json_is_one_document_and_the_same_in_ascii(call: Call, arguments: str) -> None:
-    code, out, _ = call(*arguments.split(), "--json")
-    assert (code, out.count("\n")) == (0, 1)
-    code, plain, err = call(*arguments.split(), "--json", "--ascii")
-    assert code == 0
-    assert (plain + err).isascii()
-    assert type(json.loads(plain)) is type(json.loads(out))
-    if arguments.startswith(("visible", "strays", "events")):  # the others have the time of day, or figures that move
-        assert json.loads(plain) == json.loads(out)
 
 
 @pytest.mark.parametrize("arguments", ["--once", "explain PID", "strays", "visible", "visible \x1b[2J,\u202e1"])

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.cli import parse
-from gpuwatch.commands.startup import Reloader, configured, format_reload
 from gpuwatch.config import Config
 from gpuwatch.declared.facts import Share
 from gpuwatch.monitor import Monitor
@@ -19,30 +17,6 @@ from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.sampling import close
 from tests.support.waiting import wait_for
 from tests.support.watches import Script
-
-GOOD = "[alerts]\nmemory_warning = 20\n"
-
-
-def reloader(file: Path, *flags: str) -> tuple[Reloader, list[tuple[Config, Config]]]:
-    """Return one for a file, and what it hands on."""
-    args = parse(["--config", str(file), *flags, "watch"])
-    handed: list[tuple[Config, Config]] = []
-    return Reloader(args, configured(args), lambda old, new: handed.append((old, new))), handed
-
-
-def test_what_changed_is_handed_on_once(tmp_path: Path) -> None:
-    file = tmp_path / "gpuwatch.toml"
-    file.write_text(GOOD)
-    reload, handed = reloader(file)
-    assert format_reload(reload()) == "configuration read again: nothing has changed"
-    file.write_text('user = "ada"\n' + GOOD.replace("20", "30"))
-    came = reload()
-    assert format_reload(came) == "configuration read again: user, alerts.memory_warning changed"
-    assert format_reload(came, later=("user",)).endswith(" (from the next start on: user)")
-    ((old, new),) = handed
-    assert (old.alerts.memory_warning, new.alerts.memory_warning) == (20, 30)
-    assert reload.config is new
-    assert not reload().changed
 
 
 def test_new_shares_take_a_new_sampler(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,20 +19,15 @@ from hypothesis import strategies as st
 from gpuwatch import cli
 from gpuwatch.commands import report_page
 from gpuwatch.commands.report_page import (
-    OTHERS,
-    SLOTS,
-    UNSEEN,
     Bar,
     Chart,
     PageSeries,
-    owner_colors,
     read_series,
     render_chart,
     render_page,
     resampled,
 )
 from gpuwatch.recorder.store import Events, Gap
-from gpuwatch.timeline import Minute
 from gpuwatch.units import GIB
 from tests.support import browser
 from tests.support.recording import alert, change, ended
@@ -64,13 +59,6 @@ class Reader(HTMLParser):
 @pytest.fixture(scope="module")
 def plain() -> Reader:
     return Reader(render_page(page_of()))
-
-
-def test_page_has_charts_tables_and_what_is_not_known(plain: Reader) -> None:
-    text = "".join(plain.text)
-    for words in ("GPUs of ada", "memory, GiB", "utilization, %", "other alerts", "idle GiB·h", "how it ended"):
-        assert words in text
-    assert "5 h of 6 h are not known: gpuwatch was not running" in text
 
 
 def test_ids_are_unique_and_every_link_leads_to_one(plain: Reader) -> None:
@@ -108,21 +96,6 @@ def test_a_time_without_values_is_a_gap_and_an_absent_user_holds_nothing() -> No
     assert edges.tolist() == [SINCE + 60 * at for at in range(5)]
     assert found["GPU-0"]["used"].tolist() == pytest.approx([8.0, 8.0, nan, nan], nan_ok=True)
     assert found["GPU-0"]["user:1"].tolist() == pytest.approx([4.0, 0.0, nan, 2.0], nan_ok=True)
-
-
-def test_users_keep_the_colour_of_their_uid_unless_a_larger_one_has_it() -> None:
-    means = [value_minute(SINCE, used=9.0, u1001=5.0, u2001=9.0, u1003=1.0) for _ in range(2)]
-    means += [Minute(at=SINCE, values={"GPU-0/user:?/memory": 99.0})]
-    _, found = resampled(PageSeries(means), SINCE, SINCE + 60)
-    assert owner_colors(found) == {"user:2001": 1, "user:1003": 3, "user:1001": 2, "user:?": UNSEEN}
-
-
-def test_more_users_than_colours_share_one() -> None:
-    means = [value_minute(SINCE, used=99.0, **{f"u{uid}": 30.0 - uid for uid in range(SLOTS + 3)})]
-    _, found = resampled(PageSeries(means), SINCE, SINCE + 60)
-    colors = owner_colors(found)
-    assert sorted(colors.values()) == [*range(SLOTS), OTHERS, OTHERS, OTHERS]
-    assert "3 others" in render_page(page_of(means=means))
 
 
 def test_a_chart_has_each_owner_and_gaps_as_gaps() -> None:

@@ -13,16 +13,9 @@ import pytest
 
 from gpuwatch.kill.outcome import Refusal
 from gpuwatch.model import Presence, Snapshot, decode
-from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.strays import StraysScreen
 from tests import CHECKOUT
 from tests.driver import Driver
-from tests.support import builders
-from tests.support.dashboards import frame, text
-from tests.support.dashboards import running as dashboard
-from tests.support.gpuholder import ME, ROOT, GpuHolder, unavailable
-from tests.support.killing import a_pinner, on_record
-from tests.support.screens import until
+from tests.support.gpuholder import ROOT, unavailable
 from tests.support.uncovered import environment
 
 pytestmark = pytest.mark.slow
@@ -136,29 +129,3 @@ def test_where_the_driver_is_known_to_list_by_our_numbers_all_is_as_on_the_host(
     assert "outside of this container" not in seen.explained
     assert (seen.killed, seen.alive) == (0, False)
     assert f"PID {seen.pid}: exited after" in seen.said
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# The dashboard
-
-
-async def test_the_dashboard_shows_an_owner_that_is_not_sure_and_refuses_to_end_its_process(tmp_path: Path) -> None:
-    with GpuHolder() as training:
-        held = [builders.holding(training.pid, 12.0, start=training.start_ticks)]
-        unsure = builders.process(
-            training.pid, "you?", start=training.start_ticks, uid=None, presence=Presence.UNSURE, command="python t.py"
-        )
-        seen = builders.snapshot([builders.gpu(0, holdings=held)], [unsure], viewer=ME, confined=True)
-        ender = a_pinner(tmp_path)
-        async with dashboard(frame(seen), (160, 50), helpers=Helpers(ender=lambda: ender)) as (app, pilot):
-            assert "▎you? " in text(app)
-            assert "perhaps python t.py" in text(app)
-            await pilot.press("K")
-            await until(pilot, lambda: "Not ended: gpuwatch runs in a container with PIDs" in text(app))
-            await pilot.press("escape", "S")
-            await until(pilot, lambda: isinstance(app.screen, StraysScreen))
-            assert str(training.pid) not in text(app)
-            await pilot.press("escape", "m")
-            await until(pilot, lambda: "▎you? " not in text(app))
-        assert training.alive()
-        assert [line["result"] for line in on_record(ender)] == [Refusal.OTHER_NAMESPACE.word]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from gpuwatch.errors import NoThreadError
-from gpuwatch.kill.audit import Audit
 from gpuwatch.threads import Worker
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.gpuholder import GpuHolder
@@ -140,11 +139,3 @@ def test_a_call_in_the_background_fails_and_a_later_one_is_made(full: threading.
     full.set()
     assert background(lambda: made.append(2)).result(PATIENCE) is None
     assert made == [2]
-
-
-def test_an_action_that_cannot_be_recorded_says_why(tmp_path: Path, full: threading.Event) -> None:
-    audit = Audit(tmp_path)
-    audit.append("outcome", {})
-    assert audit.problem() == audit.flush() == f"cannot record actions in {audit.path}: {NO_MORE}"
-    full.set()
-    assert audit.problem() is None

@@ -63,11 +63,6 @@ def measure(page: Path, width: int) -> dict[str, Any]:
     return measured
 
 
-def print_page(page: Path, file: Path) -> None:
-    """Print a page into a PDF file, in a browser that is dark."""
-    open_page(page, "--blink-settings=preferredColorScheme=0", "--no-pdf-header-footer", f"--print-to-pdf={file}")
-
-
 def requests(page: Path, log: Path) -> set[str]:
     """Return the addresses that the browser asked for while it drew a page."""
     open_page(page, "--screenshot=" + str(log.with_suffix(".png")), f"--log-net-log={log}")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from msgspec.structs import replace as with_fields
 
-from gpuwatch.commands.report_page import Page, PageSeries, render_page
+from gpuwatch.commands.report_page import Page, PageSeries
 from gpuwatch.history import Use
 from gpuwatch.recorder.store import Events
 from gpuwatch.recorder.use import EventCounts, UseLine, UseReport
@@ -60,9 +59,3 @@ def page_of(name: str = "ada", title: str = "", means: list[Minute] | None = Non
         found if means is None else means, 60, {"GPU-0": 80.0 * GIB}, Events(alerts=(event,), exists=True)
     )
     return with_fields(Page(SINCE, UNTIL, UNTIL, parts, series), **changes)
-
-
-def page_colors() -> tuple[dict[str, str], ...]:
-    """Return the colours of a page by the names of their CSS variables: on a light and on a dark ground."""
-    blocks = re.findall(r":root \{([^}]*)", render_page(page_of(means=[])))
-    return tuple(dict(re.findall(r"--(\w+): (#\w+);", block)) for block in blocks)
