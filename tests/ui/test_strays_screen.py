@@ -283,3 +283,54 @@ async def test_a_zombie_cannot_be_selected_and_what_has_no_figure_is_not_counted
         assert {pid for pid, _ in screen.rows.chosen} == {11, 12}
         await press(pilot, "enter")
         assert "together at least 3.0 GiB" in text(app)
+
+
+async def test_a_second_batch_waits_for_the_first_and_drops_none_of_it(tmp_path: Path) -> None:
+    pinner = a_pinner(tmp_path)
+    with GpuHolder(deaf=True) as stubborn, GpuHolder() as other:
+        holders = (stubborn, other)
+        async with listed(pinner, a_frame(*holders)) as (app, pilot, screen):
+            await pilot.press(*["down"] * [one.process.pid for one in screen.found()].index(stubborn.pid))
+            await told_to_end(pilot)
+            await until(pilot, lambda: "asked to stop" in text(app))
+            await pilot.press("up", "up", *["down"] * [one.process.pid for one in screen.found()].index(other.pid))
+            await told_to_end(pilot)
+            assert "asked to stop" in text(app)
+            assert "waits for its turn" in text(app)
+            app.exit()
+            await pilot.pause()
+    assert [(line["event"], line["pid"]) for line in on_record(pinner)][-1] == ("outcome", stubborn.pid)
+
+
+async def test_it_is_said_that_fewer_are_ended_than_were_asked_about(tmp_path: Path) -> None:
+    with GpuHolder() as one, GpuHolder() as two:
+        holders = (one, two)
+        async with listed(a_pinner(tmp_path), a_frame(*holders)) as (app, pilot, _):
+            await press(pilot, *["space", "down"] * len(holders), "enter")
+            assert isinstance(top(app), ConfirmDialog)
+            await hand(app, pilot, computing(*holders, busy=two.pid))
+            await press(pilot, "right", "right", "enter")
+            assert f"PID {two.pid} is no longer a stray: left alone" in toasts(app)
+            await fed(app, pilot, lambda: computing(*holders, busy=two.pid), lambda: not one.alive())
+        assert two.alive()
+
+
+def unrecorded(folder: Path) -> Pinner:
+    """Return a pinner that can put nothing on record, so that each stray is left at once."""
+    pinner = a_pinner(folder)
+    pinner.audit.path.mkdir(parents=True)
+    return pinner
+
+
+async def test_one_that_was_left_and_computes_again_cannot_be_selected(tmp_path: Path) -> None:
+    with GpuHolder() as one:
+        async with listed(unrecorded(tmp_path), a_frame(one)) as (app, pilot, screen):
+            await told_to_end(pilot)
+            await until(pilot, lambda: "not ended: cannot record" in text(app))
+            await pilot.press("space")
+            assert "1 selected" in text(app), "while it is a stray, it may be tried again"
+            await hand(app, pilot, computing(one, busy=one.pid))
+            assert "selected" not in screen.query_one("#strays-title").render_line(0).text
+            await press(pilot, "space", "enter")
+            assert top(app) is screen
+            assert "it is no longer a stray" in toasts(app)
