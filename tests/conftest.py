@@ -37,7 +37,6 @@ COUNTED = (
     "kill/",
     "program/test_pty.py",
     "program/test_recording.py",
-    "program/test_replay.py",
     "recorder/test_notifiers.py",
     "sampler/",
 )

@@ -12,9 +12,13 @@ from typing import Any
 
 import pytest
 
+from gpuwatch.commands.kill import table
+from gpuwatch.model import Reason, Unlisted
 from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
+from tests.support.builders import gpu, holding, process, snapshot, uid
 from tests.support.gpuholder import ROOT, SOMEBODY_ELSE, GpuHolder
+from tests.support.killing import a_target
 from tests.support.launching import Call, Run
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
@@ -53,6 +57,25 @@ def held(driver: Driver, *holders: GpuHolder) -> None:
 def mine(**changes: Any) -> GpuHolder:
     """A training of whoever runs the tests, left to init: a child of this process were a part of gpuwatch."""
     return GpuHolder(uid=os.getuid(), orphan=True, **changes)
+
+
+def test_the_table() -> None:
+    listed = [holding(7, 9.0, sm=0), holding(6, 1.0, sm=40), holding(5, memory=Reason.UNSUPPORTED, sm=Reason.ERROR)]
+    cards = [gpu(0, holdings=listed), gpu(1), gpu(3, holdings=[holding(7, 3.0, sm=0)])]
+    hidden = Unlisted(process=process(8, "ada"), gpus=(gpu(1).key, gpu(3).key))
+    shown = snapshot(cards, [process(7, "ada")], unlisted=(hidden,))
+    opened = {8: hidden.gpus}
+    targets = [a_target(pid, 1, uid("ada"), "python", gpus=opened.get(pid, ())) for pid in (7, 6, 5, 8)]
+    drawn = table([*targets, a_target(71234, 1, uid("ada"), "x" * 200)], shown, uid("ada"), 60)
+    assert drawn[:5] == [
+        "  PID  USER      GPU   GiB    SM  COMMAND",
+        "    7  ada       0,3  12.0  idle  python",
+        "    6  ada         0   1.0   40%  python",
+        "    5  ada         0     —     —  python",
+        "    8  ada   (1),(3)     —     —  python",
+    ]
+    assert drawn[5].startswith("71234  ada")
+    assert len(drawn[5]) == 60
 
 
 def test_one_is_ended_and_its_memory_comes_free(driver: Driver, call: Call, own_home: Path) -> None:

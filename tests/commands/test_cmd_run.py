@@ -125,3 +125,18 @@ def test_a_program_that_the_kernel_refuses_is_126_and_keeps_no_place(launch: Lau
     done = launch("run", "--share", "0.4", "--quiet", "--", str(program))
     assert (done.returncode, done.stderr) == (126, f"gpuwatch: {program}: Exec format error\n")
     assert find_reservations((launch.shared,), ()) == []
+
+
+def test_a_link_in_place_of_the_shared_folder_is_said_and_the_own_one_serves(launch: Launcher, tmp_path: Path) -> None:
+    target = tmp_path / "somebody's"
+    target.mkdir()
+    launch.shared.symlink_to(target)
+    with launch.started("run", "--share", "0.6", "--", *STAY) as first:
+        assert started(first)
+        again = launch("run", "--share", "0.6", "--", "true")
+        assert again.returncode == 1
+        assert f"no lock is shared with other users: {launch.shared}: it is a link, or no folder" in again.stderr
+        assert len(list(launch.own.iterdir())) == 1
+    assert list(target.iterdir()) == []
+    quiet = launch("run", "--share", "0.6", "--quiet", "--", "true")
+    assert "no lock is shared with other users" in quiet.stderr, "quiet about what was set, not about what is wrong"
