@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from gpuwatch.sources.demo import script
 
-UIDS = {name: uid for name, uid in script().people.items() if name != script().viewer}
 VIEWER_UID = script().people[script().viewer]
 
 RANKS = {15226: 0, 15227: 2, 15228: 5, 15229: 6}
 """GPU of each rank of ada's run, by PID."""
-IDLE_PID = 11934
 STRAY_PID = 15260
 LEFTOVER_PID = 15391
 RUN_PID = 22871
@@ -17,9 +15,6 @@ RUN_WORKER_PIDS = range(RUN_PID + 9, RUN_PID + 13)
 HOSTILE_PID = 23117
 GONE_PID = 19552
 SECRET_PID = 18233
-DISTILL_PID = 21775
-TRITON_PID = 13544
-MISSPELT_PID = 19120
 
 FILLING_GPU, UNATTRIBUTED_GPU, LEAKING_GPU, XID_GPU, LOST_GPU, CAPPED_GPU, HOT_GPU, FREE_GPU = 1, 2, 2, 2, 5, 6, 6, 7
 CYCLE, LONG_CYCLE = 120.0, 900.0

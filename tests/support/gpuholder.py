@@ -85,8 +85,6 @@ def stay():
             become()
         if word == b"t":
             retitle()
-        if word == b"c":
-            os.closerange(min(held), max(held) + 1)
         say(done=True)
         if word == b"m":
             threading.Thread(target=time.sleep, args=(1000.0,), daemon=True).start()
@@ -249,10 +247,6 @@ class GpuHolder:
     def retitle(self) -> None:
         """Let it write `python: step 1200` over its command line, as much of that as there is room for."""
         self._do(b"t")
-
-    def let_go(self) -> None:
-        """Let it close its devices."""
-        self._do(b"c")
 
     def end_first_thread(self) -> None:
         """Let its first thread end, while another goes on and holds the devices."""
