@@ -37,6 +37,20 @@ STOPPED = frozenset("Tt")
 
 UNINTERRUPTIBLE = "D"
 
+STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "disk sleep",
+    "T": "stopped",
+    "t": "tracing stop",
+    "Z": "zombie",
+    "X": "dead",
+    "x": "dead",
+    "I": "idle",
+    "P": "parked",
+}
+"""Names of the states of a thread. Source: State in proc_pid_stat(5)."""
+
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO, a constant of the kernel (include/linux/proc_ns.h)."""
 

@@ -2,8 +2,9 @@
 
 psutil takes its root from a variable of the module; an object of its class `Process` keeps the root that it was made
 with. Such an object does not notice that a PID is used again: start ticks tell (`procfs.read_stat`). Not taken from
-psutil are start ticks and addresses, which it does not have in full; command lines and environments, which it reads
-without a bound; and terminals, since it reads the list of them once and does not know those that are opened later.
+psutil are start ticks, addresses, state and parent, for which a line of `stat` is read anyway, to know the process;
+command lines and environments, which it reads without a bound; and terminals, since it reads the list of them once and
+does not know those that are opened later.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _os_errors() -> Iterator[None]:
 
 
 class ProcessUsage(NamedTuple):
-    """What a process uses and does."""
+    """What a process uses."""
 
     cpu: float
     """CPU time in seconds, in the program and in the kernel for it."""
@@ -53,8 +54,6 @@ class ProcessUsage(NamedTuple):
     """CPU time in seconds of the children that it has waited for, and of their children."""
     rss: int
     """Resident memory in bytes; 0 where its first thread has ended."""
-    state: str
-    """State of its first thread, in psutil's words: sleeping, disk-sleep, zombie."""
 
 
 class ProcessReader:
@@ -65,11 +64,10 @@ class ProcessReader:
             self._process = psutil.Process(pid)
 
     def usage(self) -> ProcessUsage:
-        """Read the two files that change every moment, each once."""
-        with _os_errors(), self._process.oneshot():
+        """Read the two files that change every moment; `oneshot` would cost more than it saves."""
+        with _os_errors():
             user, system, below_user, below_system = self._process.cpu_times()[:4]
-            rss = self._process.memory_info().rss
-            return ProcessUsage(user + system, below_user + below_system, rss, self._process.status())
+            return ProcessUsage(user + system, below_user + below_system, self._process.memory_info().rss)
 
     def uids(self) -> tuple[int, int, int]:
         """Read its real, effective and saved uid."""

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
-import psutil
 
 from gpuwatch import procfs, psinfo
 from gpuwatch.errors import NoThreadError
@@ -91,8 +90,6 @@ NAMES_WAIT = 0.02
 """Seconds that a snapshot waits for the names of users that it sees for the first time."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
-
-_DEAD = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 _LONGEST_COMMAND = 4096
 """Bytes of a command line that are sent; a non-ASCII character has up to four."""
@@ -279,7 +276,7 @@ class Owners:
             name=facts.name or procfs.format_name(stat.comm),
             command=facts.command,
             program=facts.program,
-            state=self._state(pid, usage.state, facts) if usage else "",
+            state=self._state(pid, stat, facts),
             ppid=stat.ppid,
             parent=facts.parent,
             terminal=terminal(stat.tty),
@@ -300,30 +297,31 @@ class Owners:
         except (OSError, ValueError):
             return None
 
-    def _state(self, pid: int, state: str, facts: _Facts) -> str:
+    def _state(self, pid: int, stat: procfs.Stat, facts: _Facts) -> str:
         """Return the name of the state; where the first thread has ended, the state of a living thread.
 
         The kernel calls such a process a zombie, proc_pid_stat(5), though it still computes and holds memory. The
         thread is searched once, and again when it has ended. Empty where it cannot be read.
         """
-        if state in _DEAD:
+        state = stat.state
+        if state in procfs.DEAD:
             try:
                 state = self._thread_state(pid, facts) or state
             except procfs.GONE:
                 pass
             except (OSError, ValueError):  # no file descriptor is left: it may go on
                 return ""
-        return state.replace("-", " ")
+        return procfs.STATES.get(state, state)
 
     def _thread_state(self, pid: int, facts: _Facts) -> str:
         """Read the state of a living thread; empty where all have ended. Raises OSError or ValueError."""
         if facts.thread is not None:
             with suppress(*procfs.GONE):
-                state = psinfo.read_usage(facts.thread, self._proc).state  # the kernel has a folder for each thread
-                if state not in _DEAD:
+                state = procfs.read_thread(pid, facts.thread, self._proc).state
+                if state not in procfs.DEAD:
                     return state
         facts.thread = procfs.find_living_thread(pid, self._proc)
-        return "" if facts.thread is None else psinfo.read_usage(facts.thread, self._proc).state
+        return "" if facts.thread is None else procfs.read_thread(pid, facts.thread, self._proc).state
 
     def _cpu(self, usage: ProcessUsage, facts: _Facts) -> Reading:
         """Return the percent of one core used since the last sample."""
