@@ -424,7 +424,7 @@ def read_open_files(pid: int, proc: Path = PROC) -> Iterator[str]:
     with os.scandir(folder) as links:
         for link in links:
             try:
-                yield str(Path(link).readlink())
+                yield os.readlink(link.path)  # noqa: PTH115 - a Path would take twice as long
             except GONE:
                 continue  # closed while the folder was read
 

@@ -105,6 +105,8 @@ def find_reservations(
     for path in folders:
         with contextlib.suppress(OSError):  # nobody has reserved anything there
             entries.update(_read_folder(path, proc, sweep=bool(caller)))
+    if not entries:  # as most of the time: no ancestors need to be read
+        return []
     parents: dict[int, int] = {}
 
     def lineage(pid: int) -> dict[int, None]:
