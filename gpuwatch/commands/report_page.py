@@ -1,7 +1,7 @@
 """Page of `gpuwatch report --html`: one HTML file with charts and tables that needs neither a network nor a script.
 
 Names, titles and hosts are other people's: the template, `report_page.html.j2`, escapes every value, and no chart has
-one. matplotlib draws the charts; their colours are CSS variables of the page, for a light and a dark ground.
+one. matplotlib draws the charts; their colours are CSS variables of the page, for a light and a dark background.
 """
 
 from __future__ import annotations

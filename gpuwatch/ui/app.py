@@ -39,7 +39,7 @@ from gpuwatch.ui.layout import room_for_toasts
 from gpuwatch.ui.options import Helpers, MonitorControl, Options, Reloading
 from gpuwatch.ui.partial_updates import is_covered
 from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriver, is_utf8_terminal
-from gpuwatch.ui.theme import Skin, make_skin, theme_id, themes
+from gpuwatch.ui.theme import StyleSet, make_styles, theme_id, themes
 from gpuwatch.ui.view import View, mark_of, strays_of, subject_of
 from gpuwatch.ui.widgets.alerts import Alerts
 from gpuwatch.ui.widgets.footer import Footer
@@ -135,7 +135,7 @@ def _toast(app: GpuwatchApp, raised: Sequence[Alert]) -> None:
     shown = raised[: 1 if low else MOST_TOASTS]
     more = len(raised) - len(shown)
     for alert in shown:
-        mark, _ = mark_of(alert.severity, app.skin.glyphs)
+        mark, _ = mark_of(alert.severity, app.style_set.glyphs)
         others = f" (+{more} more)" if low and more else ""
         app.notify(f"{mark} {alert.title}{others}", severity=_KINDS[alert.severity], markup=False)
     if more and not low:
@@ -149,7 +149,7 @@ def _notify_desktop(app: GpuwatchApp, raised: Sequence[Alert], frame: Frame) -> 
     more = f" (+{len(raised) - 1} more)" if len(raised) > 1 else ""
     host = frame.snapshot.host or "gpuwatch"
     kind = cast(Osc, app.options.desktop)
-    plain = app.skin.glyphs.ascii
+    plain = app.style_set.glyphs.ascii
     words = notification(kind, host, raised[0].title + more, tmux="TMUX" in os.environ, ascii_only=plain)
     app.write_to_terminal(words)
 
@@ -225,15 +225,15 @@ class GpuwatchApp(App[int]):
         for theme in themes():
             self.register_theme(theme)
         self.theme = theme_id(self.options.theme)
-        self.skin: Skin = self._make_skin()
+        self.style_set: StyleSet = self._make_styles()
 
     def make_keys(self) -> list[Binding]:
         """Return the key bindings that the options ask for."""
         return make_bindings(self.options.keys)
 
-    def _make_skin(self) -> Skin:
+    def _make_styles(self) -> StyleSet:
         ascii_only = self.options.ascii or (self._watchdog is not None and not is_utf8_terminal())
-        return make_skin(
+        return make_styles(
             self.theme, ascii_only=ascii_only, colors=self._colors(), slots=self._hues, initials=self._initials
         )
 
@@ -306,11 +306,11 @@ class GpuwatchApp(App[int]):
             self.notify(str(error), severity="warning", markup=False)
         self.theme_changed_signal.subscribe(self, lambda _theme: self._on_theme())
         if self._watchdog is not None:
-            self.skin = self._make_skin()
+            self.style_set = self._make_styles()
             self._watchdog.start()
             self.app_resume_signal.subscribe(self, lambda _app: self.action_retry(quiet=True))
             self.set_timer(SETTLED, _enable_collector, name="settled")
-        if self.skin.glyphs.ascii:
+        if self.style_set.glyphs.ascii:
             self._filters.append(AsciiOnly())
         self.set_interval(1.0, self._beat, name="beat")
         first = self.watching.newest if self.watching else None
@@ -337,10 +337,10 @@ class GpuwatchApp(App[int]):
             self.paint()
 
     def _on_theme(self) -> None:
-        self.skin = self._make_skin()
+        self.style_set = self._make_styles()
         for screen in self.screen_stack:
-            if hasattr(screen, "set_skin"):
-                screen.set_skin(self.skin)
+            if hasattr(screen, "restyle"):
+                screen.restyle(self.style_set)
         self.paint()
 
     def apply_reload(self, came: Reloading) -> None:
@@ -395,7 +395,7 @@ class GpuwatchApp(App[int]):
         now = self.clock()
         with self.batch_update():
             if self.frame is None:
-                self.dashboard.draw_starting(now - self._began, self.skin)
+                self.dashboard.draw_starting(now - self._began, self.style_set)
             else:
                 self.dashboard.draw(self._view(self.frame, now))
 
@@ -421,7 +421,7 @@ class GpuwatchApp(App[int]):
     def _view(self, frame: Frame, now: float) -> View:
         paused = None if self._paused_at is None else now - self._paused_at
         strays = {one.key: one for one in self.strays_of(frame).strays}
-        return View(frame, now, self.skin, self.interval, paused, self.options.read_only, strays)
+        return View(frame, now, self.style_set, self.interval, paused, self.options.read_only, strays)
 
     def strays_of(self, frame: Frame) -> StrayReport:
         """Return the strays among the viewer's processes in a frame; the last frame is searched once."""
@@ -511,7 +511,7 @@ class GpuwatchApp(App[int]):
         from gpuwatch.ui.screens.columns import ColumnsDialog
 
         panel = self.dashboard.processes
-        self.open_once(ColumnsDialog(panel.shown_columns, self.show_columns, self.skin.glyphs))
+        self.open_once(ColumnsDialog(panel.shown_columns, self.show_columns, self.style_set.glyphs))
 
     def show_columns(self, chosen: tuple[str, ...]) -> None:
         """Show these columns of the process list; none for those that suit the width."""
@@ -531,14 +531,14 @@ class GpuwatchApp(App[int]):
         return action != "across" or (self.dashboard.gpus.active and self.dashboard.gpus.in_cells)
 
     def action_filter(self) -> None:
-        self.dashboard.prompt.open(self.dashboard.processes.filter.text, self.skin, self.options.filters)
+        self.dashboard.prompt.open(self.dashboard.processes.filter.text, self.style_set, self.options.filters)
         self.paint()
 
     def action_find(self, by: int) -> None:
         """Move the cursor to the next process that matches the last filter, and hide none; ask where there was none."""
         panel = self.dashboard.processes
         if not self._sought.terms:
-            self.dashboard.prompt.open("", self.skin, self.options.filters, finding=True)
+            self.dashboard.prompt.open("", self.style_set, self.options.filters, finding=True)
             self.paint()
             return
         if panel.find(self._sought, by):
@@ -596,7 +596,7 @@ class GpuwatchApp(App[int]):
         frame = self.frame if self.screen is self.dashboard else self.newest
         focus = self.watching.set_focus if self.watching is not None else None
         if frame is not None:
-            self.open_once(GpuScreen(key, frame, self.skin, helpers=self.helpers, ended=self.ended, focus=focus))
+            self.open_once(GpuScreen(key, frame, self.style_set, helpers=self.helpers, ended=self.ended, focus=focus))
 
     def show_detail(self, key: RowKey) -> None:
         from gpuwatch.ui.screens.detail import DetailScreen
@@ -604,7 +604,9 @@ class GpuwatchApp(App[int]):
         # Other screens show the newest frame, also while the dashboard is frozen.
         frame = self.frame if self.screen is self.dashboard else self.newest
         if frame is not None:
-            self.open_once(DetailScreen(key, frame, self.skin, self.options, helpers=self.helpers, ended=self.ended))
+            self.open_once(
+                DetailScreen(key, frame, self.style_set, self.options, helpers=self.helpers, ended=self.ended)
+            )
 
     def action_end_process(self) -> None:
         """Ask whether to end the process under the cursor."""
@@ -649,7 +651,7 @@ class GpuwatchApp(App[int]):
                 self,
                 self.helpers.ender(),
                 find_strays=lambda frame: strays_of(frame, self.options),
-                glyphs=self.skin.glyphs,
+                glyphs=self.style_set.glyphs,
                 clock=self.clock,
             )
         return self.endings
@@ -658,29 +660,31 @@ class GpuwatchApp(App[int]):
         from gpuwatch.ui.screens.people import PeopleScreen
 
         if self.newest is not None:
-            self.open_once(PeopleScreen(self.newest, self.skin, clock=self.clock))
+            self.open_once(PeopleScreen(self.newest, self.style_set, clock=self.clock))
 
     def action_tree(self) -> None:
         from gpuwatch.ui.screens.tree import TreeScreen
 
         if self.newest is not None:
-            self.open_once(TreeScreen(self.newest, self.skin, clock=self.clock))
+            self.open_once(TreeScreen(self.newest, self.style_set, clock=self.clock))
 
     def action_strays(self) -> None:
         from gpuwatch.ui.screens.strays import StraysScreen
 
         if self.newest is not None:
-            self.open_once(StraysScreen(self.newest, self.skin, clock=self.clock))
+            self.open_once(StraysScreen(self.newest, self.style_set, clock=self.clock))
 
     def action_events(self) -> None:
         from gpuwatch.ui.screens.events import EventsScreen
 
-        self.open_once(EventsScreen(self.helpers.events, self.newest, self.skin, ended=self.ended, clock=self.clock))
+        self.open_once(
+            EventsScreen(self.helpers.events, self.newest, self.style_set, ended=self.ended, clock=self.clock)
+        )
 
     def action_help(self) -> None:
         from gpuwatch.ui.screens.help import HelpScreen
 
-        self.open_once(HelpScreen(self.keys, self.newest, self.skin))
+        self.open_once(HelpScreen(self.keys, self.newest, self.style_set))
 
     def action_message(self) -> None:
         """Copy a message to the owner of the process under the cursor."""
@@ -701,7 +705,7 @@ class GpuwatchApp(App[int]):
             return
         words, tmux = message(held, frame.snapshot), "TMUX" in os.environ
         self.write_to_terminal(clipboard(words, tmux=tmux))
-        self.open_once(OwnerMessageDialog(held[0].owner, words, self.skin.glyphs, tmux=tmux))
+        self.open_once(OwnerMessageDialog(held[0].owner, words, self.style_set.glyphs, tmux=tmux))
 
     def action_acknowledge(self, alert: Alert | None = None) -> None:
         """Open the dialog about one alert, or about all that hold now, unacknowledged alerts first."""
@@ -714,7 +718,7 @@ class GpuwatchApp(App[int]):
                 why = "this is a problem of gpuwatch itself: it ends once that is solved"
             self.notify(why, markup=False, timeout=3)
         elif self.watching is not None:
-            screen = AcknowledgeDialog(alerts, self.watching, self.skin.glyphs, mutes=mutes)
+            screen = AcknowledgeDialog(alerts, self.watching, self.style_set.glyphs, mutes=mutes)
             if self.newest is not None:
                 screen.refresh_frame(self.newest)
             self.open_once(screen)

@@ -14,7 +14,7 @@ from gpuwatch.model import SourceState
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.layout import Form, Layout, fit_layout
 from gpuwatch.ui.partial_updates import PartialUpdateCompositor
-from gpuwatch.ui.theme import Role, Skin
+from gpuwatch.ui.theme import Role, StyleSet
 from gpuwatch.ui.view import View
 from gpuwatch.ui.widgets.alerts import Alerts, alerts_of
 from gpuwatch.ui.widgets.footer import Footer, Hint, hints
@@ -115,9 +115,9 @@ class Dashboard(Screen[None]):
 
     def draw(self, view: View) -> None:
         width, height = self.app.size
-        frame, skin = view.frame, view.skin
+        frame, styles = view.frame, view.styles
         seen = frame.snapshot
-        skin.styles.add_people(names(seen))
+        styles.add_people(names(seen))
         self.gpus.update_rows(seen.gpus)
         if not seen.gpus:
             self.activate(self.processes)
@@ -125,14 +125,14 @@ class Dashboard(Screen[None]):
         self.processes.read_rows(view)
         layout = self._fit(view, width, height)
         if layout.form is Form.TINY:
-            self._only_notice(tiny_words(frame, width, height), skin)
+            self._only_notice(tiny_words(frame, width, height), styles)
             return
         if not seen.gpus:
             room = height - 2
             starting = seen.state is SourceState.STARTING
             words = starting_words(seen.taken - seen.since, seen.words) if starting else state_words(seen)
             self._arrange({self.header: 1, self.notice: room, self._bottom: 1})
-            self.notice.show(notice_lines(words, skin, width, room))
+            self.notice.show(notice_lines(words, styles, width, room))
         else:
             self._arrange(
                 {
@@ -153,18 +153,18 @@ class Dashboard(Screen[None]):
             shown = [
                 (key, "processes", action) if action == "switch" else (key, word, action) for key, word, action in shown
             ]
-        self.footer.draw(shown if seen.gpus or view.playback is not None else _bare(shown), skin, width)
+        self.footer.draw(shown if seen.gpus or view.playback is not None else _bare(shown), styles, width)
 
-    def draw_starting(self, seconds: float, skin: Skin) -> None:
+    def draw_starting(self, seconds: float, styles: StyleSet) -> None:
         """Draw the screen shown before the first frame."""
         width, height = self.app.size
         if width < 40 or height < 6:
-            self._only_notice(tiny_words(None, width, height), skin)
+            self._only_notice(tiny_words(None, width, height), styles)
             return
         self._arrange({self.header: 1, self.notice: height - 2, self._bottom: 1})
-        self.header.show([LineBuilder(skin, "band").gap().write("gpuwatch", "strong").build(width)])
-        self.notice.show(notice_lines(starting_words(seconds), skin, width, height - 2))
-        self.footer.draw(_bare(hints(actions_of(self).keys)), skin, width)
+        self.header.show([LineBuilder(styles, "band").gap().write("gpuwatch", "strong").build(width)])
+        self.notice.show(notice_lines(starting_words(seconds), styles, width, height - 2))
+        self.footer.draw(_bare(hints(actions_of(self).keys)), styles, width)
 
     @property
     def _bottom(self) -> Widget:
@@ -188,12 +188,12 @@ class Dashboard(Screen[None]):
         shown = alerts_of(frame)[: self.layout_now.alerts if self.layout_now else 0]
         return [alert for alert in alerts if alert not in shown]
 
-    def _only_notice(self, words: list[tuple[str, Role]], skin: Skin) -> None:
+    def _only_notice(self, words: list[tuple[str, Role]], styles: StyleSet) -> None:
         """Draw words in place of all panels, and the prompt if it is open: it receives the keys."""
         width, height = self.app.size
         room = max(0, height - self.prompt.display)
         self._arrange({self.notice: room})
-        self.notice.show(tiny_lines(words, skin, width, room))
+        self.notice.show(tiny_lines(words, styles, width, room))
 
     def _arrange(self, heights: dict[Any, int], gap: int = 0) -> None:
         """Set the height of each panel and hide the others. Textual computes a new layout only after a change."""

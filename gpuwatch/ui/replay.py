@@ -133,7 +133,7 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
 
     def action_time(self) -> None:
         """Ask for a clock time, and move to it."""
-        self.push_screen(TimeDialog(self.replay.playback, self.skin.glyphs), self._go)
+        self.push_screen(TimeDialog(self.replay.playback, self.style_set.glyphs), self._go)
 
     def _go(self, at: float | None, *, onwards: bool = False) -> None:
         """Move to a time of the recording, or to its start or end, which is said in words; None is no time.

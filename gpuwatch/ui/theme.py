@@ -47,7 +47,7 @@ class Palette(msgspec.Struct, frozen=True):
 
 # Ten hues in an order in which neighbours lie far apart: people's uids often follow one another. Within a table any two
 # differ by at least 19 in CIELAB (11 is what muted colours of one lightness come to), which is why their lightness
-# differs too; what is written on a fill has a contrast of 4.5 to 1 and more, a swatch 3 to 1 on every ground.
+# differs too; what is written on a fill has a contrast of 4.5 to 1 and more, a swatch 3 to 1 on every background.
 _DARK_FILLS = "#31476f #2a6249 #8f563a #8b3a8f #8e3b4e #387384 #3e7933 #3c3e8f #626130 #683964 #474747"
 _DARK_SWATCHES = "#86a7df #4cb080 #cb6a34 #c554d3 #cd6272 #33aebf #4bbd3b #7a79dd #a29c45 #d889cb #838383"
 _LIGHT_FILLS = "#9fb4d1 #9adabd #d4b39c #d79ad8 #d99aa8 #97d3da #a4da96 #979dd9 #d5d29e #e4c4e5 #d2d2d2"
@@ -126,7 +126,7 @@ def _in_256(name: str, palette: Palette) -> Palette:
 
 # Where there are 16, these are exactly the colours that Rich takes for them, so that none turns into another: blue,
 # green, magenta, cyan, brown, and their bright ones, but no red, which is for what is wrong. The grey is none that a
-# theme has as its ground.
+# theme has as its background.
 _SIXTEEN = "#0000aa #00aa00 #aa5500 #aa00aa #55ffff #00aaaa #55ff55 #5555ff #ffff55 #ff55ff"
 
 
@@ -138,8 +138,8 @@ SLOTS: Final = 10
 
 
 Role: TypeAlias = Literal["text", "strong", "muted", "faint", "critical", "warning", "note"]
-Ground: TypeAlias = Literal["base", "band", "track", "cursor"]
-GROUNDS: Final[tuple[Ground, ...]] = ("base", "band", "track", "cursor")
+Background: TypeAlias = Literal["base", "band", "track", "cursor"]
+BACKGROUNDS: Final[tuple[Background, ...]] = ("base", "band", "track", "cursor")
 """Backgrounds: plain, of titles, of memory bars, of the row under the cursor."""
 
 
@@ -176,7 +176,7 @@ def theme_id(name: str) -> str:
 def palette_of(theme: str) -> Palette:
     """Return the palette of a theme by its Textual name; an unknown name means the dark theme.
 
-    Textual's themes have their own colours for text and grounds, as Textual makes them, and the owners' colours of
+    Textual's themes have their own colours for text and backgrounds, as Textual makes them, and the owners' colours of
     gpuwatch's theme. Those in the terminal's own colours, which no part of a bar can be blended with, are gpuwatch's.
     """
     if theme in PALETTES or theme not in BUILTIN_THEMES:
@@ -282,13 +282,14 @@ class _OwnerStyles(NamedTuple):
     seam: Style
     edge: Style
     mark: Style
-    swatches: dict[Ground, Style]
+    swatches: dict[Background, Style]
 
 
 class StyleSet(msgspec.Struct, frozen=True, dict=True):
-    """Styles of a theme, made once: roles on each background, and the colours of owners."""
+    """Styles and glyphs that widgets draw with: roles on each background, and the colours of owners."""
 
     palette: Palette
+    glyphs: Glyphs = UNICODE
     color: bool = True
     few: bool = False
     """The terminal has 16 colours: each owner has one of them, and thin marks have none."""
@@ -362,27 +363,27 @@ class StyleSet(msgspec.Struct, frozen=True, dict=True):
                     ever[slot] += 1
 
     @cached_property
-    def _styles(self) -> dict[tuple[Role, Ground], Style]:
+    def _styles(self) -> dict[tuple[Role, Background], Style]:
         roles: tuple[Role, ...] = ("text", "strong", "muted", "faint", "critical", "warning", "note")
-        return {(role, ground): self._make(role, ground) for role in roles for ground in GROUNDS}
+        return {(role, background): self._make(role, background) for role in roles for background in BACKGROUNDS}
 
-    def _make(self, role: Role, ground: Ground) -> Style:
+    def _make(self, role: Role, background: Background) -> Style:
         bold = role in ("strong", "critical", "warning")
         if not self.color:
             return Style(
                 bold=bold or None,
                 dim=(role == "faint") or None,
-                reverse=(ground == "cursor") or None,
-                underline=(ground == "band") or None,
+                reverse=(background == "cursor") or None,
+                underline=(background == "band") or None,
             )
         palette = self.palette
-        if role == "faint" and (self.few or ground == "cursor"):
-            role = "muted"  # it would be too much like the cursor's ground
-        return Style(color=getattr(palette, role), bgcolor=getattr(palette, ground), bold=bold or None)
+        if role == "faint" and (self.few or background == "cursor"):
+            role = "muted"  # it would be too much like the cursor's background
+        return Style(color=getattr(palette, role), bgcolor=getattr(palette, background), bold=bold or None)
 
-    def __call__(self, role: Role, ground: Ground = "base") -> Style:
+    def __call__(self, role: Role, background: Background = "base") -> Style:
         """Return the style of a role on a background."""
-        return self._styles[role, ground]
+        return self._styles[role, background]
 
     @property
     def has_heat(self) -> bool:
@@ -413,13 +414,13 @@ class StyleSet(msgspec.Struct, frozen=True, dict=True):
         """Return the style of the mark of a declared share that stands on an owner's part."""
         return self._owner(uid).mark
 
-    def swatch(self, uid: int | None, ground: Ground) -> Style:
+    def swatch(self, uid: int | None, background: Background) -> Style:
         """Return the style of the mark before an owner's name in the process list."""
-        return self._owner(uid).swatches[ground]
+        return self._owner(uid).swatches[background]
 
-    def badge(self, uid: int | None, ground: Ground) -> Style:
+    def badge(self, uid: int | None, background: Background) -> Style:
         """Return the style of an owner's initial: on the owner's colour, or plain without colours."""
-        return self.owner(uid) if self.color else self("strong", ground)
+        return self.owner(uid) if self.color else self("strong", background)
 
     def _owner(self, uid: int | None) -> _OwnerStyles:
         if uid is not None and uid not in self.slots:
@@ -430,7 +431,7 @@ class StyleSet(msgspec.Struct, frozen=True, dict=True):
     def _owners(self) -> list[_OwnerStyles]:
         """Styles of the owners by colour number; the last are those of unknown owners."""
         if not self.color:
-            plain = {ground: self("text", ground) for ground in GROUNDS}
+            plain = {background: self("text", background) for background in BACKGROUNDS}
             return [_OwnerStyles(Style(), Style(), Style(), Style(bold=True), plain)] * (SLOTS + 1)
         palette = self.palette
         found = []
@@ -441,42 +442,33 @@ class StyleSet(msgspec.Struct, frozen=True, dict=True):
             seam = part if self.few else Style(color=palette.base, bgcolor=fill)
             mark = part + Style(color=None if self.few else palette.strong, bold=True)
             edge = Style(color=fill, bgcolor=palette.track)
-            swatches = {ground: Style(color=swatch, bgcolor=getattr(palette, ground)) for ground in GROUNDS}
+            swatches = {
+                background: Style(color=swatch, bgcolor=getattr(palette, background)) for background in BACKGROUNDS
+            }
             found.append(_OwnerStyles(part, seam, edge, mark, swatches))
         return found
 
 
-class Skin(msgspec.Struct, frozen=True):
-    """Styles and glyphs that widgets draw with."""
-
-    styles: StyleSet
-    glyphs: Glyphs
-
-
-def make_skin(
+def make_styles(
     theme: str,
     *,
     ascii_only: bool = False,
     colors: int = 1 << 24,
     slots: dict[int, int] | None = None,
     initials: dict[int, str] | None = None,
-) -> Skin:
-    """Return the skin of a theme by its Textual name; an unknown name means the dark theme.
+) -> StyleSet:
+    """Return the styles of a theme by its Textual name; an unknown name means the dark theme.
 
     `colors` is the terminal's number of colours; 0 for none. `slots` and `initials` are people's colours and initials
-    in the skin before.
+    in the styles before.
     """
     palette = palette_of(theme)
     if colors == 256:
         palette = _in_256(theme, palette)
     elif 0 < colors <= 16:
         own, grey = (DARK, "#555555") if palette.dark else (LIGHT, "#aaaaaa")
-        # The grounds are those of gpuwatch's own themes.
+        # The backgrounds are those of gpuwatch's own themes.
         palette = replace(own, fills=(*_SIXTEEN.split(), grey), swatches=(*_SIXTEEN.split(), grey))
     glyphs = ASCII if ascii_only else PLAIN if colors <= 16 else UNICODE
-    return Skin(
-        StyleSet(
-            palette, colors > 0, colors <= 16, {} if slots is None else slots, {} if initials is None else initials
-        ),
-        glyphs,
-    )
+    people = {} if slots is None else slots, {} if initials is None else initials
+    return StyleSet(palette, glyphs, colors > 0, colors <= 16, *people)

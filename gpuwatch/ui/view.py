@@ -17,7 +17,7 @@ from gpuwatch.model import Gpu, Health
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.replay import Playback
 from gpuwatch.ui.options import Options
-from gpuwatch.ui.theme import Glyphs, Role, Skin
+from gpuwatch.ui.theme import Glyphs, Role, StyleSet
 
 OLD: float = 2
 """Intervals after which a value is dimmed."""
@@ -31,7 +31,7 @@ class View(msgspec.Struct, frozen=True):
     frame: Frame
     now: float
     """Reader's monotonic clock."""
-    skin: Skin
+    styles: StyleSet
     interval: float
     """Seconds between two samples, as asked for."""
     paused: float | None = None

@@ -17,11 +17,11 @@ from gpuwatch.commands.console import RED, Console, TextColumn, escape_json, for
 from gpuwatch.text import cell_width, spell_signs
 from gpuwatch.ui.desktop import notification
 from gpuwatch.ui.screens import sheet
-from gpuwatch.ui.theme import make_skin
+from gpuwatch.ui.theme import make_styles
 from gpuwatch.ui.widgets.lines import LineBuilder, plain
 from tests.support.terminal import Terminal
 
-ASCII = make_skin("gpuwatch-dark", ascii_only=True)
+ASCII = make_styles("gpuwatch-dark", ascii_only=True)
 SAID = {
     "≥59.7": ">=59.7",
     "84 °C": "84 C",

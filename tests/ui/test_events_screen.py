@@ -18,7 +18,7 @@ from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.acknowledge import AcknowledgeDialog
 from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.events import EventList, EventsScreen, detail_lines, event_terms
-from gpuwatch.ui.theme import make_skin
+from gpuwatch.ui.theme import make_styles
 from gpuwatch.ui.widgets.lines import plain
 from gpuwatch.units import GIB
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
@@ -26,7 +26,7 @@ from tests.support.dashboards import alert, frame, hand, machine, running, scree
 from tests.support.screens import press, text_of, until
 
 NOW = time.time()
-SKIN = make_skin("gpuwatch-dark")
+SKIN = make_styles("gpuwatch-dark")
 
 
 def past(number: int, **changes: Any) -> Alert:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.style import Style
 
-from gpuwatch.ui.theme import Skin, make_skin
+from gpuwatch.ui.theme import StyleSet, make_styles
 from gpuwatch.ui.widgets.graph import (
     AXIS,
     SPANS,
@@ -31,14 +31,14 @@ from gpuwatch.ui.widgets.lines import Line, plain
 
 END = 1_795_269_840.0
 """Saturday 21 November 2026, 14:04 UTC."""
-SKINS = {
-    "colours": make_skin("gpuwatch-dark"),
-    "light": make_skin("gpuwatch-light"),
-    "256": make_skin("gpuwatch-dark", colors=256),
-    "16": make_skin("gpuwatch-dark", colors=16),
-    "none": make_skin("gpuwatch-dark", colors=0),
-    "ascii": make_skin("gpuwatch-dark", ascii_only=True),
-    "plain ascii": make_skin("gpuwatch-dark", ascii_only=True, colors=0),
+STYLE_SETS = {
+    "colours": make_styles("gpuwatch-dark"),
+    "light": make_styles("gpuwatch-light"),
+    "256": make_styles("gpuwatch-dark", colors=256),
+    "16": make_styles("gpuwatch-dark", colors=16),
+    "none": make_styles("gpuwatch-dark", colors=0),
+    "ascii": make_styles("gpuwatch-dark", ascii_only=True),
+    "plain ascii": make_styles("gpuwatch-dark", ascii_only=True, colors=0),
 }
 
 
@@ -55,26 +55,26 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def of(
     *values: Values,
     stacked: bool = False,
-    skin: Skin = SKINS["colours"],
+    styles: StyleSet = STYLE_SETS["colours"],
     top: float = 100.0,
     limits: tuple[GraphLimit, ...] = (),
     marks: tuple[Mark, ...] = (),
 ) -> Graph:
     """A graph of some curves, called a, b and so on."""
-    skin.styles.add_people({place: chr(97 + place) for place in range(len(values))})
-    line = skin.styles("note")
+    styles.add_people({place: chr(97 + place) for place in range(len(values))})
+    line = styles("note")
     curves = [
-        Curve(f"{chr(97 + place)}da", one, skin.styles.owner(place) if stacked else line, chr(97 + place), 7.0)
+        Curve(f"{chr(97 + place)}da", one, styles.owner(place) if stacked else line, chr(97 + place), 7.0)
         for place, one in enumerate(values)
     ]
     return Graph("Memory", END, 600.0, curves, top, "GiB", stacked=stacked, limits=limits, marks=marks)
 
 
-def draw_graph(graph: Graph, skin: Skin, width: int, height: int, *, cursor: float | None = None) -> list[Line]:
+def draw_graph(graph: Graph, styles: StyleSet, width: int, height: int, *, cursor: float | None = None) -> list[Line]:
     """The legend and the plot."""
     return [
-        draw_legend(graph, skin, width, cursor=cursor),
-        *draw_plot(graph, skin, width, height - 1, cursor=cursor),
+        draw_legend(graph, styles, width, cursor=cursor),
+        *draw_plot(graph, styles, width, height - 1, cursor=cursor),
     ]
 
 
@@ -87,7 +87,7 @@ def plot(lines: list[Line]) -> list[str]:
     return [plain(line)[AXIS:] for line in lines[1:-1]]
 
 
-def grounds(line: Line) -> list[str | None]:
+def backgrounds(line: Line) -> list[str | None]:
     """The background of each cell."""
     return [span.style.bgcolor.name if span.style.bgcolor else None for span in line for _ in range(span.cells)]
 
@@ -101,7 +101,7 @@ series = st.lists(numbers, max_size=150)
     st.booleans(),
     st.integers(10, 400),
     st.integers(3, 60),
-    st.sampled_from(list(SKINS)),
+    st.sampled_from(list(STYLE_SETS)),
     st.floats(-1e9, -1e-6) | st.floats(1e-6, 1e9) | st.just(100.0),
     st.floats(allow_nan=False) | st.just(END - 200),
     series,
@@ -117,65 +117,69 @@ def test_every_graph_is_as_large_as_asked(
     cursor: float,
     limit: list[float | None],
 ) -> None:
-    skin = SKINS[name]
-    limits = (GraphLimit("limit", limit, skin.styles("strong")), GraphLimit("max", 30.0, skin.styles("muted")))
+    styles = STYLE_SETS[name]
+    limits = (GraphLimit("limit", limit, styles("strong")), GraphLimit("max", 30.0, styles("muted")))
     marks = (Mark(cursor, "!", Style()), Mark(END - 10, "!", Style()))
-    graph = of(*values, stacked=stacked, skin=skin, top=top, limits=limits, marks=marks)
-    lines = draw_graph(graph, skin, width, height, cursor=cursor)
+    graph = of(*values, stacked=stacked, styles=styles, top=top, limits=limits, marks=marks)
+    lines = draw_graph(graph, styles, width, height, cursor=cursor)
     assert len(lines) == height
     assert [sum(span.cells for span in line) for line in lines] == [width] * height
     assert [len(plain(line)) for line in lines] == [width] * height
-    assert text(lines).isascii() or not skin.glyphs.ascii
+    assert text(lines).isascii() or not styles.glyphs.ascii
 
 
-@given(st.lists(st.none() | st.floats(0, 100), min_size=1, max_size=60), st.booleans(), st.sampled_from(list(SKINS)))
+@given(
+    st.lists(st.none() | st.floats(0, 100), min_size=1, max_size=60), st.booleans(), st.sampled_from(list(STYLE_SETS))
+)
 def test_gaps_stay_empty(values: list[float | None], stacked: bool, name: str) -> None:
-    skin = SKINS[name]
+    styles = STYLE_SETS[name]
     cells = 4 * len(values)
-    lines = draw_graph(of(values, stacked=stacked, skin=skin), skin, cells + AXIS, 10)
-    ground = skin.styles("text").bgcolor
+    lines = draw_graph(of(values, stacked=stacked, styles=styles), styles, cells + AXIS, 10)
+    background = styles("text").bgcolor
     for line in lines[1:-1]:
-        drawn, back = plain(line)[AXIS:], grounds(line)[AXIS:]
+        drawn, back = plain(line)[AXIS:], backgrounds(line)[AXIS:]
         for place, value in enumerate(values):
             if value is None:
                 assert drawn[4 * place : 4 * place + 4].isspace()
-                assert set(back[4 * place : 4 * place + 4]) == {ground.name if ground else None} or not stacked
+                assert set(back[4 * place : 4 * place + 4]) == {background.name if background else None} or not stacked
 
 
 def test_a_line_joins_its_values_and_stays_on_its_level() -> None:
-    rows = plot(draw_graph(of([0.0] * 12 + [100.0] * 12), SKINS["colours"], 12 + AXIS, 6))
+    rows = plot(draw_graph(of([0.0] * 12 + [100.0] * 12), STYLE_SETS["colours"], 12 + AXIS, 6))
     assert rows == ["      ⡏⠉⠉⠉⠉⠉", "      ⡇     ", "      ⡇     ", "⣀⣀⣀⣀⣀⣀⠇     "]
 
 
 def test_areas_are_stacked_in_the_owners_colours() -> None:
-    skin = SKINS["colours"]
-    lines = draw_graph(of([25.0] * 24, [50.0] * 24, stacked=True), skin, 24 + AXIS, 6)
-    fills = skin.styles.palette.fills
-    column = [grounds(line)[AXIS + 3] for line in lines[1:-1]]
-    assert column == [skin.styles.palette.base, *[skin.styles.owner(1).bgcolor.name] * 2, fills[0]]  # type: ignore[union-attr]
+    styles = STYLE_SETS["colours"]
+    lines = draw_graph(of([25.0] * 24, [50.0] * 24, stacked=True), styles, 24 + AXIS, 6)
+    fills = styles.palette.fills
+    column = [backgrounds(line)[AXIS + 3] for line in lines[1:-1]]
+    assert column == [styles.palette.base, *[styles.owner(1).bgcolor.name] * 2, fills[0]]  # type: ignore[union-attr]
 
 
 def test_areas_without_colours_are_made_of_initials() -> None:
-    skin = SKINS["none"]
-    rows = plot(draw_graph(of([25.0] * 24, [50.0] * 24, stacked=True, skin=skin), skin, 24 + AXIS, 6))
+    styles = STYLE_SETS["none"]
+    rows = plot(draw_graph(of([25.0] * 24, [50.0] * 24, stacked=True, styles=styles), styles, 24 + AXIS, 6))
     assert rows == [" " * 24, "b" * 24, "b" * 24, "a" * 24]
 
 
 def test_the_legend_has_the_newest_values_and_those_of_the_cursor() -> None:
     graph = of([1.0] * 30 + [2.0] * 30, [5.0] * 60, stacked=True)
-    assert "Memory GiB  a ada 7  b bda 7" in plain(draw_graph(graph, SKINS["colours"], 66, 9)[0])
-    early, late = (plain(draw_graph(graph, SKINS["colours"], 66, 9, cursor=END - back)[0]) for back in (500.0, 100.0))
+    assert "Memory GiB  a ada 7  b bda 7" in plain(draw_graph(graph, STYLE_SETS["colours"], 66, 9)[0])
+    early, late = (
+        plain(draw_graph(graph, STYLE_SETS["colours"], 66, 9, cursor=END - back)[0]) for back in (500.0, 100.0)
+    )
     assert "13:55:45  a ada 1  b bda 5" in early
     assert "a ada 2  b bda 5" in late
 
 
 def test_the_cursor_in_a_gap_has_no_value() -> None:
     graph = of([1.0] * 30 + [None] * 30)
-    assert plain(draw_graph(graph, SKINS["colours"], 66, 9, cursor=END - 100)[0]).rstrip().endswith("—")
+    assert plain(draw_graph(graph, STYLE_SETS["colours"], 66, 9, cursor=END - 100)[0]).rstrip().endswith("—")
 
 
 def test_the_axes_have_round_values_and_clock_times() -> None:
-    lines = [plain(line) for line in draw_graph(of([1.0] * 60), SKINS["colours"], 100 + AXIS, 12)]
+    lines = [plain(line) for line in draw_graph(of([1.0] * 60), STYLE_SETS["colours"], 100 + AXIS, 12)]
     assert [line[:AXIS].strip(" ┤│└") for line in lines[1:]] == ["100", "", "", "", "50", "", "", "", "", "0", ""]
     assert "┴13:55" in lines[-1]
     assert "┴14:03" in lines[-1]
@@ -188,16 +192,18 @@ def test_a_value_axis_ends_at_a_round_value(value: float, top: float, scale: flo
 
 
 def test_a_graph_without_values_says_why() -> None:
-    skin = SKINS["none"]
-    graph = msgspec.structs.replace(of([None] * 60, skin=skin), empty="no permission")
-    assert "no permission" in text(draw_graph(graph, skin, 60, 6))
-    assert "no permission" in text(draw_graph(graph, skin, 60, 6, cursor=END - 300))
-    assert "no permission" not in text(draw_graph(msgspec.structs.replace(graph, curves=of([1.0]).curves), skin, 60, 6))
+    styles = STYLE_SETS["none"]
+    graph = msgspec.structs.replace(of([None] * 60, styles=styles), empty="no permission")
+    assert "no permission" in text(draw_graph(graph, styles, 60, 6))
+    assert "no permission" in text(draw_graph(graph, styles, 60, 6, cursor=END - 300))
+    assert "no permission" not in text(
+        draw_graph(msgspec.structs.replace(graph, curves=of([1.0]).curves), styles, 60, 6)
+    )
 
 
 def test_marks_stand_on_the_time_axis() -> None:
     graph = of([1.0] * 60, marks=(Mark(END - 300, "▲", Style()), Mark(END - 900, "●", Style())))
-    axis = plain(draw_graph(graph, SKINS["colours"], 100 + AXIS, 12)[-1])
+    axis = plain(draw_graph(graph, STYLE_SETS["colours"], 100 + AXIS, 12)[-1])
     assert axis[AXIS + 50] == "▲"
     assert "●" not in axis
 

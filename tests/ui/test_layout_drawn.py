@@ -19,7 +19,7 @@ from gpuwatch.monitor import Frame
 from gpuwatch.text import clean
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.layout import LEAST_ROWS, MIN_HEIGHT, MIN_WIDTH, Form, fit_layout, form_of, heat_map_grid
-from gpuwatch.ui.theme import make_skin
+from gpuwatch.ui.theme import make_styles
 from gpuwatch.ui.widgets.lines import LinePanel
 from gpuwatch.ui.widgets.row_list import RowList
 from gpuwatch.ui.widgets.table import Column, Table
@@ -141,7 +141,7 @@ SIZES: Final = st.one_of(
     st.tuples(st.integers(20, 400), st.integers(5, 120)),
     st.sampled_from([(160, 50), (80, 24), (60, 10), (40, 6), (39, 6), (70, 24), (100, 30), (150, 40)]),
 )
-SKINS: Final = [(1 << 24, False), (256, False), (16, False), (0, False), (0, True)]
+STYLE_SETS: Final = [(1 << 24, False), (256, False), (16, False), (0, False), (0, True)]
 
 
 @settings(
@@ -151,7 +151,7 @@ SKINS: Final = [(1 << 24, False), (256, False), (16, False), (0, False), (0, Tru
 @given(
     shown=frames(),
     size=SIZES,
-    skin=st.sampled_from(SKINS),
+    styles=st.sampled_from(STYLE_SETS),
     order=st.sampled_from(list(PROCESS)),
     keys=st.lists(st.sampled_from(KEYS), max_size=4),
     columns=st.one_of(st.just(()), st.permutations(list(PROCESS)), st.just(["user", "idle"])),
@@ -159,7 +159,7 @@ SKINS: Final = [(1 << 24, False), (256, False), (16, False), (0, False), (0, Tru
 @example(
     shown=frame(snapshot([gpu(n, holdings=[holding(n, 1)]) for n in range(64)])),
     size=(20, 5),
-    skin=(0, True),
+    styles=(0, True),
     order="memory",
     keys=["tab", "f"],
     columns=(),
@@ -169,15 +169,15 @@ def test_anything_fits_any_size(
     dashboard: Running,
     shown: Frame,
     size: tuple[int, int],
-    skin: tuple[int, bool],
+    styles: tuple[int, bool],
     order: str,
     keys: list[str],
     columns: Sequence[str],
 ) -> None:
     runner, app, pilot = dashboard
     app.dashboard.processes.chosen = tuple(columns)
-    colors, ascii_only = skin
-    app.skin = make_skin(app.theme, colors=colors, ascii_only=ascii_only)
+    colors, ascii_only = styles
+    app.style_set = make_styles(app.theme, colors=colors, ascii_only=ascii_only)
     frame_clock.now = max(frame_clock.now, shown.received + 100)
     runner.run(draw_and_check(app, pilot, shown, size, order, keys))
 

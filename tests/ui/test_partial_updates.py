@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.style import Style
 
 from gpuwatch.ui.partial_updates import CellRun, PartialUpdate
-from gpuwatch.ui.theme import make_skin
+from gpuwatch.ui.theme import make_styles
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, Span, changed, crop, plain
 
 STYLES = [Style(), Style(bold=True), Style(color="#ff0000"), Style(color="#ff0000", bgcolor="#000010", reverse=True)]
@@ -22,7 +22,7 @@ WIDTH = 30
 
 
 def line(spans: list[tuple[str, Style]]) -> Line:
-    builder = LineBuilder(make_skin("gpuwatch-dark"))
+    builder = LineBuilder(make_styles("gpuwatch-dark"))
     for text, style in spans:
         builder.write(text, style)
     return builder.build(WIDTH)

@@ -12,14 +12,14 @@ from gpuwatch.analysis.people import PERSON
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.screens.people import PeopleList, PeopleScreen, apart, columns
-from gpuwatch.ui.theme import Skin, make_skin
+from gpuwatch.ui.theme import StyleSet, make_styles
 from tests.analysis.test_people import a_person
 from tests.support.builders import GIB, gpu, holding, process, snapshot, uid
 from tests.support.dashboards import frame, frame_clock
 from tests.support.screens import Host, click, press
 
 NAMES = ["ada", "ben", "cyn", "dov", "eve", "fay", "gus", "hal", "you"]
-SKIN = make_skin("gpuwatch-dark")
+SKIN = make_styles("gpuwatch-dark")
 
 
 class Desk(Host):
@@ -50,7 +50,7 @@ def crowd(names: list[str], *, unseen: bool = False, gib: float = 1.0) -> Snapsh
     return snapshot(cards, [*owners, Process(pid=9)] if unseen else owners)
 
 
-async def opened(pilot: Pilot[Any], shown: Frame, drawn_with: Skin = SKIN) -> Desk:
+async def opened(pilot: Pilot[Any], shown: Frame, drawn_with: StyleSet = SKIN) -> Desk:
     app = pilot.app
     assert isinstance(app, Desk)
     await app.push_screen(PeopleScreen(shown, drawn_with, clock=frame_clock))
@@ -106,7 +106,7 @@ def test_no_two_names_look_alike(names: list[str], cells: int, shown: list[str])
     found = [a_person(uid=2000 + place, name=name) for place, name in enumerate(names)]
     assert apart(found, cells, SKIN.glyphs) == shown
     assert all(cell_len(one) == cells for one in shown)
-    in_ascii = apart(found, cells, make_skin("gpuwatch-dark", ascii_only=True).glyphs)
+    in_ascii = apart(found, cells, make_styles("gpuwatch-dark", ascii_only=True).glyphs)
     assert len(set(in_ascii)) == 2
     assert all(one.isascii() for one in in_ascii)
 

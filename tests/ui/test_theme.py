@@ -1,4 +1,4 @@
-"""One colour and one initial a person: stable, told apart in every palette, and readable on every ground."""
+"""One colour and one initial a person: stable, told apart in every palette, and readable on every background."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rich.color import Color, ColorSystem
 from textual.theme import BUILTIN_THEMES
 
 from gpuwatch.config import Theme
-from gpuwatch.ui.theme import SLOTS, Ground, Role, StyleSet, make_skin, theme_id
+from gpuwatch.ui.theme import SLOTS, Background, Role, StyleSet, make_styles, theme_id
 
 THEMES: Final = ("gpuwatch-dark", "gpuwatch-light")
-GROUNDS: Final[tuple[Ground, ...]] = ("base", "band", "track", "cursor")
+BACKGROUNDS: Final[tuple[Background, ...]] = ("base", "band", "track", "cursor")
 SYSTEMS: Final = {1 << 24: ColorSystem.TRUECOLOR, 256: ColorSystem.EIGHT_BIT, 16: ColorSystem.STANDARD}
 Rgb = tuple[int, int, int]
 
@@ -60,7 +60,7 @@ def difference(one: Rgb, other: Rgb) -> float:
 
 def everybody(theme: str, colors: int) -> tuple[StyleSet, list[int | None]]:
     """Give styles, and a uid for each slot with the one that is not visible."""
-    return make_skin(theme, colors=colors).styles, [None, *range(1000, 1000 + SLOTS)]
+    return make_styles(theme, colors=colors), [None, *range(1000, 1000 + SLOTS)]
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -93,22 +93,22 @@ def test_a_colour_stands_out_from_both_grounds(theme: str, colors: int, on_track
         fill = seen(styles.owner(uid).bgcolor, system)
         for name in ("base", "track"):
             assert contrast(fill, seen(styles("text", name).bgcolor, system)) >= on_track
-        for ground in GROUNDS:
-            swatch = styles.swatch(uid, ground)
+        for background in BACKGROUNDS:
+            swatch = styles.swatch(uid, background)
             assert contrast(seen(swatch.color, system), seen(swatch.bgcolor, system)) >= on_any
 
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize(("colors", "step"), [(1 << 24, 1.15), (256, 1.05)])
 def test_the_cells_of_a_heat_map_can_be_read_and_told_apart(theme: str, colors: int, step: float) -> None:
-    styles, system = make_skin(theme, colors=colors).styles, SYSTEMS[colors]
+    styles, system = make_styles(theme, colors=colors), SYSTEMS[colors]
     heat = [styles.heat(percent) for percent in (0, 20, 40, 60, 80)]
     for style in heat:
         assert contrast(seen(style.color, system), seen(style.bgcolor, system)) >= 4.5
-    grounds = [seen(style.bgcolor, system) for style in heat]
-    assert all(difference(one, other) >= 8 for one, other in combinations(grounds, 2))
-    full = contrast(grounds[-1], seen(styles("text").bgcolor, system))
-    assert full > contrast(grounds[0], seen(styles("text").bgcolor, system)) * step
+    backgrounds = [seen(style.bgcolor, system) for style in heat]
+    assert all(difference(one, other) >= 8 for one, other in combinations(backgrounds, 2))
+    full = contrast(backgrounds[-1], seen(styles("text").bgcolor, system))
+    assert full > contrast(backgrounds[0], seen(styles("text").bgcolor, system)) * step
     assert styles.heat(100) == styles.heat(140) == heat[-1]
 
 
@@ -121,7 +121,7 @@ def test_without_colours_there_are_none(theme: str) -> None:
 
 
 def test_the_colour_is_the_uids_and_not_the_order_of_arrival() -> None:
-    first, second = make_skin(THEMES[0]).styles, make_skin(THEMES[0]).styles
+    first, second = make_styles(THEMES[0]), make_styles(THEMES[0])
     first.assign_colors([1001, 1002, 1003])
     second.assign_colors([1003])
     second.assign_colors([1002])
@@ -143,7 +143,7 @@ def test_the_colour_is_the_uids_and_not_the_order_of_arrival() -> None:
     ],
 )
 def test_an_initial_is_the_first_letter_that_is_free(people: dict[int, str], initials: str) -> None:
-    styles = make_skin(THEMES[0]).styles
+    styles = make_styles(THEMES[0])
     styles.add_people(people)
     assert "".join(styles.initial(uid) for uid in people) == initials
 
@@ -161,7 +161,7 @@ def test_an_initial_is_the_first_letter_that_is_free(people: dict[int, str], ini
     ],
 )
 def test_an_initial_stays(seen: list[dict[int, str]], initials: dict[int | None, str]) -> None:
-    styles = make_skin(THEMES[0]).styles
+    styles = make_styles(THEMES[0])
     for people in seen:
         styles.add_people(people)
     assert {uid: styles.initial(uid) for uid in initials} == initials
@@ -172,7 +172,7 @@ NAMES: Final = st.text(min_size=0, max_size=12)
 
 @given(st.dictionaries(st.integers(0, 1 << 32), NAMES, min_size=1, max_size=60))
 def test_no_two_people_have_both_the_same_initial_and_colour(people: dict[int, str]) -> None:
-    styles = make_skin(THEMES[0]).styles
+    styles = make_styles(THEMES[0])
     styles.add_people(people)
     assert all(cell_len(styles.initial(uid)) == 1 and styles.initial(uid).isascii() for uid in people)
     assert len({(styles.slots[uid], styles.initial(uid)) for uid in people}) == len(people)
@@ -190,7 +190,7 @@ def test_the_configuration_names_every_theme() -> None:
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_text_has_a_contrast_of_4_5_on_every_ground(theme: str) -> None:
-    styles, system = make_skin(theme).styles, ColorSystem.TRUECOLOR
-    for role, ground in product(ROLES, GROUNDS):
-        style = styles(role, ground)
-        assert contrast(seen(style.color, system), seen(style.bgcolor, system)) >= 4.5, (role, ground)
+    styles, system = make_styles(theme), ColorSystem.TRUECOLOR
+    for role, background in product(ROLES, BACKGROUNDS):
+        style = styles(role, background)
+        assert contrast(seen(style.color, system), seen(style.bgcolor, system)) >= 4.5, (role, background)

@@ -21,9 +21,9 @@ from tests.support.screens import Host, press, text_of
 class Around(Host):
     """An app around the screen."""
 
-    def __init__(self, first: Frame, skin: theme.Skin) -> None:
+    def __init__(self, first: Frame, styles: theme.StyleSet) -> None:
         super().__init__()
-        self.runs = TreeScreen(first, skin, clock=frame_clock)
+        self.runs = TreeScreen(first, styles, clock=frame_clock)
 
     def on_mount(self) -> None:
         self.push_screen(self.runs)
@@ -31,7 +31,7 @@ class Around(Host):
 
 @asynccontextmanager
 async def shown(seen: Snapshot, size: tuple[int, int] = (120, 36)) -> AsyncIterator[tuple[Around, Pilot[None]]]:
-    app = Around(frame(seen), theme.make_skin("gpuwatch-dark"))
+    app = Around(frame(seen), theme.make_styles("gpuwatch-dark"))
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         yield app, pilot

@@ -23,7 +23,7 @@ from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest
 from gpuwatch.ui.screens.sheet import Block, Fact, Section
-from gpuwatch.ui.theme import Skin
+from gpuwatch.ui.theme import StyleSet
 from gpuwatch.ui.view import strays_of
 from gpuwatch.ui.widgets.graph import Curve, Graph, GraphLimit, axis_top
 from gpuwatch.units import GIB, gib, long_duration, percent, size
@@ -322,14 +322,14 @@ class DetailScreen(GraphSheet):
         self,
         row_key: RowKey,
         frame: Frame,
-        skin: Skin | None = None,
+        styles: StyleSet | None = None,
         options: Options | None = None,
         *,
         helpers: Helpers | None = None,
         ended: Collection[Alert] = (),
     ) -> None:
         """Show the process of `row_key` as `frame` has it, and from then on as `refresh_frame` is called."""
-        super().__init__(frame, skin, helpers)
+        super().__init__(frame, styles, helpers)
         self._options = options or Options()
         self._key = row_key
         self._ended = ended
@@ -382,7 +382,7 @@ class DetailScreen(GraphSheet):
 
     def graphs(self) -> list[Graph]:
         """Return the memory and the SM use on each of its first GPUs, its use of the CPU, and its host memory."""
-        styles = self.skin.styles
+        styles = self.style_set
         line, dashed = styles("note"), styles("warning")
         process = self._held[0].process
         owner = process_owner(process.pid, process.start)

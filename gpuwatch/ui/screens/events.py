@@ -20,7 +20,7 @@ from gpuwatch.filters import Grammar, ListFilter, Term, parse_most, parse_number
 from gpuwatch.text import clean
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines
-from gpuwatch.ui.theme import Ground, Role, Skin
+from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.view import mark_of, subject_of, subject_words
 from gpuwatch.ui.widgets.footer import Hint, hints
 from gpuwatch.ui.widgets.lines import Line
@@ -53,9 +53,9 @@ def when(moment: float, now: float, width: int) -> str:
     return time.strftime("%d %b %H:%M:%S" if width >= 80 else "%d %b %H:%M", local)
 
 
-def detail_lines(alert: Alert | None, skin: Skin, width: int, lines: int, now: float) -> list[Line]:
+def detail_lines(alert: Alert | None, styles: StyleSet, width: int, lines: int, now: float) -> list[Line]:
     """Draw all facts of one event in `lines` lines; long evidence uses the lines that are left."""
-    return fact_lines(_facts(alert, now) if alert is not None else [], skin, width, lines, wrapped="evidence")
+    return fact_lines(_facts(alert, now) if alert is not None else [], styles, width, lines, wrapped="evidence")
 
 
 def _facts(alert: Alert, now: float) -> list[tuple[str, str]]:
@@ -100,7 +100,7 @@ class EventList(RowList[Alert]):
         super().point(place)
         self._follows_newest = not self.cursor
 
-    def columns(self, skin: Skin, width: int) -> list[Column]:
+    def columns(self, styles: StyleSet, width: int) -> list[Column]:
         on_screen = self.found[self.top : self.top + self.page_rows]
         self._dated = any(time.localtime(one.raised)[:3] != time.localtime(self.now)[:3] for one in on_screen)
         self._width = width
@@ -116,10 +116,10 @@ class EventList(RowList[Alert]):
         title = Column("title", "", room - room * 2 // 5, right=False)
         return [*found, title, Column("state", "", 0, right=False, role="muted", gap=2)]
 
-    def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
+    def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
         alert = self.found[place]
         over = alert.ended is not None
-        mark, role = mark_of(alert.most if over else alert.severity, skin.glyphs)
+        mark, role = mark_of(alert.most if over else alert.severity, styles.glyphs)
         title: Role = "muted" if alert.quiet else "text" if over or alert.severity is Severity.NOTE else "strong"
         cells: dict[str, tuple[str, Role]] = {
             "when": (self._when(alert.raised), "muted"),
@@ -222,14 +222,14 @@ class EventsScreen(ListScreen[EventList]):
         self,
         read: Callable[[], Events] | None,
         frame: Frame | None,
-        skin: Skin,
+        styles: StyleSet,
         wall: Callable[[], float] = time.time,
         *,
         ended: Iterable[Alert] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`read` reads the events log, on a thread; without it, only events since gpuwatch started are shown."""
-        super().__init__(frame, skin, clock=clock)
+        super().__init__(frame, styles, clock=clock)
         self._read = read
         self._wall = wall
         self._reading: Future[Events] | None = None
@@ -324,7 +324,7 @@ class EventsScreen(ListScreen[EventList]):
         super().paint()
 
     def detail(self, width: int, lines: int) -> list[Line]:
-        return detail_lines(self.rows.selected, self.skin, width, lines, self.rows.now)
+        return detail_lines(self.rows.selected, self.style_set, width, lines, self.rows.now)
 
     def hints(self) -> list[Hint]:
         chosen = self.rows.selected
@@ -340,7 +340,7 @@ class EventsScreen(ListScreen[EventList]):
         words += [f"{sum(alert.ended is None for alert in found)} ongoing"]
         words += [f"filter: {self._filter.text}"] * bool(self._filter.text) + ["ongoing only"] * self._ongoing_only
         words += ["since gpuwatch started"] * (self._read is None)
-        summary = f" {self.skin.glyphs.dot} ".join(words)
+        summary = f" {self.style_set.glyphs.dot} ".join(words)
         # What is wrong with a filter comes first, where there is room for it at any width.
         return [(self._wrong, "warning"), (summary, "muted"), (self._note * (not self._wrong), "warning")]
 

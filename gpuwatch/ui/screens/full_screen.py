@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual.screen import ModalScreen
 
 from gpuwatch.ui.partial_updates import PartialUpdateCompositor, is_covered
-from gpuwatch.ui.theme import Skin
+from gpuwatch.ui.theme import StyleSet
 from gpuwatch.ui.widgets.footer import Footer
 from gpuwatch.ui.widgets.lines import LinePanel
 
@@ -27,10 +27,10 @@ class FullScreen(ModalScreen[None]):
     NAME: ClassVar[str] = "sheet"
     """Prefix of the ids of its widgets: `tree` for `tree-keys`."""
 
-    def __init__(self, skin: Skin) -> None:
+    def __init__(self, styles: StyleSet) -> None:
         super().__init__()
         self._compositor = PartialUpdateCompositor()
-        self.skin = skin
+        self.style_set = styles
         self.ready = False
         """Whether its widgets exist."""
         self._title_panel = LinePanel(id=f"{self.NAME}-title")
@@ -49,12 +49,12 @@ class FullScreen(ModalScreen[None]):
         """Note that its widgets exist; a subclass then draws."""
         self.ready = True
 
-    def set_skin(self, skin: Skin) -> None:
-        self.skin = skin
+    def restyle(self, styles: StyleSet) -> None:
+        self.style_set = styles
         self.redraw()
 
     def redraw(self) -> None:
-        """Draw in a new size or skin."""
+        """Draw in a new size or styles."""
         self.paint()
 
     def on_resize(self) -> None:

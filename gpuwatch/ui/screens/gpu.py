@@ -23,7 +23,7 @@ from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.detail import REASONS, fact, gpu_section, reason_words, value_fact
 from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest
 from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section
-from gpuwatch.ui.theme import Ground, Role, Skin
+from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.view import replay_words
 from gpuwatch.ui.widgets.gpus import FAULTS, parts, short_name
 from gpuwatch.ui.widgets.graph import Curve, Graph, GraphLimit, Mark, Values, axis_top
@@ -60,9 +60,9 @@ class ProcessBlock(ItemCursor[Row]):
     def identity(self, row: Row) -> RowKey:
         return row.key
 
-    def draw(self, skin: Skin, width: int) -> list[Line]:
+    def draw(self, styles: StyleSet, width: int) -> list[Line]:
         people = len({row.process.uid for row in self.found})
-        title = LineBuilder(skin).write("Processes", "strong").gap().write(str(len(self.found)), "muted")
+        title = LineBuilder(styles).write("Processes", "strong").gap().write(str(len(self.found)), "muted")
         if people > 1:
             title.write(f", {people} people", "muted")
         hidden = {"idle"} if 56 <= width < 70 else {"idle", "pid"} if width < 56 else set()
@@ -71,23 +71,23 @@ class ProcessBlock(ItemCursor[Row]):
             title.write("  none is listed", "muted")
             return [title.build(width)]
         drawn = self._table.lines(
-            skin, width, kept, [self._row(row, place, kept, skin) for place, row in enumerate(self.found)]
+            styles, width, kept, [self._row(row, place, kept, styles) for place, row in enumerate(self.found)]
         )
-        return [title.build(width), title_line(kept, skin, width), *drawn]
+        return [title.build(width), title_line(kept, styles, width), *drawn]
 
-    def _row(self, row: Row, place: int, columns: Sequence[Column], skin: Skin) -> TableRow:
-        ground: Ground = "cursor" if place == self.cursor else "base"
-        glyphs = skin.glyphs
+    def _row(self, row: Row, place: int, columns: Sequence[Column], styles: StyleSet) -> TableRow:
+        background: Background = "cursor" if place == self.cursor else "base"
+        glyphs = styles.glyphs
         cells: dict[str, Cell] = {
-            "cursor": ((skin.glyphs.cursor if place == self.cursor else "", "strong"),),
-            "initial": ((skin.styles.initial(row.process.uid), skin.styles.badge(row.process.uid, ground)),),
+            "cursor": ((styles.glyphs.cursor if place == self.cursor else "", "strong"),),
+            "initial": ((styles.initial(row.process.uid), styles.badge(row.process.uid, background)),),
             "limit": (("/".join(share_words(row)), "text"),),
             "command": ((row.brief, "text"),),
         }
         for column in columns:
             if column.id not in cells:
                 cells[column.id] = ((PROCESS[column.id].cell(row, glyphs.missing, glyphs.least), column.role),)
-        return TableRow((row.key, ground), tuple(cells[column.id] for column in columns), ground)
+        return TableRow((row.key, background), tuple(cells[column.id] for column in columns), background)
 
 
 class GpuScreen(GraphSheet):
@@ -104,14 +104,14 @@ class GpuScreen(GraphSheet):
         self,
         key: str,
         frame: Frame,
-        skin: Skin | None = None,
+        styles: StyleSet | None = None,
         *,
         helpers: Helpers | None = None,
         ended: Collection[Alert] = (),
         focus: Callable[[str | None], None] | None = None,
     ) -> None:
         """Show the GPU of `key` (`Gpu.key`); `focus` is told while PCIe and NVLink of this GPU are to be read."""
-        super().__init__(frame, skin, helpers)
+        super().__init__(frame, styles, helpers)
         self._gpu_key = key
         self._ended = ended
         self._focus = focus
@@ -184,8 +184,8 @@ class GpuScreen(GraphSheet):
         assert gpu is not None
         history, key = self.frame.history, self._gpu_key
         events = self.events(lambda alert: alert.gpu == key, self._ended)
-        line, second = self.skin.styles("note"), self.skin.styles("text")
-        dashed = self.skin.styles("warning")
+        line, second = self.style_set("note"), self.style_set("text")
+        dashed = self.style_set("warning")
 
         def curve(metric: Metric, reading: Reading, label: str = "", *, other: bool = False) -> Curve:
             mark = label[:1].lower() or "*"
@@ -224,7 +224,7 @@ class GpuScreen(GraphSheet):
             ),
             self.graph(
                 "Temperature",
-                "C" if self.skin.glyphs.ascii else "°C",
+                "C" if self.style_set.glyphs.ascii else "°C",
                 [temperature],
                 axis_top(max(hottest, largest(temperature.values))),
                 low=20.0,
@@ -253,7 +253,7 @@ class GpuScreen(GraphSheet):
     def _memory(self, gpu: Gpu, marks: Sequence[Mark]) -> Graph:
         """Return the graph of the memory by owner, with the declared limits of those who have any."""
         timeline, key = self.frame.history.timeline, self._gpu_key
-        skin = self.skin
+        styles = self.style_set
         used = self.read(key, "", Metric.USED, stacked=True)
         people = {process.pid: process for process in self.frame.snapshot.processes}
         held = {part.uid: part for part in parts(gpu.holdings, people, gpu.uuid)}
@@ -267,7 +267,7 @@ class GpuScreen(GraphSheet):
             label = "not visible"
             if uid is not None:
                 label = timeline.user_name(owner) or str(uid)
-                skin.styles.add_people({uid: label})
+                styles.add_people({uid: label})
             values = self.read(key, owner, Metric.MEMORY, stacked=True)
             part = held.get(uid)
             limit = ""
@@ -278,13 +278,13 @@ class GpuScreen(GraphSheet):
                     limit = gib(part.declared)
                 label_once = "" if limits else "as declared"
                 since = max((people[one.pid].started or 0.0 for one in mine), default=0.0)
-                limits.append(GraphLimit(label_once, self._above(below, part.declared, since), skin.styles("strong")))
+                limits.append(GraphLimit(label_once, self._above(below, part.declared, since), styles("strong")))
             below = [
                 None if base is None and value is None else (base or 0.0) + (value or 0.0)
                 for base, value in zip(below, values, strict=True)
             ]
             now = float(part.bytes) if part is not None else None
-            curves.append(Curve(label, values, skin.styles.owner(uid), skin.styles.initial(uid), now, limit=limit))
+            curves.append(Curve(label, values, styles.owner(uid), styles.initial(uid), now, limit=limit))
         memory = gpu.memory
         rest: Values = [
             None if one is None else max(0.0, one - (held_then or 0.0))
@@ -295,8 +295,8 @@ class GpuScreen(GraphSheet):
                 # Where the driver does not tell its own memory from that of unknown processes, it is both.
                 "rest" if known(memory.used) and not known(gpu.unattributed) else "unknown",
                 rest,
-                skin.styles("muted"),
-                skin.glyphs.hatch,
+                styles("muted"),
+                styles.glyphs.hatch,
                 missing(gpu),
                 hatched=True,
             )
@@ -345,7 +345,7 @@ class GpuScreen(GraphSheet):
 
     def _throttles(self, history: HistoryView) -> list[Mark]:
         """Return marks where the clocks began to be limited."""
-        glyphs, styles = self.skin.glyphs, self.skin.styles
+        glyphs, styles = self.style_set.glyphs, self.style_set
         marks = []
         for at, reasons in history.throttles(self._gpu_key):
             if reasons:

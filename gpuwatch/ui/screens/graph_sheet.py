@@ -18,7 +18,7 @@ from gpuwatch.timeline import Key, Metric
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section, Sheet
-from gpuwatch.ui.theme import Skin
+from gpuwatch.ui.theme import StyleSet
 from gpuwatch.ui.view import clock, mark_of, replay_words
 from gpuwatch.ui.widgets.graph import (
     SPANS,
@@ -67,17 +67,17 @@ class GraphBlock:
         self._key: object = None
         self._plot: list[Line] = []
 
-    def draw(self, skin: Skin, width: int) -> list[Line]:
+    def draw(self, styles: StyleSet, width: int) -> list[Line]:
         graph = self.graph
         if graph is None or self.height <= 0:
             return []
         curves = [(one.values, one.style, one.mark) for one in graph.curves]
-        key = (id(skin), width, self.height, self.cursor, graph.until, graph.span, graph.top, graph.low)
+        key = (id(styles), width, self.height, self.cursor, graph.until, graph.span, graph.top, graph.low)
         whole = (*key, curves, graph.limits, graph.marks)
         if whole != self._key:
             self._key = whole
-            self._plot = draw_plot(graph, skin, width, self.height - 1, cursor=self.cursor)
-        return [draw_legend(graph, skin, width, cursor=self.cursor), *self._plot]
+            self._plot = draw_plot(graph, styles, width, self.height - 1, cursor=self.cursor)
+        return [draw_legend(graph, styles, width, cursor=self.cursor), *self._plot]
 
 
 class GraphSheet(Sheet):
@@ -106,8 +106,8 @@ class GraphSheet(Sheet):
         Binding("right", "read(1)", "read", id="graph.right", tooltip="Read the values after"),
     ]
 
-    def __init__(self, frame: Frame, skin: Skin | None = None, helpers: Helpers | None = None) -> None:
-        super().__init__(skin)
+    def __init__(self, frame: Frame, styles: StyleSet | None = None, helpers: Helpers | None = None) -> None:
+        super().__init__(styles)
         self.frame = frame
         self.helpers = helpers or Helpers()
         self.span = 600.0
@@ -260,7 +260,7 @@ class GraphSheet(Sheet):
     def event_section(self, found: Sequence[Alert]) -> Section:
         facts = []
         for alert in found[:MOST_EVENTS]:
-            mark, _ = mark_of(alert.severity if alert.ended is None else alert.most, self.skin.glyphs)
+            mark, _ = mark_of(alert.severity if alert.ended is None else alert.most, self.style_set.glyphs)
             how = state_words(alert) or "holds"
             aside = f"{how}, {lasted_words(alert, self.now)}"
             facts.append(Fact(moment(alert.raised, self.now), f"{mark} {alert.title}", aside=aside))
@@ -271,8 +271,8 @@ class GraphSheet(Sheet):
     def event_marks(self, found: Sequence[Alert]) -> list[Mark]:
         marks = []
         for alert in found:
-            text, role = mark_of(alert.most if alert.ended is not None else alert.severity, self.skin.glyphs)
-            marks.append(Mark(alert.raised, text, self.skin.styles(role)))
+            text, role = mark_of(alert.most if alert.ended is not None else alert.severity, self.style_set.glyphs)
+            marks.append(Mark(alert.raised, text, self.style_set(role)))
         return marks
 
     # -- what the user does ----------------------------------------------------------------------------------------

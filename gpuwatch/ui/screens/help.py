@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 
 from gpuwatch.ui.bindings import key_names
 from gpuwatch.ui.screens.sheet import Fact, Section, Sheet
-from gpuwatch.ui.theme import Glyphs, Skin
+from gpuwatch.ui.theme import Glyphs, StyleSet
 from gpuwatch.units import size
 from gpuwatch.version import __version__
 
@@ -41,9 +41,9 @@ class HelpScreen(Sheet):
         Binding("question_mark,h,f1", "close", "back", show=False, id="help.close", tooltip="Back to the dashboard"),
     ]
 
-    def __init__(self, keys: Sequence[Binding], frame: Frame | None = None, skin: Skin | None = None) -> None:
+    def __init__(self, keys: Sequence[Binding], frame: Frame | None = None, styles: StyleSet | None = None) -> None:
         """Explain `keys`; `frame` has the number of NVML calls."""
-        super().__init__(skin)
+        super().__init__(styles)
         self._keys = keys
         self._frame = frame
 
@@ -58,7 +58,7 @@ class HelpScreen(Sheet):
             calls = frame.snapshot.nvml_calls if frame else 0
             costs = Section("gpuwatch itself", cost(calls))
             left = [*key_sections(self._keys), _FILTER, costs]
-            right = [*legend(self.skin.glyphs), _GRAPHS, _MORE]
+            right = [*legend(self.style_set.glyphs), _GRAPHS, _MORE]
             if any((one.id or "").startswith("replay.") for one in self._keys):
                 right.insert(0, _REPLAY)
             self.show(f"gpuwatch {__version__} · help", left, right)

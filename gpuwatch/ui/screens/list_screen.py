@@ -17,7 +17,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from gpuwatch.ui.screens.full_screen import FullScreen
-from gpuwatch.ui.theme import Role, Skin
+from gpuwatch.ui.theme import Role, StyleSet
 from gpuwatch.ui.view import View, replay_words
 from gpuwatch.ui.widgets.footer import Hint, hints
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, blank
@@ -42,21 +42,21 @@ SORT_KEYS: Final = (
 
 
 def fact_lines(
-    facts: Iterable[tuple[str, str]], skin: Skin, width: int, lines: int, *, wrapped: str | None = None
+    facts: Iterable[tuple[str, str]], styles: StyleSet, width: int, lines: int, *, wrapped: str | None = None
 ) -> list[Line]:
     """Draw labelled facts in `lines` lines, below a coloured line; the fact `wrapped` uses the lines that are left."""
     if lines <= 0:
         return []
-    drawn = [LineBuilder(skin, "band").build(width)]
+    drawn = [LineBuilder(styles, "band").build(width)]
     shown = [(label, words) for label, words in facts if words]
     spare = max(0, lines - 1 - len(shown))
     for label, words in shown:
         parts = wrap(words, max(1, width - 2 - _LABEL)) if label == wrapped else [words]
         kept = [*parts[:spare], " ".join(parts[spare:])] if len(parts) > 1 + spare else parts
         for place, part in enumerate(kept):
-            builder = LineBuilder(skin).gap(2).write("" if place else label, "muted", _LABEL)
+            builder = LineBuilder(styles).gap(2).write("" if place else label, "muted", _LABEL)
             drawn.append(builder.write(part, "text", max(0, width - builder.cells)).build(width))
-    return (drawn + [blank(skin, width)] * lines)[:lines]
+    return (drawn + [blank(styles, width)] * lines)[:lines]
 
 
 class ListScreen(FullScreen, Generic[L]):
@@ -78,9 +78,9 @@ class ListScreen(FullScreen, Generic[L]):
     DETAIL_LINES: ClassVar[Sequence[tuple[int, int]]] = ((24, 8), (16, 6))
     """Least height of the terminal, and lines about the row under the cursor from that height on."""
 
-    def __init__(self, frame: Frame | None, skin: Skin, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, frame: Frame | None, styles: StyleSet, *, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` is the monotonic clock that frames are stamped with."""
-        super().__init__(skin)
+        super().__init__(styles)
         self.rows = self.LIST(id=f"{self.NAME}-list")
         self._frame = frame
         self._clock = clock
@@ -110,7 +110,7 @@ class ListScreen(FullScreen, Generic[L]):
 
     def position(self) -> str:
         """Return the right end of the title: the rows on screen, `1-20 of 47`; empty where all are."""
-        return self.rows.part(self.skin.glyphs.dash)
+        return self.rows.part(self.style_set.glyphs.dash)
 
     def hints(self) -> list[Hint]:
         """Return the keys for the footer, by the row under the cursor."""
@@ -143,7 +143,7 @@ class ListScreen(FullScreen, Generic[L]):
         """Return how old the figures are, `14 s old`; empty while they are new."""
         if self._frame is None:
             return ""
-        view = View(self._frame, self._clock(), self.skin, self._frame.snapshot.interval)
+        view = View(self._frame, self._clock(), self.style_set, self._frame.snapshot.interval)
         return f"{long_duration(int(view.newest_age))} old" if view.behind else ""
 
     def refresh_frame(self, frame: Frame | None) -> None:
@@ -156,17 +156,17 @@ class ListScreen(FullScreen, Generic[L]):
         if self.hidden:
             return
         width, height = self.app.size
-        skin, rows = self.skin, self.rows
+        styles, rows = self.style_set, self.rows
         detail = next((lines for least, lines in self.DETAIL_LINES if height >= least), 0)
         footer = 1 if height >= 4 else 0
         room = max(1, height - 1 - footer - detail)
         with self.app.batch_update():
             rows.set_height(room)
             why: list[tuple[str, Role]] = [(words, "muted") for words in self.why_empty()] if not rows.found else []
-            empty = notice_lines(why, skin, width, room - (rows.titled and room > 1))
+            empty = notice_lines(why, styles, width, room - (rows.titled and room > 1))
             notes = [line for words in self.notes() for line in wrap(words, max(1, min(120, width - 4)))]
-            below = [LineBuilder(skin).gap(2).write(words, "muted").build(width) for words in notes]
-            rows.draw(skin, width, room, empty, below=below)
+            below = [LineBuilder(styles).gap(2).write(words, "muted").build(width) for words in notes]
+            rows.draw(styles, width, room, empty, below=below)
             self._title_panel.show([self._title_line(width)])
             self._detail.display = detail > 0
             self._detail.set_height(max(detail, 1))
@@ -175,11 +175,11 @@ class ListScreen(FullScreen, Generic[L]):
             keys = self.hints()
             while len(keys) > 1 and sum(len(key) + len(words) + 3 for key, words, _ in keys) > width:
                 keys.pop()
-            self._footer.draw(keys, skin, width)
+            self._footer.draw(keys, styles, width)
 
     def _title_line(self, width: int) -> Line:
         position = self.position()
-        builder = LineBuilder(self.skin, "band").gap().write(self.TITLE, "strong").gap(2)
+        builder = LineBuilder(self.style_set, "band").gap().write(self.TITLE, "strong").gap(2)
         end = width - 1 - (cell_len(position) + 2 if position else 0)
         for words in filter(None, (replay_words(self._frame), self.old())):
             builder.write(words, "warning").gap(2)

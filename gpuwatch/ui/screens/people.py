@@ -15,7 +15,7 @@ from gpuwatch.analysis.people import PERSON, Person, add_up, names, people, stab
 from gpuwatch.text import fit
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen
-from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
+from gpuwatch.ui.theme import Background, Glyphs, Role, StyleSet
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank
 from gpuwatch.ui.widgets.notice import nothing_words
 from gpuwatch.ui.widgets.row_list import RowList
@@ -115,20 +115,20 @@ def _numbered(name: str, one: Person, cells: int, glyphs: Glyphs) -> str:
     return set_cell_size(name, room).rstrip() + glyphs.ellipsis + number
 
 
-def bar(share: float | None, uid: int | None, cells: int, skin: Skin) -> Cell:
+def bar(share: float | None, uid: int | None, cells: int, styles: StyleSet) -> Cell:
     """Return a bar of exactly `cells` cells for a share of all GPU memory, in percent."""
     filled = min(100.0, share or 0.0) / 100 * cells
-    whole = int(filled) if skin.glyphs.eighths else round(filled)
-    if share and filled < 1 and not skin.glyphs.eighths:
+    whole = int(filled) if styles.glyphs.eighths else round(filled)
+    if share and filled < 1 and not styles.glyphs.eighths:
         whole = 1  # something is not nothing
-    runs = [(skin.glyphs.fill * whole, skin.styles.owner(uid))]
-    eighth = round((filled - whole) * 8) if skin.glyphs.eighths else 0
+    runs = [(styles.glyphs.fill * whole, styles.owner(uid))]
+    eighth = round((filled - whole) * 8) if styles.glyphs.eighths else 0
     if share and not whole:
         eighth = max(eighth, 1)
     if eighth > 0 and whole < cells:
-        runs.append((skin.glyphs.eighths[min(eighth, 7) - 1], skin.styles.edge(uid)))
+        runs.append((styles.glyphs.eighths[min(eighth, 7) - 1], styles.edge(uid)))
         whole += 1
-    return (*runs, (" " * (cells - whole), skin.styles("faint", "track")))
+    return (*runs, (" " * (cells - whole), styles("faint", "track")))
 
 
 class PeopleList(RowList[Person]):
@@ -155,25 +155,25 @@ class PeopleList(RowList[Person]):
     def ordered(self, rows: Sequence[Person]) -> list[Person]:
         return self._order.sort(rows, self.by, reverse=self.reverse)
 
-    def columns(self, skin: Skin, width: int) -> list[Column]:
+    def columns(self, styles: StyleSet, width: int) -> list[Column]:
         """Return the columns, and shorten the names for them."""
         found = columns(width, self.found)
-        self._names = apart(self.found, found[1].cells, skin.glyphs)
+        self._names = apart(self.found, found[1].cells, styles.glyphs)
         return found
 
-    def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
+    def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
         one = self.found[place]
         role: Role = "strong" if one.viewer else "muted" if one.uid is None else "text"
         cells: list[Cell] = []
         for column in self._columns:
             if column.id == "badge":
-                cells.append(((skin.styles.initial(one.uid), skin.styles.badge(one.uid, ground)),))
+                cells.append(((styles.initial(one.uid), styles.badge(one.uid, background)),))
             elif column.id == "user":
                 cells.append(((self._names[place], role),))
             elif column.id == "bar":
-                cells.append(bar(one.share, one.uid, column.cells, skin))
+                cells.append(bar(one.share, one.uid, column.cells, styles))
             else:
-                cells.append(((PERSON[column.id].cell(one, skin.glyphs.missing, skin.glyphs.least), column.role),))
+                cells.append(((PERSON[column.id].cell(one, styles.glyphs.missing, styles.glyphs.least), column.role),))
         return tuple(cells)
 
 
@@ -196,7 +196,7 @@ class PeopleScreen(ListScreen[PeopleList]):
 
     def read_rows(self) -> None:
         if self._frame is not None:
-            self.skin.styles.add_people(names(self._frame.snapshot))
+            self.style_set.add_people(names(self._frame.snapshot))
             self.rows.update_rows(people(self._frame.snapshot, self._frame.history))
 
     def summary(self, room: int) -> list[tuple[str, Role]]:
@@ -206,18 +206,18 @@ class PeopleScreen(ListScreen[PeopleList]):
         return [(next((form for form in forms if cell_len(form) <= room), forms[-1]), "text")]
 
     def position(self) -> str:
-        return f" {self.skin.glyphs.dot} ".join(filter(None, (super().position(), self.rows.unseen_order)))
+        return f" {self.style_set.glyphs.dot} ".join(filter(None, (super().position(), self.rows.unseen_order)))
 
     def detail(self, width: int, lines: int) -> list[Line]:
         """Draw sentences about the person, below a coloured line where there is room for one."""
-        drawn = [LineBuilder(self.skin, "band").build(width)] if lines >= 4 else []
+        drawn = [LineBuilder(self.style_set, "band").build(width)] if lines >= 4 else []
         chosen = self.rows.selected
         if chosen is not None and self._frame is not None:
             told = self._story(chosen, self._frame, width - 3, lines - len(drawn))
             drawn += [
-                LineBuilder(self.skin).gap(2).write(text, "text", max(0, width - 3)).build(width) for text in told
+                LineBuilder(self.style_set).gap(2).write(text, "text", max(0, width - 3)).build(width) for text in told
             ]
-        return (drawn + [blank(self.skin, width)] * lines)[:lines]
+        return (drawn + [blank(self.style_set, width)] * lines)[:lines]
 
     @staticmethod
     def _story(chosen: Person, frame: Frame, width: int, lines: int) -> list[str]:

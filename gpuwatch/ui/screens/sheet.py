@@ -16,7 +16,7 @@ from textual.binding import Binding, BindingType
 
 from gpuwatch.text import spell_signs
 from gpuwatch.ui.screens.full_screen import FullScreen
-from gpuwatch.ui.theme import Skin, make_skin
+from gpuwatch.ui.theme import StyleSet, make_styles
 from gpuwatch.ui.widgets.footer import hints
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, crop
 from gpuwatch.ui.widgets.row_list import WHEEL
@@ -60,7 +60,7 @@ class Block(Protocol):
     gap: int
     """Blank lines below it."""
 
-    def draw(self, skin: Skin, width: int) -> list[Line]:
+    def draw(self, styles: StyleSet, width: int) -> list[Line]:
         """Return its lines, each of `width` cells."""
 
 
@@ -90,8 +90,8 @@ class Sheet(FullScreen):
     LEFT: ClassVar[float] = 0.5
     """Part of the width that the left half has."""
 
-    def __init__(self, skin: Skin | None = None) -> None:
-        super().__init__(skin or make_skin("gpuwatch-dark"))
+    def __init__(self, styles: StyleSet | None = None) -> None:
+        super().__init__(styles or make_styles("gpuwatch-dark"))
         self.over = False
         """Whether the facts are no longer true, and dimmed."""
         self.top = 0
@@ -127,9 +127,9 @@ class Sheet(FullScreen):
             self._notice, self.over = text, over
             self.paint()
 
-    def set_skin(self, skin: Skin) -> None:
+    def restyle(self, styles: StyleSet) -> None:
         self._drawn = {}
-        super().set_skin(skin)
+        super().restyle(styles)
 
     @property
     def two_columns(self) -> bool:
@@ -157,7 +157,7 @@ class Sheet(FullScreen):
         if self.hidden:
             return
         width, height = self.app.size
-        skin = self.skin
+        styles = self.style_set
         self._place()
         room = self.room
         self.top = max(0, min(self.top, self._length - room))
@@ -171,7 +171,7 @@ class Sheet(FullScreen):
             self._body.show(self._body_lines(width, room))
             self._footer.display = height >= 4
             keys = [hint for hint in hints(self.keys()) if self.check_action(hint[2].partition("(")[0], ())]
-            self._footer.draw(keys, skin, width)
+            self._footer.draw(keys, styles, width)
 
     def keys(self) -> list[Binding]:
         """Return the keys that the footer shows, the most needed first."""
@@ -179,7 +179,7 @@ class Sheet(FullScreen):
         return [one for one in (*found, *Sheet.BINDINGS) if isinstance(one, Binding)]
 
     def _title_line(self, width: int) -> Line:
-        builder = LineBuilder(self.skin, "band").gap()
+        builder = LineBuilder(self.style_set, "band").gap()
         end = self._title_end if cell_len(self._title) + cell_len(self._title_end) + 4 <= width else ""
         builder.write(self._plain(self._title), "strong", max(0, min(cell_len(self._title), width - 2)))
         if end:
@@ -188,7 +188,7 @@ class Sheet(FullScreen):
 
     def _notice_lines(self) -> list[Line]:
         width = self.app.size.width
-        styled = Text(self._plain(self._notice), self.skin.styles("warning"))
+        styled = Text(self._plain(self._notice), self.style_set("warning"))
         return self._wrapped(styled, width, 1) if self._notice else []
 
     def _place(self) -> None:
@@ -222,7 +222,7 @@ class Sheet(FullScreen):
             lines = (
                 self._section_lines(part, width, labels, before)
                 if isinstance(part, Section)
-                else part.draw(self.skin, width)
+                else part.draw(self.style_set, width)
             )
             if lines:
                 self.placed.append(Placed(part, x, y, width, lines))
@@ -232,7 +232,7 @@ class Sheet(FullScreen):
 
     def _body_lines(self, width: int, room: int) -> list[Line]:
         """Return the lines on screen, with the position of the scroll bar at the right."""
-        skin = self.skin
+        styles = self.style_set
         rows: list[list[tuple[int, Line]]] = [[] for _ in range(room)]
         for one in self.placed:
             first = one.y - self.top
@@ -245,11 +245,11 @@ class Sheet(FullScreen):
             bar = range(start, start + thumb)
         drawn = []
         for y, parts in enumerate(rows):
-            builder = LineBuilder(skin)
+            builder = LineBuilder(styles)
             for x, line in parts:
                 builder.gap(x - builder.cells).write_spans(line)
             if y in bar:
-                builder.gap(width - 1 - builder.cells).write("|" if skin.glyphs.ascii else "▐", "faint")
+                builder.gap(width - 1 - builder.cells).write("|" if styles.glyphs.ascii else "▐", "faint")
             drawn.append(builder.build(width))
         return drawn
 
@@ -257,7 +257,7 @@ class Sheet(FullScreen):
         self, section: Section, width: int, labels: int, before: dict[Hashable, list[Line]]
     ) -> list[Line]:
         title_key = (section.title, width)
-        title = before.get(title_key) or [LineBuilder(self.skin).write(section.title, "strong").build(width)]
+        title = before.get(title_key) or [LineBuilder(self.style_set).write(section.title, "strong").build(width)]
         self._drawn[title_key] = title
         lines = [*title]
         for fact in section.facts:
@@ -271,15 +271,15 @@ class Sheet(FullScreen):
 
     def _fact_lines(self, fact: Fact, width: int, labels: int) -> list[Line]:
         """Draw a fact; the value wraps, and may be any text."""
-        skin = self.skin
-        style = skin.styles("muted" if self.over or fact.missing else "text")
+        styles = self.style_set
+        style = styles("muted" if self.over or fact.missing else "text")
         value = Text(self._plain(fact.value), style + Style(italic=True) if fact.missing else style)
         if fact.aside:
             between = "  " if len(fact.aside) <= _SHORT else "\n"
-            value.append(f"{between}{self._plain(fact.aside)}", skin.styles("muted"))
+            value.append(f"{between}{self._plain(fact.aside)}", styles("muted"))
         margin = min(labels + 2, width // 2)
         lines = self._wrapped(value, width, margin)
-        head = LineBuilder(skin).write(self._plain(fact.label), "muted", max(0, margin - 1)).gap()
+        head = LineBuilder(styles).write(self._plain(fact.label), "muted", max(0, margin - 1)).gap()
         first = head.write_spans(crop(lines[0], margin, width)).build(width)
         return [first, *lines[1:]]
 
@@ -287,14 +287,14 @@ class Sheet(FullScreen):
         """Wrap a text to lines, after a margin."""
         lines = []
         for part in text.wrap(_WRAP, max(1, width - margin), overflow="fold") or [Text()]:
-            builder = LineBuilder(self.skin).gap(margin)
+            builder = LineBuilder(self.style_set).gap(margin)
             for segment in part.render(_WRAP):
                 builder.write(segment.text.rstrip("\n"), segment.style or "text")
             lines.append(builder.build(width))
         return lines
 
     def _plain(self, text: str) -> str:
-        return plain(text) if self.skin.glyphs.ascii else text
+        return plain(text) if self.style_set.glyphs.ascii else text
 
     # -- what the user does ----------------------------------------------------------------------------------------
 

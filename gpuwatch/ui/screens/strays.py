@@ -17,7 +17,7 @@ from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.dialog import ConfirmDialog
 from gpuwatch.ui.screens.endings import LEFT_ALONE, Key, QueuedStray, ends_of
 from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines
-from gpuwatch.ui.theme import Ground, Role, Skin
+from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.widgets.lines import Line
 from gpuwatch.ui.widgets.notice import nothing_words
 from gpuwatch.ui.widgets.row_list import RowList
@@ -34,7 +34,7 @@ NARROW: Final = 60
 """Least width for the column of idle times."""
 
 
-def columns(skin: Skin, width: int) -> list[Column]:
+def columns(styles: StyleSet, width: int) -> list[Column]:
     found = [
         Column("box", "", 3, right=False),
         field_column(STRAY["pid"], 8, role="muted", gap=1),
@@ -42,7 +42,7 @@ def columns(skin: Skin, width: int) -> list[Column]:
         field_column(STRAY["memory"], 7, role="strong"),
     ]
     if width >= NARROW:
-        found.append(field_column(STRAY["idle"], 8 + skin.glyphs.ascii))
+        found.append(field_column(STRAY["idle"], 8 + styles.glyphs.ascii))
     if width < WIDE:
         return [*found, Column("why", "why", 0, right=False, gap=2)]
     found.append(field_column(PROCESS["age"], 8, role="muted"))
@@ -89,12 +89,12 @@ class StrayList(RowList[Stray]):
     def identity(self, row: Stray) -> Hashable:
         return row.key
 
-    def columns(self, skin: Skin, width: int) -> list[Column]:
-        return columns(skin, width)
+    def columns(self, styles: StyleSet, width: int) -> list[Column]:
+        return columns(styles, width)
 
-    def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
+    def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
         """Return the cells of a stray; once it is queued, its state replaces the reasons and the command."""
-        stray, glyphs = self.found[place], skin.glyphs
+        stray, glyphs = self.found[place], styles.glyphs
         queued, chosen = self.queued.get(stray.key), stray.key in self.chosen
         possible = stray.sure is StrayCertainty.POSSIBLE
         began = stray.process.started
@@ -188,7 +188,7 @@ class StraysScreen(ListScreen[StrayList]):
     def detail(self, width: int, lines: int) -> list[Line]:
         chosen = self.rows.selected
         facts = _facts(chosen, self._queued.get(chosen.key)) if chosen is not None else []
-        return fact_lines(facts, self.skin, width, lines)
+        return fact_lines(facts, self.style_set, width, lines)
 
     def notes(self) -> Sequence[str]:
         """Return the notes that `gpuwatch strays` prints, too."""
@@ -245,7 +245,7 @@ class StraysScreen(ListScreen[StrayList]):
             lines += [f"{one.process.pid}  {one.process.command or one.process.name}" for one in chosen]
             lines += [f"together {least}{size(sum(held))}, one after the other"] * bool(held)
             title = f"End {len(chosen)} process{'es' * (len(chosen) != 1)} of yours?"
-            question = ConfirmDialog(title, lines, len(chosen), self.skin.glyphs)
+            question = ConfirmDialog(title, lines, len(chosen), self.style_set.glyphs)
             self.app.push_screen(question, lambda choice: self._confirmed(chosen, choice))
 
     def action_decide(self) -> None:

@@ -32,7 +32,7 @@ from gpuwatch.monitor import Frame
 from gpuwatch.text import fit
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen
-from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
+from gpuwatch.ui.theme import Background, Glyphs, Role, StyleSet
 from gpuwatch.ui.view import View
 from gpuwatch.ui.widgets.footer import Hint, hints
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank
@@ -157,7 +157,7 @@ def name_cell(branch: Branch, glyphs: Glyphs, room: int, *, is_open: bool) -> Ce
 
 def cell(column: str, node: Node, view: View) -> str:
     """Return the text of a cell with one figure."""
-    glyphs, started = view.skin.glyphs, node.totals.started
+    glyphs, started = view.styles.glyphs, node.totals.started
     if column == "age":
         return glyphs.missing if started is None else duration(view.frame.snapshot.taken - started)
     return NODE[column].cell(node, glyphs.missing, glyphs.least)
@@ -302,19 +302,19 @@ class TreeList(RowList[Branch]):
 
     # -- drawing ---------------------------------------------------------------------------------------------------
 
-    def columns(self, skin: Skin, width: int) -> list[Column]:
+    def columns(self, styles: StyleSet, width: int) -> list[Column]:
         longest = max((cell_len(node.user) for node in every(self.nodes)), default=0)
-        return columns(width, longest, ascii_only=skin.glyphs.ascii)
+        return columns(width, longest, ascii_only=styles.glyphs.ascii)
 
-    def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
+    def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
         branch = self.found[place]
         node = branch.node
         old = any(self.view.dimmed(row.gpu) for row in _rows(node))
-        cells = [name_cell(branch, skin.glyphs, self._columns[0].cells, is_open=self.is_open(node))]
+        cells = [name_cell(branch, styles.glyphs, self._columns[0].cells, is_open=self.is_open(node))]
         for column in self._columns[1:]:
             if column.id == "user":
                 one_person = node.process is not None or node.uid is not None
-                swatch = skin.glyphs.swatch if one_person else " ", skin.styles.swatch(node.uid, ground)
+                swatch = styles.glyphs.swatch if one_person else " ", styles.swatch(node.uid, background)
                 cells.append((swatch, (node.user, "strong" if node.mine else "text")))
                 continue
             role: Role = "faint" if old and column.id in ("memory", "sm", "idle") else column.role
@@ -353,11 +353,11 @@ class TreeScreen(ListScreen[TreeList]):
 
     def read_rows(self) -> None:
         seen = self._frame.snapshot
-        self.skin.styles.assign_colors(process.uid for process in seen.processes if process.uid is not None)
+        self.style_set.assign_colors(process.uid for process in seen.processes if process.uid is not None)
         self.rows.update_nodes(build_tree(seen, self._frame.history, mine=self._mine))
 
     def paint(self) -> None:
-        self.rows.view = View(self._frame, self._clock(), self.skin, self._frame.snapshot.interval)
+        self.rows.view = View(self._frame, self._clock(), self.style_set, self._frame.snapshot.interval)
         super().paint()
 
     def summary(self, room: int) -> list[tuple[str, Role]]:
@@ -368,7 +368,9 @@ class TreeScreen(ListScreen[TreeList]):
         processes = sum(node.totals.processes for node in nodes) - unlisted  # as the dashboard counts them
         more = f", {unlisted} more unlisted" * (unlisted > 0)
         words = [f"{runs} run{'s' * (runs != 1)}", f"{processes} process{'es' * (processes != 1)}{more}"]
-        shown = f" {self.skin.glyphs.dot} ".join((words if self._frame.snapshot.gpus else []) + ["mine"] * self._mine)
+        shown = f" {self.style_set.glyphs.dot} ".join(
+            (words if self._frame.snapshot.gpus else []) + ["mine"] * self._mine
+        )
         return [(shown, "muted"), (count_flags(nodes), "warning"), (f"by {NODE[self.rows.by].name}", "muted")]
 
     def detail(self, width: int, lines: int) -> list[Line]:
@@ -380,10 +382,10 @@ class TreeScreen(ListScreen[TreeList]):
         found = [line.replace("\xa0", " ") for line in wrap(" · ".join(whole), room, break_on_hyphens=False)]
         kept = found[:lines]
         if len(found) > lines:
-            kept[-1] = fit(" ".join(found[lines - 1 :]), room, ellipsis=self.skin.glyphs.ellipsis)
-        drawn = [LineBuilder(self.skin).gap(2).write(part, "text").build(width) for part in kept]
-        above = [blank(self.skin, width)] * (len(drawn) < lines)
-        return (above + drawn + [blank(self.skin, width)] * lines)[:lines]
+            kept[-1] = fit(" ".join(found[lines - 1 :]), room, ellipsis=self.style_set.glyphs.ellipsis)
+        drawn = [LineBuilder(self.style_set).gap(2).write(part, "text").build(width) for part in kept]
+        above = [blank(self.style_set, width)] * (len(drawn) < lines)
+        return (above + drawn + [blank(self.style_set, width)] * lines)[:lines]
 
     def hints(self) -> list[Hint]:
         """Return the keys, with what Enter does on this node."""
@@ -398,7 +400,7 @@ class TreeScreen(ListScreen[TreeList]):
         elif node is not None and not node.rows:
             del keys["choose"]
         found = hints(list(keys.values()))
-        if self.skin.glyphs.ascii:
+        if self.style_set.glyphs.ascii:
             found = [(key.replace("→", "+").replace("←", "-"), words, action) for key, words, action in found]
         return found
 

@@ -13,7 +13,7 @@ from gpuwatch.alerts.rules.health import STALE
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import Layout
-from gpuwatch.ui.theme import Role, Skin
+from gpuwatch.ui.theme import Role, StyleSet
 from gpuwatch.ui.view import View, clock, mark_of
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel
 
@@ -48,26 +48,26 @@ def silent_mutes(frame: Frame) -> list[Mute]:
     ]
 
 
-def alert_lines(alerts: Sequence[Alert], skin: Skin, width: int, lines: int) -> list[Line]:
+def alert_lines(alerts: Sequence[Alert], styles: StyleSet, width: int, lines: int) -> list[Line]:
     """Return `lines` lines of alerts; the last counts the alerts that do not fit."""
     if lines <= 0:
         return []
     wide = width >= 100
-    drawn = [_line(alert, skin, width, wide) for alert in alerts[:lines]]
+    drawn = [_line(alert, styles, width, wide) for alert in alerts[:lines]]
     if len(alerts) > lines:
         more = f"+{len(alerts) - lines} more"
-        builder = LineBuilder(skin)
-        shown = _line(alerts[lines - 1], skin, width - cell_len(more) - 2, wide)
+        builder = LineBuilder(styles)
+        shown = _line(alerts[lines - 1], styles, width - cell_len(more) - 2, wide)
         for span in shown:
             builder.write(span.text, span.style, span.cells)
         drawn[-1] = builder.gap(2).write(more, "muted").build(width)
     return drawn
 
 
-def _line(alert: Alert, skin: Skin, width: int, wide: bool) -> Line:
-    mark, role = mark_of(alert.severity, skin.glyphs)
+def _line(alert: Alert, styles: StyleSet, width: int, wide: bool) -> Line:
+    mark, role = mark_of(alert.severity, styles.glyphs)
     seen = alert.acknowledged
-    builder = LineBuilder(skin).write(mark, "muted" if seen else role, 2)
+    builder = LineBuilder(styles).write(mark, "muted" if seen else role, 2)
     if width >= 70:
         builder.write(clock(alert.raised) if wide else clock(alert.raised)[:5], "muted").gap(2)
     room = max(0, width - builder.cells)
@@ -96,7 +96,7 @@ class Alerts(LinePanel):
     def draw(self, view: View, layout: Layout, width: int) -> None:
         alerts = alerts_of(view.frame)
         self._drawn = alerts[: layout.alerts]
-        self.show(alert_lines(alerts, view.skin, width, layout.alerts))
+        self.show(alert_lines(alerts, view.styles, width, layout.alerts))
 
     def on_click(self, event: events.Click) -> None:
         if event.y < len(self._drawn):

@@ -10,7 +10,7 @@ from textual.message import Message
 
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.bindings import key_names
-from gpuwatch.ui.theme import Skin
+from gpuwatch.ui.theme import StyleSet
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel
 
 Hint = tuple[str, str, str]
@@ -34,14 +34,14 @@ def hints(bindings: Sequence[Binding]) -> list[Hint]:
     return list(found.values())
 
 
-def footer_line(found: Sequence[Hint], skin: Skin, width: int) -> tuple[Line, list[tuple[int, int, str]]]:
+def footer_line(found: Sequence[Hint], styles: StyleSet, width: int) -> tuple[Line, list[tuple[int, int, str]]]:
     """Return the line of hints that fit, and its buttons: first cell, end, and action."""
     kept = list(found)
     for action in _FIRST_TO_GO:
         if sum(len(key) + len(word) + 3 for key, word, _ in kept) <= width:
             break
         kept = [hint for hint in kept if hint[2] != action]
-    builder = LineBuilder(skin, "band").gap()
+    builder = LineBuilder(styles, "band").gap()
     buttons = []
     for key, word, action in kept:
         start = builder.cells
@@ -63,10 +63,10 @@ class Footer(LinePanel):
 
     _buttons: list[tuple[int, int, str]]
 
-    def draw(self, found: Sequence[Hint], skin: Skin, width: int) -> None:
+    def draw(self, found: Sequence[Hint], styles: StyleSet, width: int) -> None:
         """Draw the hints that fit, without those of actions that are refused."""
         refused = actions_of(self).refused
-        line, self._buttons = footer_line([hint for hint in found if hint[2] not in refused], skin, width)
+        line, self._buttons = footer_line([hint for hint in found if hint[2] not in refused], styles, width)
         self.show([line])
 
     def on_click(self, event: events.Click) -> None:

@@ -22,7 +22,7 @@ from gpuwatch.fields import GPU
 from gpuwatch.model import Gpu, Health, Holding, Instance, Process, Reason, known, number
 from gpuwatch.text import fit
 from gpuwatch.ui.layout import COMPACT_WIDTH, Form, Grid, Layout, heat_map_grid
-from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
+from gpuwatch.ui.theme import Background, Glyphs, Role, StyleSet
 from gpuwatch.ui.view import View, clock, mark_of
 from gpuwatch.ui.widgets.lines import Line, LineBuilder
 from gpuwatch.ui.widgets.row_list import CursorPanel
@@ -355,7 +355,7 @@ class _GpuRow:
         self.owners, self.columns, self.bars = owners, columns, bars
         self.compact = not any(column.id == "memory" for column in columns)
         self.state_cells = width - sum(column.gap + column.cells for column in columns)
-        self.glyphs = view.skin.glyphs
+        self.glyphs = view.styles.glyphs
         self.sums = shares.declared_memory(gpu, owners)
         self.old = view.dimmed(gpu)
         self.mark, self.role = severity_mark(gpu, alerts, self.glyphs, stale=view.stale(gpu))
@@ -503,14 +503,14 @@ class _GpuRow:
         unknown = next((one for one in (gpu.memory.total, gpu.memory.used) if isinstance(one, Reason)), None)
         if unknown is not None and not any(known(one.memory) for one in holdings):
             return ((f"memory: {unknown.value}", self._dim("muted")),)  # an empty bar would say that it is free
-        held = tuple(parts(holdings, self.owners, self.gpu.uuid, self.view.skin.styles.initial))
+        held = tuple(parts(holdings, self.owners, self.gpu.uuid, self.view.styles.initial))
         key = (held, gpu.memory, gpu.unattributed, cells, self.old)
         if key not in self.bars:
             self.bars[key] = self._draw_bar(gpu, held, cells)
         return self.bars[key]
 
     def _draw_bar(self, gpu: Gpu, held: Sequence[Part], cells: int) -> Cell:
-        styles = self.view.skin.styles
+        styles = self.view.styles
         make = {"seam": styles.seam, "fill": styles.owner, "edge": styles.edge, "mark": styles.mark}
         return tuple(
             # An old bar is grey: it still shows how much, and no longer catches the eye.
@@ -603,7 +603,7 @@ class Gpus(CursorPanel[Gpu]):
         self.active = False
         self._table = Table()
         self._bars: Bars = {}
-        self._skin: Skin | None = None
+        self._style_set: StyleSet | None = None
         self._grid: Grid | None = None
         """Cells of the heat map; None where each GPU has a row."""
         self._top = 0
@@ -655,8 +655,8 @@ class Gpus(CursorPanel[Gpu]):
 
     def draw(self, view: View, layout: Layout, width: int) -> None:
         """Draw the GPUs that were set last."""
-        if view.skin is not self._skin or len(self._bars) > MOST_BARS:
-            self._skin, self._bars = view.skin, {}
+        if view.styles is not self._style_set or len(self._bars) > MOST_BARS:
+            self._style_set, self._bars = view.styles, {}
         alerts: defaultdict[str, list[Alert]] = defaultdict(list)
         for alert in view.frame.alerts:
             alerts[alert.gpu].append(alert)
@@ -669,19 +669,19 @@ class Gpus(CursorPanel[Gpu]):
             self.show(lines)
             return
         self._grid = None
-        columns = gpu_columns(layout.gpu_form, width, self.found, view.skin.glyphs)
-        title = [title_line(columns, view.skin, width)] if layout.gpu_title else []
+        columns = gpu_columns(layout.gpu_form, width, self.found, view.styles.glyphs)
+        title = [title_line(columns, view.styles, width)] if layout.gpu_title else []
         self._places = [None] * len(title)
         rows = []
         for place, gpu in enumerate(self.found):
             here = self.active and place == self.cursor
             row = _GpuRow(view, gpu, alerts[gpu.key], owners, columns, width, self._bars, here=here)
-            ground: Ground = "cursor" if here else "base"
-            rows.append(TableRow((gpu.key, ground), row.cells(), ground))
+            background: Background = "cursor" if here else "base"
+            rows.append(TableRow((gpu.key, background), row.cells(), background))
             if layout.children:
                 rows += [TableRow((gpu.key, one.uuid), row.instance_cells(one)) for one in gpu.instances]
             self._places += [place] * (len(rows) + len(title) - len(self._places))
-        self.show(title + self._table.lines(view.skin, width, columns, rows))
+        self.show(title + self._table.lines(view.styles, width, columns, rows))
 
     def _heat_map(
         self, view: View, alerts: Mapping[str, Sequence[Alert]], width: int, lines: int, grid: Grid
@@ -696,7 +696,7 @@ class Gpus(CursorPanel[Gpu]):
         self._places = [line * grid.per_line for line in range(self._top, min(self._top + shown, grid.lines))]
         drawn: list[Line] = []
         for start in [place for place in self._places if place is not None]:
-            builder = LineBuilder(view.skin)
+            builder = LineBuilder(view.styles)
             for place in range(start, min(start + grid.per_line, every)):
                 gpu = self.found[place]
                 self._write_cell(
@@ -710,25 +710,25 @@ class Gpus(CursorPanel[Gpu]):
         if shown < lines < grid.lines:
             hidden = every - sum(min(grid.per_line, every - place) for place in self._places if place is not None)
             words = f"+{hidden} more GPUs: a larger window shows them"
-            drawn.append(LineBuilder(view.skin).write(words, "warning").build(width))
+            drawn.append(LineBuilder(view.styles).write(words, "warning").build(width))
         return drawn[:lines]
 
     def _write_cell(
         self, builder: LineBuilder, view: View, gpu: Gpu, alerts: Sequence[Alert], grid: Grid, here: bool
     ) -> None:
         """Write a GPU's cell: index, mark, and memory in use on a background that shows the same."""
-        styles, glyphs = view.skin.styles, view.skin.glyphs
-        ground: Ground = "cursor" if here else "base"
+        styles, glyphs = view.styles, view.styles.glyphs
+        background: Background = "cursor" if here else "base"
         mark, role = severity_mark(gpu, alerts, glyphs, stale=view.stale(gpu))
         used, old = used_share(gpu), view.dimmed(gpu)
-        builder.write(glyphs.cursor if here else " ", styles("strong", ground))
-        index = styles("strong" if here else "muted", ground)
+        builder.write(glyphs.cursor if here else " ", styles("strong", background))
+        index = styles("strong" if here else "muted", background)
         builder.write(str(gpu.index), index, grid.cell - 5 - 2 * grid.wide, right=True)
-        builder.write(mark, styles(role, ground))
+        builder.write(mark, styles(role, background))
         if used is None or old:
-            style = styles("faint" if old else "text" if mark == " " else role, ground)
+            style = styles("faint" if old else "text" if mark == " " else role, background)
         else:
-            style = styles.heat(used) if styles.has_heat else styles("text" if mark == " " else role, ground)
+            style = styles.heat(used) if styles.has_heat else styles("text" if mark == " " else role, background)
         figure = "--" if used is None else percent(used, 100)
         if grid.wide:
             block = " " if used is None or styles.has_heat else level(used, glyphs)
@@ -741,10 +741,10 @@ class Gpus(CursorPanel[Gpu]):
     ) -> Line:
         """Return the line about the chosen GPU below a heat map: its row, with units in place of titles."""
         name = f" GPU {gpu.index}"
-        columns = gpu_columns(Form.COMPACT, width, self.found, view.skin.glyphs)
+        columns = gpu_columns(Form.COMPACT, width, self.found, view.styles.glyphs)
         columns[1] = replace(columns[1], cells=len(name) + 1)
         columns[2] = replace(columns[2], cells=columns[2].cells - len(name) + 3)
         row = _GpuRow(view, gpu, alerts.get(gpu.key, ()), owners, columns, width, self._bars)
         mark, _, *rest = row.cells()
         cells = (mark, ((name, "strong"),), *rest)
-        return self._table.lines(view.skin, width, columns, [TableRow(gpu.key, cells)])[0]
+        return self._table.lines(view.styles, width, columns, [TableRow(gpu.key, cells)])[0]

@@ -18,7 +18,7 @@ import msgspec
 from rich.cells import cell_len
 from rich.style import Style
 
-from gpuwatch.ui.theme import Glyphs, Skin
+from gpuwatch.ui.theme import Glyphs, StyleSet
 from gpuwatch.ui.view import clock
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, Span
 
@@ -146,23 +146,23 @@ def column_of(graph: Graph, at: float, width: int) -> int | None:
     return place if 0 <= place < cells else None
 
 
-def draw_plot(graph: Graph, skin: Skin, width: int, height: int, *, cursor: float | None = None) -> list[Line]:
+def draw_plot(graph: Graph, styles: StyleSet, width: int, height: int, *, cursor: float | None = None) -> list[Line]:
     """Draw all of a graph but its legend in `height` lines of `width` cells; without room for a plot they are empty."""
     cells, rows = plot_cells(width), height - 1
     if rows < 1 or cells < _LEAST_CELLS:
-        return [LineBuilder(skin).build(width)] * height
+        return [LineBuilder(styles).build(width)] * height
     column = column_of(graph, cursor, width) if cursor is not None else None
-    plot = _areas(graph, skin, cells, rows) if graph.stacked else _lines(graph, skin, cells, rows)
+    plot = _areas(graph, styles, cells, rows) if graph.stacked else _lines(graph, styles, cells, rows)
     if graph.empty and all(one is None for curve in graph.curves for one in curve.values):
-        plot[rows // 2] = list(LineBuilder(skin).write(f"  {graph.empty}", "muted", cells).build(cells))
-    labels = _value_labels(graph, rows, skin)
+        plot[rows // 2] = list(LineBuilder(styles).write(f"  {graph.empty}", "muted", cells).build(cells))
+    labels = _value_labels(graph, rows, styles)
     lines = []
     for row, spans in enumerate(plot):
-        builder = LineBuilder(skin).write(labels.get(row, ""), "muted", AXIS - 1, right=True)
-        builder.write("|" if skin.glyphs.ascii else "┤" if row in labels else "│", "faint")
-        builder.write_spans(spans if column is None else _with_cursor(spans, column, skin))
+        builder = LineBuilder(styles).write(labels.get(row, ""), "muted", AXIS - 1, right=True)
+        builder.write("|" if styles.glyphs.ascii else "┤" if row in labels else "│", "faint")
+        builder.write_spans(spans if column is None else _with_cursor(spans, column, styles))
         lines.append(builder.build(width))
-    return [*lines, _time_axis(graph, skin, width, cells, column)]
+    return [*lines, _time_axis(graph, styles, width, cells, column)]
 
 
 def at_column(values: Values, column: int, cells: int) -> float | None:
@@ -188,11 +188,11 @@ def _columns(values: Values, columns: int) -> list[float | None]:
 # -- the legend and the axes ---------------------------------------------------------------------------------------
 
 
-def draw_legend(graph: Graph, skin: Skin, width: int, *, cursor: float | None = None) -> Line:
+def draw_legend(graph: Graph, styles: StyleSet, width: int, *, cursor: float | None = None) -> Line:
     """Draw title and legend; entries for which there is no room are counted, `+2`."""
     cells = plot_cells(width)
     column = column_of(graph, cursor, width) if cursor is not None else None
-    builder = LineBuilder(skin).write(graph.title, "strong", min(cell_len(graph.title), width))
+    builder = LineBuilder(styles).write(graph.title, "strong", min(cell_len(graph.title), width))
     if graph.unit:
         builder.gap().write(graph.unit, "muted")
     if column is not None and cells:
@@ -200,17 +200,17 @@ def draw_legend(graph: Graph, skin: Skin, width: int, *, cursor: float | None = 
     entries: list[list[tuple[str, Style | None]]] = []
     for curve in graph.curves:
         value = curve.now if column is None else at_column(curve.values, column, cells)
-        shown = graph.show(value) if value is not None and isfinite(value) else skin.glyphs.missing
+        shown = graph.show(value) if value is not None and isfinite(value) else styles.glyphs.missing
         several = len(graph.curves) > 1 or graph.stacked
         entries.append([(curve.mark, curve.style), (f" {curve.label} ", None)] if several else [])
-        entries[-1].append((shown, skin.styles("strong")))
+        entries[-1].append((shown, styles("strong")))
         if curve.limit and column is None:
             entries[-1].append((f"/{curve.limit}", None))
     for limit in graph.limits:
         if not limit.label:
             continue
         shown = f" {graph.show(limit.value)}" if isinstance(limit.value, (int, float)) else ""
-        entries.append([(_limit_sign(skin.glyphs), limit.style), (f" {limit.label}{shown}", None)])
+        entries.append([(_limit_sign(styles.glyphs), limit.style), (f" {limit.label}{shown}", None)])
     for place, entry in enumerate(entries):
         left = len(entries) - place
         needed = sum(cell_len(text) for text, _ in entry) + 2
@@ -241,13 +241,13 @@ def axis_top(value: float, scale: float = 1.0) -> float:
     return ceil(value / step) * step
 
 
-def _value_labels(graph: Graph, rows: int, skin: Skin) -> dict[int, str]:
+def _value_labels(graph: Graph, rows: int, styles: StyleSet) -> dict[int, str]:
     """Return the labels of the value axis by row: both ends, and round values where there is room."""
     low, top = graph.low, graph.top
     labels = {rows - 1: graph.show(low), 0: graph.show(top)}
     if rows < _LEAST_STEP * 2 + 1 or not 0 < top - low < inf:
         return labels
-    down = 4 if _in_braille(graph, skin) else 1
+    down = 4 if _in_braille(graph, styles) else 1
     step = graph.scale * round_up((top - low) / graph.scale / min(_MOST_STEPS, (rows - 1) // _LEAST_STEP))
     for number in range(floor(low / step) + 1, ceil(top / step)):
         value = number * step
@@ -262,9 +262,9 @@ def _value_labels(graph: Graph, rows: int, skin: Skin) -> dict[int, str]:
     return labels
 
 
-def _time_axis(graph: Graph, skin: Skin, width: int, cells: int, cursor: int | None) -> Line:
+def _time_axis(graph: Graph, styles: StyleSet, width: int, cells: int, cursor: int | None) -> Line:
     """Draw the time axis: clock times at round times, and the marks in place of the line."""
-    ascii_only = skin.glyphs.ascii
+    ascii_only = styles.glyphs.ascii
     bar, tick, corner = ("-", "+", "+") if ascii_only else ("─", "┴", "└")
     form = "%H:%M:%S" if graph.span <= 60 else "%H:%M"
     label_cells = len(time.strftime(form, time.localtime(graph.until))) + 3
@@ -272,7 +272,6 @@ def _time_axis(graph: Graph, skin: Skin, width: int, cells: int, cursor: int | N
     interval = next(
         (step * many for many in (1, 2, 3, 4, 6, 12) if cells * step * many / graph.span >= label_cells), graph.span
     )
-    styles = skin.styles
     pieces = [_Piece(bar, styles("faint"))] * cells
     start = graph.until - graph.span
     offset = time.localtime(graph.until).tm_gmtoff
@@ -290,8 +289,8 @@ def _time_axis(graph: Graph, skin: Skin, width: int, cells: int, cursor: int | N
         if column is not None:
             pieces[column] = piece
     if cursor is not None:
-        pieces[cursor] = _Piece(skin.glyphs.up, styles("note"))
-    builder = LineBuilder(skin).gap(AXIS - 1).write(corner, "faint")
+        pieces[cursor] = _Piece(styles.glyphs.up, styles("note"))
+    builder = LineBuilder(styles).gap(AXIS - 1).write(corner, "faint")
     return builder.write_spans(_joined(pieces)).build(width)
 
 
@@ -304,9 +303,8 @@ def _joined(pieces: Iterable[_Piece]) -> list[Span]:
     return spans
 
 
-def _with_cursor(spans: Sequence[Span], column: int, skin: Skin) -> list[Span]:
+def _with_cursor(spans: Sequence[Span], column: int, styles: StyleSet) -> list[Span]:
     """Draw the column of the cursor: a line where there is nothing, and another background where there is something."""
-    styles = skin.styles
     found: list[Span] = []
     x = 0
     for span in spans:
@@ -317,7 +315,7 @@ def _with_cursor(spans: Sequence[Span], column: int, skin: Skin) -> list[Span]:
             place = column - x
             before, char, after = span.text[:place], span.text[place], span.text[place + 1 :]
             if char == " " and span.style.bgcolor == styles("text").bgcolor:
-                inner = Span("|" if skin.glyphs.ascii else "│", styles("note"), 1)
+                inner = Span("|" if styles.glyphs.ascii else "│", styles("note"), 1)
             elif styles.color:
                 inner = Span(char, span.style + Style(bgcolor=styles.palette.cursor), 1)
             else:
@@ -342,21 +340,21 @@ def _levels(values: Values, columns: int, levels: int, low: float, top: float) -
     return [None if one is None else round(min(highest, max(0.0, (one - low) * scale))) for one in found]
 
 
-def _in_braille(graph: Graph, skin: Skin) -> bool:
-    return not skin.glyphs.ascii and (bool(skin.styles.color) or len(graph.curves) == 1)
+def _in_braille(graph: Graph, styles: StyleSet) -> bool:
+    return not styles.glyphs.ascii and (bool(styles.color) or len(graph.curves) == 1)
 
 
-def _lines(graph: Graph, skin: Skin, cells: int, rows: int) -> list[list[Span]]:
+def _lines(graph: Graph, styles: StyleSet, cells: int, rows: int) -> list[list[Span]]:
     """Draw curves as lines: in braille, or with a character for each where they would else look alike."""
-    braille = _in_braille(graph, skin)
+    braille = _in_braille(graph, styles)
     across, down = (2, 4) if braille else (1, 1)
     masks = [[bytearray(cells) for _ in range(rows)] for _ in graph.curves]
     for curve, grid in zip(graph.curves, masks, strict=True):
         _trace(_levels(curve.values, cells * across, rows * down, graph.low, graph.top), grid, across, down)
     dashes = [
-        _limit_places(limit, cells, rows * down, graph, skin, braille=braille, down=down) for limit in graph.limits
+        _limit_places(limit, cells, rows * down, graph, styles, braille=braille, down=down) for limit in graph.limits
     ]
-    base = skin.styles("text")
+    base = styles("text")
     if len(masks) == 1 and not dashes and braille:
         style = graph.curves[0].style
         return [[Span(bytes(row).decode("latin-1").translate(_BRAILLE), style, cells)] for row in masks[0]]
@@ -402,7 +400,7 @@ def _trace(levels: Sequence[int | None], grid: list[bytearray], across: int, dow
 
 
 def _limit_places(
-    limit: GraphLimit, cells: int, levels: int, graph: Graph, skin: Skin, *, braille: bool, down: int
+    limit: GraphLimit, cells: int, levels: int, graph: Graph, styles: StyleSet, *, braille: bool, down: int
 ) -> dict[int, list[tuple[int, _Piece]]]:
     """Return the cells of a limit's line by row: dotted, one dot a cell."""
     values = [limit.value] * cells if isinstance(limit.value, (int, float)) else _columns(limit.value, cells)
@@ -411,7 +409,7 @@ def _limit_places(
     for column, level in enumerate(_levels(found, cells, levels, graph.low, graph.top)):
         if level is not None:
             dot = levels - 1 - level
-            char = _BRAILLE[_LEFT[dot % down]] if braille else _limit_sign(skin.glyphs)
+            char = _BRAILLE[_LEFT[dot % down]] if braille else _limit_sign(styles.glyphs)
             places.setdefault(dot // down, []).append((column, _Piece(char, limit.style)))
     return places
 
@@ -419,9 +417,9 @@ def _limit_places(
 # -- areas ---------------------------------------------------------------------------------------------------------
 
 
-def _areas(graph: Graph, skin: Skin, cells: int, rows: int) -> list[list[Span]]:
+def _areas(graph: Graph, styles: StyleSet, cells: int, rows: int) -> list[list[Span]]:
     """Draw curves stacked: each area has its colour, and its initial every few cells; without colours in every cell."""
-    whole = skin.glyphs.ascii or not skin.styles.color
+    whole = styles.glyphs.ascii or not styles.color
     per = 1 if whole else 8
     extent = graph.top - graph.low
     scale = rows * per / extent if extent > 0 else 0.0
@@ -431,7 +429,7 @@ def _areas(graph: Graph, skin: Skin, cells: int, rows: int) -> list[list[Span]]:
         for limit in graph.limits
         if rows >= _LEAST_STEP * 2  # in fewer rows lines would cover the areas
     ]
-    painter = _AreaPainter(graph, skin, rows, per)
+    painter = _AreaPainter(graph, styles, rows, per)
     columns = []
     for column in range(cells):
         ends: list[int] = []
@@ -459,10 +457,10 @@ def _row_of(value: float | None, graph: Graph, scale: float, rows: int, per: int
 class _AreaPainter:
     """Painter of the columns of stacked areas; alike columns are painted once."""
 
-    def __init__(self, graph: Graph, skin: Skin, rows: int, per: int) -> None:
+    def __init__(self, graph: Graph, styles: StyleSet, rows: int, per: int) -> None:
         self._curves, self._limits = graph.curves, graph.limits
-        self._skin, self._rows, self._per = skin, rows, per
-        self._base = skin.styles("text")
+        self._style_set, self._rows, self._per = styles, rows, per
+        self._base = styles("text")
         self._painted: dict[tuple[tuple[int, ...] | None, tuple[int | None, ...], bool], list[_Piece]] = {}
 
     def column(self, ends: tuple[int, ...] | None, lines: tuple[int | None, ...], letter: bool) -> list[_Piece]:
@@ -480,16 +478,16 @@ class _AreaPainter:
             owner, piece = (None, _Piece(" ", self._base)) if ends is None else self._cell(ends, low, letter)
             for limit, at in zip(self._limits, lines, strict=False):
                 if at == row and ends is not None:
-                    piece = _Piece(_limit_sign(self._skin.glyphs), self._on(limit.style, owner))
+                    piece = _Piece(_limit_sign(self._style_set.glyphs), self._on(limit.style, owner))
             pieces.append(piece)
         return pieces
 
     def _on(self, style: Style, owner: int | None) -> Style:
         """Return the style of a limit's line on an area: as bright as text there, or in its own colour beside them."""
-        ground = None if owner is None else self._curves[owner].style.bgcolor
-        if ground is None or not self._skin.styles.color:
+        background = None if owner is None else self._curves[owner].style.bgcolor
+        if background is None or not self._style_set.color:
             return style
-        return _style(self._curves[owner].style.color if owner is not None else style.color, ground)
+        return _style(self._curves[owner].style.color if owner is not None else style.color, background)
 
     def _cell(self, ends: tuple[int, ...], low: int, letter: bool) -> tuple[int | None, _Piece]:
         """Return the owner of most of a cell (None for nothing), and the cell; `low` is the level of its lower edge."""
@@ -518,8 +516,8 @@ class _AreaPainter:
             return _Piece(" ", self._base)
         curve = self._curves[owner]
         if curve.hatched:
-            return _Piece(self._skin.glyphs.hatch, curve.style)
-        return _Piece(curve.mark if letter or not self._skin.styles.color else " ", curve.style)
+            return _Piece(self._style_set.glyphs.hatch, curve.style)
+        return _Piece(curve.mark if letter or not self._style_set.color else " ", curve.style)
 
     def _split(self, lower: int | None, upper: int | None, eighths: int) -> _Piece:
         """Return a cell with two owners, the lower one in some eighths of it."""
@@ -527,10 +525,10 @@ class _AreaPainter:
         above = None if upper is None else self._curves[upper]
         if below is None or below.hatched:
             return self._full(lower if eighths >= 4 else upper, letter=False)
-        ground = self._base.bgcolor if above is None or above.hatched else above.style.bgcolor
-        return _Piece(self._skin.glyphs.levels[eighths - 1], _style(below.style.bgcolor, ground))
+        background = self._base.bgcolor if above is None or above.hatched else above.style.bgcolor
+        return _Piece(self._style_set.glyphs.levels[eighths - 1], _style(below.style.bgcolor, background))
 
 
 @lru_cache(1024)
-def _style(color: object, ground: object) -> Style:
-    return Style(color=color, bgcolor=ground)  # type: ignore[arg-type]
+def _style(color: object, background: object) -> Style:
+    return Style(color=color, bgcolor=background)  # type: ignore[arg-type]

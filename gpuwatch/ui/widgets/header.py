@@ -20,8 +20,8 @@ def header_line(view: View, width: int) -> Line:
     """Return the header; what does not fit is left out in steps, and the host and the state stay longest."""
     right = _right(view, width)
     taken = sum(cell_len(text) + 2 for text, _ in right)
-    dot = f" {view.skin.glyphs.dot} "
-    builder = LineBuilder(view.skin, "band").gap()
+    dot = f" {view.styles.glyphs.dot} "
+    builder = LineBuilder(view.styles, "band").gap()
     if width >= 60:
         builder.write("gpuwatch", "strong").gap(2)
     left = _facts(view, lambda text: builder.cells + cell_len(text) + taken < width, dot)
@@ -93,7 +93,7 @@ def _replay_words(view: View, playback: Playback, width: int) -> list[tuple[str,
     elif not playback.playing:
         words.append(("PAUSED", "note"))
     if width >= 60 or playback.playing:
-        words.append((f"{playback.speed:g}{view.skin.glyphs.times}", "muted"))
+        words.append((f"{playback.speed:g}{view.styles.glyphs.times}", "muted"))
     form = "%a %d %b %Y %H:%M:%S" if width >= 120 else "%d %b %H:%M:%S" if width >= 70 else "%H:%M:%S"
     words.append((time.strftime(form, time.localtime(seen.taken)), "text"))
     return words

@@ -17,7 +17,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from gpuwatch.text import fit, spell_signs
-from gpuwatch.ui.theme import Ground, Role, Skin
+from gpuwatch.ui.theme import Background, Role, StyleSet
 
 NEAR = 6
 """Most cells between two changed runs that are sent as one: a cursor move takes about as many bytes."""
@@ -37,11 +37,11 @@ Line: TypeAlias = tuple[Span, ...]
 class LineBuilder:
     """Builder of one line, field by field, on one background."""
 
-    def __init__(self, skin: Skin, ground: Ground = "base") -> None:
-        self._styles, self._glyphs = skin.styles, skin.glyphs
+    def __init__(self, styles: StyleSet, background: Background = "base") -> None:
+        self._styles, self._glyphs = styles, styles.glyphs
         self.spans: list[Span] = []
         """Spans written so far."""
-        self.ground = ground
+        self.background = background
         self.cells = 0
         """Cells written so far."""
 
@@ -49,7 +49,7 @@ class LineBuilder:
         self, text: str, style: Role | Style = "text", cells: int | None = None, *, right: bool = False
     ) -> LineBuilder:
         """Write text in a role or a style, cut or padded to `cells` if given."""
-        style = self._styles(style, self.ground) if isinstance(style, str) else style
+        style = self._styles(style, self.background) if isinstance(style, str) else style
         if self._glyphs.ascii and not text.isascii():
             text = spell_signs(text).encode("ascii", "replace").decode("ascii")
         width = len(text) if text.isascii() else cell_len(text)
@@ -67,7 +67,7 @@ class LineBuilder:
 
     def gap(self, cells: int = 1) -> LineBuilder:
         if cells > 0:
-            self.spans.append(Span(" " * cells, self._styles("text", self.ground), cells))
+            self.spans.append(Span(" " * cells, self._styles("text", self.background), cells))
             self.cells += cells
         return self
 
@@ -96,18 +96,18 @@ class LineBuilder:
         return tuple(kept)
 
 
-def blank(skin: Skin, width: int) -> Line:
-    return LineBuilder(skin).build(width)
+def blank(styles: StyleSet, width: int) -> Line:
+    return LineBuilder(styles).build(width)
 
 
-def centred(skin: Skin, text: str, width: int, role: Role = "muted") -> Line:
-    shown = fit(text, width, ellipsis=skin.glyphs.ellipsis) if cell_len(text) > width else text
-    return LineBuilder(skin).gap(max(0, (width - cell_len(shown)) // 2)).write(shown, role).build(width)
+def centred(styles: StyleSet, text: str, width: int, role: Role = "muted") -> Line:
+    shown = fit(text, width, ellipsis=styles.glyphs.ellipsis) if cell_len(text) > width else text
+    return LineBuilder(styles).gap(max(0, (width - cell_len(shown)) // 2)).write(shown, role).build(width)
 
 
-def centred_lines(words: str, skin: Skin, width: int, lines: int) -> list[Line]:
+def centred_lines(words: str, styles: StyleSet, width: int, lines: int) -> list[Line]:
     """Return words in the middle of `lines` lines."""
-    return [*[blank(skin, width)] * max(0, min(lines // 2, lines - 1)), centred(skin, words, width)]
+    return [*[blank(styles, width)] * max(0, min(lines // 2, lines - 1)), centred(styles, words, width)]
 
 
 def plain(line: Line) -> str:

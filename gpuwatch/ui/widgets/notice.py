@@ -7,7 +7,7 @@ from textwrap import wrap
 from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import MIN_HEIGHT, MIN_WIDTH
-from gpuwatch.ui.theme import Role, Skin
+from gpuwatch.ui.theme import Role, StyleSet
 from gpuwatch.ui.view import clock
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank, centred
 
@@ -68,21 +68,21 @@ def tiny_words(frame: Frame | None, width: int, height: int) -> list[tuple[str, 
     return words
 
 
-def notice_lines(words: list[tuple[str, Role]], skin: Skin, width: int, height: int) -> list[Line]:
+def notice_lines(words: list[tuple[str, Role]], styles: StyleSet, width: int, height: int) -> list[Line]:
     """Return words in the middle of an area, wrapped at 76 cells."""
     lines: list[Line] = []
     for text, role in words:
         wrapped = wrap(text, max(1, min(76, width - 2))) if text else [""]
-        lines += [centred(skin, one, width, role) for one in wrapped]
+        lines += [centred(styles, one, width, role) for one in wrapped]
     above = max(0, (height - len(lines)) // 2 - height // 8)
-    lines = [*[blank(skin, width)] * above, *lines][:height]
-    return lines + [blank(skin, width)] * (height - len(lines))
+    lines = [*[blank(styles, width)] * above, *lines][:height]
+    return lines + [blank(styles, width)] * (height - len(lines))
 
 
-def tiny_lines(words: list[tuple[str, Role]], skin: Skin, width: int, height: int) -> list[Line]:
+def tiny_lines(words: list[tuple[str, Role]], styles: StyleSet, width: int, height: int) -> list[Line]:
     """Return words from the top left corner of a very small area."""
     text = [(one, role) for whole, role in words for one in wrap(whole, max(1, width))]
     if len(text) > height and len(words) > 1:  # The alert matters more than the size.
         text = [(one, role) for one, role in text if role == "critical"] or text
-    lines = [LineBuilder(skin).write(one, role).build(width) for one, role in text[:height]]
-    return lines + [blank(skin, width)] * (height - len(lines))
+    lines = [LineBuilder(styles).write(one, role).build(width) for one, role in text[:height]]
+    return lines + [blank(styles, width)] * (height - len(lines))

@@ -17,7 +17,7 @@ from gpuwatch.filters import Filter
 from gpuwatch.model import Gpu, Presence
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import Form, Layout
-from gpuwatch.ui.theme import Glyphs, Ground, Role, Skin
+from gpuwatch.ui.theme import Background, Glyphs, Role, StyleSet
 from gpuwatch.ui.view import View, mark_of
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, centred_lines
 from gpuwatch.ui.widgets.row_list import CURSOR_CELLS, RowList
@@ -138,10 +138,10 @@ class Processes(RowList[Row]):
     def draw_rows(self, layout: Layout, width: int) -> None:
         """Draw the rows that were read last."""
         self._form = layout.form
-        skin, room = self._view.skin, layout.rows
+        styles, room = self._view.styles, layout.rows
         words = self._why_empty(self._view) if room and not self.found else ""
-        empty = centred_lines(words, skin, width, room) if words else []
-        self.draw(skin, width, room + layout.table_title, empty)
+        empty = centred_lines(words, styles, width, room) if words else []
+        self.draw(styles, width, room + layout.table_title, empty)
 
     def identity(self, row: Row) -> RowKey:
         """Return GPU, PID and start time."""
@@ -151,17 +151,17 @@ class Processes(RowList[Row]):
         """Sort rows by the chosen order."""
         return self._order.sort(rows, self.by, reverse=self.reverse)
 
-    def columns(self, skin: Skin, width: int) -> list[Column]:
-        return columns(self._form, self.every, skin.glyphs, self.chosen, width)
+    def columns(self, styles: StyleSet, width: int) -> list[Column]:
+        return columns(self._form, self.every, styles.glyphs, self.chosen, width)
 
     @property
     def shown_columns(self) -> tuple[str, ...]:
         """Ids of the columns that were chosen, or that suit the width."""
         return self.chosen or default_columns(self._form)
 
-    def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
+    def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
         row, view = self.found[place], self._view
-        glyphs = skin.glyphs
+        glyphs = styles.glyphs
         old = view.dimmed(row.gpu)
         cells: list[Cell] = []
         for column in self._columns:
@@ -171,11 +171,11 @@ class Processes(RowList[Row]):
             elif column is _REST:
                 cells.append((("", "text"),))
             elif column.id == "swatch":
-                uid, styles = row.process.uid, skin.styles
+                uid = row.process.uid
                 if glyphs.swatch.strip():
-                    cells.append(((glyphs.swatch, styles.swatch(uid, ground)),))
+                    cells.append(((glyphs.swatch, styles.swatch(uid, background)),))
                 else:  # few colours: the initial
-                    cells.append(((styles.initial(uid), styles.badge(uid, ground)),))
+                    cells.append(((styles.initial(uid), styles.badge(uid, background)),))
             elif column.id == "user":
                 cells.append(((row.owner, "strong" if row.mine else "text"),))
             elif column.id == "share":
@@ -191,43 +191,43 @@ class Processes(RowList[Row]):
     # -----------------------------------------------------------------------------------------------------------
     # Drawing
 
-    def title_line(self, skin: Skin, width: int) -> Line:
+    def title_line(self, styles: StyleSet, width: int) -> Line:
         """Draw the titles, and which rows are shown in what order."""
-        builder = LineBuilder(skin, "band")
+        builder = LineBuilder(styles, "band")
         *columns, last = self._table_columns
         for column in columns:
-            self._write_title(builder, column, skin)
+            self._write_title(builder, column, styles)
         builder.gap(last.gap)
-        arrow = self._arrow(skin)
+        arrow = self._arrow(styles)
         sorted_by = last.id == self.by
         text = f"{last.title}{arrow * sorted_by}"
         # The last title gives way to what says that rows are hidden, or the column that they are sorted by.
         unseen = all(column.id != self.by for column in self._columns)
         room = max(0, width - builder.cells - 1)
         hiding = self.mine or self.only is not None or bool(self.filter.text) or unseen
-        summary = self._summary(skin, room if hiding and not sorted_by else room - cell_len(text) - 2, arrow * unseen)
+        summary = self._summary(styles, room if hiding and not sorted_by else room - cell_len(text) - 2, arrow * unseen)
         if cell_len(text) + 2 + cell_len(summary) <= room:
             builder.write(text, "text" if sorted_by else "muted")
         else:
             unseen = unseen or sorted_by
         if unseen and not summary:  # over the titles: their figures are told apart without them, their order is not
             summary, shown = f"{arrow}{self.by}", builder.build(width - len(self.by) - 3)
-            builder = LineBuilder(skin, "band").write_spans(shown)
+            builder = LineBuilder(styles, "band").write_spans(shown)
         builder.gap(max(0, width - builder.cells - cell_len(summary) - 1))
         return builder.write(summary, "muted").build(width)
 
-    def _summary(self, skin: Skin, room: int, arrow: str) -> str:
+    def _summary(self, styles: StyleSet, room: int, arrow: str) -> str:
         """Return which rows are shown and in what order, in at most `room` cells; empty if nothing fits.
 
         `arrow` is given where no column on screen shows the order: the order is then the first word.
         """
-        dot = f" {skin.glyphs.dot} "
+        dot = f" {styles.glyphs.dot} "
         noun = f" row{'s' * (len(self.every) != 1)}"  # a process has one for each of its GPUs
         count = f"{len(self.found)} of {len(self.every)}"
         part = matching = (count if len(self.found) < len(self.every) else str(len(self.every))) + noun
         if len(self.found) > self.page_rows:
             last = min(self.top + self.page_rows, len(self.found))
-            part = f"{self.top + 1}{skin.glyphs.dash}{last} of {len(self.found)}{noun}"
+            part = f"{self.top + 1}{styles.glyphs.dash}{last} of {len(self.found)}{noun}"
         order = [f"by {PROCESS[self.by].name}{f' {arrow}' * bool(arrow)}"]
         hidden, short = order * bool(arrow), [f"{arrow}{self.by}"] * bool(arrow)
         mine = ["mine"] * self.mine

@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from gpuwatch.filters import Filter, FilterError, parse_most
-from gpuwatch.ui.theme import Skin
+from gpuwatch.ui.theme import StyleSet
 from gpuwatch.ui.widgets.lines import LineBuilder, LinePanel
 
 KEYS_HINT: Final = "Enter keeps it, Esc clears it"
@@ -128,7 +128,7 @@ class Prompt(Horizontal):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._skin: Skin | None = None
+        self._style_set: StyleSet | None = None
         self.finding = False
         """Whether it asks what to jump to; the list stays as it is."""
         self._sought = Filter()
@@ -138,20 +138,22 @@ class Prompt(Horizontal):
         yield FilterInput(id="filter")
         yield LinePanel(id="note")  # the error of the filter, or examples
 
-    def open(self, text: str, skin: Skin, saved: Mapping[str, str] | None = None, *, finding: bool = False) -> None:
+    def open(
+        self, text: str, styles: StyleSet, saved: Mapping[str, str] | None = None, *, finding: bool = False
+    ) -> None:
         """Show the prompt with the present filter; `saved` are the saved filters by name."""
         self.display = True
-        self._skin = skin
+        self._style_set = styles
         self.finding, self._sought = finding, Filter()
         sign = " n " if finding else " / "
-        self.query_one("#slash", LinePanel).show([LineBuilder(skin, "band").write(sign, "strong").build(3)])
+        self.query_one("#slash", LinePanel).show([LineBuilder(styles, "band").write(sign, "strong").build(3)])
         self.query_one(FilterInput).open(text, saved or {})
         self._say()
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Parse the filter; a wrong term is marked and left out."""
         event.stop()
-        if self._skin is None:  # the input is being made
+        if self._style_set is None:  # the input is being made
             return
         entry = self.query_one(FilterInput)
         parsed, wrong = parse_most(event.value, lambda text: Filter.parse(text, entry.saved))
@@ -174,7 +176,7 @@ class Prompt(Horizontal):
         self.post_message(self.Left())
 
     def _say(self, wrong: FilterError | None = None) -> None:
-        if self._skin is None:
+        if self._style_set is None:
             return
         note, entry = self.query_one("#note", LinePanel), self.query_one(FilterInput)
         width = max(2, int(self.app.size.width * NOTE))
@@ -190,7 +192,7 @@ class Prompt(Horizontal):
         if wrong:  # all that the filter leaves, but for the sign before it and the cursor behind it
             width = max(width, min(cell_len(text) + 2, self.app.size.width - 5 - cell_len(entry.value)))
         note.styles.width = width
-        builder = LineBuilder(self._skin, "band").gap()
+        builder = LineBuilder(self._style_set, "band").gap()
         note.show([builder.write(text, "warning" if wrong else "muted", width - 1).build(width)])
 
     @property

@@ -16,7 +16,7 @@ from textual.message import Message
 
 from gpuwatch.fields import Field
 from gpuwatch.filters import find_next
-from gpuwatch.ui.theme import Ground, Skin
+from gpuwatch.ui.theme import Background, StyleSet
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, blank
 from gpuwatch.ui.widgets.table import Cell, Column, Table, TableRow, write_title
 
@@ -122,11 +122,11 @@ class RowList(CursorPanel[T]):
     # -- what each list has of its own -----------------------------------------------------------------------------
 
     @abstractmethod
-    def columns(self, skin: Skin, width: int) -> list[Column]:
+    def columns(self, styles: StyleSet, width: int) -> list[Column]:
         """Return the columns for a width."""
 
     @abstractmethod
-    def cells(self, place: int, skin: Skin, ground: Ground) -> tuple[Cell, ...]:
+    def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
         """Return the cells of a row, one for each column; the last of fewer cells fills the line."""
 
     def ordered(self, rows: Sequence[T]) -> list[T]:
@@ -269,39 +269,41 @@ class RowList(CursorPanel[T]):
     # -- drawing ---------------------------------------------------------------------------------------------------
 
     def draw(
-        self, skin: Skin, width: int, lines: int, empty: Sequence[Line] = (), *, below: Sequence[Line] = ()
+        self, styles: StyleSet, width: int, lines: int, empty: Sequence[Line] = (), *, below: Sequence[Line] = ()
     ) -> None:
         """Draw titles and rows in `lines` lines: `empty` where there are no rows, and `below` after a blank line."""
         self._title_lines = int(self.titled and lines > 1)
         shown = self._shown(lines - self._title_lines)
-        self._columns = self.columns(skin, width)
-        drawn = [self.title_line(skin, width)] if self._title_lines else []
-        drawn += self._table.lines(skin, width, self._table_columns, self._rows(shown, skin))
+        self._columns = self.columns(styles, width)
+        drawn = [self.title_line(styles, width)] if self._title_lines else []
+        drawn += self._table.lines(styles, width, self._table_columns, self._rows(shown, styles))
         if not self.found:
             drawn += empty
         elif below:
-            drawn += [blank(skin, width), *below]
-        self.show((drawn + [blank(skin, width)] * (lines - len(drawn)))[:lines])
+            drawn += [blank(styles, width), *below]
+        self.show((drawn + [blank(styles, width)] * (lines - len(drawn)))[:lines])
 
-    def title_line(self, skin: Skin, width: int) -> Line:
-        builder = LineBuilder(skin, "band")
+    def title_line(self, styles: StyleSet, width: int) -> Line:
+        builder = LineBuilder(styles, "band")
         for column in self._table_columns:
-            self._write_title(builder, column, skin)
+            self._write_title(builder, column, styles)
         return builder.build(width)
 
     @property
     def _table_columns(self) -> list[Column]:
         return [_CURSOR, *self._columns]
 
-    def _write_title(self, builder: LineBuilder, column: Column, skin: Skin) -> None:
-        write_title(builder, column, self._arrow(skin) if column.id == self.by else "")
+    def _write_title(self, builder: LineBuilder, column: Column, styles: StyleSet) -> None:
+        write_title(builder, column, self._arrow(styles) if column.id == self.by else "")
 
-    def _arrow(self, skin: Skin) -> str:
-        return skin.glyphs.up if self.fields[self.by].ascending != self.reverse else skin.glyphs.down
+    def _arrow(self, styles: StyleSet) -> str:
+        return styles.glyphs.up if self.fields[self.by].ascending != self.reverse else styles.glyphs.down
 
-    def _rows(self, places: range, skin: Skin) -> Iterator[TableRow]:
+    def _rows(self, places: range, styles: StyleSet) -> Iterator[TableRow]:
         for place in places:
             here = self.active and place == self.cursor
-            ground: Ground = "cursor" if here else "base"
-            cursor: Cell = ((skin.glyphs.cursor if here else "", "strong"),)
-            yield TableRow((self._keys[place], ground), (cursor, *self.cells(place, skin, ground)), ground)
+            background: Background = "cursor" if here else "base"
+            cursor: Cell = ((styles.glyphs.cursor if here else "", "strong"),)
+            yield TableRow(
+                (self._keys[place], background), (cursor, *self.cells(place, styles, background)), background
+            )

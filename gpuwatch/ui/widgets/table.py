@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.style import Style
 
 from gpuwatch.fields import Field
-from gpuwatch.ui.theme import Ground, Role, Skin
+from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, Span
 
 Cell: TypeAlias = tuple[tuple[str, Role | Style], ...]
@@ -44,7 +44,7 @@ class TableRow(NamedTuple):
     key: Hashable
     """Identity of the row from one drawing to the next."""
     cells: tuple[Cell, ...]
-    ground: Ground = "base"
+    background: Background = "base"
 
 
 class _Drawn(NamedTuple):
@@ -58,21 +58,21 @@ class Table:
     """Rows as they were last drawn."""
 
     def __init__(self) -> None:
-        self._skin: Skin | None = None
+        self._style_set: StyleSet | None = None
         self._form: tuple[int, Sequence[Column]] = (0, ())
         self._drawn: dict[Hashable, _Drawn] = {}
 
-    def lines(self, skin: Skin, width: int, columns: Sequence[Column], rows: Iterable[TableRow]) -> list[Line]:
-        same = skin is self._skin and self._form == (width, columns)
+    def lines(self, styles: StyleSet, width: int, columns: Sequence[Column], rows: Iterable[TableRow]) -> list[Line]:
+        same = styles is self._style_set and self._form == (width, columns)
         before = self._drawn if same else {}
-        self._skin, self._form = skin, (width, columns)
+        self._style_set, self._form = styles, (width, columns)
         drawn = [self._draw(row, before.get(row.key), columns) for row in rows]
         self._drawn = {one.row.key: one for one in drawn}
         return [one.line for one in drawn]
 
     def _draw(self, row: TableRow, before: _Drawn | None, columns: Sequence[Column]) -> _Drawn:
-        assert self._skin is not None
-        if before is not None and before.row.ground != row.ground:
+        assert self._style_set is not None
+        if before is not None and before.row.background != row.background:
             before = None
         if before is not None and before.row.cells == row.cells:
             return before
@@ -80,7 +80,7 @@ class Table:
         if len(old) != len(row.cells):
             old = [None] * len(row.cells)
         width = self._form[0]
-        builder = LineBuilder(self._skin, row.ground)
+        builder = LineBuilder(self._style_set, row.background)
         parts: list[tuple[list[Span], int]] = []
         for place, (column, cell, was) in enumerate(zip(columns, row.cells, old, strict=False)):
             if before is not None and was == cell:
@@ -101,8 +101,8 @@ class Table:
         return _Drawn(row, parts, builder.build(width))
 
 
-def title_line(columns: Sequence[Column], skin: Skin, width: int) -> Line:
-    builder = LineBuilder(skin, "band")
+def title_line(columns: Sequence[Column], styles: StyleSet, width: int) -> Line:
+    builder = LineBuilder(styles, "band")
     for column in columns:
         write_title(builder, column)
     return builder.build(width)
