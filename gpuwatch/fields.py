@@ -229,7 +229,7 @@ class Row(msgspec.Struct, frozen=True):
     @property
     def where(self) -> str:
         """Container, job or terminal of the process: `tmux train`, `docker vllm`; empty if none is known."""
-        around = self.process.surroundings
+        around = self.process.context
         return around.where if around else ""
 
     @property

@@ -270,7 +270,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """It is a leftover: its launcher, or the process that it is a worker of, has ended."""
 
 
-class Surroundings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ProcessContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Context of a process. A part is empty or None if the process has none, or if it is not known."""
 
     container: Container | None = None
@@ -292,7 +292,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Name of the user who logged in, if the owner is another, such as root in a container; else empty."""
     login_uid: int | None = None
     """Uid of that user."""
-    run: Run | None = msgspec.field(default=None, name="job")  # readers of the stream, and recordings, have that name
+    run: Run | None = None
     """Its run: the process alone, or all that one launch started."""
     server: str = ""
     """Reason to take it for a server that waits for requests: `vLLM`, `listens on port 8000`; empty for none."""
@@ -331,8 +331,11 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return f"ssh {self.ssh}" if self.ssh else ""
 
 
-SCHEMA = 1
-"""Version of the stream. A reader refuses a greater one; a field is only ever added within one version."""
+SCHEMA = 2
+"""Version of the stream. A reader refuses a greater one; a field is only ever added within one version.
+
+In version 1 `context`, `run`, `leader_alive`, `unsearched` and `cuda_context` had other names.
+"""
 
 
 class Reason(StrEnum):
@@ -622,7 +625,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """`/dev/pts/3`, or empty for none."""
     session: int = 0
     """PID of the leader of its session: the shell of a login, or itself; 0 if it cannot be read."""
-    led: bool | None = None
+    leader_alive: bool | None = None
     """Whether that leader still runs; None if that is not known."""
     adopted: bool = False
     """The process that started it has ended: its parent is init, or another process that has adopted it."""
@@ -636,7 +639,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """Wall-clock start time; None if it is not known."""
     declared: Declared | None = None
     """Its declarations; None if they were not looked for."""
-    surroundings: Surroundings | None = None
+    context: ProcessContext | None = None
     """Its context; None if it was not read yet."""
 
     @property
@@ -647,7 +650,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def run(self) -> Run | None:
         """Run that it belongs to; None where that is not known."""
-        return self.surroundings.run if self.surroundings is not None else None
+        return self.context.run if self.context is not None else None
 
     @property
     def run_key(self) -> str:
@@ -667,7 +670,7 @@ class Unlisted(msgspec.Struct, frozen=True, kw_only=True):
     """Its `declared` is always None, since it has no memory that NVML counts."""
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs whose device files it has open; a CUDA program opens those of all GPUs that it can see."""
-    context: bool = False
+    cuda_context: bool = False
     """It has /dev/nvidia-uvm open, too: CUDA programs do, monitors do not."""
 
 
@@ -709,7 +712,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Processes that have a GPU open and that NVML does not list; other people's are found only by root."""
     searched: float = 0.0
     """Wall-clock time at which the last search for them ended; 0 if none has ended yet."""
-    blind: int = 0
+    unsearched: int = 0
     """Number of processes that the search could not look into: other people's, unless root searches, and others while
     no file descriptor or no memory is left."""
     hides: bool = False

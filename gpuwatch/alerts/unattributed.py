@@ -98,7 +98,7 @@ class GapEvidence:
         self._confined = snapshot.confined or Presence.ELSEWHERE in presences
         self._hides = snapshot.hides or Presence.HIDDEN in presences
         parents = {one.ppid for one in snapshot.processes}
-        self._unlisted = [one for one in snapshot.unlisted if one.context]
+        self._unlisted = [one for one in snapshot.unlisted if one.cuda_context]
         self._workers = _find_workers(snapshot)
         self._leftovers = [
             one
@@ -212,7 +212,7 @@ class GapEvidence:
 
     def _hidden(self, gpu: Gpu) -> str:
         """Return why a process may have the GPU open unseen; empty where none can."""
-        unread = self._snapshot.blind
+        unread = self._snapshot.unsearched
         if self._hides:
             return "/proc hides other people's processes (hidepid): one may have it open without being listed"
         if gpu.mig is True and self._snapshot.viewer > 0:
@@ -229,7 +229,7 @@ class GapEvidence:
             return GapCause(GapKind.LEAK, reason, f"where it is still in use when they have ended: {reset}")
         # Without its minor number nobody can tell whose open files are this GPU's.
         is_complete = snapshot.searched > 0 and known(gpu.minor)
-        is_complete = is_complete and not snapshot.blind and not snapshot.hides and not snapshot.confined
+        is_complete = is_complete and not snapshot.unsearched and not snapshot.hides and not snapshot.confined
         who = "no other process has it open:" if is_complete else "if nobody has it open,"
         reason = f"{who} the driver has lost track of memory, and only a reset of the GPU frees it"
         return GapCause(GapKind.LEAK, reason, f"{_fuser(gpu)} names nobody: {reset}")
@@ -261,7 +261,7 @@ def _find_workers(snapshot: Snapshot) -> set[int]:
 
 
 def _is_attended(process: Process) -> bool:
-    context = process.surroundings
+    context = process.context
     return context is None or bool(context.unit or context.server or context.pod)
 
 

@@ -212,7 +212,7 @@ def _joined(*parts: str, between: str = " · ") -> str:
 
 def context_points(process: Process) -> list[Point]:
     """Return lines about the container, job, terminal and run of a process; empty where they were not read."""
-    around = process.surroundings
+    around = process.context
     if around is None:
         return []
     server = "waits for requests: not a stray for being idle"
@@ -230,7 +230,9 @@ def context_points(process: Process) -> list[Point]:
         Point("server", around.server, server),
         Point("connected to", around.peer, "it may wait for that"),
         Point("run", _describe_run(around.run) if around.run else ""),
-        Point("login", f"the leader of its session ({process.session}) has ended" if process.led is False else ""),
+        Point(
+            "login", f"the leader of its session ({process.session}) has ended" if process.leader_alive is False else ""
+        ),
         Point("parent", f"has ended; taken in by {process.parent or 'PID 1'}" if process.adopted else ""),
         Point("not read", around.words),
     ]

@@ -1,6 +1,6 @@
 """Runs: the processes of the GPUs as a tree of runs, ranks and workers, with sums at each level. Pure functions.
 
-A run is all that one launch started (`Surroundings.run`); a process whose run is not known is a run of its own. A run
+A run is all that one launch started (`ProcessContext.run`); a process whose run is not known is a run of its own. A run
 of one process is one node, not two. Processes that have GPU device files open and that NVML does not list stand below
 the process that they work for, or in a group of their own at the end.
 """
@@ -17,7 +17,7 @@ import msgspec
 from gpuwatch.analysis.rows import StableOrder, rows
 from gpuwatch.fields import PROCESS, Amount, Field, Row, RowKey, amount, table
 from gpuwatch.history import HistoryView, Idle
-from gpuwatch.model import Health, Presence, Process, Reading, Reason, Run, Snapshot, Surroundings, Unlisted, known
+from gpuwatch.model import Health, Presence, Process, ProcessContext, Reading, Reason, Run, Snapshot, Unlisted, known
 from gpuwatch.units import gib, ranges
 
 NodeKey: TypeAlias = tuple[str, int, str]
@@ -147,11 +147,11 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         """Reason why the process counts as a server; empty for none, or where it differs among the processes below."""
         return self._common(lambda context: context.server)
 
-    def _common(self, words: Callable[[Surroundings], str]) -> str:
+    def _common(self, words: Callable[[ProcessContext], str]) -> str:
         if self.process is None:
             found = {child._common(words) for child in self.children}
             return found.pop() if len(found) == 1 else ""
-        return words(self.process.surroundings) if self.process.surroundings else ""
+        return words(self.process.context) if self.process.context else ""
 
     @property
     def flags(self) -> tuple[NodeFlag, ...]:
@@ -275,9 +275,9 @@ class _Member(msgspec.Struct, eq=False):
     @property
     def is_leftover_worker(self) -> bool:
         """Whether the process that it held device files for has ended. A service has no parent by its nature."""
-        if self.unlisted is None or not self.unlisted.context or self.parent is not None:
+        if self.unlisted is None or not self.unlisted.cuda_context or self.parent is not None:
             return False
-        context = self.process.surroundings
+        context = self.process.context
         if context and (context.unit or context.server):
             return False
         return self.process.adopted or (self.run is not None and self.run.orphaned)
@@ -339,7 +339,7 @@ def build_tree(snapshot: Snapshot, history: HistoryView | None = None, *, mine: 
         group = None
         if not node.totals.gpus and all(one.is_leftover_worker for one in tops):
             group = LEFTOVER_WORKERS
-        elif not node.totals.gpus and not any(one.unlisted and one.unlisted.context for one in together):
+        elif not node.totals.gpus and not any(one.unlisted and one.unlisted.cuda_context for one in together):
             group = ASKERS
         (groups[group] if group else nodes).append(node)
     return nodes + [_group_node(title, found) for title, found in groups.items() if found]
@@ -575,7 +575,7 @@ def role_label(node: Node, *, top: bool) -> str:
         words = f"rank {run.rank}"
     elif run and run.launcher and run.head == node.process.pid and not top:
         words = "launcher"
-    holds = "holds device files" if node.unlisted is not None and node.unlisted.context else ""
+    holds = "holds device files" if node.unlisted is not None and node.unlisted.cuda_context else ""
     return ", ".join(filter(None, (words, holds)))
 
 

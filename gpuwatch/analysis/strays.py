@@ -25,10 +25,10 @@ from gpuwatch.model import (
     Knowledge,
     Presence,
     Process,
+    ProcessContext,
     Reason,
     Snapshot,
     SourceState,
-    Surroundings,
     known,
     number,
 )
@@ -122,9 +122,7 @@ STRAY: Final[Mapping[str, Field[Stray]]] = table(
         PROCESS["memory"].of(lambda one: amount(one.held)),
         PROCESS["idle"].of(lambda one: amount(one.idle, at_least=one.idle_at_least), quiet=0),
         Field("cause", "stray", lambda one: f"{one.cause.value}, {one.sure.value}", right=False),
-        PROCESS["in"].of(
-            lambda one: around.where or None if (around := one.process.surroundings) else None, title="in"
-        ),
+        PROCESS["in"].of(lambda one: around.where or None if (around := one.process.context) else None, title="in"),
         PROCESS["command"].of(lambda one: one.process.command or f"[{one.process.name}]"),
     )
 )
@@ -178,9 +176,9 @@ class _Candidate(msgspec.Struct, eq=False, dict=True):
     """GPUs whose device files it has open, where NVML does not list it."""
 
     @property
-    def context(self) -> Surroundings:
+    def context(self) -> ProcessContext:
         """Context of the process; empty where it was not read."""
-        return self.process.surroundings or _NO_CONTEXT
+        return self.process.context or _NO_CONTEXT
 
     @property
     def limits(self) -> StrayLimits:
@@ -299,7 +297,7 @@ class _Candidate(msgspec.Struct, eq=False, dict=True):
         return [f"{absent} of its run's {world} ranks are not seen here"] if absent > 0 else []
 
 
-_NO_CONTEXT: Final = Surroundings()
+_NO_CONTEXT: Final = ProcessContext()
 
 
 class _Machine:
@@ -343,7 +341,7 @@ class _Machine:
         unlisted = [one for one in snapshot.unlisted if is_mine(one.process) and one.process.pid not in self.listed]
         self.candidates = tuple(self._by_pid.values())
         for one in unlisted:
-            open_gpus = tuple(gpu for key, gpu in self._gpus.items() if key in one.gpus) if one.context else ()
+            open_gpus = tuple(gpu for key, gpu in self._gpus.items() if key in one.gpus) if one.cuda_context else ()
             self.candidates += (_Candidate(one.process, weakref.proxy(self), open=open_gpus),)
         self._by_pid |= {one.process.pid: one for one in self.candidates}
         self._families: dict[int, tuple[_Candidate, ...]] = {}
@@ -524,7 +522,7 @@ def _is_left_kernel(one: _Candidate) -> bool:
 def _is_leftover(one: _Candidate) -> bool:
     """Return whether a process is not in use, its parent and login have ended, and nothing else attends to it."""
     process = one.process
-    if not one.on or not process.adopted or process.led is not False or process.state in _NOT_RUNNING:
+    if not one.on or not process.adopted or process.leader_alive is not False or process.state in _NOT_RUNNING:
         return False
     if one.is_attended or one.serves or one.context.notebook is not None or one.draws:
         return False
@@ -569,7 +567,7 @@ def _idle_words(one: _Candidate) -> list[str]:
     context, words = one.context, []
     if context.notebook is not None and not context.notebook.left:
         words.append("its notebook may still be open")
-    elif one.process.led and one.process.terminal:
+    elif one.process.leader_alive and one.process.terminal:
         words.append("its terminal is still open")
     if context.slurm:
         words.append(f"Slurm ends it with job {context.slurm.partition('.')[0]}")
@@ -602,8 +600,8 @@ RULES: Final = (
         # Where the idle time can never be known, it is enough that it cannot run.
         lambda one: None if one.silent else one.limits.settled_after,
         # Its owner may have stopped it on purpose, to lend the GPU to somebody.
-        lambda one: one.process.led is False and one.is_idle_for(one.limits.sure_after),
-        lambda one: [_STOPPED, *([_login_words(one)] if one.process.led is False else [])],
+        lambda one: one.process.leader_alive is False and one.is_idle_for(one.limits.sure_after),
+        lambda one: [_STOPPED, *([_login_words(one)] if one.process.leader_alive is False else [])],
     ),
     _Rule(StrayCause.WORKER, _is_left_worker, lambda one: None, _is_certain_worker, _worker_words, False),
     _Rule(
@@ -636,7 +634,7 @@ def find_strays(
     for one in machine.candidates:
         if one.is_young or one.computes or (one.held is not None and one.held < limits.least):
             continue
-        rules = RULES if one.process.surroundings is not None else RULES[:1]  # a zombie has no context any more
+        rules = RULES if one.process.context is not None else RULES[:1]  # a zombie has no context any more
         found: list[_Rule] = []
         maybe: list[_Rule] = []
         for rule in rules:  # the idle time first: it is the cheapest to ask

@@ -290,7 +290,7 @@ class KillCommand:
     def _is_placed(self, pid: int) -> bool | None:
         """Return whether the context of a process is known; None for an unknown process."""
         processes = [*self._snapshot.processes, *(one.process for one in self._snapshot.unlisted)]
-        return next((one.surroundings is not None for one in processes if one.pid == pid), None)
+        return next((one.context is not None for one in processes if one.pid == pid), None)
 
     def _pin(self, pid: int, start_ticks: int | None) -> ProcessGroup | None:
         """Pin a process; print the reason and return None where it must not be ended."""

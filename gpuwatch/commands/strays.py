@@ -102,7 +102,7 @@ def document(strays: Sequence[Stray], now: float) -> list[dict[str, Any]]:
 
 
 def _place(stray: Stray) -> str:
-    around = stray.process.surroundings
+    around = stray.process.context
     return around.where if around is not None else ""
 
 

@@ -23,7 +23,7 @@ from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.containers import LONGEST, ContainerNames
 from gpuwatch.inspector.servers import Sockets
 from gpuwatch.inspector.terminals import PaneNames
-from gpuwatch.model import Container, Notebook, Pane, Run, Surroundings
+from gpuwatch.model import Container, Notebook, Pane, ProcessContext, Run
 from gpuwatch.text import clean
 
 # -- containers ----------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def read_context(
     names: ContainerNames | None = None,
     panes: PaneNames | None = None,
     sockets: Sockets | None = None,
-) -> Surroundings:
+) -> ProcessContext:
     """Return the context of a process; parts that cannot be read are missing, with the reason in `words`.
 
     `names` and `sockets` cache what was read for other processes. `panes` asks tmux for the names of sessions and
@@ -283,7 +283,7 @@ def read_context(
             peer = parts.read("connections", lambda: table.peer(facts.pid), "")
     if notebook is not None and (slurm or batch):  # the PID of its server is one of another machine
         notebook = msgspec.structs.replace(notebook, left=False)
-    found = Surroundings(
+    found = ProcessContext(
         container=parts.read("container", lambda: find_container(facts, proc=proc, names=known), None),
         pod=parts.read("pod", lambda: find_pod(facts, proc=proc, names=known), ""),
         slurm=slurm,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gpuwatch.declared.facts import GpuFacts, Share
-from gpuwatch.model import LIMITS, Declaration, Declared, Kind, Surroundings
+from gpuwatch.model import LIMITS, Declaration, Declared, Kind, ProcessContext
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -39,7 +39,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     start: int
     declared: Declared
-    surroundings: Surroundings | None = None
+    context: ProcessContext | None = None
     """Terminal, container, job and other context of the process; None where nothing could be read."""
     ended: bool = False
     """Whether its first thread has ended or is ending: most of what it was started with cannot be read any more."""

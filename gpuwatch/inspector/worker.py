@@ -28,7 +28,7 @@ from gpuwatch.inspector.containers import ContainerNames
 from gpuwatch.inspector.protocol import Answer, Question, bounded
 from gpuwatch.inspector.servers import Sockets
 from gpuwatch.inspector.terminals import PaneNames
-from gpuwatch.model import Declared, Knowledge, Surroundings
+from gpuwatch.model import Declared, Knowledge, ProcessContext
 from gpuwatch.text import clean
 
 IDLE = 30.0
@@ -74,9 +74,9 @@ class Inspector:
             self._proc = Path(question.proc)
         if question.tmux is not None:
             self._panes = PaneNames(question.tmux) if question.tmux else None
-        surroundings, ended = None, False
+        around, ended = None, False
         try:
-            declared, surroundings, ended = self._read(question)
+            declared, around, ended = self._read(question)
             declared = bounded(declared)
         except (OSError, ValueError) as error:
             ended = isinstance(error, procfs.GONE)
@@ -87,12 +87,12 @@ class Inspector:
             pid=question.pid,
             start=question.start,
             declared=declared,
-            surroundings=surroundings,
+            context=around,
             ended=ended,
             took=time.monotonic() - began,
         )
 
-    def _read(self, question: Question) -> tuple[Declared, Surroundings, bool]:
+    def _read(self, question: Question) -> tuple[Declared, ProcessContext, bool]:
         """Read a process, resolve its declarations, and return whether it is ending.
 
         Raises ProcessLookupError where another process has its PID.
@@ -103,10 +103,10 @@ class Inspector:
         stat = procfs.read_stat(question.pid, self._proc)
         if stat.start_ticks != question.start:
             raise ProcessLookupError
-        surroundings = context.read_context(
+        around = context.read_context(
             facts, proc=self._proc, names=self._names, panes=self._panes, sockets=self._sockets
         )
-        return resolve(facts, self._cards, self._driver), surroundings, stat.is_ending
+        return resolve(facts, self._cards, self._driver), around, stat.is_ending
 
 
 def _unreadable(words: str) -> Declared:

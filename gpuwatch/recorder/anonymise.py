@@ -32,14 +32,14 @@ TREATMENTS: Final[dict[type[msgspec.Struct], dict[str, str]]] = {
     Snapshot: {"host": "host", "viewer": "uid", "words": "text", "processes": "inside", "unlisted": "inside"},
     model.Unlisted: {"process": "inside"},
     Process: {"uid": "uid", "user": "person", "name": "program", "command": "command", "parent": "program"}
-    | {"declared": "inside", "surroundings": "inside"},
+    | {"declared": "inside", "context": "inside"},
     model.Declared: {"words": "text", "visible": "inside", "declarations": "inside", "limits": "inside"}
     | {"hints": "inside"},
     Declaration: {"where": "place", "text": "text", "scope": "name", "why": "text", "condition": "text"},
     model.Limit: {"scope": "name"},
     model.Visible: {"text": "text", "where": "place", "note": "text"},
     model.Hint: {"words": "text"},
-    model.Surroundings: dict.fromkeys(("container", "pane", "notebook", "run"), "inside")
+    model.ProcessContext: dict.fromkeys(("container", "pane", "notebook", "run"), "inside")
     | dict.fromkeys(("pod", "slurm", "batch", "ssh", "peer"), "name")
     | {"unit": "unit", "login": "person", "login_uid": "uid", "words": "text"},
     model.Container: {"id": "name", "name": "name"},

@@ -38,7 +38,7 @@ from gpuwatch.text import clean
 from gpuwatch.timeline import Key, Metric, Minute, Timeline, parse_key, user_owner
 
 if TYPE_CHECKING:
-    from gpuwatch.model import Surroundings
+    from gpuwatch.model import ProcessContext
 
 UNSEEN: Final = "?"
 """Name of that owner."""
@@ -92,7 +92,7 @@ class UsedGpu(NamedTuple):
 class _KnownRun(NamedTuple):
     """Run of a process, and the facts from which it was found; the same facts give the same run."""
 
-    source: tuple[int | None, str, Surroundings | None]
+    source: tuple[int | None, str, ProcessContext | None]
     run: RunId
     name: str
     launcher: str
@@ -177,11 +177,11 @@ class UseCounter:
         seen: dict[tuple[int, int], _KnownRun] = {}
         for one in snapshot.processes:
             before = self._known.get(one.key)
-            source = (one.uid, one.command, one.surroundings)
+            source = (one.uid, one.command, one.context)
             known = before if before is not None and before.source == source else _find_run(one, source)
             if before is not None and before.run != known.run:
                 read = before.source[2] is not None
-                if one.uid is None or (read and one.surroundings is None):  # it was known, and has gone since
+                if one.uid is None or (read and one.context is None):  # it was known, and has gone since
                     known = before
                 elif not read:
                     self._sums.moved[before.run] = known.run
@@ -219,7 +219,7 @@ def run_name(one: Process) -> str:
     return PurePosixPath(argv[0]).name if argv else one.name or UNSEEN
 
 
-def _find_run(one: Process, source: tuple[int | None, str, Surroundings | None]) -> _KnownRun:
+def _find_run(one: Process, source: tuple[int | None, str, ProcessContext | None]) -> _KnownRun:
     if one.uid is None:
         return _KnownRun(source, _NOBODYS, UNSEEN, "")
     launcher = one.run.launcher if one.run is not None else ""

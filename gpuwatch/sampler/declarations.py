@@ -17,7 +17,7 @@ import msgspec
 from gpuwatch.declared.facts import GpuFacts, gpu_facts
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import ROOM, bounded
-from gpuwatch.model import Declared, Gpu, Health, Knowledge, Order, Presence, Process, Reason, Surroundings
+from gpuwatch.model import Declared, Gpu, Health, Knowledge, Order, Presence, Process, ProcessContext, Reason
 
 AGAIN = 20.0
 """Seconds after the first reading at which a process that has used the CPU since is read again: until then it has
@@ -65,7 +65,7 @@ class _Entry(msgspec.Struct):
     sent: Declared = _PENDING
     """The part of `declared` that is sent, within `room` bytes."""
     room: int = ROOM
-    surroundings: Surroundings | None = None
+    context: ProcessContext | None = None
 
 
 class Declarations:
@@ -115,9 +115,9 @@ class Declarations:
             if entry is None:
                 continue
             entry.waiting = False
-            if not answer.ended or entry.surroundings is None:  # else what was read while it ran stays
+            if not answer.ended or entry.context is None:  # else what was read while it ran stays
                 entry.declared = entry.sent = answer.declared
-                entry.surroundings, entry.room = answer.surroundings, ROOM
+                entry.context, entry.room = answer.context, ROOM
                 self.news = True
 
     @property
@@ -145,11 +145,11 @@ class Declarations:
         entry = self._known.get(process.key)
         if entry is None:
             declared = _ABSENT.get(process.presence, _PENDING)
-            return msgspec.structs.replace(process, declared=declared, surroundings=None)
+            return msgspec.structs.replace(process, declared=declared, context=None)
         if entry.room != room:
             entry.sent, entry.room = bounded(entry.declared, room), room
         declared = _without_contradicted(entry.sent, held)
-        return msgspec.structs.replace(process, declared=declared, surroundings=entry.surroundings)
+        return msgspec.structs.replace(process, declared=declared, context=entry.context)
 
     def _ask(self, processes: Sequence[Process]) -> None:
         now, cards = self._clock(), self._inspector.cards
@@ -167,7 +167,7 @@ class Declarations:
             entry.ran = entry.ran or process.cpu not in (0, Reason.NO_SAMPLE)
             if entry.waiting:
                 continue
-            bonds = (process.led, process.adopted)
+            bonds = (process.leader_alive, process.adopted)
             seen = (process.name, process.command, process.ppid, process.user, cards)
             due = entry.again is not None and now >= entry.again
             if due:

@@ -124,7 +124,7 @@ def _doubted(process: Process) -> Process:
     if process.presence is not Presence.SEEN:
         return process
     user = f"{process.user}?" if process.user else ""
-    return replace(process, presence=Presence.UNSURE, uid=None, user=user, state="", led=None, adopted=False)
+    return replace(process, presence=Presence.UNSURE, uid=None, user=user, state="", leader_alive=None, adopted=False)
 
 
 class Sampler:
@@ -183,7 +183,7 @@ class Sampler:
             processes=processes,
             unlisted=unlisted,
             searched=search.ended_at if search else 0.0,
-            blind=search.blind if search else 0,
+            unsearched=search.unsearched if search else 0,
             hides=search is not None and search.hides,
             mps=search.mps if search else (),
         )
@@ -249,10 +249,10 @@ class Sampler:
         """Add declarations and contexts to both; wait only for unlisted ones that may be leftovers."""
         asked = [one.process for one in unlisted if one.process.adopted or not self._options.once]
         done = self._annotate(rows, (*listed, *asked), wait=True)
-        contexts = {process.pid: process.surroundings for process in done[len(listed) :]}
+        contexts = {process.pid: process.context for process in done[len(listed) :]}
         return done[: len(listed)], tuple(
             # The promises in its environment are its parent's: it holds nothing that NVML would count.
-            replace(one, process=replace(one.process, declared=None, surroundings=contexts.get(one.process.pid)))
+            replace(one, process=replace(one.process, declared=None, context=contexts.get(one.process.pid)))
             for one in unlisted
         )
 

@@ -127,7 +127,7 @@ class _Facts(msgspec.Struct):
     parent: str = ""
     started: float | None = None
     session: int = 0
-    led: bool | None = None
+    leader_alive: bool | None = None
     adopted: bool = False
     start_stack: int = 0
     program: str = ""
@@ -221,7 +221,7 @@ class Owners:
             since = now - facts.read_at
             facts.read_at, facts.comm, facts.ppid, facts.session = now, stat.comm, stat.ppid, stat.session
             _refresh(pid, stat, facts, self._proc)
-            facts.led, facts.adopted = self._led(pid, stat), procfs.is_adopted(pid, stat, self._proc)
+            facts.leader_alive, facts.adopted = self._leader_alive(pid, stat), procfs.is_adopted(pid, stat, self._proc)
             facts.since = since
         return facts
 
@@ -236,9 +236,9 @@ class Owners:
         if before is not None and since > 0:
             facts.below = round(max(0.0, used - before) / since * 100, 1)
 
-    def _led(self, pid: int, stat: procfs.Stat) -> bool | None:
-        led = procfs.is_leader_alive(pid, stat, self._proc)
-        return None if led is False and not self._sees_all and machine.hides_pids(self._proc) else led
+    def _leader_alive(self, pid: int, stat: procfs.Stat) -> bool | None:
+        alive = procfs.is_leader_alive(pid, stat, self._proc)
+        return None if alive is False and not self._sees_all and machine.hides_pids(self._proc) else alive
 
     def _unread(self, pid: int, facts: _Facts) -> Process:
         """Return the row of a process that cannot be read now, from the known facts."""
@@ -253,7 +253,7 @@ class Owners:
             ppid=facts.ppid,
             parent=facts.parent,
             session=max(0, facts.session),
-            led=facts.led,
+            leader_alive=facts.leader_alive,
             adopted=facts.adopted,
             cpu=Reason.ERROR,
             below=Reason.ERROR,
@@ -281,7 +281,7 @@ class Owners:
             parent=facts.parent,
             terminal=terminal(stat.tty),
             session=max(0, stat.session),
-            led=facts.led,
+            leader_alive=facts.leader_alive,
             adopted=facts.adopted,
             cpu=self._cpu(usage, facts) if usage else Reason.ERROR,
             below=facts.below,

@@ -57,7 +57,7 @@ class Open(NamedTuple):
     start: int
     minors: frozenset[int] = frozenset()
     """The number N of each /dev/nvidiaN."""
-    context: bool = False
+    cuda_context: bool = False
     """Whether /dev/nvidia-uvm is open, which CUDA opens and NVML does not."""
     shared: bool = False
     """Whether /dev/dxg is open, the one file for all GPUs under WSL."""
@@ -92,7 +92,7 @@ class OpenFileSearch:
         """Result of the last finished search; of a single snapshot whose search was cut short, the part so far."""
         self.ended_at = 0.0
         """Wall-clock time at which that search ended; 0 for not yet."""
-        self.blind = 0
+        self.unsearched = 0
         """Processes whose open files we may not read, or could not read this time; with hidepid there may be any
         number more."""
         self.hides = False
@@ -140,7 +140,7 @@ class OpenFileSearch:
         try:
             names = [entry.name for entry in self._proc.iterdir()]
         except OSError:  # no file descriptor is left: what was found before stays, with its age
-            self.blind = max(self.blind, 1)
+            self.unsearched = max(self.unsearched, 1)
             return
         for pid in map(int, filter(str.isdecimal, names)):
             if not self._is_ours(pid):
@@ -161,7 +161,7 @@ class OpenFileSearch:
 
     def _publish(self) -> None:
         self.found = tuple(sorted(self._open.values()))
-        self.blind, self.mps = self._unseen, tuple(sorted(self._servers))
+        self.unsearched, self.mps = self._unseen, tuple(sorted(self._servers))
 
     def _is_ours(self, pid: int) -> bool:
         """Return whether we may read a process: the owner of its folder is its effective uid, or root."""
@@ -201,7 +201,7 @@ class OpenFileSearch:
 def candidates(found: Sequence[Open], listed: Collection[int]) -> list[Open]:
     """Return up to `MOST` processes that NVML does not list, those with a context first."""
     rest = [one for one in found if one.pid not in listed]
-    return sorted(rest, key=lambda one: (not one.context, one.pid))[:MOST]
+    return sorted(rest, key=lambda one: (not one.cuda_context, one.pid))[:MOST]
 
 
 def is_held(gpu: Gpu) -> bool:
@@ -223,7 +223,7 @@ def find_unlisted(found: Sequence[Open], processes: Mapping[int, Process], gpus:
         process = processes.get(one.pid)
         if process is not None and one.minors and one.minors <= trusted.keys() and _counts(one, process):
             uuids = tuple(trusted[minor] for minor in sorted(one.minors))
-            unlisted.append(Unlisted(process=process, gpus=uuids, context=one.context))
+            unlisted.append(Unlisted(process=process, gpus=uuids, cuda_context=one.cuda_context))
     return tuple(sorted(unlisted, key=lambda one: one.process.pid))
 
 
@@ -260,4 +260,4 @@ def _counts(one: Open, process: Process) -> bool:
     if process.start != one.start or not there or is_own:
         return False
     names = {process.name, *(word.rpartition("/")[2] for word in words[:2])}
-    return one.context or not any(map(is_monitor, names))
+    return one.cuda_context or not any(map(is_monitor, names))

@@ -45,9 +45,9 @@ from gpuwatch.model import (
     Memory,
     Presence,
     Process,
+    ProcessContext,
     Reason,
     Snapshot,
-    Surroundings,
     Unlisted,
     Xid,
 )
@@ -147,7 +147,7 @@ class Actor(msgspec.Struct, frozen=True):
     presence: Presence = Presence.SEEN
     breathes: bool = False
     """Whether its memory changes a little, as in a training loop."""
-    context: Surroundings = Surroundings()
+    context: ProcessContext = ProcessContext()
     """A run without a key has this process as its head, unless another is named; `head_start` counts from its start."""
     declared: Declared = Declared()
 
@@ -434,13 +434,13 @@ class _Scene:
             parent=actor.parent,
             terminal=actor.terminal,
             session=actor.session or (14877 if actor.ppid == 1 else actor.ppid),
-            led=not actor.adopted,
+            leader_alive=not actor.adopted,
             adopted=actor.adopted,
             cpu=round(max(0.0, actor.cpu * (0.9 + 0.1 * self._noise("cpu", actor.pid, self._t))), 1) if sm else 0.0,
             rss=round(actor.rss * GIB),
             started=self._wall_zero + self._t - age,
             declared=actor.declared,
-            surroundings=_context(actor, start),
+            context=_context(actor, start),
         )
 
     def unlisted(self, listed: Collection[int], gpus: frozenset[int]) -> Iterator[Unlisted]:
@@ -448,7 +448,7 @@ class _Scene:
         for actor, age in self.actors:
             if actor.opens and gpus.issuperset(actor.opens) and (not actor.ends_with or actor.ends_with in listed):
                 process = replace(self.process(actor, age), declared=None)
-                yield Unlisted(process=process, gpus=tuple(map(uuid, actor.opens)), context=True)
+                yield Unlisted(process=process, gpus=tuple(map(uuid, actor.opens)), cuda_context=True)
 
     def _holdings(self, index: int) -> tuple[Holding, ...]:
         loads = self._loads(index, self._t)
@@ -552,7 +552,7 @@ def _trial(slot: int, t: float) -> tuple[Actor, float]:
     ), ran
 
 
-def _context(actor: Actor, start: int) -> Surroundings:
+def _context(actor: Actor, start: int) -> ProcessContext:
     """Return an actor's context, which never changes; `start` is its start time in ticks."""
     run = actor.context.run
     if run is None or run.key:

@@ -655,7 +655,7 @@ def _with_known(process: Process, known: Process) -> Process:
             command=known.command,
             program=known.program,
             declared=declared,
-            surroundings=known.surroundings,
+            context=known.context,
         )
     return process
 

@@ -12,7 +12,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from gpuwatch.analysis.runs import Node, PartialSum, flag_words, role_label, size_words
-from gpuwatch.model import Gpu, Holding, Notebook, Pane, Process, Reason, Run, Snapshot, Surroundings, Unlisted
+from gpuwatch.model import Gpu, Holding, Notebook, Pane, Process, ProcessContext, Reason, Run, Snapshot, Unlisted
 from tests.support.alerting import cap, part
 from tests.support.builders import EPOCH, GIB, filled, gpu, holding, process, snapshot
 from tests.support.straying import DOCKER, KERNEL
@@ -52,16 +52,16 @@ def person(fields: dict[str, Any]) -> Process:
             share = msgspec.to_builtins(make(size, *share.pop("on", ()), **share))
         fields["declared"] = share
     if run is not None:
-        around = Surroundings(pane=TMUX, run=msgspec.convert({"key": "812:812", "name": "train.py", **run}, Run))
-        fields["surroundings"] = msgspec.to_builtins(around)
+        around = ProcessContext(pane=TMUX, run=msgspec.convert({"key": "812:812", "name": "train.py", **run}, Run))
+        fields["context"] = msgspec.to_builtins(around)
     return msgspec.convert(msgspec.to_builtins(base) | fields, Process)
 
 
 def unlisted(fields: dict[str, Any]) -> Unlisted:
     """Return a process that has device files open, those of GPU 0 where nothing else is said."""
     fields = dict(fields)
-    opened, context = fields.pop("gpus", [0]), fields.pop("context", True)
-    return Unlisted(process=person(fields), gpus=tuple(gpu(index).key for index in opened), context=context)
+    opened, cuda_context = fields.pop("gpus", [0]), fields.pop("cuda_context", True)
+    return Unlisted(process=person(fields), gpus=tuple(gpu(index).key for index in opened), cuda_context=cuda_context)
 
 
 def drawn(nodes: Sequence[Node], depth: int = 0) -> list[str]:
@@ -100,7 +100,7 @@ _RUNS = st.builds(
     orphaned=st.booleans(),
 )
 _PLACES = st.builds(
-    Surroundings,
+    ProcessContext,
     container=st.sampled_from((None, DOCKER)),
     pod=st.sampled_from(("", "", "lab/x")),
     slurm=st.sampled_from(("", "", "4711.0")),
@@ -120,8 +120,8 @@ def any_machine(draw: st.DrawFn, most: int) -> Snapshot:
         pid=st.integers(10, 9 + most),
         user=st.sampled_from(("you", "you", "ada")),
         start=st.sampled_from((0, 5, 10)),
-        surroundings=st.just(Surroundings()) | st.builds(Surroundings, run=_RUNS) | st.none() | _PLACES,
-        led=st.sampled_from((False, False, True, None)),
+        context=st.just(ProcessContext()) | st.builds(ProcessContext, run=_RUNS) | st.none() | _PLACES,
+        leader_alive=st.sampled_from((False, False, True, None)),
         adopted=st.sampled_from((True, True, False)),
         state=st.sampled_from(("sleeping", "running", "stopped", "zombie", "tracing stop", "")),
         cpu=st.sampled_from((0.0, 0.0, 20.0, 90.0, Reason.NO_SAMPLE)),
@@ -136,7 +136,8 @@ def any_machine(draw: st.DrawFn, most: int) -> Snapshot:
     for one in draw(st.lists(who, max_size=most)):
         if draw(st.sampled_from((False, False, True))):
             opened = draw(st.lists(st.sampled_from((0, 1, 7)), max_size=2))
-            others.append(Unlisted(process=one, gpus=tuple(gpu(n).key for n in opened), context=draw(st.booleans())))
+            gpus = tuple(gpu(n).key for n in opened)
+            others.append(Unlisted(process=one, gpus=gpus, cuda_context=draw(st.booleans())))
             continue
         people[one.pid] = one
         for index in draw(st.lists(st.sampled_from((0, 1)), min_size=1, max_size=2)):

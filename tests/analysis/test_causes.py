@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from gpuwatch.alerts.rules.idle import UNATTRIBUTED
 from gpuwatch.alerts.unattributed import OWN, OWN_EACH, GapCause, GapEvidence, GapKind, matters, missing
-from gpuwatch.model import Gpu, Health, Memory, Presence, Process, Reason, Snapshot, Surroundings, Unlisted, Xid
+from gpuwatch.model import Gpu, Health, Memory, Presence, Process, ProcessContext, Reason, Snapshot, Unlisted, Xid
 from tests.support import builders
 from tests.support.alerting import observed
 from tests.support.builders import GIB, MIB, TOTAL, holding
@@ -28,8 +28,8 @@ def loose(gib: float = 8.0, **changes: Any) -> Gpu:
 
 def left(pid: int, user: str = "you", **changes: Any) -> Unlisted:
     """Return a worker on GPU 2 whose parent has ended."""
-    fields: dict[str, Any] = {"ppid": 1, "adopted": True, "surroundings": Surroundings(), **changes}
-    return Unlisted(process=builders.process(pid, user, **fields), gpus=(loose().uuid,), context=True)
+    fields: dict[str, Any] = {"ppid": 1, "adopted": True, "context": ProcessContext(), **changes}
+    return Unlisted(process=builders.process(pid, user, **fields), gpus=(loose().uuid,), cuda_context=True)
 
 
 def found(card: Gpu, *people: Process, **changes: Any) -> list[GapCause]:
@@ -147,10 +147,10 @@ def test_others_end_their_own_and_very_many_are_listed_elsewhere() -> None:
     "changes",
     [
         {"adopted": False},
-        {"surroundings": None},
-        {"surroundings": Surroundings(unit="ollama.service")},
-        {"surroundings": Surroundings(server="vLLM")},
-        {"surroundings": Surroundings(pod="lab/train-0")},
+        {"context": None},
+        {"context": ProcessContext(unit="ollama.service")},
+        {"context": ProcessContext(server="vLLM")},
+        {"context": ProcessContext(pod="lab/train-0")},
     ],
     ids=str,
 )
@@ -159,7 +159,7 @@ def test_who_is_tended_or_not_known_is_not_left_over(changes: dict[str, Any]) ->
 
 
 def test_who_cannot_hold_it_is_no_cause() -> None:
-    other = Unlisted(process=left(4711).process, gpus=("GPU-other",), context=True)
+    other = Unlisted(process=left(4711).process, gpus=("GPU-other",), cuda_context=True)
     asks = Unlisted(process=left(4712).process, gpus=(loose().uuid,))
     assert kinds(loose(), unlisted=(other, asks)) == PLAIN
 
@@ -218,9 +218,9 @@ def test_a_process_that_is_still_being_cleaned_up(gone: Process) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"blind": 1}, "1 process could not be looked into"),
-        ({"blind": 212}, "212 processes could not be looked into"),
-        ({"blind": 3, "hides": True}, "hidepid"),
+        ({"unsearched": 1}, "1 process could not be looked into"),
+        ({"unsearched": 212}, "212 processes could not be looked into"),
+        ({"unsearched": 3, "hides": True}, "hidepid"),
     ],
 )
 def test_what_we_may_not_see(changes: dict[str, Any], words: str) -> None:
@@ -232,7 +232,7 @@ def test_what_we_may_not_see(changes: dict[str, Any], words: str) -> None:
 
 
 def test_root_that_was_blind_is_not_told_to_use_sudo() -> None:
-    hidden = found(loose(), blind=3, viewer=0)[0]
+    hidden = found(loose(), unsearched=3, viewer=0)[0]
     assert hidden.kind is GapKind.HIDDEN
     assert "sudo gpuwatch" not in hidden.step
 
@@ -249,7 +249,7 @@ EVERYTHING: dict[str, Any] = {
     "confined": True,
     "unlisted": (left(4711), left(4712, adopted=False, ppid=900)),
     "mps": (812,),
-    "blind": 4,
+    "unsearched": 4,
     "hides": True,
 }
 GONE = Process(pid=70, presence=Presence.GONE)
@@ -313,7 +313,7 @@ processes = st.builds(
     state=st.sampled_from(["", "sleeping", "zombie"]),
     presence=st.sampled_from(Presence),
     adopted=st.booleans(),
-    surroundings=st.none() | st.builds(Surroundings, unit=names, server=names),
+    context=st.none() | st.builds(ProcessContext, unit=names, server=names),
 )
 cards = st.builds(
     Gpu,
@@ -336,11 +336,11 @@ snapshots = st.builds(
     viewer=st.integers(-1, 3),
     confined=st.booleans(),
     processes=st.lists(processes, max_size=5).map(tuple),
-    unlisted=st.lists(st.builds(Unlisted, process=processes, gpus=gpus_open, context=st.booleans()), max_size=6).map(
-        tuple
-    ),
+    unlisted=st.lists(
+        st.builds(Unlisted, process=processes, gpus=gpus_open, cuda_context=st.booleans()), max_size=6
+    ).map(tuple),
     searched=st.sampled_from([0.0, 1.0]),
-    blind=st.integers(0, 10**6),
+    unsearched=st.integers(0, 10**6),
     hides=st.booleans(),
     mps=st.lists(pids, max_size=3).map(tuple),
 )

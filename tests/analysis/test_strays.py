@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.analysis.strays import StrayCause, StrayLimits, find_strays
 from gpuwatch.history import History, Idle
-from gpuwatch.model import Gpu, Holding, Process, Reason, Snapshot, Surroundings, Unlisted
+from gpuwatch.model import Gpu, Holding, Process, ProcessContext, Reason, Snapshot, Unlisted
 from gpuwatch.ui.screens.strays import StraysScreen
 from tests.analysis.machines import any_machine
 from tests.support import builders
@@ -42,7 +42,7 @@ class Case(msgspec.Struct, forbid_unknown_fields=True):
 
     about: str
     processes: list[dict[str, Any]]
-    """`left` is a process whose parent and login have ended, `around` its surroundings, `age` its seconds."""
+    """`left` is a process whose parent and login have ended, `around` its context, `age` its seconds."""
     gpus: list[Any] = msgspec.field(default_factory=lambda: [[{}]])
     """The holdings of each GPU, or an object with `holdings` and other fields."""
     unlisted: list[dict[str, Any]] = []
@@ -65,7 +65,7 @@ def row(changes: dict[str, Any]) -> Process:
     if "age" in changes:
         changes["started"] = started(changes.pop("age"))
     if "around" in changes:
-        changes["surroundings"] = changes.pop("around")
+        changes["context"] = changes.pop("around")
     return msgspec.convert(msgspec.to_builtins(process) | changes, Process)
 
 
@@ -87,9 +87,9 @@ CASES = [
 def test_a_machine_has_these_strays_and_no_others(case: Case) -> None:
     unlisted = [
         Unlisted(
-            process=row({key: value for key, value in one.items() if key not in ("gpus", "context")}),
+            process=row({key: value for key, value in one.items() if key not in ("gpus", "cuda_context")}),
             gpus=tuple(gpu(index).key for index in one.get("gpus", [0])),
-            context=one.get("context", True),
+            cuda_context=one.get("cuda_context", True),
         )
         for one in case.unlisted
     ]
@@ -137,8 +137,8 @@ def test_who_is_at_work_is_never_a_stray(base: Snapshot, idles: list[tuple[float
             assert row.idle >= 300
             assert process.cpu is Reason.NO_SAMPLE or float(process.cpu) <= 50
         if row.cause is StrayCause.IDLE:
-            assert process.surroundings is not None
-            assert not process.surroundings.server
+            assert process.context is not None
+            assert not process.context.server
         assert row.ends == (row.cause is not StrayCause.ZOMBIE)
 
 
@@ -155,7 +155,7 @@ def test_on_a_busy_machine_nobody_has_a_stray_for_longer_than_it_takes_to_reap_i
         # Half of them are those of people who have logged out, and let them run.
         people = tuple(
             msgspec.structs.replace(
-                one, surroundings=Surroundings(), **(LEFT if one.pid % 2 else {"led": True, "cpu": 0.0})
+                one, context=ProcessContext(), **(LEFT if one.pid % 2 else {"leader_alive": True, "cpu": 0.0})
             )
             for one in shown.processes
         )

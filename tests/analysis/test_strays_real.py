@@ -105,7 +105,7 @@ def process(base: Snapshot, pid: int) -> Process:
 
 def is_read(base: Snapshot) -> bool:
     """Whether what the processes run in was read; of a zombie nothing can be."""
-    return all(one.surroundings is not None or one.state == "zombie" for one in base.processes)
+    return all(one.context is not None or one.state == "zombie" for one in base.processes)
 
 
 def judged(base: Snapshot, viewer: int = ME, idle: float | None = None) -> list[Stray]:
@@ -143,7 +143,7 @@ def test_a_process_whose_login_has_ended(driver: Driver) -> None:
         wait_for(lambda: procfs.read_stat(pid).ppid != login.pid)
         after = sampled(driver, pid)
         shown = process(after, pid)
-        assert (shown.led, shown.adopted, shown.session) == (False, True, login.pid)
+        assert (shown.leader_alive, shown.adopted, shown.session) == (False, True, login.pid)
         (found,) = judged(after, idle=600.0)
         assert (found.cause, found.sure) == (StrayCause.LEFTOVER, StrayCertainty.LIKELY)
         assert found.why == ("its login has ended", "its parent has ended", "no SM use for 10 min")
@@ -189,6 +189,6 @@ def until_searched(driver: Driver, *pids: int) -> Snapshot:
         return sampler.until(
             lambda it: (
                 {*pids} <= {one.process.pid for one in it.unlisted}
-                and all(one.process.surroundings is not None for one in it.unlisted)
+                and all(one.process.context is not None for one in it.unlisted)
             )
         )

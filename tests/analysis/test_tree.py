@@ -26,7 +26,7 @@ from gpuwatch.analysis.runs import (
     size_words,
 )
 from gpuwatch.history import History, Idle
-from gpuwatch.model import Process, Reason, Run, Snapshot, Surroundings, Unlisted
+from gpuwatch.model import Process, ProcessContext, Reason, Run, Snapshot, Unlisted
 from tests.analysis.machines import TMUX, any_machine, card, drawn, person, unlisted
 from tests.support.builders import EPOCH, at, gpu, holding, process, snapshot, uid
 
@@ -37,7 +37,7 @@ def run_of(key: str = "812:812", **changes: Any) -> Run:
 
 def around(pid: int, user: str = "ada", /, **of_run: Any) -> Process:
     """Return a process of a run."""
-    return process(pid, user, surroundings=Surroundings(pane=TMUX, run=run_of(**of_run)))
+    return process(pid, user, context=ProcessContext(pane=TMUX, run=run_of(**of_run)))
 
 
 def ranks(count: int, *without: int, world: int | None = None, first: int = 0, **changes: Any) -> Snapshot:
@@ -50,11 +50,11 @@ def ranks(count: int, *without: int, world: int | None = None, first: int = 0, *
 
 
 def helper(
-    pid: int, ppid: int = 1000, *, context: bool = True, cards: tuple[int, ...] = (0,), **changes: Any
+    pid: int, ppid: int = 1000, *, cuda_context: bool = True, cards: tuple[int, ...] = (0,), **changes: Any
 ) -> Unlisted:
     """Return a process that has device files open and that NVML does not list."""
     held = process(pid, **{"ppid": ppid, "name": "pt_data_worker", **changes})
-    return Unlisted(process=held, gpus=tuple(gpu(n).key for n in cards), context=context)
+    return Unlisted(process=held, gpus=tuple(gpu(n).key for n in cards), cuda_context=cuda_context)
 
 
 def every(nodes: list[Node] | tuple[Node, ...]) -> Iterator[Node]:
@@ -106,7 +106,7 @@ def test_a_run_is_as_idle_as_the_busiest_of_its_parts() -> None:
 
 def test_idleness_and_age_come_from_all_parts() -> None:
     held = [holding(10, sm=0), holding(11, sm=0)]
-    people = [around(10), process(11, started=EPOCH - 9000, surroundings=Surroundings(run=run_of()))]
+    people = [around(10), process(11, started=EPOCH - 9000, context=ProcessContext(run=run_of()))]
     seen, history = snapshot([gpu(0, holdings=held)], people), History()
     for second in range(100):
         view = history.add(at(seen, second), 500.0 + second)
@@ -181,7 +181,7 @@ def test_every_process_is_there_once_and_the_sums_add_up(seen: Snapshot, mine: b
 def test_workers_of_one_another_hang_nobody_and_the_depth_is_bounded() -> None:
     def tree(parents: dict[int, int | None]) -> list[Node]:
         people = [
-            process(pid, start=1, surroundings=Surroundings(run=run_of(worker_of=parent)))
+            process(pid, start=1, context=ProcessContext(run=run_of(worker_of=parent)))
             for pid, parent in parents.items()
         ]
         return build_tree(snapshot([gpu(0, holdings=[holding(pid, 0.1, start=1) for pid in parents])], people))

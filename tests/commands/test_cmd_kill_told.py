@@ -14,7 +14,7 @@ import pytest
 
 from gpuwatch.commands.kill import DialogConsole, Interrupted, KillCommand
 from gpuwatch.kill.pinned import Pinner
-from gpuwatch.model import Snapshot, Surroundings, Unlisted
+from gpuwatch.model import ProcessContext, Snapshot, Unlisted
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
 from tests.support.gpuholder import GpuHolder
 from tests.support.killing import a_pinner, on_record, outcomes
@@ -110,9 +110,9 @@ def end(
 # What a run is
 
 
-def unlisted(run: RealRun, pid: int, around: Surroundings | None) -> Snapshot:
+def unlisted(run: RealRun, pid: int, around: ProcessContext | None) -> Snapshot:
     """A snapshot in which one of a run is not listed by NVML, and has the GPU open."""
-    found = process(pid, "you", start=run.starts[pid], uid=run.uid, surroundings=around)
+    found = process(pid, "you", start=run.starts[pid], uid=run.uid, context=around)
     return snapshot(
         [gpu(0)], [], viewer=run.uid, searched=EPOCH, unlisted=(Unlisted(process=found, gpus=(gpu(0).key,)),)
     )
@@ -122,7 +122,7 @@ def unlisted(run: RealRun, pid: int, around: Surroundings | None) -> Snapshot:
 def test_where_nothing_tells_what_the_run_is_nothing_is_ended(tmp_path: Path, capsys: Said, listed: bool) -> None:
     with RealRun(ranks=1) as run:
         pid = run.of("rank" if listed else "worker")[0]
-        bare = process(pid, "you", start=run.starts[pid], uid=run.uid, command="python train.py", surroundings=None)
+        bare = process(pid, "you", start=run.starts[pid], uid=run.uid, command="python train.py", context=None)
         held = snapshot([gpu(0, holdings=[holding(pid, start=bare.start)])], [bare], viewer=run.uid)
         pinner = a_pinner(tmp_path, dev=run.dev)
         done = end(pinner, Shown(held if listed else unlisted(run, pid, None)), capsys, pid)

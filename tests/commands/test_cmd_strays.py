@@ -25,7 +25,7 @@ from gpuwatch.commands import stray_inputs
 from gpuwatch.commands import strays as command
 from gpuwatch.commands.strays import document, table
 from gpuwatch.history import Idle, IdleTimes
-from gpuwatch.model import Pane, Run, Surroundings, Unlisted
+from gpuwatch.model import Pane, ProcessContext, Run, Unlisted
 from gpuwatch.recorder.live import FILE, IdleHolding, Status, boot
 from gpuwatch.sources.sampler_process import SamplerProcess
 from tests.driver import Driver, Gpu, Proc
@@ -49,10 +49,10 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 def found() -> list[Stray]:
     """Return an orphan, a zombie, and a leftover that NVML does not list."""
-    orphan = mine(around=Surroundings(pane=Pane(program="tmux", session="$1", alive=False)), **LEFT)
+    orphan = mine(around=ProcessContext(pane=Pane(program="tmux", session="$1", alive=False)), **LEFT)
     zombie = mine(101, state="zombie", ppid=90, parent="python")
-    rest = mine(102, Surroundings(run=Run(key="90:90", orphaned=True)), **LEFT)
-    row = Unlisted(process=rest, gpus=(gpu(1).key,), context=True)
+    rest = mine(102, ProcessContext(run=Run(key="90:90", orphaned=True)), **LEFT)
+    row = Unlisted(process=rest, gpus=(gpu(1).key,), cuda_context=True)
     base = machine([orphan, zombie], [held(100, 2)], [held(100, 10), held(101, 1)], unlisted=(row,))
     return find(base, told((0, 100, 90100.0, True), (1, 100, 90000.0, True), (1, 101, 120.0)))
 

@@ -8,7 +8,7 @@ systemd.slice(5) and systemd.io/DESKTOP_ENVIRONMENTS; none was recorded on this 
 from __future__ import annotations
 
 from gpuwatch.inspector import cgroups
-from gpuwatch.model import Surroundings, is_service
+from gpuwatch.model import ProcessContext, is_service
 from tests.declared.tables import Case, cases
 
 ID = "4f797c539e6c745de61a93ca3ff892358ecbcaccd8414d5db545c38428142970"
@@ -36,8 +36,8 @@ def test_a_notebook_below_a_unit_is_not_its_service() -> None:
     names = ("jupyterhub", "jupyter", "jupyter-ada", "code-server@ada", "code-tunnel")
     for unit in (*(f"{name}.service" for name in names), ""):
         assert not is_service(unit)
-        assert not Surroundings(unit=unit).service
-    assert Surroundings(unit="ollama.service").service
+        assert not ProcessContext(unit=unit).service
+    assert ProcessContext(unit="ollama.service").service
 
 
 def test_whose_login_a_path_lies_in() -> None:

@@ -12,7 +12,7 @@ from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
 from gpuwatch.inspector import cgroups, context, runs
 from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.containers import ContainerName, ContainerNames, Roots
-from gpuwatch.model import Surroundings
+from gpuwatch.model import ProcessContext
 from gpuwatch.text import clean
 from tests.declared.tables import Case, cases
 from tests.inspector.test_cgroups import BELOW, ID, POD
@@ -48,7 +48,7 @@ def test_what_a_process_runs_in(tmp_path: Path, case: Case) -> None:
         assert context.find_slurm_job(process) == expected
     else:
         assert context.find_batch_job(process) == expected
-        assert Surroundings(batch=expected, unit="x.service").where == (expected or "x")
+        assert ProcessContext(batch=expected, unit="x.service").where == (expected or "x")
         assert cgroups.parse_unit(case["cgroup"]) is None
 
 

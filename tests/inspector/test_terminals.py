@@ -14,7 +14,7 @@ from gpuwatch import procfs
 from gpuwatch.declared.facts import RelatedProcess, Unread
 from gpuwatch.inspector import context, reader, terminals
 from gpuwatch.inspector.terminals import PaneNames, PanePlace
-from gpuwatch.model import Pane, Surroundings
+from gpuwatch.model import Pane, ProcessContext
 from gpuwatch.text import clean
 from tests.declared.tables import Case, cases
 from tests.support.gpuholder import unavailable
@@ -73,7 +73,7 @@ def server(tmux: Tmux) -> int:
     return int(tmux.run("display-message", "-p", "#{pid}"))
 
 
-def found(pid: int, names: PaneNames | None) -> Surroundings:
+def found(pid: int, names: PaneNames | None) -> ProcessContext:
     """Return where a process runs."""
     return context.read_context(reader.read(pid), panes=names)
 

@@ -11,7 +11,7 @@ from gpuwatch import procfs
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Question
 from gpuwatch.inspector.worker import Inspector
-from gpuwatch.model import Pane, Surroundings
+from gpuwatch.model import Pane, ProcessContext
 from tests.driver import Driver, Gpu, Proc
 from tests.support.launching import Launcher
 from tests.support.panes import PANE, fake, session
@@ -22,7 +22,7 @@ __all__ = ["tmux"]  # a fixture
 pytestmark = pytest.mark.slow  # a real tmux
 
 
-def answered(pid: int, client: InspectorClient) -> Surroundings:
+def answered(pid: int, client: InspectorClient) -> ProcessContext:
     """Ask the real reader about one process."""
     try:
         client.ask(pid, procfs.read_stat(pid).start_ticks, "ada")
@@ -32,8 +32,8 @@ def answered(pid: int, client: InspectorClient) -> Surroundings:
             answers += client.poll()
     finally:
         client.close(5.0)
-    assert answers[0].surroundings is not None, answers[0].declared.words
-    return answers[0].surroundings
+    assert answers[0].context is not None, answers[0].declared.words
+    return answers[0].context
 
 
 def test_nothing_is_run_unless_it_is_wanted(tmux: Tmux, tmp_path: Path) -> None:
@@ -56,9 +56,9 @@ def test_the_reader_goes_by_what_it_was_told_last(tmux: Tmux) -> None:
     windows = []
     for tmux_for in (None, 1.0, None, 0.0):
         answer = one.answer(Question(pid=question.pid, start=question.start, tmux=tmux_for))
-        assert answer.surroundings is not None
-        assert answer.surroundings.pane is not None
-        windows.append(answer.surroundings.pane.window)
+        assert answer.context is not None
+        assert answer.context.pane is not None
+        windows.append(answer.context.pane.window)
     assert windows == ["%0", "0:main", "0:main", "%0"]
 
 

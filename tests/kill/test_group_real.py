@@ -20,7 +20,7 @@ from gpuwatch.kill.memory import MEMORY_SECONDS
 from gpuwatch.kill.outcome import End, Outcome
 from gpuwatch.kill.pinned import KillTarget, Pinner, open_pidfd, shown_command
 from gpuwatch.kill.run import PinnedRun, find_run
-from gpuwatch.model import Presence, Snapshot, Surroundings
+from gpuwatch.model import Presence, ProcessContext, Snapshot
 from tests.support import builders
 from tests.support.gpuholder import ME, SOMEBODY_ELSE, GpuHolder
 from tests.support.killing import (
@@ -353,7 +353,7 @@ def test_an_ended_rank_that_the_driver_still_lists_is_no_twin_of_its_successor(t
     with RealRun(ranks=2, workers=1, launcher="dies") as run:
         job = run.as_run(key="slurm 4711", launcher="srun", head=0, head_start=0)
         ranks = [
-            replace(one, surroundings=Surroundings(run=replace(job, rank=place)))
+            replace(one, context=ProcessContext(run=replace(job, rank=place)))
             for place, one in enumerate(run.processes())
         ]
         ended = replace(ranks[1], pid=ranks[1].pid + 2**22, presence=Presence.GONE, state="")

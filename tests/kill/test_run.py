@@ -30,7 +30,7 @@ def taken(tree: Family, folder: Path, target: str, on_gpu: Collection[str] = BOT
     for name in on_gpu:
         pid = tree.pids[name]
         start = procfs.read_stat(pid).start_ticks
-        rows.append(builders.process(pid, "you", start=start, uid=ME, surroundings=tree.around(name)))
+        rows.append(builders.process(pid, "you", start=start, uid=ME, context=tree.around(name)))
         held.append(builders.holding(pid, 1.0, start=start))
     snapshot = builders.snapshot([builders.gpu(0, holdings=held)], rows, viewer=ME)
     pinner = a_pinner(folder, msgspec.structs.replace(POLICY, uid=ME, euid=ME, allow_root=True))

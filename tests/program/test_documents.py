@@ -61,7 +61,7 @@ def test_the_example_is_a_whole_snapshot() -> None:
 STRUCTS = (
     *(model.Snapshot, model.Gpu, model.Xid, model.Memory, model.Instance, model.Holding, model.Process),
     *(model.Unlisted, model.Declared, model.Declaration, model.Limit, model.Visible, model.Hint),
-    *(model.Surroundings, model.Container, model.Pane, model.Notebook, model.Run),
+    *(model.ProcessContext, model.Container, model.Pane, model.Notebook, model.Run),
 )
 ENUMS = (
     *(model.Health, model.SourceState, model.Presence, model.Reason, model.Kind),
@@ -71,7 +71,8 @@ ENUMS = (
 
 @pytest.mark.parametrize("part", STRUCTS, ids=str)
 def test_every_field_of_the_stream_is_documented(part: Any) -> None:
-    (section,) = re.findall(rf"^### {part.__name__.lower()}\n(.*?)^##", PAGE["stream"], re.DOTALL | re.MULTILINE)
+    title = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", part.__name__).lower()
+    (section,) = re.findall(rf"^### {title}\n(.*?)^##", PAGE["stream"], re.DOTALL | re.MULTILINE)
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(part.__struct_encode_fields__)
 
 

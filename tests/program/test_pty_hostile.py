@@ -243,7 +243,7 @@ def recorded_runs(path: Path) -> set[str]:
         recording = Recording([path])
     except UsageError:
         return set()
-    places = [process.surroundings for one in recording.snapshots() for process in one.processes]
+    places = [process.context for one in recording.snapshots() for process in one.processes]
     return {place.run.name for place in places if place is not None and place.run is not None}
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.limits import CustomRule, Limits
-from gpuwatch.model import Declaration, Declared, Kind, Limit, Process, Run, Snapshot, Surroundings
+from gpuwatch.model import Declaration, Declared, Kind, Limit, Process, ProcessContext, Run, Snapshot
 from gpuwatch.recorder.anonymise import TREATMENTS, Anonymiser, Commands, program_of
 from gpuwatch.recorder.recording import Recording
 from tests.recorder.test_hostile_recordings import strings
@@ -44,7 +44,7 @@ KEPT = """
     Snapshot.driver Snapshot.cuda Snapshot.gpus Gpu.uuid Gpu.name Gpu.bus_id Gpu.words Gpu.pcie_link Gpu.throttle
     Gpu.compute_mode Gpu.holdings_note Instance.uuid Instance.name Holding.kind Process.program Process.state
     Process.terminal Unlisted.gpus Declared.frameworks Declaration.channel Declaration.framework Declaration.limits
-    Limit.gpu Visible.gpus Hint.rule Surroundings.server Container.runtime Pane.program Run.launcher
+    Limit.gpu Visible.gpus Hint.rule ProcessContext.server Container.runtime Pane.program Run.launcher
 """
 """Texts that are recorded as they are: words of the driver or of gpuwatch."""
 
@@ -111,7 +111,7 @@ def secretive(seconds: int = 80) -> list[Snapshot]:
         "ingrid",
         command=f"python train.py --data {SECRET} --token hushtoken",
         declared=told,
-        surroundings=Surroundings(run=Run(key=f"rdzv {SECRET}", name="train.py"), words=f"no {SECRET}"),
+        context=ProcessContext(run=Run(key=f"rdzv {SECRET}", name="train.py"), words=f"no {SECRET}"),
     )
     return [
         snapshot(
@@ -174,14 +174,14 @@ def test_by_default_titles_are_cut_and_paths_that_an_argument_names_are_left_out
         name=title,
         parent=title,
         command=f"python /home/ada/train.py --config {SECRET}/x.yaml",
-        surroundings=Surroundings(run=Run(key="7:1", name=title)),
+        context=ProcessContext(run=Run(key="7:1", name=title)),
         declared=Declared(declarations=tuple(Declaration(channel="x", where=one, kind=Kind.CAP) for one in where)),
     )
     (found,) = Anonymiser(Commands.NAMES)(msgspec.structs.replace(one, processes=(changed,))).processes
-    assert found.surroundings is not None
-    assert found.surroundings.run is not None
+    assert found.context is not None
+    assert found.context.run is not None
     assert found.declared is not None
-    assert (found.name, found.parent, found.surroundings.run.name) == ("serve", "serve", "serve")
+    assert (found.name, found.parent, found.context.run.name) == ("serve", "serve", "serve")
     config, script = (declaration.where for declaration in found.declared.declarations)
     assert "hush" not in config
     assert script == "/home/ada/train.py"

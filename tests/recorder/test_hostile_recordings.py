@@ -137,7 +137,7 @@ def test_a_row_of_no_believable_time_is_not_read_and_a_newer_recording_says_what
             Recording([rows(path, line(), since=since, until=until)])
     rows(path, line())
     change(path, f"UPDATE about SET value = '{SCHEMA + 1}' WHERE name = 'snapshots'")
-    with pytest.raises(UsageError, match=r"schema 2, and this gpuwatch knows schema 1; install the newer one"):
+    with pytest.raises(UsageError, match=r"schema 3, and this gpuwatch knows schema 2; install the newer one"):
         Recording([path])
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.config import Config, Report
 from gpuwatch.history import History, Usage, Use, charged
-from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Reading, Reason, Run, Snapshot, Surroundings
+from gpuwatch.model import Gpu, Health, Holding, Presence, Process, ProcessContext, Reading, Reason, Run, Snapshot
 from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.recorder import Sinks, UsageSettings
 from gpuwatch.recorder.store import HOUR, Store, StoreError, lock_path, own_store, read_events, reading
@@ -212,8 +212,8 @@ def test_one_that_has_ended_stays_its_owners(tmp_path: Path, after: dict[str, An
 
 def ranks(run: Run | None) -> Snapshot:
     """Return a machine with two ranks on one GPU, of a run or not yet known to be of one."""
-    around = None if run is None else Surroundings(run=run)
-    return machine(*(process(pid, surroundings=around) for pid in (1, 2)))
+    around = None if run is None else ProcessContext(run=run)
+    return machine(*(process(pid, context=around) for pid in (1, 2)))
 
 
 def test_ranks_are_one_run_also_before_that_was_known_and_when_it_cannot_be_read_any_more(tmp_path: Path) -> None:

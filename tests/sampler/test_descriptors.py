@@ -62,7 +62,7 @@ def test_the_sampler_goes_on(driver: Driver) -> None:
     script = f"import sys; sys.argv = {['', *words]!r}\n{CROWDED}"
     with closing(Running.script(script, eight(driver).env(environment()))) as sampler:
         # What is declared is read by a child of its own, whose pipe the sampler waits for beside its commands.
-        seen = sampler.until(lambda snapshot: any(one.surroundings for one in snapshot.processes))
+        seen = sampler.until(lambda snapshot: any(one.context for one in snapshot.processes))
         assert len(well(seen)) == 8
         sampler.next()
 
@@ -88,17 +88,15 @@ def test_a_process_that_cannot_be_read_is_not_said_to_have_ended(driver: Driver)
         driver.gpus = [Gpu(0, memory_used=8 * GIB)]
         driver.procs = [Proc(0, held.pid, memory=GIB, sm=50)]
         with running(driver.write().env()) as sampler:
-            before = sampler.until(
-                lambda snapshot: [one.surroundings is not None for one in snapshot.processes] == [True]
-            )
+            before = sampler.until(lambda snapshot: [one.context is not None for one in snapshot.processes] == [True])
             allow(sampler, 3)
-            blind = sampler.until(all_are(Presence.UNREADABLE))
+            unsearched = sampler.until(all_are(Presence.UNREADABLE))
             allow(sampler, 256)
             after = sampler.until(all_are(Presence.SEEN))
-    (was,), (now,), (later,) = before.processes, blind.processes, after.processes
+    (was,), (now,), (later,) = before.processes, unsearched.processes, after.processes
     assert (now.key, now.uid, now.user, now.command) == (was.key, was.uid, was.user, was.command)
-    assert (now.declared, now.surroundings) == (was.declared, was.surroundings)
-    assert rows(blind)[0].key == rows(before)[0].key
-    assert rows(blind)[0].command == f"(not readable just now) {held.command}"
+    assert (now.declared, now.context) == (was.declared, was.context)
+    assert rows(unsearched)[0].key == rows(before)[0].key
+    assert rows(unsearched)[0].command == f"(not readable just now) {held.command}"
     assert later.key == was.key
     assert later.state

@@ -125,10 +125,10 @@ def test_a_command_line_of_256_mib_is_not_read_to_its_end(driver: Driver) -> Non
     assert child.parent == "a-name-of-15-bytes-and-more"
     (process,) = [one for one in snapshot.processes if one.pid == long.pid]
     assert process.declared is not None
-    assert process.surroundings is not None
+    assert process.context is not None
     assert process.declared.knowledge is Knowledge.UNREADABLE
     assert "its command line is too long to be read whole" in process.declared.words
-    for words in (process.declared.words, process.surroundings.words):
+    for words in (process.declared.words, process.context.words):
         assert "its environment is too long to be read" in words
 
 

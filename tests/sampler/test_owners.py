@@ -200,18 +200,18 @@ def test_a_session_and_who_leads_it() -> None:
     owners, others = Owners(clock=lambda: now[0]), Owners(clock=lambda: now[0])
     with family(shell) as tree:
         first, second = (read(owners, tree.pids[name]) for name in ("job", "alone"))
-        assert (first.session, first.led, first.adopted) == (tree.pids["shell"], True, False)
-        assert (second.session, second.led, second.adopted) == (tree.pids["alone"], True, False)
-        assert read(others, tree.pids["below"]).led is True
+        assert (first.session, first.leader_alive, first.adopted) == (tree.pids["shell"], True, False)
+        assert (second.session, second.leader_alive, second.adopted) == (tree.pids["alone"], True, False)
+        assert read(others, tree.pids["below"]).leader_alive is True
         tree.end("shell")
         left, alone_now = owners.read([tree.pids["job"], tree.pids["alone"]])
-        assert (left.session, left.led, left.adopted) == (tree.pids["shell"], False, True)
-        assert (alone_now.led, alone_now.adopted) == (True, True)
+        assert (left.session, left.leader_alive, left.adopted) == (tree.pids["shell"], False, True)
+        assert (alone_now.leader_alive, alone_now.adopted) == (True, True)
         now[0] = 9.0
-        assert read(others, tree.pids["below"]).led is True
+        assert read(others, tree.pids["below"]).leader_alive is True
         now[0] = 11.0
         below = read(others, tree.pids["below"])
-        assert (below.led, below.adopted) == (False, False)
+        assert (below.leader_alive, below.adopted) == (False, False)
 
 
 def test_a_steady_tick_reads_one_file(tmp_path: Path) -> None:
@@ -221,13 +221,17 @@ def test_a_steady_tick_reads_one_file(tmp_path: Path) -> None:
     before = read(owners, 7)
     (tmp_path / "1/stat").unlink()
     after = read(owners, 7)
-    assert (before.led, before.adopted, before.session) == (after.led, after.adopted, after.session) == (True, True, 1)
+    assert (
+        (before.leader_alive, before.adopted, before.session)
+        == (after.leader_alive, after.adopted, after.session)
+        == (True, True, 1)
+    )
 
 
 def test_a_leader_that_is_hidden_is_not_said_to_be_gone(tmp_path: Path) -> None:
     mounted(tree(tmp_path, 7).parent, "rw,hidepid=2")
-    assert read(Owners(proc=tmp_path, sees_all=False), 7).led is None
-    assert read(Owners(proc=tmp_path, sees_all=True), 7).led is False
+    assert read(Owners(proc=tmp_path, sees_all=False), 7).leader_alive is None
+    assert read(Owners(proc=tmp_path, sees_all=True), 7).leader_alive is False
 
 
 @cases("sampler/adopted")

@@ -21,9 +21,9 @@ from gpuwatch.model import (
     Memory,
     Presence,
     Process,
+    ProcessContext,
     Reason,
     Snapshot,
-    Surroundings,
 )
 from gpuwatch.sampler.declarations import AGAIN, Declarations
 from tests.declared.tables import Case, cases
@@ -139,16 +139,16 @@ def test_what_was_read_while_it_ran_stays_when_its_first_thread_has_ended() -> N
     """A zombie, one that is stuck in the kernel while it ends, and one of which other threads go on."""
     bench = Bench()
     bench.see(ADA)
-    around = Surroundings(unit="train.service")
-    bench.client.answers.append(Answer(pid=7, start=1, declared=Declared(words="read"), surroundings=around))
+    around = ProcessContext(unit="train.service")
+    bench.client.answers.append(Answer(pid=7, start=1, declared=Declared(words="read"), context=around))
     bench.see(ADA)
     dead = msgspec.structs.replace(ADA, state="zombie", ppid=1)
     bench.see(dead)
     assert bench.asked() == [7, 7]
     unread = Declared(knowledge=Knowledge.UNREADABLE, words="it has ended")
-    bench.client.answers.append(Answer(pid=7, start=1, declared=unread, surroundings=Surroundings(), ended=True))
+    bench.client.answers.append(Answer(pid=7, start=1, declared=unread, context=ProcessContext(), ended=True))
     (shown,) = bench.declarations.annotate([dead], (GPU,), 1)
-    assert (shown.declared, shown.surroundings) == (Declared(words="read"), around)
+    assert (shown.declared, shown.context) == (Declared(words="read"), around)
 
 
 def test_what_the_kernel_does_not_show_is_unreadable() -> None:

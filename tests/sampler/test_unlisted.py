@@ -87,11 +87,11 @@ def test_no_name_is_too_odd(names: list[str]) -> None:
 def test_a_program_and_the_worker_that_it_forked() -> None:
     with GpuHolder(devices=CUDA, children=1) as held:
         looked = whole()
-    assert of(looked, held.pid) == Open(held.pid, held.start_ticks, frozenset({0, 3}), context=True)
+    assert of(looked, held.pid) == Open(held.pid, held.start_ticks, frozenset({0, 3}), cuda_context=True)
     worker = of(looked, held.children[0])
     assert worker is not None
     assert worker.minors == {0, 3}
-    assert worker.context
+    assert worker.cuda_context
     assert of(looked, os.getpid()) is None
 
 
@@ -103,7 +103,7 @@ if os.geteuid() == 0:
     os.setgroups([]); os.setresgid(me, me, me); os.setresuid(me, me, me)
 looked = OpenFileSearch()
 looked.step(60.0)
-print(json.dumps([[one.pid for one in looked.found], looked.blind, looked.ended_at > 0]))
+print(json.dumps([[one.pid for one in looked.found], looked.unsearched, looked.ended_at > 0]))
 """
 
 
@@ -113,8 +113,8 @@ def test_root_looks_into_everybody_and_others_only_into_their_own() -> None:
     with GpuHolder(devices=CUDA) as mine, GpuHolder(devices=CUDA, uid=SOMEBODY_ELSE) as theirs:
         assert of(whole(), theirs.pid) is not None
         done = subprocess.run(command, cwd=CHECKOUT, env=environment(), capture_output=True, check=True)
-    pids, blind, ended = json.loads(done.stdout)
-    assert (mine.pid in pids, theirs.pid in pids, blind > 0, ended) == (True, False, True, True)
+    pids, unsearched, ended = json.loads(done.stdout)
+    assert (mine.pid in pids, theirs.pid in pids, unsearched > 0, ended) == (True, False, True, True)
 
 
 # -- a tree in place of /proc, and a clock that the test moves -----------------------------------------------------
@@ -236,7 +236,7 @@ def test_what_is_not_ours_is_counted_and_an_mps_server_among_it_is_told(tree: Tr
     tree.add(9, "/dev/nvidia0")
     tree.add(10, comm="kworker/0:1", flags=procfs.PF_KTHREAD)
     looked = whole(proc=tree.root, uid=os.getuid() + 1)
-    assert (looked.found, looked.blind, looked.mps) == ((), 3, (7,))
+    assert (looked.found, looked.unsearched, looked.mps) == ((), 3, (7,))
 
 
 @pytest.mark.parametrize(("options", "hides"), [("rw", False), ("rw,hidepid=2", True), ("rw,hidepid=invisible", True)])
@@ -266,7 +266,7 @@ def test_a_program_whose_first_thread_has_ended(tree: Tree) -> None:
 def test_no_proc_at_all(tmp_path: Path) -> None:
     looked = OpenFileSearch(proc=tmp_path / "none")
     looked.run_once()
-    assert (looked.found, looked.blind, looked.mps, looked.ended_at) == ((), 1, (), 0.0)
+    assert (looked.found, looked.unsearched, looked.mps, looked.ended_at) == ((), 1, (), 0.0)
 
 
 # -- what is told of it --------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def person(pid: int, **changes: Any) -> Process:
 
 
 def cuda(pid: int, *minors: int, **changes: Any) -> Open:
-    return Open(pid, **{"start": pid * 10, "minors": frozenset(minors), "context": True, **changes})
+    return Open(pid, **{"start": pid * 10, "minors": frozenset(minors), "cuda_context": True, **changes})
 
 
 def two(**changes: Any) -> list[Gpu]:
@@ -295,7 +295,7 @@ def told(found: Iterable[Open], people: Iterable[Process], gpus: list[Gpu] | Non
 def test_it_is_told_with_the_gpus_that_its_files_are_of() -> None:
     first, second = two()
     (one,) = told([cuda(70, 1), cuda(5, 0)], [person(70), person(5)])
-    assert (one.process.pid, one.gpus, one.context) == (5, (second.uuid,), True)
+    assert (one.process.pid, one.gpus, one.cuda_context) == (5, (second.uuid,), True)
     (one,) = told([cuda(5, 0, 1)], [person(5)])
     assert one.gpus == (second.uuid, first.uuid)
 
@@ -325,7 +325,7 @@ def test_one_that_has_ended_is_not_told(gone: dict[str, Any]) -> None:
     ],
 )
 def test_gpuwatch_itself_is_not_told(command: str) -> None:
-    assert told([cuda(5, 0, context=False)], [person(5, command=command)]) == ()
+    assert told([cuda(5, 0, cuda_context=False)], [person(5, command=command)]) == ()
 
 
 @pytest.mark.parametrize(
@@ -338,9 +338,9 @@ def test_gpuwatch_itself_is_not_told(command: str) -> None:
 )
 def test_what_only_asks_the_driver_is_not_told(name: str, command: str) -> None:
     process = person(5, name=name, command=command)
-    assert told([cuda(5, 0, context=False)], [process]) == ()
+    assert told([cuda(5, 0, cuda_context=False)], [process]) == ()
     assert len(told([cuda(5, 0)], [process])) == 1
-    assert not told([cuda(5, 0, context=False)], [person(5)])[0].context
+    assert not told([cuda(5, 0, cuda_context=False)], [person(5)])[0].cuda_context
 
 
 @pytest.mark.parametrize(
@@ -374,8 +374,8 @@ def test_who_has_a_gpu_open_that_does_not_list_it() -> None:
 
 
 def test_no_more_than_so_many_and_those_with_a_context_first() -> None:
-    found = [cuda(pid, 0, context=pid > 1100) for pid in range(1000, 1400)]
+    found = [cuda(pid, 0, cuda_context=pid > 1100) for pid in range(1000, 1400)]
     chosen = candidates(found, {1399})
-    assert (len(chosen), all(one.context for one in chosen)) == (MOST, True)
+    assert (len(chosen), all(one.cuda_context for one in chosen)) == (MOST, True)
     shown = told(found, [person(pid) for pid in range(1000, 1400)])
     assert [one.process.pid for one in shown] == [*range(1101, 1101 + MOST)]

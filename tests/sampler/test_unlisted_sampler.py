@@ -35,7 +35,7 @@ def test_workers_are_told_and_dropped_when_they_end_or_are_listed(driver: Driver
         first, second, third = held.children
         assert [gpu.minor for gpu in snapshot.gpus] == [1, 0]
         one = of(snapshot, first)[first]
-        assert (one.gpus, one.context) == ((snapshot.gpus[1].uuid,), True)
+        assert (one.gpus, one.cuda_context) == ((snapshot.gpus[1].uuid,), True)
         assert (one.process.uid, one.process.ppid, one.process.command) == (ME, held.pid, held.command)
         assert one.process.declared is None
         assert snapshot.taken - 30 < snapshot.searched <= snapshot.taken
@@ -44,7 +44,7 @@ def test_workers_are_told_and_dropped_when_they_end_or_are_listed(driver: Driver
 
         sampler.until(
             lambda it: all(
-                process.surroundings is not None
+                process.context is not None
                 for process in (*it.processes, *(one.process for one in of(it, *held.children).values()))
             )
         )
@@ -108,7 +108,7 @@ def test_a_single_snapshot_finds_who_is_left_where_nobody_is_listed(driver: Driv
         one = of(snapshot, held.pid)[held.pid]
     assert (snapshot.processes, snapshot.gpus[1].unattributed) == ((), 8 * GIB)
     assert one.process.adopted
-    assert one.process.surroundings is not None
+    assert one.process.context is not None
     likeliest = GapEvidence(snapshot).causes(snapshot.gpus[1])[0]
     assert likeliest.kind is GapKind.LEFTOVER
     assert held.pid in likeliest.pids

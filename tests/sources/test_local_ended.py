@@ -69,7 +69,7 @@ def training() -> Iterator[subprocess.Popen[bytes]]:
 def facts(process: Process) -> Process:
     """Return a process without what changes when it ends."""
     gone: dict[str, object] = {"cpu": Reason.NO_SAMPLE, "below": Reason.NO_SAMPLE, "rss": Reason.NO_SAMPLE}
-    return replace(process, presence=Presence.SEEN, state="", led=None, program="", started=None, **gone)
+    return replace(process, presence=Presence.SEEN, state="", leader_alive=None, program="", started=None, **gone)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from typing import Any
 
 from gpuwatch import procfs
 from gpuwatch.inspector import context, reader
-from gpuwatch.model import Run, Surroundings
+from gpuwatch.model import ProcessContext, Run
 from tests.support.waiting import wait_for
 
 PROGRAM = r"""
@@ -124,7 +124,7 @@ class Family:
             name, _, pid = line.decode().partition(" ")
             self.pids[name] = int(pid)
 
-    def around(self, name: str) -> Surroundings:
+    def around(self, name: str) -> ProcessContext:
         """Return where one of them runs."""
         return context.read_context(reader.read(self.pids[name]))
 

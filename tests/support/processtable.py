@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from gpuwatch.kill.group import KillChoice, KillState, ProcessGroup
 from gpuwatch.kill.pinned import Pinner, find_targets
-from gpuwatch.model import Process, Reason, Run, Snapshot, Surroundings, Unlisted
+from gpuwatch.model import Process, ProcessContext, Reason, Run, Snapshot, Unlisted
 from tests.support import builders
 from tests.support.gpuholder import ME
 from tests.support.killing import Clock, a_pinner, a_target, on_record
@@ -263,5 +263,5 @@ class Story:
         run = Run(**{"head_start": HEAD, **self._runs[pid]}) if pid in self._runs else None
         uid = self._table.facts.get(pid, {}).get("uid", ME)
         return builders.process(
-            pid, "you", start=HEAD, uid=uid, command=f"python {pid}.py", surroundings=Surroundings(run=run)
+            pid, "you", start=HEAD, uid=uid, command=f"python {pid}.py", context=ProcessContext(run=run)
         )

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from gpuwatch import procfs
-from gpuwatch.model import Process, Run, Snapshot, Surroundings
+from gpuwatch.model import Process, ProcessContext, Run, Snapshot
 from tests.support import builders
 from tests.support.gpuholder import ME, ROOT
 from tests.support.waiting import wait_for
@@ -208,7 +208,7 @@ class RealRun:
 
     def processes(self, job: Run | None = None) -> list[Process]:
         """The ranks as a snapshot has them."""
-        around = Surroundings(run=job or self.as_run())
+        around = ProcessContext(run=job or self.as_run())
         return [
             builders.process(
                 pid,
@@ -217,7 +217,7 @@ class RealRun:
                 uid=self.uid,
                 command="python train.py",
                 program=procfs.read_stat(pid).program,
-                surroundings=around,
+                context=around,
             )
             for pid in self.of("rank")
         ]

@@ -7,13 +7,13 @@ from typing import Any
 
 from gpuwatch.analysis.strays import DEFAULT_LIMITS, Stray, StrayLimits, find_strays
 from gpuwatch.history import HistoryView, Idle, IdleTimes
-from gpuwatch.model import Container, Holding, Notebook, Pane, Process, Snapshot, Surroundings
+from gpuwatch.model import Container, Holding, Notebook, Pane, Process, ProcessContext, Snapshot
 from tests.support import builders
 from tests.support.builders import EPOCH
 
 PID = 100
 HOUR = 3600.0
-LEFT: dict[str, Any] = {"adopted": True, "led": False, "ppid": 1, "parent": "systemd", "terminal": ""}
+LEFT: dict[str, Any] = {"adopted": True, "leader_alive": False, "ppid": 1, "parent": "systemd", "terminal": ""}
 """What the kernel says of a process whose parent and login are gone."""
 
 
@@ -35,13 +35,18 @@ class Told(HistoryView):
         return self._idles.get((gpu_key, pid))
 
 
-def mine(pid: int = PID, around: Surroundings | None = None, **changes: Any) -> Process:
-    """Return a process of the viewer's that started an hour ago, sleeps, and of whose surroundings all was read."""
-    fields: dict[str, Any] = {"surroundings": around or Surroundings(), "led": True, "state": "sleeping", "cpu": 0.0}
+def mine(pid: int = PID, around: ProcessContext | None = None, **changes: Any) -> Process:
+    """Return a process of the viewer's that started an hour ago, sleeps, and of whose context all was read."""
+    fields: dict[str, Any] = {
+        "context": around or ProcessContext(),
+        "leader_alive": True,
+        "state": "sleeping",
+        "cpu": 0.0,
+    }
     return builders.process(pid, "you", **{**fields, **changes})
 
 
-def left(around: Surroundings | None = None, **changes: Any) -> Process:
+def left(around: ProcessContext | None = None, **changes: Any) -> Process:
     """Return one whose parent and login are gone."""
     return mine(around=around, **{**LEFT, **changes})
 

@@ -10,7 +10,7 @@ import pytest
 from textual.pilot import Pilot
 
 from gpuwatch.fields import GPU
-from gpuwatch.model import Container, Gpu, Health, Notebook, Pane, Presence, Process, Reason, Run, Surroundings
+from gpuwatch.model import Container, Gpu, Health, Notebook, Pane, Presence, Process, ProcessContext, Reason, Run
 from gpuwatch.ui.bindings import KEYS, GpuwatchCommands
 from gpuwatch.ui.screens.detail import REASONS, DetailScreen, fact, gpu_section, place_section
 from gpuwatch.ui.screens.help import HelpScreen, cost
@@ -153,7 +153,7 @@ WORKER = Run(key="9:9", name="train.py", worker_of=8, orphaned=True)
 
 
 def around(**places: object) -> Process:
-    return process(10, surroundings=Surroundings(**places))  # type: ignore[arg-type]
+    return process(10, context=ProcessContext(**places))  # type: ignore[arg-type]
 
 
 def told(one: Process) -> dict[str, str]:
@@ -185,8 +185,8 @@ def test_each_place_has_a_word_in_the_list_and_a_line_in_the_detail(
     places: dict[str, object], where: str, label: str, words: str
 ) -> None:
     one = around(**places)
-    assert one.surroundings is not None
-    assert one.surroundings.where == where
+    assert one.context is not None
+    assert one.context.where == where
     assert told(one)[label] == words
 
 
@@ -197,7 +197,7 @@ def test_nothing_known_is_said_so() -> None:
 
 
 def test_what_is_gone_of_its_session_is_said() -> None:
-    one = process(10, surroundings=Surroundings(), session=900, led=False, adopted=True, parent="systemd")
+    one = process(10, context=ProcessContext(), session=900, leader_alive=False, adopted=True, parent="systemd")
     assert told(one) == {
         "login": "the leader of its session (900) has ended",
         "parent": "has ended; taken in by systemd",

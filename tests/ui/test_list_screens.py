@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from textual.events import MouseScrollDown
 from textual.pilot import Pilot
 
-from gpuwatch.model import Health, SourceState, Surroundings
+from gpuwatch.model import Health, ProcessContext, SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.screens.list_screen import ListScreen
@@ -32,9 +32,9 @@ def full(words: list[str]) -> Frame:
     """Return a frame with a row in every list for each of these words: a user, a run, a stray and an alert."""
     people, held, alerts = [], [], []
     for n, word in enumerate(words):
-        context = Surroundings(run=run_of(f"{n}:1", name=word, launcher=word), pod=word, server=word)
-        people.append(builders.process(100 + n, word, uid=3000 + n, command=word, surroundings=context))
-        fields: dict[str, Any] = {**LEFT, "surroundings": Surroundings(), "cpu": 0.0, "state": "sleeping", "uid": ME}
+        context = ProcessContext(run=run_of(f"{n}:1", name=word, launcher=word), pod=word, server=word)
+        people.append(builders.process(100 + n, word, uid=3000 + n, command=word, context=context))
+        fields: dict[str, Any] = {**LEFT, "context": ProcessContext(), "cpu": 0.0, "state": "sleeping", "uid": ME}
         people.append(builders.process(1000 + n, "you", command=f"{word} {n}", **fields))
         held += [builders.holding(100 + n, 2.0), builders.holding(1000 + n, 1.0, sm=0)]
         alerts.append(alert(0, id=f"{n:010}", title=f"{word} {n}", evidence=word, rule=word, raised=9e8 + n))

@@ -18,7 +18,7 @@ from textual.pilot import Pilot
 from gpuwatch.history import Idle
 from gpuwatch.kill.demo import DemoEnder
 from gpuwatch.kill.pinned import Pinner
-from gpuwatch.model import Reason, Snapshot, Surroundings
+from gpuwatch.model import ProcessContext, Reason, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
@@ -43,7 +43,7 @@ def a_frame(*holders: GpuHolder, gone: tuple[int, ...] = (), **changes: Any) -> 
     stamp = 1000.0 + next(_STAMPS)
     there = [one for one in holders if one.pid not in gone]
     held = [builders.holding(one.pid, 4.0, start=one.start_ticks, sm=0) for one in there]
-    fields: dict[str, Any] = {**LEFT, "surroundings": Surroundings(ssh="10.0.0.5"), "cpu": 0.0, "state": "sleeping"}
+    fields: dict[str, Any] = {**LEFT, "context": ProcessContext(ssh="10.0.0.5"), "cpu": 0.0, "state": "sleeping"}
     people = [
         builders.process(one.pid, "you", start=one.start_ticks, uid=one.uid, command=one.command, **fields, **changes)
         for one in there
@@ -267,7 +267,7 @@ async def test_nothing_is_ended_without_a_selection_by_default_or_read_only(tmp_
 
 
 async def test_a_zombie_cannot_be_selected_and_what_has_no_figure_is_not_counted_as_nothing() -> None:
-    fields: dict[str, Any] = {**LEFT, "surroundings": Surroundings(), "cpu": 0.0, "uid": ME}
+    fields: dict[str, Any] = {**LEFT, "context": ProcessContext(), "cpu": 0.0, "uid": ME}
     found = [
         builders.holding(10, 4.0, sm=0),
         builders.holding(11, 3.0, sm=0),

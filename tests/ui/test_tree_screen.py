@@ -8,7 +8,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from gpuwatch.model import Reason, Snapshot, Surroundings
+from gpuwatch.model import ProcessContext, Reason, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
 from gpuwatch.ui.screens.tree import TreeList, TreeScreen
@@ -71,7 +71,7 @@ def box(**changes: Any) -> Snapshot:
         around(71, "you", key="70:70", name="pair.py", rank=1, world=2),
     ]
     workers = [
-        helper(pid, 60, user="you", surroundings=Surroundings(run=run_of("60:60", worker_of=60))) for pid in (61, 62)
+        helper(pid, 60, user="you", context=ProcessContext(run=run_of("60:60", worker_of=60))) for pid in (61, 62)
     ]
     left = helper(90, 1, user="you", adopted=True)
     cards = [gpu(n, holdings=one) for n, one in enumerate(held)]

@@ -134,7 +134,7 @@ def parent_words(process: Process) -> str:
 
 def place_section(process: Process) -> Section:
     """Describe what a process runs in; what does not apply has no line."""
-    if process.surroundings is None:
+    if process.context is None:
         unseen = process.presence is not Presence.SEEN
         return Section("Runs in", (Fact("not known", "not visible" if unseen else "not read yet", missing=True),))
     found = _facts(context_points(process))

@@ -52,7 +52,7 @@ def columns(styles: StyleSet, width: int) -> list[Column]:
 
 def _facts(stray: Stray, queued: QueuedStray | None) -> list[tuple[str, str]]:
     first, *rest = stray.why or (stray.cause.value,)
-    context = stray.process.surroundings
+    context = stray.process.context
     return [
         ("command", stray.process.command or stray.process.name),
         ("now", queued.message if queued is not None else ""),
