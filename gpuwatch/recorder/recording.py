@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from pathlib import Path
+from sqlite3 import Connection
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -108,6 +109,15 @@ def pack(standing: Standing, lines: Iterable[bytes]) -> bytes:
     """Return the body of a row; `lines` are encoded snapshots."""
     whole = b"".join([line + b"\n" for line in (msgspec.json.encode(standing), *lines)])
     return lzma.compress(whole, check=lzma.CHECK_CRC32, preset=0)
+
+
+def other_format(connection: Connection) -> str | None:
+    """Return the error of a recording whose snapshots are in another schema than ours; None where they are not."""
+    schema, version = read_about(connection, "snapshots", 9), read_about(connection, "version", 20)
+    if not schema.isdigit() or int(schema) == SCHEMA:
+        return None
+    mend = "; install the newer one" if int(schema) > SCHEMA else ""
+    return f"recorded by gpuwatch {version} with schema {schema}, and this gpuwatch knows schema {SCHEMA}{mend}"
 
 
 def unpack(body: bytes) -> list[bytes]:
@@ -234,10 +244,8 @@ class Recording:
         with _explained(path), reading(path, named=True, repairs=True) as connection:
             if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'snapshots'").fetchone():
                 raise UsageError(f"{name}: it has events and use, and no snapshots; `--file` reads those")
-            schema, version = read_about(connection, "snapshots"), read_about(connection, "version")
-            if schema.isdigit() and int(schema[:9]) > SCHEMA:
-                by = f"recorded by gpuwatch {version[:20]} with schema {schema[:9]}"
-                raise UsageError(f"{name}: {by}, and this gpuwatch knows schema {SCHEMA}; install the newer one")
+            if words := other_format(connection):
+                raise UsageError(f"{name}: {words}")
             host, self.limits = read_about(connection, "host"), read_about(connection, "limits", 100_000)
             asked = "SELECT since, until, id FROM snapshots ORDER BY since DESC LIMIT ?"
             cells = connection.execute(asked, (MOST_ROWS + 1,)).fetchall()

@@ -24,7 +24,7 @@ from gpuwatch.model import SCHEMA, Snapshot, encode
 from gpuwatch.monitor import Frame, seconds_suspended
 from gpuwatch.recorder.anonymise import Anonymiser, Commands
 from gpuwatch.recorder.recorder import NOT_RUNNING
-from gpuwatch.recorder.recording import FORMER_SUFFIXES, LARGEST_ROW, ROW_S, IdleTime, Standing, pack
+from gpuwatch.recorder.recording import FORMER_SUFFIXES, LARGEST_ROW, ROW_S, IdleTime, Standing, other_format, pack
 from gpuwatch.recorder.store import (
     UNWATCHED,
     Gap,
@@ -171,6 +171,8 @@ class RecordingWriter:
             with reading(self._path) as connection:
                 if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'snapshots'").fetchone():
                     raise StoreError(f"{name}: it is a store without snapshots")
+                if words := other_format(connection):
+                    raise StoreError(f"{name}: {words}")
                 self._host = read_about(connection, "host")
                 self._until = connection.execute("SELECT max(until) FROM snapshots").fetchone()[0] or 0.0
             self._open = read_events(self._path).open

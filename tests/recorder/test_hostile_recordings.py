@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.errors import UsageError
-from gpuwatch.model import SCHEMA, Snapshot
+from gpuwatch.model import Snapshot
 from gpuwatch.recorder.anonymise import TREATMENTS
 from gpuwatch.recorder.recording import Recording, Standing
 from gpuwatch.text import LIMIT
@@ -136,9 +136,10 @@ def test_a_row_of_no_believable_time_is_not_read_and_a_newer_recording_says_what
         with pytest.raises(UsageError, match="nothing is recorded in it"):
             Recording([rows(path, line(), since=since, until=until)])
     rows(path, line())
-    change(path, f"UPDATE about SET value = '{SCHEMA + 1}' WHERE name = 'snapshots'")
-    with pytest.raises(UsageError, match=r"schema 3, and this gpuwatch knows schema 2; install the newer one"):
-        Recording([path])
+    for schema, words in ((3, "knows schema 2; install the newer one"), (1, "schema 1, and")):
+        change(path, f"UPDATE about SET value = '{schema}' WHERE name = 'snapshots'")
+        with pytest.raises(UsageError, match=words):
+            Recording([path])
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from gpuwatch.recorder.recording_writer import MOST_ROWS, RecordingWriter
 from gpuwatch.recorder.store import Store, own_store
 from tests.recorder.test_recording import record, small
 from tests.support.builders import at, process, snapshot
-from tests.support.recording import alert, frame, write
+from tests.support.recording import alert, change, frame, write
 from tests.support.waiting import PATIENCE, wait_for
 from tests.support.watches import full
 
@@ -165,6 +165,7 @@ def test_frames_beyond_a_slow_disk_are_lost_and_the_monitor_never_waits(
         ("link", "it is (a symbolic link|not a regular file)"),
         ("foreign", "not a database"),
         ("store.sqlite", "it is a store without snapshots"),
+        ("earlier", "with schema 1, and this gpuwatch knows schema 2"),
         ("missing/day", "No such file"),
         ("held", "another gpuwatch"),
     ],
@@ -175,6 +176,10 @@ def test_what_is_no_recording_is_refused_and_never_touched(tmp_path: Path, make:
     (tmp_path / "link").symlink_to(tmp_path / "held")
     (tmp_path / "foreign").write_text("mine")
     write(own_store(tmp_path), alert()).rename(tmp_path / "store.sqlite")
+    earlier = make(tmp_path / "earlier")
+    put(earlier, [snapshot()])
+    earlier.close(PATIENCE)
+    change(tmp_path / "earlier", "UPDATE about SET value = '1' WHERE name = 'snapshots'")
     make(tmp_path / "held")
     before = {path: path.lstat() for path in tmp_path.iterdir()}
     with pytest.raises(UsageError, match=words):
