@@ -179,8 +179,8 @@ def commands_of(top: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentP
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse a command line; raises UsageError.
 
-    The words after `run ... --` belong to another program: they are returned in `program`. A value such as `-1,0` after
-    `visible` is no flag.
+    The words after `run ... --`, and without `--` those from the first that is no flag, belong to another program: they
+    are returned in `program`. A value such as `-1,0` after `visible` is no flag.
     """
     top, words, program = parser(), list(argv), []
     ours = words[: words.index("--")] if "--" in words else words
@@ -196,10 +196,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     args, rest = top.parse_known_args(words)
     if formats:
         args.json = _json_format(args, formats[-1])
-    if args.command == "run" and "--" not in argv and rest and not rest[0].startswith("-"):
-        raise UsageError(_without_dashes(list(argv), rest[0]))
+    unmarked = args.program if args.command == "run" else []
+    if "--" in argv:  # then the words before it are no program
+        rest += unmarked
     _check_flags(top, args, rest)
-    args.program, args.reservations = program, None
+    args.program, args.reservations = program or unmarked, None
     return args
 
 
@@ -225,23 +226,14 @@ def _check_flags(top: argparse.ArgumentParser, args: argparse.Namespace, rest: S
             raise UsageError(f"{given[0]} does not go with `gpuwatch {args.command}`")
     if rest:
         known = [flag for action in own for flag in action.option_strings if flag.startswith("--")]
-        raise UsageError(_unknown("flag" if rest[0].startswith("-") else "argument", ascii(rest[0])[1:-1], known))
+        what = "flag" if rest[0].startswith("-") else "argument"
+        raise UsageError(_unknown(what, ascii(rest[0])[1:-1], known, args.command))
 
 
-def _unknown(what: str, word: str, known: Iterable[str]) -> str:
+def _unknown(what: str, word: str, known: Iterable[str], command: str | None = None) -> str:
     import difflib
 
     close = difflib.get_close_matches(word.split("=")[0], known, n=1, cutoff=0.7)
-    hint = f"did you mean {close[0]}?" if close else "`gpuwatch --help` lists what there is"
+    asked = f"gpuwatch {command}" if command else "gpuwatch"
+    hint = f"did you mean {close[0]}?" if close else f"`{asked} --help` lists what there is"
     return f"unknown {what} {word}; {hint}"
-
-
-def _without_dashes(argv: list[str], program: str) -> str:
-    """Return the error for a `run` whose program does not follow `--`, with the correct command line."""
-    import shlex
-
-    place = argv.index(program, argv.index("run"))
-    flags = argv[:place]
-    if not any(word.startswith(("--share", "--memory")) for word in flags):
-        flags = [*flags, "--share", "0.4"]
-    return f"-- is missing before {program}; write: gpuwatch {shlex.join([*flags, '--', *argv[place:]])}"

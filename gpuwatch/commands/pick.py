@@ -42,6 +42,7 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--share", metavar="F", help="share of each GPU: 0.4 or 40%%")
     parser.add_argument("--memory", metavar="SIZE", help="memory of each GPU: 20GiB")
     parser.add_argument("-n", dest="count", metavar="N", help="how many GPUs (default 1)")
+    parser.add_argument("--empty", action="store_true", help="only GPUs that nobody uses; alone: all of their memory")
     parser.add_argument("--max-util", metavar="P", help="no GPU that is more than P percent busy")
     parser.add_argument(
         "--ignore-reservations", action="store_true", help="ignore what others reserved, and print whose it is"
@@ -55,7 +56,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """
     config = configured(args)
     wanted, only, number = (
-        parse_request(args.share, args.memory, args.max_util),
+        parse_request(args),
         parse_indices(args.only),
         parse_count(args.count),
     )
@@ -83,10 +84,13 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     return 0 if enough else 1
 
 
-def parse_request(share: str | None, memory: str | None, busy: str | None = None) -> Request:
-    """Parse --share, --memory and --max-util; raises UsageError."""
-    if (share is None) == (memory is None):
-        raise UsageError(f"give --share or --memory{', not both' * (share is not None)}")
+def parse_request(args: argparse.Namespace) -> Request:
+    """Parse --share, --memory, --empty and --max-util; raises UsageError."""
+    share, memory, busy = args.share, args.memory, args.max_util
+    if share is not None and memory is not None:
+        raise UsageError("give --share or --memory, not both")
+    if share is None and memory is None and not args.empty:
+        raise UsageError("give --share, --memory or --empty")
     try:
         flag = "--share"
         fraction = None if share is None else parse_share(share)
@@ -96,7 +100,7 @@ def parse_request(share: str | None, memory: str | None, busy: str | None = None
         percent = None if busy is None else parse_percent(busy)
     except ValueError as error:
         raise UsageError(f"{flag}: {error}") from None
-    return Request(share=fraction, memory=size, busy=percent)
+    return Request(share=fraction, memory=size, busy=percent, empty=args.empty)
 
 
 def parse_count(text: str | None) -> int:

@@ -47,27 +47,30 @@ class NotStartedError(GpuwatchError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments; the program after `--` was removed before."""
-    parser.usage = "gpuwatch run (--share F | --memory SIZE) [flags] -- COMMAND ..."
+    """Add the arguments; the program after `--` was removed before, and without `--` it is `program`."""
+    parser.usage = "gpuwatch run (--share F | --memory SIZE | --empty) [flags] [--] COMMAND ..."
     add_flags(parser)
     pick.add_choice(parser)
     parser.add_argument(
         "--gpu", metavar="0,2", default="auto", help="these GPUs (default: auto, those with the most room)"
     )
-    parser.add_argument("--quiet", action="store_true", help="do not print what was set")
+    said = parser.add_mutually_exclusive_group()
+    said.add_argument("--verbose", action="store_true", help="print each environment variable that is set")
+    said.add_argument("--quiet", action="store_true", help="do not print which GPUs were chosen")
+    parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Reserve GPUs and become the command; returns 1 where there is no room, raises NotStartedError."""
     config = configured(args)
-    wanted, named = pick.parse_request(args.share, args.memory, args.max_util), parse_gpus(args.gpu)
+    wanted, named = pick.parse_request(args), parse_gpus(args.gpu)
     if named and args.count is not None:
         raise UsageError("--gpu and -n exclude each other: the list says how many")
     number = pick.parse_count(args.count)
     command = args.program
     if not command or not command[0]:
         raise UsageError(
-            "run: COMMAND is missing; write it after --, as in: gpuwatch run --share 0.4 -- python train.py"
+            "run: COMMAND is missing; write it behind the flags: gpuwatch run --share 0.4 -- python train.py"
         )
     path = os.environ.get("PATH", os.defpath)
     if shutil.which(command[0], path=path) is None:  # before GPUs are reserved
@@ -106,7 +109,9 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     variables = list(changes(allocation, os.environ, torch=torch_obstacle(command, os.environ)))
     console.warn(*_agreement_warnings(command, config.shares, chosen, snapshot))
     if not args.quiet:
-        console.warn(*_change_lines(variables, chosen, allocation))
+        console.warn(*_gpu_lines(chosen, reserved=folder is not None))
+    if args.verbose:
+        console.warn(*_change_lines(variables, allocation))
     new = {**os.environ, **{one.name: one.value for one in variables if one.value is not None}}
     return _start(command, new)
 
@@ -155,15 +160,19 @@ def _agreement_warnings(
                 )
 
 
-def _change_lines(variables: Sequence[VariableChange], chosen: Sequence[Offer], allocation: Allocation) -> list[str]:
+def _gpu_lines(chosen: Sequence[Offer], *, reserved: bool) -> Iterator[str]:
+    """Return a line for each GPU: `GPU 5: 72.7 GiB free, 30.0 GiB reserved for you, cuda:0`."""
+    for place, offer in enumerate(chosen):
+        mine = f"{gib(offer.wanted)} GiB {'reserved ' * reserved}for you"
+        yield f"GPU {offer.gpu.index}: {offer.summary}, {mine}, cuda:{place}"
+
+
+def _change_lines(variables: Sequence[VariableChange], allocation: Allocation) -> list[str]:
     """Return a line for each variable that was set or left."""
-    where = ", ".join(f"cuda:{place} is GPU {offer.gpu.index}" for place, offer in enumerate(chosen))
     lines = []
     for one in variables:
-        note = where if one.name == "CUDA_VISIBLE_DEVICES" else ""
-        note = "; ".join(filter(None, (note, one.note)))
         head = f"{one.name} stays as it is" if one.value is None else f"{one.name}={clean(one.value)}"
-        lines.append(f"{head}   ({note})" if note else head)
+        lines.append(f"{head}   ({one.note})" if one.note else head)
     if allocation.share is None and len(set(allocation.wholes)) > 1:
         lines.append(
             f"these GPUs differ in size: {allocation.fraction:g} is no more than what was asked for on the largest, "

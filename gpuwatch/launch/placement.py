@@ -30,7 +30,7 @@ _MPS_SERVER = "nvidia-cuda-mps"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory that is requested on each GPU; exactly one of `share` and `memory` is given."""
+    """Memory that is requested on each GPU: `share` or `memory`; with `empty` alone, all that is free."""
 
     share: float | None = None
     """Fraction of a GPU's usable memory."""
@@ -38,13 +38,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes."""
     busy: float | None = None
     """Percent of utilization that a GPU may have, at most; None for any."""
+    empty: bool = False
+    """Whether no program may compute on a GPU, and nobody have memory of it promised."""
 
     def bytes_on(self, gpu: Gpu) -> int | None:
         """Return the bytes requested on one GPU; None where its size is not known."""
         if self.memory is not None:
             return self.memory
+        if self.share is None:
+            return int(gpu.memory.free) if known(gpu.memory.free) else None
         whole = usable(gpu)
-        return None if whole is None or self.share is None else int(self.share * whole)
+        return None if whole is None else int(self.share * whole)
 
 
 class Offer(NamedTuple):
@@ -97,7 +101,9 @@ def find_offers(
         wanted = request.bytes_on(gpu) or 0
         free = int(gpu.memory.free) if known(gpu.memory.free) else 0
         why = (hidden or {}).get(gpu.key, "") or _unfit(gpu) or _exclusive(gpu, others, people) or _busy(gpu, request)
-        if not why and wanted < MIB:
+        if not why and request.empty:
+            why = _used(gpu, people, counted)
+        if not why and wanted < MIB and request.share is not None:
             raise UsageError(
                 f"--share: {request.share} of GPU {gpu.index} is less than 1MiB; 0.4 or 40% is a usual share"
             )
@@ -156,6 +162,16 @@ def _busy(gpu: Gpu, request: Request) -> str:
     if not known(gpu.utilization):
         return "its utilization is not known"
     return f"{gpu.utilization:.0f} % busy, {request.busy:g} % allowed" if gpu.utilization > request.busy else ""
+
+
+def _used(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[PromisedMemory]) -> str:
+    """Return why a GPU is not empty, or not known to be; empty where it is. Programs that only draw do not count."""
+    if gpu.holdings_note:
+        return f"whether it is empty is not known: {gpu.holdings_note}"
+    unknown = known(gpu.unattributed) and gpu.unattributed >= GIB
+    if not (promises or unknown or any(one.kind != "G" for one in gpu.holdings)):
+        return ""
+    return f"it is not empty{_taken(gpu, people, promises)}"
 
 
 def _taken(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[PromisedMemory]) -> str:

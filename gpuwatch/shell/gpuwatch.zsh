@@ -161,6 +161,7 @@ _shtab_gpuwatch_pick_options=(
   "--share[share of each GPU\: 0.4 or 40\%]:F:"
   "--memory[memory of each GPU\: 20GiB]:SIZE:"
   "-n[how many GPUs (default 1)]:N:"
+  "--empty[only GPUs that nobody uses\; alone\: all of their memory]"
   "--max-util[no GPU that is more than P percent busy]:P:"
   "--ignore-reservations[ignore what others reserved, and print whose it is]"
   "--only[choose among these GPUs]:0,2:"
@@ -219,10 +220,12 @@ _shtab_gpuwatch_run_options=(
   "--share[share of each GPU\: 0.4 or 40\%]:F:"
   "--memory[memory of each GPU\: 20GiB]:SIZE:"
   "-n[how many GPUs (default 1)]:N:"
+  "--empty[only GPUs that nobody uses\; alone\: all of their memory]"
   "--max-util[no GPU that is more than P percent busy]:P:"
   "--ignore-reservations[ignore what others reserved, and print whose it is]"
   "--gpu[these GPUs (default\: auto, those with the most room)]:0,2:"
-  "--quiet[do not print what was set]"
+  "--verbose[print each environment variable that is set]"
+  "--quiet[do not print which GPUs were chosen]"
 )
 
 # guard to ensure default positional specs are added only once per session

@@ -50,7 +50,9 @@ def started(process: subprocess.Popen[str]) -> bool:
 
 
 def test_gpuwatch_becomes_the_program(launch: Launcher, driver: Driver) -> None:
-    with launch.started("run", "--share", "0.4", "--", sys.executable, "-c", SHOW, "--help", "--", "-n") as process:
+    with launch.started(
+        "run", "--share", "0.4", "--verbose", "--", sys.executable, "-c", SHOW, "--help", "--", "-n"
+    ) as process:
         out, err = process.communicate(timeout=60)
         assert process.returncode == 7
         seen = json.loads(out)
@@ -66,7 +68,8 @@ def test_gpuwatch_becomes_the_program(launch: Launcher, driver: Driver) -> None:
     assert environ["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
     assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in environ
     lines = err.splitlines()
-    assert f"gpuwatch: CUDA_VISIBLE_DEVICES={uuid(driver, 1)}   (cuda:0 is GPU 1)" in lines
+    assert f"gpuwatch: CUDA_VISIBLE_DEVICES={uuid(driver, 1)}" in lines
+    assert lines[0] == "gpuwatch: GPU 1: 79.1 GiB free, 31.6 GiB reserved for you, cuda:0"
     assert all(line.startswith("gpuwatch: ") for line in lines)
     for name in environ.keys() & {"GPUWATCH_SHARE", "XLA_PYTHON_CLIENT_MEM_FRACTION", "CUPY_GPU_MEMORY_LIMIT"}:
         assert sum(f" {name}=" in line for line in lines) == 1

@@ -209,6 +209,27 @@ def test_a_busy_gpu_is_passed_over_where_that_is_asked_for() -> None:
     assert [offer.why for offer in offers] == ["80 % busy, 20 % allowed", "", "its utilization is not known"]
 
 
+def test_an_empty_gpu_has_no_program_that_computes_and_nothing_that_is_promised() -> None:
+    cards = [
+        gpu(0),
+        gpu(1, holdings=[holding(1, 1)]),
+        gpu(2, holdings=[holding(2, 1, kind="G")]),
+        gpu(3, holdings=[holding(3, 1, kind="M+C")]),
+        gpu(4),
+        gpu(5, unattributed=2 * GIB),
+        gpu(6, holdings_note="NVML lists none in this container"),
+    ]
+    promised = (reservation(frozenset({7}), uid("ben"), {cards[4].uuid: GIB}),)
+    offers = find_offers(snapshot(cards, [process(1, "ada")]), Request(empty=True), promised)
+    assert [bool(offer.why) for offer in offers] == [False, True, False, True, True, True, True]
+    assert offers[1].why == "it is not empty; held by ada 1.0"
+    assert "promised to uid" in offers[4].why
+    assert offers[6].why == "whether it is empty is not known: NVML lists none in this container"
+    assert offers[0].wanted == offers[0].left > 0, "without a size it is all of the memory"
+    half = find_offers(snapshot(cards), Request(share=0.5, empty=True))[0]
+    assert (half.why, half.wanted) == ("", USABLE // 2)
+
+
 def test_what_is_hidden_is_said_before_anything_else() -> None:
     card = gpu(0, mig=True)
     (offer,) = find_offers(snapshot([card]), Request(memory=1), hidden={card.key: "hidden from you"})
