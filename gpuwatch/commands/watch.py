@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import math
 import os
 import re
 import select
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -30,7 +31,7 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.analysis.events import value_words
 from gpuwatch.commands.console import GREEN, Console
 from gpuwatch.commands.events import COLORS
-from gpuwatch.commands.flags import add_flags, add_recording_flags, parse_indices
+from gpuwatch.commands.flags import add_flags, add_recording_flags, parse_indices, parse_value
 from gpuwatch.commands.recording import make_recording
 from gpuwatch.commands.startup import Reloader, apply_config, configured, format_reload, interval_of, open_source
 from gpuwatch.config import Config
@@ -40,8 +41,9 @@ from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recorder.recorder import Sinks
 from gpuwatch.recorder.store import own_store
 from gpuwatch.sources.sampler_process import SamplerProcess
+from gpuwatch.text import clean
 from gpuwatch.threads import Worker, start_thread
-from gpuwatch.units import long_duration
+from gpuwatch.units import long_duration, parse_duration
 
 WAITING: Final = 1000
 """Largest number of lines that wait to be written; beyond that the oldest are dropped and counted."""
@@ -210,10 +212,20 @@ def _gist(words: str) -> str:
     return "; ".join(part for part in parts if not part[:1].isdigit())
 
 
-def greeting(frame: Frame, log: str) -> str:
-    """Return the first line: the host, the GPUs, and where events are recorded."""
+def greeting(frame: Frame, notes: Iterable[str]) -> str:
+    """Return the first line: the host and the GPUs, and notes about files and time."""
     host = f" on {frame.snapshot.host}" if frame.snapshot.host else ""
-    return f"watching {_several(frame.snapshot.gpus)}{host}" + (f"; events go to {log}" if log else "")
+    return "; ".join([f"watching {_several(frame.snapshot.gpus)}{host}", *notes])
+
+
+def _notes(args: argparse.Namespace, log: str, seconds: float | None) -> list[str]:
+    """Return where events and snapshots are recorded, and when the watch ends."""
+    notes = [f"events go to {clean(log)}"] if log else []
+    if args.record is not None:
+        names = "stand-ins for people and programs" if args.anonymise else "programs without their arguments"
+        commands = "whole command lines" if args.record_commands else names
+        notes.append(f"snapshots go to {clean(args.record)}, with {commands}")
+    return notes if seconds is None else [*notes, f"ends after {long_duration(seconds)}"]
 
 
 def _several(gpus: Iterable[object]) -> str:
@@ -236,15 +248,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "demo")
     parser.add_argument("--events", metavar="FILE", help="record the events in FILE instead of your own store")
     parser.add_argument("--quiet", action="store_true", help="print nothing but what goes wrong")
+    parser.add_argument("--for", dest="time", metavar="TIME", help="end after a time: 1h, 30min")
     parser.add_argument("--interval", metavar="S", default=argparse.SUPPRESS, help="time between two samples")
     parser.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="these GPUs alone")
     add_recording_flags(parser, default=argparse.SUPPRESS)
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
-    """Watch until a signal ends the program, and return the exit code."""
+    """Watch until a signal or `--for` ends the program, and return the exit code."""
     if args.quiet and args.json:
         raise UsageError("--quiet and --json exclude each other")
+    seconds = parse_value("--for", parse_duration, args.time)
+    if seconds == 0:
+        raise UsageError("--for: 0 is not allowed; write a duration such as 30min or 1h")
     config = configured(args)
     interval, only = interval_of(args, config), parse_indices(args.only)
     recording = make_recording(args, config.limits())
@@ -262,7 +278,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
             sinks: Sinks | None = None
             try:
                 sinks = Sinks(watch, config, demo=args.demo, named=named, watch=True, part=bool(only))
-                output.store = str(named or ("" if args.demo else own_store()))
+                output.notes = _notes(args, str(named or ("" if args.demo else own_store())), seconds)
 
                 def apply(old: Config, new: Config) -> None:
                     apply_config(watch, old, new)
@@ -271,7 +287,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
                         watch.set_interval(interval_of(args, new))
 
                 start_thread(watch)
-                return output.serve(watch, Reloader(args, config, apply))
+                return output.serve(watch, Reloader(args, config, apply), seconds)
             finally:
                 watch.stop()
                 if watch.ident is not None:
@@ -312,8 +328,8 @@ class _Output:
     """Output of the monitor's frames; the main thread waits for signals in `serve`."""
 
     def __init__(self, args: argparse.Namespace, config: Config, signals: SimpleQueue[signal.Signals | None]) -> None:
-        self.store = ""
-        """Where the events are recorded, for the greeting."""
+        self.notes: Sequence[str] = ()
+        """Notes of the greeting."""
         self._args = args
         self._console = Console(ascii_only=config.ascii)
         self._signals = signals
@@ -332,7 +348,7 @@ class _Output:
         state = frame.snapshot.state
         if not self._greeted and state is SourceState.OK:
             self._greeted = True
-            self.warn(greeting(frame, self.store))
+            self.warn(greeting(frame, self.notes))
         for event in find_changes(frame):
             if self._args.json:
                 self._out.put(msgspec.json.encode({"at": event.at, "event": event.kind, "alert": event.alert}).decode())
@@ -349,13 +365,16 @@ class _Output:
         """Print a message on stderr."""
         self._err.put(self._console.format_words(words))
 
-    def serve(self, watch: Monitor, reloader: Reloader) -> int:
-        """Wait for a signal that ends the program, and return its exit code; raises what ended the monitor."""
+    def serve(self, watch: Monitor, reloader: Reloader, seconds: float | None) -> int:
+        """Wait for a signal or the time that ends the program; return its exit code, raise what ended the monitor."""
+        until = math.inf if seconds is None else time.monotonic() + seconds
         reloading = Worker("gpuwatch-reload", lambda: self._reload(reloader))  # reading files may hang
         while True:
             try:
-                number = self._signals.get(timeout=_LOOK)
+                number = self._signals.get(timeout=max(0.0, min(_LOOK, until - time.monotonic())))
             except Empty:
+                if time.monotonic() >= until:
+                    return 0
                 if watch.is_alive():
                     continue
                 number = None

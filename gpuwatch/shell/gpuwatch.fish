@@ -53,7 +53,7 @@ function _shtab_gpuwatch_using
 end
 
 set -g _shtab_gpuwatch_commands explain visible pick run strays kill report events replay recording watch status config doctor docs completion
-set -g _shtab_gpuwatch_opts_with_value --at --by --config --events --file --filter --gpu --html --interval --max-util --memory --memory-critical --memory-warning --only --order --record --record-size --recording --rule --share --signal --since --start --theme --user -n
+set -g _shtab_gpuwatch_opts_with_value --at --by --config --events --file --filter --for --gpu --html --interval --max-util --memory --memory-critical --memory-warning --only --order --record --record-size --recording --rule --share --signal --since --start --theme --user -n
 
 complete -c gpuwatch -e
 complete -c gpuwatch -f
@@ -187,6 +187,7 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l json -d 'print JSON'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l demo -d 'show a simulated machine instead of this one'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l events -xka "(__fish_complete_path (commandline -ct))" -d 'record the events in FILE instead of your own store'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l quiet -d 'print nothing but what goes wrong'
+complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l for -x -d 'end after a time: 1h, 30min'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l interval -x -d 'time between two samples'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l only -x -d 'these GPUs alone'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l record -xka "(__fish_complete_path (commandline -ct))" -d 'record every snapshot in FILE'

@@ -275,6 +275,7 @@ _shtab_gpuwatch_watch_options=(
   "--demo[show a simulated machine instead of this one]"
   "--events[record the events in FILE instead of your own store]:FILE:_files"
   "--quiet[print nothing but what goes wrong]"
+  "--for[end after a time\: 1h, 30min]:TIME:"
   "--interval[time between two samples]:S:"
   "--only[these GPUs alone]:0,2:"
   "--record[record every snapshot in FILE]:FILE:_files"
