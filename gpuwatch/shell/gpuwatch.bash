@@ -7,7 +7,7 @@
 #    source ~/.local/share/bash_completion/gpuwatch
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_gpuwatch_subparsers=(explain visible pick run strays kill report events replay recording watch status config doctor docs completion)
+_shtab_gpuwatch_subparsers=(explain visible pick run strays kill report events replay recording watch notify status config doctor docs completion)
 
 _shtab_gpuwatch_explain_option_strings=(-h --help --config --ascii --json --demo)
 _shtab_gpuwatch_visible_option_strings=(-h --help --config --ascii --json --demo --order)
@@ -20,6 +20,7 @@ _shtab_gpuwatch_events_option_strings=(-h --help --config --ascii --json --recor
 _shtab_gpuwatch_replay_option_strings=(-h --help --config --ascii --at --filter --theme)
 _shtab_gpuwatch_recording_option_strings=(-h --help --config --ascii)
 _shtab_gpuwatch_watch_option_strings=(-h --help --config --ascii --json --demo --events --quiet --for --interval --only --record --record-size --record-commands --anonymise)
+_shtab_gpuwatch_notify_option_strings=(-h --help --config --ascii --test)
 _shtab_gpuwatch_status_option_strings=(-h --help --config --ascii --json --demo --tmux)
 _shtab_gpuwatch_config_option_strings=(-h --help --config --ascii --show --init --check)
 _shtab_gpuwatch_doctor_option_strings=(-h --help --config --ascii --json)
@@ -47,6 +48,7 @@ _shtab_gpuwatch_recording___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_watch___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_watch___events_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_watch___record_COMPGEN=_shtab_compgen_files
+_shtab_gpuwatch_notify___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_status___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_config___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_doctor___config_COMPGEN=_shtab_compgen_files
@@ -64,7 +66,7 @@ _shtab_gpuwatch_replay___theme_choices=(dark light)
 _shtab_gpuwatch_recording_pos_0_choices=(copy)
 _shtab_gpuwatch_docs_pos_0_choices=(guide shares alerts configuration stream service recording shell python design security)
 _shtab_gpuwatch_completion_pos_0_choices=(bash zsh fish tcsh)
-_shtab_gpuwatch_pos_0_choices=(explain visible pick run strays kill report events replay recording watch status config doctor docs completion)
+_shtab_gpuwatch_pos_0_choices=(explain visible pick run strays kill report events replay recording watch notify status config doctor docs completion)
 _shtab_gpuwatch___theme_choices=(dark light)
 
 _shtab_gpuwatch_explain__h_nargs=0
@@ -132,6 +134,10 @@ _shtab_gpuwatch_watch___demo_nargs=0
 _shtab_gpuwatch_watch___quiet_nargs=0
 _shtab_gpuwatch_watch___record_commands_nargs=0
 _shtab_gpuwatch_watch___anonymise_nargs=0
+_shtab_gpuwatch_notify__h_nargs=0
+_shtab_gpuwatch_notify___help_nargs=0
+_shtab_gpuwatch_notify___ascii_nargs=0
+_shtab_gpuwatch_notify___test_nargs=0
 _shtab_gpuwatch_status__h_nargs=0
 _shtab_gpuwatch_status___help_nargs=0
 _shtab_gpuwatch_status___ascii_nargs=0

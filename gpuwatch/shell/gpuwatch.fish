@@ -52,7 +52,7 @@ function _shtab_gpuwatch_using
   test "$_shtab_gpuwatch_cmdpath" = "$argv"
 end
 
-set -g _shtab_gpuwatch_commands explain visible pick run strays kill report events replay recording watch status config doctor docs completion
+set -g _shtab_gpuwatch_commands explain visible pick run strays kill report events replay recording watch notify status config doctor docs completion
 set -g _shtab_gpuwatch_opts_with_value --at --by --config --events --file --filter --for --gpu --html --interval --max-util --memory --memory-critical --memory-warning --only --order --record --record-size --recording --rule --share --signal --since --start --theme --user -n
 
 complete -c gpuwatch -e
@@ -194,6 +194,11 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l record -xka "(__fish_co
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l record-size -x -d 'size beyond which the oldest snapshots of FILE are deleted (default 2GiB; 0: never)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l record-commands -d 'record whole command lines (default: the names of programs)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l anonymise -d 'record stand-ins for users, hosts, programs, paths and names'
+complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a notify -d 'Send a test message to the addresses of your gpuwatch.toml.'
+complete -c gpuwatch -n '_shtab_gpuwatch_using notify' -s h -l help -d 'show this help message and exit'
+complete -c gpuwatch -n '_shtab_gpuwatch_using notify' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'
+complete -c gpuwatch -n '_shtab_gpuwatch_using notify' -l ascii -d 'print only ASCII characters'
+complete -c gpuwatch -n '_shtab_gpuwatch_using notify' -l test -d 'send one message now, and say what came of it'
 complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a status -d 'One short line for the status bar of tmux.'
 complete -c gpuwatch -n '_shtab_gpuwatch_using status' -s h -l help -d 'show this help message and exit'
 complete -c gpuwatch -n '_shtab_gpuwatch_using status' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'

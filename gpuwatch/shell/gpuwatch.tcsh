@@ -21,7 +21,7 @@ complete gpuwatch \
         'c/--file=/f/' \
         'c/--rule=/(XID data-stale dead-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-at-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
         'c/--events=/f/' \
-        'c/--/(allow-root-kill anonymise ascii at bell by check config csv demo empty events file filter follow for gpu help html ignore-reservations index init interval json max-util memory memory-critical memory-warning mine once only order quiet read-only record record-commands record-size recording rule run share show signal since start stream theme tmux user verbose version wait yes)/' \
+        'c/--/(allow-root-kill anonymise ascii at bell by check config csv demo empty events file filter follow for gpu help html ignore-reservations index init interval json max-util memory memory-critical memory-warning mine once only order quiet read-only record record-commands record-size recording rule run share show signal since start stream test theme tmux user verbose version wait yes)/' \
         'c/-/(- h n)/' \
         'n/--recording/f/' \
         'n/--theme/(dark light)/' \
@@ -34,7 +34,7 @@ complete gpuwatch \
         'n/--file/f/' \
         'n/--rule/(XID data-stale dead-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-at-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
         'n/--events/f/' \
-        'p/1/(explain visible pick run strays kill report events replay recording watch status config doctor docs completion)/' \
+        'p/1/(explain visible pick run strays kill report events replay recording watch notify status config doctor docs completion)/' \
         'n/replay/f/' \
         'n/recording/(copy)/' \
         'n/docs/(guide shares alerts configuration stream service recording shell python design security)/' \

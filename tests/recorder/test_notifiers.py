@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import pytest
 
+from gpuwatch import cli
 from gpuwatch.config import Notify
 from gpuwatch.procfs import PROC
 from gpuwatch.recorder.apprise_child import NO_ADDRESS, NOT_INSTALLED, UNKNOWN, carry_out
@@ -189,6 +190,18 @@ def test_apprise_sends_the_words_and_says_no_more_than_what_went_wrong(web: Web)
     (post, over) = posts
     assert (post["title"], post["type"], over["type"]) == ("▲ box3: GPU 3 full in about 4 min", "warning", "success")
     assert post["message"].splitlines()[0] == "a <b>bold</b> *claim* \\n & more"
+
+
+def test_a_test_message_says_what_came_of_it(web: Web, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    port, posts = web
+    file = tmp_path / "gpuwatch.toml"
+    file.write_text(f'[notify]\nurls = ["json://127.0.0.1:{port}/", "json://ada:geheim@127.0.0.1:{port}/401"]\n')
+    file.chmod(0o600)
+    assert cli.main(["notify", "--test", "--config", str(file)], None) == 1
+    said = capsys.readouterr()
+    assert said.out == "json took the message\n"
+    assert said.err == "gpuwatch: json 2 refuses (HTTP 401)\n"
+    assert posts[0]["title"].endswith(": test message")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -1,0 +1,49 @@
+"""`gpuwatch notify --test`: sends one message to each address of `[notify]`, and says what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import time
+
+from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
+from gpuwatch.commands.console import Console
+from gpuwatch.commands.flags import add_flags, add_refused_demo
+from gpuwatch.commands.startup import configured
+from gpuwatch.errors import UsageError
+from gpuwatch.recorder.messages import make_routes, raised
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_flags(parser)
+    add_refused_demo(parser)
+    parser.add_argument("--test", action="store_true", help="send one message now, and say what came of it")
+
+
+def main(args: argparse.Namespace, _sampler: object = None) -> int:
+    """Send the message and return the exit code: 1 where an address failed; raises UsageError."""
+    if args.demo:
+        raise UsageError("--demo does not go with `gpuwatch notify`")
+    if not args.test:
+        raise UsageError("notify: --test is missing; `gpuwatch notify --test` sends one message")
+    config = configured(args)
+    routes = make_routes(config.notify)
+    if not routes:
+        raise UsageError("[notify] has no command and no urls; `gpuwatch config --show` names your gpuwatch.toml")
+    now, console = time.time(), Console(ascii_only=config.ascii)
+    alert = Alert(
+        rule=TROUBLE,
+        host=socket.gethostname(),
+        severity=Severity.NOTE,
+        title="test message",
+        evidence="sent by `gpuwatch notify --test`; nothing is wrong",
+        raised=now,
+        seen=now,
+    )
+    for route in routes:
+        route.deliver([raised(alert)], together=1, is_stopped=lambda: False)
+        if route.trouble:
+            console.warn(route.trouble)
+        else:
+            console.print(f"{route.name} took the message")
+    return int(any(route.trouble for route in routes))
