@@ -15,7 +15,7 @@ from gpuwatch.alerts.alert import MARKS, Alert, Severity
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
 from gpuwatch.analysis.events import UNFINISHED, lasted_words, moment, value_words
 from gpuwatch.commands.console import DIM, RED, YELLOW, Console, TextColumn, format_table
-from gpuwatch.commands.flags import add_flags, parse_indices, parse_since
+from gpuwatch.commands.flags import add_flags, add_span_flags, parse_indices, parse_span
 from gpuwatch.errors import UsageError
 from gpuwatch.recorder.store import UNWATCHED, Events, Gap, State, StoreError, former_store, own_store, read_events
 from gpuwatch.text import cell_width, clean, fit
@@ -50,7 +50,7 @@ class EventFilter(msgspec.Struct, frozen=True):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "recording", "demo")
-    parser.add_argument("--since", metavar="8h", help="how far back: 8h, 7d (default 24h; of a recording: all of it)")
+    add_span_flags(parser, "24h")
     parser.add_argument("--gpu", metavar="0,2", default=argparse.SUPPRESS, help="about these GPUs alone")
     parser.add_argument("--user", metavar="NAME", default=argparse.SUPPRESS, help="about one user")
     parser.add_argument("--rule", metavar="NAME", help="of one rule: 'uses more than declared', or its beginning")
@@ -73,7 +73,8 @@ def main(
         return on_demo_store(args, partial(main, wall=wall, played=True))
     if args.recording and (args.file or args.follow):
         raise UsageError(f"--recording does not go with {'--file' if args.file else '--follow'}")
-    since = parse_since(args.since or "24h", "30min, 8h or 7d")
+    if args.until and args.follow:
+        raise UsageError("--until does not go with --follow")
     gpus = frozenset(parse_indices(getattr(args, "gpu", None), "--gpu"))
     user = clean(getattr(args, "user", None) or "")
     path = Path(args.file) if args.file else own_store()
@@ -83,31 +84,32 @@ def main(
 
         recording = recorded.open_recording(args.recording)
         now, covered = recording.last, f"the recording covers {recorded.covered_words(recording)}"
-        found = recording.events(now - since if args.since else None)
+        since, until = parse_span(args, "365d", now)
+        found = recording.events(since if args.since else None)
         notes = recording.notes
     else:
-        found = _read(path, now - since, given=bool(args.file))
+        since, until = parse_span(args, "24h", now)
+        found = _read(path, since, given=bool(args.file))
     chosen_by = EventFilter(gpus, user, _rules(args.rule, found))
-    chosen = [alert for alert in found.alerts if chosen_by(alert)]
+    chosen = [alert for alert in found.alerts if alert.raised <= until and chosen_by(alert)]
     console = Console(ascii_only=bool(args.ascii))
     if args.json:
         console.print_json(*(_json(alert, found) for alert in chosen))
     else:
         filtered = bool(gpus or user or args.rule)
-        until = found.watched_until
-        gaps = () if filtered and not chosen else found.gaps
-        rows = events_rows(chosen, now, watched=found.watched, until=until, gaps=gaps)
+        gaps = () if filtered and not chosen else [gap for gap in found.gaps if gap.since <= until]
+        rows = events_rows(chosen, now, watched=found.watched, until=found.watched_until, gaps=gaps)
         if rows:
             console.print(*table(rows, width=console.width, color=console.color))
     if covered:
         console.warn(*notes, covered if chosen else f"no such event; {covered}")
     else:
-        console.warn(*([] if played else _words(path, found, chosen, args.since or "24h", now)))
+        console.warn(*([] if played else _words(path, found, chosen, args, now)))
     if args.follow:
         _follow(
             console,
             path,
-            now - since,
+            since,
             chosen_by,
             found,
             given=bool(args.file),
@@ -195,7 +197,7 @@ def _json(alert: Alert, found: Events) -> str:
     return msgspec.json.encode({**fields, "state": found.state(alert).value}).decode()
 
 
-def _words(path: Path, found: Events, chosen: Collection[Alert], since: str, now: float) -> Iterable[str]:
+def _words(path: Path, found: Events, chosen: Collection[Alert], args: argparse.Namespace, now: float) -> Iterable[str]:
     """Return warnings: that there are no events, what could not be read, that gpuwatch is not running."""
     if not found.exists:
         yield f"nothing was recorded yet ({clean(str(path))}); the dashboard and `gpuwatch watch` record events"
@@ -203,7 +205,8 @@ def _words(path: Path, found: Events, chosen: Collection[Alert], since: str, now
         return
     if not chosen:
         which = "no event of these" if found.alerts else "no event"
-        yield f"{which} in the last {clean(since, 20)}; --since 7d looks further back"
+        when = "in that time" if args.since or args.until else "in the last 24h"
+        yield f"{which} {when}; --since 7d looks further back"
     if found.damaged:
         events = "1 event is" if found.damaged == 1 else f"{found.damaged} events are"
         yield f"{events} damaged in {clean(str(path))}, and left out"

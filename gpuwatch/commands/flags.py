@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from gpuwatch.errors import UsageError
-from gpuwatch.units import parse_duration
+from gpuwatch.units import format_moment, parse_duration, parse_moment
 
 _SHARED: Final[dict[str, dict[str, Any]]] = {
     "config": {"metavar": "FILE", "help": "read FILE instead of your gpuwatch.toml"},
@@ -78,9 +80,42 @@ def parse_list(text: str, flag: str, allowed: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-def parse_since(text: str, examples: str) -> float:
-    """Parse --since to seconds; raises UsageError."""
-    seconds = parse_value("--since", parse_duration, text)
-    if not seconds or seconds <= 0:
-        raise UsageError(f"--since: 0 is not allowed; write a duration such as {examples}")
-    return seconds
+def add_span_flags(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add --since and --until."""
+    parser.add_argument(
+        "--since",
+        metavar="TIME",
+        help=f"from then on: 8h, 7d, yesterday, 22:00, 2026-11-20 (default {default}; of a recording: all of it)",
+    )
+    parser.add_argument("--until", metavar="TIME", help="up to then, as --since (default: now)")
+
+
+def parse_span(args: argparse.Namespace, default: str, now: float) -> tuple[float, float]:
+    """Parse --since and --until to wall-clock times; raises UsageError.
+
+    A clock time of --until is the last one before `now`, and one of --since the last before that.
+    """
+    until = now if args.until is None else _parse_past("--until", args.until, now, now)
+    since = _parse_past("--since", args.since or default, now, until)
+    if since >= until:
+        raise UsageError(f"--since: {format_moment(since)} is not before {format_moment(until)}, where --until ends")
+    return since, until
+
+
+def _parse_past(flag: str, text: str, now: float, last: float) -> float:
+    """Parse a duration before `now`, `today`, `yesterday`, a date, or a clock time in the day before `last`."""
+    word = text.strip().lower()
+    if word in ("today", "yesterday"):
+        year, month, day = time.localtime(now)[:3]
+        return time.mktime((year, month, day - (word == "yesterday"), 0, 0, 0, 0, 0, -1))
+    try:
+        if re.match(r"\d+[-:]", word):
+            at = f"{word} 00:00" if re.fullmatch(r"\d{4}-\d\d-\d\d", word) else word
+            return parse_moment(at, last - 86400.0, last, last)
+        seconds = parse_duration(text)
+    except ValueError as error:
+        also = "" if word[:1].isdigit() else "; also yesterday, 22:00 or 2026-11-20"
+        raise UsageError(f"{flag}: {error}{also}") from None
+    if seconds <= 0:
+        raise UsageError(f"{flag}: 0 is not allowed; write a duration such as 30min, 8h or 7d")
+    return now - seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Final, get_args
 
 from gpuwatch.commands.console import Console
-from gpuwatch.commands.flags import add_flags, parse_since
+from gpuwatch.commands.flags import add_flags, add_span_flags, parse_span
 from gpuwatch.commands.recorded import on_demo_store, open_recording
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
 from gpuwatch.errors import GpuwatchError, UsageError
@@ -24,7 +25,7 @@ _FORMER_NAMES: Final = {"run": "job"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "recording", "demo")
-    parser.add_argument("--since", metavar="7d", help="how far back: 8h, 7d (default 7d; of a recording: all of it)")
+    add_span_flags(parser, "7d")
     parser.add_argument("--by", metavar="WHAT", help="user, gpu or run (default: user)")
     parser.add_argument("--csv", action="store_true", help="as CSV, a line a row")
     parser.add_argument("--html", metavar="FILE", help="as a page with charts, written to FILE")
@@ -38,15 +39,16 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
     forms = [flag for flag in ("json", "csv", "html") if getattr(args, flag, None)]
     if len(forms) > 1:
         raise UsageError(f"--{forms[0]} and --{forms[1]} exclude each other")
-    by, since, now = _parse_by(args.by or "user"), parse_since(args.since or "7d", "8h or 7d"), wall()
+    by, now = _parse_by(args.by or "user"), wall()
+    parse_span(args, "7d", now)  # a mistake in it comes before one in a file
     if args.recording and args.file:
         raise UsageError("--recording does not go with --file")
     if args.html is not None:
         if args.by:
             raise UsageError("--by does not go with --html: the page has the use of users, of GPUs and of runs")
-        return _main_html(args, since, now)
+        return _main_html(args, now)
 
-    kept, now, notes = _read(args, by, since, now)
+    kept, now, notes = _read(args, by, now)
     console = Console(ascii_only=bool(args.ascii))
     if args.csv:  # in UTF-8, whatever the locale says: its readers cannot be told otherwise
         console.print_bytes(report_csv(kept, ascii_only=bool(args.ascii)).encode())
@@ -58,7 +60,7 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
     return 0
 
 
-def _main_html(args: argparse.Namespace, since: float, now: float) -> int:
+def _main_html(args: argparse.Namespace, now: float) -> int:
     try:
         from gpuwatch.commands import report_page  # 0.5 s, for matplotlib and jinja2, which are optional
     except ModuleNotFoundError as error:
@@ -68,7 +70,7 @@ def _main_html(args: argparse.Namespace, since: float, now: float) -> int:
 
     path = Path(args.html)
     report_page.check_target(path)
-    read = [_read(args, by, since, now) for by in _WAYS]
+    read = [_read(args, by, now) for by in _WAYS]
     parts, (_, until, notes) = tuple(kept for kept, _, _ in read), read[0]
     start = parts[0].since
     if args.recording:
@@ -99,16 +101,18 @@ def _paths(args: argparse.Namespace) -> list[Path]:
     return [Path(name) for name in named] or [own_store()]
 
 
-def _read(args: argparse.Namespace, by: By, since: float, now: float) -> tuple[UseReport, float, list[str]]:
+def _read(args: argparse.Namespace, by: By, now: float) -> tuple[UseReport, float, list[str]]:
     """Read the use, until when it goes, and notes; an error in a file that a flag names is a mistake in that flag."""
     flag = "--recording" if args.recording else "--file" if args.file else ""
-    start, notes = now - since, list[str]()
+    notes = list[str]()
     if args.recording:
         recording = open_recording(args.recording)
         now, notes = recording.last, recording.notes
-        start = now - since if args.since else recording.first
+    start, until = parse_span(args, "365d" if args.recording else "7d", now)
+    if args.recording and not args.since:
+        start = recording.first
     try:
-        report = read_report(_paths(args), by, start, named=bool(flag))
+        report = read_report(_paths(args), by, start, until if args.until else math.inf, named=bool(flag))
     except FileNotFoundError as error:
         if flag:
             name = clean(str(error.filename or _paths(args)[0]))
@@ -123,7 +127,7 @@ def _read(args: argparse.Namespace, by: By, since: float, now: float) -> tuple[U
         if not report.exists:
             unread = "".join(f" ({note})" for note in notes)
             raise GpuwatchError(f"nothing was recorded yet: leave a dashboard or `gpuwatch watch` running{unread}")
-    return report, now, notes
+    return report, until, notes
 
 
 def _parse_by(text: str) -> By:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -44,10 +45,11 @@ def report_lines(kept: UseReport, now: float, most: int = MOST) -> list[str]:
 
 
 def _title(kept: UseReport, now: float) -> str:
-    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(kept.since))
+    ends = [kept.since, kept.until] if kept.until < math.inf else [kept.since]
+    span = " to ".join(time.strftime("%Y-%m-%d %H:%M", time.localtime(end)) for end in ends)
     hours = max(0.0, now - kept.since) / _HOUR
     watched = f"watched {format_hours(kept.watched)} of {hours:.{0 if hours >= 1 else 1}f} h"
-    return " · ".join(filter(None, (kept.host, f"from {since}", watched)))
+    return " · ".join(filter(None, (kept.host, f"from {span}", watched)))
 
 
 def total_cells(kept: UseReport) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from math import floor
+from math import floor, inf
 from pathlib import Path, PurePosixPath
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
@@ -402,18 +402,18 @@ By: TypeAlias = Literal["user", "gpu", "run"]
 
 _WARNING: Final = 2
 _COUNTS: Final = f"sum(rule = '{OVERSHOOT}'), count(*), sum(severity >= {_WARNING})"
-_EVENTS: Final = "FROM events WHERE coalesce(ended, seen) >= ?"
+_EVENTS: Final = "FROM events WHERE coalesce(ended, seen) >= ? AND raised < ?"
 _EVENTS_ABOUT: Final = f"""SELECT who, {_COUNTS} FROM events JOIN event_about ON event = id AND kind = ?
-    WHERE coalesce(ended, seen) >= ? GROUP BY who"""
+    WHERE coalesce(ended, seen) >= ? AND raised < ? GROUP BY who"""
 _SUM_OF: Final[dict[By, str]] = {
-    "user": f"SELECT uid, gpu, {_TOTALS} FROM use WHERE at >= ? AND run != 0 GROUP BY uid, gpu",
-    "gpu": f"SELECT gpu, gpu, {_TOTALS} FROM use WHERE at >= ? AND run != 0 GROUP BY gpu",
-    "run": f"SELECT run, gpu, {_TOTALS} FROM use WHERE at >= ? AND run != 0 GROUP BY run, gpu",
+    "user": f"SELECT uid, gpu, {_TOTALS} FROM use WHERE at >= ? AND at < ? AND run != 0 GROUP BY uid, gpu",
+    "gpu": f"SELECT gpu, gpu, {_TOTALS} FROM use WHERE at >= ? AND at < ? AND run != 0 GROUP BY gpu",
+    "run": f"SELECT run, gpu, {_TOTALS} FROM use WHERE at >= ? AND at < ? AND run != 0 GROUP BY run, gpu",
 }
 # A minute in which the clock was set back was watched for longer than a minute.
 _WATCHED_ANY: Final = """SELECT sum(min(most, span)) FROM
-    (SELECT span, max(held_s + gpu_s) AS most FROM use WHERE at >= ? AND run = 0 GROUP BY at, span)"""
-_WATCHED: Final = "SELECT gpu, sum(held_s + gpu_s) FROM use WHERE at >= ? AND run = 0 GROUP BY gpu"
+    (SELECT span, max(held_s + gpu_s) AS most FROM use WHERE at >= ? AND at < ? AND run = 0 GROUP BY at, span)"""
+_WATCHED: Final = "SELECT gpu, sum(held_s + gpu_s) FROM use WHERE at >= ? AND at < ? AND run = 0 GROUP BY gpu"
 _LONGEST: Final = 200
 """Characters of a name, at most."""
 _HUGE: Final = 1e30
@@ -465,6 +465,8 @@ class UseReport(msgspec.Struct):
     by: By
     since: float
     """Start of the first hour that counts, in seconds since the epoch."""
+    until: float = inf
+    """End of the time that counts, in seconds since the epoch."""
     host: str = ""
     lines: list[UseLine] = []
     """Lines by the GPU time, the most first."""
@@ -480,12 +482,12 @@ class UseReport(msgspec.Struct):
     """Whether any use was recorded, also before `since`."""
 
 
-def read_report(paths: Iterable[Path], by: By, since: float, *, named: bool = False) -> UseReport:
-    """Add up the use in some stores of one host since the start of the hour of `since` (wall clock).
+def read_report(paths: Iterable[Path], by: By, since: float, until: float = inf, *, named: bool = False) -> UseReport:
+    """Add up the use in some stores of one host from the start of the hour of `since` (wall clock) to `until`.
 
-    Raises FileNotFoundError and StoreError.
+    What is kept by hour counts with the hour in which it begins. Raises FileNotFoundError and StoreError.
     """
-    report = UseReport(by, float(floor(since / HOUR) * HOUR))
+    report = UseReport(by, float(floor(since / HOUR) * HOUR), until)
     lines: dict[object, UseLine] = {}
     for path in paths:
         with reading(path, named=named) as connection:
@@ -503,7 +505,7 @@ def _add_store(connection: Connection, report: UseReport, lines: dict[object, Us
     def rows(query: str, *values: object) -> list[Any]:
         return connection.execute(query, values).fetchmany(_MOST)
 
-    by, since = report.by, report.since
+    by, span = report.by, (report.since, report.until)
     numbers: dict[object, int] = {}
     named: dict[object, tuple[object, UseLine]] = {}
     """Identity and an empty line for each id in the table, the same in all stores."""
@@ -521,7 +523,7 @@ def _add_store(connection: Connection, report: UseReport, lines: dict[object, Us
         line = UseLine(name, uid=_visible(_integer(uid)), user=user, key=_text(key), launcher=launcher)
         line.first, line.last = first, last
         named[run] = f"{uid}/{line.key}", line
-    watched = {gpu: _amount(seconds) for gpu, seconds in rows(_WATCHED, since)}
+    watched = {gpu: _amount(seconds) for gpu, seconds in rows(_WATCHED, *span)}
 
     def find_line(id: object) -> UseLine | None:
         if id not in named:
@@ -536,17 +538,17 @@ def _add_store(connection: Connection, report: UseReport, lines: dict[object, Us
         for gpu, seconds in watched.items():  # one that nobody held was watched all the same
             if found := find_line(gpu):
                 found.watched = (found.watched or 0.0) + seconds
-    for id, gpu, *sums in rows(_SUM_OF[by], since):
+    for id, gpu, *sums in rows(_SUM_OF[by], *span):
         if found := find_line(id):
             found.use = found.use.plus(Use(*map(_amount, sums)))
             found.gpus = _sorted([*found.gpus, numbers.get(gpu, -1)])
-    for who, *counts in rows(_EVENTS_ABOUT, by, since):
+    for who, *counts in rows(_EVENTS_ABOUT, by, *span):
         if about := lines.get(who):
             about.events = about.events.plus(EventCounts(*map(_integer, counts)))
-    ((*counts,),) = rows(f"SELECT {_COUNTS} {_EVENTS}", since)
+    ((*counts,),) = rows(f"SELECT {_COUNTS} {_EVENTS}", *span)
     report.events = report.events.plus(EventCounts(*map(_integer, counts)))
     report.host = read_about(connection, "host") or report.host
-    report.watched += _amount(rows(_WATCHED_ANY, since)[0][0])
+    report.watched += _amount(rows(_WATCHED_ANY, *span)[0][0])
     report.gpus = _sorted([*report.gpus, *(numbers.get(gpu, -1) for gpu in watched)])
     report.exists = report.exists or bool(rows("SELECT 1 FROM use LIMIT 1"))
 

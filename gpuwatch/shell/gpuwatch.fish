@@ -53,7 +53,7 @@ function _shtab_gpuwatch_using
 end
 
 set -g _shtab_gpuwatch_commands explain visible pick run strays kill report events replay recording watch notify status config doctor docs completion
-set -g _shtab_gpuwatch_opts_with_value --at --by --config --events --file --filter --for --gpu --html --interval --max-util --memory --memory-critical --memory-warning --only --order --record --record-size --recording --rule --share --signal --since --start --theme --user -n
+set -g _shtab_gpuwatch_opts_with_value --at --by --config --events --file --filter --for --gpu --html --interval --max-util --memory --memory-critical --memory-warning --only --order --record --record-size --recording --rule --share --signal --since --start --theme --until --user -n
 
 complete -c gpuwatch -e
 complete -c gpuwatch -f
@@ -147,7 +147,8 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l ascii -d 'print only A
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l json -d 'print JSON'
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l recording -xka "(__fish_complete_path (commandline -ct))" -d 'read a recording instead; may be repeated'
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l demo -d 'show a simulated machine instead of this one'
-complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l since -x -d 'how far back: 8h, 7d (default 7d; of a recording: all of it)'
+complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l since -x -d 'from then on: 8h, 7d, yesterday, 22:00, 2026-11-20 (default 7d; of a recording: all of it)'
+complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l until -x -d 'up to then, as --since (default: now)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l by -xka "user gpu run" -d 'user, gpu or run (default: user)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l csv -d 'as CSV, a line a row'
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l html -xka "(__fish_complete_path (commandline -ct))" -d 'as a page with charts, written to FILE'
@@ -159,7 +160,8 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l ascii -d 'print only A
 complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l json -d 'print JSON'
 complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l recording -xka "(__fish_complete_path (commandline -ct))" -d 'read a recording instead; may be repeated'
 complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l demo -d 'show a simulated machine instead of this one'
-complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l since -x -d 'how far back: 8h, 7d (default 24h; of a recording: all of it)'
+complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l since -x -d 'from then on: 8h, 7d, yesterday, 22:00, 2026-11-20 (default 24h; of a recording: all of it)'
+complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l until -x -d 'up to then, as --since (default: now)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l gpu -x -d 'about these GPUs alone'
 complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l user -x -d 'about one user'
 complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l rule -xka "XID data-stale dead-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-at-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared" -d 'of one rule: '"'"'uses more than declared'"'"', or its beginning'

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +14,10 @@ import pytest
 from gpuwatch.alerts.alert import Alert, Severity, Unit
 from gpuwatch.cli import parse
 from gpuwatch.commands import events
+from gpuwatch.commands.flags import parse_span
 from gpuwatch.files import FileLock
 from gpuwatch.recorder.store import lock_path, own_store
+from gpuwatch.units import format_moment
 from tests.support import recording
 from tests.support.builders import EPOCH, GIB
 from tests.support.recording import alert, ended
@@ -89,6 +93,9 @@ def test_what_holds_is_ongoing_while_somebody_watches(own: Path, capsys: pytest.
         (["--rule", "p"], ["noted"]),
         (["--rule", "opened"], []),
         (["--since", "30min"], ["hot"]),
+        (["--since", format_moment(EPOCH + 600)], ["hot"]),
+        (["--until", format_moment(EPOCH + 10)], ["full"]),
+        (["--since", "2h", "--until", format_moment(EPOCH + 45)], ["full", "noted"]),
         (["--gpu", "0", "--user", "ada"], []),
     ],
 )
@@ -100,6 +107,24 @@ def test_what_is_asked_for(
     out, err = capsys.readouterr()
     assert [json.loads(line)["id"] for line in out.splitlines()] == [f"id-{name}" for name in expected]
     assert ("no event" in err) is not bool(expected)
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "span"),
+    [
+        ("8h", None, (10, 18)),
+        ("yesterday", None, (-24, 18)),
+        ("yesterday", "today", (-24, 0)),
+        ("22:00", "08:00", (-2, 8)),
+        ("22:00", None, (-2, 18)),
+        ("8h", "12:00", (10, 12)),
+        ("2026-03-06", "2026-03-07 01:00", (-24, 1)),
+    ],
+)
+def test_times_are_those_before_now(since: str, until: str | None, span: tuple[int, int]) -> None:
+    midnight = time.mktime((2026, 3, 7, 0, 0, 0, 0, 0, -1))
+    args = argparse.Namespace(since=since, until=until)
+    assert parse_span(args, "24h", midnight + 18 * 3600) == tuple(midnight + hours * 3600 for hours in span)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -15,9 +15,11 @@ from gpuwatch.alerts.alert import AlertCause, AlertGpu
 from gpuwatch.cli import parse
 from gpuwatch.commands import report
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
+from gpuwatch.errors import UsageError
 from gpuwatch.history import Use
 from gpuwatch.recorder.store import own_store
 from gpuwatch.recorder.use import By, EventCounts, UseLine, UseReport, read_report
+from gpuwatch.units import format_moment
 from tests.support.builders import GIB
 from tests.support.recording import alert, ended
 from tests.support.storing import HOUR, batch, hours, save
@@ -62,6 +64,16 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
 
 # ---------------------------------------------------------------------------------------------------------------
 # For people; the tables are in tests/approved
+
+
+@pytest.mark.usefixtures("own")
+def test_until_ends_what_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    end = format_moment(HOUR + 3600)
+    (title, _, *lines) = shown(capsys, "--since", format_moment(HOUR), "--until", end)
+    assert f" to {end[:16]} · watched 1.0 of 1 h" in title
+    assert [line.split()[0] for line in lines if line] == ["ada"]
+    with pytest.raises(UsageError, match=r"--since: .* is not before .*, where --until ends"):
+        run("--since", end, "--until", format_moment(HOUR))
 
 
 @pytest.mark.usefixtures("own")
