@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from gpuwatch.errors import UsageError
 from gpuwatch.recorder.store import UNWATCHED, Events, Gap, State, StoreError, former_store, own_store, read_events
 from gpuwatch.text import cell_width, clean, fit
 from gpuwatch.units import UNKNOWN, duration, long_duration
+from gpuwatch.values import DAY
 
 COLORS: Final = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.NOTE: DIM}
 
@@ -84,11 +86,11 @@ def main(
 
         recording = recorded.open_recording(args.recording)
         now, covered = recording.last, f"the recording covers {recorded.covered_words(recording)}"
-        since, until = parse_span(args, "365d", now)
-        found = recording.events(since if args.since else None)
+        since, until = parse_span(args, math.inf, now)
+        found = recording.events(since)
         notes = recording.notes
     else:
-        since, until = parse_span(args, "24h", now)
+        since, until = parse_span(args, DAY, now)
         found = _read(path, since, given=bool(args.file))
     chosen_by = EventFilter(gpus, user, _rules(args.rule, found))
     chosen = [alert for alert in found.alerts if alert.raised <= until and chosen_by(alert)]

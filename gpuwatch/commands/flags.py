@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from gpuwatch.errors import UsageError
 from gpuwatch.units import format_moment, parse_duration, parse_moment
+from gpuwatch.values import DAY
 
 _SHARED: Final[dict[str, dict[str, Any]]] = {
     "config": {"metavar": "FILE", "help": "read FILE instead of your gpuwatch.toml"},
@@ -90,13 +91,14 @@ def add_span_flags(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument("--until", metavar="TIME", help="up to then, as --since (default: now)")
 
 
-def parse_span(args: argparse.Namespace, default: str, now: float) -> tuple[float, float]:
+def parse_span(args: argparse.Namespace, back: float, now: float) -> tuple[float, float]:
     """Parse --since and --until to wall-clock times; raises UsageError.
 
-    A clock time of --until is the last one before `now`, and one of --since the last before that.
+    A clock time of --until is the last one before `now`, and one of --since the last before that. Without --since it
+    is `back` seconds before the end.
     """
     until = now if args.until is None else _parse_past("--until", args.until, now, now)
-    since = _parse_past("--since", args.since or default, now, until)
+    since = until - back if args.since is None else _parse_past("--since", args.since, now, until)
     if since >= until:
         raise UsageError(f"--since: {format_moment(since)} is not before {format_moment(until)}, where --until ends")
     return since, until
@@ -111,7 +113,7 @@ def _parse_past(flag: str, text: str, now: float, last: float) -> float:
     try:
         if re.match(r"\d+[-:]", word):
             at = f"{word} 00:00" if re.fullmatch(r"\d{4}-\d\d-\d\d", word) else word
-            return parse_moment(at, last - 86400.0, last, last)
+            return parse_moment(at, last - DAY, last, last)
         seconds = parse_duration(text)
     except ValueError as error:
         also = "" if word[:1].isdigit() else "; also yesterday, 22:00 or 2026-11-20"

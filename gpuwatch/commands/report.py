@@ -18,6 +18,7 @@ from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.recorder.store import StoreError, former_store, own_store
 from gpuwatch.recorder.use import By, UseReport, read_report
 from gpuwatch.text import clean
+from gpuwatch.values import DAY
 
 _WAYS: Final[tuple[By, ...]] = get_args(By)
 _FORMER_NAMES: Final = {"run": "job"}
@@ -40,7 +41,6 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
     if len(forms) > 1:
         raise UsageError(f"--{forms[0]} and --{forms[1]} exclude each other")
     by, now = _parse_by(args.by or "user"), wall()
-    parse_span(args, "7d", now)  # a mistake in it comes before one in a file
     if args.recording and args.file:
         raise UsageError("--recording does not go with --file")
     if args.html is not None:
@@ -104,13 +104,14 @@ def _paths(args: argparse.Namespace) -> list[Path]:
 def _read(args: argparse.Namespace, by: By, now: float) -> tuple[UseReport, float, list[str]]:
     """Read the use, until when it goes, and notes; an error in a file that a flag names is a mistake in that flag."""
     flag = "--recording" if args.recording else "--file" if args.file else ""
-    notes = list[str]()
     if args.recording:
         recording = open_recording(args.recording)
-        now, notes = recording.last, recording.notes
-    start, until = parse_span(args, "365d" if args.recording else "7d", now)
-    if args.recording and not args.since:
-        start = recording.first
+        notes = recording.notes
+        start, until = parse_span(args, math.inf, recording.last)
+        start = start if args.since else recording.first
+    else:
+        notes = []
+        start, until = parse_span(args, 7 * DAY, now)
     try:
         report = read_report(_paths(args), by, start, until if args.until else math.inf, named=bool(flag))
     except FileNotFoundError as error:

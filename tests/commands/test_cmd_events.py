@@ -18,6 +18,7 @@ from gpuwatch.commands.flags import parse_span
 from gpuwatch.files import FileLock
 from gpuwatch.recorder.store import lock_path, own_store
 from gpuwatch.units import format_moment
+from gpuwatch.values import DAY
 from tests.support import recording
 from tests.support.builders import EPOCH, GIB
 from tests.support.recording import alert, ended
@@ -118,13 +119,15 @@ def test_what_is_asked_for(
         ("22:00", "08:00", (-2, 8)),
         ("22:00", None, (-2, 18)),
         ("8h", "12:00", (10, 12)),
+        (None, "12:00", (-12, 12)),
+        (None, "2026-03-02", (-6 * 24, -5 * 24)),
         ("2026-03-06", "2026-03-07 01:00", (-24, 1)),
     ],
 )
-def test_times_are_those_before_now(since: str, until: str | None, span: tuple[int, int]) -> None:
+def test_times_are_those_before_now(since: str | None, until: str | None, span: tuple[int, int]) -> None:
     midnight = time.mktime((2026, 3, 7, 0, 0, 0, 0, 0, -1))
     args = argparse.Namespace(since=since, until=until)
-    assert parse_span(args, "24h", midnight + 18 * 3600) == tuple(midnight + hours * 3600 for hours in span)
+    assert parse_span(args, DAY, midnight + 18 * 3600) == tuple(midnight + hours * 3600 for hours in span)
 
 
 # ---------------------------------------------------------------------------------------------------------------

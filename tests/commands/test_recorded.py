@@ -58,6 +58,15 @@ def test_the_report_of_a_recording_adds_up_its_minutes(call: Call, day: str) -> 
     assert {one["index"] for one in json.loads(out)["rows"]} == set(range(8))
 
 
+def test_until_of_a_recording_needs_no_since(call: Call, day: str) -> None:
+    code, out, _ = call("report", "--recording", day, "--until", time_of(240), "--json", has_driver=False)
+    assert code == 0
+    assert json.loads(out)["watched_s"] == pytest.approx(199, abs=3)
+    for until, found in ((0, False), (240, True)):
+        code, out, _ = call("events", "--recording", day, "--until", time_of(until), "--json", has_driver=False)
+        assert (code, bool(out)) == (0, found)
+
+
 @pytest.mark.parametrize(("second", "shown"), [(0, 0), (100, 100), (300, 199), (449, 449)])
 def test_one_snapshot_of_a_recording(call: Call, day: str, second: int, shown: int) -> None:
     code, out, err = call("--once", "--json", "--recording", day, "--at", time_of(second), has_driver=False)
