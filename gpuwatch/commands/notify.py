@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import socket
+import os
 import time
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
@@ -33,7 +33,7 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
     now, console = time.time(), Console(ascii_only=config.ascii)
     alert = Alert(
         rule=TROUBLE,
-        host=socket.gethostname(),
+        host=os.uname().nodename,
         severity=Severity.NOTE,
         title="test message",
         evidence="sent by `gpuwatch notify --test`; nothing is wrong",
