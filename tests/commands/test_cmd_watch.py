@@ -114,6 +114,17 @@ def test_it_says_what_happens_and_writes_it_down(busy: Driver, eager: Path, own_
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_it_says_what_it_records_and_ends_after_a_time(busy: Driver, own_home: Path) -> None:
+    file = own_home / "day"
+    with watching(busy, "--record", str(file), "--for", "1h") as watch:
+        assert watch.err().endswith(
+            f"; snapshots go to {file}, with programs without their arguments; ends after 1 h\n"
+        )
+        assert watch.end() == 0
+    with watching(busy, "--for", "500ms") as watch:
+        assert watch.process.wait(PATIENCE) == 0
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=str)
 def test_a_signal_ends_it(busy: Driver, number: signal.Signals, code: int) -> None:
     with watching(busy) as watch:

@@ -80,16 +80,6 @@ def test_watch_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_watch_records_for_a_time_and_says_what(tmp_path: Path) -> None:
-    path = tmp_path / "day"
-    command = [sys.executable, "-m", "gpuwatch", "watch", "--demo", "--interval", "100ms", "--for", "2s"]
-    command += ["--record", str(path)]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, recorded(path) > 0) == (0, True)
-    assert f"; snapshots go to {path}, with programs without their arguments; ends after 2 s\n" in done.stderr
-
-
-@pytest.mark.slow
 def test_the_demo_is_recorded_and_played(driver: Driver, tmp_path: Path) -> None:
     path, env = tmp_path / "day", driver.write().env()
     with Terminal([GPUWATCH, "--demo", "--record", str(path)], columns=160, rows=50, env=env) as live:
