@@ -97,6 +97,10 @@ class TolerantDriver(LinuxDriver):
         self._input_end = os.eventfd(0, os.EFD_NONBLOCK)
         """Event that ends the thread that reads keys."""
 
+    def _sigtstp_application(self, *_: object) -> None:
+        """Suspend from the event loop: in the middle of a write the handler would wait for a lock that it holds."""
+        self._loop.call_soon_threadsafe(super()._sigtstp_application)
+
     def start_application_mode(self) -> None:
         """Put the terminal into the mode of a full-screen program; raises SystemExit."""
         self._given_back = False

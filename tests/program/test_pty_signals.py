@@ -86,6 +86,38 @@ def test_ctrl_z_and_back(busy: Driver, how: str) -> None:
         assert_given_back(terminal)
 
 
+STOPPED_IN_A_WRITE = """
+import os, queue, signal
+from textual.drivers import _writer_thread
+
+class Queue(queue.Queue):
+    stopped = False
+
+    def _put(self, item):  # with the lock of the queue
+        super()._put(item)
+        if not self.stopped and "memory by owner" in (item or ""):
+            Queue.stopped = True
+            os.kill(os.getpid(), signal.SIGTSTP)
+
+_writer_thread.Queue = Queue
+from gpuwatch.__main__ import main
+main()
+"""
+
+
+def test_a_stop_in_the_middle_of_a_write(busy: Driver) -> None:
+    """The handler waited for ever for a lock that its own thread held."""
+    program = [sys.executable, "-c", STOPPED_IN_A_WRITE]
+    with Terminal(program, columns=120, rows=30, env=busy.env(environment())) as terminal:
+        process = psutil.Process(terminal.process.pid)
+        terminal.wait_for(lambda _: process.status() == psutil.STATUS_STOPPED)
+        terminal.process.send_signal(signal.SIGCONT)
+        terminal.wait_for(TITLES)
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+        assert_given_back(terminal)
+
+
 def test_quitting_in_the_middle_of_a_call_that_hangs(busy: Driver) -> None:
     with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment())) as terminal:
         terminal.wait_for(TITLES)
