@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from gpuwatch.alerts.alert import Unit
 from gpuwatch.model import Gpu, Health, Holding, Limit, Presence, Process, Reading, Reason, known, number
-from gpuwatch.shares import is_conclusive, limit_on, usable
+from gpuwatch.shares import is_conclusive, left, limit_on, usable
 from gpuwatch.units import (
     UNKNOWN,
     duration,
@@ -199,6 +199,8 @@ class Row(msgspec.Struct, frozen=True):
     """Bytes by which the holding grew in the last minute."""
     age: float | None = None
     """Seconds since the process started."""
+    together: int | None = None
+    """Bytes that all processes under the same shared limit hold on the GPU, on the row of their oldest process."""
 
     @property
     def key(self) -> RowKey:
@@ -265,15 +267,20 @@ _UNSEEN = {
 def share_words(row: Row) -> tuple[str, str]:
     """Return both parts of `41/30`: the holding and its limit in percent of the GPU's memory.
 
-    The second part is `30Σ` where several processes share the limit, `—` where nothing was declared, and `?` where
-    declarations could not be read, or were not read yet.
+    The second part is `—` where nothing was declared, and empty where that is not known. Of several processes under one
+    limit the oldest has their sum, `Σ26/30`, and the others `3/Σ`.
     """
     share, limit = row.share, row.limit
     used = UNKNOWN if share is None else percent(share, 100)
     if limit is None:
-        return used, UNKNOWN if is_conclusive(row.process.declared) else "?"
+        return used, UNKNOWN if is_conclusive(row.process.declared) else ""
     declared = row.percent(limit.bytes)
-    return used, "?" if declared is None else percent(declared, 100) + "Σ" * bool(limit.scope)
+    if declared is None:
+        return used, ""
+    if not limit.scope:
+        return used, percent(declared, 100)
+    together = row.percent(row.together) if row.together is not None else None
+    return (used, "Σ") if together is None else (f"Σ{percent(together, 100)}", percent(declared, 100))
 
 
 def _used_of_declared(row: Row) -> Amount | None:
@@ -373,6 +380,16 @@ GPU: Final[Mapping[str, Field[Gpu]]] = table(
         Field("name", "name", lambda gpu: gpu.name.removeprefix("NVIDIA ") or None, ascending=True, right=False),
         Field("memory", "used GiB", reading("memory.used"), Unit.BYTES, words="memory", compare="mem", label="used"),
         Field("free", "free", reading("memory.free"), Unit.FREE, words="free memory", compare="free", label="free"),
+        Field(
+            "left",
+            "left",
+            lambda gpu: amount(left(gpu)),
+            Unit.FREE,
+            words="memory left",
+            compare="left",
+            label="left",
+            fact="{} neither held nor promised",
+        ),
         Field("total", "total", reading("memory.total"), Unit.BYTES, label="memory", fact="{} in all"),
         Field(
             "promised", "promised", reading("promised"), Unit.BYTES, fact="{} declared or reserved, but not used yet"

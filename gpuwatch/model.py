@@ -468,6 +468,19 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
         return self.name.rpartition("MIG ")[2]
 
 
+class Promise(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Memory of a GPU that a user may still take: the rest of a declared limit, or of a reservation."""
+
+    user: str
+    """Name of the user, or what is known in its place: `uid 1003`, `PID 12`."""
+    bytes: int
+    uid: int | None = None
+    gpu_instance: int | None = None
+    """MIG instance that the processes run on; None for none."""
+    reserved: float = 0.0
+    """Wall-clock time at which `gpuwatch run` reserved it; 0 for the rest of a declared limit."""
+
+
 class Xid(msgspec.Struct, frozen=True, kw_only=True):
     """XID, an error of a GPU as in the kernel's log, and how often the driver reported it since the sampler started."""
 
@@ -570,6 +583,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     promised: Reading = Reason.NO_SAMPLE
     """Bytes that were declared or reserved (`gpuwatch run`) and are not taken yet, without limits that could not be
     read. They may be more than what is free."""
+    promises: tuple[Promise, ...] = ()
+    """The same by user, the largest first."""
     opened_by: tuple[int, ...] = ()
     """PIDs of at most 16 processes that have its device file open and are not listed on it, as of the snapshot's
     `searched`: workers, and programs that are listed on another GPU; not monitors."""

@@ -8,8 +8,20 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gpuwatch.model import Basis, Declaration, Declared, Gpu, Knowledge, Limit, Process, Reason, Snapshot, known
-from gpuwatch.units import GIB, MIB, gib
+from gpuwatch.model import (
+    Basis,
+    Declaration,
+    Declared,
+    Gpu,
+    Knowledge,
+    Limit,
+    Process,
+    Promise,
+    Reason,
+    Snapshot,
+    known,
+)
+from gpuwatch.units import GIB, MIB
 
 RESERVATION_GRACE: Final = 15 * 60.0
 """Seconds for which a reservation counts although none of its processes holds the GPU: half of what the rule `idle but
@@ -147,18 +159,27 @@ def declared_memory(gpu: Gpu, processes: Mapping[int, Process]) -> DeclaredMemor
     )
 
 
-def format_promised(gpu: Gpu, declared: DeclaredMemory, *, least: str = "≥", missing: str = "—") -> str:
-    """Format `Gpu.promised` in GiB; where some limits are unread, with `least` before it, or `?` if almost 0."""
-    if not known(gpu.promised):
-        return missing
-    if not declared.unread:
-        return gib(gpu.promised)
-    return f"{least}{gib(gpu.promised)}" if has_promised(gpu) else "?"
-
-
 def has_promised(gpu: Gpu) -> bool:
     """Return whether enough is promised to be shown as more than `<0.1`."""
     return known(gpu.promised) and gpu.promised >= 0.05 * GIB
+
+
+def left(gpu: Gpu) -> int | Reason:
+    """Return the bytes that are neither held nor promised, or the reason why they are not known."""
+    if not known(gpu.memory.free):
+        return gpu.memory.free if isinstance(gpu.memory.free, Reason) else Reason.NO_SAMPLE
+    return max(0, int(gpu.memory.free) - sum(one.bytes for one in gpu.promises))
+
+
+def unread_words(count: int) -> str:
+    """Return in a few words that the declared shares of some processes cannot be read."""
+    return f"declared shares of {count} {'process' if count == 1 else 'processes'} are not readable"
+
+
+def unread_processes(snapshot: Snapshot) -> int:
+    """Return the number of processes whose declarations may not be read, as those of other people."""
+    declared = (one.declared for one in snapshot.processes)
+    return sum(one is not None and one.knowledge is Knowledge.UNREADABLE for one in declared)
 
 
 # -- what may still be taken -----------------------------------------------------------------------------------------
@@ -178,30 +199,24 @@ class Reservation(NamedTuple):
     """Name of the user; empty where it was not looked up."""
 
 
-class PromisedMemory(NamedTuple):
-    """Memory of a GPU that a user may still take."""
-
-    user: str
-    bytes: int
-    reserved: bool
-    """Whether `gpuwatch run` reserved it; else it is the rest of a declared limit."""
-
-
 def add_promised(snapshot: Snapshot, reserved: Sequence[Reservation]) -> Snapshot:
     """Return a snapshot with the promised memory of each GPU whose free memory is known."""
     processes = {process.pid: process for process in snapshot.processes}
     gpus = []
     for gpu in snapshot.gpus:
         there = known(gpu.memory.free) and known(gpu.memory.total)
-        promised = sum(one.bytes for one in find_promised(gpu, processes, reserved, snapshot.taken))
-        gpus.append(msgspec.structs.replace(gpu, promised=promised if there else Reason.NO_SAMPLE))
+        found = find_promised(gpu, processes, reserved, snapshot.taken) if there else []
+        promised = sum(one.bytes for one in found) if there else Reason.NO_SAMPLE
+        gpus.append(msgspec.structs.replace(gpu, promised=promised, promises=tuple(found)))
     return msgspec.structs.replace(snapshot, gpus=tuple(gpus))
 
 
 def find_promised(
     gpu: Gpu, processes: Mapping[int, Process], reserved: Sequence[Reservation], now: float
-) -> list[PromisedMemory]:
-    """Return the memory that users who declared or reserved may still take; empty where the size is not known.
+) -> list[Promise]:
+    """Return the memory that users who declared or reserved may still take, one by user and kind, the largest first.
+
+    Empty where the GPU's size is not known.
 
     `processes` are those of the snapshot by PID, `now` is wall-clock time. Where several
     limits apply to the same processes, the lowest counts; where one applies to some of the processes of a shared limit,
@@ -217,13 +232,20 @@ def find_promised(
         least.setdefault(frozenset(limit.pids), (size, limit))
     shared = [pids for pids in least if len(pids) > 1]
     counted = {pids: limit for pids, limit in least.items() if not any(pids < others for others in shared)}
+    instances = {one.pid: one.gpu_instance for one in gpu.holdings}
+    declared: defaultdict[tuple[str, int | None, int | None], int] = defaultdict(int)
+    for size, limit in counted.values():
+        pid = limit.pids[0]
+        if size > limit.held and not all(pid in processes and processes[pid].has_ended for pid in limit.pids):
+            uid = processes[pid].uid if pid in processes else None
+            declared[holder_name(pid, processes), uid, instances[pid]] += size - limit.held
     found = [
-        PromisedMemory(holder_name(limit.pids[0], processes), size - limit.held, reserved=False)
-        for size, limit in counted.values()
-        if size > limit.held and not all(pid in processes and processes[pid].has_ended for pid in limit.pids)
+        Promise(user=user, bytes=size, uid=uid, gpu_instance=instance)
+        for (user, uid, instance), size in declared.items()
     ]
     rests: defaultdict[int, int] = defaultdict(int)
     names: dict[int, str] = {}
+    made: dict[int, float] = {}
     for one in active_reservations(gpu, reserved, now):
         covered = 0
         if one.pids:
@@ -233,11 +255,12 @@ def find_promised(
         if (rest := min(one.gpus[gpu.uuid], whole) - covered) > 0:
             rests[one.uid] += rest
             names[one.uid] = one.user
+            made[one.uid] = max(one.made, made.get(one.uid, 0.0))
     found += [
-        PromisedMemory(names[uid] or user_name(uid, processes), min(rest, whole), reserved=True)
+        Promise(user=names[uid] or user_name(uid, processes), bytes=min(rest, whole), uid=uid, reserved=made[uid])
         for uid, rest in rests.items()
     ]
-    return found
+    return sorted(found, key=lambda one: (-one.bytes, one.user))
 
 
 def active_reservations(gpu: Gpu, reserved: Iterable[Reservation], now: float) -> list[Reservation]:

@@ -247,7 +247,7 @@ PERSON: Final[Mapping[str, Field[Person]]] = table(
         Field(
             "declared",
             "declared",
-            lambda one: "?" if one.declared is None and one.unread else amount(one.declared, at_least=one.unread),
+            lambda one: "" if one.declared is None and one.unread else amount(one.declared, at_least=one.unread),
             Unit.BYTES,
             rank=lambda one: one.declared,
         ),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpuwatch.fields import PROCESS, Field, Row, SortValue
 from gpuwatch.model import Presence, Process, Snapshot
+from gpuwatch.shares import limit_usages
 
 if TYPE_CHECKING:  # a snapshot alone has no history, and need not wait for its import
     from gpuwatch.history import HistoryView, IdleTimes
@@ -23,6 +24,11 @@ def rows(snapshot: Snapshot, view: HistoryView | None = None, idle_times: IdleTi
     `idle_times` are for a snapshot without a history.
     """
     owners = {process.pid: process for process in snapshot.processes}
+    together = {
+        (usage.gpu, min(usage.pids, key=lambda pid: (owners[pid].start, pid))): usage.held
+        for usage in limit_usages(snapshot)
+        if usage.scope and usage.complete
+    }
     joined = []
     for gpu in snapshot.gpus:
         for holding in gpu.holdings:
@@ -32,7 +38,7 @@ def rows(snapshot: Snapshot, view: HistoryView | None = None, idle_times: IdleTi
             growth = view.growth(gpu.key, holding.pid, holding.start) if view else None
             mine = process.uid is not None and process.uid == snapshot.viewer
             age = None if process.started is None else max(0.0, snapshot.taken - process.started)
-            joined.append(Row(gpu, holding, process, mine, idle, growth, age))
+            joined.append(Row(gpu, holding, process, mine, idle, growth, age, together.get((gpu.uuid, holding.pid))))
     return joined
 
 

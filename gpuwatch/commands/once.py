@@ -25,7 +25,7 @@ from gpuwatch.config import Config
 from gpuwatch.fields import GPU, PROCESS, Row, share_words
 from gpuwatch.filters import Filter
 from gpuwatch.model import Snapshot, encode
-from gpuwatch.shares import DeclaredMemory, declared_memory, format_promised
+from gpuwatch.shares import DeclaredMemory, declared_memory, unread_processes, unread_words
 from gpuwatch.sources.source import Source
 from gpuwatch.text import clean
 from gpuwatch.units import gib
@@ -145,9 +145,7 @@ def table(
     lines = [" · ".join(word for word in head if word), ""]
     processes = {process.pid: process for process in snapshot.processes}
     declared = {gpu.index: declared_memory(gpu, processes) for gpu in snapshot.gpus}
-    columns = [TextColumn.of(GPU[key]) for key in _GPU_COLUMNS]
-    columns.insert(4, TextColumn("promised", lambda gpu: format_promised(gpu, declared[gpu.index])))
-    lines += format_table(columns, snapshot.gpus)
+    lines += format_table([TextColumn.of(GPU[key]) for key in _GPU_COLUMNS], snapshot.gpus)
     holdings = sort([row for row in rows(snapshot, idle_times=idle) if keep(row)], "memory")
     holdings.sort(key=lambda row: row.gpu.index)
     if holdings:
@@ -158,6 +156,8 @@ def table(
     if idle is None and re.search(r"(?i)\bidle[<>=]", keep.text):
         notes.append("idle times are not known: one snapshot has none, and no `gpuwatch watch` keeps them here")
     notes += [*_overcommitted(declared), *_gaps(snapshot)]
+    if unread := unread_processes(snapshot):
+        notes.append(f"{unread_words(unread)}; what is left may be less")
     lines += ["", *notes] if notes else []
     return [cut(line, width) for line in lines]
 
@@ -192,7 +192,8 @@ def _count(number: int, one: str, many: str = "") -> str:
 
 def _share(row: Row) -> str:
     used, declared = share_words(row)
-    return f"{used}/{declared:<7}"  # so that the slashes stand in one column, below that of the title
+    # So that the slashes stand in one column, below that of the title.
+    return f"{used}{'/' if declared else ' '}{declared:<7}"
 
 
 _GPU_COLUMNS: Final = (
@@ -200,6 +201,7 @@ _GPU_COLUMNS: Final = (
     "name",
     "memory",
     "free",
+    "left",
     "total",
     "unknown",
     "utilization",

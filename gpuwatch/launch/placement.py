@@ -9,9 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from gpuwatch.errors import UsageError
-from gpuwatch.model import Gpu, Health, Process, Snapshot, known
+from gpuwatch.model import Gpu, Health, Process, Promise, Snapshot, known
 from gpuwatch.shares import (
-    PromisedMemory,
     Reservation,
     active_reservations,
     find_promised,
@@ -63,7 +62,7 @@ class Offer(NamedTuple):
     """Bytes that were promised to others and are not taken yet."""
     why: str
     """Why the GPU cannot be used; empty where it can."""
-    ignored: Sequence[PromisedMemory] = ()
+    ignored: Sequence[Promise] = ()
     """Reservations that were not counted."""
 
     @property
@@ -164,7 +163,7 @@ def _busy(gpu: Gpu, request: Request) -> str:
     return f"{gpu.utilization:.0f} % busy, {request.busy:g} % allowed" if gpu.utilization > request.busy else ""
 
 
-def _used(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[PromisedMemory]) -> str:
+def _used(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[Promise]) -> str:
     """Return why a GPU is not empty, or not known to be; empty where it is. Programs that only draw do not count."""
     if gpu.holdings_note:
         return f"whether it is empty is not known: {gpu.holdings_note}"
@@ -174,7 +173,7 @@ def _used(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[PromisedMe
     return f"it is not empty{_taken(gpu, people, promises)}"
 
 
-def _taken(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[PromisedMemory]) -> str:
+def _taken(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[Promise]) -> str:
     """Return who holds the memory of a GPU, and to whom more is promised."""
     holders: defaultdict[str, int] = defaultdict(int)
     for one in gpu.holdings:

@@ -29,7 +29,10 @@ class Commands(StrEnum):
 
 
 TREATMENTS: Final[dict[type[msgspec.Struct], dict[str, str]]] = {
-    Snapshot: {"host": "host", "viewer": "uid", "words": "text", "processes": "inside", "unlisted": "inside"},
+    Snapshot: {"host": "host", "viewer": "uid", "words": "text"}
+    | dict.fromkeys(("gpus", "processes", "unlisted"), "inside"),
+    model.Gpu: {"promises": "inside"},
+    model.Promise: {"user": "person", "uid": "uid"},
     model.Unlisted: {"process": "inside"},
     Process: {"uid": "uid", "user": "person", "name": "program", "command": "command", "parent": "program"}
     | {"declared": "inside", "context": "inside"},

@@ -17,10 +17,10 @@ from gpuwatch.alerts.rules.health import HEALTH, STALE
 from gpuwatch.alerts.rules.memory import MEMORY, room_of
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.history import HistoryView
-from gpuwatch.model import Health, Knowledge, Snapshot
+from gpuwatch.model import Health, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.live import FILE, PACE, IdleHolding, Overuse, Status, StatusGpu, boot
-from gpuwatch.shares import limit_usages
+from gpuwatch.shares import limit_usages, unread_processes
 from gpuwatch.threads import Worker
 from gpuwatch.units import GIB
 
@@ -39,7 +39,6 @@ def make_status(
     near = {one.gpu: one.severity.name.lower() for one in holding if one.rule == MEMORY}
     shown = {MEMORY, HEALTH, STALE, OVERSHOOT}
     stamps = [gpu.sampled for gpu in snapshot.gpus if gpu.health is Health.OK and gpu.sampled]
-    declared = [one.declared for one in snapshot.processes if one.declared is not None]
     counts = {each.name.lower(): sum(one.severity is each for one in holding) for each in Severity}
     return Status(
         pid=os.getpid(),
@@ -56,7 +55,7 @@ def make_status(
         unseen=sum(one.severity >= Severity.WARNING and not one.quiet for one in holding),
         others=sum(one.severity >= Severity.CRITICAL and one.rule not in shown for one in holding),
         over=_over(snapshot, [one for one in holding if one.rule == OVERSHOOT]),
-        unread=sum(one.knowledge is Knowledge.UNREADABLE for one in declared),
+        unread=unread_processes(snapshot),
         resting=() if history is None else tuple(_resting(snapshot, history))[:_MOST_RESTING],
     )
 

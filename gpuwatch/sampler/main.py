@@ -193,7 +193,9 @@ class Sampler:
         self._last = replace(self._last, sequence=self._sequence, taken=time.time(), monotonic=time.monotonic())
         if self._reservations is not None and self._last.gpus:
             holders = {holding.pid for gpu in self._last.gpus for holding in gpu.holdings}
-            self._last = add_promised(self._last, self._reservations.read(holders))
+            reserved = self._reservations.read(holders)
+            named = [one._replace(user=self._owners.users.name(one.uid)) for one in reserved]
+            self._last = add_promised(self._last, named)
         self._connection.write(self._last)
         self._sequence += 1
         self._written_at = time.monotonic()

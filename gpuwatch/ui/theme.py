@@ -218,6 +218,8 @@ class Glyphs(msgspec.Struct, frozen=True):
     eighths: str = "▏▎▍▌▋▊▉"
     """A cell that is filled in part; empty where only whole cells can be drawn."""
     hatch: str = "░"
+    """Memory of unknown processes."""
+    promised: str = "╱"
     declared: str = "┃"
     """Mark where an owner's declared memory ends."""
     dot: str = "·"
@@ -247,6 +249,7 @@ ASCII: Final = Glyphs(
     fill="=",
     eighths="",
     hatch=".",
+    promised="/",
     declared="]",
     dot="|",
     missing="-",

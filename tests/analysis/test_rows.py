@@ -87,12 +87,12 @@ SHARED = declares(0, 0.1 * TOTAL, scope="genv 12")
         (declares(0, 9 * GIB), ("13", "11")),
         (declares(0, 10 * MIB), ("13", "<1")),
         (declares(0, 1.2 * TOTAL), ("13", "120")),
-        (declares(0, 0.4 * TOTAL, scope="genv 12"), ("13", "40Σ")),
+        (declares(0, 0.4 * TOTAL, scope="genv 12"), ("Σ13", "40")),
         (declares(1, 0.4 * TOTAL), ("13", "—")),
         (Declared(), ("13", "—")),
-        (Declared(knowledge=Knowledge.UNREADABLE), ("13", "?")),
-        (Declared(knowledge=Knowledge.PENDING), ("13", "?")),
-        (None, ("13", "?")),
+        (Declared(knowledge=Knowledge.UNREADABLE), ("13", "")),
+        (Declared(knowledge=Knowledge.PENDING), ("13", "")),
+        (None, ("13", "")),
         (structs.replace(HELD, knowledge=Knowledge.UNREADABLE), ("13", "40")),
         (structs.replace(HELD, limits=(*SHARED.limits, *HELD.limits)), ("13", "40")),
     ],
@@ -101,7 +101,15 @@ def test_used_and_limit(declared: Declared | None, words: tuple[str, str]) -> No
     card = gpu(0, holdings=[holding(1, 10)])
     without_total = structs.replace(card, memory=Memory(total=Reason.UNSUPPORTED))
     unknown = gpu(0, holdings=[holding(1, memory=Reason.UNSUPPORTED)])
-    no_limit = words[1] if words[1] in "?—" else "?"
-    for one, expected in ((card, words), (without_total, ("—", no_limit)), (unknown, ("—", words[1]))):
+    no_limit = words[1] if words[1] == "—" else ""
+    without = "Σ" if words[0].startswith("Σ") else words[1]
+    for one, expected in ((card, words), (without_total, ("—", no_limit)), (unknown, ("—", without))):
         (row,) = rows(snapshot([one], [process(1, declared=declared)]))
         assert share_words(row) == expected
+
+
+def test_processes_under_one_limit_have_their_sum_once_beside_the_oldest() -> None:
+    shared = declares(0, 0.4 * TOTAL, scope="genv 12")
+    people = [process(1, start=9, declared=shared), process(2, start=5, declared=shared)]
+    found = rows(snapshot([gpu(0, holdings=[holding(1, 10, start=9), holding(2, 10, start=5)])], people))
+    assert [share_words(row) for row in found] == [("13", "Σ"), ("Σ25", "40")]

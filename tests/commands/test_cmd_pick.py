@@ -62,8 +62,8 @@ def test_what_is_promised_is_one_number_everywhere(launch: Launcher) -> None:
     assert picked["promised"] == seen["promised"] == 30 * GIB
     assert picked["free"] == seen["memory"]["free"]
     assert picked["left"] == picked["free"] - picked["promised"]
-    end = title.index("promised") + len("promised")
-    assert [row[:end].split()[-1] for row in rows[:4]] == ["0.0", "0.0", "30.0", "0.0"]
+    end = title.index("left") + len("left")
+    assert [row[:end].split()[-1] for row in rows[:4]] == ["4.1", "39.1", "49.1", "74.1"]
 
 
 def test_a_reservation_is_worth_at_most_its_gpu_and_can_be_ignored_aloud(launch: Launcher, driver: Driver) -> None:

@@ -8,6 +8,7 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec.structs import replace
 import pytest
 
 from gpuwatch.alerts.limits import CustomRule, Limits
@@ -41,7 +42,8 @@ def parts(hint: Any) -> Iterator[Any]:
 
 
 KEPT = """
-    Snapshot.driver Snapshot.cuda Snapshot.gpus Gpu.uuid Gpu.name Gpu.bus_id Gpu.words Gpu.pcie_link Gpu.throttle
+    Snapshot.driver Snapshot.cuda Gpu.memory Gpu.instances Gpu.holdings Gpu.xids
+    Gpu.uuid Gpu.name Gpu.bus_id Gpu.words Gpu.pcie_link Gpu.throttle
     Gpu.compute_mode Gpu.holdings_note Instance.uuid Instance.name Holding.kind Process.program Process.state
     Process.terminal Unlisted.gpus Declared.frameworks Declaration.channel Declaration.framework Declaration.limits
     Limit.gpu Visible.gpus Hint.rule ProcessContext.server Container.runtime Pane.program Run.launcher
@@ -151,7 +153,7 @@ def test_the_demo_keeps_its_people_apart(tmp_path: Path) -> None:
         }
         assert len({*named.values()}) == len(named)
         assert [(one.pid, one.start) for one in after.processes] == [(one.pid, one.start) for one in before.processes]
-        assert after.gpus == before.gpus
+        assert [replace(one, promises=()) for one in after.gpus] == [replace(one, promises=()) for one in before.gpus]
 
 
 def test_a_process_that_changes_is_looked_at_again() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from typing import Any
 
@@ -10,11 +11,11 @@ import pytest
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.analysis.rows import rows
-from gpuwatch.model import Declared, Gpu, Knowledge, Memory, Process, Reason, Snapshot
+from gpuwatch.model import Declared, Gpu, Knowledge, Memory, Process, Promise, Reason, Snapshot
 from gpuwatch.ui.screens.detail import gpu_section, holding_section
 from gpuwatch.ui.widgets.gpus import short_title
 from tests.support.builders import GIB, TOTAL, gpu, holding, process, snapshot
-from tests.support.dashboards import alert, frame, hand, resize, running, text
+from tests.support.dashboards import alert, frame, resize, running, text
 from tests.support.declaring import declares
 from tests.support.screens import press
 
@@ -56,10 +57,10 @@ async def test_used_and_limit_stand_below_their_title() -> None:
         for size, (severity, mark) in product([(80, 24), (160, 50)], marks.items()):
             alerts = [overshoot(11, severity=severity)] if severity else []
             await resize(app, pilot, size, frame(machine(*EVERY_KIND), *alerts))
-            title, *lines = [line for line in app.dashboard.processes.text if "/" in line]
-            assert {line.index("/") for line in lines} == {title.index("used/limit") + len("used")}
-            found = [next(word for word in line.split() if "/" in word) for line in lines]
-            assert found == ["62/40", "11/30Σ", "6/?", "5/100Σ", "<1/—"]
+            title, *lines = [line for line in app.dashboard.processes.text if line.strip()][: 1 + len(EVERY_KIND)]
+            slash = title.index("used/limit") + len("used")
+            found = [(line[:slash].split()[-1], line[slash : slash + 4].strip()) for line in lines]
+            assert found == [("62", "/40"), ("Σ11", "/30"), ("6", ""), ("Σ5", "/100"), ("<1", "/—")]
             assert f"62/40{mark} " in lines[0]
             assert not any(sign in line for line in lines[1:] for sign in "·▲●")
 
@@ -67,45 +68,28 @@ async def test_used_and_limit_stand_below_their_title() -> None:
 def with_promise(promised: int) -> Snapshot:
     """Return a free GPU of which so many bytes are promised, and a held one of which nothing is."""
     held, people = card(ADA, index=1, promised=0)
-    return snapshot([gpu(0, utilization=0, promised=promised), held], people)
+    promises = (Promise(user="eve", bytes=promised, reserved=1.0),)
+    return snapshot([gpu(0, utilization=0, promised=promised, promises=promises), held], people)
 
 
-async def test_what_is_promised_stands_beside_what_is_free() -> None:
+async def test_what_is_left_stands_beside_what_is_free_and_the_bar_names_whose_the_rest_is() -> None:
     async with running(frame(with_promise(30 * GIB)), (160, 50)) as (app, pilot):
         title, row, other = app.dashboard.gpus.text
-        end = title.index("promised") + len("promised")
-        assert row[:end].split()[-2:] == ["79.1", "30.0"]
+        end = title.index("left") + len("left")
+        assert row[:end].split()[-2:] == ["79.1", "49.1"]
+        assert re.search("╱ eve ╱+ ", row)
         assert row.split()[-1] == "promised", "and such a GPU is not called free"
-        assert other[:end].endswith("   0.0")
+        assert len(set(other[:end].split()[-2:])) == 1
         await resize(app, pilot, (80, 24))
-        assert "79.1 free,  30.0 promised " in app.dashboard.gpus.text[-2]
+        assert "79.1 free,  49.1 left " in app.dashboard.gpus.text[-2]
 
 
-async def test_what_limits_that_cannot_be_read_promise_is_not_taken_for_nothing() -> None:
-    async with running(size=(160, 50)) as (app, pilot):
-        for promised, words in ((30 * GIB, "≥30.0"), (0, "?")):
-            await hand(app, pilot, frame(machine(HIDDEN, promised=promised)))
-            title, row = app.dashboard.gpus.text
-            assert row[: title.index("promised") + len("promised")].split()[-1] == words
-
-
-SUMS = [
-    ((ADA,), "31.9"),
-    ((ADA, (12, "ben", 9.0, declares(0, 20 * GIB))), "51.9"),
-    ((ADA, HIDDEN), "≥31.9"),
-    ((HIDDEN,), "?"),
-    (((14, "dov", 0.1, Declared()),), "—"),
-    ((), "—"),
-]
-
-
-async def test_a_wide_row_has_the_sum_of_what_is_declared() -> None:
-    async with running(size=(160, 50)) as (app, pilot):
-        for held, words in SUMS:
-            await hand(app, pilot, frame(machine(*held)))
-            title, row = app.dashboard.gpus.text
-            end = title.rindex("limits") + len("limits")
-            assert row[:end].split()[-1] == words
+async def test_what_limits_cannot_be_read_is_said_once_and_not_in_each_row() -> None:
+    async with running(frame(machine(HIDDEN, ADA)), (160, 50)) as (app, pilot):
+        assert not any("?" in line for line in [*app.dashboard.gpus.text, *app.dashboard.processes.text[1:]])
+        assert "shares of 1 not readable (?)" in app.dashboard.processes.text[0]
+        await pilot.press("question_mark")
+        assert "declared shares of 1 process are not readable" in text(app)
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_no_two_names_look_alike(names: list[str], cells: int, shown: list[str])
         ("share", {}, "6"),
         ("share", {"share": None}, "—"),
         ("declared", {}, "—"),
-        ("declared", {"unread": True}, "?"),
+        ("declared", {"unread": True}, ""),
         ("declared", {"declared": 16 * GIB, "unread": True}, "≥16.0"),
         ("sm", {"sm": 250.4, "sm_at_least": True}, "≥250"),
         ("sm", {"sm": None}, "—"),

@@ -17,7 +17,7 @@ from gpuwatch.analysis.explanation import Point, context_points, explain_process
 from gpuwatch.analysis.rows import rows
 from gpuwatch.analysis.strays import Stray
 from gpuwatch.fields import GPU, PROCESS, Field, Row, RowKey, reading
-from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Reading, Reason, Snapshot, known, number
+from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Promise, Reading, Reason, Snapshot, known, number
 from gpuwatch.timeline import Metric, merge_holdings, process_owner
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers, Options
@@ -249,10 +249,22 @@ def _memory_facts(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
         for place, one in enumerate(GapEvidence(snapshot).causes(gpu))
     ]
     return [
-        *(fact(GPU[key], gpu) for key in ("total", "memory", "free", "promised", "reserved", "unknown")),
+        *(fact(GPU[key], gpu) for key in ("total", "memory", "free", "left")),
+        *(
+            Fact("" if place else "promised", f"{size(one.bytes)} to {one.user}, {promise_words(one, snapshot.taken)}")
+            for place, one in enumerate(gpu.promises)
+        ),
+        *(fact(GPU[key], gpu) for key in ("reserved", "unknown")),
         *unified * gpu.memory.unified,
         *likely,
     ]
+
+
+def promise_words(promise: Promise, now: float) -> str:
+    """Return why memory is promised: `declared and not used`, `reserved 12 min ago`."""
+    if not promise.reserved:
+        return "declared and not used"
+    return f"reserved {long_duration(max(0.0, now - promise.reserved))} ago"
 
 
 def _declared_facts(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:

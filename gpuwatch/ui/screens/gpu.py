@@ -20,7 +20,7 @@ from gpuwatch.shares import declared_memory
 from gpuwatch.timeline import Metric, user_owner
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.detail import REASONS, fact, gpu_section, reason_words, value_fact
+from gpuwatch.ui.screens.detail import REASONS, fact, gpu_section, promise_words, reason_words, value_fact
 from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest
 from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section
 from gpuwatch.ui.theme import Background, Role, StyleSet
@@ -60,7 +60,15 @@ class ProcessBlock(ItemCursor[Row]):
     def identity(self, row: Row) -> RowKey:
         return row.key
 
+    reserved: Sequence[str] = ()
+    """Lines about the reservations of the GPU: memory that its programs have not taken yet."""
+
     def draw(self, styles: StyleSet, width: int) -> list[Line]:
+        """Draw the processes, and below them the reservations."""
+        reserved = [LineBuilder(styles).gap(2).write(one, "muted", width - 2).build(width) for one in self.reserved]
+        return [*self._draw_processes(styles, width), *reserved]
+
+    def _draw_processes(self, styles: StyleSet, width: int) -> list[Line]:
         people = len({row.process.uid for row in self.found})
         title = LineBuilder(styles).write("Processes", "strong").gap().write(str(len(self.found)), "muted")
         if people > 1:
@@ -81,7 +89,7 @@ class ProcessBlock(ItemCursor[Row]):
         cells: dict[str, Cell] = {
             "cursor": ((styles.glyphs.cursor if place == self.cursor else "", "strong"),),
             "initial": ((styles.initial(row.process.uid), styles.badge(row.process.uid, background)),),
-            "limit": (("/".join(share_words(row)), "text"),),
+            "limit": (("/".join(filter(None, share_words(row))), "text"),),
             "command": ((row.brief, "text"),),
         }
         for column in columns:
@@ -146,6 +154,11 @@ class GpuScreen(GraphSheet):
             self.notice(gpu.words or gpu.health.value if faulty else "", over=False)
         held = [row for row in rows(frame.snapshot, frame.history) if row.gpu.key == self._gpu_key]
         self.processes.update_rows(sorted(held, key=lambda row: -(number(row.holding.memory) or 0.0)))
+        self.processes.reserved = [
+            f"{one.user} {promise_words(one, frame.snapshot.taken)}: {gib(one.bytes)} GiB not taken yet"
+            for one in self._gpu.promises
+            if one.reserved
+        ]
         self._show(self._gpu)
 
     def _show(self, gpu: Gpu) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 
+from gpuwatch.shares import unread_processes, unread_words
 from gpuwatch.ui.bindings import key_names
 from gpuwatch.ui.screens.sheet import Fact, Section, Sheet
 from gpuwatch.ui.theme import Glyphs, StyleSet
@@ -58,10 +59,21 @@ class HelpScreen(Sheet):
             calls = frame.snapshot.nvml_calls if frame else 0
             costs = Section("gpuwatch itself", cost(calls))
             left = [*key_sections(self._keys), _FILTER, costs]
-            right = [*legend(self.style_set.glyphs), _GRAPHS, _MORE]
+            right = [*_unread(frame), *legend(self.style_set.glyphs), _GRAPHS, _MORE]
             if any((one.id or "").startswith("replay.") for one in self._keys):
                 right.insert(0, _REPLAY)
             self.show(f"gpuwatch {__version__} · help", left, right)
+
+
+def _unread(frame: Frame | None) -> list[Section]:
+    """Say why declared shares are missing, and what mends it; nothing where none is."""
+    count = unread_processes(frame.snapshot) if frame else 0
+    facts = (
+        Fact("why", f"{unread_words(count)}: Linux shows the environment of a process to its owner and to root alone"),
+        Fact("so", "their share is blank, their overshoots are not seen, and what is left may be less"),
+        Fact("mend", "`sudo gpuwatch`, or once for everybody: `gpuwatch watch` as root"),
+    )
+    return [Section("Shares that are not readable", facts)] * bool(count)
 
 
 def key_sections(keys: Sequence[Binding]) -> list[Section]:
@@ -84,7 +96,8 @@ def legend(glyphs: Glyphs) -> list[Section]:
         Fact("memory bar", "all of the GPU's memory; a colour and a name or initial for each owner"),
         Fact(glyphs.declared, "where an owner's part would end if each process held what it declared"),
         Fact(glyphs.hatch, "memory of unknown processes: in use, and held by no listed process"),
-        Fact("blank", "free memory"),
+        Fact(glyphs.promised, "promised memory: declared or reserved by `gpuwatch run`, and not used yet"),
+        Fact("blank", "memory that is left"),
         Fact("+3", "3 more (owners in a bar, alerts behind words) for which there is no room"),
         Fact(
             f"3{glyphs.warning}89",
@@ -93,8 +106,8 @@ def legend(glyphs: Glyphs) -> list[Section]:
         Fact(missing, "not known, never zero; Enter gives the reason"),
         Fact("62/40", "uses 62 % of the GPU's memory, limit 40 %; with a mark: uses much more than declared"),
         Fact(f"62/{missing}", "declared no limit"),
-        Fact("62/?", "its limit is not known: not readable, or known only at run time"),
-        Fact("12/40Σ", "40 % is the limit of several processes together"),
+        Fact("62", "its limit is not known: not readable, or known only at run time"),
+        Fact("Σ62/80", "several processes have one limit: their sum, beside the oldest; the others have 12/Σ"),
         Fact(f"{least} 5m", "idle for at least 5 min: it was idle already when gpuwatch started"),
     )
     words = (
@@ -102,9 +115,9 @@ def legend(glyphs: Glyphs) -> list[Section]:
         Fact("processes", "those that the driver lists, each counted once"),
         Fact("rows", "holdings: a process has one for each of its GPUs"),
         Fact("free", "memory that a process can still get, without the driver's own reserve"),
+        Fact("left", "free memory without what is promised: what you can take (`gpuwatch pick`)"),
         Fact("promised", "declared or reserved by `gpuwatch run`, but not used yet; others count on it"),
         Fact("used/limit %", "memory held and limit declared, both in percent of the GPU's memory"),
-        Fact("limits", f"sum of the limits on a GPU, in GiB; {least} where one could not be read"),
         Fact("overbooked", "more is declared on a GPU than it has"),
         Fact("runs in", "container, pod, batch job, notebook, systemd unit or terminal of a process"),
         Fact("run", "all processes that one launch started: launcher, ranks and workers"),

@@ -17,11 +17,11 @@ from textual import events
 from gpuwatch import shares
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.health import HEALTH
-from gpuwatch.alerts.rules.shares import OVERCOMMITTED, OVERSHOOT
+from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.fields import GPU
 from gpuwatch.model import Gpu, Health, Holding, Instance, Process, Reason, known, number
 from gpuwatch.text import fit
-from gpuwatch.ui.layout import COMPACT_WIDTH, Form, Grid, Layout, heat_map_grid
+from gpuwatch.ui.layout import Form, Grid, Layout, heat_map_grid
 from gpuwatch.ui.theme import Background, Glyphs, Role, StyleSet
 from gpuwatch.ui.view import View, clock, mark_of
 from gpuwatch.ui.widgets.lines import Line, LineBuilder
@@ -41,7 +41,7 @@ class BarSegment(NamedTuple):
     """Run of cells of a memory bar that look alike."""
 
     text: str
-    kind: Literal["seam", "fill", "edge", "hatch", "free", "mark", "bare mark"]
+    kind: Literal["seam", "fill", "edge", "hatch", "promised", "free", "mark", "bare mark"]
     """A `mark` of a declared share stands on an owner's part, a `bare mark` beyond all of them."""
     uid: int | None = None
     """Owner; None also for several owners together and for one that is not visible."""
@@ -113,7 +113,7 @@ def _extent(held: Mapping[int, int], owners: Mapping[int, Process], gpu: str) ->
 
 
 def memory_bar(gpu: Gpu, held: Sequence[Part], width: int, glyphs: Glyphs) -> list[BarSegment]:
-    """Draw a GPU's memory as exactly `width` cells: owners, then unattributed memory, then free memory.
+    """Draw a GPU's memory as exactly `width` cells: owners, memory of unknown processes, promised memory, free memory.
 
     The width stands for the memory that processes can have: total less reserved. Owners whose parts are smaller than a
     cell are drawn as one part, `+3`. A mark stands where an owner's declared part would end: within the part (they hold
@@ -138,9 +138,19 @@ def memory_bar(gpu: Gpu, held: Sequence[Part], width: int, glyphs: Glyphs) -> li
         rest = max(0.0, (number(gpu.memory.used) or 0.0) - sum(part.bytes for part in held))
     until = min(width, max(start, round(end + rest / cell)))
     bar[start:until] = [BarSegment(glyphs.hatch, "hatch")] * (until - start)
+    for promise in gpu.promises:
+        start, until = until, min(width, until + round(promise.bytes / cell))
+        name = f" {promise.user} "
+        label = name if cell_len(name) <= until - start - 2 else ""
+        drawn = glyphs.promised + label + glyphs.promised * (until - start - 1 - cell_len(label))
+        for x, char in enumerate(drawn[: until - start], start):
+            bar[x] = BarSegment(char, "promised")
+        for x in range(start + len(drawn), until):  # what is left of wide characters
+            bar[x] = BarSegment("", "promised")
     for x in marks:
         on_part = bar[x].kind in ("seam", "fill")
-        bar[x] = BarSegment(glyphs.declared, "mark" if on_part else "bare mark", bar[x].uid if on_part else None)
+        if bar[x].kind != "promised":  # whose end is the same
+            bar[x] = BarSegment(glyphs.declared, "mark" if on_part else "bare mark", bar[x].uid if on_part else None)
     return _joined(bar)
 
 
@@ -262,7 +272,12 @@ def level(percent: float, glyphs: Glyphs) -> str:
 _HOT: Final = ("hw thermal", "sw thermal")
 FAULTS: Final = (*_HOT, "power brake")
 """Throttle reasons that are a fault or an emergency; a busy GPU normally reaches its power cap."""
-_ON_TRACK: Final[dict[str, Role]] = {"hatch": "muted", "free": "faint", "bare mark": "strong"}
+_ON_TRACK: Final[dict[str, Role]] = {
+    "hatch": "muted",
+    "promised": "muted",
+    "free": "faint",
+    "bare mark": "strong",
+}
 """Role of the parts of a bar that belong to no owner."""
 _BUSY: Final = 5
 """Percent of utilization from which on a GPU counts as in use, even without listed processes."""
@@ -275,9 +290,8 @@ _COLUMNS: Final = {
         Column("name", "", 12, right=False, role="muted"),
         Column("bar", "memory by owner", 8, right=False),
         replace(field_column(GPU["memory"], 7), title="GiB"),
-        field_column(GPU["free"], 7, role="strong"),
-        field_column(GPU["promised"], 10),
-        Column("declared", "limits", 10),
+        field_column(GPU["free"], 7),
+        field_column(GPU["left"], 7, role="strong"),
         field_column(GPU["utilization"], 8),
         Column("graph", "last minute", 12, right=False, role="muted", gap=2),
         field_column(GPU["temperature"], 6),
@@ -287,11 +301,12 @@ _COLUMNS: Final = {
 }
 _FORMS: Final = {
     Form.FULL: tuple(_COLUMNS),
-    Form.MEDIUM: ("mark", "gpu", "bar", "memory", "free", "promised", "utilization", "graph", "temperature", "state"),
-    Form.COMPACT: ("mark", "gpu", "bar", "free", "promised", "utilization", "temperature", "state"),
+    Form.MEDIUM: ("mark", "gpu", "bar", "memory", "free", "left", "utilization", "graph", "temperature", "state"),
+    Form.COMPACT: ("mark", "gpu", "bar", "free", "left", "utilization", "temperature", "state"),
 }
 _COMPACT: Final[dict[str, dict[str, Any]]] = {
-    "free": {"cells": len("  79.1 free"), "right": False},
+    "free": {"cells": len("  79.1 free,"), "right": False},
+    "left": {"cells": len("  79.1 left"), "right": False, "gap": 0},
     "utilization": {"cells": 5},
     "temperature": {"cells": 5, "role": "muted"},
     "state": {"gap": 2},
@@ -299,18 +314,14 @@ _COMPACT: Final[dict[str, dict[str, Any]]] = {
 """Changes to the columns in the compact form, where units replace the titles."""
 
 
-def gpu_columns(form: Form, width: int, gpus: Sequence[Gpu], glyphs: Glyphs) -> list[Column]:
-    """Return the columns of a form; the bar fills what the others leave."""
-    return [*_gpu_columns(form, width, any(map(shares.has_promised, gpus)), glyphs)]
-
-
 @lru_cache(8)
-def _gpu_columns(form: Form, width: int, promised: bool, glyphs: Glyphs) -> tuple[Column, ...]:
+def gpu_columns(form: Form, width: int, glyphs: Glyphs) -> tuple[Column, ...]:
+    """Return the columns of a form; the bar fills what the others leave."""
     legend = f"memory by owner {glyphs.dot} {glyphs.declared} declared"
     changes: dict[str, dict[str, Any]] = {"temperature": {"title": "C" if glyphs.ascii else "°C"}}
     if form is Form.COMPACT:
         state = 17 + (width - 70) // 3
-        changes = {**_COMPACT, "promised": {"cells": sum(map(len, _promised_words("", glyphs))), "right": False}}
+        changes = _COMPACT
     elif form is Form.MEDIUM:
         state = 20
     else:
@@ -318,20 +329,12 @@ def _gpu_columns(form: Form, width: int, promised: bool, glyphs: Glyphs) -> tupl
         changes["name"] = {"gap": 0}
         changes["bar"] = {"gap": 2}
         changes["graph"] = {"cells": 15}
-    # Where width is short and nothing is promised, the bar has the cells of that column.
-    promised = promised and not (form is Form.COMPACT and width < COMPACT_WIDTH)
-    names = [name for name in _FORMS[form] if name != "promised" or promised or form is Form.FULL]
-    columns = {name: replace(_COLUMNS[name], **changes.get(name, {})) for name in names}
+    columns = {name: replace(_COLUMNS[name], **changes.get(name, {})) for name in _FORMS[form]}
     others = sum(one.gap + one.cells for one in columns.values()) - columns["bar"].cells
     cells = max(8, width - others - state)
     title = legend if cell_len(legend) < cells else "memory by owner"
     columns["bar"] = replace(columns["bar"], cells=cells, title=title)
     return tuple(columns.values())
-
-
-def _promised_words(figure: str, glyphs: Glyphs) -> tuple[str, str, str]:
-    """Return the parts of `, ≥30.0 promised`, with room for a GPU of 100 GiB and more."""
-    return ",", f"{figure:>{len(glyphs.least) + 5}}", " promised"
 
 
 class _GpuRow:
@@ -356,7 +359,6 @@ class _GpuRow:
         self.compact = not any(column.id == "memory" for column in columns)
         self.state_cells = width - sum(column.gap + column.cells for column in columns)
         self.glyphs = view.styles.glyphs
-        self.sums = shares.declared_memory(gpu, owners)
         self.old = view.dimmed(gpu)
         self.mark, self.role = severity_mark(gpu, alerts, self.glyphs, stale=view.stale(gpu))
 
@@ -371,7 +373,8 @@ class _GpuRow:
         named = any(column.id == "name" for column in self.columns)
         held = [one for one in self.gpu.holdings if one.gpu_instance == instance.gpu_instance]
         # A bar is drawn for a GPU; an instance is one with its own memory, and what it holds is all that is listed.
-        own = Gpu(index=self.gpu.index, memory=instance.memory)
+        promises = tuple(one for one in self.gpu.promises if one.gpu_instance == instance.gpu_instance)
+        own = Gpu(index=self.gpu.index, memory=instance.memory, promises=promises)
         cells: list[Cell] = []
         for column in self.columns:
             if column.id == "utilization":
@@ -385,8 +388,8 @@ class _GpuRow:
                 cells.append(((" " * indent, "text"), *self._bar(own, held, column.cells - indent)))
             elif column.id == "memory":
                 cells.append(((self._figure(own, "memory"), self._dim(column.role)),))
-            elif column.id == "free":
-                cells.append(self._free(own))
+            elif column.id in ("free", "left"):
+                cells.append(self._room(own, column.id))
             else:
                 cells.append((("", "text"),))
         # Where there was no room for its name on the left, it stands here.
@@ -446,12 +449,8 @@ class _GpuRow:
                 text, role = short_name(gpu.name), "muted"
             case "bar":
                 return self._bar(gpu, gpu.holdings, column.cells)
-            case "free":
-                return self._free(gpu)
-            case "promised":
-                return self._promised()
-            case "declared":
-                return self._declared()
+            case "free" | "left":
+                return self._room(gpu, column.id)
             case "utilization":
                 under_mig = gpu.mig is True and not known(gpu.utilization)
                 text = "MIG" if under_mig else self._figure(gpu, column.id, "%")
@@ -475,36 +474,20 @@ class _GpuRow:
         text = GPU[key].cell(gpu, self.glyphs.missing)
         return text + unit if self.compact and text != self.glyphs.missing else text
 
-    def _free(self, gpu: Gpu) -> Cell:
-        free = self._figure(gpu, "free")
+    def _room(self, gpu: Gpu, key: str) -> Cell:
+        """Return the memory that is free, or left: the promised one taken from it."""
+        figure = self._figure(gpu, key)
+        role: Role = "strong" if key == "left" else "text"
         if not self.compact:
-            return ((free, self._dim("strong")),)
-        return ((f"{free:>6}", self._dim("strong")), (" free", self._dim("muted")))
-
-    def _promised(self) -> Cell:
-        words = shares.format_promised(self.gpu, self.sums, least=self.glyphs.least, missing=self.glyphs.missing)
-        promised = shares.has_promised(self.gpu)
-        if not self.compact:
-            return ((words, self._dim("text" if promised else "muted")),)
-        if not promised:
-            return (("", "text"),)
-        comma, figure, noun = _promised_words(words, self.glyphs)
-        return ((comma, self._dim("muted")), (figure, self._dim("strong")), (noun, self._dim("muted")))
-
-    def _declared(self) -> Cell:
-        """Return the sum of the limits, with a sign where it may be more because some could not be read."""
-        text = "?" if self.sums.unread else self.glyphs.missing
-        if self.sums.limits:
-            text = f"{self.glyphs.least * bool(self.sums.unread)}{gib(self.sums.declared)}"
-        alert = next((one for one in self.alerts if one.rule == OVERCOMMITTED), None)
-        return ((text, self._dim("muted") if alert is None else mark_of(alert.severity, self.glyphs)[1]),)
+            return ((figure, self._dim(role)),)
+        return ((f"{figure:>6}", self._dim(role)), (f" {key}{',' * (key == 'free')}", self._dim("muted")))
 
     def _bar(self, gpu: Gpu, holdings: Sequence[Holding], cells: int) -> Cell:
         unknown = next((one for one in (gpu.memory.total, gpu.memory.used) if isinstance(one, Reason)), None)
         if unknown is not None and not any(known(one.memory) for one in holdings):
             return ((f"memory: {unknown.value}", self._dim("muted")),)  # an empty bar would say that it is free
         held = tuple(parts(holdings, self.owners, self.gpu.uuid, self.view.styles.initial))
-        key = (held, gpu.memory, gpu.unattributed, cells, self.old)
+        key = (held, gpu.memory, gpu.unattributed, gpu.promises, cells, self.old)
         if key not in self.bars:
             self.bars[key] = self._draw_bar(gpu, held, cells)
         return self.bars[key]
@@ -669,7 +652,7 @@ class Gpus(CursorPanel[Gpu]):
             self.show(lines)
             return
         self._grid = None
-        columns = gpu_columns(layout.gpu_form, width, self.found, view.styles.glyphs)
+        columns = gpu_columns(layout.gpu_form, width, view.styles.glyphs)
         title = [title_line(columns, view.styles, width)] if layout.gpu_title else []
         self._places = [None] * len(title)
         rows = []
@@ -741,7 +724,7 @@ class Gpus(CursorPanel[Gpu]):
     ) -> Line:
         """Return the line about the chosen GPU below a heat map: its row, with units in place of titles."""
         name = f" GPU {gpu.index}"
-        columns = gpu_columns(Form.COMPACT, width, self.found, view.styles.glyphs)
+        columns = [*gpu_columns(Form.COMPACT, width, view.styles.glyphs)]
         columns[1] = replace(columns[1], cells=len(name) + 1)
         columns[2] = replace(columns[2], cells=columns[2].cells - len(name) + 3)
         row = _GpuRow(view, gpu, alerts.get(gpu.key, ()), owners, columns, width, self._bars)

@@ -16,6 +16,7 @@ from gpuwatch.fields import PROCESS, Row, RowKey, share_words
 from gpuwatch.filters import Filter
 from gpuwatch.model import Gpu, Presence
 from gpuwatch.monitor import Frame
+from gpuwatch.shares import unread_processes
 from gpuwatch.ui.layout import Form, Layout
 from gpuwatch.ui.theme import Background, Glyphs, Role, StyleSet
 from gpuwatch.ui.view import View, mark_of
@@ -183,7 +184,8 @@ class Processes(RowList[Row]):
                 over = self._over.get((row.gpu.key, row.holding.pid))
                 mark, role = mark_of(over, glyphs) if over else ("", role)
                 held, declared = share_words(row)
-                cells.append(((f"{held}/{f'{declared:<3}{mark}':<{len(column.title.partition('/')[2])}}", role),))
+                slash = "/" if declared else " "
+                cells.append(((f"{held}{slash}{f'{declared:<3}{mark}':<{len(column.title.partition('/')[2])}}", role),))
             else:
                 cells.append(((PROCESS[column.id].cell(row, glyphs.missing, glyphs.least), role),))
         return tuple(cells)
@@ -233,8 +235,12 @@ class Processes(RowList[Row]):
         mine = ["mine"] * self.mine
         gpu = [f"GPU {self.only.index}"] if self.only is not None else []
         chosen = [*(f"only {name}" for name in gpu), *[f"filter: {self.filter.text}"] * bool(self.filter.text), *mine]
+        count_unread = unread_processes(self._view.frame.snapshot)
+        unread = [f"shares of {count_unread} not readable (?)"] * bool(count_unread)
         brief = [*gpu, *[f"/{self.filter.text}"] * bool(self.filter.text), *mine]
         for words in (
+            [*chosen, *unread, part, *order],
+            [*chosen, *unread, part, *hidden],
             [*chosen, part, *order],
             [*chosen, matching, *hidden],
             [*brief, matching, *hidden],
