@@ -25,6 +25,14 @@ MARKS: Final[Mapping[Severity, str]] = {Severity.NOTE: "·", Severity.WARNING: "
 """Mark of each severity in a line of text; the dashboard replaces marks that its terminal cannot show."""
 
 
+_URGENT_WARNINGS: Final = ("time to full", "uses more than declared")
+URGENT: Final = ("data stale", "memory near limit", *_URGENT_WARNINGS, "gpu health")
+"""Rules whose critical alerts need a hand now, the most urgent first: they come before all other alerts. So do warnings
+that a GPU will be full, and that a share is exceeded."""
+STANDING: Final = 600.0
+"""Seconds after which a warning that has not got worse is known, and is only counted."""
+
+
 class Unit(StrEnum):
     """Unit of a rule's value."""
 
@@ -92,6 +100,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Users and reason, for a wide line: `cyn holds 77.6 · ben grew 2.1 GiB in the last minute`."""
     raised: float
     """Wall-clock time at which it was raised."""
+    worse: float = 0.0
+    """Wall-clock time at which it last got worse, that is more severe; 0 where it did not since it was raised."""
     raised_monotonic: float = 0.0
     """The same on the reader's monotonic clock; means nothing to another process."""
     seen: float = 0.0
@@ -129,10 +139,19 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.rule}|{self.host}|{self.subject or self.gpu}"
 
     @property
-    def weight(self) -> tuple[int, float, int, str, str]:
-        """Sort key: the worst first, then the oldest."""
+    def weight(self) -> tuple[int, int, float, int, str, str]:
+        """Sort key: what needs a hand now, then the worst, then the oldest."""
         index = -1 if self.index is None else self.index
-        return (-self.severity, self.raised_monotonic, index, self.rule, self.subject)
+        least = Severity.WARNING if self.rule in _URGENT_WARNINGS else Severity.CRITICAL
+        urgency = URGENT.index(self.rule) if self.rule in URGENT and self.severity >= least else len(URGENT)
+        return (urgency, -self.severity, self.raised_monotonic, index, self.rule, self.subject)
+
+    def is_standing(self, now: float, viewer: int) -> bool:
+        """Return whether it is known for long: no critical alert, none about the viewer, none that foresees a time."""
+        if self.severity is Severity.CRITICAL or self.rule == "time to full":
+            return False
+        mine = viewer in {one.uid for one in self.users} | {one.uid for one in self.causes}
+        return not mine and now - max(self.raised, self.worse) >= STANDING
 
     @property
     def indices(self) -> frozenset[int]:

@@ -185,7 +185,7 @@ class Condition(msgspec.Struct):
         self._swings = began - self._eased < CALM or (self._swings and self.alert is not None)
         if self.alert is not None:
             most = max(severity, self.alert.most)
-            self.alert = msgspec.structs.replace(self.alert, severity=severity, most=most)
+            self.alert = msgspec.structs.replace(self.alert, severity=severity, most=most, worse=tick.wall)
         else:
             self._sum, self._count = 0.0, 0
             self.alert = new_alert(self.rule, tick, gpu=self.gpu, subject=seen.subject, severity=severity)

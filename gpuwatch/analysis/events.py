@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpuwatch.alerts.alert import Alert, Unit
 from gpuwatch.units import duration, gib, long_duration
@@ -25,6 +26,41 @@ def without_known(logged: Iterable[Alert], known: Iterable[Alert]) -> list[Alert
     for alert in known:
         starts.setdefault(alert.key, []).append(alert.raised)
     return [one for one in logged if not any(abs(one.raised - start) <= SAME for start in starts.get(one.key, ()))]
+
+
+LEAST_REPEATS: Final = 3
+
+
+class Repeated(NamedTuple):
+    """Event, and how often the same condition was raised among those listed."""
+
+    alert: Alert
+    times: int = 1
+    other: float = 0.0
+    """Wall-clock time at which the last of them began, or the first where the event is the last."""
+    lasted: float = 0.0
+    """Seconds that all of them lasted."""
+
+
+def fold_repeats(alerts: Iterable[Alert], *, newest: bool = False) -> list[Repeated]:
+    """Return events in which one stands for all of a condition that was raised three times or more.
+
+    It is the first of them, or the newest. What is ongoing stays by itself.
+    """
+    every = list(alerts)
+    times: defaultdict[str, list[Alert]] = defaultdict(list)
+    for alert in every:
+        if alert.ended is not None:
+            times[alert.key].append(alert)
+    found = []
+    for alert in every:
+        same = sorted(times[alert.key], key=lambda one: one.raised) if alert.ended is not None else []
+        if len(same) < LEAST_REPEATS:
+            found.append(Repeated(alert))
+        elif alert is same[-1 if newest else 0]:
+            lasted = sum(one.lasted for one in same)
+            found.append(Repeated(alert, len(same), same[0 if newest else -1].raised, lasted))
+    return found
 
 
 def moment(at: float, now: float) -> str:

@@ -14,7 +14,7 @@ import msgspec
 
 from gpuwatch.alerts.alert import MARKS, Alert, Severity
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
-from gpuwatch.analysis.events import UNFINISHED, lasted_words, moment, value_words
+from gpuwatch.analysis.events import UNFINISHED, Repeated, fold_repeats, lasted_words, moment, value_words
 from gpuwatch.commands.console import DIM, RED, YELLOW, Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags, add_span_flags, parse_indices, parse_span
 from gpuwatch.errors import UsageError
@@ -255,7 +255,7 @@ def events_rows(
     Without `watched`, an event without an end was ongoing at `until`, when a gpuwatch last ran.
     """
     found = Events(watched=watched, watched_until=until)
-    rows = [(alert.raised, _row(alert, found, now)) for alert in alerts]
+    rows = [(one.alert.raised, _row(one, found, now)) for one in fold_repeats(alerts)]
     rows += [(gap.since, _gap(gap, now)) for gap in gaps if gap.lost or gap.until - gap.since >= UNWATCHED]
     return [row for _, row in sorted(rows, key=lambda each: each[0])]
 
@@ -283,7 +283,8 @@ _COLUMNS: Final[tuple[TextColumn[EventRow], ...]] = (
 )
 
 
-def _row(alert: Alert, found: Events, now: float) -> EventRow:
+def _row(event: Repeated, found: Events, now: float) -> EventRow:
+    alert = event.alert
     state = found.state(alert)
     worst = max(alert.most, alert.severity)
     how = alert.how
@@ -300,7 +301,9 @@ def _row(alert: Alert, found: Events, now: float) -> EventRow:
         owners=", ".join(alert.owners),
         title=alert.title,
         worst=value_words(alert),
-        how="" if how == alert.title else how,
+        how=("" if how == alert.title else how)
+        if event.times == 1
+        else f"{event.times} times, {duration(event.lasted)} in all, last {moment(event.other, now)}",
         alert=alert,
     )
 

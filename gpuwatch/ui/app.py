@@ -124,6 +124,8 @@ def announce(app: GpuwatchApp, before: Frame, frame: Frame) -> None:
         _notify_desktop(app, loud, frame)
     if app.screen is app.dashboard and not app.paused:  # where most alerts' own lines are in sight
         raised = app.dashboard.out_of_sight(raised, frame) if room_for_toasts(*app.size) else []
+    elif getattr(app.screen, "LISTS_ALERTS", False):
+        raised = []  # each has a line there
     elif app.screen.styles.background.a < 1 and not room_for_toasts(*app.size):
         raised = []  # they would cover a dialog, and the alerts stand on the dashboard when it closes
     if app.options.toast:

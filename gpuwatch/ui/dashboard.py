@@ -16,7 +16,7 @@ from gpuwatch.ui.layout import Form, Layout, fit_layout
 from gpuwatch.ui.partial_updates import PartialUpdateCompositor
 from gpuwatch.ui.theme import Role, StyleSet
 from gpuwatch.ui.view import View
-from gpuwatch.ui.widgets.alerts import Alerts, alerts_of
+from gpuwatch.ui.widgets.alerts import Alerts, alerts_of, count_standing
 from gpuwatch.ui.widgets.footer import Footer, Hint, hints
 from gpuwatch.ui.widgets.gpus import Gpus
 from gpuwatch.ui.widgets.header import header_line
@@ -176,7 +176,7 @@ class Dashboard(Screen[None]):
             width,
             height,
             len(gpus),
-            len(alerts_of(view.frame)),
+            len(alerts_of(view.frame)) or bool(count_standing(view.frame)),
             len(self.processes.found),
             n_children=sum(len(gpu.instances) for gpu in gpus),
             largest_index=max((gpu.index for gpu in gpus), default=0),

@@ -9,7 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.alerts.alert import HOUR, KEPT, NO_ATTENTION, Acknowledgement, Alert, Attention, Mute, Severity
+from gpuwatch.alerts.alert import (
+    HOUR,
+    KEPT,
+    NO_ATTENTION,
+    URGENT,
+    Acknowledgement,
+    Alert,
+    AlertCause,
+    AlertUser,
+    Attention,
+    Mute,
+    Severity,
+)
+from gpuwatch.alerts.rules import RULE_NAMES
 
 NOTE, WARNING, CRITICAL = Severity.NOTE, Severity.WARNING, Severity.CRITICAL
 RAISED = 1000.0
@@ -112,3 +125,40 @@ _mutes = st.builds(
 def test_it_is_written_and_read_again(attention: Attention) -> None:
     assert msgspec.json.decode(msgspec.json.encode(attention), type=Attention) == attention
     assert attention.pruned([], 5.0).pruned([], 5.0) == attention.pruned([], 5.0)
+
+
+def test_what_needs_a_hand_now_comes_first() -> None:
+    order = [
+        alert(rule="memory near limit", severity=CRITICAL, raised_monotonic=9),
+        alert(rule="time to full", raised_monotonic=8),
+        alert(severity=CRITICAL, raised_monotonic=7),
+        alert(raised_monotonic=1),
+        alert(rule="gpu health", severity=CRITICAL, raised_monotonic=6),
+        alert(rule="XID", severity=CRITICAL, raised_monotonic=5),
+        alert(rule="memory near limit", raised_monotonic=4),
+        alert(rule="idle but held", raised_monotonic=5),
+        alert(rule="idle but held", severity=NOTE, raised_monotonic=2),
+    ]
+    assert sorted(reversed(order), key=lambda one: one.weight) == order
+    assert set(URGENT) <= RULE_NAMES
+
+
+@pytest.mark.parametrize(
+    ("changes", "after", "standing"),
+    [
+        ({}, 599, False),
+        ({}, 600, True),
+        ({"severity": NOTE}, 600, True),
+        ({"severity": CRITICAL}, 6000, False),
+        ({"worse": RAISED + 100}, 600, False),
+        ({"worse": RAISED + 100}, 700, True),
+        ({"rule": "time to full"}, 6000, False),
+        ({"users": (AlertUser(7, "me"),)}, 6000, False),
+        ({"causes": (AlertCause(uid=7, pid=1),)}, 6000, False),
+        ({"users": (AlertUser(8, "ada"),)}, 6000, True),
+    ],
+)
+def test_a_warning_about_others_that_stands_for_ten_minutes_is_known(
+    changes: dict[str, Any], after: float, standing: bool
+) -> None:
+    assert alert(**changes).is_standing(RAISED + after, viewer=7) is standing

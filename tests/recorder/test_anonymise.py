@@ -8,8 +8,8 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec.structs import replace
 import pytest
+from msgspec.structs import replace
 
 from gpuwatch.alerts.limits import CustomRule, Limits
 from gpuwatch.model import Declaration, Declared, Kind, Limit, Process, ProcessContext, Run, Snapshot

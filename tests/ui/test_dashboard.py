@@ -59,7 +59,7 @@ async def test_missing_readings_are_dashes_and_never_zero() -> None:
     card = gpu(0, holdings=[Holding(pid=1, start=1, memory=nothing, sm=nothing)], memory=memory, **figures)
     bare = process(1, cpu=nothing, rss=nothing, started=None)
     async with running(frame(snapshot([card], [bare])), (80, 24)) as (app, pilot):
-        assert app.dashboard.gpus.text[0].split()[1:] == ["memory:", "unsupported", *"— free, — left — —".split()]
+        assert app.dashboard.gpus.text[0].split()[1:] == ["memory:", "unsupported", "—", "free,", "—", "left", "—", "—"]
         await resize(app, pilot, (160, 50))
         row = app.dashboard.gpus.text[1]
         assert row.count("—") == 6
@@ -196,3 +196,20 @@ async def test_ascii_is_ascii_and_our_own_signs_are_spelled_in_it() -> None:
         for size in SIZES:
             await resize(app, pilot, size, frame(seen, alert(0), alert(1, Severity.WARNING)))
             assert text(app).isascii()
+
+
+async def test_what_is_acknowledged_or_muted_is_dim_on_its_gpus_line_and_known_warnings_are_counted() -> None:
+    old = [alert(n, Severity.WARNING, rule="throttled", raised=EPOCH - 700, title=f"GPU {n} throttled") for n in (2, 3)]
+    heard = alert(0, title="GPU 0 full: 0.1 GiB of 79.1 free")
+    async with running(frame(machine(4), heard, *old), (160, 50)) as (app, pilot):
+        assert app.dashboard.gpus.text[1].startswith("●")
+        assert "GPU 0 full" in app.dashboard.alerts.text[0]
+        assert "2 known (e)" in app.dashboard.alerts.text[0]
+        assert not any("throttled" in line for line in app.dashboard.alerts.text)
+        for mark in ("acknowledged", "muted"):
+            await hand(app, pilot, frame(machine(4), msgspec.structs.replace(heard, **{mark: True}), *old))
+            line = app.dashboard.gpus.text[1]
+            assert line.startswith(" ")
+            assert line.rstrip().endswith("full")
+        await hand(app, pilot, frame(machine(4), *old))
+        assert [line.strip() for line in app.dashboard.alerts.text] == ["2 known (e)"]

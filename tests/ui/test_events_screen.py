@@ -55,7 +55,7 @@ def shown(app: GpuwatchApp) -> list[str]:
 async def test_the_log_and_what_holds_now_are_one_list_the_newest_first() -> None:
     """Also an event that another gpuwatch logged under its own id is one line."""
     logged = [
-        past(5),
+        past(5, rule="throttled"),
         past(2),
         alert(0, id="live", raised=NOW - 600, title="as it was logged"),
         alert(1, id="theirs", raised=NOW - 599, title="as they saw it"),
@@ -81,6 +81,16 @@ async def test_the_log_and_what_holds_now_are_one_list_the_newest_first() -> Non
         assert isinstance(app.screen, AcknowledgeDialog)
         assert isinstance(app.screen.page, Alert)
         assert app.screen.page.title == "as we see it"
+
+
+async def test_repeats_are_one_line_until_a_filter_asks_for_them() -> None:
+    flaps = [past(20 + number, rule="throttled", title="GPU 1 throttled") for number in range(12)]
+    async with running(frame(machine(4)), (120, 36), helpers=log(*flaps, past(1))) as (app, pilot):
+        await pilot.press("e")
+        await until(pilot, lambda: "12 times, 6m in all, first " in text_of(app))
+        assert len([line for line in shown(app) if line.strip()]) == 2
+        await press(pilot, "slash", *"throttled", "enter")
+        assert len([line for line in shown(app) if line.strip()]) == 12
 
 
 async def test_without_a_log_what_ends_stays_in_the_list() -> None:

@@ -14,7 +14,16 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from gpuwatch.alerts.alert import Alert, Severity
-from gpuwatch.analysis.events import UNFINISHED, lasted_words, state_words, value_words, without_known
+from gpuwatch.analysis.events import (
+    UNFINISHED,
+    Repeated,
+    fold_repeats,
+    lasted_words,
+    moment,
+    state_words,
+    value_words,
+    without_known,
+)
 from gpuwatch.fields import PROCESS, age
 from gpuwatch.filters import Grammar, ListFilter, Term, parse_most, parse_numbers, parse_terms
 from gpuwatch.text import clean
@@ -27,6 +36,7 @@ from gpuwatch.ui.widgets.lines import Line
 from gpuwatch.ui.widgets.prompt import FilterInput
 from gpuwatch.ui.widgets.row_list import RowList
 from gpuwatch.ui.widgets.table import Cell, Column
+from gpuwatch.units import duration
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -84,6 +94,8 @@ class EventList(RowList[Alert]):
         """Wall-clock time now."""
         self._follows_newest = True
         self._width = 0
+        self.repeats: Mapping[str, Repeated] = {}
+        """Events that stand for several of the same condition, by id."""
         self._dated = False
         """Whether an event on screen is not of today, so that the days are shown."""
 
@@ -126,9 +138,15 @@ class EventList(RowList[Alert]):
             "lasted": (lasted_words(alert, self.now), "muted" if over else "text"),
             "mark": (mark, "muted" if alert.quiet and not over else role),
             "title": (alert.title, title),
-            "state": (_state(alert), "muted"),
+            "state": (self._state(alert), "muted"),
         }
         return tuple((cells[column.id],) for column in self._columns)
+
+    def _state(self, alert: Alert) -> str:
+        again = self.repeats.get(alert.id)
+        if again is None:
+            return _state(alert)
+        return f"{again.times} times, {duration(again.lasted)} in all, first {moment(again.other, self.now)}"
 
     def _when(self, moment: float) -> str:
         words = when(moment, self.now, self._width)
@@ -204,6 +222,7 @@ class EventsScreen(ListScreen[EventList]):
 
     LIST = EventList
     NAME = TITLE = "events"
+    LISTS_ALERTS = True
     KEYS = (
         Binding("escape,q,e", "close", "back", id="events.close", tooltip="Back to the dashboard"),
         # Priority, as on the dashboard: keys that are typed in the same moment already go to the filter.
@@ -303,11 +322,14 @@ class EventsScreen(ListScreen[EventList]):
         return [*without_known(self._logged.values(), self._live.values()), *self._live.values()]
 
     def found(self) -> list[Alert]:
-        """Return the events that match, the newest first."""
+        """Return the events that match, the newest first; without a filter, repeated ones are one line."""
         chosen = [
             alert for alert in self._every() if self._filter(alert) and (alert.ended is None or not self._ongoing_only)
         ]
-        return sorted(chosen, key=lambda alert: (alert.ended is None, alert.raised), reverse=True)
+        chosen.sort(key=lambda alert: (alert.ended is None, alert.raised), reverse=True)
+        folded = [Repeated(alert) for alert in chosen] if self._filter.text else fold_repeats(chosen, newest=True)
+        self.rows.repeats = {one.alert.id: one for one in folded if one.times > 1}
+        return [one.alert for one in folded]
 
     def _gpus_of(self, alert: Alert) -> set[int]:
         """Return the GPUs of an event; for an ongoing event, all GPUs of its process."""
@@ -336,7 +358,8 @@ class EventsScreen(ListScreen[EventList]):
         """Return the number of events, the filter, and errors of the filter or the log."""
         found = self.rows.found
         total = len(self._every())
-        words = [f"{len(found)} in all" if len(found) == total else f"{len(found)} of {total}"]
+        shown = len(found) + sum(one.times - 1 for one in self.rows.repeats.values())
+        words = [f"{total} in all" if shown == total else f"{shown} of {total}"]
         words += [f"{sum(alert.ended is None for alert in found)} ongoing"]
         words += [f"filter: {self._filter.text}"] * bool(self._filter.text) + ["ongoing only"] * self._ongoing_only
         words += ["since gpuwatch started"] * (self._read is None)

@@ -19,12 +19,12 @@ from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel
 
 
 def alerts_of(frame: Frame) -> tuple[Alert, ...]:
-    """Return the alerts to list: muted ones are left out, acknowledged ones are last.
+    """Return the alerts to list: muted and standing ones are left out, acknowledged ones are last.
 
     A stream in trouble counts as an alert even before a rule raises one.
     """
     seen = frame.snapshot
-    heard = [alert for alert in frame.alerts if not alert.muted]
+    heard = [alert for alert in frame.alerts if not alert.muted and not alert.is_standing(seen.taken, seen.viewer)]
     shown = tuple(sorted(heard, key=lambda alert: alert.acknowledged))
     if seen.state in (SourceState.OK, SourceState.STARTING) or any(alert.rule == STALE for alert in shown):
         return shown
@@ -39,6 +39,12 @@ def alerts_of(frame: Frame) -> tuple[Alert, ...]:
     return (trouble, *shown)
 
 
+def count_standing(frame: Frame) -> int:
+    """Return the number of alerts that are only counted: they have stood for long without getting worse."""
+    seen = frame.snapshot
+    return sum(not alert.muted and alert.is_standing(seen.taken, seen.viewer) for alert in frame.alerts)
+
+
 def silent_mutes(frame: Frame) -> list[Mute]:
     """Return the mutes that match no alert of a frame."""
     return [
@@ -48,19 +54,22 @@ def silent_mutes(frame: Frame) -> list[Mute]:
     ]
 
 
-def alert_lines(alerts: Sequence[Alert], styles: StyleSet, width: int, lines: int) -> list[Line]:
-    """Return `lines` lines of alerts; the last counts the alerts that do not fit."""
+def alert_lines(alerts: Sequence[Alert], styles: StyleSet, width: int, lines: int, standing: int = 0) -> list[Line]:
+    """Return `lines` lines of alerts; the last counts those that do not fit, and the `standing` ones."""
     if lines <= 0:
         return []
     wide = width >= 100
     drawn = [_line(alert, styles, width, wide) for alert in alerts[:lines]]
-    if len(alerts) > lines:
-        more = f"+{len(alerts) - lines} more"
+    counts = [f"+{len(alerts) - lines}"] * (len(alerts) > lines) + [f"{standing} known (e)"] * bool(standing)
+    if counts:
+        more = f" {styles.glyphs.dot} ".join(counts)
         builder = LineBuilder(styles)
-        shown = _line(alerts[lines - 1], styles, width - cell_len(more) - 2, wide)
-        for span in shown:
-            builder.write(span.text, span.style, span.cells)
-        drawn[-1] = builder.gap(2).write(more, "muted").build(width)
+        if alerts:
+            shown = _line(alerts[:lines][-1], styles, width - cell_len(more) - 2, wide)
+            for span in shown:
+                builder.write(span.text, span.style, span.cells)
+            builder.gap(2)
+        drawn[max(0, len(drawn) - 1) :] = [builder.write(more, "muted").build(width)]
     return drawn
 
 
@@ -96,7 +105,7 @@ class Alerts(LinePanel):
     def draw(self, view: View, layout: Layout, width: int) -> None:
         alerts = alerts_of(view.frame)
         self._drawn = alerts[: layout.alerts]
-        self.show(alert_lines(alerts, view.styles, width, layout.alerts))
+        self.show(alert_lines(alerts, view.styles, width, layout.alerts, count_standing(view.frame)))
 
     def on_click(self, event: events.Click) -> None:
         if event.y < len(self._drawn):

@@ -396,13 +396,17 @@ class _GpuRow:
         name = "under MIG" if named else f"{self.glyphs.dot} {instance.profile}"
         return (*cells, ((f"  utilization n/a {name}", "muted"),))
 
-    def state(self) -> str:
-        """Return the state in a few words; empty for a GPU that is in use and has no fault."""
+    def state(self) -> Cell:
+        """Return the state in a few words; empty for a GPU that is in use and has no fault.
+
+        What the user has acknowledged or muted is dim, and comes last.
+        """
         gpu, view = self.gpu, self.view
         words = []
         if view.stale(gpu):
             words.append(f"stale {long_duration(int(view.age(gpu)))}")
-        words += dict.fromkeys(short_title(alert) for alert in self.alerts if alert.rule != HEALTH)
+        about = [alert for alert in self.alerts if alert.rule != HEALTH]
+        words += dict.fromkeys(short_title(alert) for alert in about if not alert.quiet)
         words += _held_back(gpu)
         strays = sum(gpu.key in one.gpus for one in view.strays.values())
         words += [f"{strays} stray{'s' * (strays != 1)} of yours"] * bool(strays)
@@ -418,9 +422,14 @@ class _GpuRow:
         if not words and not gpu.holdings and known(gpu.memory.used) and known(gpu.memory.total):
             busy = known(gpu.utilization) and gpu.utilization >= _BUSY
             if busy or gpu.memory.used >= 0.05 * gpu.memory.total:
-                return "no process listed"
-            return "promised" if shares.has_promised(gpu) else "free"
-        return _fitted(words, f" {self.glyphs.dot} ", self.state_cells)
+                words = ["no process listed"]
+            else:
+                words = ["promised" if shares.has_promised(gpu) else "free"]
+        dot = f" {self.glyphs.dot} "
+        quiet = [*dict.fromkeys(short_title(alert) for alert in about if alert.quiet)]
+        text = _fitted([*words, *quiet], dot, self.state_cells)
+        loud = cell_len(dot.join(words))
+        return ((text[:loud], self.role), (text[loud:], "muted"))
 
     def _words(self) -> tuple[Cell, ...]:
         gpu = self.gpu
@@ -461,7 +470,7 @@ class _GpuRow:
                 text = self._figure(gpu, column.id, self.glyphs.degree)
                 role = "warning" if any(reason in _HOT for reason in _held_back(gpu)) else role
             case "state":
-                text, role = self.state(), self.role
+                return self.state()
             case _:
                 text = self._figure(gpu, column.id)
         return ((text, role),)
@@ -508,21 +517,24 @@ def _held_back(gpu: Gpu) -> list[str]:
 
 
 def _fitted(words: Sequence[str], between: str, room: int) -> str:
-    """Join as many whole words as fit, and count the others: `ada over limit, 1 more`; the first may have to be cut."""
+    """Join as many whole words as fit, and count the others: `ada over limit +1`; the first may have to be cut."""
     for shown in range(len(words), 0, -1):
-        text = between.join(words[:shown])
         hidden = len(words) - shown
-        for more in (f", {hidden} more", f" +{hidden}") if hidden else ("",):
-            if cell_len(text + more) <= room:
-                return text + more
+        text = between.join(words[:shown]) + f" +{hidden}" * bool(hidden)
+        if cell_len(text) <= room:
+            return text
     more = f" +{len(words) - 1}" if len(words) > 1 else ""
     return fit(words[0], room - len(more)).rstrip() + more if words else ""
 
 
 def severity_mark(gpu: Gpu, alerts: Sequence[Alert], glyphs: Glyphs, *, stale: bool = False) -> tuple[str, Role]:
-    """Return the mark of a GPU's row and the role of its words, by its worst alert or its own state."""
-    worst = max((alert.severity for alert in alerts), default=None)
-    if worst in (None, Severity.NOTE) and (gpu.health is not Health.OK or stale or _held_back(gpu)):
+    """Return the mark of a GPU's row and the role of its words, by its worst alert or its own state.
+
+    What the user has acknowledged or muted has neither mark nor colour.
+    """
+    worst = max((alert.severity for alert in alerts if not alert.quiet), default=None)
+    known = any(alert.quiet for alert in alerts)
+    if worst in (None, Severity.NOTE) and not known and (gpu.health is not Health.OK or stale or _held_back(gpu)):
         worst = Severity.WARNING
     if worst is None:
         return " ", "muted"
