@@ -139,7 +139,8 @@ def test_what_needs_a_hand_now_comes_first() -> None:
         alert(rule="idle but held", raised_monotonic=5),
         alert(rule="idle but held", severity=NOTE, raised_monotonic=2),
     ]
-    assert sorted(reversed(order), key=lambda one: one.weight) == order
+    given_last_first = [*reversed(order)]
+    assert sorted(given_last_first, key=lambda one: one.weight) == order
     assert set(URGENT) <= RULE_NAMES
 
 
