@@ -221,11 +221,11 @@ def _helpers(
     reader: EventsReader | None = None
 
     def events() -> Events:
-        from gpuwatch.recorder.store import EventsReader, own_store  # 30 ms, for SQLite
+        from gpuwatch.recorder.store import EventsReader, stores_read  # 30 ms, for SQLite
 
         nonlocal reader
         if reader is None:
-            reader = EventsReader(own_store())
+            reader = EventsReader(*stores_read())
         return reader()
 
     def reload() -> Reloading:
@@ -235,10 +235,14 @@ def _helpers(
         options = remembered.over(dashboard_options(reloader.config, seconds), fixed)
         return Reloading(words, failed=bool(came.error), options=options)
 
+    loaded: list[Timeline] = []
+
     def older(timeline: Timeline, until: float) -> None:
         from gpuwatch.recorder.use import load_older  # 30 ms, for SQLite
 
-        load_older(timeline, until)
+        if timeline not in loaded:  # from then on it has every minute itself
+            load_older(timeline, until)
+            loaded.append(timeline)
 
     if args.demo:
 

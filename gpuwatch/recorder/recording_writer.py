@@ -307,7 +307,8 @@ def _delete_oldest(connection: Connection, size: int) -> None:
         (before,) = connection.execute("SELECT min(since) FROM snapshots").fetchone()
     if before is not None:
         delete_before(connection, before)
-        connection.execute("DELETE FROM graph_values WHERE at < ?", (before - 60,))
+        for table in ("graph_values", "gpu_values"):
+            connection.execute(f"DELETE FROM {table} WHERE at < ?", (before - 60,))
 
 
 def _idle_times(snapshot: Snapshot, history: HistoryView) -> dict[tuple[str, int, int], Idle]:

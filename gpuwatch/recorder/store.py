@@ -73,6 +73,9 @@ _SCHEMA: Final = (
         PRIMARY KEY (at, span, gpu, run)) WITHOUT ROWID""",
     # `at` is the start of a minute; `body` is the values of a `timeline.Minute` as JSON, compressed by zlib.
     "CREATE TABLE graph_values (at INTEGER PRIMARY KEY, body BLOB NOT NULL)",
+    # The same means of each GPU itself, without people and processes: bytes, percent, watts and degrees.
+    """CREATE TABLE gpu_values (at INTEGER NOT NULL, gpu INTEGER NOT NULL, used INTEGER, utilization REAL,
+        power REAL, temperature REAL, PRIMARY KEY (at, gpu)) WITHOUT ROWID""",
 )
 _SNAPSHOTS: Final = (
     # In a recording alone. A row has the snapshots of ten seconds; `recording.py` says what `body` is.
@@ -152,6 +155,14 @@ class DamagedError(StoreError):
 def own_store(folder: Path | None = None) -> Path:
     """Return the path of the user's own store; `folder` stands in for the user's state folder."""
     return (folder or files.state_folder()) / f"gpuwatch-{files.host_name()}.{VERSION}.sqlite"
+
+
+def stores_read(folder: Path | None = None) -> list[Path]:
+    """Return the stores that graphs and the list of events are read from; where several have a value the first counts.
+
+    `folder` is as in `own_store`.
+    """
+    return [own_store(folder)]
 
 
 def former_store(store: Path) -> str:
@@ -501,8 +512,7 @@ class Store:
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # heeded before the first table alone
                 connection.execute(f"PRAGMA journal_mode = {'TRUNCATE' if is_shared else 'DELETE'}")
                 connection.execute("PRAGMA synchronous = EXTRA")
-                if _read_version(connection) < VERSION:
-                    _create(connection, (*_SCHEMA, *(_SNAPSHOTS if self._recording else ())))
+                _create(connection, (*_SCHEMA, *(_SNAPSHOTS if self._recording else ())))
                 connection.execute(f"PRAGMA max_page_count = {self._pages(connection)}")
                 yield connection
             if not files.is_same_file(facts, self.path):
@@ -552,13 +562,21 @@ class Store:
 
 
 def _create(connection: Connection, schema: Iterable[str]) -> None:
-    """Create the tables of a new store, unless another process has just created them."""
-    with _transaction(connection):
-        if not _read_version(connection):
-            connection.execute(f"PRAGMA application_id = {APPLICATION}")
-            for statement in schema:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {VERSION}")
+    """Create the tables that a new store lacks, or one that was begun before there were as many."""
+    wanted = {statement.split()[2]: statement for statement in schema}
+    if wanted.keys() <= tables(connection):
+        return
+    with _transaction(connection):  # another process may have created them meanwhile
+        there = tables(connection)
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        for statement in [one for name, one in wanted.items() if name not in there]:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def tables(connection: Connection) -> set[str]:
+    """Return the names of the tables and indexes of a store."""
+    return {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master").fetchmany(100)}
 
 
 @contextlib.contextmanager
@@ -766,18 +784,19 @@ def read_events(path: Path, since: float | None = None, *, named: bool = False, 
 
 
 class EventsReader:
-    """Reader of one store that reads again only where the file has changed, or whether a gpuwatch records."""
+    """Reader of some stores that reads again only where a file has changed, or whether a gpuwatch records."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen: tuple[object, ...] | None = None
+    def __init__(self, *paths: Path) -> None:
+        self._paths = paths
+        self._seen: list[object] = []
         self._events = Events()
 
     def __call__(self) -> Events:
         """Return the events; raises StoreError."""
-        seen = (file_state(self._path), files.read_lock(lock_path(self._path))[0])
+        seen: list[object] = [(file_state(path), files.read_lock(lock_path(path))[0]) for path in self._paths]
         if seen != self._seen:
-            self._events = read_events(self._path)
+            parts = [read_events(path) for path in self._paths]
+            self._events = parts[0] if len(parts) == 1 else Events.joined(parts)
             self._seen = seen
         return self._events
 

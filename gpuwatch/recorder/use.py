@@ -13,7 +13,7 @@ from functools import reduce
 from math import floor, inf
 from pathlib import Path, PurePosixPath
 from sqlite3 import Connection
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -29,9 +29,11 @@ from gpuwatch.recorder.store import (
     NOBODY,
     ON_CONFLICT,
     USE_COLUMNS,
-    own_store,
+    StoreError,
     read_about,
     reading,
+    stores_read,
+    tables,
     write_about,
 )
 from gpuwatch.text import clean
@@ -252,6 +254,9 @@ _USER: Final = """INSERT INTO users VALUES (?, ?) ON CONFLICT (uid) DO UPDATE SE
 _RUN: Final = """INSERT INTO runs (uid, key, name, launcher, first, last) VALUES (?, ?, ?, ?, ?, ?)
     ON CONFLICT (uid, key) DO UPDATE SET name = excluded.name, launcher = excluded.launcher,
     first = min(first, excluded.first), last = max(last, excluded.last)"""
+_OF_GPU: Final = (Metric.USED, Metric.UTILIZATION, Metric.POWER, Metric.TEMPERATURE)
+"""Metrics of a GPU with columns of their own in `gpu_values`, in their order."""
+_GPU_VALUES: Final = "INSERT OR REPLACE INTO gpu_values SELECT ?, id, ?, ?, ?, ? FROM gpus WHERE uuid = ?"
 _BEFORE: Final = 4 * HOUR
 """Seconds before a run was first seen in which use may have been charged to it: two and a half of the longest
 intervals. Older rows need no search."""
@@ -298,11 +303,27 @@ def _write_means(connection: Connection, means: Sequence[Minute], keep: float) -
     if not means:
         return
     for one in means:
-        body = zlib.compress(msgspec.json.encode(_without_small(one.values)))
+        values, gpus = _divide(one.values)
+        body = zlib.compress(msgspec.json.encode(values))
         connection.execute("INSERT OR REPLACE INTO graph_values VALUES (?, ?)", (int(one.at), body))
+        connection.executemany("INSERT OR IGNORE INTO gpus (uuid) VALUES (?)", [(gpu,) for gpu in gpus])
+        rows = [(int(one.at), *(row.get(metric) for metric in _OF_GPU), gpu) for gpu, row in gpus.items()]
+        connection.executemany(_GPU_VALUES, rows)
     newest = int(means[-1].at)
-    # A minute to come is one of a clock that was wrong.
-    connection.execute("DELETE FROM graph_values WHERE at < ? OR at > ?", (newest - keep, newest))
+    for table in ("graph_values", "gpu_values"):  # a minute to come is one of a clock that was wrong
+        connection.execute(f"DELETE FROM {table} WHERE at < ? OR at > ?", (newest - keep, newest))
+
+
+def _divide(values: Mapping[str, float]) -> tuple[dict[str, float], dict[str, dict[Metric, float]]]:
+    """Return the values of people and processes, and those of each GPU that have columns of their own."""
+    rest = _without_small(values)
+    gpus: dict[str, dict[Metric, float]] = {}
+    for name in values:
+        key = parse_key(name)
+        if key is not None and not key.owner and key.metric in _OF_GPU:
+            figures = 1 if key.metric is Metric.UTILIZATION else 0  # as fine as a driver's, and small in the file
+            gpus.setdefault(key.gpu, {})[key.metric] = round(rest.pop(name), figures)
+    return rest, gpus
 
 
 def _without_small(values: Mapping[str, float]) -> dict[str, float]:
@@ -328,7 +349,8 @@ def read_means(connection: Connection, since: float, until: float) -> Iterator[M
     asked = "SELECT at, body FROM graph_values WHERE at >= ? AND at < ? AND length(body) <= ? ORDER BY at DESC LIMIT ?"
     names = connection.execute("SELECT uid, name FROM users").fetchall()
     users: dict[str, str] = {f"user:{uid}": clean(name) for uid, name in names if isinstance(name, str)}
-    found: list[Minute] = []
+    found = _read_gpu_values(connection, since, until)
+    same: dict[str, str] = {}  # one text for each sound name: those of a whole day would take 20 MB
     left = _LARGEST_DAY
     for at, body in connection.execute(asked, (since, until, _LARGEST, _MOST_MINUTES)).fetchall():
         try:
@@ -339,22 +361,48 @@ def read_means(connection: Connection, since: float, until: float) -> Iterator[M
             values = _decoder.decode(content)
         except (zlib.error, ValueError, RecursionError):
             continue
-        sound = {name: value for name, value in values.items() if parse_key(name) is not None and value >= 0}
-        found.append(Minute(at=float(at), values=sound, users=users))
-    yield from reversed(found)
+        same.update((name, name) for name in values.keys() - same.keys() if parse_key(name) is not None)
+        sound = {same[name]: value for name, value in values.items() if value >= 0 and name in same}
+        found[at] = sound | found.get(at, {})
+    for at, values in sorted(found.items()):
+        yield Minute(at=float(at), values=values, users=users)
+
+
+def _read_gpu_values(connection: Connection, since: float, until: float) -> dict[int, dict[str, float]]:
+    """Return the means of the GPUs themselves by the start of their minute; a store of before has no such table."""
+    found: dict[int, dict[str, float]] = {}
+    if "gpu_values" not in tables(connection):
+        return found
+    names = {
+        gpu: [f"{uuid}//{metric}" for metric in _OF_GPU]
+        for gpu, uuid in connection.execute("SELECT id, uuid FROM gpus").fetchmany(_MOST)
+        if parse_key(f"{uuid}//used") is not None
+    }
+    asked = f"SELECT at, gpu, {', '.join(_OF_GPU)} FROM gpu_values WHERE at >= ? AND at < ? ORDER BY at DESC LIMIT ?"
+    for at, gpu, *values in connection.execute(asked, (since, until, _MOST)):
+        if isinstance(at, int) and gpu in names:
+            sound = [(name, value) for name, value in zip(names[gpu], values, strict=True) if _is_amount(value)]
+            found.setdefault(at, {}).update(sound)
+    return found
 
 
 def load_older(timeline: Timeline, until: float, *, folder: Path | None = None) -> None:
-    """Add the means of this user's store to a timeline, up to a wall-clock time; not for a demo or a replay.
+    """Add the means of the stores to a timeline, up to a wall-clock time; not for a demo or a replay.
 
-    It reads a file, and takes about a second for a whole day: call it on a thread of its own. Raises StoreError. A
-    store that does not exist adds nothing. `folder` stands in for the user's state folder.
+    It reads files, and takes about a second for a whole day: call it on a thread of its own. Raises StoreError, once
+    all were read. A store that does not exist adds nothing. `folder` stands in for the user's state folder.
     """
-    try:
-        with reading(own_store(folder), seconds=_SLOWEST) as connection:
-            timeline.load(list(read_means(connection, until - KEEP_MEANS, until)))
-    except FileNotFoundError:
-        pass
+    errors: list[StoreError] = []
+    for path in stores_read(folder):
+        try:
+            with reading(path, seconds=_SLOWEST) as connection:
+                timeline.load(list(read_means(connection, until - KEEP_MEANS, until)))
+        except FileNotFoundError:
+            pass
+        except StoreError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def read_hours(connection: Connection, since: float) -> Iterator[Minute]:
@@ -565,8 +613,12 @@ def _text(value: object) -> str:
     return clean(value, _LONGEST) if isinstance(value, str | bytes) else ""
 
 
+def _is_amount(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and 0 <= value < _HUGE
+
+
 def _amount(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and 0 <= value < _HUGE else 0.0
+    return float(value) if _is_amount(value) else 0.0
 
 
 def _integer(value: object, otherwise: int = 0) -> int:
