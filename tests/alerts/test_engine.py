@@ -13,11 +13,11 @@ from gpuwatch.alerts.alert import TROUBLE, Alert, AlertCause, AlertGpu, AlertUse
 from gpuwatch.alerts.engine import FORGOTTEN
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import Observation, Rule, RuleContext
-from gpuwatch.alerts.rules import RULES, memory, shares
+from gpuwatch.alerts.rules import RULES, devices, memory, shares
 from gpuwatch.alerts.rules.health import HEALTH
 from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.alerts.rules.shares import OVERSHOOT
-from gpuwatch.model import Gpu, Health, Margin, Reason, SourceState
+from gpuwatch.model import Declared, Gpu, Health, Hint, Margin, Reason, SourceState
 from tests.analysis import machines
 from tests.support.alerting import Bench, cap, card, only, overshooting, uuid, words
 from tests.support.builders import EPOCH, filled, gpu, holding, process, uid
@@ -121,6 +121,15 @@ def test_it_lists_gpus_users_and_the_processes_that_cause_it() -> None:
     assert over.causes == (AlertCause(uid=ada.uid, user="ada", pid=100, start=100, run="100:100"),)
     assert over.indices == {0}
     assert over.people == {"ada"}
+
+
+def test_what_is_about_a_process_lists_all_gpus_that_it_fills() -> None:
+    hints = Declared(hints=(Hint(rule="misspelt", words="CUDA_VISIBLE_DIVICES has no effect"),))
+    bench = Bench(rules=devices.RULES)
+    for _ in range(3):
+        bench.feed(*(card((100, 5), index=index) for index in (2, 3)), gpu(4), people=[process(100, declared=hints)])
+    found = only(bench, devices.MISSPELT)
+    assert (found.index, set(found.indices)) == (2, {2, 3})
 
 
 def test_hundreds_of_short_lived_processes_leave_nothing_behind() -> None:

@@ -162,7 +162,7 @@ class GpuScreen(GraphSheet):
         self._show(self._gpu)
 
     def _show(self, gpu: Gpu) -> None:
-        events = self.events(lambda alert: alert.gpu == gpu.key, self._ended)
+        events = self.events(self._is_about, self._ended)
         graphs = self.place_graphs(self._graph_lines)
         lists: list[Section | Block] = [self.processes, self.event_section(events)]
         facts = [self._links(gpu), *instance_sections(gpu), self._errors(gpu), gpu_section(gpu, self.frame.snapshot)]
@@ -190,13 +190,16 @@ class GpuScreen(GraphSheet):
         each = next((lines for lines in (7, 6, 5) if room - others * lines >= 2 * lines), 5)
         return each if place else max(10, room - others * each)
 
+    def _is_about(self, alert: Alert) -> bool:
+        return self._gpu_key in (alert.gpu, *(one.key for one in alert.gpus))
+
     # -- graphs ----------------------------------------------------------------------------------------------------
 
     def graphs(self) -> list[Graph]:
         gpu = self._gpu
         assert gpu is not None
         history, key = self.frame.history, self._gpu_key
-        events = self.events(lambda alert: alert.gpu == key, self._ended)
+        events = self.events(self._is_about, self._ended)
         line, second = self.style_set("note"), self.style_set("text")
         dashed = self.style_set("warning")
 

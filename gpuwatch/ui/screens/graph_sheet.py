@@ -270,7 +270,7 @@ class GraphSheet(Sheet):
 
     def event_marks(self, found: Sequence[Alert]) -> list[Mark]:
         marks = []
-        for alert in found:
+        for alert in sorted(found, key=lambda one: one.most):  # of several at one place the worst is drawn last
             text, role = mark_of(alert.most if alert.ended is not None else alert.severity, self.style_set.glyphs)
             marks.append(Mark(alert.raised, text, self.style_set(role)))
         return marks
