@@ -479,7 +479,8 @@ def check_source(
 def _owner(place: Path, state: os.stat_result, trusted: set[int]) -> str:
     if state.st_uid in trusted:
         return ""
-    return f"{_named(place)} belongs to uid {state.st_uid}, who is neither you nor root"
+    others = "who is neither you nor root" if os.geteuid() in trusted else "not to root"
+    return f"{_named(place)} belongs to uid {state.st_uid}, {others}"
 
 
 def _mode(place: Path, state: os.stat_result) -> str:

@@ -61,6 +61,8 @@ def wheel_starts() -> None:
         step("start it", gpuwatch, "--version", cwd=folder)
         step("show its guide", gpuwatch, "docs", "guide", cwd=folder)
         step("print its completions", gpuwatch, "completion", "bash")
+        if not os.geteuid():  # a service is root's, and so are its files
+            step("print the service's unit", gpuwatch, "watch", "--unit")
         step("start its demo", gpuwatch, "--demo", "--once", cwd=folder)
 
 

@@ -34,6 +34,7 @@ from gpuwatch.commands.events import COLORS
 from gpuwatch.commands.flags import add_flags, add_recording_flags, parse_indices, parse_value
 from gpuwatch.commands.recording import make_recording
 from gpuwatch.commands.startup import Reloader, apply_config, configured, format_reload, interval_of, open_source
+from gpuwatch.commands.unit import print_unit
 from gpuwatch.config import Config
 from gpuwatch.errors import GpuwatchError, NoThreadError, UsageError
 from gpuwatch.model import SourceState
@@ -252,10 +253,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--interval", metavar="S", default=argparse.SUPPRESS, help="time between two samples")
     parser.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="these GPUs alone")
     add_recording_flags(parser, default=argparse.SUPPRESS)
+    parser.add_argument("--unit", action="store_true", help="print a systemd unit for the machine's service")
+    parser.add_argument("--remove", action="store_true", help="with --unit: print the lines that remove the service")
 
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Watch until a signal or `--for` ends the program, and return the exit code."""
+    if args.unit or args.remove:
+        return print_unit(args)
     if args.quiet and args.json:
         raise UsageError("--quiet and --json exclude each other")
     seconds = parse_value("--for", parse_duration, args.time)

@@ -196,6 +196,8 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l record -xka "(__fish_co
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l record-size -x -d 'size beyond which the oldest snapshots of FILE are deleted (default 2GiB; 0: never)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l record-commands -d 'record whole command lines (default: the names of programs)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l anonymise -d 'record stand-ins for users, hosts, programs, paths and names'
+complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l unit -d 'print a systemd unit for the machine'"'"'s service'
+complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l remove -d 'with --unit: print the lines that remove the service'
 complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a notify -d 'Send a test message to the addresses of your gpuwatch.toml.'
 complete -c gpuwatch -n '_shtab_gpuwatch_using notify' -s h -l help -d 'show this help message and exit'
 complete -c gpuwatch -n '_shtab_gpuwatch_using notify' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'

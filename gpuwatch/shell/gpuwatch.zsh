@@ -295,6 +295,8 @@ _shtab_gpuwatch_watch_options=(
   "--record-size[size beyond which the oldest snapshots of FILE are deleted (default 2GiB\; 0\: never)]:SIZE:"
   "--record-commands[record whole command lines (default\: the names of programs)]"
   "--anonymise[record stand-ins for users, hosts, programs, paths and names]"
+  "--unit[print a systemd unit for the machine\'s service]"
+  "--remove[with --unit\: print the lines that remove the service]"
 )
 
 # guard to ensure default positional specs are added only once per session

@@ -1,0 +1,182 @@
+"""Unit of the machine's service: what `gpuwatch watch --unit` prints for systemd, and the lines that remove it.
+
+Root's service runs whatever lies where the interpreter looks for modules, so no unit is printed where others than root
+could change that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from gpuwatch.commands.console import Console
+from gpuwatch.config import ADMINISTRATORS, Report
+from gpuwatch.config.reading import ConfigFile
+from gpuwatch.errors import UsageError
+from gpuwatch.files import check_source
+from gpuwatch.text import clean
+from gpuwatch.units import long_duration, size
+
+UNIT: Final = Path("/etc/systemd/system/gpuwatch.service")
+STATE: Final = Path("/var/lib/gpuwatch")
+
+_UNIT: Final = """\
+# {unit}
+# The service of `gpuwatch watch --unit`, for everybody on this machine. As root:
+#   gpuwatch watch --unit > {unit}
+#   systemctl daemon-reload && systemctl enable --now gpuwatch
+# It reads {settings} alone. `systemd-analyze security` gives {score}.
+[Unit]
+Description=gpuwatch: who uses the GPUs of this machine, for everybody on it
+After=nvidia-persistenced.service
+
+[Service]
+ExecStart={program} -I -m gpuwatch watch --service
+ExecReload=/bin/kill -HUP $MAINPID
+Restart=on-failure
+RestartSec=10
+RestartPreventExitStatus=2
+TimeoutStopSec=5
+UMask=0077
+StateDirectory=gpuwatch
+RuntimeDirectory=gpuwatch
+# It reads everybody's processes, and their scripts with the rights of their owners; it writes in its two folders.
+CapabilityBoundingSet=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH CAP_SETUID CAP_SETGID
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=read-only
+PrivateTmp=yes
+PrivateMounts=yes
+# NVML: 195 is the major number of all GPUs, whether their driver is loaded now or later; MIG has its own device files.
+DevicePolicy=closed
+DeviceAllow=char-195 rw
+DeviceAllow=char-nvidia-caps r
+PrivateNetwork=yes
+IPAddressDeny=any
+RestrictAddressFamilies=AF_UNIX
+LockPersonality=yes
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+SystemCallErrorNumber=EPERM
+SystemCallFilter=@system-service
+
+[Install]
+WantedBy=multi-user.target
+"""
+SCORE: Final = "2.1"
+"""Exposure of the unit, by systemd 252."""
+
+_NETWORK: Final = """
+# {unit}.d/network.conf, or the end of the file above
+# [notify] in {settings} sends messages, so this allows the network. `systemd-analyze security` gives {score} with it.
+# A command of [notify] runs within the same bounds: it can write no file.
+[Service]
+PrivateNetwork=no
+IPAddressDeny=
+RestrictAddressFamilies=AF_INET AF_INET6
+"""
+NETWORK_SCORE: Final = "3.0"
+"""Exposure of the unit with the network."""
+
+_REMOVE: Final = """\
+systemctl disable --now gpuwatch
+rm -rf {unit} {unit}.d
+systemctl daemon-reload
+# /run/gpuwatch is gone with the service. {state} is kept until you delete it: events and use of the last
+# {days}, {size} at most ([report] in {settings}).
+# rm -rf {state}
+# rm -rf /opt/gpuwatch  # the program, where it was installed for the service
+"""
+
+_INSTALL: Final = """\
+  sudo python3 -m venv /opt/gpuwatch
+  sudo /opt/gpuwatch/bin/pip install .    # in a clone of gpuwatch
+  /opt/gpuwatch/bin/gpuwatch watch --unit
+"""
+_OTHERS: Final = ("config", "json", "demo", "events", "quiet", "time", "interval", "only", "record")
+_PLAIN: Final = r"[A-Za-z0-9/._+-]+"
+"""Path of a program that means the same to systemd, without quotes."""
+_MISSING: Final = "missing.py"
+_LOOK: Final = "import gpuwatch, sys; print(gpuwatch.__file__, *sys.path, sep='\\n')"
+
+
+def print_unit(args: argparse.Namespace, *, program: Path | None = None, settings: Path = ADMINISTRATORS) -> int:
+    """Print the unit, or the lines that remove it, and return the exit code; raises UsageError.
+
+    `program` is the interpreter of the service (default: this one), `settings` the administrator's configuration.
+    """
+    if not args.unit:
+        raise UsageError("--remove goes with --unit; `gpuwatch watch --unit --remove` prints how to remove the service")
+    if given := [name for name in _OTHERS if getattr(args, name, None)]:
+        raise UsageError(f"--unit does not go with --{'for' if given[0] == 'time' else given[0]}")
+    console, program = Console(ascii_only=bool(args.ascii)), program or Path(sys.executable)
+    found = ConfigFile(settings, administrators=True)
+    if args.remove:
+        kept = found.values.get("report.keep", Report().keep), found.values.get("report.largest", Report().largest)
+        words = _REMOVE.format(
+            unit=UNIT, state=STATE, settings=settings, days=long_duration(kept[0]), size=size(kept[1])
+        )
+        console.print(*words.splitlines())
+        return 0
+    if trouble := find_writable(program):
+        console.warn(f"--unit: {trouble}; the service runs as root, so install it where root alone can write:")
+        console.err.write(_INSTALL)
+        return UsageError.exit_code
+    unit = _UNIT.format(unit=UNIT, settings=settings, program=program, score=SCORE)
+    if found.values.get("notify.urls") or found.values.get("notify.command"):
+        unit += _NETWORK.format(unit=UNIT, settings=settings, score=NETWORK_SCORE)
+    console.print(*unit.splitlines())
+    return 0
+
+
+def find_writable(program: Path) -> str:
+    """Return in one line why others than root could change what an interpreter runs; empty where root alone could."""
+    named = clean(str(program))
+    if not re.fullmatch(_PLAIN, str(program)):
+        return f"the path {named} has characters that a unit cannot have"
+    if trouble := _find_trouble([program, program.parent.parent / "pyvenv.cfg"]):
+        return trouble  # before it is run
+    try:
+        done = subprocess.run([program, "-I", "-c", _LOOK], cwd="/", capture_output=True, text=True, check=False)
+    except OSError as error:
+        return f"{named} cannot be started ({error.strerror})"
+    if done.returncode:
+        return f"{named} finds gpuwatch only by PYTHONPATH or in your home folder"
+    package, *folders = map(Path, done.stdout.splitlines())
+    return _find_trouble(_suspects([package.parent, *folders]))
+
+
+def _suspects(folders: Iterable[Path]) -> Iterator[Path]:
+    """Yield a path in each folder, by which the folders above are checked, and all below that is a link or not root's.
+
+    To check each of an interpreter's 20,000 files, with all folders above it, takes 6 s.
+    """
+    for top in folders:
+        yield top / _MISSING
+        for folder, inside, names in os.walk(top):
+            for path in (Path(folder, name) for name in (*inside, *names)):
+                try:
+                    state = path.lstat()
+                except FileNotFoundError:  # a compiled module that is being replaced
+                    continue
+                if state.st_uid or stat.S_ISLNK(state.st_mode) or state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                    yield path / _MISSING if path.is_dir() else path
+
+
+def _find_trouble(paths: Iterable[Path]) -> str:
+    return next(filter(None, (check_source(path, 0, missing_ok=True) for path in paths)), "")
