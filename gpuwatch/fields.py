@@ -16,9 +16,10 @@ import msgspec
 from msgspec.structs import replace
 
 from gpuwatch.alerts.alert import Unit
-from gpuwatch.model import Gpu, Health, Holding, Limit, Presence, Process, Reading, Reason, known, number
+from gpuwatch.model import Gpu, Health, Holding, HostUsage, Limit, Presence, Process, Reading, Reason, known, number
 from gpuwatch.shares import is_conclusive, left, limit_on, usable
 from gpuwatch.units import (
+    GIB,
     UNKNOWN,
     duration,
     gib,
@@ -477,3 +478,28 @@ GPU: Final[Mapping[str, Field[Gpu]]] = table(
     )
 )
 """Fields of a GPU: all figures of a snapshot; rules compare nearly all of them."""
+
+
+def host_words(usage: HostUsage, missing: str = UNKNOWN) -> list[str]:
+    """Return the use of the machine in words, the most important first; nothing of what was not measured."""
+    limits = []
+    if known(usage.cpu_limit):
+        limits.append(f"{usage.cpu_limit:g} CPU{'s' * (usage.cpu_limit != 1)}")
+    if known(usage.memory_limit):
+        limits.append(_of_total(usage.memory_of_limit, usage.memory_limit, missing))
+    swap = (size(usage.swap_used) if usage.swap_used else "0") if known(usage.swap_used) else missing
+    words = (
+        (usage.cpu, f"CPU {usage.cpu:.0f} %" if known(usage.cpu) else f"CPU {missing}"),
+        (usage.memory_used, f"RAM {_of_total(usage.memory_used, usage.memory_total, missing)}"),
+        (Reason.NO_SAMPLE if not limits else 0, f"container {', '.join(limits)}"),
+        (usage.swap_used, "no swap" if usage.swap_total == 0 else f"swap {swap}"),
+        (usage.load, f"load {usage.load:.1f}" if known(usage.load) else f"load {missing}"),
+    )
+    return [text for read, text in words if read is not Reason.NO_SAMPLE]
+
+
+def _of_total(used: Reading, total: Reading, missing: str) -> str:
+    """Return memory of a total in GiB, without decimals from 10 GiB on: `212/512 GiB`."""
+    digits = 0 if known(total) and total >= 10 * GIB else 1
+    both = (f"{one / GIB:.{digits}f}" if known(one) else missing for one in (used, total))
+    return f"{'/'.join(both)} GiB"

@@ -689,6 +689,31 @@ class Unlisted(msgspec.Struct, frozen=True, kw_only=True):
     """It has /dev/nvidia-uvm open, too: CUDA programs do, monitors do not."""
 
 
+class HostUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Use of the machine's CPUs and memory, and the limits of the container that gpuwatch runs in."""
+
+    cores: Reading = Reason.NO_SAMPLE
+    """Number of logical CPUs."""
+    cpu: Reading = Reason.NO_SAMPLE
+    """Percent of all CPUs together since the last sample; waiting for a disk is not use."""
+    memory_total: Reading = Reason.NO_SAMPLE
+    """Bytes."""
+    memory_used: Reading = Reason.NO_SAMPLE
+    """Bytes that the kernel cannot take back from its caches: MemTotal - MemAvailable."""
+    swap_total: Reading = Reason.NO_SAMPLE
+    """0 if there is no swap."""
+    swap_used: Reading = Reason.NO_SAMPLE
+    """Bytes."""
+    load: Reading = Reason.NO_SAMPLE
+    """Processes that ran, or waited for a CPU or a disk, on the average of the last minute."""
+    cpu_limit: Reading = Reason.UNSUPPORTED
+    """CPUs that the container may use: 4.0; here and in the next two `unsupported` without a container or a limit."""
+    memory_limit: Reading = Reason.UNSUPPORTED
+    """Bytes that the container may hold."""
+    memory_of_limit: Reading = Reason.UNSUPPORTED
+    """Bytes that count against this limit, without the cache that the kernel takes back first."""
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All GPUs and processes of one machine at one moment."""
 
@@ -696,6 +721,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int = 0
     """Number of snapshots that the sampler wrote before this one."""
     host: str = ""
+    host_usage: HostUsage = HostUsage()
     taken: float = 0.0
     """Wall-clock time at which the snapshot was complete."""
     monotonic: float = 0.0

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import errno
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -119,10 +119,43 @@ class HostMemory(NamedTuple):
     available: int
 
 
-def host_memory(proc: Path = PROC) -> HostMemory | None:
-    """Return the machine's memory, with what the kernel can take back; None where it cannot be read."""
+def _read_host(read: Callable[[], Any], proc: Path = PROC) -> Any:
+    """Return a figure of the host; None where it cannot be read."""
     with suppress(OSError, KeyError, ValueError, IndexError), _root(proc), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # it names other figures that a container does not show
-        found = psutil.virtual_memory()
-        return HostMemory(found.total, found.available)
+        return read()
     return None
+
+
+def host_memory(proc: Path = PROC) -> HostMemory | None:
+    """Return the machine's memory, with what the kernel can take back; None where it cannot be read."""
+    found = _read_host(psutil.virtual_memory, proc)
+    return HostMemory(found.total, found.available) if found else None
+
+
+def host_swap(proc: Path = PROC) -> HostMemory | None:
+    """Return the machine's swap; None where it cannot be read."""
+    found = _read_host(psutil.swap_memory, proc)
+    return HostMemory(found.total, found.free) if found else None
+
+
+class HostCpu(NamedTuple):
+    """CPU time of the machine since boot, in seconds of all CPUs together."""
+
+    busy: float
+    total: float
+
+
+def host_cpu(proc: Path = PROC) -> HostCpu | None:
+    """Return the machine's CPU time; None where it cannot be read."""
+    times = _read_host(psutil.cpu_times, proc)
+    if not times:
+        return None
+    total = sum(times) - times.guest - times.guest_nice  # `user` and `nice` have them already
+    return HostCpu(total - times.idle - times.iowait, total)
+
+
+def host_load() -> float | None:
+    """Return the load of the last minute; None where it cannot be read."""
+    found = _read_host(psutil.getloadavg)
+    return float(found[0]) if found else None

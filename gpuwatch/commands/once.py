@@ -22,7 +22,7 @@ from gpuwatch.commands.startup import (
     open_source,
 )
 from gpuwatch.config import Config
-from gpuwatch.fields import GPU, PROCESS, Row, share_words
+from gpuwatch.fields import GPU, PROCESS, Row, host_words, share_words
 from gpuwatch.filters import Filter
 from gpuwatch.model import Snapshot, encode
 from gpuwatch.shares import DeclaredMemory, declared_memory, unread_processes, unread_words
@@ -138,8 +138,7 @@ def table(
         _count(len(snapshot.gpus), "GPU"),
         _count(len(snapshot.processes), "process", "processes"),
         _count(people, "person", "people"),
-        f"driver {snapshot.driver}" if snapshot.driver else "",
-        f"CUDA {snapshot.cuda}" if snapshot.cuda else "",
+        *host_words(snapshot.host_usage),
         clock,
     ]
     lines = [" · ".join(word for word in head if word), ""]

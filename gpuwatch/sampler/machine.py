@@ -1,4 +1,4 @@
-"""Facts about the machine: its PID limit, containers, and versions of the driver.
+"""Facts about the machine: its PID limit, containers, versions of the driver, and the use of its CPUs and memory.
 
 Each function takes the root of /proc, so that a test can use its own folder.
 """
@@ -10,12 +10,19 @@ import re
 import resource
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
+from gpuwatch import psinfo
+from gpuwatch.model import HostUsage, Reading, Reason, known
 from gpuwatch.procfs import PROC
 from gpuwatch.text import clean
 
 _PID_MAX_ANYWHERE = 4 * 1024 * 1024
 """PID_MAX_LIMIT of 64-bit kernels (include/linux/threads.h)."""
+
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+_SHORTEST_CPU: Final = 0.1
+"""Seconds over which the use of CPUs is measured, at least: the kernel counts hundredths of a second."""
 
 _CONTAINER_CGROUP = re.compile(r"docker|containerd|kubepods|libpod|crio|lxc|garden|machine\.slice")
 _HIDEPID = re.compile(r"\bhidepid=(?!0\b|off\b)\w+")
@@ -101,3 +108,87 @@ def limit_memory(room: int) -> None:
 
 def host_name() -> str:
     return clean(os.uname().nodename)
+
+
+class HostReader:
+    """Reader of the use of the machine's CPUs and memory, and of the limits of our container."""
+
+    def __init__(self, proc: Path = PROC, cgroups: Path = _CGROUPS, *, contained: bool | None = None) -> None:
+        """Begin to measure the use of CPUs; limits are read where we are `contained` (None: where it looks so)."""
+        self._proc = proc
+        self._before = psinfo.host_cpu(proc)
+        self._cpu: Reading = Reason.NO_SAMPLE if self._before else Reason.ERROR
+        self._cores = os.cpu_count() or 1
+        is_inside = in_container(proc) if contained is None else contained
+        self._cgroups = _Cgroups(proc, cgroups) if is_inside else None
+
+    def read(self) -> HostUsage:
+        """Read all figures."""
+        now, before = psinfo.host_cpu(self._proc), self._before
+        if now and before and now.total - before.total >= _SHORTEST_CPU * self._cores:
+            # The kernel may correct the time of waiting for disks downwards.
+            self._cpu = round(100 * min(1.0, max(0.0, (now.busy - before.busy) / (now.total - before.total))), 1)
+            self._before = now
+        memory, swap, load = psinfo.host_memory(self._proc), psinfo.host_swap(self._proc), psinfo.host_load()
+        total: Reading = memory.total if memory else Reason.ERROR
+        cpu_limit, memory_limit, of_limit = self._cgroups.read() if self._cgroups else (Reason.UNSUPPORTED,) * 3
+        if known(memory_limit) and known(total) and memory_limit >= total:  # v1 writes a large number for none
+            memory_limit = of_limit = Reason.UNSUPPORTED
+        return HostUsage(
+            cores=self._cores,
+            cpu=self._cpu,
+            memory_total=total,
+            memory_used=max(0, memory.total - memory.available) if memory else Reason.ERROR,
+            swap_total=swap.total if swap else Reason.ERROR,
+            swap_used=max(0, swap.total - swap.available) if swap else Reason.ERROR,
+            load=Reason.ERROR if load is None else round(load, 2),
+            cpu_limit=cpu_limit,
+            memory_limit=memory_limit,
+            memory_of_limit=of_limit,
+        )
+
+
+class _Cgroups:
+    """Our cgroup and those above it, as far as the container shows them: the lowest limit holds.
+
+    Source: cgroup-v2.rst (cpu.max, memory.max) and cgroup-v1 (memory.rst, sched-bwc.rst) of the kernel's documentation.
+    """
+
+    def __init__(self, proc: Path, mount: Path) -> None:
+        lines = [line.split(":", 2) for line in _text(proc / "self/cgroup").splitlines() if line.count(":") >= 2]
+        paths = {name: path for _, names, path in lines for name in names.split(",")}
+        self._v2 = (mount / "cgroup.controllers").exists()
+        mounts = [mount, mount] if self._v2 else [mount / "memory", mount / "cpu"]
+        own = [paths.get("", "")] * 2 if self._v2 else [paths.get("memory", ""), paths.get("cpu", "")]
+        self._memory, self._cpu = (_upwards(top, path) for top, path in zip(mounts, own, strict=True))
+
+    def read(self) -> tuple[Reading, Reading, Reading]:
+        """Return the limit of CPUs, the limit of memory, and the bytes that count against it."""
+        names = ("memory.max", "memory.current", "inactive_file")
+        if not self._v2:
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        limit_name, used_name, cache_name = names
+        limits = [(int(text), one) for one in self._memory if (text := _text(one / limit_name).strip()).isdecimal()]
+        cpus = [float(quota) / float(period) for quota, period in map(self._quota, self._cpu) if quota.isdecimal()]
+        cpu_limit: Reading = round(min(cpus), 2) if cpus else Reason.UNSUPPORTED
+        if not limits:
+            return cpu_limit, Reason.UNSUPPORTED, Reason.UNSUPPORTED
+        limit, folder = min(limits, key=lambda one: one[0])
+        used = _text(folder / used_name).strip()
+        cache = re.search(rf"^{cache_name} (\d+)$", _text(folder / "memory.stat"), re.MULTILINE)
+        of_limit = max(0, int(used) - int(cache[1] if cache else 0)) if used.isdecimal() else Reason.ERROR
+        return cpu_limit, limit, of_limit
+
+    def _quota(self, folder: Path) -> tuple[str, str]:
+        """Return quota and period of a cgroup; the quota is no number where there is none."""
+        if self._v2:
+            quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
+            return quota, period
+        quota, period = (_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
+        return quota, period
+
+
+def _upwards(mount: Path, path: str) -> list[Path]:
+    """Return the folders of a cgroup and of those above it, the lowest first; a container may show the top alone."""
+    folder = mount / ("" if ".." in path else path.lstrip("/"))
+    return [one for one in (folder, *folder.parents) if one.is_relative_to(mount) and one.is_dir()]

@@ -139,6 +139,7 @@ class Sampler:
         self._connection = connection
         self._proc = Path(options.proc)
         self._owners = Owners(proc=self._proc)
+        self._host = machine.HostReader(self._proc)
         self._declarations = declarations
         self._search = self._reservations = None
         if declarations is not None:
@@ -162,6 +163,7 @@ class Sampler:
         gpus, search = self._gpus, self._search
         self._last = Snapshot(
             host=self._last.host,
+            host_usage=self._host.read(),
             interval=self._interval,
             viewer=os.getuid(),
             driver=gpus.driver if gpus else "",

@@ -42,6 +42,7 @@ from gpuwatch.model import (
     Declared,
     Gpu,
     Holding,
+    HostUsage,
     Memory,
     Presence,
     Process,
@@ -275,6 +276,7 @@ class DemoSource:
         played = script()
         seen = Snapshot(
             host=played.host,
+            host_usage=scene.host_usage(),
             taken=self._wall_zero + t,
             monotonic=self._zero + t,
             interval=self._interval,
@@ -322,6 +324,20 @@ class _Scene:
         ]
         self.actors += [_trial(slot, t) for slot in range(TRIALS if t >= -SWEEP_AGE else 0)]
         """Running processes, each with its age in seconds."""
+
+    def host_usage(self) -> HostUsage:
+        """Return the use of a machine with 128 CPUs that varies slowly around what the people's processes take."""
+        slow = self._noise("host", 0, self._t / 30)
+        cpu = 37.0 + 4 * slow + self._noise("host cpu", 0, self._t / 3)
+        return HostUsage(
+            cores=128,
+            cpu=round(cpu, 1),
+            memory_total=512 * GIB,
+            memory_used=round((212 + 3 * slow) * GIB),
+            swap_total=8 * GIB,
+            swap_used=0,
+            load=round(1.28 * (37.0 + 4 * slow), 2),
+        )
 
     def gpu(self, index: int) -> Gpu:
         plain = Gpu(

@@ -24,7 +24,7 @@ def test_a_real_process_is_seen_ended_and_gone(driver: Driver, tmux: Tmux, own_h
         driver.procs = [Proc(1, mine.pid, memory=12 * GIB, sm=98)]
         driver.write()
         tmux.start([str(GPUWATCH), *(["--allow-root-kill"] if ROOT else [])], driver.env())
-        screen = tmux.wait_for(lambda screen: str(mine.pid) in screen and "driver 580.95.05" in screen)
+        screen = tmux.wait_for(lambda screen: str(mine.pid) in screen and "· load " in screen)
         (line,) = [line for line in screen.splitlines() if str(mine.pid) in line]
         assert "12.0" in line
         assert "python train_mine.py" in line

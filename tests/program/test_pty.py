@@ -46,7 +46,7 @@ def test_the_first_picture_is_whole_and_of_the_right_size(busy: Driver) -> None:
         lines = OURS.sub(b"", first).decode().split("\r\n")
         assert [len(line) for line in lines[:49]] == [160] * 49
         picture = "\n".join(lines[:50])
-        for figure in ("driver 580.95.05", "37", "12.0", "71/700", str(os.getpid())):
+        for figure in ("· load ", "37", "12.0", "71/700", str(os.getpid())):
             assert figure in picture
         terminal.resize(100, 30)
         terminal.wait_for(lambda one: "q quit" in one.lines[29] and "12.0" in one.text)
@@ -148,7 +148,7 @@ def test_it_waits_for_a_driver_and_starts_with_it(tmp_path: Path, busy: Driver) 
         fresh.write_bytes(busy.library.read_bytes())
         fresh.replace(folder / "libnvidia-ml.so.1")
         terminal.send("R")
-        terminal.wait_for(lambda one: "driver 580.95.05" in one.text and "12.0" in one.text)
+        terminal.wait_for(lambda one: "· RAM " in one.text and "12.0" in one.text)
         terminal.send("q")
         assert terminal.wait_exit() == 0
         assert_left_well(terminal)

@@ -42,7 +42,7 @@ def parts(hint: Any) -> Iterator[Any]:
 
 
 KEPT = """
-    Snapshot.driver Snapshot.cuda Gpu.memory Gpu.instances Gpu.holdings Gpu.xids
+    Snapshot.driver Snapshot.cuda Snapshot.host_usage Gpu.memory Gpu.instances Gpu.holdings Gpu.xids
     Gpu.uuid Gpu.name Gpu.bus_id Gpu.words Gpu.pcie_link Gpu.throttle
     Gpu.compute_mode Gpu.holdings_note Instance.uuid Instance.name Holding.kind Process.program Process.state
     Process.terminal Unlisted.gpus Declared.frameworks Declaration.channel Declaration.framework Declaration.limits

@@ -225,6 +225,7 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
         value_fact("compute mode", gpu.compute_mode),
         value_fact("display", gpu.display_active),
         value_fact("MIG", gpu.mig),
+        _text("driver", f"{snapshot.driver}, CUDA {snapshot.cuda or '?'}" * bool(snapshot.driver), "not known"),
         Fact("last read", f"{long_duration(now - gpu.sampled)} ago{slow}" if gpu.sampled else "never yet"),
     ]
     return Section(f"GPU {gpu.index}", tuple(facts))

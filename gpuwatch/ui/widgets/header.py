@@ -1,4 +1,4 @@
-"""First line: the host, numbers of GPUs and processes, and the age of the figures."""
+"""First line: the host, its CPUs and memory, numbers of GPUs and processes, and the age of the figures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from rich.cells import cell_len
 
+from gpuwatch.fields import host_words
 from gpuwatch.model import SourceState
 from gpuwatch.recorder.replay import Playback
 from gpuwatch.ui.theme import Role
@@ -43,14 +44,17 @@ def _facts(view: View, fits: Callable[[str], bool], dot: str) -> str:
     host = seen.host or "this machine"
     counts = [f"{gpus} GPU{'s' * (gpus != 1)}", f"{processes} process{'es' * (processes != 1)}"]
     who = [f"{people} {'people' if people != 1 else 'person'}"] * bool(people)
-    driver = [f"driver {seen.driver}"] * bool(seen.driver) + [f"CUDA {seen.cuda}"] * bool(seen.cuda)
+    usage = host_words(seen.host_usage, view.styles.glyphs.missing)
+    short = [*counts[:1], *[f"{processes} proc"] * bool(gpus)]
     if not gpus:  # then nothing is known of processes, and the words below say of GPUs what is
         counts, who = [], []
     wordings = (
-        [host, *counts, *who, *driver],
+        *([host, *counts, *who, *usage[:count]] for count in (len(usage), 3, 2)),
+        [host, *short, *who, *usage[:2]],
+        [host, *short, *usage[:2]],
         [host, *counts, *who],
         [host, *counts],
-        [host, *counts[:1], *[f"{processes} proc"] * bool(gpus)],
+        [host, *short],
         [host, *counts[:1]],
         [host],
     )
