@@ -105,6 +105,8 @@ class Replay:
         # Guarded by `_changed`:
         self._target: float | None = recording.first if at is None else at
         self._onwards = False
+        self._moving: float | None = None
+        """Time that is being moved to: a second key counts from there."""
         self._steps = 0
         self._playing = True
         self._speed = 1.0
@@ -139,7 +141,7 @@ class Replay:
     def playback(self) -> Playback:
         """State of the replay now."""
         with self._changed:
-            at = self._shown if self._target is None else self._target
+            at = next(one for one in (self._target, self._moving, self._shown) if one is not None)
             first, last = self._recording.first, self._recording.last
             return Playback(at, self._playing, self._speed, first, last, self._gap)
 
@@ -205,6 +207,7 @@ class Replay:
             if self._closed:
                 return None
             target, steps, self._target, self._steps = self._target, self._steps, None, 0
+            self._moving = target
             shown, onwards, self._onwards = self._shown, self._onwards, False
         if target is not None:
             self._move(target)
@@ -254,7 +257,7 @@ class Replay:
         """Return the newest snapshot, which the monitor adds to the history; None where none can be read."""
         newest = self._added = self._newest
         with self._changed:
-            self._drawn = self._clock()
+            self._drawn, self._moving = self._clock(), None
             if newest is not None:
                 self._shown = newest.taken
             if self._ahead is None:

@@ -122,6 +122,15 @@ def test_a_seek_reads_at_least_a_minute_before_it_and_a_short_one_forward_reads_
     assert player.restarts == 3
 
 
+def test_a_second_key_counts_from_where_the_first_one_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    player = Player(seconds(*LONG), at=100)
+    player.next()
+    told: list[float] = []
+    monkeypatch.setattr(player.replay, "restart", lambda *_: told.append(player.replay.playback.at - EPOCH))
+    player.seek(250.0)
+    assert told == [250.0], "while the recording is read"
+
+
 # -- what the monitor knows ------------------------------------------------------------------------------------------
 
 
