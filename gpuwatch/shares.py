@@ -85,6 +85,11 @@ def was_read(declared: Declared | None) -> bool:
     return declared is not None and declared.knowledge is Knowledge.READ
 
 
+def is_pending(declared: Declared | None) -> bool:
+    """Return whether a process's declarations and context are still to be read."""
+    return declared is not None and declared.knowledge is Knowledge.PENDING
+
+
 def is_conclusive(declared: Declared | None) -> bool:
     """Return whether a missing limit means that none was declared.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -12,6 +12,8 @@ from rich.cells import cell_len, set_cell_size
 from textual.binding import Binding, BindingType
 
 from gpuwatch.analysis.people import PERSON, Person, add_up, names, people, stable_order, story, totals
+from gpuwatch.model import Process
+from gpuwatch.shares import is_pending, was_read
 from gpuwatch.text import fit
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen
@@ -19,7 +21,7 @@ from gpuwatch.ui.theme import Background, Glyphs, Role, StyleSet
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank
 from gpuwatch.ui.widgets.notice import nothing_words
 from gpuwatch.ui.widgets.row_list import RowList
-from gpuwatch.ui.widgets.table import Cell, Column, field_column
+from gpuwatch.ui.widgets.table import Cell, Column, UsefulColumns, field_column
 from gpuwatch.units import ranges
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ _SHOWN: Final = ("user", "bar", "memory", "share", "declared", "gpus", "sm", "us
 """Columns from left to right."""
 
 
-def columns(width: int, found: Sequence[Person]) -> list[Column]:
+def columns(width: int, found: Sequence[Person], useless: Collection[str] = ()) -> list[Column]:
     """Return the columns that fit; a wider terminal shows at least those of a narrower one."""
     longest = max((cell_len(name_of(one)) for one in found), default=0)
     most = 24 if width >= 100 else 16 if width >= 70 else 10 if width >= 50 else 8
@@ -63,6 +65,8 @@ def columns(width: int, found: Sequence[Person]) -> list[Column]:
     kept: list[str] = []
     left = width - 2 - _BADGE.cells
     for name in _NEEDED:
+        if name in useless:
+            continue
         cells = sized[name].gap + sized[name].cells
         if cells > left and kept:
             break
@@ -71,6 +75,11 @@ def columns(width: int, found: Sequence[Person]) -> list[Column]:
     if "bar" in kept:
         sized["bar"] = replace(sized["bar"], cells=min(LONGEST_BAR, LEAST_BAR + max(0, left - 1)))
     return [_BADGE, *(sized[name] for name in _SHOWN if name in kept)]
+
+
+def _is_read(process: Process) -> bool | None:
+    """Return whether it is known what a process declared; None where that may be read yet."""
+    return True if was_read(process.declared) else None if is_pending(process.declared) else False
 
 
 def name_of(one: Person) -> str:
@@ -140,6 +149,7 @@ class PeopleList(RowList[Person]):
         super().__init__(id=id)
         self.by = "memory"
         self._order = stable_order()
+        self.useful = UsefulColumns[Process]({"declared": _is_read})
         self._names: list[str] = []
 
     @property
@@ -157,7 +167,7 @@ class PeopleList(RowList[Person]):
 
     def columns(self, styles: StyleSet, width: int) -> list[Column]:
         """Return the columns, and shorten the names for them."""
-        found = columns(width, self.found)
+        found = columns(width, self.found, self.useful.useless)
         self._names = apart(self.found, found[1].cells, styles.glyphs)
         return found
 
@@ -197,6 +207,7 @@ class PeopleScreen(ListScreen[PeopleList]):
     def read_rows(self) -> None:
         if self._frame is not None:
             self.style_set.add_people(names(self._frame.snapshot))
+            self.rows.useful.update(self._frame.snapshot.processes, self._frame.received)
             self.rows.update_rows(people(self._frame.snapshot, self._frame.history))
 
     def summary(self, room: int) -> list[tuple[str, Role]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -16,13 +16,13 @@ from gpuwatch.fields import PROCESS, Row, RowKey, share_words
 from gpuwatch.filters import Filter
 from gpuwatch.model import Gpu, Presence
 from gpuwatch.monitor import Frame
-from gpuwatch.shares import unread_processes
+from gpuwatch.shares import is_conclusive, is_pending, unread_processes
 from gpuwatch.ui.layout import Form, Layout
 from gpuwatch.ui.theme import Background, Glyphs, Role, StyleSet
 from gpuwatch.ui.view import View, mark_of
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, centred_lines
 from gpuwatch.ui.widgets.row_list import CURSOR_CELLS, RowList
-from gpuwatch.ui.widgets.table import Cell, Column, field_column
+from gpuwatch.ui.widgets.table import Cell, Column, UsefulColumns, field_column
 
 COLUMNS: Final = {
     column.id: column
@@ -54,6 +54,8 @@ _USER_CELLS: Final = {Form.FULL: 16, Form.MEDIUM: 14, Form.COMPACT: 10, Form.HEA
 _ODD_STATES: Final = ("zombie", "stopped", "disk sleep", "dead")
 _REST: Final = Column("rest", "", 0, right=False)
 """Blank end of the line where the command is not shown."""
+_HELD_ALONE: Final = replace(COLUMNS["share"], title="share %", cells=8)
+"""Column of the share where no limit is known, and no absence of one."""
 _LEAST_COMMAND: Final = 10
 """Cells that are kept for the command."""
 
@@ -64,11 +66,17 @@ def default_columns(form: Form) -> tuple[str, ...]:
 
 
 def columns(
-    form: Form, rows: Sequence[Row], glyphs: Glyphs, chosen: Sequence[str] = (), width: int = 0
+    form: Form,
+    rows: Sequence[Row],
+    glyphs: Glyphs,
+    chosen: Sequence[str] = (),
+    width: int = 0,
+    useless: Collection[str] = (),
 ) -> list[Column]:
     """Return the chosen columns that fit the width, the command last; without a choice those of the form.
 
-    The column of users is as wide as the longest name, within bounds.
+    Those in `useless` are left out of a form, or show the holding without a limit. The column of users is as wide as
+    the longest name, within bounds.
     """
     longest = max((cell_len(row.owner) for row in rows), default=0)
     users = min(_USER_CELLS[form], max(5 if form is Form.HEAT_MAP else 8, longest))
@@ -81,7 +89,9 @@ def columns(
         "idle": replace(COLUMNS["idle"], cells=8 + glyphs.ascii),  # `>=10h02m` takes a cell more than `≥10h02m`
     }
     if not chosen:
-        return [fitted.get(name, COLUMNS[name]) for name in _FORMS[form]]
+        if "share" in useless:
+            fitted["share"] = _HELD_ALONE
+        return [fitted.get(name, COLUMNS[name]) for name in _FORMS[form] if name != "in" or name not in useless]
     last, room = _REST, width - CURSOR_CELLS
     if "command" in chosen:
         last, room = COLUMNS["command"], room - COLUMNS["command"].gap - _LEAST_COMMAND
@@ -93,6 +103,18 @@ def columns(
             shown += parts
             room -= cells
     return [*shown, last]
+
+
+def _has_limit(row: Row) -> bool | None:
+    """Return whether a row has a limit or declared none; None where that may be read yet."""
+    if row.limit is not None or is_conclusive(row.process.declared):
+        return True
+    return None if is_pending(row.process.declared) else False
+
+
+def _has_place(row: Row) -> bool | None:
+    """Return whether it is known what a process runs in; None where that may be read yet."""
+    return True if row.where else None if is_pending(row.process.declared) else False
 
 
 def state_word(row: Row, stray: Stray | None = None) -> str:
@@ -119,6 +141,7 @@ class Processes(RowList[Row]):
         self.every: list[Row] = []
         """All rows, in the order of the GPUs."""
         self._order = process_order()
+        self._useful = UsefulColumns[Row]({"share": _has_limit, "in": _has_place})
         self._view: View
         self._form = Form.FULL
         self._over: dict[tuple[str, int], Severity] = {}
@@ -133,6 +156,7 @@ class Processes(RowList[Row]):
             self._joined = view.frame
             self.every = rows(view.frame.snapshot, view.frame.history)
             self._over = overshoots(view.frame.alerts)
+            self._useful.update(self.every, view.frame.received)
         here = [row for row in self.every if self.only is None or row.gpu.key == self.only.key]
         self.update_rows([row for row in here if (row.mine or not self.mine) and self.filter(row)])
 
@@ -153,12 +177,14 @@ class Processes(RowList[Row]):
         return self._order.sort(rows, self.by, reverse=self.reverse)
 
     def columns(self, styles: StyleSet, width: int) -> list[Column]:
-        return columns(self._form, self.every, styles.glyphs, self.chosen, width)
+        return columns(self._form, self.every, styles.glyphs, self.chosen, width, self._useful.useless)
 
     @property
     def shown_columns(self) -> tuple[str, ...]:
         """Ids of the columns that were chosen, or that suit the width."""
-        return self.chosen or default_columns(self._form)
+        return self.chosen or tuple(
+            name for name in default_columns(self._form) if name != "in" or name not in self._useful.useless
+        )
 
     def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
         row, view = self.found[place], self._view
@@ -184,6 +210,9 @@ class Processes(RowList[Row]):
                 over = self._over.get((row.gpu.key, row.holding.pid))
                 mark, role = mark_of(over, glyphs) if over else ("", role)
                 held, declared = share_words(row)
+                if "/" not in column.title:
+                    cells.append(((f"{held}{mark}", role),))
+                    continue
                 slash = "/" if declared else " "
                 cells.append(((f"{held}{slash}{f'{declared:<3}{mark}':<{len(column.title.partition('/')[2])}}", role),))
             else:

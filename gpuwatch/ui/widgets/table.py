@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from rich.cells import cell_len
@@ -12,6 +12,8 @@ from rich.style import Style
 from gpuwatch.fields import Field
 from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, Span
+
+T = TypeVar("T")
 
 Cell: TypeAlias = tuple[tuple[str, Role | Style], ...]
 """Runs of text with their styles. The last one is cut or padded to the column, the others are written as they are."""
@@ -36,6 +38,44 @@ class Column(msgspec.Struct, frozen=True):
 def field_column(field: Field[Any], cells: int, *, role: Role = "text", gap: int = 0) -> Column:
     """Return the column of a field."""
     return Column(field.key, field.title, cells, right=field.right, role=role, gap=gap)
+
+
+HELD: Final = 60.0
+"""Seconds for which a column must be of use, or of none, before it is shown or left out."""
+
+
+class UsefulColumns(Generic[T]):
+    """Columns with a value in any row: decided at the start, then changed when the opposite has held for a minute."""
+
+    def __init__(self, tests: Mapping[str, Callable[[T], bool | None]]) -> None:
+        """`tests` tell by column whether a row has a value to show; None where that is not known yet."""
+        self.useless: frozenset[str] = frozenset()
+        """Ids of the columns that are of no use."""
+        self._tests = tests
+        self._decided: set[str] = set()
+        self._since: dict[str, float] = {}
+        """Monotonic time since which the opposite holds, by column."""
+
+    def update(self, rows: Collection[T], now: float) -> None:
+        """Judge the columns by all rows that there are; `now` is in monotonic seconds."""
+        for column, has_value in self._tests.items():
+            is_unknown, is_useful = not rows, False
+            for row in rows:
+                found = has_value(row)
+                is_unknown = is_unknown or found is None
+                if found:
+                    is_useful = True
+                    break
+            if is_unknown and not is_useful:
+                continue
+            if is_useful == (column not in self.useless):
+                self._since.pop(column, None)
+            elif column in self._decided and now - self._since.setdefault(column, now) < HELD:
+                continue
+            else:
+                self.useless ^= {column}
+                self._since.pop(column, None)
+            self._decided.add(column)
 
 
 class TableRow(NamedTuple):

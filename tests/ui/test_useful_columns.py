@@ -1,0 +1,87 @@
+"""Columns without a value in any row: left out at the start, and later only after a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from gpuwatch.model import Declared, Knowledge, Pane, Process, ProcessContext, Snapshot
+from gpuwatch.ui.screens.people import PeopleScreen
+from gpuwatch.ui.theme import make_styles
+from gpuwatch.ui.widgets.table import HELD, UsefulColumns
+from tests.support.builders import gpu, holding, process, snapshot
+from tests.support.dashboards import frame, frame_clock, resize, running
+from tests.support.screens import Host
+
+PENDING = Declared(knowledge=Knowledge.PENDING)
+UNREADABLE = Declared(knowledge=Knowledge.UNREADABLE)
+IN_TMUX = ProcessContext(pane=Pane(program="tmux", session="train"))
+
+
+@pytest.mark.parametrize(
+    ("story", "shown"),
+    [
+        ([(0, "")], "y"),
+        ([(0, "?")], "y"),
+        ([(0, "-")], "n"),
+        ([(0, "-+?")], "y"),
+        ([(0, "-?")], "y"),
+        ([(0, "?"), (1, "-")], "yn"),
+        ([(0, "-"), (10, "+"), (10 + HELD - 1, "+"), (10 + HELD, "+")], "nnny"),
+        ([(0, "+"), (10, "-"), (40, "+"), (41, "-"), (10 + HELD, "-"), (41 + HELD, "-")], "yyyyyn"),
+        ([(0, "+"), (10, "-"), (11, ""), (10 + HELD, "-?"), (11 + HELD, "-")], "yyyyn"),
+    ],
+)
+def test_when_a_column_is_shown(story: Sequence[tuple[float, str]], shown: str) -> None:
+    """`+` is a row with a value, `-` one without, and of `?` it is not known yet."""
+    columns = UsefulColumns[str]({"in": {"+": True, "-": False, "?": None}.get})
+    for (now, rows), expected in zip(story, shown, strict=True):
+        columns.update(rows, now)
+        assert ("in" not in columns.useless) == (expected == "y")
+
+
+def machine(declared: Declared, context: ProcessContext | None = None) -> Snapshot:
+    one: Process = process(11, "ada", declared=declared, context=context)
+    return snapshot([gpu(0, holdings=[holding(11, 40.0)])], [one])
+
+
+@pytest.mark.parametrize(
+    ("declared", "context", "titles"),
+    [
+        (PENDING, None, ("used/limit %", "runs in")),
+        (UNREADABLE, None, ("share %",)),
+        (Declared(), None, ("used/limit %",)),
+        (UNREADABLE, IN_TMUX, ("share %", "runs in")),
+    ],
+)
+async def test_the_list_of_processes(
+    declared: Declared, context: ProcessContext | None, titles: tuple[str, ...]
+) -> None:
+    async with running(frame(machine(declared, context)), (160, 50)) as (app, pilot):
+        title, row = app.dashboard.processes.text[:2]
+        assert {name for name in ("used/limit %", "share %", "runs in") if name in title} == {*titles}
+        assert row[: title.index("%") + 1].split()[-1].partition("/")[0] == "50"
+        app.show_columns(("share", "in"))  # chosen by the user: always there
+        await pilot.pause()
+        assert "used/limit %" in app.dashboard.processes.text[0]
+        assert "runs in" in app.dashboard.processes.text[0]
+
+
+async def test_the_table_does_not_jump_within_a_minute() -> None:
+    first = frame(machine(UNREADABLE))
+    known = frame(machine(Declared(), IN_TMUX))
+    async with running(first, (160, 50)) as (app, pilot):
+        for seconds, words in ((0.0, "share %"), (HELD - 1, "share %"), (HELD, "used/limit %")):
+            await resize(app, pilot, (160, 50), replace(known, received=first.received + seconds))
+            assert words in app.dashboard.processes.text[0]
+
+
+async def test_the_screen_of_people() -> None:
+    for declared, is_shown in ((UNREADABLE, False), (Declared(), True), (PENDING, True)):
+        async with Host().run_test(size=(120, 30)) as pilot:
+            screen = PeopleScreen(frame(machine(declared)), make_styles("gpuwatch-dark"), clock=frame_clock)
+            await pilot.app.push_screen(screen)
+            await pilot.pause()
+            assert ("declared" in screen.rows.text[0]) == is_shown
