@@ -120,6 +120,15 @@ class Minute(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the users by owner: `user:1001`."""
 
 
+class Extent(NamedTuple):
+    """First time of some values of a series, and the lowest, the mean and the highest of them."""
+
+    first: float
+    low: float
+    mean: float
+    high: float
+
+
 # -- one series ---------------------------------------------------------------------------------------------------
 
 
@@ -130,13 +139,15 @@ class Series:
     next one, and at most until the time that came with it: after that there is a gap. NaN stands for a gap.
     """
 
-    __slots__ = ("_arrays", "_count", "_ends", "_peak", "_until", "_value", "_whole")
+    __slots__ = ("_arrays", "_count", "_ends", "_peak", "_until", "_value", "_whole", "first")
 
     def __init__(self, second: int, *, peak: bool = False, whole: Series | None = None) -> None:
         """`second` is the one in which the first value will be put.
 
         `whole` is a series of which this is a part: where it has values and this has none, this counts as 0.
         """
+        self.first: float = second
+        """Time before which there is no value."""
         self._whole = whole
         self._peak = peak
         self._arrays: list[array[float]] = [array("f") for _ in LEVELS]
@@ -187,6 +198,7 @@ class Series:
         mine, after = self._arrays[-1], self._ends[-1]
         count = max(len(mine), min(after - min(minutes), LEVELS[-1][1]))
         mine[:0] = array("f", repeat(nan, count - len(mine)))
+        self.first = min(self.first, *(60 * minute for minute in minutes))
         for minute, value in minutes.items():
             place = minute - after + count
             if 0 <= place < count and mine[place] != mine[place]:
@@ -221,6 +233,22 @@ class Series:
         others = end - begin - _gaps(self._whole.slots(level, begin, end, now))
         known = end - begin - missing
         return mean * known / max(known, others)
+
+    def extent(self, begin: int, now: int) -> Extent | None:
+        """Return first time, lowest, mean and highest of the values from a second on, at the finest resolutions."""
+        found: list[tuple[float, float, int]] = []
+        end = now + 1
+        for level, (width, _) in enumerate(LEVELS):
+            start = max(begin // width, self._ends[level] - len(self._arrays[level]))
+            if start < end // width:
+                slots = self.slots(level, start, end // width, now)
+                found += [(slot * width, one, width) for slot, one in enumerate(slots, start) if one == one]
+                end = start * width
+        if not found:
+            return None
+        values = [value for _, value, _ in found]
+        mean = sum(value * width for _, value, width in found) / sum(width for *_, width in found)
+        return Extent(max(begin, self.first, min(found)[0]), min(values), mean, max(values))
 
     def _older(self, level: int, begin: int, end: int, first: int, now: int) -> list[float]:
         """Return slots before the `first` one of a resolution, by the next coarser one."""
@@ -276,6 +304,7 @@ class Series:
 
     def _cut(self, second: int) -> None:
         """Delete all values from a second on."""
+        self.first = min(self.first, second)
         for level, (width, _) in enumerate(LEVELS):
             mine, end = self._arrays[level], second // width
             surplus = self._ends[level] - end
@@ -357,6 +386,16 @@ class Timeline:
                 return [None] * points
             end = ceil(until - self._shift)
             return self._read(series, end - span, end, points)
+
+    def extent(self, key: Key, until: float, span: float) -> Extent | None:
+        """Return since when a series has values in `span` seconds that end at `until`, and which; None without any.
+
+        They are those of the seconds, and of the minutes where only these are kept.
+        """
+        with self._lock:
+            series = self._series.get(key)
+            found = series.extent(ceil(until - self._shift - span), self._now) if series is not None else None
+            return found and found._replace(first=found.first + self._shift)
 
     def owners(self, gpu: str, until: float, span: float) -> list[str]:
         """Return the users (`user:1001`) with memory on a GPU in `span` seconds that end at `until`."""

@@ -127,6 +127,26 @@ def test_samples_of_one_second_are_one_value_and_memory_counts_by_its_peak() -> 
     assert watch.timeline.read(USED, START + 1, 1, 1) == [60 * GIB]
 
 
+@pytest.mark.parametrize("seconds", [90, 1500, 8000])
+def test_an_extent_has_the_first_time_and_the_extremes_of_seconds_however_long_the_span(seconds: int) -> None:
+    watch = Watch()
+    watch.run(range(33, seconds), utilization=40)
+    watch.run(range(seconds, seconds + 1), utilization=100)
+    watch.run(range(seconds + 1, seconds + 20), utilization=0)
+    until = START + seconds + 20
+    for span in (DAY, seconds + 20):
+        found = watch.timeline.extent(UTILIZATION, until, span)
+        assert found is not None
+        assert (found.first, found.low, found.high) == (START + 33, 0, 100)
+        assert 20 < found.mean < 41
+    assert watch.timeline.extent(UTILIZATION, until, 19) == (until - 19, 0, 0, 0)
+    assert watch.timeline.extent(USED._replace(gpu="GPU-9"), until, DAY) is None
+    watch.timeline.load([Minute(at=START - 3600, values={str(UTILIZATION): 7.0})])
+    loaded = watch.timeline.extent(UTILIZATION, until, DAY)
+    assert loaded is not None
+    assert loaded.first == START - 3600
+
+
 def test_a_point_without_values_is_a_gap_and_never_joins_two_values() -> None:
     watch = Watch()
     watch.run(range(0, 100), utilization=40)

@@ -120,6 +120,12 @@ def clock(seconds: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(seconds)) if seconds else ""
 
 
+def day_time(at: float, now: float, form: str = "%H:%M") -> str:
+    """Return a wall-clock time in the local time zone, with the day of the week where that is not the day of `now`."""
+    then = time.localtime(at)
+    return time.strftime(form if then[:3] == time.localtime(now)[:3] else f"%a {form}", then)
+
+
 def replay_words(frame: Frame | None) -> str:
     """Return `REPLAY 14:03:12` for a frame of a replay; empty for one of the present."""
     return f"REPLAY {clock(frame.snapshot.taken)}" if frame is not None and frame.restarts else ""

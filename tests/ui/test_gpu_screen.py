@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -168,6 +169,21 @@ async def test_older_values_are_read_once_and_in_the_background() -> None:
         await until(pilot, lambda: "last 6 h " in f"{text(app).splitlines()[0]} ")
         assert len(threads) == 1
         assert threads[0] != threading.main_thread().name
+
+
+async def test_values_are_known_since_the_first_one_and_axes_fit_the_data() -> None:
+    async with running(watched(60, power=100.0, power_limit=700.0), (160, 50)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        began = builders.EPOCH
+        for key, form in (("2", "%H:%M:%S"), ("5", "%H:%M")):
+            await press(pilot, key)
+            known = re.search(r"known since ([\d:]+)", text(app).splitlines()[0])
+            assert known
+            assert known[1] == time.strftime(form, time.localtime(began))
+        graph = sheet(app).blocks["Power"].graph
+        assert graph is not None
+        assert graph.top < 200
+        assert "limit 700" in legend(app, "Power")
 
 
 async def test_a_gpu_that_fails_or_leaves_says_so() -> None:

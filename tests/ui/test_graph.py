@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.style import Style
 
+from gpuwatch.timeline import Extent
 from gpuwatch.ui.theme import StyleSet, make_styles
 from gpuwatch.ui.widgets.graph import (
     AXIS,
@@ -73,7 +75,7 @@ def of(
 def draw_graph(graph: Graph, styles: StyleSet, width: int, height: int, *, cursor: float | None = None) -> list[Line]:
     """The legend and the plot."""
     return [
-        draw_legend(graph, styles, width, cursor=cursor),
+        draw_legend(graph, styles, width, cursor=cursor)[0],
         *draw_plot(graph, styles, width, height - 1, cursor=cursor),
     ]
 
@@ -171,6 +173,37 @@ def test_the_legend_has_the_newest_values_and_those_of_the_cursor() -> None:
     )
     assert "13:55:45  a ada 1  b bda 5" in early
     assert "a ada 2  b bda 5" in late
+
+
+def test_the_legend_has_extremes_where_there_is_room_and_a_second_line_in_a_high_graph() -> None:
+    limit = GraphLimit("limit", 120.0, Style())
+    graph = of([1.0] * 60, [5.0] * 60, limits=(limit,))
+    curves = [one._replace(extent=Extent(0.0, 1.0, 2.0, place + 1.0)) for place, one in enumerate(graph.curves)]
+    graph = msgspec.structs.replace(graph, curves=curves)
+
+    def legend(width: int, lines: int) -> list[str]:
+        return [plain(line).rstrip() for line in draw_legend(graph, STYLE_SETS["colours"], width, lines=lines)]
+
+    whole = "Memory GiB  a ada 7  b bda 7  limit 120  b min 1 mean 2 max 2"
+    assert legend(80, 2) == [whole]  # of what did not change there is nothing; a limit beyond the axis has no sign
+    assert legend(50, 1) == ["Memory GiB  a ada 7  b bda 7  limit 120"]
+    assert legend(28, 1) == ["Memory GiB  a ada 7  +2"]
+    assert legend(28, 2) == ["Memory GiB  a ada 7  b bda 7", "      limit 120"]
+
+
+@pytest.mark.parametrize(
+    ("width", "span", "until", "named"),
+    [
+        (100, 86400.0, END, ["Fri 16:00", "Sat 00:00"]),
+        (46, 86400.0, END, ["Fri 16:00", "Sat 00:00"]),
+        (100, 21600.0, END - 12 * 3600, ["Fri 21:00", "Sat 00:00"]),
+        (100, 21600.0, END, []),
+    ],
+)
+def test_an_axis_over_two_days_names_them(width: int, span: float, until: float, named: list[str]) -> None:
+    graph = msgspec.structs.replace(of([1.0] * 60), span=span, until=axis_end(until, span))
+    axis = plain(draw_graph(graph, STYLE_SETS["colours"], width, 9)[-1])
+    assert re.findall(r"[A-Z][a-z]+ \d\d:\d\d", axis) == named
 
 
 def test_the_cursor_in_a_gap_has_no_value() -> None:

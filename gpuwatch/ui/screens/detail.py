@@ -16,12 +16,12 @@ from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.explanation import Point, context_points, explain_process
 from gpuwatch.analysis.rows import rows
 from gpuwatch.analysis.strays import Stray
-from gpuwatch.fields import GPU, PROCESS, Field, Row, RowKey, reading
+from gpuwatch.fields import GPU, PROCESS, Amount, Field, Row, RowKey, reading
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Promise, Reading, Reason, Snapshot, known, number
 from gpuwatch.timeline import Metric, merge_holdings, process_owner
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers, Options
-from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest
+from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest, reach
 from gpuwatch.ui.screens.sheet import Block, Fact, Section
 from gpuwatch.ui.theme import StyleSet
 from gpuwatch.ui.view import strays_of
@@ -69,6 +69,12 @@ def fact(field: Field[T], row: T) -> Fact:
     if isinstance(value, Reason):
         return Fact(field.label or field.name, REASONS[value], missing=True)
     return Fact(field.label or field.name, value)
+
+
+def _is_used(field: Field[T], row: T) -> bool:
+    """Return whether a rate is known and more than 0."""
+    value = field.read(row)
+    return isinstance(value, Amount) and value.number > 0
 
 
 def reason_words(reading: Reading) -> str:
@@ -158,8 +164,8 @@ def holding_section(row: Row) -> Section:
         _share(row),
         growth,
         fact(PROCESS["sm"], row),
-        *(fact(field, row) for field in _OF_HOLDING),
-        _text("idle", idle_words(row), "not known"),
+        *(fact(field, row) for field in _OF_HOLDING if _is_used(field, row)),
+        *[Fact("idle", idle_words(row))] * (row.idle is not None and row.idle.seconds > 0),
         Fact("kind", kind_words(holding)),
     ]
     if holding.gpu_instance is not None:
@@ -215,7 +221,8 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
     facts += [
         *_memory_facts(gpu, snapshot),
         *_declared_facts(gpu, snapshot),
-        *(fact(GPU[key], gpu) for key in ("utilization", *_RATES)),
+        fact(GPU["utilization"], gpu),
+        *(fact(GPU[key], gpu) for key in _RATES if _is_used(GPU[key], gpu)),
         _with_limit("temperature", "slowdown_temperature", gpu),
         _with_limit("power", "power_limit", gpu),
         *(fact(GPU[key], gpu) for key in ("fan", "sm_clock", "memory_clock", "pstate")),
@@ -228,7 +235,9 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
         _text("driver", f"{snapshot.driver}, CUDA {snapshot.cuda or '?'}" * bool(snapshot.driver), "not known"),
         Fact("last read", f"{long_duration(now - gpu.sampled)} ago{slow}" if gpu.sampled else "never yet"),
     ]
-    return Section(f"GPU {gpu.index}", tuple(facts))
+    kept = [one for one in facts if not (one.missing and one.value == REASONS[Reason.UNSUPPORTED])]
+    lacking = ", ".join(one.label for one in facts if one not in kept)
+    return Section(f"GPU {gpu.index}", (*kept, *[Fact("not supported", lacking, missing=True)] * bool(lacking)))
 
 
 def value_fact(label: str, value: str | bool | Reason) -> Fact:
@@ -247,7 +256,7 @@ def _memory_facts(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
     unified = [Fact("unified", "the GPU shares the machine's memory; these are the machine's figures")]
     likely = [
         Fact("" if place else "likely cause", one.reason, aside=one.step)
-        for place, one in enumerate(GapEvidence(snapshot).causes(gpu))
+        for place, one in enumerate(one for one in GapEvidence(snapshot).causes(gpu) if not one.harmless)
     ]
     return [
         *(fact(GPU[key], gpu) for key in ("total", "memory", "free", "left")),
@@ -406,16 +415,25 @@ class DetailScreen(GraphSheet):
             name = f" on GPU {row.gpu.index}" * (len(held) > 1)
             size_now, sm_now = merge_holdings(one.holding for one in self._held if one.gpu is row.gpu)[row.key[1:]]
             values = self.read(row.gpu.key, owner, Metric.MEMORY)
-            limits, most = [], float(GIB)
+            limits = []
             if row.limit is not None:
                 words = "limit shared with others" if row.limit.scope else "limit"
-                limits, most = [GraphLimit(words, float(row.limit.bytes), dashed)], max(most, row.limit.bytes)
+                limits = [GraphLimit(words, float(row.limit.bytes), dashed)]
+            limit = float(row.limit.bytes) if row.limit is not None else None
             found.append(
                 self.graph(
                     f"Memory{name}",
                     "GiB",
-                    [Curve("", values, line, now=number(size_now))],
-                    axis_top(1.05 * largest(values, least=most), GIB),
+                    [
+                        Curve(
+                            "",
+                            values,
+                            line,
+                            now=number(size_now),
+                            extent=self.extent(row.gpu.key, owner, Metric.MEMORY),
+                        )
+                    ],
+                    axis_top(reach(limit, largest(values, least=0.1 * GIB)), GIB),
                     limits=limits,
                     marks=marks,
                     show=gib,
@@ -424,13 +442,15 @@ class DetailScreen(GraphSheet):
                 )
             )
             marks = []
-            curve = Curve("", self.read(row.gpu.key, owner, Metric.SM), line, now=number(sm_now))
+            values = self.read(row.gpu.key, owner, Metric.SM)
+            curve = Curve("", values, line, now=number(sm_now), extent=self.extent(row.gpu.key, owner, Metric.SM))
             found.append(self.graph(f"SM busy{name}", "%", [curve], 100.0, empty=reason_words(sm_now)))
-        cpu = Curve("", self.read("", owner, Metric.CPU), line, now=number(process.cpu))
-        rss = Curve("", self.read("", owner, Metric.RSS), line, now=number(process.rss))
-        most = largest(cpu.values, least=100.0)
+        values, seconds = self.read("", owner, Metric.RSS), self.read("", owner, Metric.CPU)
+        cpu = Curve("", seconds, line, now=number(process.cpu), extent=self.extent("", owner, Metric.CPU))
+        rss = Curve("", values, line, now=number(process.rss), extent=self.extent("", owner, Metric.RSS))
+        most = largest(cpu.values, least=10.0)
         found.append(self.graph("CPU", "% of a core", [cpu], axis_top(most), empty=reason_words(process.cpu)))
-        top = axis_top(largest(rss.values, least=float(GIB)), GIB)
+        top = axis_top(largest(rss.values, least=0.1 * GIB), GIB)
         found.append(self.graph("Host memory", "GiB", [rss], top, show=gib, scale=GIB, empty=reason_words(process.rss)))
         return found
 

@@ -21,12 +21,12 @@ from gpuwatch.timeline import Metric, user_owner
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.detail import REASONS, fact, gpu_section, promise_words, reason_words, value_fact
-from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest
+from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest, reach
 from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section
 from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.view import replay_words
 from gpuwatch.ui.widgets.gpus import FAULTS, parts, short_name
-from gpuwatch.ui.widgets.graph import Curve, Graph, GraphLimit, Mark, Values, axis_top
+from gpuwatch.ui.widgets.graph import Curve, Graph, GraphLimit, Mark, Values, axis_low, axis_top
 from gpuwatch.ui.widgets.lines import Line, LineBuilder
 from gpuwatch.ui.widgets.row_list import ItemCursor
 from gpuwatch.ui.widgets.table import Cell, Column, Table, TableRow, field_column, title_line
@@ -205,7 +205,9 @@ class GpuScreen(GraphSheet):
 
         def curve(metric: Metric, reading: Reading, label: str = "", *, other: bool = False) -> Curve:
             mark = label[:1].lower() or "*"
-            return Curve(label, self.read(key, "", metric), second if other else line, mark, number(reading))
+            values = self.read(key, "", metric)
+            extent = self.extent(key, "", metric)
+            return Curve(label, values, second if other else line, mark, number(reading), extent=extent)
 
         def limit(label: str, reading: Reading) -> tuple[GraphLimit, ...]:
             return (GraphLimit(label, float(reading), dashed),) if known(reading) else ()
@@ -217,9 +219,9 @@ class GpuScreen(GraphSheet):
             curve(Metric.MEMORY_CLOCK, gpu.memory_clock, "memory", other=True),
         )
         pcie = (curve(Metric.PCIE_RX, gpu.pcie_rx, "received"), curve(Metric.PCIE_TX, gpu.pcie_tx, "sent", other=True))
-        hottest = number(gpu.slowdown_temperature) or 90.0
-        fastest = max(number(gpu.sm_clock_max) or 0.0, largest(clocks[0].values, clocks[1].values, least=1000.0))
-        most = largest(pcie[0].values, pcie[1].values, least=100.0 * MIB)
+        degrees = [one for one in temperature.values if one is not None] or [20.0]
+        speeds = [one for curve in clocks for one in curve.values if one is not None] or [1000.0]
+        most = largest(pcie[0].values, pcie[1].values, least=10.0 * MIB)
         unit = GIB if most >= GIB else MIB
         return [
             self._memory(gpu, self.event_marks(events)),
@@ -234,7 +236,7 @@ class GpuScreen(GraphSheet):
                 "Power",
                 "W",
                 [power],
-                axis_top(1.05 * max(number(gpu.power_limit) or 0.0, largest(power.values, least=90.0))),
+                axis_top(reach(number(gpu.power_limit), largest(power.values, least=20.0))),
                 limits=limit("limit", gpu.power_limit),
                 empty=reason_words(gpu.power),
             ),
@@ -242,8 +244,8 @@ class GpuScreen(GraphSheet):
                 "Temperature",
                 "C" if self.style_set.glyphs.ascii else "°C",
                 [temperature],
-                axis_top(max(hottest, largest(temperature.values))),
-                low=20.0,
+                axis_top(max(reach(number(gpu.slowdown_temperature), max(degrees)), min(degrees) + 10.0)),
+                low=axis_low(min(degrees)),
                 limits=limit("slows down at", gpu.slowdown_temperature),
                 empty=reason_words(gpu.temperature),
             ),
@@ -251,7 +253,8 @@ class GpuScreen(GraphSheet):
                 "Clocks",
                 "MHz",
                 clocks,
-                axis_top(fastest),
+                axis_top(max(speeds)),
+                low=axis_low(min(speeds)),
                 marks=self._throttles(history),
                 empty=reason_words(gpu.sm_clock),
             ),
@@ -330,6 +333,7 @@ class GpuScreen(GraphSheet):
             scale=GIB,
             stacked=True,
             empty=reason_words(memory.used),
+            extent=self.extent(key, "", Metric.USED),
         )
 
     def _above(self, below: Values, declared: int, since: float) -> list[float | None]:
@@ -350,14 +354,16 @@ class GpuScreen(GraphSheet):
         if self._lacks_links(gpu):
             return Section("Links", (Fact("PCIe", _UNREAD_LINKS, missing=True),))
 
-        facts = [value_fact("PCIe", gpu.pcie_link), fact(GPU["pcie_rx"], gpu), fact(GPU["pcie_tx"], gpu)]
+        facts = [value_fact("PCIe", gpu.pcie_link)]
+        if not facts[0].missing or number(gpu.pcie_rx) or number(gpu.pcie_tx):
+            facts += [fact(GPU["pcie_rx"], gpu), fact(GPU["pcie_tx"], gpu)]
         if known(gpu.nvlinks) and gpu.nvlinks > 0:
             facts += [
                 Fact("NVLink", f"{gpu.nvlinks:.0f} active"),
                 fact(GPU["nvlink_rx"], gpu),
                 fact(GPU["nvlink_tx"], gpu),
             ]
-        return Section("Links", (*facts, Fact("read", "only while the details of this GPU are shown")))
+        return Section("Links", tuple(facts))
 
     def _throttles(self, history: HistoryView) -> list[Mark]:
         """Return marks where the clocks began to be limited."""

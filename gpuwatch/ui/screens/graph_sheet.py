@@ -14,12 +14,12 @@ from textual.message import Message
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.analysis.events import lasted_words, moment, state_words, without_known
 from gpuwatch.text import clean
-from gpuwatch.timeline import Key, Metric
+from gpuwatch.timeline import Extent, Key, Metric
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section, Sheet
 from gpuwatch.ui.theme import StyleSet
-from gpuwatch.ui.view import clock, mark_of, replay_words
+from gpuwatch.ui.view import day_time, mark_of, replay_words
 from gpuwatch.ui.widgets.graph import (
     SPANS,
     Curve,
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 MOST_EVENTS: Final = 12
 """Events that a sheet lists, at most."""
+HIGH_GRAPH: Final = 10
+"""Lines of a graph from which on its legend may have two."""
 SMALL: Final = 16
 """Lines of a sheet below which graphs are left out, or a line each."""
 
@@ -50,6 +52,7 @@ class GraphSeries(NamedTuple):
     due: tuple[float, float, int, int]
     """End and length of the span, number of points, and number of the newest point: it changes when one is due."""
     values: list[float | None]
+    extent: Extent | None
 
 
 class GraphBlock:
@@ -73,11 +76,12 @@ class GraphBlock:
             return []
         curves = [(one.values, one.style, one.mark) for one in graph.curves]
         key = (id(styles), width, self.height, self.cursor, graph.until, graph.span, graph.top, graph.low)
-        whole = (*key, curves, graph.limits, graph.marks)
+        legend = draw_legend(graph, styles, width, lines=1 + (self.height >= HIGH_GRAPH), cursor=self.cursor)
+        whole = (*key, curves, graph.limits, graph.marks, len(legend))
         if whole != self._key:
             self._key = whole
-            self._plot = draw_plot(graph, styles, width, self.height - 1, cursor=self.cursor)
-        return [draw_legend(graph, styles, width, cursor=self.cursor), *self._plot]
+            self._plot = draw_plot(graph, styles, width, self.height - len(legend), cursor=self.cursor)
+        return [*legend, *self._plot]
 
 
 class GraphSheet(Sheet):
@@ -199,9 +203,18 @@ class GraphSheet(Sheet):
         due = (self.until, self.span, count, int(self.now // each))
         found = self._series.get(key)
         if found is None or found.due != due:
-            found = GraphSeries(due, self.frame.history.timeline.read(key, self.until, self.span, count))
+            timeline = self.frame.history.timeline
+            values = timeline.read(key, self.until, self.span, count)
+            found = GraphSeries(due, values, timeline.extent(key, self.until, self.span))
             self._series[key] = found
+        if found.extent is not None:
+            self._since = min(self._since or found.extent.first, found.extent.first)
         return found.values
+
+    def extent(self, gpu: str, owner: str, metric: Metric) -> Extent | None:
+        """Return lowest, mean and highest of a series that was read."""
+        found = self._series.get(Key(gpu, owner, metric))
+        return found.extent if found is not None else None
 
     def place_graphs(self, heights: Callable[[int], int]) -> list[GraphBlock]:
         """Return the blocks of the graphs; `heights` returns the lines of each by its place."""
@@ -213,11 +226,6 @@ class GraphSheet(Sheet):
             block = self.blocks.setdefault(graph.title, GraphBlock())
             block.graph, block.height, block.cursor = graph, heights(place), self.cursor
             found.append(block)
-            for curve in graph.curves:
-                first = next((at for at, value in enumerate(curve.values) if value is not None), None)
-                if first is not None:
-                    at = graph.until - graph.span + first * graph.span / len(curve.values)
-                    self._since = at if self._since is None else min(self._since, at)
         if self._lacks_values and self._older is None and self.helpers.older is not None:  # what was before, once
             older, timeline, now = self.helpers.older, self.frame.history.timeline, self.now
             self._older = actions_of(self).background("gpuwatch-graphs")(lambda: older(timeline, now))
@@ -236,7 +244,8 @@ class GraphSheet(Sheet):
         if not self._lacks_values:
             return words
         reading = ", reading older ones" if self._older is not None and not self._older.done() else ""
-        known = "no values yet" if self._since is None else f"known since {clock(self._since)}"
+        form = "%H:%M:%S" if self.span <= 600 else "%H:%M"  # of a longer time the minutes are kept
+        known = "no values yet" if self._since is None else f"known since {day_time(self._since, self.now, form)}"
         return f"{words}, {known}{reading}"
 
     def graph(
@@ -309,6 +318,11 @@ class GraphSheet(Sheet):
             if at is not None and at != self.cursor and at <= self.now + self.span / 50:
                 self.cursor = at
                 self.rebuild()
+
+
+def reach(limit: float | None, most: float) -> float:
+    """Return how far an axis goes up for values of up to `most`: to a limit that is near, to the values otherwise."""
+    return limit if limit is not None and most <= limit <= 1.25 * most else 1.05 * most
 
 
 def largest(*series: Sequence[float | None], least: float = 0.0) -> float:

@@ -18,8 +18,9 @@ import msgspec
 from rich.cells import cell_len
 from rich.style import Style
 
+from gpuwatch.timeline import Extent
 from gpuwatch.ui.theme import Glyphs, StyleSet
-from gpuwatch.ui.view import clock
+from gpuwatch.ui.view import day_time
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, Span
 
 STEPS: Final = {60.0: 10.0, 600.0: 60.0, 3600.0: 300.0, 21600.0: 1800.0, 86400.0: 7200.0}
@@ -61,6 +62,8 @@ class Curve(NamedTuple):
     """Whether its area is hatched, and has no background."""
     limit: str = ""
     """Limit that the legend shows with its newest value."""
+    extent: Extent | None = None
+    """Lowest, mean and highest value, for the legend."""
 
 
 class GraphLimit(NamedTuple):
@@ -104,6 +107,8 @@ class Graph(msgspec.Struct, frozen=True):
     """Size of the unit: values in bytes that are shown in GiB have 2**30. The value axis has round numbers of it."""
     empty: str = ""
     """Words in the plot where no curve has any value: the reason."""
+    extent: Extent | None = None
+    """Lowest, mean and highest sum of stacked curves, for the legend."""
 
 
 class _Piece(NamedTuple):
@@ -188,15 +193,18 @@ def _columns(values: Values, columns: int) -> list[float | None]:
 # -- the legend and the axes ---------------------------------------------------------------------------------------
 
 
-def draw_legend(graph: Graph, styles: StyleSet, width: int, *, cursor: float | None = None) -> Line:
-    """Draw title and legend; entries for which there is no room are counted, `+2`."""
+def draw_legend(
+    graph: Graph, styles: StyleSet, width: int, *, lines: int = 1, cursor: float | None = None
+) -> list[Line]:
+    """Draw title and legend in `lines` lines at most; entries for which there is no room are counted, `+2`."""
     cells = plot_cells(width)
     column = column_of(graph, cursor, width) if cursor is not None else None
     builder = LineBuilder(styles).write(graph.title, "strong", min(cell_len(graph.title), width))
     if graph.unit:
         builder.gap().write(graph.unit, "muted")
     if column is not None and cells:
-        builder.gap().write(clock(graph.until - graph.span + (column + 0.5) * graph.span / cells), "note")
+        at = graph.until - graph.span + (column + 0.5) * graph.span / cells
+        builder.gap().write(day_time(at, graph.until - 1, "%H:%M:%S"), "note")
     entries: list[list[tuple[str, Style | None]]] = []
     for curve in graph.curves:
         value = curve.now if column is None else at_column(curve.values, column, cells)
@@ -210,17 +218,32 @@ def draw_legend(graph: Graph, styles: StyleSet, width: int, *, cursor: float | N
         if not limit.label:
             continue
         shown = f" {graph.show(limit.value)}" if isinstance(limit.value, (int, float)) else ""
-        entries.append([(_limit_sign(styles.glyphs), limit.style), (f" {limit.label}{shown}", None)])
+        drawn = not isinstance(limit.value, (int, float)) or graph.low <= limit.value <= graph.top
+        sign = [(_limit_sign(styles.glyphs), limit.style), (" ", None)] if drawn else []
+        entries.append([*sign, (f"{limit.label}{shown}", None)])
+    counted = len(entries)
+    extents = [(curve.mark if len(graph.curves) > 1 else "", curve.extent) for curve in graph.curves]
+    for mark, found in [*extents, ("all", graph.extent)]:
+        if found is not None:
+            low, mean, high = (graph.show(one) for one in found[1:])
+            if low != high:
+                entries.append([(f"{mark} min {low} mean {mean} max {high}".lstrip(), None)])
+    drawn_lines: list[Line] = []
     for place, entry in enumerate(entries):
-        left = len(entries) - place
+        left = max(0, counted - place)
         needed = sum(cell_len(text) for text, _ in entry) + 2
-        if builder.cells + needed + (len(f"  +{left - 1}") if left > 1 else 0) > width:
-            builder.gap(2).write(f"+{left}", "muted")
+        if builder.cells + needed > width and len(drawn_lines) + 1 < lines:
+            drawn_lines.append(builder.build(width))
+            builder = LineBuilder(styles).gap(AXIS - 2)
+        is_last = len(drawn_lines) + 1 == lines
+        if builder.cells + needed + (len(f"  +{left - 1}") if left > 1 and is_last else 0) > width:
+            if left:
+                builder.gap(2).write(f"+{left}", "muted")
             break
         builder.gap(2)
         for text, style in entry:
             builder.write(text, style or "muted")
-    return builder.build(width)
+    return [*drawn_lines, builder.build(width)]
 
 
 def _limit_sign(glyphs: Glyphs) -> str:
@@ -233,6 +256,12 @@ def round_up(value: float) -> float:
     while value > 10 * scale:
         scale *= 10
     return next(scale * step for step in (1, 2, 5, 10) if value <= scale * step)
+
+
+def axis_low(value: float, scale: float = 1.0) -> float:
+    """Return a round lower end below a value for an axis that need not begin with 0."""
+    step = scale * round_up(value / scale / 10)
+    return max(0.0, floor(value / step - 0.5) * step)
 
 
 def axis_top(value: float, scale: float = 1.0) -> float:
@@ -267,23 +296,27 @@ def _time_axis(graph: Graph, styles: StyleSet, width: int, cells: int, cursor: i
     ascii_only = styles.glyphs.ascii
     bar, tick, corner = ("-", "+", "+") if ascii_only else ("─", "┴", "└")
     form = "%H:%M:%S" if graph.span <= 60 else "%H:%M"
-    label_cells = len(time.strftime(form, time.localtime(graph.until))) + 3
+    start = graph.until - graph.span
+    dated = time.localtime(start)[:3] != time.localtime(graph.until - 1)[:3]
+    label_cells = len(time.strftime(form, time.localtime(graph.until))) + 3 + 4 * dated
     step = STEPS.get(graph.span, graph.span / 12)
     interval = next(
         (step * many for many in (1, 2, 3, 4, 6, 12) if cells * step * many / graph.span >= label_cells), graph.span
     )
     pieces = [_Piece(bar, styles("faint"))] * cells
-    start = graph.until - graph.span
     offset = time.localtime(graph.until).tm_gmtoff
     at = ceil((start + offset) / interval) * interval - offset
+    before = 0.0
     marks = {column_of(graph, mark.at, width): _Piece(mark.text, mark.style) for mark in graph.marks}
     while at < graph.until:
         place = floor((at - start) / graph.span * cells)
-        words = tick + time.strftime(form, time.localtime(at))
+        # The first label, and the first of each day, name the day.
+        words = tick + (day_time(at, before, form) if dated else time.strftime(form, time.localtime(at)))
         if 0 <= place <= cells - len(words) and marks.keys().isdisjoint(range(place + 1, place + len(words))):
             pieces[place : place + len(words)] = [_Piece(words[0], styles("faint"))] + [
                 _Piece(char, styles("muted")) for char in words[1:]
             ]
+            before = at
         at += interval
     for column, piece in marks.items():
         if column is not None:
