@@ -4,14 +4,14 @@ A filter is a text of terms with blanks between them; an item must match every t
 
     user:ada,ben   gpu:0-3,5   a key and its values: one of them must match
     mem>10GiB   idle>=30m      a comparison of a figure, by > >= < <= or =, with a value and its unit
-    mine                       a keyword
+    mine   idle                a keyword
     @long                      all terms of a saved filter
     train                      any other text, which is sought in what the list shows
-    !jupyter   -mine           a term that must not match
+    !jupyter   -mine   not x   a term that must not match
 
-Case does not matter. A figure that is not known matches no comparison. An unfinished term (`gpu:`, `mem>`, `!`) is left
-out. Each list says which keys, figures and keywords it has; it refuses those of other lists, instead of reading them
-as text.
+Case does not matter, nor do blanks around a sign (`mem > 10GiB`), and `gpu=3` is `gpu:3`. A figure that is not known
+matches no comparison. An unfinished term (`gpu:`, `mem>`, `!`) is left out while somebody types. Each list says which
+keys, figures and keywords it has; it refuses those of other lists, instead of reading them as text.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from typing import Final, Generic, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch.fields import PROCESS, USED, Field, Row, compared
+from gpuwatch.alerts.alert import Unit
+from gpuwatch.fields import PROCESS, QUIET_S, USED, Field, Row, compared
 
 T = TypeVar("T")
 F = TypeVar("F")
 Term: TypeAlias = Callable[[T], bool]
 
-KEYS: Final = ("user", "uid", "gpu", "pid", "rule")
+KEYS: Final = {"user": "ada", "uid": "1001", "gpu": "0,2-4", "pid": "123", "rule": "full"}
+"""Keys of all lists, each with an example of its values."""
 FLAGS: Final = ("mine",)
-"""Keys and keywords of all lists."""
+"""Keywords of all lists."""
 
 
 class FilterError(ValueError):
@@ -92,16 +94,24 @@ class Grammar(msgspec.Struct, Generic[T], frozen=True):
     @property
     def allowed(self) -> str:
         """Description of these terms, in words."""
+        words = [flag for flag in self.flags if flag not in self.figures]
         compared = [f"{', '.join(self.figures)} with > >= < <= ="] * bool(self.figures)
-        return ", ".join([*(f"{key}:" for key in self.keys), *self.flags, *compared])
+        return ", ".join([*(f"{key}:" for key in self.keys), *words, *compared])
 
 
-def parse_terms(text: str, grammar: Grammar[T], saved: Mapping[str, str] | None = None) -> tuple[Term[T], ...]:
-    """Parse a filter into its terms; `saved` are the saved filters by name. Raises FilterError."""
+def parse_terms(
+    text: str, grammar: Grammar[T], saved: Mapping[str, str] | None = None, *, finished: bool = False
+) -> tuple[Term[T], ...]:
+    """Parse a filter into its terms; `saved` are the saved filters by name. Raises FilterError.
+
+    With `finished` an unfinished term is a mistake, too: nobody types any more.
+    """
     found = []
-    for word in re.finditer(r"\S+", text):
+    signs = rf"(?:{'|'.join(grammar.figures) or '(?!)'})\s*[<>=]=?(?:\s*[\d.]\S*|\S*)"
+    word_of = rf"(?:not\s+|[-!])?(?:{signs}|(?:{'|'.join(KEYS)})\s*=\s*\S*|\S+)"
+    for word in re.finditer(word_of, text, re.IGNORECASE):
         try:
-            term = _parse_term(word[0].casefold(), grammar, saved or {})
+            term = _parse_term(re.sub(r"^not\s+", "!", word[0].casefold()), grammar, saved or {}, finished)
         except ValueError as error:
             raise FilterError(str(error), *word.span()) from None
         if term is not None:
@@ -109,39 +119,51 @@ def parse_terms(text: str, grammar: Grammar[T], saved: Mapping[str, str] | None 
     return tuple(found)
 
 
-_COMPARISON: Final = re.compile(r"([a-z_]+)(>=|<=|>|<|=)(.*)")
+_COMPARISON: Final = re.compile(r"([a-z_]+)\s*(>=|<=|>|<|=)\s*(.*)")
+_EXAMPLES: Final = {Unit.BYTES: "10GiB", Unit.SECONDS: "30m"}
 _OPERATORS: Final = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 
 
-def _parse_term(word: str, grammar: Grammar[T], saved: Mapping[str, str]) -> Term[T] | None:
-    """Parse one word; None where it is unfinished. Raises ValueError."""
+def _parse_term(word: str, grammar: Grammar[T], saved: Mapping[str, str], finished: bool) -> Term[T] | None:
+    """Parse one word; None where it is unfinished, and need not be `finished`. Raises ValueError."""
     bare = word[1:] if word[0] in "-!" else word
-    if not bare:
+    if bare in ("", "not", "@"):
+        if finished:
+            after = "the name of a saved filter" if bare == "@" else "a term, as in !jupyter"
+            raise FilterError(f"{word} stands alone; write after it {after}")
         return None
+    match = _COMPARISON.fullmatch(bare)
+    if match and match[1] in KEYS and match[2] == "=":
+        bare, match = f"{match[1]}:{match[3]}", None
     head, colon, value = bare.partition(":")
+    near = difflib.get_close_matches(head, grammar.keys, n=1, cutoff=0.7) if colon and head not in grammar.keys else []
     term: Term[T] | None
     if bare[0] == "@":
         term = _saved_term(bare[1:], grammar, saved)
-    elif match := _COMPARISON.fullmatch(bare):
-        term = _comparison(match[1], match[2], match[3], grammar)
+    elif match:
+        term = _comparison(match[1], match[2], match[3], grammar, finished)
     elif colon and head in KEYS:
         if head not in grammar.keys:
             raise FilterError(f"{head}: is no term of this list; {grammar.allowed} and any text are")
+        if finished and not value.strip(","):
+            raise FilterError(f"{head}: has no value; write {head}:{KEYS[head]}")
         term = grammar.keys[head](value) if value.strip(",") else None
-    elif head in FLAGS and not colon:
-        if head not in grammar.flags:
-            raise FilterError(f"{head} is no term of this list; {grammar.allowed} and any text are")
-        term = grammar.flags[head]
+    elif near:
+        raise FilterError(f"{head}: is no key; did you mean {near[0]}:{value}?")
+    elif bare in grammar.flags:
+        term = grammar.flags[bare]
+    elif bare in FLAGS:
+        raise FilterError(f"{head} is no term of this list; {grammar.allowed} and any text are")
     else:
         term = grammar.anywhere(bare)
-    return term if term is None or bare is word else _negated(term)
+    return term if term is None or word[0] not in "-!" else _negated(term)
 
 
 def _negated(term: Term[T]) -> Term[T]:
     return lambda one: not term(one)
 
 
-def _comparison(name: str, sign: str, value: str, grammar: Grammar[T]) -> Term[T] | None:
+def _comparison(name: str, sign: str, value: str, grammar: Grammar[T], finished: bool) -> Term[T] | None:
     figure = grammar.figures.get(name)
     if figure is None and name in ROW_GRAMMAR.figures:
         raise FilterError(f"{name} is no figure of this list; {grammar.allowed} and any text are allowed")
@@ -151,12 +173,16 @@ def _comparison(name: str, sign: str, value: str, grammar: Grammar[T]) -> Term[T
         near = difflib.get_close_matches(name, grammar.figures, n=1, cutoff=0.6)
         allowed = f"did you mean {near[0]}?" if near else f"{', '.join(grammar.figures)} are figures"
         raise FilterError(f"{name} is no figure; {allowed}")
-    return Comparison(figure, sign, figure.format.parse(value)) if value else None
+    if value:
+        return Comparison(figure, sign, figure.format.parse(value))
+    if finished:
+        raise FilterError(
+            f"{name}{sign} has no value; write one, such as {name}{sign}{_EXAMPLES.get(figure.unit, '50')}"
+        )
+    return None
 
 
-def _saved_term(name: str, grammar: Grammar[T], saved: Mapping[str, str]) -> Term[T] | None:
-    if not name:
-        return None
+def _saved_term(name: str, grammar: Grammar[T], saved: Mapping[str, str]) -> Term[T]:
     texts = {one.casefold(): text for one, text in saved.items()}
     if name not in texts:
         known = ", ".join(f"@{one}" for one in saved)
@@ -209,14 +235,14 @@ class Filter(ListFilter[Row], frozen=True):
 
     Keys: `user:ada` (any name that has it, or this uid), `uid:1001` (this one person; `uid:?` is whoever is not
     visible), `gpu:0,2-4` or `gpu:GPU-8932`, `pid:123`. Figures: `mem` and `rss` (bytes), `share` (memory held / limit
-    declared), `sm` and `cpu` (percent), `idle` and `age` (durations). The keyword `mine`. Any other text is found in
-    the command, user, PID or GPU name.
+    declared), `sm` and `cpu` (percent), `idle` and `age` (durations). The keywords `mine`, and `idle` for what the list
+    shows as idle. Any other text is found in the command, user, PID or GPU name.
     """
 
     @classmethod
-    def parse(cls, text: str, saved: Mapping[str, str] | None = None) -> Filter:
-        """Parse a filter; `saved` are the saved filters by name. Raises FilterError with a sentence for the prompt."""
-        return cls(text.strip(), parse_terms(text, ROW_GRAMMAR, saved))
+    def parse(cls, text: str, saved: Mapping[str, str] | None = None, *, finished: bool = False) -> Filter:
+        """Parse a filter as `parse_terms` does; the FilterError is a sentence for the prompt."""
+        return cls(text.strip(), parse_terms(text, ROW_GRAMMAR, saved, finished=finished))
 
 
 def check_filter(text: str) -> None:
@@ -271,6 +297,9 @@ _ROW_KEYS: Final[Mapping[str, Callable[[str], Term[Row]]]] = {
 }
 
 ROW_GRAMMAR: Final = Grammar(
-    _ROW_KEYS, _anywhere, compared((PROCESS["memory"], USED, *PROCESS.values())), {"mine": lambda row: row.mine}
+    _ROW_KEYS,
+    _anywhere,
+    compared((PROCESS["memory"], USED, *PROCESS.values())),
+    {"mine": lambda row: row.mine, "idle": Comparison(PROCESS["idle"], ">=", QUIET_S)},
 )
 """Terms by which the process list can be filtered."""

@@ -14,7 +14,7 @@ def check_filter_flag(args: argparse.Namespace, config: Config) -> str:
     """Return the text of --filter, empty where it is not given; raises UsageError for a mistake in it."""
     words = clean(args.filter or "")
     try:
-        Filter.parse(words, config.filters)
+        Filter.parse(words, config.filters, finished=True)
     except FilterError as error:
         raise UsageError(f"--filter: {error}") from None
     return words

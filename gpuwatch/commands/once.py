@@ -59,7 +59,7 @@ def _filter(args: argparse.Namespace, config: Config) -> Filter:
     """Return the filter that the flags stand for; raises UsageError."""
     asked = check_filter_flag(args, config)
     words = [f"user:{clean(args.user or '')}"] * bool(args.user) + ["mine"] * bool(args.mine) + [asked] * bool(asked)
-    return Filter.parse(" ".join(words), config.filters)
+    return Filter.parse(" ".join(words), config.filters, finished=True)
 
 
 def _recorded(args: argparse.Namespace) -> int:

@@ -40,6 +40,8 @@ def configured(args: argparse.Namespace) -> Config:
     Console(ascii_only=config.ascii).warn(*config.warnings)
     if args.theme not in (None, *get_args(Theme)):
         raise UsageError(f"--theme: there is no theme {args.theme!a}; allowed are {', '.join(get_args(Theme))}")
+    if args.user is not None and not args.user.strip():
+        raise UsageError("--user: the name is empty; write --user ada, or leave it out for everybody")
     flags = {name: getattr(args, name) for name in ("user", "mine", "read_only", "ascii", "theme", "bell")}
     percents = {
         name: parse_value(f"--{name.replace('_', '-')}", parse_percent, getattr(args, name)) for name in _PERCENTS
