@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpuwatch.history import History
-from gpuwatch.model import Health, Instance, Reason, Snapshot, Xid
+from gpuwatch.model import Health, Instance, Promise, Reason, Snapshot, Xid
 from gpuwatch.monitor import Frame
 from gpuwatch.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.ui.app import GpuwatchApp
@@ -184,6 +184,20 @@ async def test_values_are_known_since_the_first_one_and_axes_fit_the_data() -> N
         assert graph is not None
         assert graph.top < 200
         assert "limit 700" in legend(app, "Power")
+
+
+async def test_promises_stand_by_name_and_a_reservation_is_a_row() -> None:
+    taken = two_people().taken
+    promises = (
+        Promise(user="root", bytes=30 * GIB, uid=0, reserved=taken - 720),
+        Promise(user="ada", bytes=2 * GIB),
+    )
+    async with running(Frame(two_people(promises=promises), 0.0, History().view), (160, 50)) as (app, pilot):
+        await press(pilot, "tab", "enter")
+        shown = text(app)
+        assert "root reserved 12 min ago: 30.0 GiB not taken yet" in shown
+        assert "30.0 GiB to root, reserved 12 min ago" in shown
+        assert "2.0 GiB to ada, declared and not used" in shown
 
 
 async def test_a_gpu_that_fails_or_leaves_says_so() -> None:
