@@ -97,6 +97,22 @@ def test_one_that_has_ended_takes_no_more() -> None:
         assert shares.add_promised(snapshot([card], [one]), []).gpus[0].promised == promised
 
 
+def test_promises_are_by_user_kind_and_instance_and_what_is_left_is_without_them() -> None:
+    card = gpu(0, holdings=[holding(1, 4), holding(2, 4), holding(3, 4, gpu_instance=7)])
+    capped = [process(pid, user, declared=declared((10, ""))) for pid, user in ((1, "ada"), (2, "ada"), (3, "ada"))]
+    reserved = shares.Reservation(frozenset(), 0, {CARD: 20 * GIB}, made=snapshot([card]).taken - 60, user="root")
+    (seen,) = shares.add_promised(snapshot([card], capped), [reserved]).gpus
+    assert [(one.user, one.bytes, one.gpu_instance, one.reserved > 0) for one in seen.promises] == [
+        ("root", 20 * GIB, None, True),
+        ("ada", 12 * GIB, None, False),
+        ("ada", 6 * GIB, 7, False),
+    ]
+    assert isinstance(seen.memory.free, int)
+    assert shares.left(seen) == seen.memory.free - 38 * GIB
+    assert seen.promised == 38 * GIB
+    assert shares.left(gpu(0, memory=Memory(free=Reason.UNSUPPORTED))) is Reason.UNSUPPORTED
+
+
 def test_without_a_total_nothing_is_over_committed() -> None:
     card = gpu(0, used_gib=0, memory=Memory(total=Reason.ERROR, used=1), holdings=[holding(1)])
     found = shares.declared_memory(card, people(process(1, declared=declared((900, "")))))
