@@ -41,6 +41,7 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     sort_right: Annotated[KeyNames, Meta(description="Sort by the next column")] = (">",)
     mine: Annotated[KeyNames, Meta(description="Show only your own processes, or everybody's")] = ("m",)
     people: Annotated[KeyNames, Meta(description="One row for each person: memory, GPUs, use")] = ("u",)
+    gpus: Annotated[KeyNames, Meta(description="All GPUs over time: memory by owner, utilization")] = ("o",)
     tree: Annotated[KeyNames, Meta(description="Runs, their ranks and their workers, with sums")] = ("t",)
     strays: Annotated[KeyNames, Meta(description="Your own processes that nobody attends to; end them here")] = ("S",)
     events: Annotated[KeyNames, Meta(description="What was raised, and how it ended")] = ("e",)

@@ -42,6 +42,9 @@ class Actions(Protocol):
     def show_detail(self, key: RowKey) -> None:
         """Open the detail screen of a process."""
 
+    def show_gpu(self, key: str) -> None:
+        """Open the detail screen of a GPU (`Gpu.key`)."""
+
     def show_subject(self, alert: Alert) -> None:
         """Open the detail screen of an alert's process, or else show the processes of its GPU."""
 

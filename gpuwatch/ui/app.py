@@ -658,6 +658,12 @@ class GpuwatchApp(App[int]):
             )
         return self.endings
 
+    def action_gpus(self) -> None:
+        from gpuwatch.ui.screens.gpus import GpusScreen
+
+        if self.newest is not None:
+            self.open_once(GpusScreen(self.newest, self.style_set, self.helpers, self.ended))
+
     def action_people(self) -> None:
         from gpuwatch.ui.screens.people import PeopleScreen
 

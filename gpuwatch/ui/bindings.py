@@ -43,6 +43,7 @@ _ACTIONS: Final = (
     _Action("sort_right", "sort(1)", "sort"),
     _Action("mine", "mine", "mine", "Mine only, or everybody's"),
     _Action("people", "people", "people", "People: one row for each person"),
+    _Action("gpus", "gpus", "all GPUs", "All GPUs: memory and utilization over time, side by side"),
     _Action("tree", "tree", "tree", "Tree: runs, their ranks and their workers"),
     _Action("strays", "strays", "strays", "Strays: your processes that nobody attends to"),
     _Action("events", "events", "events", "Events: what was raised, and how it ended"),

@@ -41,6 +41,8 @@ SCREENS = (
     Screen("gpus-64", 160, 50, gpus=64, watched=10.0, keys=("tab", "down")),
     Screen("no-driver", 80, 24, words="no NVIDIA driver"),
     later("gpu", "tab", "down", "enter", size=(160, 50)),
+    later("gpus", "o", "right", size=(160, 50)),
+    later("gpus-80x24", "o", size=(80, 24)),
     later("process", "enter", size=(160, 50)),
     later("process-60x10", "enter", size=(60, 10)),
     later("people", "u"),

@@ -12,9 +12,9 @@ from textual.pilot import Pilot
 from gpuwatch.fields import GPU
 from gpuwatch.model import Container, Gpu, Health, Notebook, Pane, Presence, Process, ProcessContext, Reason, Run
 from gpuwatch.ui.bindings import KEYS, GpuwatchCommands
-from gpuwatch.ui.screens.detail import REASONS, DetailScreen, fact, gpu_section, place_section
+from gpuwatch.ui.screens.detail import DetailScreen, fact, gpu_section, place_section
 from gpuwatch.ui.screens.help import HelpScreen, cost
-from gpuwatch.ui.screens.sheet import Section
+from gpuwatch.ui.screens.sheet import REASONS, Section
 from tests.support import builders
 from tests.support.builders import process
 from tests.support.screens import HOSTILE, PID, Host, a_snapshot, fits, frame_of, key_of, press, text_of, until

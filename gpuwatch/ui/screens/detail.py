@@ -17,12 +17,12 @@ from gpuwatch.analysis.explanation import Point, context_points, explain_process
 from gpuwatch.analysis.rows import rows
 from gpuwatch.analysis.strays import Stray
 from gpuwatch.fields import GPU, PROCESS, Amount, Field, Row, RowKey, reading
-from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Promise, Reading, Reason, Snapshot, known, number
+from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Promise, Reason, Snapshot, known, number
 from gpuwatch.timeline import Metric, merge_holdings, process_owner
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest, reach
-from gpuwatch.ui.screens.sheet import Block, Fact, Section
+from gpuwatch.ui.screens.sheet import REASONS, Block, Fact, Section, reason_words
 from gpuwatch.ui.theme import StyleSet
 from gpuwatch.ui.view import strays_of
 from gpuwatch.ui.widgets.graph import Curve, Graph, GraphLimit, axis_top
@@ -32,14 +32,6 @@ if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
 
 T = TypeVar("T")
-
-REASONS: Final = {
-    Reason.UNSUPPORTED: "not supported by this GPU or driver",
-    Reason.DENIED: "no permission",
-    Reason.NO_SAMPLE: "no sample",
-    Reason.ERROR: "the call failed",
-}
-"""Words in the place of a number that is missing."""
 
 PRESENCE: Final = {
     Presence.SEEN: "",
@@ -75,11 +67,6 @@ def _is_used(field: Field[T], row: T) -> bool:
     """Return whether a rate is known and more than 0."""
     value = field.read(row)
     return isinstance(value, Amount) and value.number > 0
-
-
-def reason_words(reading: Reading) -> str:
-    """Return why a reading has no number; empty where it has one."""
-    return REASONS[reading] if isinstance(reading, Reason) else ""
 
 
 def _text(label: str, text: str, otherwise: str) -> Fact:

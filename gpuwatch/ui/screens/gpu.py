@@ -9,24 +9,22 @@ from msgspec.structs import replace
 from textual.binding import Binding, BindingType
 
 from gpuwatch.alerts.alert import Alert
-from gpuwatch.alerts.unattributed import missing
 from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.rows import rows
 from gpuwatch.fields import GPU, PROCESS, Row, RowKey, reading, share_words
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Reading, Reason, known, number
 from gpuwatch.monitor import Frame
-from gpuwatch.shares import declared_memory
-from gpuwatch.timeline import Metric, user_owner
+from gpuwatch.timeline import Metric
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.detail import REASONS, fact, gpu_section, promise_words, reason_words, value_fact
+from gpuwatch.ui.screens.detail import fact, gpu_section, promise_words, value_fact
 from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest, reach
-from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section
+from gpuwatch.ui.screens.sheet import REASONS, Block, Fact, Placed, Section, reason_words
 from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.view import replay_words
-from gpuwatch.ui.widgets.gpus import FAULTS, parts, short_name
-from gpuwatch.ui.widgets.graph import Curve, Graph, GraphLimit, Mark, Values, axis_low, axis_top
+from gpuwatch.ui.widgets.gpus import FAULTS, short_name
+from gpuwatch.ui.widgets.graph import Curve, Graph, GraphLimit, Mark, axis_low, axis_top
 from gpuwatch.ui.widgets.lines import Line, LineBuilder
 from gpuwatch.ui.widgets.row_list import ItemCursor
 from gpuwatch.ui.widgets.table import Cell, Column, Table, TableRow, field_column, title_line
@@ -224,7 +222,7 @@ class GpuScreen(GraphSheet):
         most = largest(pcie[0].values, pcie[1].values, least=10.0 * MIB)
         unit = GIB if most >= GIB else MIB
         return [
-            self._memory(gpu, self.event_marks(events)),
+            self.memory_graph(gpu, self.event_marks(events)),
             self.graph(
                 "Utilization",
                 "%",
@@ -267,82 +265,6 @@ class GpuScreen(GraphSheet):
                 scale=unit,
                 empty=_UNREAD_LINKS if self._lacks_links(gpu) else reason_words(gpu.pcie_rx),
             ),
-        ]
-
-    def _memory(self, gpu: Gpu, marks: Sequence[Mark]) -> Graph:
-        """Return the graph of the memory by owner, with the declared limits of those who have any."""
-        timeline, key = self.frame.history.timeline, self._gpu_key
-        styles = self.style_set
-        used = self.read(key, "", Metric.USED, stacked=True)
-        people = {process.pid: process for process in self.frame.snapshot.processes}
-        held = {part.uid: part for part in parts(gpu.holdings, people, gpu.uuid)}
-        owners = {user_owner(uid) for uid in held} | set(timeline.owners(key, self.until, self.span))
-        curves: list[Curve] = []
-        limits: list[GraphLimit] = []
-        below: list[float | None] = [None if one is None else 0.0 for one in used]
-        for owner in sorted(owners, key=lambda one: (one == user_owner(None), len(one), one)):
-            number_or_sign = owner.removeprefix("user:")
-            uid = int(number_or_sign) if number_or_sign.isdigit() else None
-            label = "not visible"
-            if uid is not None:
-                label = timeline.user_name(owner) or str(uid)
-                styles.add_people({uid: label})
-            values = self.read(key, owner, Metric.MEMORY, stacked=True)
-            part = held.get(uid)
-            limit = ""
-            if part is not None and part.declared is not None:
-                mine = tuple(one for one in gpu.holdings if one.pid in people and people[one.pid].uid == uid)
-                sums = declared_memory(replace(gpu, holdings=mine), people)
-                if not sums.unread and not sums.undeclared:
-                    limit = gib(part.declared)
-                label_once = "" if limits else "as declared"
-                since = max((people[one.pid].started or 0.0 for one in mine), default=0.0)
-                limits.append(GraphLimit(label_once, self._above(below, part.declared, since), styles("strong")))
-            below = [
-                None if base is None and value is None else (base or 0.0) + (value or 0.0)
-                for base, value in zip(below, values, strict=True)
-            ]
-            now = float(part.bytes) if part is not None else None
-            curves.append(Curve(label, values, styles.owner(uid), styles.initial(uid), now, limit=limit))
-        memory = gpu.memory
-        rest: Values = [
-            None if one is None else max(0.0, one - (held_then or 0.0))
-            for one, held_then in zip(used, below, strict=True)
-        ]
-        curves.append(
-            Curve(
-                # Where the driver does not tell its own memory from that of unknown processes, it is both.
-                "rest" if known(memory.used) and not known(gpu.unattributed) else "unknown",
-                rest,
-                styles("muted"),
-                styles.glyphs.hatch,
-                missing(gpu),
-                hatched=True,
-            )
-        )
-        reserved = memory.reserved if known(memory.reserved) else 0
-        top = memory.total - reserved if known(memory.total) else axis_top(largest(below, used, least=float(GIB)), GIB)
-        return self.graph(
-            "Memory",
-            "GiB",
-            curves,
-            float(top),
-            limits=limits,
-            marks=marks,
-            show=gib,
-            scale=GIB,
-            stacked=True,
-            empty=reason_words(memory.used),
-            extent=self.extent(key, "", Metric.USED),
-        )
-
-    def _above(self, below: Values, declared: int, since: float) -> list[float | None]:
-        """Return a line as far above the owners below as the limit is; none before the last of the processes came."""
-        start = self.until - self.span
-        each = self.span / len(below)
-        return [
-            base + declared if base is not None and start + (place + 1) * each >= since else None
-            for place, base in enumerate(below)
         ]
 
     def _lacks_links(self, gpu: Gpu) -> bool:

@@ -8,31 +8,40 @@ from concurrent.futures import Future
 from math import ceil
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
+from msgspec.structs import replace
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from gpuwatch.alerts.alert import Alert
+from gpuwatch.alerts.unattributed import missing
 from gpuwatch.analysis.events import lasted_words, moment, state_words, without_known
+from gpuwatch.model import Gpu, known
+from gpuwatch.shares import declared_memory
 from gpuwatch.text import clean
-from gpuwatch.timeline import Extent, Key, Metric
+from gpuwatch.timeline import Extent, Key, Metric, user_owner
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section, Sheet
+from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section, Sheet, reason_words
 from gpuwatch.ui.theme import StyleSet
 from gpuwatch.ui.view import day_time, mark_of, replay_words
+from gpuwatch.ui.widgets.gpus import parts
 from gpuwatch.ui.widgets.graph import (
     SPANS,
     Curve,
     Graph,
+    GraphLimit,
     Mark,
+    Values,
     axis_end,
+    axis_top,
     draw_legend,
     draw_plot,
     plot_cells,
     points,
     time_at,
 )
-from gpuwatch.ui.widgets.lines import Line
+from gpuwatch.ui.widgets.lines import Line, blank
+from gpuwatch.units import GIB, gib
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
@@ -67,6 +76,8 @@ class GraphBlock:
         """Lines; with one line there is the legend alone."""
         self.cursor: float | None = None
         """Wall-clock time whose values the legend shows; None for the newest."""
+        self.legend_lines: int | None = None
+        """Lines of the legend, so that plots beside each other begin at one height; None for as many as it needs."""
         self._key: object = None
         self._plot: list[Line] = []
 
@@ -76,7 +87,9 @@ class GraphBlock:
             return []
         curves = [(one.values, one.style, one.mark) for one in graph.curves]
         key = (id(styles), width, self.height, self.cursor, graph.until, graph.span, graph.top, graph.low)
-        legend = draw_legend(graph, styles, width, lines=1 + (self.height >= HIGH_GRAPH), cursor=self.cursor)
+        lines = self.legend_lines or 1 + (self.height >= HIGH_GRAPH)
+        legend = draw_legend(graph, styles, width, lines=lines, cursor=self.cursor)
+        legend += [blank(styles, width)] * ((self.legend_lines or 0) - len(legend))
         whole = (*key, curves, graph.limits, graph.marks, len(legend))
         if whole != self._key:
             self._key = whole
@@ -219,18 +232,26 @@ class GraphSheet(Sheet):
     def place_graphs(self, heights: Callable[[int], int]) -> list[GraphBlock]:
         """Return the blocks of the graphs; `heights` returns the lines of each by its place."""
         found: list[GraphBlock] = []
-        self._since = None
         if self.cursor is not None and self.cursor < self.until - self.span:
             self.cursor = None  # the graphs have moved on
+        self.start_reading()
         for place, graph in enumerate(self.graphs()):
             block = self.blocks.setdefault(graph.title, GraphBlock())
             block.graph, block.height, block.cursor = graph, heights(place), self.cursor
             found.append(block)
+        self.read_older()
+        return found
+
+    def start_reading(self) -> None:
+        """Forget since when the values of the last drawing were known."""
+        self._since = None
+
+    def read_older(self) -> None:
+        """Read the values of before from the stores where those that were read begin later than the span; once."""
         if self._lacks_values and self._older is None and self.helpers.older is not None:  # what was before, once
             older, timeline, now = self.helpers.older, self.frame.history.timeline, self.now
             self._older = actions_of(self).background("gpuwatch-graphs")(lambda: older(timeline, now))
             self._older.add_done_callback(lambda _: self.post_message(self.OlderRead()))
-        return found
 
     @property
     def _lacks_values(self) -> bool:
@@ -254,6 +275,82 @@ class GraphSheet(Sheet):
         """Return a graph over the span; `empty` is the reason where no curve has any value, `other` as in `Graph`."""
         empty = empty or "no values in this time"
         return Graph(title, self.until, self.span, curves, top, unit, empty=empty, **other)
+
+    def memory_graph(self, gpu: Gpu, marks: Sequence[Mark]) -> Graph:
+        """Return the graph of the memory by owner, with the declared limits of those who have any."""
+        timeline, key = self.frame.history.timeline, gpu.key
+        styles = self.style_set
+        used = self.read(key, "", Metric.USED, stacked=True)
+        people = {process.pid: process for process in self.frame.snapshot.processes}
+        held = {part.uid: part for part in parts(gpu.holdings, people, gpu.uuid)}
+        owners = {user_owner(uid) for uid in held} | set(timeline.owners(key, self.until, self.span))
+        curves: list[Curve] = []
+        limits: list[GraphLimit] = []
+        below: list[float | None] = [None if one is None else 0.0 for one in used]
+        for owner in sorted(owners, key=lambda one: (one == user_owner(None), len(one), one)):
+            number_or_sign = owner.removeprefix("user:")
+            uid = int(number_or_sign) if number_or_sign.isdigit() else None
+            label = "not visible"
+            if uid is not None:
+                label = timeline.user_name(owner) or str(uid)
+                styles.add_people({uid: label})
+            values = self.read(key, owner, Metric.MEMORY, stacked=True)
+            part = held.get(uid)
+            limit = ""
+            if part is not None and part.declared is not None:
+                mine = tuple(one for one in gpu.holdings if one.pid in people and people[one.pid].uid == uid)
+                sums = declared_memory(replace(gpu, holdings=mine), people)
+                if not sums.unread and not sums.undeclared:
+                    limit = gib(part.declared)
+                label_once = "" if limits else "as declared"
+                since = max((people[one.pid].started or 0.0 for one in mine), default=0.0)
+                limits.append(GraphLimit(label_once, self._above(below, part.declared, since), styles("strong")))
+            below = [
+                None if base is None and value is None else (base or 0.0) + (value or 0.0)
+                for base, value in zip(below, values, strict=True)
+            ]
+            now = float(part.bytes) if part is not None else None
+            curves.append(Curve(label, values, styles.owner(uid), styles.initial(uid), now, limit=limit))
+        memory = gpu.memory
+        rest: Values = [
+            None if one is None else max(0.0, one - (held_then or 0.0))
+            for one, held_then in zip(used, below, strict=True)
+        ]
+        curves.append(
+            Curve(
+                # Where the driver does not tell its own memory from that of unknown processes, it is both.
+                "rest" if known(memory.used) and not known(gpu.unattributed) else "unknown",
+                rest,
+                styles("muted"),
+                styles.glyphs.hatch,
+                missing(gpu),
+                hatched=True,
+            )
+        )
+        reserved = memory.reserved if known(memory.reserved) else 0
+        top = memory.total - reserved if known(memory.total) else axis_top(largest(below, used, least=float(GIB)), GIB)
+        return self.graph(
+            "Memory",
+            "GiB",
+            curves,
+            float(top),
+            limits=limits,
+            marks=marks,
+            show=gib,
+            scale=GIB,
+            stacked=True,
+            empty=reason_words(memory.used),
+            extent=self.extent(key, "", Metric.USED),
+        )
+
+    def _above(self, below: Values, declared: int, since: float) -> list[float | None]:
+        """Return a line as far above the owners below as the limit is; none before the last of the processes came."""
+        start = self.until - self.span
+        each = self.span / len(below)
+        return [
+            base + declared if base is not None and start + (place + 1) * each >= since else None
+            for place, base in enumerate(below)
+        ]
 
     # -- events ----------------------------------------------------------------------------------------------------
 

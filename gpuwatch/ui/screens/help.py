@@ -28,7 +28,7 @@ _GROUPS = {
         *("detail", "switch", "follow", "filter", "find_next", "find_before", "clear", "mine"),
         *("sort_left", "sort_right", "reverse", "columns", "end", "message"),
     ),
-    "Who and what": ("people", "tree", "strays"),
+    "Who and what": ("people", "gpus", "tree", "strays"),
     "Alerts": ("events", "acknowledge"),
     "Moving": ("up", "down", "left", "right", "pageup", "pagedown", "first", "last"),
 }

@@ -14,6 +14,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
+from gpuwatch.model import Reading, Reason
 from gpuwatch.text import spell_signs
 from gpuwatch.ui.screens.full_screen import FullScreen
 from gpuwatch.ui.theme import StyleSet, make_styles
@@ -26,6 +27,14 @@ TWO_COLUMNS: Final = 110
 HIGH: Final = 20
 """Least height of a terminal in which blank lines stand around the facts."""
 
+REASONS: Final = {
+    Reason.UNSUPPORTED: "not supported by this GPU or driver",
+    Reason.DENIED: "no permission",
+    Reason.NO_SAMPLE: "no sample",
+    Reason.ERROR: "the call failed",
+}
+"""Words in the place of a number that is missing."""
+
 _SHORT: Final = 30
 """Largest number of cells of an aside that stands after its value; a longer one has a line of its own."""
 _LABEL: Final = 15
@@ -35,6 +44,11 @@ _BETWEEN: Final = 3
 
 _WRAP: Final = Console(color_system=None, width=80)
 """Console that wraps text; nothing is printed."""
+
+
+def reason_words(reading: Reading) -> str:
+    """Return why a reading has no number; empty where it has one."""
+    return REASONS[reading] if isinstance(reading, Reason) else ""
 
 
 class Fact(msgspec.Struct, frozen=True):

@@ -541,6 +541,13 @@ def severity_mark(gpu: Gpu, alerts: Sequence[Alert], glyphs: Glyphs, *, stale: b
     return mark_of(worst, glyphs)
 
 
+def state_of(view: View, gpu: Gpu, cells: int) -> tuple[str, Role, Cell]:
+    """Return the mark of a GPU, the role of its words, and its state in `cells` cells, as in its row."""
+    alerts = [alert for alert in view.frame.alerts if alert.gpu == gpu.key]
+    row = _GpuRow(view, gpu, alerts, {}, (), cells, {})
+    return row.mark, row.role, row.state() if gpu.health is Health.OK else ((gpu.health.value, row.role),)
+
+
 def short_name(name: str) -> str:
     """Return a GPU's name without the maker and the connector: `H100 80GB`."""
     short = name.removeprefix("NVIDIA ").removeprefix("GeForce ").removeprefix("Tesla ")
