@@ -63,6 +63,13 @@ def fold_repeats(alerts: Iterable[Alert], *, newest: bool = False) -> list[Repea
     return found
 
 
+def repeat_words(event: Repeated, now: float, word: str = "first") -> str:
+    """Return how often an event was raised: `12 times, 1h08m in all, first 03:10:00`; empty for once."""
+    if event.times == 1:
+        return ""
+    return f"{event.times} times, {duration(event.lasted)} in all, {word} {moment(event.other, now)}"
+
+
 def moment(at: float, now: float) -> str:
     """Format a wall-clock time in the local time zone, with the date where it is not today."""
     then, today = time.localtime(at), time.localtime(now)

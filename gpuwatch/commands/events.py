@@ -14,7 +14,15 @@ import msgspec
 
 from gpuwatch.alerts.alert import MARKS, Alert, Severity
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
-from gpuwatch.analysis.events import UNFINISHED, Repeated, fold_repeats, lasted_words, moment, value_words
+from gpuwatch.analysis.events import (
+    UNFINISHED,
+    Repeated,
+    fold_repeats,
+    lasted_words,
+    moment,
+    repeat_words,
+    value_words,
+)
 from gpuwatch.commands.console import DIM, RED, YELLOW, Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags, add_span_flags, parse_indices, parse_span
 from gpuwatch.errors import UsageError
@@ -301,9 +309,7 @@ def _row(event: Repeated, found: Events, now: float) -> EventRow:
         owners=", ".join(alert.owners),
         title=alert.title,
         worst=value_words(alert),
-        how=("" if how == alert.title else how)
-        if event.times == 1
-        else f"{event.times} times, {duration(event.lasted)} in all, last {moment(event.other, now)}",
+        how=repeat_words(event, now, "last") or ("" if how == alert.title else how),
         alert=alert,
     )
 

@@ -19,7 +19,7 @@ from gpuwatch.analysis.events import (
     Repeated,
     fold_repeats,
     lasted_words,
-    moment,
+    repeat_words,
     state_words,
     value_words,
     without_known,
@@ -36,7 +36,6 @@ from gpuwatch.ui.widgets.lines import Line
 from gpuwatch.ui.widgets.prompt import FilterInput
 from gpuwatch.ui.widgets.row_list import RowList
 from gpuwatch.ui.widgets.table import Cell, Column
-from gpuwatch.units import duration
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -144,9 +143,7 @@ class EventList(RowList[Alert]):
 
     def _state(self, alert: Alert) -> str:
         again = self.repeats.get(alert.id)
-        if again is None:
-            return _state(alert)
-        return f"{again.times} times, {duration(again.lasted)} in all, first {moment(again.other, self.now)}"
+        return _state(alert) if again is None else repeat_words(again, self.now)
 
     def _when(self, moment: float) -> str:
         words = when(moment, self.now, self._width)

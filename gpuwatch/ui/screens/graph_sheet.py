@@ -14,7 +14,7 @@ from textual.message import Message
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.unattributed import missing
-from gpuwatch.analysis.events import lasted_words, moment, state_words, without_known
+from gpuwatch.analysis.events import fold_repeats, lasted_words, moment, repeat_words, state_words, without_known
 from gpuwatch.model import Gpu, known
 from gpuwatch.shares import declared_memory
 from gpuwatch.text import clean
@@ -365,12 +365,14 @@ class GraphSheet(Sheet):
 
     def event_section(self, found: Sequence[Alert]) -> Section:
         facts = []
-        for alert in found[:MOST_EVENTS]:
+        folded = fold_repeats(found, newest=True)
+        for one in folded[:MOST_EVENTS]:
+            alert = one.alert
             mark, _ = mark_of(alert.severity if alert.ended is None else alert.most, self.style_set.glyphs)
             how = state_words(alert) or "holds"
-            aside = f"{how}, {lasted_words(alert, self.now)}"
+            aside = repeat_words(one, self.now) or f"{how}, {lasted_words(alert, self.now)}"
             facts.append(Fact(moment(alert.raised, self.now), f"{mark} {alert.title}", aside=aside))
-        more = len(found) - len(facts)
+        more = len(folded) - len(facts)
         facts += [Fact("", f"{more} more: e lists all events", missing=True)] * (more > 0)
         return Section("Events", tuple(facts) or (Fact("none", "nothing was raised", missing=True),))
 
