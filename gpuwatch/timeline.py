@@ -478,7 +478,8 @@ class Timeline:
         with self._lock:
             owners = {key.owner for key in found}
             self._names = {owner: name for owner, name in names.items() if owner in owners} | self._names
-            for key, values in sorted(found.items(), key=lambda one: one[0].owner):  # GPUs before their users
+        for key, values in sorted(found.items(), key=lambda one: one[0].owner):  # GPUs before their users
+            with self._lock:  # one by one: all of a day take 0.1 s, and the dashboard reads meanwhile
                 series = self._series.get(key)
                 if series is None:
                     last = max(values)

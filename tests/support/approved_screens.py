@@ -53,7 +53,7 @@ SCREENS = (
     later("strays-end", "S", "space", "K", words="nothing is signalled"),
     later("events", "e", "down"),
     later("columns", "C"),
-    later("help", "question_mark", size=(80, 160)),
+    later("help", "question_mark", size=(80, 200)),
     later("acknowledge", "a"),
     later("message", "y", words="Thank you"),
     later("end", "m", "K"),

@@ -139,7 +139,6 @@ class GpusScreen(GraphSheet):
 
     def graphs(self) -> list[Graph]:
         """Return memory and utilization of each GPU in turn."""
-        self.start_reading()
         found = []
         recent = self.events(lambda alert: alert.raised >= self.until - self.span, self._ended)
         for gpu in self.gpus:

@@ -135,8 +135,6 @@ class GraphSheet(Sheet):
         """Events of the log."""
         self.blocks: dict[str, GraphBlock] = {}
         self._series: dict[Key, GraphSeries] = {}
-        self._since: float | None = None
-        """Earliest wall-clock time of a value in the graphs of the last drawing."""
         self._older: Future[None] | None = None
         self._log: Future[Events] | None = None
 
@@ -220,8 +218,6 @@ class GraphSheet(Sheet):
             values = timeline.read(key, self.until, self.span, count)
             found = GraphSeries(due, values, timeline.extent(key, self.until, self.span))
             self._series[key] = found
-        if found.extent is not None:
-            self._since = min(self._since or found.extent.first, found.extent.first)
         return found.values
 
     def extent(self, gpu: str, owner: str, metric: Metric) -> Extent | None:
@@ -234,17 +230,12 @@ class GraphSheet(Sheet):
         found: list[GraphBlock] = []
         if self.cursor is not None and self.cursor < self.until - self.span:
             self.cursor = None  # the graphs have moved on
-        self.start_reading()
         for place, graph in enumerate(self.graphs()):
             block = self.blocks.setdefault(graph.title, GraphBlock())
             block.graph, block.height, block.cursor = graph, heights(place), self.cursor
             found.append(block)
         self.read_older()
         return found
-
-    def start_reading(self) -> None:
-        """Forget since when the values of the last drawing were known."""
-        self._since = None
 
     def read_older(self) -> None:
         """Read the values of before from the stores where those that were read begin later than the span; once."""
@@ -254,10 +245,16 @@ class GraphSheet(Sheet):
             self._older.add_done_callback(lambda _: self.post_message(self.OlderRead()))
 
     @property
+    def _since(self) -> float | None:
+        """Earliest wall-clock time of a value in the graphs."""
+        drawn = [one.extent for one in self._series.values() if one.due[:2] == (self.until, self.span)]
+        return min((one.first for one in drawn if one is not None), default=None)
+
+    @property
     def _lacks_values(self) -> bool:
         """Whether the graphs begin later than their span."""
-        start = self.until - self.span
-        return self._since is None or self._since - start > max(self.span / 30, 2.0)
+        since, start = self._since, self.until - self.span
+        return since is None or since - start > max(self.span / 30, 2.0)
 
     def title_words(self) -> str:
         """Return the span of the graphs, and from when on values are known where that is later."""
@@ -265,8 +262,9 @@ class GraphSheet(Sheet):
         if not self._lacks_values:
             return words
         reading = ", reading older ones" if self._older is not None and not self._older.done() else ""
-        form = "%H:%M:%S" if self.span <= 600 else "%H:%M"  # of a longer time the minutes are kept
-        known = "no values yet" if self._since is None else f"known since {day_time(self._since, self.now, form)}"
+        since = self._since or 0.0
+        form = "%H:%M:%S" if self.span <= 600 and since % 60 else "%H:%M"  # of a longer time the minutes are kept
+        known = f"known since {day_time(since, self.now, form)}" if since else "no values yet"
         return f"{words}, {known}{reading}"
 
     def graph(
@@ -316,17 +314,11 @@ class GraphSheet(Sheet):
             None if one is None else max(0.0, one - (held_then or 0.0))
             for one, held_then in zip(used, below, strict=True)
         ]
-        curves.append(
-            Curve(
-                # Where the driver does not tell its own memory from that of unknown processes, it is both.
-                "rest" if known(memory.used) and not known(gpu.unattributed) else "unknown",
-                rest,
-                styles("muted"),
-                styles.glyphs.hatch,
-                missing(gpu),
-                hatched=True,
-            )
-        )
+        unknown = missing(gpu)
+        if not curves or unknown is None or largest(rest, [unknown]) >= 0.05 * GIB:  # less cannot be seen
+            # Where the driver does not tell its own memory from that of unknown processes, it is both.
+            label = "rest" if known(memory.used) and not known(gpu.unattributed) else "unknown"
+            curves.append(Curve(label, rest, styles("muted"), styles.glyphs.hatch, unknown, hatched=True))
         reserved = memory.reserved if known(memory.reserved) else 0
         top = memory.total - reserved if known(memory.total) else axis_top(largest(below, used, least=float(GIB)), GIB)
         return self.graph(
