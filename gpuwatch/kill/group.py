@@ -153,6 +153,9 @@ class ProcessGroup:
         self._checked: Future[Any] | None = None
         if snapshot.demo:  # a real process on this machine may have a PID of the demo
             self._refuse("demo: its processes are not real")
+        elif refused := pinner.refuse_shown(target):
+            pinner.record_refusal(target, refused)
+            self._refuse_by(refused)
         else:
             self._checked = submit(lambda: self._check(has_run or whole_run, is_under_way))
 
@@ -313,9 +316,7 @@ class ProcessGroup:
             return
         pinned, run, problem = checked.result()
         if isinstance(pinned, Refused):
-            policy = self._pinner.policy
-            owner = "" if policy.read_only else refuse_owner(self.target, policy.may_end)
-            self._refuse(owner or pinned.sentence)
+            self._refuse_by(pinned)
             return
         self.alone = PinnedRun((Member(pinned),))
         self.run = run if isinstance(run, PinnedRun) and len(run.members) > 1 else None
@@ -335,6 +336,11 @@ class ProcessGroup:
         self.chosen = self.run if self.run and whole_run else self.alone
         self._by_pid = {member.pid: member for member in self.chosen.members}
         self.ignores_interrupt = self.chosen.members[0].pinned.ignores(signal.SIGINT)
+
+    def _refuse_by(self, refused: Refused) -> None:
+        policy = self._pinner.policy
+        owner = "" if policy.read_only else refuse_owner(self.target, policy.may_end)
+        self._refuse(owner or refused.sentence)
 
     def _refuse(self, sentence: str) -> None:
         self.refused = True

@@ -336,6 +336,14 @@ class Pinner:
         inside = procfs.is_in_pid_namespace(self.proc)
         return Refused(Refusal.OTHER_NAMESPACE if inside else Refusal.GONE, pid)
 
+    def refuse_shown(self, target: KillTarget) -> Refused | None:
+        """Return the refusal that follows from what was on screen, without a look at the process; None for none."""
+        uid = target.process.uid
+        refused = (
+            None if uid == self.policy.may_end else Refused(Refusal.NOT_YOURS, target.pid, f"it runs as uid {uid}")
+        )
+        return self._refuse_unread(target) or refused
+
     def _refuse_unread(self, target: KillTarget) -> Refused | None:
         """Return the refusal that needs no facts about the process; None where there is none."""
         checks = (

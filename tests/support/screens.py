@@ -86,7 +86,7 @@ def frame_of(snapshot: Snapshot) -> Frame:
 def a_snapshot(command: str = "python train.py", **changes: Any) -> Snapshot:
     """One GPU with one process of ours, and one of ada's."""
     held = [builders.holding(PID, 12.0, sm=0), builders.holding(99, 30.0)]
-    ours = builders.process(PID, "you", command=command, **changes)
+    ours = builders.process(PID, **{"user": "you", "command": command, **changes})
     return builders.snapshot([builders.gpu(4, holdings=held)], [ours])
 
 

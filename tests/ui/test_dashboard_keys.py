@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,14 @@ from gpuwatch.kill.policy import Policy
 from gpuwatch.model import SourceState
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers, Options, Reloading
-from tests.support.builders import snapshot
+from tests.support.builders import snapshot, uid
 from tests.support.dashboards import Clockwork, alert, frame, hand, machine, resize, running, screen, text
 from tests.support.screens import click, press, until
 
 
 @pytest.fixture
 def killing(tmp_path: Path) -> Helpers:
-    return Helpers(ender=lambda: Pinner(Policy.of_this_process(read_only=False), Audit(tmp_path)))
+    return Helpers(ender=lambda: Pinner(Policy(uid=uid("you"), euid=uid("you"), pid=os.getpid()), Audit(tmp_path)))
 
 
 @pytest.mark.uncounted

@@ -172,7 +172,7 @@ async def test_the_dialog_shows_hostile_text_as_it_is(tmp_path: Path) -> None:
     app = Host(a_pinner(tmp_path))
     async with app.run_test(size=(60, 10)) as pilot:
         for command in HOSTILE:
-            snapshot = a_snapshot(command, parent=command[:60], ppid=77)
+            snapshot = a_snapshot(command, parent=command[:60], ppid=77, uid=ME)
             screen = await opened(pilot, snapshot, PID, KillChoice.CLOSE)  # there is no such process
             assert fits(app)
             assert screen.query_one(ChoiceRow).region.bottom <= 10  # the buttons are always to be seen
@@ -263,6 +263,20 @@ async def test_a_hidden_dialog_is_shown_again_and_no_second_signal_offered(tmp_p
 
 
 # -- refused, warned -----------------------------------------------------------------------------------------------
+
+
+async def test_what_may_not_be_ended_is_not_asked_about(tmp_path: Path) -> None:
+    pinner = a_pinner(tmp_path)
+    app = Host(pinner)
+    async with app.run_test(size=(80, 24)) as pilot:
+        snapshot = a_snapshot(user="ada", uid=ME + 1)
+        assert app.endings is not None
+        assert app.endings.open(key_of(snapshot), frame_of(snapshot))
+        await until(pilot, lambda: bool(app._notifications))
+        assert "it belongs to ada" in next(iter(app._notifications)).message
+        assert not isinstance(app.screen, EndDialog)
+        assert not app.endings.find_dialog((PID, PID))
+    assert [one["result"] for one in on_record(pinner)] == ["not yours"]
 
 
 async def test_what_cannot_be_recorded_is_warned_of_first_of_all_and_told_afterwards(tmp_path: Path) -> None:

@@ -161,8 +161,12 @@ class Endings:
             is_under_way=lambda process: self.find_dialog(process) is not None or self.has_stray(process),
             clock=self._clock,
         )
-        self._show(EndDialog(group, facts, self._glyphs))
         self._timer.resume()
+        if group.over:  # what is on screen already forbids it: there is nothing to ask
+            hint = "; y copies a message to its owner" * (target.process.uid not in (None, self._ender.policy.may_end))
+            self._notify(target.pid, f"not ended: {group.message}{hint}", "warning")
+            return True
+        self._show(EndDialog(group, facts, self._glyphs))
         return True
 
     def _show(self, dialog: EndDialog) -> None:
