@@ -178,14 +178,15 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     if start_ticks is not None and len(pids) > 1:
         raise UsageError("--start: it is the start time of one process, and more than one PID is given")
     config = configured(args)
-    if not args.yes and not (sys.stdin is not None and sys.stdin.isatty()):
-        raise UsageError("kill asks before it ends anything, and stdin is not a terminal; --yes skips the question")
     source = open_source(args, config, sampler, interval=INTERVAL)
     pinner = make_pinner(read_only=config.read_only, allow_root=args.allow_root_kill)
     console = DialogConsole(ascii_only=config.ascii)
     try:
         with catch_signals() as check:
-            command = KillCommand(source, pinner, console, check, sig, whole_run=args.run, ask=not args.yes)
+            may_ask = sys.stdin is not None and sys.stdin.isatty()
+            command = KillCommand(
+                source, pinner, console, check, sig, whole_run=args.run, ask=not args.yes, may_ask=may_ask
+            )
             return command.run(pids, start_ticks)
     except Interrupted as told:
         return 128 + told.number
@@ -228,16 +229,20 @@ class KillCommand:
         *,
         whole_run: bool = False,
         ask: bool = True,
+        may_ask: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`check` is called between two steps; it raises `Interrupted` where the command is to end."""
+        """`check` is called between two steps; it raises `Interrupted` where the command is to end.
+
+        Where it is to `ask`, but may not, since stdin is no terminal, it shows the processes and raises UsageError.
+        """
         self._source = source
         self._pinner = pinner
         self._console = console
         self._check = check
         self._signal = sig
         self._whole_run = whole_run
-        self._ask = ask
+        self._ask, self._may_ask = ask, may_ask
         self._clock = clock
         self._snapshot = Snapshot()
         self._groups: list[ProcessGroup] = []
@@ -335,6 +340,8 @@ class KillCommand:
                 self._console.warn(f"PID {group.target.pid}: not touched: PID {pid}, {why}")
         if self._console.unread:
             return False  # it was to be shown, and nobody saw it
+        if self._ask and not self._may_ask:
+            raise UsageError("kill asks before it ends anything, and stdin is not a terminal; --yes skips the question")
         what = "this process" if len(targets) == 1 else f"these {len(targets)} processes"
         return not self._ask or self._answer(f"End {what} with {self._signal.name}?") is True
 

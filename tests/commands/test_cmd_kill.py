@@ -105,14 +105,26 @@ def refused(done: tuple[int, str, str], pid: int, words: str, home: Path, result
 
 
 @pytest.mark.skipif(not ROOT, reason="a process of another uid needs root")
-@pytest.mark.parametrize("listed", [True, False])
-def test_another_users_process(driver: Driver, call: Call, own_home: Path, listed: bool) -> None:
+@pytest.mark.parametrize(("listed", "flags"), [(True, ["--yes"]), (False, ["--yes"]), (True, [])])
+def test_another_users_process(driver: Driver, call: Call, own_home: Path, listed: bool, flags: list[str]) -> None:
+    """Whose it is comes before the question that nobody could answer without a terminal."""
     with GpuHolder(uid=SOMEBODY_ELSE, orphan=True) as theirs:
         held(driver, *([theirs] if listed else []))
-        done = call("kill", "--yes", *ROOT_FLAG, str(theirs.pid))
+        done = call("kill", *flags, *ROOT_FLAG, str(theirs.pid))
         said = "gpuwatch signals only your own" if listed else "it is not yours"
         refused(done, theirs.pid, said, own_home, "not yours")
         assert theirs.alive()
+
+
+def test_without_a_terminal_it_is_shown_and_not_ended(driver: Driver, call: Call, own_home: Path) -> None:
+    with mine() as training:
+        held(driver, training)
+        code, out, err = call("kill", *ROOT_FLAG, str(training.pid))
+        assert code == 2
+        assert str(training.pid) in out
+        assert "--yes skips the question" in err
+        assert training.alive()
+    assert on_record(own_home) == []
 
 
 def test_what_ignores_sigint_is_told_of_and_on_record(driver: Driver, call: Call, own_home: Path) -> None:
