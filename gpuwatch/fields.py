@@ -499,7 +499,6 @@ def host_words(usage: HostUsage, missing: str = UNKNOWN) -> list[str]:
 
 
 def _of_total(used: Reading, total: Reading, missing: str) -> str:
-    """Return memory of a total in GiB, without decimals from 10 GiB on: `212/512 GiB`."""
-    digits = 0 if known(total) and total >= 10 * GIB else 1
-    both = (f"{one / GIB:.{digits}f}" if known(one) else missing for one in (used, total))
+    """Return memory of a total in GiB, without decimals from 10 GiB on: `9.3/512 GiB`."""
+    both = (f"{one / GIB:.{int(one < 10 * GIB)}f}" if known(one) else missing for one in (used, total))
     return f"{'/'.join(both)} GiB"

@@ -28,7 +28,7 @@ MEASURED = HostUsage(
         ),
         (
             HostUsage(cpu=4, cpu_limit=2.5, memory_limit=16 * GIB, memory_of_limit=3 * GIB),
-            "CPU 4 % · container 2.5 CPUs, 3/16 GiB",
+            "CPU 4 % · container 2.5 CPUs, 3.0/16 GiB",
         ),
         (HostUsage(cpu_limit=1.0), "container 1 CPU"),
     ],

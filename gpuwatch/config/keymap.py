@@ -48,7 +48,7 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     acknowledge: Annotated[KeyNames, Meta(description="Acknowledge, mute or unmute an alert")] = ("a",)
     end: Annotated[KeyNames, Meta(description="End this process, if it is yours")] = ("K", "f9")
     pause: Annotated[KeyNames, Meta(description="Freeze the screen; gpuwatch goes on watching")] = ("p",)
-    help: Annotated[KeyNames, Meta(description="Keys, marks and words explained")] = ("?", "h", "f1")
+    help: Annotated[KeyNames, Meta(description="Keys, marks and terms explained")] = ("?", "h", "f1")
     quit: Annotated[KeyNames, Meta(description="Quit; no other process ends")] = ("q",)
     find_next: Annotated[KeyNames, Meta(description="The next match of the last filter")] = ("n",)
     find_before: Annotated[KeyNames, Meta(description="The match before")] = ("N",)

@@ -731,6 +731,9 @@ class GpuwatchApp(App[int]):
                 screen.refresh_frame(self.newest)
             self.open_once(screen)
 
+    def on_alerts_counted(self) -> None:
+        self.action_events()
+
     def on_alerts_chosen(self, message: Alerts.Chosen) -> None:
         self.show_subject(message.alert)
 

@@ -107,6 +107,7 @@ _KEY_NAMES = {
     "equals_sign": "=",
     "comma": ",",
     "full_stop": ".",
+    "at": "@",
     "left_square_bracket": "[",
     "right_square_bracket": "]",
     "left_curly_bracket": "{",
@@ -165,7 +166,7 @@ _REPLAY: Final = tuple(
         ("minute.forward", "right_square_bracket", "seek(60)", "1 min", "A minute forward"),
         ("event.last", "left_curly_bracket", "event(-1)", "event", "To where the event before began"),
         ("event.next", "right_curly_bracket", "event(1)", "event", "To where the next event begins"),
-        ("time", "t", "time", "time", "To a clock time"),
+        ("time", "at", "time", "time", "To a clock time"),
         ("slower", "minus", "speed(-1)", "speed", "Play more slowly"),
         ("faster", "plus,equals_sign", "speed(1)", "speed", "Play faster"),
         ("step.back", "comma", "step(-1)", "step", "Pause, one snapshot back"),
@@ -187,8 +188,6 @@ def make_replay_bindings(keys: Keys = DEFAULT_KEYS) -> list[Binding]:
     found = [*cells, *_REPLAY]
     for one in live.values():
         own = [key for key in one.key.split(",") if key not in taken]
-        if one.id == "tree" and not own:
-            own = ["T"]
         if own:
             found.append(replace(one, key=",".join(own)))
     return found

@@ -148,11 +148,10 @@ class Dashboard(Screen[None]):
             self.alerts.draw(view, layout, width)
             self.processes.draw_rows(layout, width)
         self.header.show([header_line(view, width)])
-        shown = hints(actions_of(self).keys)
-        if self.active is self.gpus:
-            shown = [
-                (key, "processes", action) if action == "switch" else (key, word, action) for key, word, action in shown
-            ]
+        others = {"switch": "processes"} if self.active is self.gpus else {}
+        if view.playback is not None and view.playback.playing:
+            others["play"] = "pause"
+        shown = [(key, others.get(action, word), action) for key, word, action in hints(actions_of(self).keys)]
         self.footer.draw(shown if seen.gpus or view.playback is not None else _bare(shown), styles, width)
 
     def draw_starting(self, seconds: float, styles: StyleSet) -> None:

@@ -120,10 +120,9 @@ def _steps(
     form: Form, height: int, n_gpus: int, n_children: int, alerts: int, cells: int
 ) -> Iterator[tuple[Layout, int]]:
     """Yield the layouts to try, best first, each with the number of process rows that it must leave."""
-    title = 1 if form in (Form.FULL, Form.MEDIUM) and n_gpus else 0
     base = Layout(form, Form.HEAT_MAP, 1, 0, cells, False, 0, alerts, 1, 0, 1)
     if form is not Form.HEAT_MAP:
-        rows = replace(base, gpu_form=form, gpu_title=title, gpus=n_gpus)
+        rows = replace(base, gpu_form=form, gpu_title=min(n_gpus, 1), gpus=n_gpus)
         full = replace(rows, gpus=n_gpus + n_children, children=n_children > 0)
         if form is not Form.COMPACT:
             yield replace(full, gap=1), 2 * WANTED_ROWS

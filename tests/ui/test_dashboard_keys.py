@@ -17,8 +17,9 @@ from gpuwatch.kill.policy import Policy
 from gpuwatch.model import SourceState
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers, Options, Reloading
+from gpuwatch.ui.screens.events import EventsScreen
 from tests.support.builders import snapshot, uid
-from tests.support.dashboards import Clockwork, alert, frame, hand, machine, resize, running, screen, text
+from tests.support.dashboards import Clockwork, alert, frame, hand, machine, resize, running, screen, text, top
 from tests.support.screens import click, press, until
 
 
@@ -84,6 +85,19 @@ async def test_the_mouse_selects_scrolls_and_opens() -> None:
         assert panel.cursor > 1
         await click(pilot, "#processes", 10, 2, times=3)
         assert len(app.screen_stack) == 2, "three clicks open one detail"
+
+
+async def test_a_click_on_the_number_of_alerts_opens_the_rest() -> None:
+    many = [alert(1, rule=f"rule {number}", title=f"trouble {number}") for number in range(9)]
+    async with running(frame(machine(2), *many), (80, 24)) as (app, pilot):
+        last = len(app.dashboard.alerts.text) - 1
+        at = app.dashboard.alerts.text[last].index("+5")
+        await click(pilot, "#alerts", at + 1, last)
+        assert isinstance(app.screen, EventsScreen)
+        assert "trouble 8" in text(app)
+        await press(pilot, "escape")
+        await click(pilot, "#alerts", at - 2, last)
+        assert not isinstance(top(app), EventsScreen), "a click on the alert beside it is about that one"
 
 
 class _Wheel:

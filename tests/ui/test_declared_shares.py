@@ -81,7 +81,7 @@ async def test_what_is_left_stands_beside_what_is_free_and_the_bar_names_whose_t
         assert row.split()[-1] == "promised", "and such a GPU is not called free"
         assert len(set(other[:end].split()[-2:])) == 1
         await resize(app, pilot, (80, 24))
-        assert "79.1 free,  49.1 left " in app.dashboard.gpus.text[-2]
+        assert "79.1  49.1 " in app.dashboard.gpus.text[-2]
 
 
 async def test_what_limits_cannot_be_read_is_said_once_and_not_in_each_row() -> None:
@@ -89,7 +89,7 @@ async def test_what_limits_cannot_be_read_is_said_once_and_not_in_each_row() -> 
         assert not any("?" in line for line in [*app.dashboard.gpus.text, *app.dashboard.processes.text[1:]])
         assert "shares of 1 not readable (?)" in app.dashboard.processes.text[0]
         await pilot.press("question_mark")
-        assert "declared shares of 1 process are not readable" in text(app)
+        assert "Declared shares of 1 process are not readable" in text(app)
 
 
 @pytest.mark.parametrize(

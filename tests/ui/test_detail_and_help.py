@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
+from textual.binding import Binding
 from textual.pilot import Pilot
 
 from gpuwatch.fields import GPU
-from gpuwatch.model import Container, Gpu, Health, Notebook, Pane, Presence, Process, ProcessContext, Reason, Run
-from gpuwatch.ui.bindings import KEYS, GpuwatchCommands
+from gpuwatch.model import (
+    Container,
+    Declared,
+    Gpu,
+    Health,
+    Knowledge,
+    Notebook,
+    Pane,
+    Presence,
+    Process,
+    ProcessContext,
+    Reason,
+    Run,
+)
+from gpuwatch.ui.bindings import KEYS, GpuwatchCommands, make_replay_bindings
 from gpuwatch.ui.screens.detail import DetailScreen, fact, gpu_section, place_section
-from gpuwatch.ui.screens.help import HelpScreen, cost
+from gpuwatch.ui.screens.help import HelpScreen
 from gpuwatch.ui.screens.sheet import REASONS, Section
 from tests.support import builders
 from tests.support.builders import process
@@ -49,10 +63,19 @@ async def test_help_opens_scrolls_and_closes() -> None:
             assert not isinstance(app.screen, HelpScreen)
 
 
-def test_what_gpuwatch_costs_is_read_and_a_failure_is_told(tmp_path: Path) -> None:
-    labels = [one.label for one in cost(12)]
-    assert labels == ["memory", "threads", "open files", "NVML calls"]
-    assert cost(12, tmp_path)[0].missing
+@pytest.mark.parametrize("keys", [KEYS, make_replay_bindings()])
+async def test_help_is_one_screen_in_a_wide_terminal(keys: Sequence[Binding]) -> None:
+    """Also while shares cannot be read; nothing is wrapped, and each key has its line."""
+    seen = a_snapshot()
+    hidden = replace(seen.processes[0], declared=Declared(knowledge=Knowledge.UNREADABLE))
+    async with shown(HelpScreen(keys, frame_of(replace(seen, processes=(hidden,)))), (160, 50)) as (app, _):
+        lines = text_of(app).split("\n")
+        assert not any("▐" in line for line in lines), "there is nothing to scroll to"
+        screen = app.screen
+        assert isinstance(screen, HelpScreen)
+        parts = [(one.part, len(one.lines)) for one in screen.placed if isinstance(one.part, Section)]
+        assert [lines for _, lines in parts] == [1 + len(part.facts) for part, _ in parts]
+        assert next(lines for part, lines in parts if part.title == "Terms") <= 25
 
 
 @pytest.mark.uncounted

@@ -84,23 +84,25 @@ async def test_keys_move_through_the_recording() -> None:
 async def test_space_plays_and_pauses_and_plus_and_minus_change_the_speed() -> None:
     async with replaying(recording(), 200) as (app, pilot):
         assert "REPLAY  PAUSED  1×" in screen(app)[0]
+        assert "Space play" in screen(app)[-1]
         await press(pilot, *["plus"] * 20, "space")
+        assert "Space pause" in screen(app)[-1]
         assert app.replay.playback.speed == 120.0
         await until(pilot, lambda: app.replay.playback.at > EPOCH + 200)
         await press(pilot, "space", *["minus"] * 20)
         assert "PAUSED  0.25×" in screen(app)[0]
 
 
-async def test_t_goes_to_a_clock_time_and_refuses_others_in_words() -> None:
+async def test_at_goes_to_a_clock_time_and_refuses_others_in_words() -> None:
     at = datetime.fromtimestamp(EPOCH + 410.0)
     async with replaying(recording(), 200) as (app, pilot):
         for typed, words in (("25:99", "is not understood"), ("2020-01-01 03:10", "is not in the recording")):
-            await press(pilot, "t", *typed, "enter")
+            await press(pilot, "at", *typed, "enter")
             assert words in text(app)
             await press(pilot, "escape")
             assert top(app) is app.dashboard
             await shows(app, pilot, 200)
-        await press(pilot, "t", *f"{at:%H:%M:%S}", "enter")
+        await press(pilot, "at", *f"{at:%H:%M:%S}", "enter")
         await shows(app, pilot, 410)
 
 

@@ -60,9 +60,8 @@ def alert_lines(alerts: Sequence[Alert], styles: StyleSet, width: int, lines: in
         return []
     wide = width >= 100
     drawn = [_line(alert, styles, width, wide) for alert in alerts[:lines]]
-    counts = [f"+{len(alerts) - lines}"] * (len(alerts) > lines) + [f"{standing} known (e)"] * bool(standing)
-    if counts:
-        more = f" {styles.glyphs.dot} ".join(counts)
+    more = count_words(alerts, styles, lines, standing)
+    if more:
         builder = LineBuilder(styles)
         if alerts:
             shown = _line(alerts[:lines][-1], styles, width - cell_len(more) - 2, wide)
@@ -71,6 +70,12 @@ def alert_lines(alerts: Sequence[Alert], styles: StyleSet, width: int, lines: in
             builder.gap(2)
         drawn[max(0, len(drawn) - 1) :] = [builder.write(more, "muted").build(width)]
     return drawn
+
+
+def count_words(alerts: Sequence[Alert], styles: StyleSet, lines: int, standing: int) -> str:
+    """Return the numbers of alerts that do not fit into the lines, and that are only counted; empty for none."""
+    counts = [f"+{len(alerts) - lines}"] * (len(alerts) > lines) + [f"{standing} known (e)"] * bool(standing)
+    return f" {styles.glyphs.dot} ".join(counts)
 
 
 def _line(alert: Alert, styles: StyleSet, width: int, wide: bool) -> Line:
@@ -89,7 +94,7 @@ def _line(alert: Alert, styles: StyleSet, width: int, wide: bool) -> Line:
 
 
 class Alerts(LinePanel):
-    """Panel of alerts; a click on one shows its process or GPU."""
+    """Panel of alerts; a click on one shows its process or GPU, and one on their number the list of all."""
 
     DEFAULT_CSS = "Alerts { pointer: pointer; }"
 
@@ -100,13 +105,23 @@ class Alerts(LinePanel):
             self.alert = alert
             super().__init__()
 
+    class Counted(Message):
+        """Message: the number of the other alerts was clicked."""
+
     _drawn: Sequence[Alert] = ()
+    _counts: tuple[int, int] = (0, 0)
+    """Line of the number of other alerts, and its first cell."""
 
     def draw(self, view: View, layout: Layout, width: int) -> None:
         alerts = alerts_of(view.frame)
         self._drawn = alerts[: layout.alerts]
-        self.show(alert_lines(alerts, view.styles, width, layout.alerts, count_standing(view.frame)))
+        standing = count_standing(view.frame)
+        self.show(alert_lines(alerts, view.styles, width, layout.alerts, standing))
+        more = count_words(alerts, view.styles, layout.alerts, standing)
+        self._counts = max(0, len(self._drawn) - 1), (width - cell_len(more)) * bool(alerts)
 
     def on_click(self, event: events.Click) -> None:
-        if event.y < len(self._drawn):
+        if event.y == self._counts[0] and event.x >= self._counts[1]:
+            self.post_message(self.Counted())
+        elif event.y < len(self._drawn):
             self.post_message(self.Chosen(self._drawn[event.y]))

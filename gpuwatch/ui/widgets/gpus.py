@@ -305,23 +305,30 @@ _FORMS: Final = {
     Form.COMPACT: ("mark", "gpu", "bar", "free", "left", "utilization", "temperature", "state"),
 }
 _COMPACT: Final[dict[str, dict[str, Any]]] = {
-    "free": {"cells": len("  79.1 free,"), "right": False},
-    "left": {"cells": len("  79.1 left"), "right": False, "gap": 0},
-    "utilization": {"cells": 5},
+    "free": {"cells": 6},
+    "left": {"cells": 6},
+    "utilization": {"cells": 7},
     "temperature": {"cells": 5, "role": "muted"},
     "state": {"gap": 2},
 }
-"""Changes to the columns in the compact form, where units replace the titles."""
+"""Changes to the columns in the compact form."""
+_WORDED: Final[dict[str, dict[str, Any]]] = {
+    "free": {"cells": len("  79.1 free,"), "right": False},
+    "left": {"cells": len("  79.1 left"), "right": False, "gap": 0},
+    "utilization": {"cells": 5},
+}
+"""Changes to those where units replace the titles."""
 
 
 @lru_cache(8)
-def gpu_columns(form: Form, width: int, glyphs: Glyphs) -> tuple[Column, ...]:
-    """Return the columns of a form; the bar fills what the others leave."""
+def gpu_columns(form: Form, width: int, glyphs: Glyphs, *, worded: bool = False) -> tuple[Column, ...]:
+    """Return the columns of a form; the bar fills what the others leave. If `worded`, units replace the titles."""
     legend = f"memory by owner {glyphs.dot} {glyphs.declared} declared"
     changes: dict[str, dict[str, Any]] = {"temperature": {"title": "C" if glyphs.ascii else "°C"}}
     if form is Form.COMPACT:
-        state = 17 + (width - 70) // 3
-        changes = _COMPACT
+        state = (17 if worded else 22) + (width - 70) // 3
+        changes |= _COMPACT | (_WORDED if worded else {})
+        legend = "memory in GiB by owner"
     elif form is Form.MEDIUM:
         state = 20
     else:
@@ -351,12 +358,14 @@ class _GpuRow:
         bars: Bars,
         *,
         here: bool = False,
+        worded: bool = False,
     ) -> None:
         self.here = here
         """Whether the cursor is on it."""
+        self.worded = worded
+        """Whether figures have units, as there are no titles."""
         self.view, self.gpu, self.alerts = view, gpu, alerts
         self.owners, self.columns, self.bars = owners, columns, bars
-        self.compact = not any(column.id == "memory" for column in columns)
         self.state_cells = width - sum(column.gap + column.cells for column in columns)
         self.glyphs = view.styles.glyphs
         self.old = view.dimmed(gpu)
@@ -479,15 +488,15 @@ class _GpuRow:
         return "faint" if self.old else role
 
     def _figure(self, gpu: Gpu, key: str, unit: str = "") -> str:
-        """Return the text of a figure; in the compact form with its unit, as there are no titles."""
+        """Return the text of a figure, with its unit where there are no titles."""
         text = GPU[key].cell(gpu, self.glyphs.missing)
-        return text + unit if self.compact and text != self.glyphs.missing else text
+        return text + unit if self.worded and text != self.glyphs.missing else text
 
     def _room(self, gpu: Gpu, key: str) -> Cell:
         """Return the memory that is free, or left: the promised one taken from it."""
         figure = self._figure(gpu, key)
         role: Role = "strong" if key == "left" else "text"
-        if not self.compact:
+        if not self.worded:
             return ((figure, self._dim(role)),)
         return ((f"{figure:>6}", self._dim(role)), (f" {key}{',' * (key == 'free')}", self._dim("muted")))
 
@@ -587,8 +596,8 @@ def short_title(alert: Alert) -> str:
     return _BRIEF.get(alert.rule, title.removeprefix("overbooked: "))
 
 
-_LABELS = ("% of memory", "mem %", "%")
-"""Labels of the figures of a heat map; the longest that fits is shown."""
+_LABELS = ("memory in use, %", "memory %", "mem %", "%")
+"""Labels of the figures of a heat map; the longest that fits is shown, apart from the last figure."""
 
 
 def used_share(gpu: Gpu) -> float | None:
@@ -706,7 +715,7 @@ class Gpus(CursorPanel[Gpu]):
                 )
             if start + grid.per_line >= every:
                 room = width - builder.cells - 1
-                label = next((words for words in _LABELS if len(words) <= room), "")
+                label = next((words for words in _LABELS if len(words) + 2 <= room), "")
                 builder.gap(room - len(label)).write(label, "muted")
             drawn.append(builder.build(width))
         if shown < lines < grid.lines:
@@ -743,10 +752,10 @@ class Gpus(CursorPanel[Gpu]):
     ) -> Line:
         """Return the line about the chosen GPU below a heat map: its row, with units in place of titles."""
         name = f" GPU {gpu.index}"
-        columns = [*gpu_columns(Form.COMPACT, width, view.styles.glyphs)]
+        columns = [*gpu_columns(Form.COMPACT, width, view.styles.glyphs, worded=True)]
         columns[1] = replace(columns[1], cells=len(name) + 1)
         columns[2] = replace(columns[2], cells=columns[2].cells - len(name) + 3)
-        row = _GpuRow(view, gpu, alerts.get(gpu.key, ()), owners, columns, width, self._bars)
+        row = _GpuRow(view, gpu, alerts.get(gpu.key, ()), owners, columns, width, self._bars, worded=True)
         mark, _, *rest = row.cells()
         cells = (mark, ((name, "strong"),), *rest)
         return self._table.lines(view.styles, width, columns, [TableRow(gpu.key, cells)])[0]
