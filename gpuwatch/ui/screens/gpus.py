@@ -112,6 +112,8 @@ class GpusScreen(GraphSheet):
         self.chosen = ""
         """Key of the GPU under the cursor; the first one where it is not listed."""
         self._ended = ended
+        self._shown = range(0)
+        """Places of the GPUs on screen; the others are not drawn."""
 
     @property
     def gpus(self) -> Sequence[Gpu]:
@@ -125,23 +127,32 @@ class GpusScreen(GraphSheet):
         if not self.ready:
             return
         margin = int(self.app.size.height >= HIGH)
-        self.block.grid = make_grid(len(self.gpus), self.widths()[0], self.room - margin)
+        grid = self.block.grid = make_grid(len(self.gpus), self.widths()[0], self.room - margin)
         before = {one.gpu.key: one for one in self.block.cells}
         self.block.cells = [before.get(gpu.key) or GpuCell(gpu) for gpu in self.gpus]
+        lines = margin + ceil(len(self.gpus) / grid.per_row) * grid.height
+        self.top = max(0, min(self.top, lines - self.room))
+        self._shown = range(
+            max(0, self.top - margin) // grid.height * grid.per_row,
+            ceil((self.top + self.room - margin) / grid.height) * grid.per_row,
+        )
         graphs = iter(self.graphs())
-        for cell, gpu in zip(self.block.cells, self.gpus, strict=True):
-            cell.gpu, cell.title = gpu, self._title_of(gpu)
-            cell.memory.graph, cell.use.graph = next(graphs), next(graphs)
+        for place, (cell, gpu) in enumerate(zip(self.block.cells, self.gpus, strict=True)):
+            cell.gpu = gpu
+            if place in self._shown:
+                cell.title, cell.memory.graph, cell.use.graph = self._title_of(gpu), next(graphs), next(graphs)
+            else:
+                cell.title, cell.memory.graph, cell.use.graph = blank(self.style_set, grid.width), None, None
         self.read_older()
         self.notice("" if self.gpus else "No GPU is listed.")
         words = f"GPUs · {self.title_words()}"
         self.show(words, [self.block], [], title_end="memory by owner in GiB, utilization in % below")
 
     def graphs(self) -> list[Graph]:
-        """Return memory and utilization of each GPU in turn."""
+        """Return memory and utilization of each GPU on screen in turn."""
         found = []
         recent = self.events(lambda alert: alert.raised >= self.until - self.span, self._ended)
-        for gpu in self.gpus:
+        for gpu in self.gpus[self._shown.start : self._shown.stop]:
             marks = self.event_marks([one for one in recent if one.gpu == gpu.key])
             found.append(replace(self.memory_graph(gpu, ()), title="", unit=""))
             values = self.read(gpu.key, "", Metric.UTILIZATION)
@@ -176,6 +187,10 @@ class GpusScreen(GraphSheet):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave the arrows to the choice of a GPU."""
         return action != "read"
+
+    def scroll_lines(self, lines: int) -> None:
+        self.top += lines
+        self.rebuild()
 
     def action_row(self, by: int) -> None:
         """Move the cursor by rows of the grid."""
