@@ -167,7 +167,9 @@ def test_asked_ignored_asked_again_and_killed(tmp_path: Path, capsys: Said) -> N
     first, second = console.asked
     assert first == "End this process with SIGTERM?"
     assert second.endswith(". Send SIGKILL?")
-    assert outcomes(pinner) == [(["SIGTERM", "SIGKILL"], "exited")]
+    ((sent, came),) = outcomes(pinner)
+    assert sent == ["SIGTERM", "SIGKILL"]
+    assert came in ("exited", "zombie"), "its parent here may not have waited for it yet"
 
 
 # ---------------------------------------------------------------------------------------------------------------
