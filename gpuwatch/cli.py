@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "run": "pick GPUs, set the share for every framework, start a program",
     "strays": "your own processes that nobody attends to and that still hold memory, and why",
     "kill": "end your own processes, or a whole run, and report what became of them",
+    "message": "print a polite message to the owner of a process; nothing is sent",
     "report": "how much each user held and used, from what gpuwatch has recorded",
     "events": "alerts that were raised and how they ended, from what gpuwatch has recorded",
     "replay": "show a recording in the dashboard: play it, and move to any time of it",

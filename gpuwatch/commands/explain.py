@@ -76,10 +76,10 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     return 0 if error is None else error.exit_code
 
 
-def parse_pid(text: str) -> int:
+def parse_pid(text: str, command: str = "explain") -> int:
     """Parse a PID; raises UsageError."""
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text)):
-        raise UsageError(f"explain: {text[:40]!a} is not a PID; write a number such as 4711")
+        raise UsageError(f"{command}: {text[:40]!a} is not a PID; write a number such as 4711")
     return int(text)
 
 

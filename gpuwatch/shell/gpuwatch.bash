@@ -7,7 +7,7 @@
 #    source ~/.local/share/bash_completion/gpuwatch
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_gpuwatch_subparsers=(explain visible pick run strays kill report events replay recording watch notify status config doctor docs completion)
+_shtab_gpuwatch_subparsers=(explain visible pick run strays kill message report events replay recording watch notify status config doctor docs completion)
 
 _shtab_gpuwatch_explain_option_strings=(-h --help --config --ascii --json --demo)
 _shtab_gpuwatch_visible_option_strings=(-h --help --config --ascii --json --demo --order)
@@ -15,6 +15,7 @@ _shtab_gpuwatch_pick_option_strings=(-h --help --config --ascii --json --demo --
 _shtab_gpuwatch_run_option_strings=(-h --help --config --ascii --share --memory -n --empty --max-util --ignore-reservations --gpu --verbose --quiet)
 _shtab_gpuwatch_strays_option_strings=(-h --help --config --ascii --json --demo)
 _shtab_gpuwatch_kill_option_strings=(-h --help --config --ascii --signal --start --run --yes --allow-root-kill --read-only)
+_shtab_gpuwatch_message_option_strings=(-h --help --config --ascii --demo)
 _shtab_gpuwatch_report_option_strings=(-h --help --config --ascii --json --recording --demo --since --until --by --csv --html --file)
 _shtab_gpuwatch_events_option_strings=(-h --help --config --ascii --json --recording --demo --since --until --gpu --user --rule --file --follow)
 _shtab_gpuwatch_replay_option_strings=(-h --help --config --ascii --at --filter --theme)
@@ -34,6 +35,7 @@ _shtab_gpuwatch_pick___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_run___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_strays___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_kill___config_COMPGEN=_shtab_compgen_files
+_shtab_gpuwatch_message___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_report___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_report___recording_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_report___html_COMPGEN=_shtab_compgen_files
@@ -66,7 +68,7 @@ _shtab_gpuwatch_replay___theme_choices=(dark light)
 _shtab_gpuwatch_recording_pos_0_choices=(copy)
 _shtab_gpuwatch_docs_pos_0_choices=(guide shares alerts configuration stream service recording shell python design security)
 _shtab_gpuwatch_completion_pos_0_choices=(bash zsh fish tcsh)
-_shtab_gpuwatch_pos_0_choices=(explain visible pick run strays kill report events replay recording watch notify status config doctor docs completion)
+_shtab_gpuwatch_pos_0_choices=(explain visible pick run strays kill message report events replay recording watch notify status config doctor docs completion)
 _shtab_gpuwatch___theme_choices=(dark light)
 
 _shtab_gpuwatch_explain__h_nargs=0
@@ -107,6 +109,10 @@ _shtab_gpuwatch_kill___run_nargs=0
 _shtab_gpuwatch_kill___yes_nargs=0
 _shtab_gpuwatch_kill___allow_root_kill_nargs=0
 _shtab_gpuwatch_kill___read_only_nargs=0
+_shtab_gpuwatch_message__h_nargs=0
+_shtab_gpuwatch_message___help_nargs=0
+_shtab_gpuwatch_message___ascii_nargs=0
+_shtab_gpuwatch_message___demo_nargs=0
 _shtab_gpuwatch_report__h_nargs=0
 _shtab_gpuwatch_report___help_nargs=0
 _shtab_gpuwatch_report___ascii_nargs=0

@@ -52,7 +52,7 @@ function _shtab_gpuwatch_using
   test "$_shtab_gpuwatch_cmdpath" = "$argv"
 end
 
-set -g _shtab_gpuwatch_commands explain visible pick run strays kill report events replay recording watch notify status config doctor docs completion
+set -g _shtab_gpuwatch_commands explain visible pick run strays kill message report events replay recording watch notify status config doctor docs completion
 set -g _shtab_gpuwatch_opts_with_value --at --by --config --events --file --filter --for --gpu --html --interval --max-util --memory --memory-critical --memory-warning --only --order --record --record-size --recording --rule --share --signal --since --start --theme --until --user -n
 
 complete -c gpuwatch -e
@@ -140,6 +140,11 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using kill' -l run -d 'the whole run th
 complete -c gpuwatch -n '_shtab_gpuwatch_using kill' -l yes -d 'do not ask'
 complete -c gpuwatch -n '_shtab_gpuwatch_using kill' -l allow-root-kill -d 'let root end processes: its own, under sudo those of the caller'
 complete -c gpuwatch -n '_shtab_gpuwatch_using kill' -l read-only -d 'end nothing: refuse all'
+complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a message -d 'Print a polite message to the owner of a process; nothing is sent.'
+complete -c gpuwatch -n '_shtab_gpuwatch_using message' -s h -l help -d 'show this help message and exit'
+complete -c gpuwatch -n '_shtab_gpuwatch_using message' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'
+complete -c gpuwatch -n '_shtab_gpuwatch_using message' -l ascii -d 'print only ASCII characters'
+complete -c gpuwatch -n '_shtab_gpuwatch_using message' -l demo -d 'show a simulated machine instead of this one'
 complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a report -d 'How much each user held and used, from what gpuwatch has recorded.'
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -s h -l help -d 'show this help message and exit'
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'

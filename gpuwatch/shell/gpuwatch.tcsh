@@ -34,7 +34,7 @@ complete gpuwatch \
         'n/--file/f/' \
         'n/--rule/(XID data-stale dead-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-at-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
         'n/--events/f/' \
-        'p/1/(explain visible pick run strays kill report events replay recording watch notify status config doctor docs completion)/' \
+        'p/1/(explain visible pick run strays kill message report events replay recording watch notify status config doctor docs completion)/' \
         'n/replay/f/' \
         'n/recording/(copy)/' \
         'n/docs/(guide shares alerts configuration stream service recording shell python design security)/' \

@@ -19,6 +19,7 @@ _shtab_gpuwatch_commands() {
     events:'Alerts that were raised and how they ended, from what gpuwatch has recorded.'
     explain:'Show what a process declared, which GPUs it sees, and the evidence.'
     kill:'End your own processes, or a whole run, and report what became of them.'
+    message:'Print a polite message to the owner of a process; nothing is sent.'
     notify:'Send a test message to the addresses of your gpuwatch.toml.'
     pick:'Print GPUs that have room, for CUDA_VISIBLE_DEVICES.'
     recording:'Copy a recording that is being written.'
@@ -153,6 +154,17 @@ _shtab_gpuwatch_kill_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_gpuwatch_kill_defaults_added=0
+
+_shtab_gpuwatch_message_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
+  "--ascii[print only ASCII characters]"
+  "--demo[show a simulated machine instead of this one]"
+  ":a process that holds a GPU:"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_gpuwatch_message_defaults_added=0
 
 _shtab_gpuwatch_notify_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -328,6 +340,7 @@ _shtab_gpuwatch() {
         events) _arguments -C -s $_shtab_gpuwatch_events_options ;;
         explain) _arguments -C -s $_shtab_gpuwatch_explain_options ;;
         kill) _arguments -C -s $_shtab_gpuwatch_kill_options ;;
+        message) _arguments -C -s $_shtab_gpuwatch_message_options ;;
         notify) _arguments -C -s $_shtab_gpuwatch_notify_options ;;
         pick) _arguments -C -s $_shtab_gpuwatch_pick_options ;;
         recording) _arguments -C -s $_shtab_gpuwatch_recording_options ;;

@@ -711,7 +711,7 @@ class GpuwatchApp(App[int]):
             why = "these are your own: K ends one, S lists your strays" if held[0].mine else "its owner is not visible"
             self.notify(why, markup=False, timeout=4)
             return
-        words, tmux = message(held, frame.snapshot), "TMUX" in os.environ
+        words, tmux = message(held, frame.snapshot, self.options.allowances), "TMUX" in os.environ
         self.write_to_terminal(clipboard(words, tmux=tmux))
         self.open_once(OwnerMessageDialog(held[0].owner, words, self.style_set.glyphs, tmux=tmux))
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwatch.alerts.limits import Allowances
 from gpuwatch.analysis.owner_message import message
 from gpuwatch.analysis.rows import rows
 from gpuwatch.fields import Row
@@ -62,7 +63,17 @@ def test_a_message_has_what_was_measured(memories: Any, idle: Idle | None, said:
     words = message(held(*memories, idle=idle), SEEN)
     assert [one for one in said if one not in words] == []
     assert [one for one in unsaid if one in words] == []
-    assert "50 % of the GPU, declared 10 %" in message(held(40.0, declared=declares(3, 8 * GIB)), SEEN)
+
+
+def test_an_overshoot_is_named_and_a_command_is_cut_between_words() -> None:
+    rows = held(40.0, declared=declares(3, 8 * GIB), command="python train.py " + "--flag value " * 9)
+    seen = snapshot([rows[0].gpu], [rows[0].process])
+    words = message(rows, seen)
+    assert "32.0 GiB more than the 8.0 GiB declared (" in words
+    assert "stay within what you declared" in words
+    assert "--flag value …)" in words
+    roomy = msgspec.structs.replace(Allowances(), framework=33 * GIB, budget=33 * GIB, exact=33 * GIB, eager=33 * GIB)
+    assert "more than" not in message(rows, seen, roomy)
 
 
 @pytest.mark.parametrize("words", HOSTILE)

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import msgspec
+
 from gpuwatch import units
 from gpuwatch.alerts.alert import Severity, Unit
 from gpuwatch.alerts.limits import Allowances
@@ -27,8 +29,8 @@ from gpuwatch.alerts.rule import (
 )
 from gpuwatch.alerts.rules.memory import CLEAR_MARGIN, GROWN, room_of
 from gpuwatch.history import HistoryView
-from gpuwatch.model import Basis, Confidence, Declaration, Gpu, Kind, Limit, Margin, Memory, Process, number
-from gpuwatch.shares import LimitUsage, additive_limits
+from gpuwatch.model import Basis, Confidence, Declaration, Gpu, Kind, Limit, Margin, Memory, Process, Snapshot, number
+from gpuwatch.shares import LimitUsage, additive_limits, limit_usages
 
 OVERSHOOT: Final = "uses more than declared"
 OVERCOMMITTED: Final = "overbooked"
@@ -65,6 +67,55 @@ def allowance(
     else:
         room = by.eager if limit.margin is Margin.EAGER else by.framework
     return room + (by.collective if collective else 0)
+
+
+class Overshoot(msgspec.Struct, frozen=True, kw_only=True):
+    """Processes that hold more than they declared, and the allowance, on one GPU at one moment."""
+
+    gpu: int
+    """Index of the GPU."""
+    user: str
+    pids: tuple[int, ...]
+    """PIDs, the largest holder first: one, or all that share the limit."""
+    held: int
+    """Bytes that they hold together; at least, where the memory of one is not known."""
+    declared: int
+    """Bytes that were declared."""
+    where: str
+    """Place of the declaration: `train.py:12`, `environment`."""
+    text: str
+    """The declaration."""
+
+
+def overshoots(snapshot: Snapshot, allowances: Allowances | None = None) -> tuple[Overshoot, ...]:
+    """Return who is over a limit in a snapshot, the farthest first; the rule also wants it to last."""
+    gpus = {gpu.uuid: gpu for gpu in snapshot.gpus}
+    processes = {one.pid: one for one in snapshot.processes}
+    found = []
+    for usage in limit_usages(snapshot):
+        gpu, members = gpus[usage.gpu], [processes[pid] for pid in usage.pids]
+        if usage.held > usage.limit.bytes + _room(usage, gpu, members, allowances or Allowances()):
+            found.append(
+                Overshoot(
+                    gpu=gpu.index,
+                    user=members[0].user,
+                    pids=usage.pids,
+                    held=usage.held,
+                    declared=usage.limit.bytes,
+                    where=_place(usage.declaration),
+                    text=usage.declaration.text or usage.declaration.channel,
+                )
+            )
+    return tuple(sorted(found, key=lambda one: one.declared - one.held))
+
+
+def _room(usage: LimitUsage, gpu: Gpu, members: Sequence[Process], by: Allowances) -> int:
+    collective = any(one.declared is not None and one.declared.collective for one in members)
+    return allowance(usage.limit, number(gpu.memory.total), collective=collective, allowances=by)
+
+
+def _place(declaration: Declaration) -> str:
+    return f"{declaration.where}:{declaration.line}" if declaration.line else declaration.where
 
 
 def find_overshoots(context: RuleContext) -> Iterator[Observation]:
@@ -111,8 +162,7 @@ def _overshoot_levels(
 ) -> tuple[Severity | None, Severity | None]:
     """Return the severity by the limits that raise, and by those that clear."""
     limit = usage.limit
-    collective = any(one.declared is not None and one.declared.collective for one in members)
-    room = allowance(limit, number(gpu.memory.total), collective=collective, allowances=by)
+    room = _room(usage, gpu, members, by)
     first = limit.bytes + room
     margin = min(_CLEAR_BYTES, room)
     if usage.held <= first - margin:
@@ -144,12 +194,11 @@ def _overshoot_title(usage: LimitUsage, gpu: Gpu, members: Sequence[Process]) ->
 def _overshoot_detail(usage: LimitUsage, gpu: Gpu, members: Sequence[Process], history: HistoryView) -> str:
     grown = sum(history.growth(gpu.key, *one.key) or 0 for one in members)
     declaration = usage.declaration
-    where = f"{declaration.where}:{declaration.line}" if declaration.line else declaration.where
     return joined(
         f"+{units.gib(grown)} last minute" if grown >= GROWN else "",
         named_pids(members),
         usage.scope,
-        f"{where} {declaration.text or declaration.channel}".strip(),
+        f"{_place(declaration)} {declaration.text or declaration.channel}".strip(),
         _DOUBT.get(declaration.confidence, ""),
     )
 

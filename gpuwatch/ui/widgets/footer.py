@@ -17,8 +17,9 @@ Hint = tuple[str, str, str]
 """Keys as shown, word, action."""
 
 _FIRST_TO_GO = (
-    *("pause", "mine", "sort(1)", "follow", "step(1)", "seek(60)", "speed(1)", "gpus", "tree", "strays", "people"),
-    *("filter", "events", "switch", "detail", "end_process", "acknowledge", "help", "quit"),
+    *("pause", "mine", "sort(1)", "follow", "step(1)", "seek(60)", "speed(1)", "message", "gpus"),
+    *("tree", "strays", "people", "filter", "events", "switch", "detail", "end_process", "acknowledge"),
+    *("help", "quit"),
 )
 """Order in which hints are left out; keys to end a process, acknowledge, get help and quit are the last."""
 
