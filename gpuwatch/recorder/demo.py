@@ -80,7 +80,7 @@ def _write(connection: Connection, past: Past) -> None:
 def _means(snapshot: Snapshot) -> Minute:
     timeline = Timeline()
     timeline.add(replace(snapshot, interval=60.0), snapshot.monotonic)
-    values = timeline.means(floor(snapshot.taken), 1)
+    values = timeline.means(floor(snapshot.taken) - 1, 3)  # its times are whole seconds, of a clock that is rounded
     users = {user_owner(one.uid): one.user for one in snapshot.processes if one.uid is not None}
     at = floor(snapshot.taken / 60) * 60.0
     return Minute(at=at, values={str(key): one for key, one in values.items()}, users=users)

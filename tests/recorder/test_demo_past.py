@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from math import floor
 from typing import Any
 
 import pytest
@@ -17,9 +18,10 @@ from gpuwatch.timeline import Timeline
 def test_a_day_of_minutes_and_of_events_that_have_ended_for_the_dashboard_and_commands(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = time.time()
-    source = DemoSource(clock=lambda: 0.0, wall=lambda: now)
+    now = floor(time.time()) + 0.99  # the timeline's clock is rounded to whole seconds
+    source = DemoSource(clock=lambda: 0.3, wall=lambda: now)
     past = demo.make_past(source)
+    assert all(one.values for one in past.sums.means)
     times = [one.at for one in past.sums.means]
     assert times == sorted(set(times))
     assert len(times) == pytest.approx(DAY / 60, abs=10)
