@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -81,6 +82,11 @@ async def shown(*alerts: Alert) -> AsyncIterator[tuple[Host, Pilot[Any], Acknowl
         yield app, pilot, screen, watch
 
 
+def morning(days: int) -> float:
+    """Return 8:00 of the day that has the dialog's clock, or of a later one."""
+    return time.mktime((*time.localtime(5000.0)[:2], time.localtime(5000.0)[2] + days, 8, 0, 0, 0, 0, -1))
+
+
 MUTED = alert(0, acknowledged=True, muted=True)
 
 
@@ -107,10 +113,28 @@ async def test_each_choice_does_what_it_says_and_closes(alerts: list[Alert], cho
         assert not isinstance(app.screen, AcknowledgeDialog)
 
 
+@pytest.mark.parametrize(("hour", "words"), [(2, "Mute until 8:00"), (9, "Mute until tomorrow 8:00")])
+async def test_until_the_next_morning(hour: int, words: str) -> None:
+    app, watch = Host(), Clockwork()
+    screen = AcknowledgeDialog([alert(0)], watch, wall=lambda: morning(0) + (hour - 8) * HOUR)
+    async with app.run_test() as pilot:
+        await app.push_screen(screen)
+        await until(pilot, lambda: words in text_of(app))
+        await choose(app, pilot, "morning")
+        assert watch.asked == [Mute(rule=HELD, key=alert(0).key, until=morning(hour > 8))]
+
+
+async def test_what_can_be_done_comes_first() -> None:
+    async with shown(MUTED) as (app, *_):
+        assert listed(app)[:2] == ["unmute", "undo"]
+        assert listed(app)[-1] == "cancel"
+        assert marked(app) == "unmute"
+
+
 async def test_of_an_alert_that_has_ended_meanwhile_nothing_is_offered() -> None:
     async with running(frame(machine(2), alert(1))) as (app, pilot):
         await press(pilot, "a")
-        assert offered(app) == ["acknowledge", "hour", "rule", "show", "cancel"]
+        assert offered(app) == ["acknowledge", "hour", "morning", "rule", "show", "cancel"]
         await hand(app, pilot, replace(frame(machine(2)), cleared=(alert(1, ended=EPOCH + 1),)))
         assert "ended: GPU 1 near limit" in text_of(app)
         assert offered(app) == ["cancel"]
@@ -128,7 +152,7 @@ async def test_the_dialog_follows_the_frames_and_the_mark_stays_on_its_choice() 
         assert "Acknowledge all 2" in text_of(app)
         assert marked(app) == "all"
         await hand(app, pilot, frame(machine(4), alert(0, acknowledged=True), alert(1)))
-        assert offered(app) == ["undo", "hour", "rule", "show", "cancel"]
+        assert offered(app) == ["hour", "morning", "rule", "show", "undo", "cancel"], "no choice moves"
         await pilot.press("enter")  # what was marked is no more: the mark is on Cancel
         await pilot.pause()
         assert asked(app) == []

@@ -120,6 +120,8 @@ class AcknowledgeDialog(Dialog[None]):
         self._watch = watch
         self._wall = wall
         self._place = 0
+        self._order: list[str] = []
+        """Names of the choices, from top to bottom; while a page is open none moves."""
         self._frame: Frame | None = None
         self._held: set[str] = set()
         """Ids of the alerts that were in a frame."""
@@ -163,11 +165,12 @@ class AcknowledgeDialog(Dialog[None]):
         return self._pages[self._place]
 
     def _open_page(self) -> None:
-        """Show another page, with the mark on the first choice that can be made."""
+        """Show another page: first what can be done, with the mark on the first choice."""
         options, choices = self.query_one(OptionList), self._choices()
+        self._order = sorted(choices, key=lambda name: (name == "cancel", choices[name].action is None))
         options.clear_options()
-        options.add_options([Option("", id=name) for name in choices])
-        options.highlighted = next(place for place, one in enumerate(choices.values()) if one.action is not None)
+        options.add_options([Option("", id=name) for name in self._order])
+        options.highlighted = 0
         self._draw()
 
     def _draw(self) -> None:
@@ -191,7 +194,8 @@ class AcknowledgeDialog(Dialog[None]):
         options = self.query_one(OptionList)
         room = min(76, self.app.size.width) - 8  # an option that wraps takes two lines of few
         marked = options.highlighted  # Textual moves it on from where an option is turned on or off
-        for place, choice in enumerate(self._choices().values()):
+        choices = self._choices()
+        for place, choice in enumerate(choices[name] for name in self._order):
             disabled = choice.action is None
             if options.options[place].disabled is not disabled:
                 (options.disable_option_at_index if disabled else options.enable_option_at_index)(place)
@@ -202,7 +206,7 @@ class AcknowledgeDialog(Dialog[None]):
         options.highlighted = len(options.options) - 1 if lost else marked
 
     def _choices(self) -> dict[str, Choice]:
-        """Return every choice by its name, in the same order on every page."""
+        """Return every choice by its name."""
         page, watch = self.page, self._watch
         alert = page if isinstance(page, Alert) and page.id not in self._over else None
         muted = page if isinstance(page, Mute) or (alert is not None and alert.muted) else None
@@ -212,6 +216,8 @@ class AcknowledgeDialog(Dialog[None]):
         subject = subject_of(alert, self._frame) if alert is not None else None
         unseen = [one for one in self._pages if isinstance(one, Alert) and one.ended is None and not one.quiet]
         hour, rule = Mute(rule=page.rule, key=page.key, until=self._wall() + HOUR), Mute(rule=page.rule)
+        until, day = _next_morning(self._wall())
+        morning = Mute(rule=page.rule, key=page.key, until=until)
         return {
             "unmute": Choice("Unmute", partial(self._unmute, muted) if muted is not None else None, "unmuted"),
             "acknowledge": _choice(
@@ -224,6 +230,9 @@ class AcknowledgeDialog(Dialog[None]):
                 "no longer acknowledged",
             ),
             "hour": _choice("Mute for an hour", hour if may_mute else None, watch.mute, "muted for an hour"),
+            "morning": _choice(
+                f"Mute until {day}8:00", morning if may_mute else None, watch.mute, f"muted until {day}8:00"
+            ),
             "rule": _choice(
                 f"Mute the rule “{page.rule}” until I unmute it",
                 rule if may_mute else None,
@@ -268,11 +277,18 @@ class AcknowledgeDialog(Dialog[None]):
         self._open_page()
 
 
+def _next_morning(now: float) -> tuple[float, str]:
+    """Return the next 8:00 of the local clock, and the day before it in words: empty for today."""
+    year, month, day, *_ = time.localtime(now)
+    today, tomorrow = (time.mktime((year, month, day + add, 8, 0, 0, 0, 0, -1)) for add in (0, 1))
+    return (today, "") if now < today else (tomorrow, "tomorrow ")
+
+
 def _mute_words(mute: Mute) -> tuple[str, str]:
     """Return in words what a mute without a present alert is about, and until when it lasts."""
     until = "until you unmute it"
     if mute.until is not None:
-        until = time.strftime("until %H:%M:%S", time.localtime(mute.until))
+        until = time.strftime("until %a %H:%M", time.localtime(mute.until))
     if not mute.key:
         return f"the rule “{mute.rule}” is muted {until}", "no alert of it holds now"
     return f"an alert of “{mute.rule}” is muted {until}", f"it does not hold now: {mute.key.rpartition('|')[2]}"
