@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 from gpuwatch.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from gpuwatch.api import Stream, recording, snapshot, stream
+    from gpuwatch.api import Overshoot, Snapshot, Stream, recording, snapshot, stream
     from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
-    from gpuwatch.model import Gpu, Holding, Process, Reason, Snapshot, known
+    from gpuwatch.model import Gpu, Holding, Process, Reason, known
 
 __all__ = [
     "Gpu",
     "GpuwatchError",
     "Holding",
+    "Overshoot",
     "Process",
     "Reason",
     "Snapshot",
@@ -27,9 +28,9 @@ __all__ = [
 ]
 
 _MODULES = {
-    **dict.fromkeys(("Stream", "recording", "snapshot", "stream"), "gpuwatch.api"),
+    **dict.fromkeys(("Overshoot", "Snapshot", "Stream", "recording", "snapshot", "stream"), "gpuwatch.api"),
     **dict.fromkeys(("GpuwatchError", "UnavailableError", "UsageError"), "gpuwatch.errors"),
-    **dict.fromkeys(("Gpu", "Holding", "Process", "Reason", "Snapshot", "known"), "gpuwatch.model"),
+    **dict.fromkeys(("Gpu", "Holding", "Process", "Reason", "known"), "gpuwatch.model"),
 }
 """Module of each name. It is imported when the name is used: `import gpuwatch` alone loads none of them."""
 

@@ -10,16 +10,33 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from gpuwatch import model
+from gpuwatch.alerts.limits import Allowances
+from gpuwatch.alerts.rules.shares import Overshoot as Overshoot
+from gpuwatch.alerts.rules.shares import overshoots
 from gpuwatch.commands.startup import check_snapshot, first_snapshot, open_source
-from gpuwatch.config import load
+from gpuwatch.config import Config, load
 from gpuwatch.errors import UsageError
-from gpuwatch.model import Snapshot, SourceState
+from gpuwatch.model import SourceState
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.sources.source import Source
 from gpuwatch.units import MAX_INTERVAL_S, MIN_INTERVAL_S
 
 _LOOK = 1.0
 """Seconds between two looks at whether the stream was closed by another thread."""
+
+
+class Snapshot(model.Snapshot, frozen=True, kw_only=True):
+    """Snapshot with what was found in it."""
+
+    overshoots: tuple[Overshoot, ...] = ()
+    """Processes that hold more than they declared and the allowance, the farthest over first; a process above its limit
+    for a moment is among them. Of processes whose declared share is not readable nothing is known."""
+
+
+def _judged(found: model.Snapshot, allowances: Allowances | None = None) -> Snapshot:
+    fields = {name: getattr(found, name) for name in model.Snapshot.__struct_fields__}
+    return Snapshot(**fields, overshoots=overshoots(found, allowances))
 
 
 def snapshot(*, only: Sequence[int] = (), demo: bool = False, config: str | os.PathLike[str] | None = None) -> Snapshot:
@@ -29,13 +46,14 @@ def snapshot(*, only: Sequence[int] = (), demo: bool = False, config: str | os.P
     as long as `gpuwatch --once`, about 0.2 s. Raises UnavailableError without a driver or a GPU, and where the driver
     has not answered for 30 s; raises UsageError for an unknown GPU and for a mistake in gpuwatch.toml.
     """
-    source = _open(only, demo, config, 1.0, once=True)
+    read = _read(config)
+    source = _open(only, demo, read, 1.0, once=True)
     try:
         found = first_snapshot(source)
     finally:
         source.close()
     check_snapshot(found, demo="demo=True")
-    return found
+    return _judged(found, read.limits().allowances)
 
 
 class Stream(Iterator[Snapshot]):
@@ -45,8 +63,9 @@ class Stream(Iterator[Snapshot]):
     referenced, and when Python exits. No signal handler and no thread is needed.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, allowances: Allowances | None = None) -> None:
         self._source = source
+        self._allowances = allowances
         self._began = False
         self._close = weakref.finalize(self, source.close)  # it is called at the exit of Python, too
 
@@ -63,13 +82,13 @@ class Stream(Iterator[Snapshot]):
             first = first_snapshot(self._source)
             check_snapshot(first, demo="demo=True")
             self._began = True
-            return first
+            return _judged(first, self._allowances)
         while self._close.alive:
             found = self._source.next(timeout=_LOOK)
             if found is not None and self._close.alive:
                 if found.state is SourceState.ENDED:
                     raise UsageError(found.words)
-                return found
+                return _judged(found, self._allowances)
         raise StopIteration
 
     def close(self) -> None:
@@ -97,7 +116,8 @@ def stream(
     """
     if not MIN_INTERVAL_S <= interval <= MAX_INTERVAL_S:
         raise UsageError(f"interval: {interval!r} is not allowed; {MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g} s is")
-    return Stream(_open(only, demo, config, interval))
+    read = _read(config)
+    return Stream(_open(only, demo, read, interval), read.limits().allowances)
 
 
 def recording(file: str | os.PathLike[str], since: float = 0.0, until: float = math.inf) -> Iterator[Snapshot]:
@@ -107,14 +127,15 @@ def recording(file: str | os.PathLike[str], since: float = 0.0, until: float = m
     """
     for found in Recording([Path(file)]).snapshots(since, until):
         if since <= found.taken <= until:
-            yield found
+            yield _judged(found)
 
 
-def _open(
-    only: Sequence[int], demo: bool, config: str | os.PathLike[str] | None, interval: float, *, once: bool = False
-) -> Source:
+def _read(config: str | os.PathLike[str] | None) -> Config:
+    return load(None if config is None else os.fspath(config))
+
+
+def _open(only: Sequence[int], demo: bool, read: Config, interval: float, *, once: bool = False) -> Source:
     if not all(isinstance(index, int) and index >= 0 for index in only):
         raise UsageError(f"only: {list(only)} is not a list of GPU indices; write only=[0, 2]")
-    read = load(None if config is None else os.fspath(config))
     args = argparse.Namespace(demo=demo, reservations=None)
     return open_source(args, read, None, interval=interval, only=sorted(set(only)), once=once)

@@ -7,6 +7,7 @@ contracts, and a wheel that installs and starts; what these print is shown when 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -66,9 +67,19 @@ def wheel_starts() -> None:
         step("start its demo", gpuwatch, "--demo", "--once", cwd=folder)
 
 
+def examples_are_typed() -> None:
+    """Check the types of the guide's examples as strictly as a user may."""
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "gpuwatch" / "docs" / "python.md").read_text(), re.DOTALL)
+    with tempfile.TemporaryDirectory() as name:
+        for number, example in enumerate(examples):
+            Path(name, f"example_{number}.py").write_text(example)
+        step("types of the examples", BIN / "mypy", "--strict", name)
+
+
 def other_checks() -> None:
     """Run what runs beside the tests."""
     step("types", BIN / "mypy")
+    examples_are_typed()
     step("import contracts", BIN / "lint-imports")
     wheel_starts()
 

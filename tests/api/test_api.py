@@ -17,6 +17,7 @@ import pytest
 import gpuwatch
 from gpuwatch import Snapshot, Stream, UnavailableError, UsageError, snapshot, stream
 from gpuwatch.commands.docs import FOLDER
+from gpuwatch.model import Snapshot as Taken
 from gpuwatch.model import SourceState
 from tests.driver import Driver, Gpu
 from tests.recorder.test_recording import demo, record
@@ -55,16 +56,32 @@ def test_an_example_of_the_guide_runs(example: str, tmp_path: Path, monkeypatch:
 
 
 def test_the_guide_has_these_examples() -> None:
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 6
 
 
 def test_a_recording_is_read_between_two_times(tmp_path: Path) -> None:
     shown = demo(40)
     day = record(tmp_path / "day", shown)
-    assert list(gpuwatch.recording(day)) == shown
-    assert list(gpuwatch.recording(day, shown[7].taken, shown[23].taken)) == shown[7:24]
+
+    def parts(*span: float) -> list[tuple[object, ...]]:
+        return [(one.taken, one.gpus, one.processes) for one in gpuwatch.recording(day, *span)]
+
+    expected = [(one.taken, one.gpus, one.processes) for one in shown]
+    assert parts() == expected
+    assert parts(shown[7].taken, shown[23].taken) == expected[7:24]
     with pytest.raises(gpuwatch.UsageError, match="No such file"):
         next(gpuwatch.recording(tmp_path / "none"))
+
+
+def test_who_is_over_is_in_a_snapshot(tmp_path: Path) -> None:
+    first, *_ = snapshot(demo=True).overshoots
+    assert (first.user, first.gpu, first.pids, first.where) == ("ada", 0, (15226,), "train.py:12")
+    assert first.held > first.declared
+    file = tmp_path / "gpuwatch.toml"
+    file.write_text('[allowance]\nframework = "70GiB"\neager = "70GiB"\nbudget = "70GiB"\nexact = "70GiB"\n')
+    assert not snapshot(demo=True, config=file).overshoots
+    with stream(demo=True) as snapshots:
+        assert next(snapshots).overshoots[0].user == "ada"
 
 
 def test_an_import_of_gpuwatch_loads_nothing_else() -> None:
@@ -165,8 +182,8 @@ def test_a_thread_uses_a_stream_and_another_ends_it(machine: Driver) -> None:
 
 
 def test_what_fails_later_is_in_the_snapshot() -> None:
-    down = Snapshot(state=SourceState.DRIVER_DOWN, words="the driver is being upgraded")
-    ended = Snapshot(state=SourceState.ENDED, words="the sampler does not start")
+    down = Taken(state=SourceState.DRIVER_DOWN, words="the driver is being upgraded")
+    ended = Taken(state=SourceState.ENDED, words="the sampler does not start")
     snapshots = Stream(Script([built(), down, ended]))
     assert [next(snapshots).state, next(snapshots).state] == [SourceState.OK, SourceState.DRIVER_DOWN]
     with pytest.raises(UsageError, match="does not start"):
