@@ -37,6 +37,7 @@ import msgspec
 
 from gpuwatch import files, text
 from gpuwatch.alerts.alert import Acknowledgement, Alert, AlertGpu, AlertUser, Attention, Mute
+from gpuwatch.analysis.events import UNFINISHED, without_known
 from gpuwatch.errors import GpuwatchError, UsageError
 
 APPLICATION: Final = 0x67707577
@@ -687,8 +688,11 @@ class Events(msgspec.Struct, frozen=True):
 
     @classmethod
     def joined(cls, parts: Sequence[Events]) -> Events:
-        """Return the events of several stores as those of one."""
-        alerts = {alert.id: alert for part in parts for alert in part.alerts}
+        """Return the events of several stores as those of one; of an event under two ids the first counts."""
+        alerts: dict[str, Alert] = {}
+        for part in parts:
+            new = {one.id for one in without_known(part.alerts, alerts.values())} | alerts.keys()
+            alerts |= {one.id: one for one in part.alerts if one.id in new}
         return cls(
             alerts=tuple(sorted(alerts.values(), key=lambda alert: alert.raised)),
             gaps=tuple(sorted(gap for part in parts for gap in part.gaps)),
@@ -703,6 +707,16 @@ class Events(msgspec.Struct, frozen=True):
         if alert.ended is not None:
             return State.ENDED
         return State.ONGOING if self.watched else State.OPEN
+
+    @property
+    def finished(self) -> tuple[Alert, ...]:
+        """Events; where no gpuwatch records any more, those without an end have ended with it."""
+        return tuple(
+            one
+            if self.watched or one.ended is not None
+            else msgspec.structs.replace(one, ended=self.watched_until or one.seen, how=UNFINISHED)
+            for one in self.alerts
+        )
 
     @property
     def note(self) -> str:
@@ -796,7 +810,8 @@ class EventsReader:
         seen: list[object] = [(file_state(path), files.read_lock(lock_path(path))[0]) for path in self._paths]
         if seen != self._seen:
             parts = [read_events(path) for path in self._paths]
-            self._events = parts[0] if len(parts) == 1 else Events.joined(parts)
+            ended = [msgspec.structs.replace(part, alerts=part.finished) for part in parts]
+            self._events = parts[0] if len(parts) == 1 else Events.joined(ended)
             self._seen = seen
         return self._events
 

@@ -139,6 +139,24 @@ def test_a_store_that_has_not_changed_is_not_read_again(path: Path) -> None:
     lock.release()
 
 
+def test_two_stores_are_read_as_one_and_what_a_stopped_gpuwatch_left_open_has_ended(path: Path) -> None:
+    other = path.with_name("other.sqlite")
+    lock = files.FileLock(lock_path(path))
+    assert lock.acquire()
+    write(path, alert(), alert("b"), now=NOW)
+    write(other, alert(id="of-another", raised=EPOCH + 5), alert("c"), now=NOW)
+    found = EventsReader(path, other)()
+    assert [(one.id, found.state(one)) for one in found.finished] == [
+        ("id-a", State.ONGOING),
+        ("id-b", State.ONGOING),
+        ("id-c", State.ENDED),
+    ]
+    lock.release()
+    (left,) = {(one.ended, one.how) for one in read_events(path).finished}
+    assert left[0] is not None
+    assert "stopped" in left[1]
+
+
 @pytest.mark.parametrize(
     "row",
     [

@@ -109,7 +109,7 @@ async def test_older_values_are_read_for_all_gpus_and_gpus_may_leave() -> None:
     async with running(watched(machine()), (160, 50), helpers=Helpers(older=older)) as (app, pilot):
         await press(pilot, "o", "5")
         await until(pilot, lambda: "last 24 h " in f"{text(app).splitlines()[0]} ")
-        for block in (cell.memory for cell in screen(app).block.cells[:7]):
+        for block in (cell.memory for cell in [*screen(app).block.cells.values()][:7]):
             assert block.graph is not None
             assert block.graph.curves[-1].values[2] is not None
         await hand(app, pilot, watched(machine(3), 5))

@@ -17,7 +17,7 @@ from gpuwatch.analysis.explanation import Point, context_points, explain_process
 from gpuwatch.analysis.rows import rows
 from gpuwatch.analysis.strays import Stray
 from gpuwatch.fields import GPU, PROCESS, Amount, Field, Row, RowKey, reading
-from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Promise, Reason, Snapshot, known, number
+from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Promise, Reason, Snapshot, known
 from gpuwatch.timeline import Metric, merge_holdings, process_owner
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers, Options
@@ -25,7 +25,7 @@ from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest, reach
 from gpuwatch.ui.screens.sheet import REASONS, Block, Fact, Section, reason_words
 from gpuwatch.ui.theme import StyleSet
 from gpuwatch.ui.view import strays_of
-from gpuwatch.ui.widgets.graph import Curve, Graph, GraphLimit, axis_top
+from gpuwatch.ui.widgets.graph import Graph, GraphLimit, axis_top
 from gpuwatch.units import GIB, gib, long_duration, percent, size
 
 if TYPE_CHECKING:
@@ -391,8 +391,7 @@ class DetailScreen(GraphSheet):
 
     def graphs(self) -> list[Graph]:
         """Return the memory and the SM use on each of its first GPUs, its use of the CPU, and its host memory."""
-        styles = self.style_set
-        line, dashed = styles("note"), styles("warning")
+        dashed = self.style_set("warning")
         process = self._held[0].process
         owner = process_owner(process.pid, process.start)
         found = []
@@ -401,26 +400,17 @@ class DetailScreen(GraphSheet):
         for row in held[:MOST_GPUS]:
             name = f" on GPU {row.gpu.index}" * (len(held) > 1)
             size_now, sm_now = merge_holdings(one.holding for one in self._held if one.gpu is row.gpu)[row.key[1:]]
-            values = self.read(row.gpu.key, owner, Metric.MEMORY)
-            limits = []
+            memory = self.curve(row.gpu.key, owner, Metric.MEMORY, size_now)
+            limits, limit = [], None
             if row.limit is not None:
-                words = "limit shared with others" if row.limit.scope else "limit"
-                limits = [GraphLimit(words, float(row.limit.bytes), dashed)]
-            limit = float(row.limit.bytes) if row.limit is not None else None
+                words, limit = "limit shared with others" if row.limit.scope else "limit", float(row.limit.bytes)
+                limits = [GraphLimit(words, limit, dashed)]
             found.append(
                 self.graph(
                     f"Memory{name}",
                     "GiB",
-                    [
-                        Curve(
-                            "",
-                            values,
-                            line,
-                            now=number(size_now),
-                            extent=self.extent(row.gpu.key, owner, Metric.MEMORY),
-                        )
-                    ],
-                    axis_top(reach(limit, largest(values, least=0.1 * GIB)), GIB),
+                    [memory],
+                    axis_top(reach(limit, largest(memory.values, least=0.1 * GIB)), GIB),
                     limits=limits,
                     marks=marks,
                     show=gib,
@@ -429,12 +419,10 @@ class DetailScreen(GraphSheet):
                 )
             )
             marks = []
-            values = self.read(row.gpu.key, owner, Metric.SM)
-            curve = Curve("", values, line, now=number(sm_now), extent=self.extent(row.gpu.key, owner, Metric.SM))
+            curve = self.curve(row.gpu.key, owner, Metric.SM, sm_now)
             found.append(self.graph(f"SM busy{name}", "%", [curve], 100.0, empty=reason_words(sm_now)))
-        values, seconds = self.read("", owner, Metric.RSS), self.read("", owner, Metric.CPU)
-        cpu = Curve("", seconds, line, now=number(process.cpu), extent=self.extent("", owner, Metric.CPU))
-        rss = Curve("", values, line, now=number(process.rss), extent=self.extent("", owner, Metric.RSS))
+        cpu = self.curve("", owner, Metric.CPU, process.cpu)
+        rss = self.curve("", owner, Metric.RSS, process.rss)
         most = largest(cpu.values, least=10.0)
         found.append(self.graph("CPU", "% of a core", [cpu], axis_top(most), empty=reason_words(process.cpu)))
         top = axis_top(largest(rss.values, least=0.1 * GIB), GIB)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
-import msgspec
 from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 from textual.message import Message
@@ -15,7 +14,6 @@ from textual.widgets import Input
 
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.analysis.events import (
-    UNFINISHED,
     Repeated,
     fold_repeats,
     lasted_words,
@@ -292,11 +290,7 @@ class EventsScreen(ListScreen[EventList]):
             self._note = clean(f"the events cannot be read: {why}", 200)
         else:
             came = self._reading.result()
-            self._logged = {alert.id: alert for alert in came.alerts}
-            if not came.watched:  # what has no end counts as ended, since no gpuwatch records any more
-                for alert in [one for one in came.alerts if one.ended is None]:
-                    until = came.watched_until or alert.seen
-                    self._logged[alert.id] = msgspec.structs.replace(alert, ended=until, how=UNFINISHED)
+            self._logged = {alert.id: alert for alert in came.finished}
             self._note = came.note
         self._reading = None
         self.paint()

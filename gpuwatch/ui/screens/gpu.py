@@ -198,14 +198,10 @@ class GpuScreen(GraphSheet):
         assert gpu is not None
         history, key = self.frame.history, self._gpu_key
         events = self.events(self._is_about, self._ended)
-        line, second = self.style_set("note"), self.style_set("text")
         dashed = self.style_set("warning")
 
         def curve(metric: Metric, reading: Reading, label: str = "", *, other: bool = False) -> Curve:
-            mark = label[:1].lower() or "*"
-            values = self.read(key, "", metric)
-            extent = self.extent(key, "", metric)
-            return Curve(label, values, second if other else line, mark, number(reading), extent=extent)
+            return self.curve(key, "", metric, reading, label, other=other)
 
         def limit(label: str, reading: Reading) -> tuple[GraphLimit, ...]:
             return (GraphLimit(label, float(reading), dashed),) if known(reading) else ()

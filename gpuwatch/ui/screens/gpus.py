@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.fields import GPU
-from gpuwatch.model import Gpu, number
+from gpuwatch.model import Gpu
 from gpuwatch.monitor import Frame
 from gpuwatch.timeline import Metric
 from gpuwatch.ui.actions import actions_of
@@ -21,7 +21,7 @@ from gpuwatch.ui.screens.sheet import HIGH, Placed, reason_words
 from gpuwatch.ui.theme import Background, StyleSet
 from gpuwatch.ui.view import View
 from gpuwatch.ui.widgets.gpus import state_of
-from gpuwatch.ui.widgets.graph import Curve, Graph
+from gpuwatch.ui.widgets.graph import Graph
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank
 
 _LEAST_WIDTH: Final = 26
@@ -52,8 +52,7 @@ def make_grid(count: int, width: int, room: int) -> Grid:
 class GpuCell:
     """Graphs of one GPU, each drawn again only when it has changed."""
 
-    def __init__(self, gpu: Gpu) -> None:
-        self.gpu = gpu
+    def __init__(self) -> None:
         self.title: Line = ()
         self.memory, self.use = GraphBlock(), GraphBlock()
 
@@ -75,14 +74,16 @@ class GridBlock:
     gap = 0
 
     def __init__(self) -> None:
-        self.cells: Sequence[GpuCell] = ()
+        self.cells: dict[str, GpuCell] = {}
+        """By the key of the GPU."""
         self.grid = Grid(1, 1, 1)
 
     def draw(self, styles: StyleSet, width: int) -> list[Line]:
         per_row, cells, height = self.grid
         lines = []
-        for first in range(0, len(self.cells), per_row):
-            row = [one.draw(styles, cells, height) for one in self.cells[first : first + per_row]]
+        every = [*self.cells.values()]
+        for first in range(0, len(every), per_row):
+            row = [one.draw(styles, cells, height) for one in every[first : first + per_row]]
             for parts in zip(*row, strict=True):
                 builder = LineBuilder(styles)
                 for part in parts:
@@ -128,8 +129,7 @@ class GpusScreen(GraphSheet):
             return
         margin = int(self.app.size.height >= HIGH)
         grid = self.block.grid = make_grid(len(self.gpus), self.widths()[0], self.room - margin)
-        before = {one.gpu.key: one for one in self.block.cells}
-        self.block.cells = [before.get(gpu.key) or GpuCell(gpu) for gpu in self.gpus]
+        self.block.cells = {gpu.key: self.block.cells.get(gpu.key) or GpuCell() for gpu in self.gpus}
         lines = margin + ceil(len(self.gpus) / grid.per_row) * grid.height
         self.top = max(0, min(self.top, lines - self.room))
         self._shown = range(
@@ -137,12 +137,10 @@ class GpusScreen(GraphSheet):
             ceil((self.top + self.room - margin) / grid.height) * grid.per_row,
         )
         graphs = iter(self.graphs())
-        for place, (cell, gpu) in enumerate(zip(self.block.cells, self.gpus, strict=True)):
-            cell.gpu = gpu
-            if place in self._shown:
-                cell.title, cell.memory.graph, cell.use.graph = self._title_of(gpu), next(graphs), next(graphs)
-            else:
-                cell.title, cell.memory.graph, cell.use.graph = blank(self.style_set, grid.width), None, None
+        for place, gpu in enumerate(self.gpus):
+            cell, shown = self.block.cells[gpu.key], place in self._shown
+            cell.title = self._title_of(gpu) if shown else blank(self.style_set, grid.width)
+            cell.memory.graph, cell.use.graph = (next(graphs), next(graphs)) if shown else (None, None)
         self.read_older()
         self.notice("" if self.gpus else "No GPU is listed.")
         words = f"GPUs · {self.title_words()}"
@@ -155,9 +153,7 @@ class GpusScreen(GraphSheet):
         for gpu in self.gpus[self._shown.start : self._shown.stop]:
             marks = self.event_marks([one for one in recent if one.gpu == gpu.key])
             found.append(replace(self.memory_graph(gpu, ()), title="", unit=""))
-            values = self.read(gpu.key, "", Metric.UTILIZATION)
-            extent, now = self.extent(gpu.key, "", Metric.UTILIZATION), number(gpu.utilization)
-            curve = Curve("", values, self.style_set("note"), now=now, extent=extent)
+            curve = self.curve(gpu.key, "", Metric.UTILIZATION, gpu.utilization)
             why = reason_words(gpu.utilization)
             found.append(self.graph("util", "%", [curve], 100.0, empty=why, marks=marks))
         return found

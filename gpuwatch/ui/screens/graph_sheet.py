@@ -15,7 +15,7 @@ from textual.message import Message
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.unattributed import missing
 from gpuwatch.analysis.events import fold_repeats, lasted_words, moment, repeat_words, state_words, without_known
-from gpuwatch.model import Gpu, known
+from gpuwatch.model import Gpu, Reading, known, number
 from gpuwatch.shares import declared_memory
 from gpuwatch.text import clean
 from gpuwatch.timeline import Extent, Key, Metric, user_owner
@@ -156,7 +156,7 @@ class GraphSheet(Sheet):
     def on_graph_sheet_events_read(self) -> None:
         """Show the events of the log; where it cannot be read, those of this run are shown alone."""
         if self._log is not None and self._log.exception() is None:
-            self.recorded = self._log.result().alerts
+            self.recorded = self._log.result().finished
         self._log = None
         self.rebuild()
 
@@ -220,10 +220,13 @@ class GraphSheet(Sheet):
             self._series[key] = found
         return found.values
 
-    def extent(self, gpu: str, owner: str, metric: Metric) -> Extent | None:
-        """Return lowest, mean and highest of a series that was read."""
-        found = self._series.get(Key(gpu, owner, metric))
-        return found.extent if found is not None else None
+    def curve(
+        self, gpu: str, owner: str, metric: Metric, now: Reading, label: str = "", *, other: bool = False
+    ) -> Curve:
+        """Return the line of a series with its extent; the `other` of two has another colour."""
+        values, style = self.read(gpu, owner, metric), self.style_set("text" if other else "note")
+        extent = self._series[Key(gpu, owner, metric)].extent
+        return Curve(label, values, style, label[:1].lower() or "*", number(now), extent=extent)
 
     def place_graphs(self, heights: Callable[[int], int]) -> list[GraphBlock]:
         """Return the blocks of the graphs; `heights` returns the lines of each by its place."""
@@ -332,7 +335,7 @@ class GraphSheet(Sheet):
             scale=GIB,
             stacked=True,
             empty=reason_words(memory.used),
-            extent=self.extent(key, "", Metric.USED),
+            extent=self._series[Key(key, "", Metric.USED)].extent,
         )
 
     def _above(self, below: Values, declared: int, since: float) -> list[float | None]:
