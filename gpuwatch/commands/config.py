@@ -100,7 +100,11 @@ def check(given: str | None, administrators: Path, check_urls: CheckUrls) -> tup
         if given is not None and not os.path.lexists(given):
             raise
         return [str(error)], 2
-    lines = [f"{shown_path(file)}: ok" for file in (administrators, own) if file.exists()]
+    there = [file for file in (administrators, own) if os.path.lexists(file)]
+    lines = [
+        f"{shown_path(file)}: {'ok' if os.access(file, os.R_OK) else 'not readable: it does not hold for you'}"
+        for file in there
+    ]
     lines += [*config.warnings, *_warnings(config, origins, check_urls)]
     return lines or [f"{shown_path(path())}: not there; the defaults hold"], 0
 

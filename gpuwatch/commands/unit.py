@@ -125,6 +125,8 @@ def print_unit(args: argparse.Namespace, *, program: Path | None = None, setting
     if given := [name for name in _OTHERS if getattr(args, name, None)]:
         raise UsageError(f"--unit does not go with --{'for' if given[0] == 'time' else given[0]}")
     console, program = Console(ascii_only=bool(args.ascii)), program or Path(sys.executable)
+    if os.path.lexists(settings) and not os.access(settings, os.R_OK):
+        raise UsageError(f"--unit: {settings} cannot be read, and it says what the service may do; ask as root")
     found = ConfigFile(settings, administrators=True)
     if args.remove:
         kept = found.values.get("report.keep", Report().keep), found.values.get("report.largest", Report().largest)

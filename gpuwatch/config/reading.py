@@ -95,7 +95,8 @@ class ConfigFile:
         except FileNotFoundError:
             return None
         except OSError as error:
-            if administrators and isinstance(error, NotADirectoryError):
+            # A file with the secrets of [notify] is for root's service alone: it does not hold for others.
+            if administrators and isinstance(error, NotADirectoryError | PermissionError):
                 return None
             unsafe = isinstance(error, files.UnsafePathError)
             self._refuse(str(error) if unsafe else f"cannot be read ({error.strerror})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,23 @@ def test_a_link_is_judged_by_all_that_it_leads_through(file: Path, tmp_path: Pat
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     assert check_source(loop) == f"{loop} is a link without end"
+
+
+@as_root
+def test_secrets_that_root_alone_can_read_do_not_hold_for_others() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        own, file = Path(name, "own.toml"), Path(name, "etc.toml")
+        own.write_text("interval = 7\n")
+        file.write_text("[notify]\nurls = ['mailtos://a:secret@b.c']\n")
+        for path, mode in ((file, 0o600), (own, 0o644), (Path(name), 0o755)):
+            path.chmod(mode)
+        os.seteuid(OTHER)
+        try:
+            config = load(str(own), administrators=file)
+        finally:
+            os.seteuid(0)
+        assert (config.interval, config.notify.urls) == (7, ())
+        assert load(str(own), administrators=file).notify.urls
 
 
 @as_root
