@@ -258,7 +258,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 _UNSEEN = {
-    Presence.GONE: "(ended: a dead process still holds memory)",
+    Presence.GONE: "(ended: it still holds memory)",
     Presence.HIDDEN: "(hidden: /proc shows only your own processes)",
     Presence.ELSEWHERE: "(in another PID namespace)",
     Presence.UNREADABLE: "(not readable just now)",
@@ -365,11 +365,16 @@ def _part(part: float | None, whole: float | None) -> Amount | None:
     return Amount(100 * part / whole) if part is not None and whole and whole > 0 else None
 
 
+def throttle_words(reasons: Iterable[str]) -> list[str]:
+    """Return the reasons that limit the clocks in the words of the screen: the stream has `power cap`, as NVML."""
+    return ["power limit" if one == "power cap" else one for one in reasons]
+
+
 def state_words(gpu: Gpu) -> str:
     """Return the troubles of a GPU in words: health, throttling, unified memory; empty where there are none."""
     if gpu.health is not Health.OK:
         return f"{gpu.health.value}: {gpu.words}" if gpu.words else gpu.health.value
-    words = list(gpu.throttle) if isinstance(gpu.throttle, tuple) else []
+    words = throttle_words(gpu.throttle) if isinstance(gpu.throttle, tuple) else []
     if gpu.memory.unified:
         words.append("unified memory: the machine's, not the GPU's own")
     return ", ".join(words)
@@ -395,7 +400,7 @@ GPU: Final[Mapping[str, Field[Gpu]]] = table(
         Field(
             "promised", "promised", reading("promised"), Unit.BYTES, fact="{} declared or reserved, but not used yet"
         ),
-        Field("reserved", "reserved", reading("memory.reserved"), Unit.BYTES, fact="{} by driver and firmware"),
+        Field("reserved", "driver's own", reading("memory.reserved"), Unit.BYTES),
         Field(
             "unknown",
             "unknown",
@@ -404,7 +409,7 @@ GPU: Final[Mapping[str, Field[Gpu]]] = table(
             words="memory of unknown processes",
             compare="unknown",
             label="unknown",
-            fact="{} held by unknown processes",
+            fact="{} of unknown processes",
         ),
         Field(
             "utilization", "util %", reading("utilization"), Unit.PERCENT, words="utilization", compare="utilization"

@@ -83,12 +83,12 @@ class CustomRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of all rules: `[alerts]`. Percentages are of the memory that programs can have: total less reserved.
+    """Limits of all rules: `[alerts]`. Percentages are of the memory that programs can have: all but the driver's own.
 
     `at_most` names the field that a value must not exceed: otherwise critical would be reached before the warning.
     """
 
-    off: Annotated[RuleNames, Meta(description='rules that are not applied: ["power at limit"]')] = frozenset()
+    off: Annotated[RuleNames, Meta(description='rules that are not applied: ["power limit"]')] = frozenset()
     quiet: Annotated[
         Seconds, Meta(ge=0, le=HOUR / 6, description="time after the start in which nothing is raised")
     ] = 5.0
@@ -113,12 +113,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     full_for: Annotated[Seconds, Meta(ge=0, le=HOUR, description="time for which that is predicted")] = 20.0
     idle_after: Annotated[Seconds, Meta(ge=10, le=7 * DAY, description="time without computing")] = 1800.0
     idle_memory: Annotated[Bytes, Meta(ge=MIB, description="least memory of one user on one GPU")] = GIB
-    unattributed_memory: Annotated[Bytes, Meta(ge=MIB, description="memory that no listed process accounts for")] = GIB
-    unattributed_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="time for which it holds")] = 60.0
-    dead_process_memory: Annotated[Bytes, Meta(ge=MIB, description="memory still held by a process that has ended")] = (
-        256 * MIB
-    )
-    dead_process_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="time for which it holds")] = 20.0
+    unknown_memory: Annotated[Bytes, Meta(ge=MIB, description="memory of unknown processes")] = GIB
+    unknown_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="time for which it holds")] = 60.0
+    ended_process_memory: Annotated[
+        Bytes, Meta(ge=MIB, description="memory still held by a process that has ended")
+    ] = 256 * MIB
+    ended_process_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="time for which it holds")] = 20.0
     temperature_margin: Annotated[
         float,
         Meta(ge=0, le=50, description="degrees below where the GPU slows itself down; critical at that"),

@@ -285,7 +285,7 @@ def stable_order() -> StableOrder[Person]:
 def totals(box: Totals) -> tuple[str, ...]:
     """Return wordings of the totals, the longest first: `9 people · 44 processes · 402 of 632 GiB held, 96 idle`."""
     persons = [_count(box.people, "person", "people")] * bool(box.people or not box.unseen)
-    persons += ["some not visible"] * box.unseen
+    persons += ["some unknown"] * box.unseen
     held = f"{'at least ' * box.at_least}{_whole_gib(box.held)}"
     of = f" of {_whole_gib(box.total)}" if box.total is not None else ""
     idle = f", {_whole_gib(box.idle)} of these idle" if box.idle else ""
@@ -308,7 +308,7 @@ def story(one: Person, taken: float, watched: float) -> list[str]:
 
 
 def _holds(one: Person, taken: float) -> str:
-    who = "who is not visible" if one.uid is None else f"{one.name} (you)" if one.viewer else one.name
+    who = "an unknown owner" if one.uid is None else f"{one.name} (you)" if one.viewer else one.name
     cards = f"GPU {ranges(one.gpus)}" if len(one.gpus) == 1 else f"GPUs {ranges(one.gpus)}"
     size = f"{gib(one.memory)} GiB" if one.memory or not one.at_least else "memory"
     least = "at least " * (one.at_least and one.memory > 0)

@@ -23,7 +23,7 @@ from gpuwatch.units import gib, ranges
 NodeKey: TypeAlias = tuple[str, int, str]
 """Identity of a node: (`run`, uid, key of the run), (`process`, pid, start) or (`group`, 0, title)."""
 
-LEFTOVER_WORKERS: Final = "leftover workers"
+LEFTOVERS: Final = "leftovers"
 ASKERS: Final = "only ask the driver"
 
 
@@ -40,16 +40,21 @@ class NodeKind(StrEnum):
 
 
 class NodeFlag(StrEnum):
-    """Trouble of a process; the value is the word on screen. The worst stands first."""
+    """Trouble of a process; the first word of the value is the one on screen. The worst stands first."""
 
     ENDED = "ended"
     """NVML lists it with memory, and there is no such process."""
     ZOMBIE = "zombie"
-    LEFTOVER_WORKER = "leftover worker"
+    LEFTOVER_WORKER = "leftover, not listed"
     """It has device files open, NVML does not list it, and the process that it worked for has ended."""
     LEFTOVER = "leftover"
     """Its run has ended."""
     STOPPED = "stopped"
+
+    @property
+    def word(self) -> str:
+        """Word on screen."""
+        return self.value.partition(",")[0]
 
 
 class PartialSum(NamedTuple):
@@ -329,7 +334,7 @@ def build_tree(snapshot: Snapshot, history: HistoryView | None = None, *, mine: 
     watched = [gpu.index for gpu in snapshot.gpus] == list(range(len(snapshot.gpus)))
     complete = watched and all(gpu.health is Health.OK and not gpu.holdings_note for gpu in snapshot.gpus)
     nodes: list[Node] = []
-    groups: dict[str, list[Node]] = {LEFTOVER_WORKERS: [], ASKERS: []}
+    groups: dict[str, list[Node]] = {LEFTOVERS: [], ASKERS: []}
     for key, together in sorted(runs.items()):
         _attach_workers(together)
         tops = [one for one in together if one.parent is None]
@@ -338,7 +343,7 @@ def build_tree(snapshot: Snapshot, history: HistoryView | None = None, *, mine: 
             node = msgspec.structs.replace(node, absent=_absent_ranks(tops))
         group = None
         if not node.totals.gpus and all(one.is_leftover_worker for one in tops):
-            group = LEFTOVER_WORKERS
+            group = LEFTOVERS
         elif not node.totals.gpus and not any(one.unlisted and one.unlisted.cuda_context for one in together):
             group = ASKERS
         (groups[group] if group else nodes).append(node)
@@ -530,7 +535,7 @@ def run_order() -> StableOrder[Node]:
 
     def tie(node: Node) -> tuple[int, float, NodeKey]:
         """Order nodes that are otherwise equal: groups last, in their own order, then by GPU and key."""
-        group = 0 if node.kind is not NodeKind.GROUP else 1 + (node.title != LEFTOVER_WORKERS)
+        group = 0 if node.kind is not NodeKind.GROUP else 1 + (node.title != LEFTOVERS)
         return group, _lowest_gpu(node), node.key
 
     return StableOrder(NODE, lambda node: node.key, tie, is_last=lambda node: node.kind is NodeKind.GROUP)
@@ -539,15 +544,11 @@ def run_order() -> StableOrder[Node]:
 # ---------------------------------------------------------------------------------------------------------------
 # Words
 
-_MANY: Final = {
-    NodeFlag.ZOMBIE: "zombies",
-    NodeFlag.LEFTOVER_WORKER: "leftover workers",
-    NodeFlag.LEFTOVER: "leftovers",
-}
+_MANY: Final = {"zombie": "zombies", "leftover": "leftovers"}
 """Plurals of flags that differ from the singular; `2 stopped` does not."""
 
 _GROUPS: Final = {
-    LEFTOVER_WORKERS: (
+    LEFTOVERS: (
         "their run has ended, and they still have GPU device files open",
         "the driver does not list them: their memory is not known",
     ),
@@ -559,8 +560,8 @@ def _plural(count: int, word: str) -> str:
     return f"{word}s" if count != 1 else word
 
 
-def _counted(flag: NodeFlag, count: int) -> str:
-    return flag.value if count == 1 else _MANY.get(flag, flag.value)
+def _counted(word: str, count: int) -> str:
+    return word if count == 1 else _MANY.get(word, word)
 
 
 def role_label(node: Node, *, top: bool) -> str:
@@ -581,27 +582,29 @@ def role_label(node: Node, *, top: bool) -> str:
 
 def flag_words(node: Node) -> str:
     """Return the troubles of a node and of those below it, the worst first; empty when all is well."""
-    found = [flag.value for flag in node.flags if flag is not NodeFlag.ENDED]  # the command of an ended one says so
+    found = [flag.word for flag in node.flags if flag is not NodeFlag.ENDED]  # the command of an ended one says so
     for flag, count in node.totals.flags:
         below = count - (flag in node.flags)
         if not below or (node.kind is NodeKind.GROUP and flag is NodeFlag.LEFTOVER_WORKER):
             continue  # the title of the group says so
         many = "all" if count == node.totals.processes else str(below)
         if node.process is not None and flag is not NodeFlag.LEFTOVER_WORKER:
-            found.append(f"{many} {_plural(below, 'worker')} {flag.value}")
+            found.append(f"{many} {_plural(below, 'worker')} {flag.word}")
         else:
-            found.append(f"{many} {_counted(flag, below)}")
+            found.append(f"{many} {_counted(flag.word, below)}")
     if node.absent:
         found.append(f"no rank {ranges(node.absent)}")
     return ", ".join(found)
 
 
 def count_flags(nodes: Iterable[Node]) -> str:
-    """Return the troubles in all of a tree, the worst first: `1 ended, 2 leftover workers`; empty when all is well."""
-    counts: Counter[NodeFlag] = Counter()
+    """Return the troubles in all of a tree, the worst first: `1 ended, 2 leftovers`; empty when all is well."""
+    counts: Counter[str] = Counter()
     for node in nodes:
-        counts.update(dict(node.totals.flags))
-    return ", ".join(f"{counts[flag]} {_counted(flag, counts[flag])}" for flag in NodeFlag if counts[flag])
+        for flag, count in node.totals.flags:
+            counts[flag.word] += count
+    words = dict.fromkeys(flag.word for flag in NodeFlag)
+    return ", ".join(f"{counts[word]} {_counted(word, counts[word])}" for word in words if counts[word])
 
 
 def size_words(node: Node) -> str:
@@ -658,12 +661,12 @@ def _process_words(node: Node, process: Process) -> list[str]:
         files = f"the device file of GPU {opened}" if opened.isdigit() else f"device files of GPUs {opened}"
         words.append(f"has {files if opened else 'GPU device files'} open, and the driver does not list it")
     if process.presence is Presence.GONE:
-        words.append("dead process still holds memory")
+        words.append("it has ended, and still holds memory")
     if run and run.orphaned:
         words.append("its run has ended")
     elif process.adopted and NodeFlag.LEFTOVER_WORKER in node.flags:
         words.append("the process that started it has ended")
-    words += [f"it is {flag.value}" for flag in node.flags if flag in (NodeFlag.STOPPED, NodeFlag.ZOMBIE)]
+    words += [f"it is {flag.word}" for flag in node.flags if flag in (NodeFlag.STOPPED, NodeFlag.ZOMBIE)]
     own, every = (node.own or node.totals).memory, node.totals.memory
     if node.children and own.value is not None and every.value != own.value:
         words.append(f"{_size(own)} itself, {_size(every)} with its workers")
@@ -677,7 +680,7 @@ def _helper_words(node: Node) -> list[str]:
     workers = node.totals.holders - leftovers - (node.unlisted is not None and not is_leftover)
     leftovers -= is_leftover
     words = [f"{workers} {'workers hold' if workers > 1 else 'worker holds'} device files"] if workers > 0 else []
-    return words + ([f"{leftovers} {_plural(leftovers, 'leftover worker')}"] if leftovers > 0 else [])
+    return words + ([f"{leftovers} {_plural(leftovers, 'leftover')}"] if leftovers > 0 else [])
 
 
 def _on_gpus(node: Node) -> str:

@@ -42,12 +42,8 @@ class StrayCause(StrEnum):
     """It has ended, still holds memory, and its parent has not collected its exit status."""
     STOPPED = "stopped"
     """Stopped by Ctrl-Z: it holds its memory and cannot run."""
-    WORKER = "worker"
-    """Worker of a run that has ended."""
-    KERNEL = "kernel"
-    """Notebook kernel of a server that has ended."""
     LEFTOVER = "leftover"
-    """Its parent and its login or terminal have ended, it is no service, and it does nothing."""
+    """Its run, the server of its notebook, or its parent and its login or terminal have ended, and it does nothing."""
     IDLE = "idle"
     """It has run nothing on any GPU for longer than the limit."""
 
@@ -603,9 +599,9 @@ RULES: Final = (
         lambda one: one.process.leader_alive is False and one.is_idle_for(one.limits.sure_after),
         lambda one: [_STOPPED, *([_login_words(one)] if one.process.leader_alive is False else [])],
     ),
-    _Rule(StrayCause.WORKER, _is_left_worker, lambda one: None, _is_certain_worker, _worker_words, False),
+    _Rule(StrayCause.LEFTOVER, _is_left_worker, lambda one: None, _is_certain_worker, _worker_words, False),
     _Rule(
-        StrayCause.KERNEL,
+        StrayCause.LEFTOVER,
         _is_left_kernel,
         lambda one: one.limits.quiet_after,
         lambda one: one.process.adopted,

@@ -186,7 +186,7 @@ def _taken(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[Promise])
     if owed:
         reasons.append(f"promised to {_named(owed)} more")
     if known(gpu.unattributed) and gpu.unattributed >= GIB:
-        reasons.append(f"{gib(gpu.unattributed)} held by unknown processes")
+        reasons.append(f"{gib(gpu.unattributed)} of unknown processes")
     return "".join(f"; {word}" for word in reasons)
 
 

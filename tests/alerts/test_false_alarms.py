@@ -43,7 +43,7 @@ WRONG: tuple[tuple[str, Severity, int | None, float, tuple[dict[str, Any], ...]]
     ("time to full", WARNING, 7, 220, (job(7, [0, 70], until=660),)),
     ("uses more than declared", WARNING, 6, 20, (job(6, 6.3, limit=5),)),
     ("memory of unknown processes", WARNING, 4, 70, ({"gpu": 4, "others": 3.35},)),
-    ("dead process holds memory", WARNING, 5, 30, (job(5, 4, t=0, sm=0), {"pid": 99, "presence": "gone"})),
+    ("ended process holds memory", WARNING, 5, 30, (job(5, 4, t=0, sm=0), {"pid": 99, "presence": "gone"})),
     ("overbooked", NOTE, 7, 10, (job(7, 2, limit=60),)),
     ("outside visible devices", WARNING, 4, 20, (job(4, 2, visible=5),)),
     ("misspelt variable", NOTE, 4, 10, (job(4, 2, hint="CUDA_VISIBLE_DIVICES is surely to be …_DEVICES"),)),

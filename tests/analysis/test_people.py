@@ -142,7 +142,7 @@ def test_the_whole_is_the_sum_of_all() -> None:
     box = add_up(people(seen), seen)
     assert (box.people, box.unseen, box.processes, box.held) == (3, True, 4, 65 * GIB)
     assert box.total == round(2 * USABLE_GIB * GIB)
-    assert totals(box)[0] == "3 people · some not visible · 4 processes · 65 of 158 GiB held"
+    assert totals(box)[0] == "3 people · some unknown · 4 processes · 65 of 158 GiB held"
     assert totals(box)[-1] == "65 of 158 GiB held"
 
 
@@ -229,7 +229,7 @@ def test_the_story_makes_the_point() -> None:
     ("changes", "words"),
     [
         ({"viewer": True}, "eve (you) holds"),
-        ({"uid": None, "name": "?"}, "who is not visible holds 40.0 GiB"),
+        ({"uid": None, "name": "?"}, "an unknown owner holds 40.0 GiB"),
         ({"memory": 0, "at_least": True}, "eve holds memory on GPU 3"),
         ({"at_least": True}, "holds at least 40.0 GiB"),
         ({"gpus": (0, 1, 2), "processes": 4}, "on GPUs 0-2, by 4 processes, the oldest 7 h old"),

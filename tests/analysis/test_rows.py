@@ -43,7 +43,7 @@ def test_every_holding_is_a_row_whatever_is_known_of_its_owner() -> None:
     assert [row.holding.pid for row in found if row.mine] == [13], "mine goes by uid"
     unseen = found[-1]
     assert (unseen.owner, unseen.share) == ("?", None)
-    assert "dead process still holds memory" in unseen.command
+    assert "(ended: it still holds memory)" in unseen.command
     assert places(sort(found, "memory")) == [(0, 11), (1, 13), (1, 11), (0, 12), (1, 14)]
     assert places(sort(found, "memory", reverse=True)) == [(0, 12), (1, 11), (1, 13), (0, 11), (1, 14)]
 

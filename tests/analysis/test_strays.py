@@ -132,7 +132,8 @@ def test_who_is_at_work_is_never_a_stray(base: Snapshot, idles: list[tuple[float
         rests = [history.idle(gpu(index).key, process.pid, process.start) for index, _ in mine]
         lately = any(rest is not None and not rest.at_least and rest.seconds < 300 for rest in rests)
         assert not lately or row.cause in (StrayCause.STOPPED, StrayCause.ZOMBIE)
-        if row.cause in (StrayCause.LEFTOVER, StrayCause.IDLE, StrayCause.KERNEL):
+        of_run = process.run is not None and (process.run.orphaned or process.run.worker_of is not None)
+        if row.cause is StrayCause.IDLE or (row.cause is StrayCause.LEFTOVER and not of_run):
             assert row.idle is not None
             assert row.idle >= 300
             assert process.cpu is Reason.NO_SAMPLE or float(process.cpu) <= 50

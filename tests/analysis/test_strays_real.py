@@ -165,9 +165,9 @@ def test_a_worker_whose_run_was_killed(driver: Driver, tmp_path: Path) -> None:
         wait_for(lambda: procfs.read_stat(pid).ppid != run.pid)
         after = sampled(driver, pid)
         (found,) = judged(after, me, idle=600.0)
-        assert (found.process.pid, found.cause, found.sure) == (pid, StrayCause.WORKER, StrayCertainty.CERTAIN)
+        assert (found.process.pid, found.cause, found.sure) == (pid, StrayCause.LEFTOVER, StrayCertainty.CERTAIN)
         (found,) = judged(after, me)
-        assert (found.cause, found.sure) == (StrayCause.WORKER, StrayCertainty.LIKELY)
+        assert (found.cause, found.sure) == (StrayCause.LEFTOVER, StrayCertainty.LIKELY)
 
 
 def test_a_leftover_that_keeps_the_device_files_open_without_being_listed(driver: Driver) -> None:
@@ -180,7 +180,12 @@ def test_a_leftover_that_keeps_the_device_files_open_without_being_listed(driver
         ours = tuple(one for one in seen.unlisted if one.process.pid in (leftover.pid, tended.pid))
         seen = msgspec.structs.replace(seen, unlisted=ours)
         (found,) = judged(seen)
-    assert (found.process.pid, found.cause, found.listed, found.held) == (leftover.pid, StrayCause.WORKER, False, None)
+    assert (found.process.pid, found.cause, found.listed, found.held) == (
+        leftover.pid,
+        StrayCause.LEFTOVER,
+        False,
+        None,
+    )
 
 
 def until_searched(driver: Driver, *pids: int) -> Snapshot:

@@ -24,9 +24,9 @@ AWKWARD = """
 interval = "500ms"
 user = "josé \\"j\\" \\\\ 1"
 [alerts]
-off = ["power at limit", "XID"]
+off = ["power limit", "XID"]
 memory_warning = 12.25
-dead_process_memory = 1048577
+ended_process_memory = 1048577
 [notify]
 command = ["/bin/tell", "it's"]
 [[share]]

@@ -43,7 +43,7 @@ FULL = ended(
 )
 HOT = alert("hot", index=0, rule="temperature near slowdown", title="GPU 0 is hot", raised=EPOCH + 60, owners=("cyn",))
 NOTED = ended(
-    alert("noted", index=None, rule="power at limit", severity=Severity.NOTE, most=Severity.NOTE, raised=EPOCH + 30)
+    alert("noted", index=None, rule="power limit", severity=Severity.NOTE, most=Severity.NOTE, raised=EPOCH + 30)
 )
 
 

@@ -162,7 +162,7 @@ def test_a_reason_names_who_is_in_the_way() -> None:
     mine = reservation(frozenset({99}), 4242, {card.uuid: GIB})
     assert room(snapshot([card], people), reserved=(mine,)).why == (
         "0.3 GiB left of 20.0 wanted: 2.1 GiB free, 1.8 promised; held by ada 49.7, ben 24.0, cyn 0.5, 2 others 0.8; "
-        "promised to uid 4242 1.0, eve 0.8 more; 2.1 held by unknown processes"
+        "promised to uid 4242 1.0, eve 0.8 more; 2.1 of unknown processes"
     )
 
 

@@ -218,7 +218,7 @@ def test_within_minutes_alerts_come_and_go() -> None:
         ("misspelt variable", 0): "5 WARNING",
         ("overbooked", 4): "5 NOTE",
         ("uses more than declared", 0): "10 CRITICAL",
-        ("dead process holds memory", 1): "20 WARNING",
+        ("ended process holds memory", 1): "20 WARNING",
         ("gpu health", LOST_GPU): "20 CRITICAL, 62 cleared, 140 CRITICAL, 182 cleared, 260 CRITICAL, 302 cleared",
         ("XID", XID_GPU): "48 WARNING",
         ("memory of unknown processes", UNATTRIBUTED_GPU): "60 WARNING",

@@ -111,7 +111,7 @@ async def test_a_process_that_is_gone_or_hidden_says_so() -> None:
     ]
     async with running(frame(snapshot([card], people)), (160, 50)) as (app, _):
         rows = table(app)
-        assert "  (ended: a dead process" in rows[0]
+        assert "  (ended: it still holds" in rows[0]
         assert "hidden: /proc shows only your own" in rows[1]
         assert "zombie python" in rows[2]
 
@@ -142,13 +142,13 @@ async def test_a_storm_of_sizes() -> None:
 UNUSUAL: list[tuple[dict[str, Any], bool, str]] = [
     ({"throttle": ("hw thermal",), "temperature": 91}, True, "hw thermal"),
     ({"throttle": ("power brake",)}, True, "power brake"),
-    ({"throttle": ("power cap",)}, False, "power cap"),
+    ({"throttle": ("power cap",)}, False, "power limit"),
     ({"ecc_uncorrected": 1}, False, "1 ECC error"),
     ({"ecc_uncorrected": 2}, False, "2 ECC errors"),
     ({"utilization": 0}, False, "free"),
     ({"utilization": Reason.UNSUPPORTED}, False, "free"),
-    ({"utilization": 60}, False, "no process listed"),
-    ({"utilization": 0, "used_gib": 20}, False, "no process listed"),
+    ({"utilization": 60}, False, "unknown processes"),
+    ({"utilization": 0, "used_gib": 20}, False, "unknown processes"),
     ({"used_gib": 40, "holdings_note": "you may not see this", "unattributed": Reason.DENIED}, False, "░░░░"),
 ]
 

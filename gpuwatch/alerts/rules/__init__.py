@@ -26,7 +26,11 @@ FORMER_NAMES: Final = {
     "stray contexts": devices.UNUSED,
     "unattributed memory": idle.UNATTRIBUTED,
     "orphaned holder": idle.DEAD,
-    "orphan_memory": "dead_process_memory",
-    "orphan_for": "dead_process_for",
+    "dead process holds memory": idle.DEAD,
+    "power at limit": hardware.POWER,
+    **dict.fromkeys(("orphan_memory", "dead_process_memory"), "ended_process_memory"),
+    **dict.fromkeys(("orphan_for", "dead_process_for"), "ended_process_for"),
+    "unattributed_memory": "unknown_memory",
+    "unattributed_for": "unknown_for",
 }
 """Earlier names of rules and of their keys in `[alerts]`, with the present ones."""

@@ -16,7 +16,7 @@ from gpuwatch.model import Gpu, Reason, known, number
 
 TEMPERATURE: Final = "temperature near slowdown"
 THROTTLED: Final = "throttled"
-POWER: Final = "power at limit"
+POWER: Final = "power limit"
 ECC: Final = "uncorrected ECC"
 REMAP: Final = "row remap"
 XID: Final = "XID"

@@ -1,4 +1,4 @@
-"""Rules about memory that idle, dead or unknown processes hold without using it.
+"""Rules about memory that idle, ended or unknown processes hold without using it.
 
 GPUs in trouble, and those whose list of processes cannot be trusted, are not judged.
 """
@@ -28,7 +28,7 @@ from gpuwatch.model import Gpu, Presence, known
 
 IDLE: Final = "idle but held"
 UNATTRIBUTED: Final = "memory of unknown processes"
-DEAD: Final = "dead process holds memory"
+DEAD: Final = "ended process holds memory"
 
 _CLEARS: Final = 0.75
 """Part of a limit in bytes below which an alert is cleared."""
@@ -111,11 +111,11 @@ def _idle_time(context: RuleContext, held: Sequence[GpuProcess]) -> Idle | int |
 
 def find_unattributed(context: RuleContext) -> Iterator[Observation]:
     """Judge the bytes in use on a GPU that no listed process holds, with the likeliest cause as evidence."""
-    # In a container all that runs outside it is unattributed, and always will be.
+    # In a container all that runs outside it is unknown, and always will be.
     snapshot = context.snapshot
     if snapshot.confined or any(one.presence is Presence.ELSEWHERE for one in snapshot.processes):
         return
-    limit = context.limits.unattributed_memory
+    limit = context.limits.unknown_memory
     for gpu in context.listed:
         size = gpu.unattributed
         if not known(size) or gpu.memory.unified:
@@ -126,9 +126,9 @@ def find_unattributed(context: RuleContext) -> Iterator[Observation]:
             gpu=gpu,
             level=Severity.WARNING if size >= limit else None,
             keeps=keeps,
-            raise_for=context.limits.unattributed_for,
+            raise_for=context.limits.unknown_for,
             stamp=gpu.sampled,
-            title=f"GPU {gpu.index}: {units.gib(size)} GiB held by no process that is listed",
+            title=f"GPU {gpu.index}: {units.gib(size)} GiB of unknown processes",
             evidence=f"{cause.reason} · {cause.step}" if cause is not None else "",
             value=size,
             unit=Unit.BYTES,
@@ -136,7 +136,7 @@ def find_unattributed(context: RuleContext) -> Iterator[Observation]:
         )
 
 
-# -- dead process holds memory ------------------------------------------------------------------------------------
+# -- ended process holds memory ------------------------------------------------------------------------------------
 
 
 def find_dead(context: RuleContext) -> Iterator[Observation]:
@@ -152,7 +152,7 @@ def find_dead(context: RuleContext) -> Iterator[Observation]:
 
 
 def _dead(context: RuleContext, one: GpuProcess) -> Observation:
-    process, gpu, limit = one.process, one.gpu, context.limits.dead_process_memory
+    process, gpu, limit = one.process, one.gpu, context.limits.ended_process_memory
     runs = bool(one.sm)
     keeps = Severity.WARNING if one.memory >= _CLEARS * limit and not runs else None
     holds = f"still holds {'' if one.complete else 'at least '}{units.gib(one.memory)} GiB on GPU {gpu.index}"
@@ -163,9 +163,9 @@ def _dead(context: RuleContext, one: GpuProcess) -> Observation:
         evidence = f"{process.name} ended without releasing it: {why}"
     else:
         title = f"{pid_and_user(process)} has ended and {holds}"
-        # While a leftover worker has the GPU open, the memory is not freed.
+        # While a leftover has the GPU open, the memory is not freed.
         left = [str(each.process.pid) for each in context.gap_evidence.leftovers(gpu)] if keeps is not None else []
-        rest = f"leftover workers have it open: pid {and_more(left[:NAMED], len(left))}" if left else ""
+        rest = f"leftovers have it open: pid {and_more(left[:NAMED], len(left))}" if left else ""
         rest = rest or "if it stays, only a reset frees it"
         evidence = f"the driver lists a process that the kernel no longer has · {rest}"
     return Observation(
@@ -174,7 +174,7 @@ def _dead(context: RuleContext, one: GpuProcess) -> Observation:
         level=Severity.WARNING if one.memory >= limit and not runs else None,
         keeps=keeps,
         partial=not one.complete and keeps is None and not runs,
-        raise_for=context.limits.dead_process_for,
+        raise_for=context.limits.ended_process_for,
         stamp=gpu.sampled,
         title=title,
         evidence=evidence if keeps is not None else "",
@@ -202,21 +202,20 @@ RULES: Final = (
     Rule(
         UNATTRIBUTED,
         find_unattributed,
-        summary="memory of a GPU is held by no process that is listed",
+        summary="unknown processes hold memory of a GPU: none that the driver lists does",
         severity="warning",
-        raised=f"{units.size(_DEFAULT.unattributed_memory)} or more for "
-        f"{units.long_duration(_DEFAULT.unattributed_for)}",
+        raised=f"{units.size(_DEFAULT.unknown_memory)} or more for {units.long_duration(_DEFAULT.unknown_for)}",
         cleared="below three quarters of that",
-        keys=("unattributed_memory", "unattributed_for"),
+        keys=("unknown_memory", "unknown_for"),
     ),
     Rule(
         DEAD,
         find_dead,
         summary="a process that has ended, or is a zombie, still holds memory",
         severity="warning",
-        raised=f"{units.size(_DEFAULT.dead_process_memory)} or more for "
-        f"{units.long_duration(_DEFAULT.dead_process_for)}",
+        raised=f"{units.size(_DEFAULT.ended_process_memory)} or more for "
+        f"{units.long_duration(_DEFAULT.ended_process_for)}",
         cleared="below three quarters of that, or when the driver no longer lists it",
-        keys=("dead_process_memory", "dead_process_for"),
+        keys=("ended_process_memory", "ended_process_for"),
     ),
 )

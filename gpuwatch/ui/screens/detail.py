@@ -16,7 +16,7 @@ from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.explanation import Point, context_points, explain_process
 from gpuwatch.analysis.rows import rows
 from gpuwatch.analysis.strays import Stray
-from gpuwatch.fields import GPU, PROCESS, Amount, Field, Row, RowKey, reading
+from gpuwatch.fields import GPU, PROCESS, Amount, Field, Row, RowKey, reading, throttle_words
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Promise, Reason, Snapshot, known
 from gpuwatch.timeline import Metric, merge_holdings, process_owner
 from gpuwatch.ui.actions import actions_of
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 PRESENCE: Final = {
     Presence.SEEN: "",
-    Presence.GONE: "Dead process that still holds memory: it has ended, and the driver still lists it.",
+    Presence.GONE: "Ended, and the driver still lists its memory.",
     Presence.HIDDEN: "Hidden from you: /proc shows only your own processes (hidepid).",
     Presence.ELSEWHERE: "In another PID namespace: this container cannot see who it is.",
     Presence.UNREADABLE: "Cannot be read now (too many open files, no memory). The values are older.",
@@ -204,7 +204,9 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
         facts.append(Fact("problem", gpu.words))
     now = snapshot.monotonic
     slow = f"; fan, clocks and others {long_duration(now - gpu.slow_sampled)} ago" if gpu.slow_sampled else ""
-    throttle = gpu.throttle if isinstance(gpu.throttle, Reason) else ", ".join(gpu.throttle) or "nothing"
+    throttle = (
+        gpu.throttle if isinstance(gpu.throttle, Reason) else ", ".join(throttle_words(gpu.throttle)) or "nothing"
+    )
     facts += [
         *_memory_facts(gpu, snapshot),
         *_declared_facts(gpu, snapshot),

@@ -147,7 +147,7 @@ class Endings:
             run = [one for one in targets.values() if one.process.run_key == target.process.run_key]
             self._notify(target.pid, self._ender.end(run if whole_run and run else [target]))
             return True
-        unlisted = "unlisted: it has a GPU open, the driver does not list it"
+        unlisted = "not listed: it has a GPU open, and the driver does not list it"
         held = held_by(key[1:], frame, key[0])
         command = target.process.command or f"[{target.process.name}]"
         facts = brief(held, frame.snapshot) if held else [command, unlisted]

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.rows import rows
-from gpuwatch.fields import GPU, PROCESS, Row, RowKey, reading, share_words
+from gpuwatch.fields import GPU, PROCESS, Row, RowKey, reading, share_words, throttle_words
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Reading, Reason, known, number
 from gpuwatch.monitor import Frame
@@ -311,7 +311,7 @@ class GpuScreen(GraphSheet):
         )
         changes = [one for one in history.throttles(gpu.key) if one.reasons][-3:]
         facts += [
-            Fact("" if place else "slowed down", f"{moment(at, now)} {', '.join(reasons)}")
+            Fact("" if place else "slowed down", f"{moment(at, now)} {', '.join(throttle_words(reasons))}")
             for place, (at, reasons) in enumerate(reversed(changes))
         ]
         return Section("Errors and limits", tuple(facts))

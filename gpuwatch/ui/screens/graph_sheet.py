@@ -291,7 +291,7 @@ class GraphSheet(Sheet):
         for owner in sorted(owners, key=lambda one: (one == user_owner(None), len(one), one)):
             number_or_sign = owner.removeprefix("user:")
             uid = int(number_or_sign) if number_or_sign.isdigit() else None
-            label = "not visible"
+            label = "owner unknown"
             if uid is not None:
                 label = timeline.user_name(owner) or str(uid)
                 styles.add_people({uid: label})

@@ -83,7 +83,7 @@ def _is_read(process: Process) -> bool | None:
 
 
 def name_of(one: Person) -> str:
-    return "not visible" if one.uid is None else one.name
+    return "owner unknown" if one.uid is None else one.name
 
 
 def apart(found: Sequence[Person], cells: int, glyphs: Glyphs) -> list[str]:

@@ -59,7 +59,7 @@ def _facts(stray: Stray, queued: QueuedStray | None) -> list[tuple[str, str]]:
         ("why", f"{first} ({stray.sure.value})"),
         *(("", words) for words in rest),
         ("runs in", context.where if context else ""),
-        ("memory", "" if stray.listed else "unlisted: its memory is part of the memory of unknown processes"),
+        ("memory", "" if stray.listed else "not listed: its memory is part of the memory of unknown processes"),
     ]
 
 
@@ -231,7 +231,7 @@ class StraysScreen(ListScreen[StrayList]):
         if chosen is not None and chosen.listed:
             actions_of(self).show_detail((chosen.gpus[0], *chosen.key))
         elif chosen is not None:
-            self.notify("unlisted: all that is known of it stands below the list", markup=False)
+            self.notify("not listed: all that is known of it stands below the list", markup=False)
 
     def action_end(self) -> None:
         """Ask whether to end the selected strays, one after the other."""

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 
 from gpuwatch.analysis.runs import (
-    LEFTOVER_WORKERS,
+    LEFTOVERS,
     NODE,
     ORDERS,
     Node,
@@ -142,7 +142,7 @@ def name_cell(branch: Branch, glyphs: Glyphs, room: int, *, is_open: bool) -> Ce
     half = runs.left // 2
     if node.process is None:
         # Its name comes first, and leaves what is wrong with it half of the room.
-        loud = node.kind is NodeKind.RUN or node.title == LEFTOVER_WORKERS
+        loud = node.kind is NodeKind.RUN or node.title == LEFTOVERS
         role: Role = "muted" if not loud else "strong" if node.kind is NodeKind.RUN else "text"
         runs.write(node.name, role, 2, min(cell_len(trouble) + 2, half) if trouble else 0)
         runs.write(trouble, "warning", 2)
@@ -243,7 +243,7 @@ class TreeList(RowList[Branch]):
         if chosen is not None:
             return chosen
         if node.kind is NodeKind.GROUP:
-            return node.title == LEFTOVER_WORKERS
+            return node.title == LEFTOVERS
         return node.kind is NodeKind.RUN and node.mine and node.totals.processes <= FEW
 
     # -- moving about ----------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ class TreeScreen(ListScreen[TreeList]):
         runs = sum(len(node.children) if node.kind is NodeKind.GROUP else 1 for node in nodes)
         unlisted = sum(node.totals.holders for node in nodes)
         processes = sum(node.totals.processes for node in nodes) - unlisted  # as the dashboard counts them
-        more = f", {unlisted} more unlisted" * (unlisted > 0)
+        more = f", {unlisted} more not listed" * (unlisted > 0)
         words = [f"{runs} run{'s' * (runs != 1)}", f"{processes} process{'es' * (processes != 1)}{more}"]
         shown = f" {self.style_set.glyphs.dot} ".join(
             (words if self._frame.snapshot.gpus else []) + ["mine"] * self._mine

@@ -18,7 +18,7 @@ from gpuwatch import shares
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.health import HEALTH
 from gpuwatch.alerts.rules.shares import OVERSHOOT
-from gpuwatch.fields import GPU
+from gpuwatch.fields import GPU, throttle_words
 from gpuwatch.model import Gpu, Health, Holding, Instance, Process, Reason, known, number
 from gpuwatch.text import fit
 from gpuwatch.ui.layout import Form, Grid, Layout, heat_map_grid
@@ -271,7 +271,7 @@ def level(percent: float, glyphs: Glyphs) -> str:
 
 _HOT: Final = ("hw thermal", "sw thermal")
 FAULTS: Final = (*_HOT, "power brake")
-"""Throttle reasons that are a fault or an emergency; a busy GPU normally reaches its power cap."""
+"""Throttle reasons that are a fault or an emergency; a busy GPU normally reaches its power limit."""
 _ON_TRACK: Final[dict[str, Role]] = {
     "hatch": "muted",
     "promised": "muted",
@@ -427,11 +427,11 @@ class _GpuRow:
         if gpu.memory.unified:
             words.append("unified memory")
         if not words and isinstance(gpu.throttle, tuple):
-            words += gpu.throttle[:1]
+            words += throttle_words(gpu.throttle[:1])
         if not words and not gpu.holdings and known(gpu.memory.used) and known(gpu.memory.total):
             busy = known(gpu.utilization) and gpu.utilization >= _BUSY
             if busy or gpu.memory.used >= 0.05 * gpu.memory.total:
-                words = ["no process listed"]
+                words = ["unknown processes"]
             else:
                 words = ["promised" if shares.has_promised(gpu) else "free"]
         dot = f" {self.glyphs.dot} "
@@ -569,8 +569,8 @@ _USES: Final = re.compile(" (?:holds?|uses?) ")
 
 
 _BRIEF = {
-    "memory of unknown processes": "memory of unknown processes",
     "temperature near slowdown": "near slowdown",
+    "ended process holds memory": "ended process",
     "uncorrected ECC": "ECC errors",
     "row remap": "broken memory",
 }
@@ -592,8 +592,14 @@ def short_title(alert: Alert) -> str:
     if alert.rule == "XID":
         return title.partition(",")[0]
     if alert.subject or alert.title.startswith(f"{alert.rule}: "):
-        return alert.rule
-    return _BRIEF.get(alert.rule, title.removeprefix("overbooked: "))
+        return _BRIEF.get(alert.rule, alert.rule)
+    # `overbooked 120 %`, `6.0 GiB unknown`
+    short = (
+        title.replace("overbooked: ", "overbooked ")
+        .removesuffix(" declared")
+        .replace("of unknown processes", "unknown")
+    )
+    return _BRIEF.get(alert.rule, short)
 
 
 _LABELS = ("memory in use, %", "memory %", "mem %", "%")
