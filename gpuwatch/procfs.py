@@ -450,3 +450,12 @@ def is_in_pid_namespace(proc: Path = PROC) -> bool:
         return str((proc / "self" / "ns" / "pid").readlink()) != _INITIAL_PID_NAMESPACE
     except OSError:  # no evidence of a namespace
         return False
+
+
+def boot_id() -> str:
+    """Return the kernel's id of this boot; empty where it cannot be read."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read(64).strip()
+    except OSError:
+        return ""

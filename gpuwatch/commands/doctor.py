@@ -25,6 +25,7 @@ from gpuwatch.config import Config, load
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.model import Health, Snapshot, SourceState
+from gpuwatch.published import FOLDER, read_published
 from gpuwatch.recorder.store import StoreError, own_store, reading
 from gpuwatch.sampler.machine import hides_pids, in_container, loaded_driver
 from gpuwatch.sources.sampler_process import SamplerProcess
@@ -81,6 +82,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json")
     add_refused_demo(parser)
+    parser.add_argument("--share", action="store_true", help="print what the machine's service tells others of you")
     parser.epilog = (
         "Exit codes: 0 nothing to mend, 1 something to mend (a missing driver too), 2 bad usage. "
         "Data on stdout, messages on stderr."
@@ -98,6 +100,9 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         encoding=console.out.encoding or "",
         size=shutil.get_terminal_size(),
     )
+    if args.share:
+        console.print(*published_lines(machine, snapshot))
+        return 0
     checks = [*check_all(machine, snapshot, error), *check_files(args.config)]
     if args.json:
         document = {"version": __version__, "host": snapshot.host, "checks": checks}
@@ -153,6 +158,7 @@ def check_all(machine: Machine, snapshot: Snapshot, error: str = "") -> Iterator
     yield _devices(machine, snapshot)
     yield _hidepid(machine)
     yield _ptrace(machine)
+    yield _service(machine, snapshot)
     yield from _container(machine, snapshot)
     yield _terminal(machine)
     yield from _tmux(machine)
@@ -232,6 +238,34 @@ def _ptrace(machine: Machine) -> Check:
     return Check(
         "ptrace scope", CheckMark.OK, f"{clean(scope)[:8]}: gpuwatch attaches to no process, so it loses nothing"
     )
+
+
+def _service(machine: Machine, snapshot: Snapshot) -> Check:
+    """Check whether the machine's service publishes the shares of other people's processes."""
+    found, why = read_published(machine.root / FOLDER.relative_to("/"))
+    if found is None and not why:
+        return Check(
+            "service",
+            CheckMark.NOTE,
+            "none runs: you see what your own processes declared, not what those of others did",
+            "an administrator can start one for everybody: gpuwatch watch --unit",
+        )
+    if found is None:
+        return Check("service", CheckMark.MEND, f"not used: {why}", "ask whoever looks after this machine")
+    listed = {one.key for one in snapshot.processes}
+    count = sum((one.pid, one.start) in listed for one in found.processes)
+    return Check("service", CheckMark.OK, f"gives the declared shares of {count} of {len(listed)} processes")
+
+
+def published_lines(machine: Machine, snapshot: Snapshot) -> Iterator[str]:
+    """Yield what the machine's service publishes of the viewer's own processes."""
+    found, why = read_published(machine.root / FOLDER.relative_to("/"))
+    mine = {one.key for one in snapshot.processes if one.uid == machine.uid}
+    shown = [one for one in found.processes if (one.pid, one.start) in mine] if found else []
+    for one in shown:
+        yield msgspec.json.encode(one).decode()
+    if not shown:
+        yield why or ("no service publishes anything" if found is None else "nothing of you is published")
 
 
 def _container(machine: Machine, snapshot: Snapshot) -> Iterator[Check]:

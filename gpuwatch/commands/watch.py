@@ -34,11 +34,12 @@ from gpuwatch.commands.events import COLORS
 from gpuwatch.commands.flags import add_flags, add_recording_flags, parse_indices, parse_value
 from gpuwatch.commands.recording import make_recording
 from gpuwatch.commands.startup import Reloader, apply_config, configured, format_reload, interval_of, open_source
-from gpuwatch.commands.unit import print_unit
-from gpuwatch.config import Config
+from gpuwatch.commands.unit import STATE, print_unit
+from gpuwatch.config import ADMINISTRATORS, Config
 from gpuwatch.errors import GpuwatchError, NoThreadError, UsageError
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame, Monitor
+from gpuwatch.published import PublishedFile
 from gpuwatch.recorder.recorder import Sinks
 from gpuwatch.recorder.store import own_store
 from gpuwatch.sources.sampler_process import SamplerProcess
@@ -253,6 +254,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--interval", metavar="S", default=argparse.SUPPRESS, help="time between two samples")
     parser.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="these GPUs alone")
     add_recording_flags(parser, default=argparse.SUPPRESS)
+    parser.add_argument(
+        "--service", action="store_true", help="serve everybody on this machine, as root: `--unit` sets it up"
+    )
     parser.add_argument("--unit", action="store_true", help="print a systemd unit for the machine's service")
     parser.add_argument("--remove", action="store_true", help="with --unit: print the lines that remove the service")
 
@@ -263,6 +267,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         return print_unit(args)
     if args.quiet and args.json:
         raise UsageError("--quiet and --json exclude each other")
+    published = _serve(args) if args.service else None
     seconds = parse_value("--for", parse_duration, args.time)
     if seconds == 0:
         raise UsageError("--for: 0 is not allowed; write a duration such as 30min or 1h")
@@ -282,7 +287,9 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
             named = Path(args.events) if args.events else None
             sinks: Sinks | None = None
             try:
-                sinks = Sinks(watch, config, demo=args.demo, named=named, watch=True, part=bool(only))
+                sinks = Sinks(
+                    watch, config, demo=args.demo, named=named, watch=True, part=bool(only), published=published
+                )
                 output.notes = _notes(args, str(named or ("" if args.demo else own_store())), seconds)
 
                 def apply(old: Config, new: Config) -> None:
@@ -304,6 +311,19 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
                 output.close()
         finally:
             source.close()
+
+
+def _serve(args: argparse.Namespace) -> PublishedFile:
+    """Set up the machine's service: it reads /etc alone, and records in /var/lib; raises UsageError."""
+    given = [name for name in ("config", "events", "only", "demo", "record") if getattr(args, name, None)]
+    if given:
+        raise UsageError(f"--service does not go with --{given[0]}: it watches this machine for everybody")
+    if os.geteuid():
+        raise UsageError("--service: only root can serve everybody; `gpuwatch watch` records for you alone")
+    for name in [name for name in os.environ if name.startswith("SUDO_")]:
+        del os.environ[name]
+    os.environ |= {"XDG_CONFIG_HOME": str(ADMINISTRATORS.parent.parent), "XDG_STATE_HOME": str(STATE)}
+    return PublishedFile()
 
 
 @contextmanager

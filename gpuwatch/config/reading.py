@@ -287,7 +287,10 @@ def load_traced(given: str | None, *, administrators: Path = ADMINISTRATORS) -> 
     A value and a filter have their full names, a rule `rule NAME`.
     """
     theirs = ConfigFile(administrators, administrators=True)
-    own = ConfigFile(Path(given) if given is not None else path(), [theirs])
+    named = Path(given) if given is not None else path()
+    if named == administrators:  # of the machine's service
+        return _merge([theirs]), _origins([theirs])
+    own = ConfigFile(named, [theirs])
     if given is not None and not own.exists:
         raise UsageError(f"--config: there is no file {text.clean(given)}")
     return _merge([theirs, own]), _origins([theirs, own])

@@ -17,6 +17,7 @@ import msgspec
 
 from gpuwatch import files
 from gpuwatch.model import Health, Reading, Reason, SourceState
+from gpuwatch.procfs import boot_id
 from gpuwatch.text import clean
 
 if TYPE_CHECKING:
@@ -106,15 +107,6 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Idle times of the user's holdings where they are known, 0 for those that compute; root's are everybody's."""
 
 
-def boot() -> str:
-    """Return the kernel's id of this boot; empty where it cannot be read."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read(64).strip()
-    except OSError:
-        return ""
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # Reading
 
@@ -124,7 +116,7 @@ def read_status(
     *,
     uid: int | None = None,
     clock: Callable[[], float] = time.monotonic,
-    boot_id: Callable[[], str] = boot,
+    boot_id: Callable[[], str] = boot_id,
     warn: Callable[[str], None] = lambda words: None,
 ) -> Status | None:
     """Return the last status that a user's gpuwatch wrote (default: ours); None where no valid one exists.
@@ -145,7 +137,7 @@ def read_idle(
     *,
     uid: int | None = None,
     clock: Callable[[], float] = time.monotonic,
-    boot_id: Callable[[], str] = boot,
+    boot_id: Callable[[], str] = boot_id,
     warn: Callable[[str], None] = lambda words: None,
 ) -> Mapping[tuple[str, int, int], Idle] | None:
     """Return the idle times of a user's holdings a moment ago (default: ours), by GPU key, PID and start time.

@@ -19,7 +19,10 @@ from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Health, Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.recorder.live import FILE, PACE, IdleHolding, Overuse, Status, StatusGpu, boot
+from gpuwatch.procfs import boot_id
+from gpuwatch.published import PublishedFile, publish
+from gpuwatch.recorder.live import FILE, PACE, IdleHolding, Overuse, Status, StatusGpu
+from gpuwatch.sampler.machine import hides_pids
 from gpuwatch.shares import limit_usages, unread_processes
 from gpuwatch.threads import Worker
 from gpuwatch.units import GIB
@@ -43,7 +46,7 @@ def make_status(
     return Status(
         pid=os.getpid(),
         host=snapshot.host,
-        boot=boot(),
+        boot=boot_id(),
         written=time.time(),
         monotonic=received,
         interval=snapshot.interval,
@@ -108,8 +111,19 @@ class LiveFile:
 
     name = "live"
 
-    def __init__(self, is_leader: Callable[[], bool], folder: Path | None = None, *, pace: float = PACE) -> None:
-        """`is_leader` returns whether this gpuwatch is the one that records; `folder` is the user's runtime folder."""
+    def __init__(
+        self,
+        is_leader: Callable[[], bool],
+        folder: Path | None = None,
+        *,
+        pace: float = PACE,
+        published: PublishedFile | None = None,
+    ) -> None:
+        """`is_leader` returns whether this gpuwatch is the one that records; `folder` is the user's runtime folder.
+
+        With `published` the shares of all processes are written for everybody too: this is the machine's service.
+        """
+        self._published = published
         self.trouble = ""
         """Why the file cannot be written, in one line; empty for no trouble."""
         self._is_leader = is_leader
@@ -139,6 +153,8 @@ class LiveFile:
                     if not was_leader:
                         files.sweep_drafts(folder, FILE)
                     files.replace_file(folder, FILE, content, durable=False)
+                if self._published is not None:
+                    self._published.write(publish(frame.snapshot, frame.received, hidden=hides_pids()))
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
             self.trouble = f"the figures for `gpuwatch status` cannot be written: {files.words(error, None)}"
         else:
@@ -146,6 +162,8 @@ class LiveFile:
         return self._pace
 
     def _leave(self) -> None:
+        if self._was_leader and self._published is not None:
+            self._published.remove()
         if self._was_leader:
             with contextlib.suppress(OSError):  # the session's folder went first
                 (self._folder / FILE).unlink()

@@ -29,6 +29,7 @@ from gpuwatch import files, text, units
 from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Severity
 from gpuwatch.config import Config
 from gpuwatch.monitor import Frame, Monitor, Sink
+from gpuwatch.published import PublishedFile
 from gpuwatch.recorder.live_writer import LiveFile
 from gpuwatch.recorder.messages import Messenger
 from gpuwatch.recorder.store import (
@@ -759,12 +760,13 @@ class Sinks:
         named: Path | None = None,
         watch: bool = False,
         part: bool = False,
+        published: PublishedFile | None = None,
     ) -> None:
         """Make the sinks and add them to the monitor; raises UsageError where `named` is something else than a store.
 
         `watch` is whether this is a `gpuwatch watch`, which comes before dashboards and keeps usage even where the
         configuration says that a dashboard keeps none. Where only a `part` of the GPUs is watched, marks and a named
-        store alone are written.
+        store alone are written. With `published` the declared shares are written for everybody.
         """
         self._watch = watch
         self._recorder: Recorder | None = None
@@ -784,7 +786,7 @@ class Sinks:
         if self._recorder is not None and not demo and not part:
             lock = self._recorder.lock
             self._messenger = Messenger(config.notify, lambda: lock.held)
-            self._sinks += [self._messenger, LiveFile(lambda: lock.held)]
+            self._sinks += [self._messenger, LiveFile(lambda: lock.held, published=published)]
         monitor.add(*self._sinks)
         if self._recorder is not None:
             self._recorder.start()  # what held before is to be known before the first snapshot is judged

@@ -9,7 +9,7 @@ import os
 import select
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -77,6 +77,8 @@ class Declarations:
         """`viewer` is our uid by default."""
         self.news = False
         """Whether answers have come since the last annotation."""
+        self.published: Mapping[tuple[int, int], Declared] = {}
+        """What the machine's service says of processes that we may not read, by PID and start time."""
         self._inspector = inspector
         self._clock = clock
         self._known: dict[tuple[int, int], _Entry] = {}
@@ -148,7 +150,10 @@ class Declarations:
             return msgspec.structs.replace(process, declared=declared, context=None)
         if entry.room != room:
             entry.sent, entry.room = bounded(entry.declared, room), room
-        declared = _without_contradicted(entry.sent, held)
+        declared = entry.sent
+        if declared.knowledge is Knowledge.UNREADABLE and process.uid != self._viewer:
+            declared = self.published.get(process.key, declared)
+        declared = _without_contradicted(declared, held)
         return msgspec.structs.replace(process, declared=declared, context=entry.context)
 
     def _ask(self, processes: Sequence[Process]) -> None:

@@ -24,6 +24,7 @@ from gpuwatch import procfs
 from gpuwatch.child import ChildProcess, die_with_parent
 from gpuwatch.inspector.client import DEADLINE, InspectorClient
 from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, SourceState, Unlisted, encode
+from gpuwatch.published import FOLDER, PublishedReader
 from gpuwatch.sampler import machine, nvml
 from gpuwatch.sampler.declarations import POLL, Declarations
 from gpuwatch.sampler.gpu import Shared
@@ -142,7 +143,10 @@ class Sampler:
         self._host = machine.HostReader(self._proc)
         self._declarations = declarations
         self._search = self._reservations = None
+        self._published = None
         if declarations is not None:
+            if os.getuid():  # root reads everything itself
+                self._published = PublishedReader(Path(options.published or FOLDER))
             self._search = OpenFileSearch(proc=self._proc)
             folders = reservation_folders(Path(options.reservations or SHARED))
             self._reservations = ReservationReader(folders, proc=self._proc)
@@ -267,6 +271,8 @@ class Sampler:
         declarations, gpus = self._declarations, self._gpus
         if declarations is None or gpus is None:
             return tuple(processes)
+        if self._published is not None:
+            declarations.published = self._published.read()
         if wait and self._options.once:
             declarations.annotate(processes, rows, gpus.listed, gpus.driver)
             declarations.wait(_ONCE)

@@ -44,6 +44,8 @@ class SamplerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Descriptor of the shared page; -1 for none."""
     reservations: str = ""
     """Folder of all users' reservations; empty for the default folder."""
+    published: str = ""
+    """Folder in which the machine's service publishes declared shares; empty for the default folder."""
     proc: str = "/proc"
     """Root of /proc, for tests."""
 

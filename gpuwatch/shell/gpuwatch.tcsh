@@ -21,7 +21,7 @@ complete gpuwatch \
         'c/--file=/f/' \
         'c/--rule=/(XID data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
         'c/--events=/f/' \
-        'c/--/(allow-root-kill anonymise ascii at bell by check config csv demo empty events file filter follow for gpu help html ignore-reservations index init interval json max-util memory memory-critical memory-warning mine once only order quiet read-only record record-commands record-size recording remove rule run share show signal since start stream test theme tmux unit until user verbose version wait yes)/' \
+        'c/--/(allow-root-kill anonymise ascii at bell by check config csv demo empty events file filter follow for gpu help html ignore-reservations index init interval json max-util memory memory-critical memory-warning mine once only order quiet read-only record record-commands record-size recording remove rule run service share show signal since start stream test theme tmux unit until user verbose version wait yes)/' \
         'c/-/(- h n)/' \
         'n/--recording/f/' \
         'n/--theme/(dark light)/' \

@@ -103,6 +103,7 @@ _shtab_gpuwatch_doctor_options=(
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--ascii[print only ASCII characters]"
   "--json[print JSON]"
+  "--share[print what the machine\'s service tells others of you]"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -307,6 +308,7 @@ _shtab_gpuwatch_watch_options=(
   "--record-size[size beyond which the oldest snapshots of FILE are deleted (default 2GiB\; 0\: never)]:SIZE:"
   "--record-commands[record whole command lines (default\: the names of programs)]"
   "--anonymise[record stand-ins for users, hosts, programs, paths and names]"
+  "--service[serve everybody on this machine, as root\: \`--unit\` sets it up]"
   "--unit[print a systemd unit for the machine\'s service]"
   "--remove[with --unit\: print the lines that remove the service]"
 )

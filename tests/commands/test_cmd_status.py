@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from gpuwatch.commands.status import CELLS, status_line
 from gpuwatch.model import Health, Reason, SourceState
-from gpuwatch.recorder.live import FILE, Overuse, Status, StatusGpu, boot
+from gpuwatch.procfs import boot_id
+from gpuwatch.recorder.live import FILE, Overuse, Status, StatusGpu
 from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.launching import Call
@@ -96,7 +97,7 @@ def test_without_a_watch_it_takes_a_sample(driver: Driver, call: Call) -> None:
 
 
 def test_fresh_figures_are_taken_and_no_call_is_made(driver: Driver, call: Call, own_home: Path) -> None:
-    write(Status(gpus=rows("critical", busy=50), monotonic=time.monotonic(), boot=boot()), own_home)
+    write(Status(gpus=rows("critical", busy=50), monotonic=time.monotonic(), boot=boot_id()), own_home)
     assert call("status") == (0, "1 GPU 50% · 1 full\n", "")
     assert not driver.calls().total()
 
@@ -109,7 +110,7 @@ def test_a_driver_that_hangs_does_not_hang_the_line(driver: Driver, call: Call) 
 
 def test_tmux_draws_it_and_runs_nothing_that_stands_in_a_name(tmux: Tmux, own_home: Path) -> None:
     names = ("#(id -u)", "#[fg=blue]x", "#{pid}")
-    figures = Status(gpus=rows("critical"), boot=boot(), interval=1000)
+    figures = Status(gpus=rows("critical"), boot=boot_id(), interval=1000)
     tmux.start(["cat"], {})
     socket = tmux.run("display-message", "-p", "#{socket_path}").strip()
     tmux.run("set", "-g", "status-right-length", "100")

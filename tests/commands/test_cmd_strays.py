@@ -26,7 +26,8 @@ from gpuwatch.commands import strays as command
 from gpuwatch.commands.strays import document, table
 from gpuwatch.history import Idle, IdleTimes
 from gpuwatch.model import Pane, ProcessContext, Run, Unlisted
-from gpuwatch.recorder.live import FILE, IdleHolding, Status, boot
+from gpuwatch.procfs import boot_id
+from gpuwatch.recorder.live import FILE, IdleHolding, Status
 from gpuwatch.sources.sampler_process import SamplerProcess
 from tests.driver import Driver, Gpu, Proc
 from tests.support.builders import EPOCH, GIB, gpu
@@ -121,7 +122,7 @@ def test_under_sudo_the_processes_of_who_called_it_are_judged() -> None:
 def a_watch(runtime: Path, pid: int, uid: int, *, ago: float = 0.0, interval: float = 600.0) -> None:
     """Leave what a `gpuwatch watch` of that user leaves, who has seen one process idle for two hours."""
     rests = (IdleHolding(gpu(0).key, pid, pid, 2 * HOUR, at_least=False),)
-    told = Status(monotonic=time.monotonic() - ago, interval=interval, boot=boot(), resting=rests)
+    told = Status(monotonic=time.monotonic() - ago, interval=interval, boot=boot_id(), resting=rests)
     folder = runtime / "gpuwatch"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / FILE).write_bytes(msgspec.json.encode(told))

@@ -13,7 +13,8 @@ import pytest
 
 from gpuwatch import cli
 from gpuwatch.alerts.alert import Acknowledgement, Attention, Mute
-from gpuwatch.recorder.live import FILE, IdleHolding, Overuse, Status, StatusGpu, boot, read_idle, read_status
+from gpuwatch.procfs import boot_id
+from gpuwatch.recorder.live import FILE, IdleHolding, Overuse, Status, StatusGpu, read_idle, read_status
 from gpuwatch.recorder.store import Store, StoreError, marks_of, own_store, write_events, write_marks
 from tests.support.recording import alert, ended
 from tests.support.storing import batch, save
@@ -151,7 +152,7 @@ def figures() -> bytes:
     gpus = tuple(StatusGpu(index=n, uuid=f"GPU-{n}", used=5, total=9, free=40.5, near="warning") for n in range(4))
     resting = tuple(IdleHolding(f"GPU-{n}", 100 + n, 5, 60.0, at_least=True) for n in range(4))
     over = (Overuse(user="ada", gib=3.5),)
-    found = Status(gpus=gpus, over=over, resting=resting, host="lab", boot=boot(), interval=1e9)
+    found = Status(gpus=gpus, over=over, resting=resting, host="lab", boot=boot_id(), interval=1e9)
     return msgspec.json.encode(msgspec.structs.replace(found, monotonic=time.monotonic(), words="all is well"))
 
 

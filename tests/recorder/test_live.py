@@ -18,7 +18,8 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.history import History, Idle
 from gpuwatch.model import Health
 from gpuwatch.monitor import Frame
-from gpuwatch.recorder.live import FILE, Status, boot, read_idle, read_status
+from gpuwatch.procfs import boot_id
+from gpuwatch.recorder.live import FILE, Status, read_idle, read_status
 from gpuwatch.recorder.live_writer import LiveFile
 from tests.support.builders import GIB, at, gpu, holding, process, snapshot
 from tests.support.homes import plant_drafts
@@ -59,7 +60,7 @@ def test_what_was_written_is_read_and_goes_with_its_writer(folder: Path, start: 
     wait_for(lambda: read_status(folder))
     found = read_status(folder)
     assert found is not None
-    assert (found.pid, found.host, found.interval, found.boot) == (os.getpid(), "box3", 2.0, boot())
+    assert (found.pid, found.host, found.interval, found.boot) == (os.getpid(), "box3", 2.0, boot_id())
     assert [(row.index, row.used, row.health) for row in found.gpus] == [(0, 30 * GIB, Health.OK)]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / FILE).stat().st_mode) == 0o600
@@ -124,7 +125,7 @@ def test_how_long_ones_own_were_idle_is_there_for_a_moment(
 
 @pytest.mark.parametrize("what", ["link", "fifo", "folder", "junk", "future", "others", "empty"])
 def test_what_is_not_ours_is_not_believed(folder: Path, what: str) -> None:
-    good = msgspec.json.encode(Status(monotonic=500.0, boot=boot()))
+    good = msgspec.json.encode(Status(monotonic=500.0, boot=boot_id()))
     folder.mkdir(mode=0o700)
     file = folder / FILE
     if what == "link":
@@ -155,7 +156,7 @@ def test_a_folder_that_is_a_link_is_neither_written_nor_read(
     wait_for(lambda: sink.trouble)
     assert "`gpuwatch status` cannot be written" in sink.trouble
     assert list(other.iterdir()) == []
-    (other / FILE).write_bytes(msgspec.json.encode(Status(monotonic=500.0, boot=boot())))
+    (other / FILE).write_bytes(msgspec.json.encode(Status(monotonic=500.0, boot=boot_id())))
     assert read_status(folder, clock=lambda: 501.0) is None
     folder.unlink()
     sink.take(frame())
