@@ -193,13 +193,13 @@ class Series:
         """Begin a gap at a time."""
         self._until = min(self._until, time)
 
-    def load(self, minutes: Mapping[int, float]) -> None:
-        """Add means of minutes, by the number of the minute, where the series has none."""
+    def load(self, minutes: Sequence[int], values: Sequence[float]) -> None:
+        """Add means of minutes, by the numbers of these minutes, where the series has none."""
         mine, after = self._arrays[-1], self._ends[-1]
         count = max(len(mine), min(after - min(minutes), LEVELS[-1][1]))
         mine[:0] = array("f", repeat(nan, count - len(mine)))
-        self.first = min(self.first, *(60 * minute for minute in minutes))
-        for minute, value in minutes.items():
+        self.first = min(self.first, 60 * min(minutes))
+        for minute, value in zip(minutes, values, strict=True):
             place = minute - after + count
             if 0 <= place < count and mine[place] != mine[place]:
                 mine[place] = value
@@ -461,7 +461,7 @@ class Timeline:
         Processes that had ended before the last minute are left out, unless they have a series.
         """
         keys: dict[str, Key | None] = {}
-        found: dict[Key, dict[int, float]] = {}
+        found: dict[Key, tuple[array[int], array[float]]] = {}
         names: dict[str, str] = {}
         for one in minutes:
             if not 0 <= one.at < _FAR:
@@ -472,22 +472,24 @@ class Timeline:
                     keys[words] = parse_key(words)
                 key = keys.get(words)
                 if key is not None and 0 <= value < _HUGE:
-                    found.setdefault(key, {})[minute] = value
+                    times, values = found.setdefault(key, (array("q"), array("d")))
+                    times.append(minute)
+                    values.append(value)
             names.update(one.users)
-        newest = max((max(one) for one in found.values()), default=0)
+        newest = max((max(times) for times, _ in found.values()), default=0)
         with self._lock:
             owners = {key.owner for key in found}
             self._names = {owner: name for owner, name in names.items() if owner in owners} | self._names
-        for key, values in sorted(found.items(), key=lambda one: one[0].owner):  # GPUs before their users
+        for key, (times, values) in sorted(found.items(), key=lambda one: one[0].owner):  # GPUs before their users
             with self._lock:  # one by one: all of a day take 0.1 s, and the dashboard reads meanwhile
                 series = self._series.get(key)
                 if series is None:
-                    last = max(values)
+                    last = max(times)
                     ended = key.owner.startswith("process:") and (newest - last) * 60 > PROCESS_ENDED
                     if ended or len(self._series) >= MOST:
                         continue
                     series = self._new(key, (last + 1) * 60)
-                series.load(values)
+                series.load(times, values)
 
     def add(self, snapshot: Snapshot, now: float) -> None:
         """Add a snapshot that came at `now`, on a clock that is not set and counts the time of a suspend."""

@@ -349,23 +349,24 @@ def read_means(connection: Connection, since: float, until: float) -> Iterator[M
     asked = "SELECT at, body FROM graph_values WHERE at >= ? AND at < ? AND length(body) <= ? ORDER BY at DESC LIMIT ?"
     names = connection.execute("SELECT uid, name FROM users").fetchall()
     users: dict[str, str] = {f"user:{uid}": clean(name) for uid, name in names if isinstance(name, str)}
-    found = _read_gpu_values(connection, since, until)
-    same: dict[str, str] = {}  # one text for each sound name: those of a whole day would take 20 MB
+    of_gpus = _read_gpu_values(connection, since, until)
+    bodies = dict(connection.execute(asked, (since, until, _LARGEST, _MOST_MINUTES)).fetchall())
+    sound: set[str] = set()
     left = _LARGEST_DAY
-    for at, body in connection.execute(asked, (since, until, _LARGEST, _MOST_MINUTES)).fetchall():
+    for at in sorted(of_gpus.keys() | bodies.keys()):  # decoded one by one: those of a whole day would take 30 MB
+        body = bodies.get(at)
+        values: dict[str, float] = {}
         try:
-            content = zlib.decompressobj().decompress(body, _LARGEST_JSON) if isinstance(body, bytes) else b""
-            left -= len(content)
-            if left < 0:
-                break
-            values = _decoder.decode(content)
+            if isinstance(body, bytes) and left > 0:
+                content = zlib.decompressobj().decompress(body, _LARGEST_JSON)
+                left -= len(content)
+                values = _decoder.decode(content)
         except (zlib.error, ValueError, RecursionError):
-            continue
-        same.update((name, name) for name in values.keys() - same.keys() if parse_key(name) is not None)
-        sound = {same[name]: value for name, value in values.items() if value >= 0 and name in same}
-        found[at] = sound | found.get(at, {})
-    for at, values in sorted(found.items()):
-        yield Minute(at=float(at), values=values, users=users)
+            body = None
+        sound.update(name for name in values.keys() - sound if parse_key(name) is not None)
+        kept = {name: value for name, value in values.items() if value >= 0 and name in sound}
+        if at in of_gpus or isinstance(body, bytes):
+            yield Minute(at=float(at), values=kept | of_gpus.get(at, {}), users=users)
 
 
 def _read_gpu_values(connection: Connection, since: float, until: float) -> dict[int, dict[str, float]]:
@@ -396,7 +397,7 @@ def load_older(timeline: Timeline, until: float, *, folder: Path | None = None) 
     for path in stores_read(folder):
         try:
             with reading(path, seconds=_SLOWEST) as connection:
-                timeline.load(list(read_means(connection, until - KEEP_MEANS, until)))
+                timeline.load(read_means(connection, until - KEEP_MEANS, until))
         except FileNotFoundError:
             pass
         except StoreError as error:
