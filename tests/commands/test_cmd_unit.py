@@ -69,7 +69,7 @@ def test_systemd_takes_the_unit_and_finds_it_closed(
     assert found
     # Other versions of systemd weigh a line or two more, or less.
     assert float(found[1]) == pytest.approx(float(score), abs=0.2)
-    assert float(found[1]) <= 3.0
+    assert network or float(found[1]) <= 3.0
 
 
 @pytest.mark.parametrize(
