@@ -267,12 +267,14 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         return print_unit(args)
     if args.quiet and args.json:
         raise UsageError("--quiet and --json exclude each other")
-    published = _serve(args) if args.service else None
+    if args.service:
+        _serve(args)
     seconds = parse_value("--for", parse_duration, args.time)
     if seconds == 0:
         raise UsageError("--for: 0 is not allowed; write a duration such as 30min or 1h")
     config = configured(args)
     interval, only = interval_of(args, config), parse_indices(args.only)
+    published = PublishedFile() if args.service and config.publish != "none" else None
     recording = make_recording(args, config.limits())
     with _signals() as signals:
         source = open_source(args, config, sampler, interval=interval, only=only, tmux=config.tmux)
@@ -313,7 +315,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
             source.close()
 
 
-def _serve(args: argparse.Namespace) -> PublishedFile:
+def _serve(args: argparse.Namespace) -> None:
     """Set up the machine's service: it reads /etc alone, and records in /var/lib; raises UsageError."""
     given = [name for name in ("config", "events", "only", "demo", "record") if getattr(args, name, None)]
     if given:
@@ -323,7 +325,6 @@ def _serve(args: argparse.Namespace) -> PublishedFile:
     for name in [name for name in os.environ if name.startswith("SUDO_")]:
         del os.environ[name]
     os.environ |= {"XDG_CONFIG_HOME": str(ADMINISTRATORS.parent.parent), "XDG_STATE_HOME": str(STATE)}
-    return PublishedFile()
 
 
 @contextmanager

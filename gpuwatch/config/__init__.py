@@ -125,6 +125,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Meta(description="ask your own tmux for the names of sessions and windows: runs `tmux list-panes`"),
     ] = False
+    publish: Annotated[
+        Literal["shares", "none"],
+        Meta(description='what the machine\'s service tells everybody: "shares" that processes declared, or "none"'),
+    ] = "shares"
     alerts: Annotated[Limits, Meta(description="when an alert is raised")] = Limits()
     allowance: Annotated[
         Allowances, Meta(description="how far a process may hold more than its limit, and for how long")
