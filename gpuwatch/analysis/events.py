@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from gpuwatch.alerts.alert import Alert, Unit
@@ -17,15 +17,41 @@ SAME: Final = 30.0
 """Largest difference in seconds between the starts of one event as two gpuwatch record it."""
 
 
-def without_known(logged: Iterable[Alert], known: Iterable[Alert]) -> list[Alert]:
-    """Return the events of the log that are not in `known`.
+def same_event(known: Iterable[Alert]) -> Callable[[Alert], Alert | None]:
+    """Return the function that finds the event of `known` that an event is; None where it is another one.
 
-    Whoever writes the log may be another gpuwatch, which raised the same event under an id of its own.
+    Whoever recorded it may be another gpuwatch, which raised the same event under an id of its own. The machine's
+    service publishes no process, so that such an event is one of the same rule and GPU that held at its time.
     """
-    starts: dict[str, list[float]] = {}
-    for alert in known:
-        starts.setdefault(alert.key, []).append(alert.raised)
-    return [one for one in logged if not any(abs(one.raised - start) <= SAME for start in starts.get(one.key, ()))]
+    every = list(known)
+    ids = {alert.id: alert for alert in every}
+    by_key: defaultdict[str, list[Alert]] = defaultdict(list)
+    by_gpu: defaultdict[tuple[str, str], list[Alert]] = defaultdict(list)
+    for alert in every:
+        by_key[alert.key].append(alert)
+        by_gpu[alert.rule, alert.gpu].append(alert)
+
+    def find(one: Alert) -> Alert | None:
+        if one.id in ids:
+            return ids[one.id]
+        began = (other for other in by_key[one.key] if abs(one.raised - other.raised) <= SAME)
+        held = (other for other in by_gpu[one.rule, one.gpu] if not one.evidence and _overlap(one, other))
+        return next(began, None) or next(held, None)
+
+    return find
+
+
+def _overlap(one: Alert, other: Alert) -> bool:
+    """Return whether two events held at one time."""
+    return all(
+        first.ended is None or first.ended + SAME >= second.raised for first, second in ((one, other), (other, one))
+    )
+
+
+def without_known(logged: Iterable[Alert], known: Iterable[Alert]) -> list[Alert]:
+    """Return the events of the log that are not in `known`."""
+    find = same_event(known)
+    return [one for one in logged if find(one) is None]
 
 
 LEAST_REPEATS: Final = 3

@@ -34,6 +34,7 @@ from gpuwatch.threads import Worker, start_thread
 from gpuwatch.ui.choices import Remembered
 from gpuwatch.ui.desktop import which_osc
 from gpuwatch.ui.options import Helpers, Options, Reloading
+from gpuwatch.values import DAY
 
 if TYPE_CHECKING:
     from gpuwatch.kill.demo import DemoEnder
@@ -225,7 +226,7 @@ def _helpers(
 
         nonlocal reader
         if reader is None:
-            reader = EventsReader(*stores_read())
+            reader = EventsReader(lambda: stores_read(since=time.time() - 7 * DAY))
         return reader()
 
     def reload() -> Reloading:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
 import re
@@ -26,7 +27,7 @@ from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.model import Health, Snapshot, SourceState
 from gpuwatch.published import FOLDER, read_published
-from gpuwatch.recorder.store import StoreError, own_store, reading
+from gpuwatch.recorder.store import DAYS, StoreError, day_of, own_store, public_files, read_about, reading, refused_day
 from gpuwatch.sampler.machine import hides_pids, in_container, loaded_driver
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.text import clean
@@ -254,7 +255,14 @@ def _service(machine: Machine, snapshot: Snapshot) -> Check:
         return Check("service", CheckMark.MEND, f"not used: {why}", "ask whoever looks after this machine")
     listed = {one.key for one in snapshot.processes}
     count = sum((one.pid, one.start) in listed for one in found.processes)
-    return Check("service", CheckMark.OK, f"gives the declared shares of {count} of {len(listed)} processes")
+    words, past = f"gives the declared shares of {count} of {len(listed)} processes", "and no past"
+    if days := public_files(machine.root / DAYS.relative_to("/")):
+        if why := refused_day(days[0]):
+            return Check("service", CheckMark.MEND, f"{words}; its past is not used: {why}")
+        with contextlib.suppress(StoreError, FileNotFoundError), reading(days[0]) as connection:
+            of = "of everybody" if read_about(connection, "publish") == "use" else "of the GPUs"
+            past = f"and the past {of} since {day_of(days[-1])}"
+    return Check("service", CheckMark.OK, f"{words}, {past}")
 
 
 def published_lines(machine: Machine, snapshot: Snapshot) -> Iterator[str]:

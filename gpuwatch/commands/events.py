@@ -26,7 +26,18 @@ from gpuwatch.analysis.events import (
 from gpuwatch.commands.console import DIM, RED, YELLOW, Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags, add_span_flags, parse_indices, parse_span
 from gpuwatch.errors import UsageError
-from gpuwatch.recorder.store import UNWATCHED, Events, Gap, State, StoreError, former_store, own_store, read_events
+from gpuwatch.recorder.store import (
+    UNWATCHED,
+    Events,
+    Gap,
+    State,
+    StoreError,
+    former_store,
+    own_store,
+    read_all_events,
+    read_events,
+    stores_read,
+)
 from gpuwatch.text import cell_width, clean, fit
 from gpuwatch.units import UNKNOWN, duration, long_duration
 from gpuwatch.values import DAY
@@ -174,7 +185,7 @@ def _modified(path: Path) -> int:
 
 def _read(path: Path, since: float, *, given: bool) -> Events:
     try:
-        found = read_events(path, since, named=given)
+        found = read_events(path, since, named=True) if given else read_all_events(stores_read(since=since), since)
     except StoreError as error:
         raise UsageError(f"--file: {error}; allowed is a store that gpuwatch wrote" if given else str(error)) from None
     if given and not found.exists:

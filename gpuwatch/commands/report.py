@@ -15,7 +15,7 @@ from gpuwatch.commands.flags import add_flags, add_span_flags, parse_span
 from gpuwatch.commands.recorded import on_demo_store, open_recording
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
 from gpuwatch.errors import GpuwatchError, UsageError
-from gpuwatch.recorder.store import StoreError, former_store, own_store
+from gpuwatch.recorder.store import StoreError, former_store, own_store, stores_read
 from gpuwatch.recorder.use import By, UseReport, read_report
 from gpuwatch.text import clean
 from gpuwatch.values import DAY
@@ -75,7 +75,7 @@ def _main_html(args: argparse.Namespace, now: float) -> int:
     start = parts[0].since
     if args.recording:
         start = max(start, open_recording(args.recording).first)
-    series = report_page.read_series(_paths(args), start, until)
+    series = report_page.read_series(_paths(args, start), start, until)
     page = report_page.Page(start, until, now, parts, series, *(["a recording"] if args.recording else []))
     report_page.save_page(path, report_page.render_page(page))
     console = Console(ascii_only=bool(args.ascii))
@@ -95,10 +95,10 @@ def _warn(console: Console, args: argparse.Namespace, kept: UseReport, notes: It
         )
 
 
-def _paths(args: argparse.Namespace) -> list[Path]:
+def _paths(args: argparse.Namespace, since: float) -> list[Path]:
     """Return the stores that are read."""
     named = args.recording or ([args.file] if args.file else [])
-    return [Path(name) for name in named] or [own_store()]
+    return [Path(name) for name in named] or stores_read(since=since)
 
 
 def _read(args: argparse.Namespace, by: By, now: float) -> tuple[UseReport, float, list[str]]:
@@ -113,10 +113,10 @@ def _read(args: argparse.Namespace, by: By, now: float) -> tuple[UseReport, floa
         notes = []
         start, until = parse_span(args, 7 * DAY, now)
     try:
-        report = read_report(_paths(args), by, start, until if args.until else math.inf, named=bool(flag))
+        report = read_report(_paths(args, start), by, start, until if args.until else math.inf, named=bool(flag))
     except FileNotFoundError as error:
         if flag:
-            name = clean(str(error.filename or _paths(args)[0]))
+            name = clean(str(error.filename or _paths(args, start)[-1]))
             raise UsageError(f"{flag}: there is no {name}; allowed is a store that gpuwatch wrote") from None
         report = UseReport(by, start)
     except StoreError as error:

@@ -6,12 +6,13 @@ one. matplotlib draws the charts; their colours are CSS variables of the page, f
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from math import ceil
 from pathlib import Path
@@ -36,7 +37,7 @@ from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.commands.events import events_rows
 from gpuwatch.commands.report_formats import MOST, SUMS, WHO, format_hours, total_cells, use_notes
 from gpuwatch.errors import GpuwatchError, UsageError
-from gpuwatch.recorder.store import Events, read_events, reading
+from gpuwatch.recorder.store import Events, read_all_events, reading
 from gpuwatch.recorder.use import UseLine, UseReport, read_hours, read_means, read_totals
 from gpuwatch.text import cell_width, clean, fit
 from gpuwatch.timeline import NO_USER, Metric, Minute, parse_key
@@ -81,20 +82,28 @@ class PageSeries(msgspec.Struct, frozen=True):
 def read_series(paths: Sequence[Path], since: float, until: float) -> PageSeries:
     """Read means and events of a span of wall-clock time; raises FileNotFoundError and StoreError.
 
-    The minutes are read for up to a day, else the hours; also where a recorder without minutes wrote the store.
+    The minutes are read for up to a day, else the hours; also where a recorder without minutes wrote the store. Where
+    several stores have a value the first counts.
     """
     totals: dict[str, float] = {}
-    minutes: list[Minute] = []
-    hours: list[Minute] = []
+    minutes: dict[float, Minute] = {}
+    hours: dict[float, Minute] = {}
     for path in paths:
-        with reading(path, named=True) as connection:
-            totals |= read_totals(connection)
+        with contextlib.suppress(*[FileNotFoundError] if path != paths[0] else []), reading(path, named=True) as found:
+            totals |= read_totals(found)
             if until - since <= _DAY + _HOUR:
-                minutes += read_means(connection, since, until)
+                _add(minutes, read_means(found, since, until))
             if not minutes:
-                hours += read_hours(connection, since)
-    events = Events.joined([read_events(path, since, named=True) for path in paths])
-    return PageSeries(minutes or hours, 60 if minutes else _HOUR, totals, events)
+                _add(hours, read_hours(found, since))
+    events = read_all_events(paths, since, named=True)
+    return PageSeries([*(minutes or hours).values()], 60 if minutes else _HOUR, totals, events)
+
+
+def _add(means: dict[float, Minute], more: Iterable[Minute]) -> None:
+    """Add means to those that are there, by their time."""
+    for one in more:
+        same = means.get(one.at)
+        means[one.at] = one if same is None else msgspec.structs.replace(one, values=one.values | same.values)
 
 
 class Page(msgspec.Struct, frozen=True):

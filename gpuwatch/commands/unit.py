@@ -21,11 +21,11 @@ from gpuwatch.config import ADMINISTRATORS, Report
 from gpuwatch.config.reading import ConfigFile
 from gpuwatch.errors import UsageError
 from gpuwatch.files import check_source
+from gpuwatch.recorder.store import DAYS
 from gpuwatch.text import clean
 from gpuwatch.units import long_duration, size
 
 UNIT: Final = Path("/etc/systemd/system/gpuwatch.service")
-STATE: Final = Path("/var/lib/gpuwatch")
 
 _UNIT: Final = """\
 # {unit}
@@ -131,7 +131,7 @@ def print_unit(args: argparse.Namespace, *, program: Path | None = None, setting
     if args.remove:
         kept = found.values.get("report.keep", Report().keep), found.values.get("report.largest", Report().largest)
         words = _REMOVE.format(
-            unit=UNIT, state=STATE, settings=settings, days=long_duration(kept[0]), size=size(kept[1])
+            unit=UNIT, state=DAYS, settings=settings, days=long_duration(kept[0]), size=size(kept[1])
         )
         console.print(*words.splitlines())
         return 0

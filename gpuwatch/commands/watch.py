@@ -34,14 +34,13 @@ from gpuwatch.commands.events import COLORS
 from gpuwatch.commands.flags import add_flags, add_recording_flags, parse_indices, parse_value
 from gpuwatch.commands.recording import make_recording
 from gpuwatch.commands.startup import Reloader, apply_config, configured, format_reload, interval_of, open_source
-from gpuwatch.commands.unit import STATE, print_unit
+from gpuwatch.commands.unit import print_unit
 from gpuwatch.config import ADMINISTRATORS, Config
 from gpuwatch.errors import GpuwatchError, NoThreadError, UsageError
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame, Monitor
-from gpuwatch.published import PublishedFile
 from gpuwatch.recorder.recorder import Sinks
-from gpuwatch.recorder.store import own_store
+from gpuwatch.recorder.store import DAYS, own_store
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.text import clean
 from gpuwatch.threads import Worker, start_thread
@@ -274,7 +273,6 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         raise UsageError("--for: 0 is not allowed; write a duration such as 30min or 1h")
     config = configured(args)
     interval, only = interval_of(args, config), parse_indices(args.only)
-    published = PublishedFile() if args.service and config.publish != "none" else None
     recording = make_recording(args, config.limits())
     with _signals() as signals:
         source = open_source(args, config, sampler, interval=interval, only=only, tmux=config.tmux)
@@ -290,7 +288,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
             sinks: Sinks | None = None
             try:
                 sinks = Sinks(
-                    watch, config, demo=args.demo, named=named, watch=True, part=bool(only), published=published
+                    watch, config, demo=args.demo, named=named, watch=True, part=bool(only), service=args.service
                 )
                 output.notes = _notes(args, str(named or ("" if args.demo else own_store())), seconds)
 
@@ -324,7 +322,7 @@ def _serve(args: argparse.Namespace) -> None:
         raise UsageError("--service: only root can serve everybody; `gpuwatch watch` records for you alone")
     for name in [name for name in os.environ if name.startswith("SUDO_")]:
         del os.environ[name]
-    os.environ |= {"XDG_CONFIG_HOME": str(ADMINISTRATORS.parent.parent), "XDG_STATE_HOME": str(STATE)}
+    os.environ |= {"XDG_CONFIG_HOME": str(ADMINISTRATORS.parent.parent), "XDG_STATE_HOME": str(DAYS)}
 
 
 @contextmanager

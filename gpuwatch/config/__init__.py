@@ -126,8 +126,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="ask your own tmux for the names of sessions and windows: runs `tmux list-panes`"),
     ] = False
     publish: Annotated[
-        Literal["shares", "none"],
-        Meta(description='what the machine\'s service tells everybody: "shares" that processes declared, or "none"'),
+        Literal["shares", "use", "none"],
+        Meta(
+            description='what the machine\'s service tells everybody: "shares" that processes declared, also the "use" '
+            'by each person, or "none"'
+        ),
     ] = "shares"
     alerts: Annotated[Limits, Meta(description="when an alert is raised")] = Limits()
     allowance: Annotated[

@@ -124,6 +124,8 @@ class LiveFile:
         With `published` the shares of all processes are written for everybody too: this is the machine's service.
         """
         self._published = published
+        self.is_published = True
+        """Whether that is written; may be replaced at any time."""
         self.trouble = ""
         """Why the file cannot be written, in one line; empty for no trouble."""
         self._is_leader = is_leader
@@ -153,8 +155,10 @@ class LiveFile:
                     if not was_leader:
                         files.sweep_drafts(folder, FILE)
                     files.replace_file(folder, FILE, content, durable=False)
-                if self._published is not None:
+                if self._published is not None and self.is_published:
                     self._published.write(publish(frame.snapshot, frame.received, hidden=hides_pids()))
+                elif self._published is not None:
+                    self._published.remove()
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
             self.trouble = f"the figures for `gpuwatch status` cannot be written: {files.words(error, None)}"
         else:

@@ -15,6 +15,7 @@ The store may lie on a file system that hangs, so nothing but this thread touche
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -32,6 +33,7 @@ from gpuwatch.monitor import Frame, Monitor, Sink
 from gpuwatch.published import PublishedFile
 from gpuwatch.recorder.live_writer import LiveFile
 from gpuwatch.recorder.messages import Messenger
+from gpuwatch.recorder.public import PublicDays, Publish
 from gpuwatch.recorder.store import (
     UNWATCHED,
     DamagedError,
@@ -43,6 +45,7 @@ from gpuwatch.recorder.store import (
     check_file,
     check_pages,
     file_state,
+    is_use_public,
     lock_path,
     marks_of,
     own_store,
@@ -561,9 +564,12 @@ class UsagePart(_Part):
         settings: UsageSettings,
         pace: Pace,
         wall: Callable[[], float],
+        is_kept_elsewhere: Callable[[float], bool] = lambda now: False,
     ) -> None:
+        """`is_kept_elsewhere` returns whether somebody else keeps use at a wall-clock time; means are kept anyway."""
         super().__init__(store, pace, wall)
         self._lock = lock
+        self._is_kept_elsewhere = is_kept_elsewhere
         self.settings = settings
         """May be replaced at any time."""
         self._counter: UseCounter | None = None
@@ -617,6 +623,9 @@ class UsagePart(_Part):
             if self._counter is not None and (sums := self._counter.pop(last=last)):
                 self._waiting.append(sums)
         self.store.keep, self.store.largest = self.settings.keep, self.settings.largest
+        if self._waiting and self._is_kept_elsewhere(self._wall()):
+            for sums in self._waiting:
+                sums.use.clear()
 
         def write(connection: Connection) -> None:
             for sums in self._waiting:
@@ -625,6 +634,38 @@ class UsagePart(_Part):
         if self._waiting:
             self.store.write(write)
         self._waiting.clear()
+
+
+class PublicPart(_Part):
+    """Part that publishes the days of the machine's service, where it holds the lock."""
+
+    def __init__(
+        self, days: PublicDays, usage: UsagePart, lock: RecorderLock, pace: Pace, wall: Callable[[], float]
+    ) -> None:
+        super().__init__(usage.store, pace, wall)
+        self._days, self._usage, self._lock = days, usage, lock
+
+    def take(self, frame: Frame) -> bool:
+        """Ignore a frame: what is published is what was recorded."""
+        return False
+
+    def configure(self, publish: Publish) -> None:
+        """Publish other facts from now on."""
+        self._days.publish = publish
+        self._set("public", 0.0)
+
+    def step(self) -> None:
+        """Publish the days, once a minute."""
+        if self._lock.held and self._is_due("retry") and self._is_due("public"):
+            self._set("public", self._pace.usage)
+            with contextlib.suppress(FileNotFoundError):  # nothing was recorded yet
+                self._days.write(self._wall(), self._usage.settings.keep)
+            self.error = ""
+
+    def leave(self) -> None:
+        """Publish what was recorded last."""
+        self._set("public", 0.0)
+        self.step()
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -644,6 +685,7 @@ class Recorder:
         demo: bool = False,
         part: bool = False,
         watch: bool = False,
+        days: PublicDays | None = None,
         restore: Callable[[Sequence[Alert]], object] = lambda alerts: None,
         attend: Callable[[Attention], object] = lambda attention: None,
         usage: UsageSettings | None = None,
@@ -678,8 +720,14 @@ class Recorder:
                 store = make_store(own)
             self._parts.append(MarksPart(store, attend, pace, wall))
         if not demo and not part:
-            self.usage = UsagePart(store, self.lock, usage or UsageSettings(), pace, wall)
+            settings = usage or UsageSettings()
+            others = () if days is not None else (is_use_public,)
+            self.usage = UsagePart(store, self.lock, settings, pace, wall, *others)
             self._parts.append(self.usage)
+        self._public: PublicPart | None = None
+        if days is not None and self.usage is not None:
+            self._public = PublicPart(days, self.usage, self.lock, pace, wall)
+            self._parts.append(self._public)
         self._pace = pace
         self._note: tuple[str, float] = ("", 0.0)
         """Message that a damaged file was renamed, and the time until which it is shown."""
@@ -705,10 +753,12 @@ class Recorder:
         if any(news) or not self._worker.is_running:
             self._worker.wake()
 
-    def configure(self, usage: UsageSettings) -> None:
+    def configure(self, usage: UsageSettings, publish: Publish = "none") -> None:
         """Use other settings from now on; from any thread."""
         if self.usage is not None:
             self.usage.settings = usage
+        if self._public is not None:
+            self._public.configure(publish)
 
     def close(self, seconds: float) -> None:
         """Write all that is left, and give up after `seconds`."""
@@ -760,17 +810,18 @@ class Sinks:
         named: Path | None = None,
         watch: bool = False,
         part: bool = False,
-        published: PublishedFile | None = None,
+        service: bool = False,
     ) -> None:
         """Make the sinks and add them to the monitor; raises UsageError where `named` is something else than a store.
 
         `watch` is whether this is a `gpuwatch watch`, which comes before dashboards and keeps usage even where the
         configuration says that a dashboard keeps none. Where only a `part` of the GPUs is watched, marks and a named
-        store alone are written. With `published` the declared shares are written for everybody.
+        store alone are written. A `service` publishes for everybody what `publish` in the configuration says.
         """
         self._watch = watch
         self._recorder: Recorder | None = None
         self._messenger: Messenger | None = None
+        self._live: LiveFile | None = None
         self._sinks: list[Sink] = []
         if named is not None or not demo:
             self._recorder = Recorder(
@@ -781,12 +832,15 @@ class Sinks:
                 restore=monitor.restore,
                 attend=monitor.attend,
                 usage=self._usage_settings(config),
+                days=PublicDays(own_store(), config.publish) if service else None,
             )
             self._sinks.append(self._recorder)
         if self._recorder is not None and not demo and not part:
             lock = self._recorder.lock
             self._messenger = Messenger(config.notify, lambda: lock.held)
-            self._sinks += [self._messenger, LiveFile(lambda: lock.held, published=published)]
+            self._live = LiveFile(lambda: lock.held, published=PublishedFile() if service else None)
+            self._live.is_published = config.publish != "none"
+            self._sinks += [self._messenger, self._live]
         monitor.add(*self._sinks)
         if self._recorder is not None:
             self._recorder.start()  # what held before is to be known before the first snapshot is judged
@@ -796,7 +850,9 @@ class Sinks:
         if self._messenger is not None and new.notify != old.notify:
             self._messenger.configure(new.notify)
         if self._recorder is not None:
-            self._recorder.configure(self._usage_settings(new))
+            self._recorder.configure(self._usage_settings(new), new.publish)
+        if self._live is not None:
+            self._live.is_published = new.publish != "none"
 
     def close(self, seconds: float) -> None:
         """Close every sink, the recorder last; give up after `seconds`."""

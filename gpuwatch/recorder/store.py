@@ -27,6 +27,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import date
 from enum import StrEnum
 from pathlib import Path
 from sqlite3 import Connection
@@ -37,7 +38,7 @@ import msgspec
 
 from gpuwatch import files, text
 from gpuwatch.alerts.alert import Acknowledgement, Alert, AlertGpu, AlertUser, Attention, Mute
-from gpuwatch.analysis.events import UNFINISHED, without_known
+from gpuwatch.analysis.events import UNFINISHED, same_event
 from gpuwatch.errors import GpuwatchError, UsageError
 
 APPLICATION: Final = 0x67707577
@@ -158,12 +159,64 @@ def own_store(folder: Path | None = None) -> Path:
     return (folder or files.state_folder()) / f"gpuwatch-{files.host_name()}.{VERSION}.sqlite"
 
 
-def stores_read(folder: Path | None = None) -> list[Path]:
-    """Return the stores that graphs and the list of events are read from; where several have a value the first counts.
+DAYS: Final = Path("/var/lib/gpuwatch")
+"""Folder of the machine's service, with its public days."""
+_DAY_NAME: Final = re.compile(r"public-(\d{4}-\d\d-\d\d)\.sqlite")
+_LARGEST_DAY: Final = 16 << 20
+"""Bytes of a public day that is read, at most."""
+_FRESH: Final = 180.0
+"""Seconds since a public day was written for which the service counts as running: it writes every minute."""
 
-    `folder` is as in `own_store`.
+
+def public_file(folder: Path, day: str) -> Path:
+    """Return the path of a public day, such as 2026-11-24."""
+    return folder / f"public-{day}.sqlite"
+
+
+def day_of(path: Path) -> date:
+    """Return the day of a public day, by its name."""
+    return date.fromisoformat(path.stem.removeprefix("public-"))
+
+
+def is_public(path: Path) -> bool:
+    """Return whether a store is a public day of the machine's service, by its name."""
+    return bool(_DAY_NAME.fullmatch(path.name))
+
+
+def public_files(folder: Path = DAYS) -> list[Path]:
+    """Return the public days, the newest first."""
+    found = []
+    with contextlib.suppress(OSError, ValueError):  # a name that is no date is not the service's
+        found = sorted((path for path in folder.iterdir() if is_public(path) and day_of(path)), reverse=True)
+    return found
+
+
+def stores_read(folder: Path | None = None, *, since: float = 0.0, days: Path = DAYS) -> list[Path]:
+    """Return the stores that are read: public days from `since` (wall clock) on, the newest first, then one's own.
+
+    Where several have a value the first counts. A public day that others than root could have written is left out;
+    `doctor` says why. `folder` is as in `own_store`.
     """
-    return [own_store(folder)]
+    first = time.strftime("%Y-%m-%d", time.localtime(since))
+    public = [path for path in public_files(days) if path >= public_file(days, first) and not refused_day(path)]
+    return [*public, own_store(folder)]
+
+
+def is_use_public(now: float, days: Path = DAYS) -> bool:
+    """Return whether the machine's service publishes the use of everybody, at a wall-clock time; raises StoreError."""
+    newest = next(iter(public_files(days)), None)
+    if newest is None or refused_day(newest) or now - newest.stat().st_mtime > _FRESH:
+        return False
+    with reading(newest) as connection:
+        return read_about(connection, "publish") == "use"
+
+
+def refused_day(path: Path) -> str:
+    """Return in one line why a public day is not used; empty where it is."""
+    if trouble := files.check_source(path, 0):
+        return trouble
+    size = path.stat().st_size
+    return f"{path} has more than {_LARGEST_DAY >> 20} MiB" if size > _LARGEST_DAY else ""
 
 
 def former_store(store: Path) -> str:
@@ -189,10 +242,12 @@ def reading(
 ) -> Iterator[Connection]:
     """Open a store for reading; raises FileNotFoundError and StoreError.
 
-    A store that the user `named` may be a link, and belong to anybody; it is not opened for writing. With `repairs` one
-    whose writer was killed is repaired all the same, where nobody else can have changed it. A query may take `seconds`.
+    A store that the user `named`, or a public day, may belong to anybody; it is not opened for writing. With `repairs`
+    one whose writer was killed is repaired all the same, where nobody else can have changed it. A query may take
+    `seconds`.
     """
-    with _explained(path):
+    named = named or is_public(path)
+    with explained(path):
         facts = path.stat() if named else path.lstat()
         if not stat.S_ISREG(facts.st_mode):
             raise StoreError("it is not a regular file")
@@ -337,7 +392,7 @@ def copy_store(path: Path, target: Path) -> None:
 
     SQLite's backup begins again where the store was written meanwhile, so that the copy is of one moment.
     """
-    with reading(path, named=True, repairs=True, seconds=_COPY_S) as connection, _explained(target):
+    with reading(path, named=True, repairs=True, seconds=_COPY_S) as connection, explained(target):
         try:
             os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except OSError as error:
@@ -365,7 +420,7 @@ def check_file(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path) -> Iterator[None]:
     """Context that replaces errors of SQLite and the system by StoreError, with words that name the file."""
     try:
         yield
@@ -483,7 +538,7 @@ class Store:
     def set_aside(self) -> str:
         """Rename a damaged file, with its journal, and return a line that says so; raises StoreError."""
         name = self.path.name
-        with _explained(self.path), files.opened_folder(self.path.parent, private=self._private):
+        with explained(self.path), files.opened_folder(self.path.parent, private=self._private):
             for number in range(_MOST_ASIDE):
                 aside = self.path.with_name(f"{name}.damaged{f'-{number}' if number else ''}")
                 journal, journal_aside = (one.with_name(f"{one.name}-journal") for one in (self.path, aside))
@@ -498,7 +553,7 @@ class Store:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Connection]:
-        with _explained(self.path):
+        with explained(self.path):
             try:
                 is_shared = _is_shared(self.path.parent) if self.path.parent.exists() else False
                 facts = self._claim()
@@ -513,7 +568,7 @@ class Store:
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # heeded before the first table alone
                 connection.execute(f"PRAGMA journal_mode = {'TRUNCATE' if is_shared else 'DELETE'}")
                 connection.execute("PRAGMA synchronous = EXTRA")
-                _create(connection, (*_SCHEMA, *(_SNAPSHOTS if self._recording else ())))
+                create_tables(connection, (*_SCHEMA, *(_SNAPSHOTS if self._recording else ())))
                 connection.execute(f"PRAGMA max_page_count = {self._pages(connection)}")
                 yield connection
             if not files.is_same_file(facts, self.path):
@@ -562,7 +617,7 @@ class Store:
         connection.execute(f"PRAGMA max_page_count = {pages}")
 
 
-def _create(connection: Connection, schema: Iterable[str]) -> None:
+def create_tables(connection: Connection, schema: Iterable[str] = _SCHEMA) -> None:
     """Create the tables that a new store lacks, or one that was begun before there were as many."""
     wanted = {statement.split()[2]: statement for statement in schema}
     if wanted.keys() <= tables(connection):
@@ -688,11 +743,20 @@ class Events(msgspec.Struct, frozen=True):
 
     @classmethod
     def joined(cls, parts: Sequence[Events]) -> Events:
-        """Return the events of several stores as those of one; of an event under two ids the first counts."""
+        """Return the events of several stores as those of one; of an event under two ids the first counts.
+
+        Where another store saw it begin earlier, it began then.
+        """
         alerts: dict[str, Alert] = {}
         for part in parts:
-            new = {one.id for one in without_known(part.alerts, alerts.values())} | alerts.keys()
-            alerts |= {one.id: one for one in part.alerts if one.id in new}
+            find = same_event(alerts.values())
+            for one in part.alerts:
+                same = find(one)
+                if same is None:
+                    alerts[one.id] = one
+                elif one.raised < alerts[same.id].raised:
+                    lasted = same.lasted + same.raised - one.raised
+                    alerts[same.id] = msgspec.structs.replace(same, raised=one.raised, lasted=lasted)
         return cls(
             alerts=tuple(sorted(alerts.values(), key=lambda alert: alert.raised)),
             gaps=tuple(sorted(gap for part in parts for gap in part.gaps)),
@@ -785,6 +849,8 @@ def read_events(path: Path, since: float | None = None, *, named: bool = False, 
         return Events(watched=watched, watched_until=None if watched else touched)
     with contextlib.suppress(ValueError):
         touched = max(filter(None, (touched, float(written))), default=None)
+    if is_public(path):
+        watched = touched is not None and time.time() - touched < _FRESH
     old = since is not None and touched is not None and not watched and touched < since
     sound = [one for one in alerts if one is not None and not (old and one.ended is None)]
     return Events(
@@ -800,20 +866,35 @@ def read_events(path: Path, since: float | None = None, *, named: bool = False, 
 class EventsReader:
     """Reader of some stores that reads again only where a file has changed, or whether a gpuwatch records."""
 
-    def __init__(self, *paths: Path) -> None:
+    def __init__(self, paths: Callable[[], Iterable[Path]]) -> None:
+        """`paths` returns the stores; each counts before those after it."""
         self._paths = paths
         self._seen: list[object] = []
         self._events = Events()
 
     def __call__(self) -> Events:
         """Return the events; raises StoreError."""
-        seen: list[object] = [(file_state(path), files.read_lock(lock_path(path))[0]) for path in self._paths]
+        paths = list(self._paths())
+        seen: list[object] = [(path, file_state(path), files.read_lock(lock_path(path))[0]) for path in paths]
         if seen != self._seen:
-            parts = [read_events(path) for path in self._paths]
-            ended = [msgspec.structs.replace(part, alerts=part.finished) for part in parts]
-            self._events = parts[0] if len(parts) == 1 else Events.joined(ended)
+            self._events = read_all_events(paths)
             self._seen = seen
         return self._events
+
+
+def read_all_events(paths: Sequence[Path], since: float | None = None, *, named: bool = False) -> Events:
+    """Read the events of some stores as those of one, as in `read_events`; one's own count before the machine's."""
+    ordered = sorted(paths, key=is_public)
+    parts = [read_events(path, since, named=named) for path in ordered]
+    if len(parts) == 1:
+        return parts[0]
+    found = Events.joined([msgspec.structs.replace(part, alerts=part.finished) for part in parts])
+    if days := [path for path in paths if is_public(path)]:  # while the machine's service ran, somebody watched
+        first = time.mktime(day_of(days[-1]).timetuple())
+        machine = {gap for path, part in zip(ordered, parts, strict=True) if is_public(path) for gap in part.gaps}
+        before = {gap for gap in found.gaps if gap.since < first}
+        found = msgspec.structs.replace(found, gaps=tuple(sorted(machine | before)))
+    return found
 
 
 def file_state(path: Path) -> tuple[int, int, int] | None:
@@ -836,7 +917,12 @@ def _decode_alert(content: object) -> Alert | None:
     times = (alert.raised, alert.seen, alert.lasted, alert.ended or 0.0)
     values = (alert.peak or 0.0, alert.mean or 0.0, alert.last or 0.0, float(alert.index or 0))
     sound = all(0.0 <= time < _FAR for time in times) and all(abs(value) < _HUGE for value in values)
-    return _cleaned(alert) if sound and alert.id and alert.rule else None
+    if not (sound and alert.id and alert.rule):
+        return None
+    if not alert.title:  # of a public day, which has no words
+        about = f"GPU {alert.index}: " if alert.index is not None else ""
+        alert = msgspec.structs.replace(alert, title=f"{about}{alert.rule}")
+    return _cleaned(alert)
 
 
 def _cleaned(alert: Alert) -> Alert:

@@ -7,6 +7,7 @@ in which it was watched. Times are in seconds, moments in seconds since the epoc
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
@@ -24,12 +25,14 @@ from gpuwatch.history import NO_USE, HistoryView, Use, charged
 from gpuwatch.model import Gpu, Holding, Process, Reason, Snapshot, known, number
 from gpuwatch.recorder.store import (
     ADD_USE,
+    DAYS,
     HOUR,
     MINUTE,
     NOBODY,
     ON_CONFLICT,
     USE_COLUMNS,
     StoreError,
+    is_public,
     read_about,
     reading,
     stores_read,
@@ -387,14 +390,14 @@ def _read_gpu_values(connection: Connection, since: float, until: float) -> dict
     return found
 
 
-def load_older(timeline: Timeline, until: float, *, folder: Path | None = None) -> None:
+def load_older(timeline: Timeline, until: float, *, folder: Path | None = None, days: Path = DAYS) -> None:
     """Add the means of the stores to a timeline, up to a wall-clock time; not for a demo or a replay.
 
     It reads files, and takes about a second for a whole day: call it on a thread of its own. Raises StoreError, once
     all were read. A store that does not exist adds nothing. `folder` stands in for the user's state folder.
     """
     errors: list[StoreError] = []
-    for path in stores_read(folder):
+    for path in stores_read(folder, since=until - KEEP_MEANS, days=days):
         try:
             with reading(path, seconds=_SLOWEST) as connection:
                 timeline.load(read_means(connection, until - KEEP_MEANS, until))
@@ -451,18 +454,19 @@ By: TypeAlias = Literal["user", "gpu", "run"]
 
 _WARNING: Final = 2
 _COUNTS: Final = f"sum(rule = '{OVERSHOOT}'), count(*), sum(severity >= {_WARNING})"
-_EVENTS: Final = "FROM events WHERE coalesce(ended, seen) >= ? AND raised < ?"
+_EVENTS: Final = "FROM events WHERE coalesce(ended, seen) >= ? AND raised < ? AND is_new(raised, 0)"
 _EVENTS_ABOUT: Final = f"""SELECT who, {_COUNTS} FROM events JOIN event_about ON event = id AND kind = ?
-    WHERE coalesce(ended, seen) >= ? AND raised < ? GROUP BY who"""
+    WHERE coalesce(ended, seen) >= ? AND raised < ? AND is_new(raised, 0) GROUP BY who"""
+_DURING: Final = "at >= ? AND at < ? AND is_new(at, span)"
 _SUM_OF: Final[dict[By, str]] = {
-    "user": f"SELECT uid, gpu, {_TOTALS} FROM use WHERE at >= ? AND at < ? AND run != 0 GROUP BY uid, gpu",
-    "gpu": f"SELECT gpu, gpu, {_TOTALS} FROM use WHERE at >= ? AND at < ? AND run != 0 GROUP BY gpu",
-    "run": f"SELECT run, gpu, {_TOTALS} FROM use WHERE at >= ? AND at < ? AND run != 0 GROUP BY run, gpu",
+    "user": f"SELECT uid, gpu, {_TOTALS} FROM use WHERE {_DURING} AND run != 0 GROUP BY uid, gpu",
+    "gpu": f"SELECT gpu, gpu, {_TOTALS} FROM use WHERE {_DURING} AND run != 0 GROUP BY gpu",
+    "run": f"SELECT run, gpu, {_TOTALS} FROM use WHERE {_DURING} AND run != 0 GROUP BY run, gpu",
 }
 # A minute in which the clock was set back was watched for longer than a minute.
-_WATCHED_ANY: Final = """SELECT sum(min(most, span)) FROM
-    (SELECT span, max(held_s + gpu_s) AS most FROM use WHERE at >= ? AND at < ? AND run = 0 GROUP BY at, span)"""
-_WATCHED: Final = "SELECT gpu, sum(held_s + gpu_s) FROM use WHERE at >= ? AND at < ? AND run = 0 GROUP BY gpu"
+_WATCHED_ANY: Final = f"""SELECT sum(min(most, span)) FROM
+    (SELECT span, max(held_s + gpu_s) AS most FROM use WHERE {_DURING} AND run = 0 GROUP BY at, span)"""
+_WATCHED: Final = f"SELECT gpu, sum(held_s + gpu_s) FROM use WHERE {_DURING} AND run = 0 GROUP BY gpu"
 _LONGEST: Final = 200
 """Characters of a name, at most."""
 _HUGE: Final = 1e30
@@ -531,16 +535,29 @@ class UseReport(msgspec.Struct):
     """Whether any use was recorded, also before `since`."""
 
 
-def read_report(paths: Iterable[Path], by: By, since: float, until: float = inf, *, named: bool = False) -> UseReport:
+def read_report(paths: Sequence[Path], by: By, since: float, until: float = inf, *, named: bool = False) -> UseReport:
     """Add up the use in some stores of one host from the start of the hour of `since` (wall clock) to `until`.
 
-    What is kept by hour counts with the hour in which it begins. Raises FileNotFoundError and StoreError.
+    What is kept by hour counts with the hour in which it begins. Where a public day has use of a time, what other
+    stores have of that time is left out, so that nothing counts twice. Raises FileNotFoundError and StoreError.
     """
     report = UseReport(by, float(floor(since / HOUR) * HOUR), until)
     lines: dict[object, UseLine] = {}
-    for path in paths:
-        with reading(path, named=named) as connection:
-            _add_store(connection, report, lines)
+    known: set[int] = set()
+    """Minutes that the public days have."""
+
+    def is_new(at: float, span: int) -> bool:
+        return known.isdisjoint(range(int(at) // MINUTE, int(at + span - 1) // MINUTE + 1))
+
+    days = [path for path in paths if is_public(path)]
+    for path in (*days, *(path for path in paths if path not in days)):
+        with contextlib.suppress(*[FileNotFoundError] if known else []), reading(path, named=named) as connection:
+            connection.create_function("is_new", 2, is_new if path not in days else lambda *_: True)
+            spans = connection.execute("SELECT DISTINCT at, span FROM use").fetchall() if path in days else []
+            if spans or path not in days:  # a day that publishes no use says nothing of events' users
+                _add_store(connection, report, lines)
+        if path in days:
+            known |= {minute for at, span in spans for minute in range(at // MINUTE, (at + span) // MINUTE)}
     report.lines = sorted(
         lines.values(), key=lambda line: (-round(line.use.gpu, 3), -line.use.memory, line.name, line.gpus)
     )

@@ -36,6 +36,7 @@ from pathlib import Path
 sys.path.insert(0, os.getcwd())
 from gpuwatch.model import encode
 from gpuwatch.published import PublishedReader
+from gpuwatch.recorder.store import reading, stores_read
 from gpuwatch.sampler.declarations import Declarations
 from gpuwatch.sampler.owners import Owners
 from tests.support import builders
@@ -68,7 +69,19 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 service.terminate()
-print(json.dumps({"code": service.wait(), "left": file.exists()}))
+code = service.wait()
+if os.fork() == 0:
+    os.setgroups([])
+    os.setresgid(me, me, me)
+    os.setresuid(me, me, me)
+    day, own = stores_read()
+    with reading(day) as connection:
+        (count,) = connection.execute("SELECT count(*) FROM gpu_values").fetchone()
+    private = os.access(own, os.F_OK) or os.access("/var/lib/gpuwatch/gpuwatch", os.R_OK)
+    print(json.dumps({"day": str(day), "values": count, "private": private}), flush=True)
+    os._exit(0)
+os.wait()
+print(json.dumps({"code": code, "left": file.exists()}))
 """
 
 
@@ -94,8 +107,8 @@ def test_an_ordinary_user_sees_what_only_root_can_read(driver: Driver) -> None:
     if "unshare:" in done.stderr:
         unavailable(f"no mount namespace can be had here: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 2, done.stderr
-    seen, after = map(json.loads, done.stdout.splitlines())
+    assert len(done.stdout.splitlines()) == 3, done.stderr
+    seen, past, after = map(json.loads, done.stdout.splitlines())
     assert seen["uid"] == ME
     without, told = seen["told"]
     assert without["knowledge"] == "unreadable"
@@ -105,6 +118,9 @@ def test_an_ordinary_user_sees_what_only_root_can_read(driver: Driver) -> None:
     assert told["declarations"][0]["why"] == published.SOURCE
     assert not any(words in seen["raw"] for words in (secret, "SECRET", "sleep", "600"))
     assert any(path.startswith("/var/lib/gpuwatch/") for path in seen["stores"]), seen["stores"]
+    assert past["day"].startswith("/var/lib/gpuwatch/public-")
+    assert past["values"] >= 1
+    assert not past["private"]
     assert after == {"code": 0, "left": False}
 
 

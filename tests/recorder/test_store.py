@@ -124,7 +124,7 @@ def test_events_are_read_as_they_were_written_since_a_time(path: Path) -> None:
 
 
 def test_a_store_that_has_not_changed_is_not_read_again(path: Path) -> None:
-    read = EventsReader(path)
+    read = EventsReader(lambda: [path])
     assert not read().exists
     write(path, alert())
     first = read()
@@ -145,7 +145,7 @@ def test_two_stores_are_read_as_one_and_what_a_stopped_gpuwatch_left_open_has_en
     assert lock.acquire()
     write(path, alert(), alert("b"), now=NOW)
     write(other, alert(id="of-another", raised=EPOCH + 5), alert("c"), now=NOW)
-    found = EventsReader(path, other)()
+    found = EventsReader(lambda: [path, other])()
     assert [(one.id, found.state(one)) for one in found.finished] == [
         ("id-a", State.ONGOING),
         ("id-b", State.ONGOING),

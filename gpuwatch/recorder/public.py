@@ -1,0 +1,197 @@
+"""Public days: the past of the machine for everybody, a store of listed columns for each day.
+
+The service's own store is closed. Once a minute it selects from that what everybody may read into a new store in
+memory, and replaces `/var/lib/gpuwatch/public-2026-11-24.sqlite` by it: a reader never holds a lock of the service.
+`COLUMNS` says of each column of a store whether it is public. Today's file has the values of the GPUs of the last 25
+hours, and use by minute; a day that has ended has use by hour.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import date, timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple, TypeAlias
+from urllib.parse import quote
+
+from gpuwatch import files
+from gpuwatch.recorder.store import (
+    DAYS,
+    HOUR,
+    MINUTE,
+    USE_COLUMNS,
+    StoreError,
+    create_tables,
+    day_of,
+    explained,
+    public_file,
+    public_files,
+    read_about,
+    reading,
+    refused_day,
+    write_about,
+)
+
+Publish: TypeAlias = Literal["shares", "use", "none"]
+"""What is published: what is needed now, also the past by person, or nothing."""
+
+LARGEST: Final = 8 << 20
+"""Bytes of a file, at most."""
+
+_NOBODY: Final = ""
+"""Level of a column that is not published."""
+_VALUES: Final = 25 * HOUR
+
+
+class Table(NamedTuple):
+    """Selection of a table: the level at which each column is published, its SQL, and the rows."""
+
+    levels: dict[str, Literal["shares", "use", ""]]
+    rows: str = ""
+    """SQL that follows FROM and the name of the table; it may use :since, :until and :span."""
+    sql: Mapping[str, str] = MappingProxyType({})
+    """SQL of the columns that are not copied as they are."""
+
+
+def _levels(level: Literal["shares", "use", ""], names: str) -> dict[str, Literal["shares", "use", ""]]:
+    return dict.fromkeys(names.split(), level)
+
+
+_DURING: Final = "coalesce(ended, seen) >= :since AND raised < :until"
+_FIGURES: Final = "rule host gpu index severity most raised worse seen ended lasted unit peak mean last gpus"
+"""Fields of an alert that are figures; a field that is added is not public until it stands here."""
+_PEOPLE: Final = "owners users"
+
+
+def _alert(fields: str) -> str:
+    """Return the SQL of an alert of some fields; its words are made by whoever reads it."""
+    parts = [f"'{name}', json_extract(alert, '$.{name}')" for name in fields.split()]
+    # Null stands for a field that the alert lacks, which a patch leaves out.
+    return f"json_patch('{{\"title\":\"\"}}', json_object('id', id, {', '.join(parts)}))"
+
+
+COLUMNS: Final = {
+    "about": Table(_levels("shares", "name value"), "WHERE name = 'host'"),
+    "gpus": Table(_levels("shares", "id uuid number name total")),
+    "gpu_values": Table(
+        _levels("shares", "at gpu used utilization power temperature"), "WHERE at >= :values AND at < :until"
+    ),
+    "gaps": Table(_levels("shares", "since until lost"), "WHERE until >= :since AND since < :until"),
+    "events": Table(
+        _levels("shares", "id rule severity gpu raised seen ended alert") | _levels(_NOBODY, "key"),
+        f"WHERE {_DURING}",
+        {"alert": _alert(_FIGURES)},
+    ),
+    "event_about": Table(
+        _levels("use", "event kind who"),
+        f"WHERE kind = 'user' AND event IN (SELECT id FROM stored.events WHERE {_DURING})",
+    ),
+    "users": Table(_levels("use", "uid name")),
+    # All runs of a program by one user are one: not who ran what when, but how much.
+    "runs": Table(
+        _levels("use", "id uid key name") | _levels(_NOBODY, "launcher first last"),
+        "WHERE last >= :since AND first < :until GROUP BY uid, name",
+        {"id": "min(id)", "key": "coalesce(name, '')"},
+    ),
+    "use": Table(
+        _levels("use", f"at span gpu uid run {' '.join(USE_COLUMNS)}"),
+        "JOIN runs_of USING (run) WHERE at >= :since AND at < :until GROUP BY 1, 2, 3, 5",
+        {"at": "at / :span * :span", "span": ":span", "run": "public"} | {name: f"sum({name})" for name in USE_COLUMNS},
+    ),
+    "marks": Table(_levels(_NOBODY, "kind rule key at severity until")),
+    "graph_values": Table(_levels(_NOBODY, "at body")),
+}
+_WITH_PEOPLE: Final = {"alert": _alert(f"{_FIGURES} {_PEOPLE}")}
+_RUNS_OF: Final = """INSERT INTO runs_of SELECT 0, 0 UNION ALL SELECT one.id, main.runs.id
+    FROM stored.runs AS one JOIN main.runs ON one.uid = main.runs.uid AND coalesce(one.name, '') = main.runs.key"""
+"""The public run of each run; 0 is the GPU itself."""
+
+
+def make_day(store: Path, day: date, publish: Publish, now: float) -> bytes:
+    """Return the public store of a local day, made from a closed one; raises StoreError and FileNotFoundError.
+
+    A day that has ended at the wall-clock time `now` has no values of GPUs, and use by hour; so has one that were too
+    large by minute.
+    """
+    since, until = (time.mktime(one.timetuple()) for one in (day, day + timedelta(days=1)))
+    values = {"now": now, "since": since, "until": until, "values": now - _VALUES if now < until else until}
+    if not store.exists():
+        raise FileNotFoundError(store)
+    for span in (MINUTE, HOUR) if now < until else (HOUR,):
+        with explained(store):
+            content = _select(store, publish, {**values, "span": span})
+        if len(content) <= LARGEST:
+            return content
+    raise StoreError(f"what is public of {day} has more than {LARGEST >> 20} MiB")
+
+
+def _select(store: Path, publish: Publish, values: dict[str, float]) -> bytes:
+    with closing(sqlite3.connect(":memory:", uri=True, isolation_level=None)) as connection:
+        create_tables(connection)
+        connection.execute("ATTACH ? AS stored", (f"file:{quote(str(store))}?mode=ro",))
+        connection.execute("BEGIN")
+        for name, table in COLUMNS.items():
+            if name == "use" and publish == "use":
+                connection.execute("CREATE TEMP TABLE runs_of (run INTEGER PRIMARY KEY, public INTEGER)")
+                connection.execute(_RUNS_OF)
+            columns = [column for column, level in table.levels.items() if level in ("shares", publish)]
+            if columns:
+                sql = {**table.sql} | (_WITH_PEOPLE if name == "events" and publish == "use" else {})
+                found = ", ".join(f"{sql.get(one, one)} AS {one}" for one in columns)
+                connection.execute(
+                    f"INSERT INTO main.{name} ({', '.join(columns)}) SELECT {found} FROM stored.{name} {table.rows}",
+                    values,
+                )
+        write_about(connection, "publish", publish)
+        write_about(connection, "written", values["now"])
+        connection.execute("COMMIT")
+        connection.execute("DETACH stored")
+        return connection.serialize()
+
+
+class PublicDays:
+    """Writer of the public days in a folder, from a closed store."""
+
+    def __init__(self, store: Path, publish: Publish, folder: Path = DAYS) -> None:
+        self.publish = publish
+        """May be replaced at any time."""
+        self._store, self._folder = store, folder
+        self._last: tuple[date, Publish] | None = None
+        """Day and level of the last writing."""
+
+    def write(self, now: float, keep: float) -> None:
+        """Write today's file, and the others where they are due; raises StoreError and OSError.
+
+        `now` is the wall-clock time; days older than `keep` seconds are removed. Where another level is published than
+        before, each day is made anew, or removed.
+        """
+        today = date.fromtimestamp(now)
+        last, self._last = self._last, (today, self.publish)
+        if self._last != last:
+            self._folder.mkdir(mode=0o755, exist_ok=True)
+            self._folder.chmod(0o755)  # mkdir(2) heeds the umask
+            oldest = public_file(self._folder, str(date.fromtimestamp(now - keep)))
+            days = {path: day_of(path) for path in public_files(self._folder)}
+            days |= {public_file(self._folder, str(today - timedelta(days=1))): today - timedelta(days=1)}
+            for path, day in days.items():
+                if self.publish == "none" or path < oldest or day > today:
+                    path.unlink(missing_ok=True)
+                elif day != today and self._is_due(path, today - timedelta(days=1) == day):
+                    self._replace(path, make_day(self._store, day, self.publish, now))
+        if self.publish != "none":
+            self._replace(public_file(self._folder, str(today)), make_day(self._store, today, self.publish, now))
+
+    def _replace(self, path: Path, content: bytes) -> None:
+        with files.opened_folder(self._folder, private=False) as folder:
+            files.replace_file(folder, path.name, content, durable=False, mode=0o644)
+
+    def _is_due(self, path: Path, is_new: bool) -> bool:
+        """Return whether an ended day is to be made anew: it was written while it lasted, or at another level."""
+        if is_new or refused_day(path):
+            return True
+        with reading(path) as connection:
+            return read_about(connection, "publish") != self.publish

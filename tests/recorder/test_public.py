@@ -1,0 +1,217 @@
+"""Public days: what of a store everybody may read, and how it is read beside one's own."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from gpuwatch.alerts.alert import Alert, AlertGpu, AlertUser, Severity, Unit
+from gpuwatch.history import Use
+from gpuwatch.recorder.public import COLUMNS, PublicDays, Publish
+from gpuwatch.recorder.store import (
+    MINUTE,
+    Store,
+    create_tables,
+    is_use_public,
+    public_files,
+    read_all_events,
+    reading,
+    refused_day,
+    stores_read,
+    write_events,
+)
+from gpuwatch.recorder.use import RunId, Sums, UsedGpu, UsedRun, load_older, read_means, read_report, write_use
+from gpuwatch.timeline import Key, Metric, Minute, Timeline
+from tests.support.gpuholder import SOMEBODY_ELSE
+from tests.support.reserving import needs_root
+
+DAY = 24 * 3600.0
+SECRET = "/home/ada/secret"
+NOW = time.mktime((2026, 11, 24, 14, 0, 30, 0, 0, -1))
+MIDNIGHT = time.mktime((2026, 11, 24, 0, 0, 0, 0, 0, -1))
+GPU = "GPU-1"
+KEEP = 90 * DAY
+
+
+def event(at: float, name: str = "e1", *, subject: str = SECRET, host: str = "box3", evidence: str = SECRET) -> Alert:
+    return Alert(
+        id=name,
+        rule="uses more than declared",
+        host=host,
+        gpu=GPU,
+        index=0,
+        subject=subject,
+        severity=Severity.WARNING,
+        title=f"ada holds 62 %, train.py of {SECRET}",
+        evidence=evidence,
+        raised=at,
+        seen=at + 60,
+        ended=at + 60,
+        lasted=60.0,
+        how=SECRET,
+        unit=Unit.PERCENT,
+        peak=62.0,
+        owners=("ada",),
+        pids=(4711,),
+        gpus=(AlertGpu(GPU, 0),),
+        users=(AlertUser(1001, "ada"),),
+    )
+
+
+def used(at: float, *, uid: int = 1001, user: str = "ada", minutes: int = 2, run: str = "4711:1") -> Sums:
+    """Return use of a whole GPU by one run, for some minutes from `at` on."""
+    key, use = RunId(uid, run), Use(held=60.0, busy=60.0, memory=60.0 * 2**30, gpu=60.0)
+    start = int(at // MINUTE) * MINUTE
+    sums = Sums(host="box3", gpus={GPU: UsedGpu(0, "NVIDIA A100", 80 << 30)}, users={uid: user})
+    sums.runs = {key: UsedRun("train.py", SECRET, at, at + 60 * minutes)}
+    for number in range(minutes):
+        sums.use[start + number * MINUTE, GPU, None] = Use(held=60.0, busy=60.0)
+        sums.use[start + number * MINUTE, GPU, key] = use
+    values = {str(Key(GPU, "", Metric.USED)): 2.0**30, str(Key(GPU, f"user:{uid}", Metric.MEMORY)): 2.0**29}
+    sums.means = [Minute(at=float(start), values=values, users={})]
+    return sums
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Path:
+    """Return a store with an event and use, of yesterday and of today."""
+    needs_root()
+    path = tmp_path / "closed" / "gpuwatch-box3.2.sqlite"
+    path.parent.mkdir()
+    for at, name in ((MIDNIGHT - 7200, "e1"), (NOW - 3600, "e2")):
+
+        def write(connection: sqlite3.Connection, at: float = at, name: str = name) -> None:
+            write_events(connection, [event(at, name)], [], at + 60)
+            write_use(connection, used(at, run=f"{name}:1"))
+
+        Store(path, private=False).write(write)
+    return path
+
+
+def publish(closed: Path, level: Publish, now: float = NOW) -> list[Path]:
+    folder = closed.parent.parent / "days"
+    PublicDays(closed, level, folder).write(now, KEEP)
+    return public_files(folder)
+
+
+def test_each_column_of_a_store_says_whether_it_is_public() -> None:
+    with sqlite3.connect(":memory:") as connection:
+        create_tables(connection)
+        there = {
+            name: {column for _, column, *_ in connection.execute(f"PRAGMA table_info({name})")}
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        }
+    assert {name: set(table.levels) for name, table in COLUMNS.items()} == there
+
+
+@pytest.mark.parametrize("level", ["shares", "use"])
+def test_paths_and_titles_are_never_published_and_people_only_with_use(closed: Path, level: Publish) -> None:
+    today, yesterday = publish(closed, level)
+    assert oct(today.stat().st_mode & 0o777) == oct(0o644)
+    for day in (today, yesterday):
+        content = day.read_bytes()
+        assert b"secret" not in content
+        assert (b"ada" in content) is (level == "use")
+        assert b"4711" not in content
+    found = read_all_events([today, yesterday])
+    assert [(one.title, one.peak, one.lasted) for one in found.alerts] == [
+        ("GPU 0: uses more than declared", 62.0, 60.0)
+    ] * 2
+    assert [one.people for one in found.alerts] == [frozenset({"ada"} if level == "use" else ())] * 2
+
+
+def test_values_of_gpus_of_25_hours_are_public_and_those_of_people_are_not(closed: Path) -> None:
+    (today, _) = publish(closed, "use")
+    with reading(today) as connection:
+        found = [one.values for one in read_means(connection, NOW - DAY, NOW)]
+    assert found == [{str(Key(GPU, "", Metric.USED)): 2.0**30}] * 2
+    timeline = Timeline()
+    load_older(timeline, NOW, folder=closed.parent.parent / "none", days=today.parent)
+    assert timeline.read(Key(GPU, "", Metric.USED), NOW, DAY, 1) == [2.0**30]
+
+
+def test_time_that_the_machine_has_does_not_count_twice(closed: Path, tmp_path: Path) -> None:
+    days = publish(closed, "use")
+    own = tmp_path / "own" / "gpuwatch-box3.2.sqlite"
+    own.parent.mkdir()
+
+    def write(connection: sqlite3.Connection) -> None:
+        write_use(connection, used(NOW - 3600, minutes=4))  # two of these minutes are the machine's too
+        write_events(connection, [event(NOW - 3600, "mine"), event(NOW - 3000, "later")], [], NOW)
+
+    Store(own, private=False).write(write)
+    report = read_report([*days, own], "user", MIDNIGHT - DAY)
+    assert [(line.name, line.use.gpu) for line in report.lines] == [("ada", 60.0 * (2 + 4))]
+    assert report.watched == 60.0 * (2 + 4)
+    assert report.events.all == 3  # of yesterday, of the machine, and mine of a time that it has not
+    without = publish(closed, "shares")
+    assert read_report([*without, own], "user", MIDNIGHT - DAY).total.gpu == 60.0 * 4
+
+
+def test_an_event_that_the_machine_recorded_too_keeps_its_words_and_the_earlier_start(
+    closed: Path, tmp_path: Path
+) -> None:
+    days = publish(closed, "shares")
+    own = tmp_path / "own" / "gpuwatch-box3.2.sqlite"
+    own.parent.mkdir()
+    Store(own, private=False).write(lambda one: write_events(one, [event(NOW - 3570, "mine")], [], NOW))
+    found = read_all_events([*days, own])
+    assert [(one.id, one.raised) for one in found.alerts] == [("e1", MIDNIGHT - 7200), ("mine", NOW - 3600)]
+    assert "train.py" in found.alerts[1].title
+
+
+def test_another_level_makes_each_day_anew_and_none_removes_them(closed: Path) -> None:
+    days = publish(closed, "use")
+    writer = PublicDays(closed, "use", days[0].parent)
+    writer.write(NOW, KEEP)
+    before = days[1].stat().st_ino
+    writer.publish = "shares"
+    writer.write(NOW, KEEP)
+    assert b"ada" not in days[1].read_bytes()
+    assert days[1].stat().st_ino != before
+    writer.publish = "none"
+    writer.write(NOW, KEEP)
+    assert public_files(days[0].parent) == []
+
+
+def test_days_are_removed_when_they_are_too_old(closed: Path) -> None:
+    publish(closed, "use")
+    later = publish(closed, "use", NOW + 3 * DAY)
+    assert [path.name for path in later][-1] == f"public-{date.fromtimestamp(NOW - DAY)}.sqlite"
+    (folder,) = {path.parent for path in later}
+    PublicDays(closed, "use", folder).write(NOW + 3 * DAY, 3.5 * DAY)
+    assert date.fromtimestamp(NOW - DAY).isoformat() not in " ".join(map(str, public_files(folder)))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda file: file.parent.chmod(0o777), "others can write"),
+        (lambda file: file.chmod(0o666), "others can write"),
+        (lambda file: os.chown(file, SOMEBODY_ELSE, 0), "belongs to"),
+        (lambda file: os.truncate(file, 17 << 20), "more than 16 MiB"),
+    ],
+)
+def test_a_day_that_root_alone_did_not_write_is_not_read(
+    closed: Path, change: Callable[[Path], None], why: str
+) -> None:
+    today, yesterday = publish(closed, "use")
+    yesterday.unlink()
+    change(today)
+    assert why in refused_day(today)
+    assert stores_read(closed.parent, days=today.parent) == [stores_read(closed.parent, days=closed)[0]]
+    assert not is_use_public(time.time(), today.parent)
+
+
+def test_use_is_public_while_the_service_writes_it(closed: Path) -> None:
+    folder = publish(closed, "use")[0].parent
+    assert is_use_public(time.time(), folder)
+    assert not is_use_public(time.time() + 600, folder)
+    publish(closed, "shares")
+    assert not is_use_public(time.time(), folder)
