@@ -150,8 +150,11 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return whether it is known for long: no critical alert, none about the viewer, none that foresees a time."""
         if self.severity is Severity.CRITICAL or self.rule == "time to full":
             return False
-        mine = viewer in {one.uid for one in self.users} | {one.uid for one in self.causes}
-        return not mine and now - max(self.raised, self.worse) >= STANDING
+        return not self.is_about(viewer) and now - max(self.raised, self.worse) >= STANDING
+
+    def is_about(self, uid: int) -> bool:
+        """Return whether a user is among those whom it is about, or who cause it."""
+        return uid in {one.uid for one in self.users} | {one.uid for one in self.causes}
 
     @property
     def indices(self) -> frozenset[int]:

@@ -85,6 +85,9 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
     least: Annotated[Severity, Meta(description='what is worth a message: "note", "warning", "critical"')] = (
         Severity.WARNING
     )
+    mine: Annotated[
+        bool, Meta(description="only alerts about you, or about a GPU on which a process of yours holds memory")
+    ] = False
     cooldown: Annotated[
         Seconds, Meta(ge=0, le=DAY, description="least time between two messages about the same rule")
     ] = 300.0

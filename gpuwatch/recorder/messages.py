@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -119,6 +119,25 @@ def clock_time(wall: float, now: float) -> str:
 # Which alerts are sent, and when
 
 
+def others_alerts(frame: Frame) -> frozenset[str]:
+    """Return the keys of the alerts that concern others alone: others, and GPUs where the viewer holds no memory.
+
+    Where the processes of a GPU cannot be listed, those listed last count. No user and no GPU stands for all GPUs.
+    """
+    viewer, held = frame.snapshot.viewer, set()
+    for gpu in frame.snapshot.gpus:
+        listed, then = frame.history.last_listed(gpu.key) or (gpu, frame.snapshot)
+        own = {one.pid for one in then.processes if one.uid == viewer}
+        if any(one.pid in own for one in listed.holdings):
+            held.add(gpu.key)
+
+    def is_mine(alert: Alert) -> bool:
+        about = {alert.gpu, *(one.key for one in alert.gpus)} - {""}
+        return alert.is_about(viewer) or not held.isdisjoint(about or (set() if alert.users else held))
+
+    return frozenset(alert.key for alert in (*frame.alerts, *frame.cleared) if not is_mine(alert))
+
+
 class MessageSchedule:
     """Schedule of messages: compares the alerts that hold with those reported; all times are of the caller's clock."""
 
@@ -134,14 +153,22 @@ class MessageSchedule:
         """By rule the end of its cool-down, and the worst severity that was sent in it."""
         self._window: float | None = None
         """Time at which the messages that are being gathered are sent; None where none is."""
+        self._others: Collection[str] = ()
+        """Keys of alerts that are not wanted, because they concern others alone."""
 
-    def update(self, raised: Iterable[Alert], cleared: Iterable[Alert], active: Iterable[Alert]) -> None:
-        """Add the alerts of a frame; `active` are all that hold.
+    def update(
+        self,
+        raised: Iterable[Alert],
+        cleared: Iterable[Alert],
+        active: Iterable[Alert],
+        others: Collection[str] = (),
+    ) -> None:
+        """Add the alerts of a frame; `active` are all that hold, `others` the keys of those that nobody is told.
 
         An active or ended alert that was never in `raised` was raised by another gpuwatch, and counts as reported. One
         that is missing in `active`, and was never in `cleared` (frames were lost), has ended.
         """
-        before, new = self._active, {alert.key for alert in raised}
+        before, new, self._others = self._active, {alert.key for alert in raised}, others
         # A trouble of a sink is on screen alone: messages may be what fails.
         self._active = {alert.key: alert for alert in active if alert.rule != TROUBLE}
         ended = {alert.key: alert for alert in cleared if alert.rule != TROUBLE}
@@ -150,8 +177,7 @@ class MessageSchedule:
             if (key := keys.get(self._reported[old].id)) is not None:  # its GPU has a name now
                 self._reported[key] = self._reported.pop(old)
         for key, alert in (ended | self._active).items():
-            is_wanted = max(alert.severity, alert.most) >= self.policy.least and not alert.quiet
-            if key not in before and key not in new and is_wanted:
+            if key not in before and key not in new and self._is_wanted(alert, max(alert.severity, alert.most)):
                 self._reported.setdefault(key, alert)
         for key, reported in list(self._reported.items()):
             if key not in self._active:
@@ -194,11 +220,14 @@ class MessageSchedule:
         for key, alert in self._active.items():
             reported = self._reported.get(key)
             until, worst = self._cooldowns.get(alert.rule, (-math.inf, alert.severity))
-            is_wanted = alert.severity >= self.policy.least and not alert.quiet
-            is_news = is_wanted and (reported is None or alert.severity > reported.severity)
-            if is_news and (now >= until or alert.severity > worst):
+            is_news = reported is None or alert.severity > reported.severity
+            if is_news and self._is_wanted(alert, alert.severity) and (now >= until or alert.severity > worst):
                 found.append(alert)
         return found
+
+    def _is_wanted(self, alert: Alert, severity: Severity) -> bool:
+        """Return whether an alert of a severity is worth a message."""
+        return severity >= self.policy.least and not alert.quiet and alert.key not in self._others
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -426,7 +455,8 @@ class Messenger:
         try:
             while self._frames:
                 frame = self._frames.popleft()
-                self._schedule.update(frame.raised, frame.cleared, frame.alerts)
+                others = others_alerts(frame) if self._schedule.policy.mine else ()
+                self._schedule.update(frame.raised, frame.cleared, frame.alerts, others)
             is_leader = self._is_leader()
             messages = self._schedule.pop_due(self._clock(), flush=flush)
             for route in self._routes:

@@ -39,7 +39,7 @@ def test_all_keys(tmp_path: Path) -> None:
     file = tmp_path / "gpuwatch.toml"
     file.write_text(
         '[notify]\ntoast = false\ndesktop = "osc9"\ncommand = ["/bin/tell", ""]\nurls = ["slack://a/b", "mailto://c:d@e.f"]\n'
-        'least = "critical"\ncooldown = "1h"\ngather = 0\ndigest = 10\n'
+        'least = "critical"\nmine = true\ncooldown = "1h"\ngather = 0\ndigest = 10\n'
     )
     file.chmod(0o600)
     assert read(file, tmp_path).notify == Notify(
@@ -48,6 +48,7 @@ def test_all_keys(tmp_path: Path) -> None:
         command=("/bin/tell", ""),
         urls=("slack://a/b", "mailto://c:d@e.f"),
         least=Severity.CRITICAL,
+        mine=True,
         cooldown=3600,
         gather=0,
         digest=10,

@@ -15,8 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
+from gpuwatch.alerts.alert import TROUBLE, Alert, AlertCause, AlertGpu, AlertUser, Severity
 from gpuwatch.config import Notify
+from gpuwatch.history import History
+from gpuwatch.model import Health
+from gpuwatch.monitor import Frame
 from gpuwatch.recorder.messages import (
     LINES,
     TITLE,
@@ -26,10 +29,11 @@ from gpuwatch.recorder.messages import (
     Messenger,
     Route,
     digest,
+    others_alerts,
     raised,
 )
 from gpuwatch.recorder.messages import cleared as over_message
-from tests.support.builders import EPOCH
+from tests.support.builders import EPOCH, gpu, holding, process, snapshot, uid
 from tests.support.telling import Outbox, alert, ended, frame
 from tests.support.waiting import wait_for
 
@@ -122,6 +126,45 @@ def test_a_gpu_that_has_another_key_now_keeps_its_alert() -> None:
     schedule.update([], [], [named])
     schedule.update([], [ended(named, 60)], [])
     assert [one.kind for one in schedule.pop_due(9, flush=True)] == ["cleared"]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Only what concerns the viewer
+
+YOURS, BENS = gpu(0, holdings=[holding(7)]), gpu(1, holdings=[holding(8)])
+BEN, YOU = AlertUser(uid("ben"), "ben"), AlertUser(uid("you"), "you")
+MINE = [
+    (alert(gpu=YOURS.key, users=(BEN,)), True, "on a GPU where a process of yours holds memory"),
+    (alert(gpu=BENS.key, users=(BEN,)), False, "on another GPU"),
+    (alert(gpu=BENS.key, users=(BEN, YOU)), True, "about you"),
+    (alert(gpu=BENS.key, causes=(AlertCause(uid=YOU.uid, pid=7),)), True, "caused by you"),
+    (alert(gpu="", users=(BEN,), gpus=(AlertGpu(BENS.key, 1), AlertGpu(YOURS.key, 0))), True, "on yours, too"),
+    (alert(gpu="", users=(BEN,)), False, "about another user on no GPU"),
+    (alert(gpu="", owners=()), True, "about the whole machine"),
+]
+
+
+@pytest.mark.parametrize(("one", "is_mine", "_about"), MINE, ids=lambda value: value if isinstance(value, str) else "")
+def test_what_concerns_the_viewer(one: Alert, is_mine: bool, _about: str) -> None:
+    history, owners = History(), [process(7, "you"), process(8, "ben")]
+    listed = snapshot([YOURS, BENS], owners)
+    lost = snapshot([gpu(0, health=Health.LOST, sampled=0.0), BENS], owners[1:])
+    for now, shown in ((5000.0, listed), (5001.0, lost)):  # a lost GPU lists no process
+        seen = Frame(shown, now, history.add(shown, now), (one,))
+        assert others_alerts(seen) == (frozenset() if is_mine else {one.key})
+    nobody = snapshot([BENS], owners[1:])
+    seen = Frame(nobody, 5000.0, History().add(nobody, 5000.0), (one,))
+    assert (others_alerts(seen) == {one.key}) is (YOU not in one.users and not one.causes)
+
+
+def test_what_comes_to_concern_the_viewer_is_sent_and_so_is_its_end() -> None:
+    schedule, one = MessageSchedule(Notify()), alert()
+    schedule.update([one], [], [one], {one.key})
+    assert (schedule.pop_due(0, flush=True), schedule.next_due()) == ([], None)
+    schedule.update([], [], [one])
+    assert [message.kind for message in schedule.pop_due(9, flush=True)] == ["raised"]
+    schedule.update([], [ended(one, 60)], [], {one.key})
+    assert [message.kind for message in schedule.pop_due(60, flush=True)] == ["cleared"]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -303,6 +346,16 @@ def test_a_raise_goes_to_every_route_and_so_does_its_end(make: Callable[..., Mes
     assert messenger.trouble == "messages: first is down"
     messenger.configure(Notify(command=("/bin/true",)))
     wait_for(lambda: messenger.trouble == "")
+
+
+def test_a_messenger_that_is_told_so_sends_what_concerns_the_viewer_alone(make: Callable[..., Messenger]) -> None:
+    route, history, shown = Outbox(), History(), snapshot([YOURS, BENS], [process(7, "you"), process(8, "ben")])
+    messenger = make(route, mine=True)
+    held = tuple(alert(str(number), gpu=one.key) for number, one in enumerate((BENS, YOURS)))
+    messenger.take(Frame(shown, 5000.0, history.add(shown, 5000.0), held, held))
+    wait_for(lambda: route.sent)
+    messenger.close(30)
+    assert sent(route) == [["1"]]
 
 
 def test_only_one_gpuwatch_sends_and_the_other_goes_on_where_it_stops(
