@@ -132,6 +132,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Quiet until it gets worse: it stays on screen, without bell or message."""
     muted: bool = False
     """It, or its rule, is muted."""
+    sent: bool = False
+    """Whether a gpuwatch that sends messages has recorded it: the next one does not send it again."""
 
     @property
     def key(self) -> str:

@@ -96,6 +96,11 @@ class Notify(msgspec.Struct, frozen=True, kw_only=True):
     ] = 2.0
     digest: Annotated[int, Meta(ge=1, le=1000, description="number of messages above which they are sent as one")] = 3
 
+    @property
+    def sends(self) -> bool:
+        """Whether messages are sent to a command or an address."""
+        return bool(self.command or self.urls)
+
     def __repr__(self) -> str:
         """Return a representation with the secrets masked."""
         shown = {name: getattr(self, name) for name in self.__struct_fields__}

@@ -144,6 +144,8 @@ class MessageSchedule:
     def __init__(self, policy: Notify) -> None:
         self.policy = policy
         """May be replaced at any time."""
+        self.is_leader = True
+        """Whether this gpuwatch sends; the others keep what was found unsent, until the store says that it was sent."""
         self._active: dict[str, Alert] = {}
         self._reported: dict[str, Alert] = {}
         """Active alerts with the title of their last message, and the lowest severity since."""
@@ -155,6 +157,8 @@ class MessageSchedule:
         """Time at which the messages that are being gathered are sent; None where none is."""
         self._others: Collection[str] = ()
         """Keys of alerts that are not wanted, because they concern others alone."""
+        self._found: set[str] = set()
+        """Keys of active alerts that were never in `raised`, and that no gpuwatch is known to have sent."""
 
     def update(
         self,
@@ -165,8 +169,9 @@ class MessageSchedule:
     ) -> None:
         """Add the alerts of a frame; `active` are all that hold, `others` the keys of those that nobody is told.
 
-        An active or ended alert that was never in `raised` was raised by another gpuwatch, and counts as reported. One
-        that is missing in `active`, and was never in `cleared` (frames were lost), has ended.
+        An active or ended alert that was never in `raised` was raised by another gpuwatch, or before messages were
+        sent: it counts as reported where it was `sent`. One that is missing in `active`, and was never in `cleared`
+        (frames were lost), has ended.
         """
         before, new, self._others = self._active, {alert.key for alert in raised}, others
         # A trouble of a sink is on screen alone: messages may be what fails.
@@ -176,8 +181,10 @@ class MessageSchedule:
         for old in self._reported.keys() - self._active.keys():
             if (key := keys.get(self._reported[old].id)) is not None:  # its GPU has a name now
                 self._reported[key] = self._reported.pop(old)
+        found = self._found | ((ended | self._active).keys() - before.keys() - new)
+        self._found = {key for key in found & self._active.keys() if not self._active[key].sent}
         for key, alert in (ended | self._active).items():
-            if key not in before and key not in new and self._is_wanted(alert, max(alert.severity, alert.most)):
+            if key in found and alert.sent and self._is_wanted(alert, max(alert.severity, alert.most)):
                 self._reported.setdefault(key, alert)
         for key, reported in list(self._reported.items()):
             if key not in self._active:
@@ -187,6 +194,12 @@ class MessageSchedule:
                     self._ended[key] = (alert, reported.title)
             elif self._active[key].severity < reported.severity:
                 self._reported[key] = msgspec.structs.replace(reported, severity=self._active[key].severity)
+
+    def begin(self) -> None:
+        """Send from now on, with all that holds and was not sent; before, messages had nowhere to go."""
+        self._found |= {key for key, alert in self._reported.items() if not alert.sent}
+        self._reported = {key: alert for key, alert in self._reported.items() if alert.sent}
+        self._cooldowns.clear()
 
     def pop_due(self, now: float, *, flush: bool = False) -> list[Message]:
         """Return the messages that are due, with `flush` also those that wait for others; they count as sent."""
@@ -218,6 +231,8 @@ class MessageSchedule:
         """Return the alerts that are to be reported, without those that wait for the cool-down of their rule."""
         found = []
         for key, alert in self._active.items():
+            if key in self._found and not self.is_leader:
+                continue
             reported = self._reported.get(key)
             until, worst = self._cooldowns.get(alert.rule, (-math.inf, alert.severity))
             is_news = reported is None or alert.severity > reported.severity
@@ -441,6 +456,8 @@ class Messenger:
         """Use another policy from now on; from any thread, without waiting."""
 
         def change() -> None:
+            if not self._schedule.policy.sends:
+                self._schedule.begin()
             self._schedule.policy, self._routes = policy, self._make_routes(policy)
 
         self._worker(change)
@@ -457,7 +474,7 @@ class Messenger:
                 frame = self._frames.popleft()
                 others = others_alerts(frame) if self._schedule.policy.mine else ()
                 self._schedule.update(frame.raised, frame.cleared, frame.alerts, others)
-            is_leader = self._is_leader()
+            is_leader = self._schedule.is_leader = self._is_leader()
             messages = self._schedule.pop_due(self._clock(), flush=flush)
             for route in self._routes:
                 route.deliver(

@@ -208,8 +208,11 @@ class EventsPart(_Part):
         wall: Callable[[], float],
         *,
         with_demo: bool,
+        sends: bool,
     ) -> None:
         super().__init__(store, pace, wall)
+        self.sends = sends
+        """Whether this gpuwatch sends messages; may be replaced at any time."""
         self._lock = lock
         self._restore = restore
         self._with_demo = with_demo
@@ -410,7 +413,8 @@ class EventsPart(_Part):
         before = events.get(alert.key, same)
         if before is None and alert.ended is not None and alert.raised <= self._others:
             return  # another gpuwatch recorded all of it
-        alert = msgspec.structs.replace(alert, raised_monotonic=0.0)
+        sent = self.sends or alert.sent or (before is not None and before.sent)
+        alert = msgspec.structs.replace(alert, raised_monotonic=0.0, sent=sent)
         if before is not None and before.id != alert.id:  # as another gpuwatch saw it
             alert = msgspec.structs.replace(
                 alert,
@@ -424,7 +428,8 @@ class EventsPart(_Part):
                 events.pop(one.key, None)
         if alert.ended is None:
             events[alert.key] = alert
-        if is_news or before is None or alert.ended is not None or before.severity != alert.severity:
+        kept = before is not None and (before.severity, before.sent) == (alert.severity, sent)
+        if is_news or not kept or alert.ended is not None:
             self._changed[alert.id] = alert
 
     def _write(self) -> None:
@@ -689,6 +694,7 @@ class Recorder:
         restore: Callable[[Sequence[Alert]], object] = lambda alerts: None,
         attend: Callable[[Attention], object] = lambda attention: None,
         usage: UsageSettings | None = None,
+        sends: bool = False,
         pace: Pace | None = None,
         wall: Callable[[], float] = time.time,
         make_store: Callable[..., Store] = Store,
@@ -698,7 +704,7 @@ class Recorder:
         `folder` stands in for the user's state folder. `restore` and `attend` are called from the recorder's thread:
         with the alerts that held when a gpuwatch recorded last, and with what others acknowledged and muted. Where only
         a `part` of the GPUs is watched, events are kept at `named` alone. `watch` is whether this is a `gpuwatch
-        watch`. UsageError where something else is at `named`.
+        watch`, `sends` whether it sends messages. UsageError where something else is at `named`.
         """
         if named is not None:
             check_file(named)
@@ -712,7 +718,7 @@ class Recorder:
         """Lock of the user's own store."""
         self.events: EventsPart | None = None
         if named is not None or not part:
-            self.events = EventsPart(store, lock, restore, pace, wall, with_demo=named is not None)
+            self.events = EventsPart(store, lock, restore, pace, wall, with_demo=named is not None, sends=sends)
         self._parts: list[_Part] = [self.events] if self.events is not None else []
         self.usage: UsagePart | None = None
         if not demo:
@@ -753,12 +759,14 @@ class Recorder:
         if any(news) or not self._worker.is_running:
             self._worker.wake()
 
-    def configure(self, usage: UsageSettings, publish: Publish = "none") -> None:
+    def configure(self, usage: UsageSettings, publish: Publish = "none", *, sends: bool = False) -> None:
         """Use other settings from now on; from any thread."""
         if self.usage is not None:
             self.usage.settings = usage
         if self._public is not None:
             self._public.configure(publish)
+        if self.events is not None:
+            self.events.sends = sends
 
     def close(self, seconds: float) -> None:
         """Write all that is left, and give up after `seconds`."""
@@ -833,6 +841,7 @@ class Sinks:
                 attend=monitor.attend,
                 usage=self._usage_settings(config),
                 days=PublicDays(own_store(), config.publish) if service else None,
+                sends=config.notify.sends and not demo and not part,
             )
             self._sinks.append(self._recorder)
         if self._recorder is not None and not demo and not part:
@@ -850,7 +859,8 @@ class Sinks:
         if self._messenger is not None and new.notify != old.notify:
             self._messenger.configure(new.notify)
         if self._recorder is not None:
-            self._recorder.configure(self._usage_settings(new), new.publish)
+            sends = new.notify.sends and self._messenger is not None
+            self._recorder.configure(self._usage_settings(new), new.publish, sends=sends)
         if self._live is not None:
             self._live.is_published = new.publish != "none"
 

@@ -160,6 +160,19 @@ def test_what_holds_at_the_end_and_every_now_and_then_is_written_with_its_worst_
     wait_for(lambda: read_events(second.path).alerts[0].peak == 9.0)
 
 
+def test_the_store_says_what_a_gpuwatch_that_sends_messages_has_recorded(record: Record) -> None:
+    now = EPOCH + 1000.0
+    for sends, restored in ((False, None), (True, False), (False, True), (True, True)):
+        one = record(now=now, sends=sends).start()
+        if restored is not None:
+            wait_for(lambda: one.restored)  # noqa: B023 - at once
+            assert [each.sent for each in one.restored[0]] == [restored]
+        one.settle(alert())
+        wait_for(lambda: [each.sent for each in read_events(one.path).open] == [sends or bool(restored)])  # noqa: B023
+        one.close()
+        now = one.now + 5.0
+
+
 def test_our_own_troubles_and_made_up_events_are_not_written(record: Record) -> None:
     one = record().settle()
     one.feed(alert("t", rule=TROUBLE))

@@ -63,12 +63,14 @@ class Story:
         gone: list[Alert] = []
         known = self.active.get(subject)
         now = known or alert(subject, at=self.now, rule=subject.rstrip("0123456789"))
-        if verb in ("raise", "note", "critical", "inherit"):
+        if verb in ("raise", "note", "critical", "inherit", "find"):
             severity = {"note": NOTE, "critical": CRITICAL}.get(verb, WARNING)
-            self.active[subject] = msgspec.structs.replace(now, severity=severity, most=max(now.most, severity))
-            new = [] if verb == "inherit" else [self.active[subject]]
+            most, sent = max(now.most, severity), verb == "inherit"
+            self.active[subject] = msgspec.structs.replace(now, severity=severity, most=most, sent=sent)
+            new = [] if verb in ("inherit", "find") else [self.active[subject]]
         elif verb == "clear":
-            gone = [ended(self.active.pop(subject, now), self.now - now.raised + EPOCH)]
+            now = self.active.pop(subject, msgspec.structs.replace(now, sent=True))
+            gone = [ended(now, self.now - now.raised + EPOCH)]
         elif verb == "lose":
             self.active.pop(subject, None)
         elif known:
@@ -116,6 +118,18 @@ def test_troubles_of_our_own_are_no_messages() -> None:
     schedule.update([], [], [trouble])
     schedule.update([], [ended(trouble, 3)], [])
     assert (schedule.pop_due(1000, flush=True), schedule.next_due()) == ([], None)
+
+
+def test_who_does_not_send_keeps_what_nobody_has_sent_until_it_does() -> None:
+    schedule, held = MessageSchedule(Notify()), [alert("a"), alert("b")]
+    schedule.is_leader = False
+    schedule.update([], [], held)
+    assert (schedule.pop_due(0, flush=True), schedule.next_due()) == ([], None)
+    schedule.is_leader = True
+    schedule.update([], [], [msgspec.structs.replace(held[0], sent=True), held[1]])
+    assert [one.alerts[0].subject for one in schedule.pop_due(9, flush=True)] == ["b"], "another one has sent the first"
+    schedule.update([], [ended(one, 60) for one in held], [])
+    assert [one.kind for one in schedule.pop_due(60, flush=True)] == ["cleared"] * 2
 
 
 def test_a_gpu_that_has_another_key_now_keeps_its_alert() -> None:
@@ -346,6 +360,21 @@ def test_a_raise_goes_to_every_route_and_so_does_its_end(make: Callable[..., Mes
     assert messenger.trouble == "messages: first is down"
     messenger.configure(Notify(command=("/bin/true",)))
     wait_for(lambda: messenger.trouble == "")
+
+
+def test_what_held_before_there_was_an_address_is_sent_once_there_is(leader: Leader) -> None:
+    route, held = Outbox(), [alert("a"), alert("b", sent=True)]
+    messenger = Messenger(Notify(gather=0.0), leader, routes=lambda policy: [route] if policy.urls else [])
+    for new in (held[:1], []):  # the first was handled when it asks again
+        messenger.take(frame(raised=new, active=held[len(new) :]))
+        assert leader.asked.wait(30)
+        leader.asked.clear()
+    for many in (3, 4):  # the second change sends nothing again
+        messenger.configure(Notify(urls=("json://127.0.0.1:1",), gather=0.0, digest=many))
+        messenger.take(frame(active=held))
+        wait_for(lambda: route.sent)
+    messenger.close(30)
+    assert sent(route) == [["a"]]
 
 
 def test_a_messenger_that_is_told_so_sends_what_concerns_the_viewer_alone(make: Callable[..., Messenger]) -> None:
