@@ -20,6 +20,7 @@ from gpuwatch.config.keys import escaped
 from gpuwatch.config.reading import load_traced
 from gpuwatch.errors import UsageError
 from gpuwatch.files import shown_path
+from gpuwatch.recorder.messages import check_program
 from gpuwatch.recorder.messages import check_urls as ask_apprise
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -112,7 +113,7 @@ def check(given: str | None, administrators: Path, check_urls: CheckUrls) -> tup
 def _warnings(config: Config, origins: Mapping[str, Path], check_urls: CheckUrls) -> Iterator[str]:
     """Yield warnings about a correct file: a command that cannot run, secrets that others can read."""
     if config.notify.command:
-        reason = _program(config.notify.command[0])
+        reason = check_program(config.notify.command[0])
         if reason:
             yield f"{shown_path(origins['notify.command'])}: warning: key notify.command: {reason}"
     if config.notify.urls:
@@ -121,14 +122,6 @@ def _warnings(config: Config, origins: Mapping[str, Path], check_urls: CheckUrls
         for reason in (_readable(file), *(f"{text.mask_url(url)} {reason}" for url, reason in wrong if reason)):
             if reason:
                 yield f"{shown_path(file)}: warning: key notify.urls: {text.clean(reason)}"
-
-
-def _program(word: str) -> str:
-    """Return why a program cannot be run; empty where it can."""
-    program = Path(word).expanduser()
-    if not program.is_file():
-        return f"there is no file {text.clean(str(program))}"
-    return "" if os.access(program, os.X_OK) else f"{text.clean(str(program))} cannot be executed"
 
 
 def _readable(file: Path) -> str:

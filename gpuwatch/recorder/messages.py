@@ -8,6 +8,7 @@ alerts wait for `cooldown` seconds, unless they are worse.
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections import Counter, deque
@@ -146,6 +147,8 @@ class MessageSchedule:
         """May be replaced at any time."""
         self.is_leader = True
         """Whether this gpuwatch sends; the others keep what was found unsent, until the store says that it was sent."""
+        self.others: Collection[str] = ()
+        """Keys of alerts that are not wanted, because they concern others alone."""
         self._active: dict[str, Alert] = {}
         self._reported: dict[str, Alert] = {}
         """Active alerts with the title of their last message, and the lowest severity since."""
@@ -155,25 +158,17 @@ class MessageSchedule:
         """By rule the end of its cool-down, and the worst severity that was sent in it."""
         self._window: float | None = None
         """Time at which the messages that are being gathered are sent; None where none is."""
-        self._others: Collection[str] = ()
-        """Keys of alerts that are not wanted, because they concern others alone."""
         self._found: set[str] = set()
         """Keys of active alerts that were never in `raised`, and that no gpuwatch is known to have sent."""
 
-    def update(
-        self,
-        raised: Iterable[Alert],
-        cleared: Iterable[Alert],
-        active: Iterable[Alert],
-        others: Collection[str] = (),
-    ) -> None:
-        """Add the alerts of a frame; `active` are all that hold, `others` the keys of those that nobody is told.
+    def update(self, raised: Iterable[Alert], cleared: Iterable[Alert], active: Iterable[Alert]) -> None:
+        """Add the alerts of a frame; `active` are all that hold.
 
         An active or ended alert that was never in `raised` was raised by another gpuwatch, or before messages were
         sent: it counts as reported where it was `sent`. One that is missing in `active`, and was never in `cleared`
         (frames were lost), has ended.
         """
-        before, new, self._others = self._active, {alert.key for alert in raised}, others
+        before, new = self._active, {alert.key for alert in raised}
         # A trouble of a sink is on screen alone: messages may be what fails.
         self._active = {alert.key: alert for alert in active if alert.rule != TROUBLE}
         ended = {alert.key: alert for alert in cleared if alert.rule != TROUBLE}
@@ -242,7 +237,7 @@ class MessageSchedule:
 
     def _is_wanted(self, alert: Alert, severity: Severity) -> bool:
         """Return whether an alert of a severity is worth a message."""
-        return severity >= self.policy.least and not alert.quiet and alert.key not in self._others
+        return severity >= self.policy.least and not alert.quiet and alert.key not in self.others
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -314,6 +309,26 @@ def check_urls(urls: Sequence[str], command: Sequence[str] = APPRISE) -> list[st
     return _ask_apprise(urls, {}, command, APPRISE_LIMIT, lambda: False) if urls else []
 
 
+def check_program(word: str) -> str:
+    """Return why a program cannot be run; empty where it can."""
+    program = Path(word).expanduser()
+    if not program.is_file():
+        return f"there is no file {text.clean(str(program))}"
+    return "" if os.access(program, os.X_OK) else f"{text.clean(str(program))} cannot be executed"
+
+
+def find_unreachable(policy: Notify, is_stopped: Callable[[], bool]) -> list[str]:
+    """Return for each route of `make_routes` why it cannot work, as words that follow its name, or empty.
+
+    It connects to the hosts that URLs name. Nothing is sent, and the command is not run.
+    """
+    found = [("command", check_program(word)) for word in policy.command[:1]]
+    if policy.urls:
+        reasons = _ask_apprise(policy.urls, {"reach": "yes"}, APPRISE, COMMAND_LIMIT, is_stopped)
+        found += [("urls", reason) for reason in reasons]
+    return [f"in notify.{key}: {reason}" if reason else "" for key, reason in found]
+
+
 def _ask_apprise(
     urls: Sequence[str], order: dict[str, str], command: Sequence[str], limit: float, is_stopped: Callable[[], bool]
 ) -> list[str]:
@@ -355,6 +370,7 @@ class Route:
         self._not_before = -math.inf
         self._failures = self._lost = 0
         self._error = ""
+        self._was_used = False
 
     @property
     def trouble(self) -> str:
@@ -367,6 +383,11 @@ class Route:
         """Time of the next attempt on the clock; None where nothing waits."""
         return self._not_before if self._waiting else None
 
+    def report(self, error: str) -> None:
+        """Set why it cannot work, as was found without a message; empty for nothing. Ignored after a message."""
+        if not self._was_used:
+            self._error = error
+
     def deliver(self, messages: Iterable[Message], *, together: int, is_stopped: Callable[[], bool]) -> None:
         """Send messages and those that wait, as one digest where they are more than `together` or others failed."""
         self._waiting += messages
@@ -376,6 +397,7 @@ class Route:
         while self._waiting and not is_stopped() and self._clock() >= self._not_before:
             count = len(self._waiting) if len(self._waiting) > together or self._failures else 1
             batch = [self._waiting[place] for place in range(count)]
+            self._was_used = True
             try:
                 self._error = self._send(digest(batch) if count > 1 else batch[0], is_stopped)
             except Exception as error:  # noqa: BLE001 - whatever a route does, the others go on
@@ -419,7 +441,8 @@ class Messenger:
     """Sink that sends messages, while this gpuwatch is the one of its user and host that records.
 
     The others keep track of the alerts, so that one of them can go on when the sender stops. One thread sends to one
-    route after the other. A failure is `trouble` until that route delivers again.
+    route after the other. A failure is `trouble` until that route delivers again. The sender checks at its start, and
+    later where it failed, whether the routes can be reached.
     """
 
     name = "messages"
@@ -435,6 +458,7 @@ class Messenger:
         self._schedule = MessageSchedule(policy)
         self._is_leader, self._make_routes, self._clock = is_leader, routes, clock
         self._routes = routes(policy)
+        self._check_at, self._check_backoff = -math.inf, Backoff(RETRY, _LONGEST_RETRY)
         self._frames: deque[Frame] = deque(maxlen=FRAMES)
         self._failure = ""
         self._stopped = threading.Event()
@@ -459,6 +483,7 @@ class Messenger:
             if not self._schedule.policy.sends:
                 self._schedule.begin()
             self._schedule.policy, self._routes = policy, self._make_routes(policy)
+            self._check_at = -math.inf
 
         self._worker(change)
 
@@ -472,8 +497,8 @@ class Messenger:
         try:
             while self._frames:
                 frame = self._frames.popleft()
-                others = others_alerts(frame) if self._schedule.policy.mine else ()
-                self._schedule.update(frame.raised, frame.cleared, frame.alerts, others)
+                self._schedule.others = others_alerts(frame) if self._schedule.policy.mine else ()
+                self._schedule.update(frame.raised, frame.cleared, frame.alerts)
             is_leader = self._schedule.is_leader = self._is_leader()
             messages = self._schedule.pop_due(self._clock(), flush=flush)
             for route in self._routes:
@@ -482,11 +507,22 @@ class Messenger:
                     together=self._schedule.policy.digest,
                     is_stopped=self._stopped.is_set,
                 )
+            if is_leader and not flush and self._clock() >= self._check_at:
+                self._check()
             self._failure = ""
         except Exception as error:  # noqa: BLE001 - a fault of ours must be seen, and must not end the messages
             self._failure = text.clean(f"failed: {type(error).__name__}: {error}", 200)
             return _PAUSE
-        due = [
-            one for one in (self._schedule.next_due(), *(route.next_due for route in self._routes)) if one is not None
-        ]
-        return max(0.0, min(due) - self._clock()) if due else None
+        check_at = self._check_at if is_leader and self._check_at < math.inf else None
+        times = (check_at, self._schedule.next_due(), *(route.next_due for route in self._routes))
+        due = min((one for one in times if one is not None), default=None)
+        return None if due is None else max(0.0, due - self._clock())
+
+    def _check(self) -> None:
+        """Check whether the routes can be reached, and plan the next check where one cannot."""
+        self._check_at = math.inf
+        found = find_unreachable(self._schedule.policy, lambda: self._worker.is_closing)
+        for route, reason in zip(self._routes, found, strict=False):
+            route.report(reason)
+        if any(found):
+            self._check_at = self._clock() + self._check_backoff.next()

@@ -173,11 +173,14 @@ def test_what_concerns_the_viewer(one: Alert, is_mine: bool, _about: str) -> Non
 
 def test_what_comes_to_concern_the_viewer_is_sent_and_so_is_its_end() -> None:
     schedule, one = MessageSchedule(Notify()), alert()
-    schedule.update([one], [], [one], {one.key})
+    schedule.others = {one.key}
+    schedule.update([one], [], [one])
     assert (schedule.pop_due(0, flush=True), schedule.next_due()) == ([], None)
+    schedule.others = ()
     schedule.update([], [], [one])
     assert [message.kind for message in schedule.pop_due(9, flush=True)] == ["raised"]
-    schedule.update([], [ended(one, 60)], [], {one.key})
+    schedule.others = {one.key}
+    schedule.update([], [ended(one, 60)], [])
     assert [message.kind for message in schedule.pop_due(60, flush=True)] == ["cleared"]
 
 

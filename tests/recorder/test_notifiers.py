@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,16 +20,18 @@ from gpuwatch.recorder.apprise_child import NO_ADDRESS, NOT_INSTALLED, UNKNOWN, 
 from gpuwatch.recorder.messages import (
     APPRISE,
     Message,
+    Messenger,
     Send,
     apprise_sender,
     check_urls,
     cleared,
     command_sender,
     digest,
+    find_unreachable,
     make_routes,
     raised,
 )
-from tests.support.telling import alert, ended
+from tests.support.telling import alert, ended, frame
 from tests.support.waiting import wait_for
 
 
@@ -249,3 +252,59 @@ def test_urls_are_checked_without_a_network_and_their_routes_numbered(tmp_path: 
     (tmp_path / "apprise.py").write_text("raise ImportError")
     bare = [str(script(tmp_path, f"PYTHONPATH={tmp_path} exec {' '.join(APPRISE)}"))]
     assert check_urls(["slack://a/b/c"], bare) == [NOT_INSTALLED]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_hosts_are_checked_without_a_message_and_without_a_secret(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child runs in this process here."""
+    port, posts = web
+    monkeypatch.setenv("RES_OPTIONS", "")  # which it sets
+    refused = "127.0.0.1:1 cannot be reached (connection refused)"
+    cases = {
+        f"json://ada:geheim@127.0.0.1:{port}/geheim": "",
+        "json://ada:geheim@127.0.0.1:1/geheim": refused,
+        "mailto://ada:geheim@example.org:1?smtp=127.0.0.1": refused,
+        "ntfy://geheim@127.0.0.1:1/geheim": refused,
+        "ntfy://geheim": "",  # of a service that has an address of its own
+        "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ/": "",
+        "nosuch://ada:geheim": UNKNOWN,
+    }
+    assert carry_out({"urls": [*cases], "reach": "yes"}) == [*cases.values()]
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:2")
+    urls = ["json://127.0.0.1:1/", "mailto://ada:geheim@example.org:1?smtp=127.0.0.1"]
+    assert carry_out({"urls": urls, "reach": "yes"}) == ["", refused], "mail takes no proxy"
+    assert posts == []
+
+
+def test_what_cannot_work_is_a_trouble_at_the_start_until_it_can(tmp_path: Path) -> None:
+    program, now = tmp_path / "tell", 0.0
+    leads, asked = threading.Event(), threading.Event()
+
+    def is_leader() -> bool:
+        asked.set()
+        return leads.is_set()
+
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        where = f"127.0.0.1:{server.getsockname()[1]}"
+        policy = Notify(command=(str(program),), urls=(f"json://ada:geheim@{where}/geheim",))
+        messenger = Messenger(policy, is_leader, clock=lambda: now)
+        for _ in range(2):  # the first frame was handled when it asks again
+            messenger.take(frame())
+            assert asked.wait(30)
+            asked.clear()
+        assert messenger.trouble == "", "who does not send checks nothing"
+        leads.set()
+        messenger.take(frame())
+        wait_for(lambda: messenger.trouble)
+        refused = f"json in notify.urls: {where} cannot be reached (connection refused)"
+        assert messenger.trouble == f"messages: command tell in notify.command: there is no file {program}; {refused}"
+        server.listen()
+        script(tmp_path, f"touch {tmp_path}/ran").chmod(0o644)
+        assert find_unreachable(policy, lambda: False) == [f"in notify.command: {program} cannot be executed", ""]
+        program.chmod(0o755)
+        now = 30.0
+        messenger.take(frame())
+        wait_for(lambda: not messenger.trouble)
+        messenger.close(30)
+    assert not (tmp_path / "ran").exists()
