@@ -87,7 +87,7 @@ def percent(part: float, whole: float) -> str:
     """
     if not (math.isfinite(part) and math.isfinite(whole)) or whole <= 0:
         return UNKNOWN
-    value = 100 * max(part, 0) / whole
+    value = 100 * (max(part, 0) / whole)  # of all it is 100 to the last bit
     if 0 < value <= 0.5:
         return "<1"
     if value < 100:

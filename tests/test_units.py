@@ -44,6 +44,10 @@ def test_what_is_no_number_is_not_known(n: float) -> None:
     assert units.percent(n, 1) == units.percent(1, n) == units.percent(1, 0) == units.percent(1, -1) == units.UNKNOWN
 
 
+def test_all_is_100_percent() -> None:
+    assert units.percent(3050.7614529740376, 3050.7614529740376) == "100"  # 100 * n / n is a little less
+
+
 @pytest.mark.parametrize(
     ("show", "n", "expected"),
     [
