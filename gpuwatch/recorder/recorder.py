@@ -57,6 +57,7 @@ from gpuwatch.recorder.store import (
     write_marks,
 )
 from gpuwatch.recorder.use import Sums, UseCounter, write_use
+from gpuwatch.sampler.owners import UserNames
 from gpuwatch.threads import Worker
 
 NOT_RUNNING: Final = "gpuwatch was not running"
@@ -587,7 +588,7 @@ class UsagePart(_Part):
         """Count the use of a frame; a demo's is ignored."""
         if not frame.snapshot.demo and self.settings.is_kept:
             with self._guard:
-                self._counter = self._counter or UseCounter()
+                self._counter = self._counter or UseCounter(UserNames().name)
                 self._counter.add(frame.snapshot, frame.history)
         return False
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from math import floor, inf
 from pathlib import Path, PurePosixPath
@@ -124,7 +124,11 @@ class Sums(msgspec.Struct):
 class UseCounter:
     """Counter of use, and maker of the means of each minute; used by one thread at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, name_of: Callable[[int], str] = str) -> None:
+        """`name_of` returns the name of a user on this host, or the uid in digits while it is not known."""
+        self._name_of = name_of
+        self._nameless: set[int] = set()
+        """Users whose name was not known yet."""
         self._sums = Sums()
         self._known: dict[tuple[int, int], _KnownRun] = {}
         """Runs of the last snapshot's processes, by PID and start time."""
@@ -151,6 +155,10 @@ class UseCounter:
             self._add_means()
             self._newest = None
         sums, self._sums = self._sums, Sums(host=self._sums.host)
+        # The processes of a user may all have ended by the time the directory gives the name.
+        self._nameless |= sums.users.keys()
+        sums.users |= {uid: self._name_of(uid) for uid in self._nameless if sums.users.get(uid, str(uid)) == str(uid)}
+        self._nameless = {uid for uid in self._nameless if sums.users[uid] == str(uid)}
         return sums
 
     def _add_means(self) -> None:
@@ -193,7 +201,8 @@ class UseCounter:
             seen[one.key] = known
             uid = known.run.uid
             users = self._sums.users
-            users[uid] = UNSEEN if uid == NOBODY else one.user or users.get(uid, str(uid))
+            is_named = one.user not in ("", str(uid))  # a sampler that was started anew does not know it at first
+            users[uid] = UNSEEN if uid == NOBODY else one.user if is_named else users.get(uid, str(uid))
             self._note_run(known.run, known.name, known.launcher, snapshot.taken)
         self._known = seen
 

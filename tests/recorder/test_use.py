@@ -339,6 +339,14 @@ def record(folder: Path) -> Iterator[Record]:
         yield lambda **options: make(**{"usage": UsageSettings(), "now": EPOCH, **options})
 
 
+def test_a_user_has_a_name_that_is_known_after_the_only_job_has_ended(record: Record, folder: Path) -> None:
+    frames, one = Frames(), record(**NOW)
+    feed(one, frames, machine(process(1, "0", uid=0)), 2)
+    feed(one, frames, machine(process(2)), 2)
+    feed(one, frames, machine(process(2, str(ADA), uid=ADA)), 2)  # of a sampler that was started anew
+    wait_for(lambda: [line.name for line in lines(own_store(folder))] == ["ada", "root"])
+
+
 def feed(one: Recording, frames: Frames, base: Snapshot, count: int = 1, **changes: Any) -> None:
     """Let frames come."""
     for _ in range(count):
