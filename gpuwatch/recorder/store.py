@@ -57,7 +57,8 @@ _SCHEMA: Final = (
     """CREATE TABLE events (id TEXT PRIMARY KEY, key TEXT, rule TEXT, severity INTEGER, gpu TEXT,
         raised REAL, seen REAL, ended REAL, alert TEXT)""",
     "CREATE INDEX events_by_key ON events (key)",
-    # `kind` is gpu, user or run; `who` the key of a GPU, a uid, or the uid and key of a run: `1001/4711:88211`.
+    # Of what report counts: `kind` is gpu, or user or run of those who cause the event; `who` is the key of a GPU, a
+    # uid, or the uid and key of a run: `1001/4711:88211`.
     """CREATE TABLE event_about (event TEXT NOT NULL, kind TEXT NOT NULL, who NOT NULL,
         PRIMARY KEY (event, kind, who)) WITHOUT ROWID""",
     "CREATE TABLE gaps (since REAL, until REAL, lost INTEGER)",
@@ -819,10 +820,16 @@ def write_events(connection: Connection, alerts: Collection[Alert], gaps: Iterab
 
 
 def _about(alert: Alert) -> Iterator[tuple[str, object]]:
-    """Yield the kind and the identity of all that an alert is about."""
+    """Yield the kind and the identity of the GPUs that an alert is about, and of the users and runs that cause it.
+
+    An alert about a GPU itself names all who hold it: the first, with the most, causes it, and the others suffer.
+    """
     yield from (("gpu", one.key) for one in alert.gpus)
-    yield from (("user", one.uid) for one in alert.users)
-    for one in alert.causes:
+    causes = alert.causes
+    if not alert.subject:
+        first = alert.users[0].uid if alert.users else None
+        causes = tuple(one for one in causes if one.uid == first)[:1] or causes[:1]
+    for one in causes:
         uid = NOBODY if one.uid is None else one.uid
         yield from (("user", uid), ("run", f"{uid}/{one.run}"))
 

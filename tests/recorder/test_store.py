@@ -92,17 +92,27 @@ def test_what_was_charged_before_a_run_was_known_moves_to_it(path: Path) -> None
     assert ask(path, "SELECT who FROM event_about WHERE kind = 'run'") == [("1000/run",)]
 
 
-def test_an_event_is_counted_by_all_that_it_is_about(path: Path) -> None:
-    causes = (AlertCause(uid=1000, user="ada", pid=1, start=1, run="1:1"), AlertCause(pid=9))
-    about = {"gpus": (GPU0,), "users": (AlertUser(1000, "ada"),), "causes": causes}
-    over = ended(alert("over", rule=OVERSHOOT, raised=EPOCH - 500, **about))
-    save(path, batch(), events=[over, alert("other", gpus=(AlertGpu("GPU-9", 9),))])
-    save(path, events=[alert("other", gpus=(GPU0,), most=Severity.CRITICAL)])
+def test_an_event_is_counted_for_its_gpu_and_for_who_causes_it(path: Path) -> None:
+    ada, ben = AlertUser(1000, "ada"), AlertUser(1001, "ben")
+    causes = tuple(
+        AlertCause(uid=one.uid, user=one.name, pid=pid, start=pid, run=f"{pid}:{pid}")
+        for one, pid in ((ben, 7), (ada, 1))
+    )
+    over = ended(
+        alert("over", rule=OVERSHOOT, subject="1:1 GPU-0", raised=EPOCH - 500, gpus=(GPU0,), causes=causes[1:])
+    )
+    # Together ada's processes have the most, though one of ben's is the largest.
+    full = alert("full", gpus=(AlertGpu("GPU-9", 9),), users=(ada, ben), causes=causes)
+    save(path, batch(), batch(user="ben", uid=1001, run="7:7"), events=[over, full])
+    save(path, events=[alert("full", gpus=(GPU0,), most=Severity.CRITICAL, users=(ada, ben), causes=causes)])
+    save(path, events=[alert("hot", gpus=(GPU0,))])
     for by in BYS:
-        report = read_report([path], by, EPOCH - 600)
-        (line,) = report.lines
-        assert line.events == ((1, 2, 2) if by == "gpu" else (1, 1, 1))
-        assert report.events == (1, 2, 2)
+        report = read_report([path], by, float(HOUR))
+        counts = {line.name if by == "user" else line.key: line.events for line in report.lines}
+        of_ada = {"user": "ada", "run": "1:1", "gpu": ""}[by]
+        of_ben = {"user": {"ben": (0, 0, 0)}, "run": {"7:7": (0, 0, 0)}, "gpu": {}}[by]
+        assert counts == {of_ada: (1, 3, 3) if by == "gpu" else (1, 2, 2), **of_ben}
+        assert report.events == (1, 3, 3)
 
 
 # ---------------------------------------------------------------------------------------------------------------
