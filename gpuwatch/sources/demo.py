@@ -1,4 +1,4 @@
-"""Demo source: plays a lab machine with eight H100s, nine people, and each trouble of a shared machine.
+"""Demo source: plays a lab machine with eight H100s, ten people, and each trouble of a shared machine.
 
 `demo.json` beside this module has the people, their processes and the troubles. In seconds of every two minutes:
 
@@ -10,6 +10,7 @@
        0-80   a notebook fills GPU 1 until 0.1 GiB is free; at 80 it lets go of memory, from 100 on it takes it back
       20-60   GPU 5 is lost
       96      hal's trials on GPU 4 last this long each; one ends every 12 s
+    before    ivy ran tests of 50 s on GPU 7, which only `report` and graphs know
 
 and of every 15 minutes, all of it after the moment at which the pictures of the README are taken: at 48 GPU 2 reports a
 contained memory error, XID 94; from 50 to 250 dov's server on GPU 2 leaks 5 GiB a minute and would fill it in under
@@ -28,7 +29,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from math import cos, floor, pi
+from math import cos, floor, inf, pi
 from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
@@ -123,6 +124,8 @@ class Actor(msgspec.Struct, frozen=True):
     pid: int
     age: float
     """Age in seconds when the demo begins."""
+    lasts: float = inf
+    """Seconds from its start to its end."""
     user: str = ""
     argv: tuple[str, ...] = ()
     holds: tuple[tuple[int, float], ...] = ()
@@ -320,7 +323,9 @@ class _Scene:
         self._ended = ended
         self._focus = focus
         self.actors = [
-            (actor, actor.age + t) for actor in script().processes if actor.age + t >= 0 and actor.pid not in ended
+            (actor, actor.age + t)
+            for actor in script().processes
+            if 0 <= actor.age + t < actor.lasts and actor.pid not in ended
         ]
         self.actors += [_trial(slot, t) for slot in range(TRIALS if t >= -SWEEP_AGE else 0)]
         """Running processes, each with its age in seconds."""
