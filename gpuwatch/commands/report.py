@@ -1,11 +1,11 @@
-"""`gpuwatch report`: memory held and used by each user, from the store; no GPU is read."""
+"""`gpuwatch report`: use by users, of GPUs and by runs, from the store; no GPU is read."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, get_args
@@ -16,7 +16,7 @@ from gpuwatch.commands.recorded import on_demo_store, open_recording
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.recorder.store import StoreError, former_store, own_store, stores_read
-from gpuwatch.recorder.use import By, UseReport, read_report
+from gpuwatch.recorder.use import By, UseReport, read_reports
 from gpuwatch.text import clean
 from gpuwatch.values import DAY
 
@@ -27,7 +27,9 @@ _FORMER_NAMES: Final = {"run": "job"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "recording", "demo")
     add_span_flags(parser, "7d")
-    parser.add_argument("--by", metavar="WHAT", help="user, gpu or run (default: user)")
+    parser.add_argument(
+        "--by", metavar="WHAT", help="one table: by user, gpu or run (default: all three; of --json, --csv: user)"
+    )
     parser.add_argument("--csv", action="store_true", help="as CSV, a line a row")
     parser.add_argument("--html", metavar="FILE", help="as a page with charts, written to FILE")
     parser.add_argument("--file", metavar="FILE", help="another file than your own")
@@ -40,7 +42,8 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
     forms = [flag for flag in ("json", "csv", "html") if getattr(args, flag, None)]
     if len(forms) > 1:
         raise UsageError(f"--{forms[0]} and --{forms[1]} exclude each other")
-    by, now = _parse_by(args.by or "user"), wall()
+    now = wall()
+    ways = (_parse_by(args.by or "user"),) if args.by or args.json or args.csv else _WAYS
     if args.recording and args.file:
         raise UsageError("--recording does not go with --file")
     if args.html is not None:
@@ -48,15 +51,15 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
             raise UsageError("--by does not go with --html: the page has the use of users, of GPUs and of runs")
         return _main_html(args, now)
 
-    kept, now, notes = _read(args, by, now)
+    parts, now, notes = _read(args, ways, now)
     console = Console(ascii_only=bool(args.ascii))
     if args.csv:  # in UTF-8, whatever the locale says: its readers cannot be told otherwise
-        console.print_bytes(report_csv(kept, ascii_only=bool(args.ascii)).encode())
+        console.print_bytes(report_csv(parts[0], ascii_only=bool(args.ascii)).encode())
     elif args.json:
-        console.print_json(report_json(kept, now))
+        console.print_json(report_json(parts[0], now))
     else:
-        console.print(*report_lines(kept, now))
-    _warn(console, args, kept, notes)
+        console.print(*report_lines(parts, now))
+    _warn(console, args, parts[0], notes)
     return 0
 
 
@@ -70,13 +73,12 @@ def _main_html(args: argparse.Namespace, now: float) -> int:
 
     path = Path(args.html)
     report_page.check_target(path)
-    read = [_read(args, by, now) for by in _WAYS]
-    parts, (_, until, notes) = tuple(kept for kept, _, _ in read), read[0]
+    parts, until, notes = _read(args, _WAYS, now)
     start = parts[0].since
     if args.recording:
         start = max(start, open_recording(args.recording).first)
     series = report_page.read_series(_paths(args, start), start, until)
-    page = report_page.Page(start, until, now, parts, series, *(["a recording"] if args.recording else []))
+    page = report_page.Page(start, until, now, tuple(parts), series, *(["a recording"] if args.recording else []))
     report_page.save_page(path, report_page.render_page(page))
     console = Console(ascii_only=bool(args.ascii))
     console.warn(f"{clean(str(path))} is written")
@@ -101,7 +103,7 @@ def _paths(args: argparse.Namespace, since: float) -> list[Path]:
     return [Path(name) for name in named] or stores_read(since=since)
 
 
-def _read(args: argparse.Namespace, by: By, now: float) -> tuple[UseReport, float, list[str]]:
+def _read(args: argparse.Namespace, ways: Sequence[By], now: float) -> tuple[list[UseReport], float, list[str]]:
     """Read the use, until when it goes, and notes; an error in a file that a flag names is a mistake in that flag."""
     flag = "--recording" if args.recording else "--file" if args.file else ""
     if args.recording:
@@ -113,22 +115,22 @@ def _read(args: argparse.Namespace, by: By, now: float) -> tuple[UseReport, floa
         notes = []
         start, until = parse_span(args, 7 * DAY, now)
     try:
-        report = read_report(_paths(args, start), by, start, until if args.until else math.inf, named=bool(flag))
+        parts = read_reports(_paths(args, start), ways, start, until if args.until else math.inf, named=bool(flag))
     except FileNotFoundError as error:
         if flag:
             name = clean(str(error.filename or _paths(args, start)[-1]))
             raise UsageError(f"{flag}: there is no {name}; allowed is a store that gpuwatch wrote") from None
-        report = UseReport(by, start)
+        parts = [UseReport(by, start) for by in ways]
     except StoreError as error:
         if flag:
             raise UsageError(f"{flag}: {error}; allowed is a store that gpuwatch wrote") from None
         raise
     if not flag:
         notes += filter(None, [former_store(own_store())])
-        if not report.exists:
+        if not parts[0].exists:
             unread = "".join(f" ({note})" for note in notes)
             raise GpuwatchError(f"nothing was recorded yet: leave a dashboard or `gpuwatch watch` running{unread}")
-    return report, until, notes
+    return parts, until, notes
 
 
 def _parse_by(text: str) -> By:

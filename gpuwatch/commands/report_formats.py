@@ -1,4 +1,4 @@
-"""Formats of use: the table, JSON and CSV of `gpuwatch report`, and the columns that its page has too."""
+"""Formats of use: the tables, JSON and CSV of `gpuwatch report`, and the columns that its page has too."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from gpuwatch.commands.console import TextColumn, format_table, in_ascii
-from gpuwatch.history import Use
-from gpuwatch.recorder.use import By, EventCounts, UseLine, UseReport
+from gpuwatch.recorder.use import By, EventCounts, GpuUse, UseLine, UseReport
 from gpuwatch.text import cell_width, fit
 from gpuwatch.units import GIB, UNKNOWN, percent, ranges
 
 MOST: Final = 100
 """Lines of a table. A week of a busy machine has a thousand runs."""
+MOST_RUNS: Final = 10
+"""Lines of the table of runs below those of users and of GPUs."""
 
 _HOUR: Final = 3600.0
 _WIDEST: Final = 32
@@ -27,48 +28,62 @@ _DOUBT: Final = 0.01
 """Part of the time without values above which a sum is marked `≥`."""
 
 
-def report_lines(kept: UseReport, now: float, most: int = MOST) -> list[str]:
-    """Return a line with the time span, a table with a line for each user, GPU or run, and the sum.
+def report_lines(parts: Sequence[UseReport], now: float, most: int = MOST) -> list[str]:
+    """Return a line with the time span, a table of each part with a line for each user, GPU or run, and the sum.
 
-    The table has at most `most` lines, and counts the others; the sum includes all.
+    A table has at most `most` lines, that of runs beside others `MOST_RUNS`, and counts the others; the sum includes
+    all.
     """
-    if not kept.lines:
-        return [_title(kept, now)]
-    columns = [*WHO[kept.by], *SUMS]
+    lines = [_title(parts[0], now)]
+    for kept in parts:
+        if kept.lines:
+            is_short = kept.by == "run" and len(parts) > 1
+            lines += [*_table(kept, MOST_RUNS if is_short else most, is_short=is_short), ""]
+    return [*lines, *use_notes(parts[0].total)] if lines[1:] else lines
+
+
+def _table(kept: UseReport, most: int, *, is_short: bool) -> Iterator[str]:
     # With one line the sum is that line, but for events that are nobody's.
     total = total_cells(kept) if len(kept.lines) > 1 or kept.events != kept.lines[0].events else None
-    drawn = format_table(columns, kept.lines[:most], total=total)
-    more = len(kept.lines) - most
-    notes = [f"{more} more with less; --json and --csv give all of them"] if more > 0 else []
-    notes += use_notes(kept.total)
-    return [_title(kept, now), *drawn, *(["", *notes] if notes else [])]
+    yield from format_table([*WHO[kept.by], *SUMS], kept.lines[:most], total=total)
+    if rest := kept.lines[most:]:
+        hours = format_hours(sum(line.use.gpu for line in rest))
+        where = "`gpuwatch report --by run` shows them" if is_short else "--json and --csv give all of them"
+        yield f"{len(rest)} more with {hours} GPU·h: {where}"
 
 
 def _title(kept: UseReport, now: float) -> str:
     ends = [kept.since, kept.until] if kept.until < math.inf else [kept.since]
     span = " to ".join(time.strftime("%Y-%m-%d %H:%M", time.localtime(end)) for end in ends)
     hours = max(0.0, now - kept.since) / _HOUR
-    watched = f"watched {format_hours(kept.watched)} of {hours:.{0 if hours >= 1 else 1}f} h"
+    watched = f"watched {format_hours(kept.watched)} of {round(hours, 1):g} h"
     return " · ".join(filter(None, (kept.host, f"from {span}", watched)))
 
 
 def total_cells(kept: UseReport) -> list[str]:
     """Return the cells of the sum of all lines."""
-    whole = UseLine("all", kept.total, gpus=kept.gpus, events=kept.events)
-    who = [column.cell(whole) if column is _GPUS else "" for column in WHO[kept.by][1:]]
+    whole = whole_line(kept)
+    who = [column.cell(whole) if column in (_GPUS, *_TIMES) else "" for column in WHO[kept.by][1:]]
     return ["all", *who, *(column.cell(whole) for column in SUMS)]
 
 
-def use_notes(total: Use) -> list[str]:
-    """Return what a reader of a sum should know: that GPUs were shared, and what is missing, a sentence each."""
-    notes = []
-    if total.held > (1 + _DOUBT) * total.gpu:
-        notes.append("GPU·h divides the time of a GPU among its holders by memory; held h counts it for each of them")
-    if total.unknown > _DOUBT * total.held:
-        part = percent(total.unknown, total.held)
-        notes.append(f"for {part} % of the time held nothing says whether it was used: busy is of the rest")
-    if total.unsized > _DOUBT * total.held:
-        notes.append(f"for {percent(total.unsized, total.held)} % of it some memory has no figure: GiB·h are too few")
+def whole_line(kept: UseReport) -> UseLine:
+    """Return the sum of all lines as a line."""
+    watched, free = (sum(getattr(line, name) for line in kept.lines) for name in ("watched", "free"))
+    return UseLine("all", kept.total, kept.gpus, kept.events, watched=watched, free=free)
+
+
+def use_notes(total: GpuUse) -> list[str]:
+    """Return what a reader of the tables should know: how time is divided, and what is missing, a sentence each."""
+    notes = [
+        "GPU·h is the time of GPUs, divided among those who held memory on a GPU, by memory",
+        "idle h is the part of it in which the holder's processes ran nothing; events count for who caused them",
+    ]
+    if total.unknown > _DOUBT * total.gpu:
+        part = percent(total.unknown, total.gpu)
+        notes.append(f"for {part} % of GPU·h it is not known whether a process ran something: busy is of the rest")
+    if total.unsized > _DOUBT * total.gpu:
+        notes.append(f"for {percent(total.unsized, total.gpu)} % of it some memory has no figure: GiB·h are too few")
     return notes
 
 
@@ -84,24 +99,18 @@ def format_hours(seconds: float) -> str:
     return f"{hours:.1f}" if hours < 99.95 else f"{hours:.0f}"
 
 
-def _gib_hours(use: Use, amount: float) -> str:
-    """Format byte-seconds as GiB·h; a dash where no size was known, `≥` where some were not."""
-    if use.unsized >= use.held > 0 and not amount:
+def _gib_hours(use: GpuUse) -> str:
+    """Format the memory; a dash where no size was known, `≥` where some were not."""
+    if use.unsized and not use.memory:
         return UNKNOWN
-    return ("≥" if use.unsized > _DOUBT * use.held else "") + format_hours(amount / GIB)
+    return ("≥" if use.unsized > _DOUBT * use.gpu else "") + format_hours(use.memory / GIB)
 
 
-def _idle(use: Use) -> str:
-    """Format the memory held without use; a dash where that is not known, `≥` where it is known in part."""
-    if use.unknown >= use.held > 0 and not use.idle:
+def _idle(use: GpuUse) -> str:
+    """Format the idle time; a dash where that is not known, `≥` where it is known in part."""
+    if use.unknown and not use.busy + use.idle:
         return UNKNOWN
-    return ("≥" if use.unknown + use.unsized > _DOUBT * use.held else "") + format_hours(use.idle / GIB)
-
-
-def _idle_part(use: Use) -> str:
-    if use.unknown >= use.held > 0 and not use.idle:
-        return UNKNOWN
-    return ("≥" if use.unknown > _DOUBT * use.held and use.memory else "") + percent(use.idle, use.memory)
+    return ("≥" if use.unknown > _DOUBT * use.gpu else "") + format_hours(use.idle)
 
 
 def _number(count: int) -> str:
@@ -113,13 +122,18 @@ def _name(line: UseLine) -> str:
 
 
 _GPUS: Final[TextColumn[UseLine]] = TextColumn("GPUs", lambda line: ranges(line.gpus) or UNKNOWN, right=False)
+_TIMES: Final[tuple[TextColumn[UseLine], ...]] = (
+    TextColumn("watched h", lambda line: format_hours(line.watched)),
+    TextColumn("free h", lambda line: format_hours(line.free)),
+)
+"""Of a GPU; what was not free is its GPU·h."""
 
 WHO: Final[dict[By, tuple[TextColumn[UseLine], ...]]] = {
     "user": (TextColumn("user", _name, right=False), _GPUS),
     "gpu": (
         TextColumn("GPU", lambda line: str(line.gpus[0]) if line.gpus else UNKNOWN),
         TextColumn("name", lambda line: _name(line).removeprefix("NVIDIA "), right=False),
-        TextColumn("watched h", lambda line: format_hours(line.watched or 0.0)),
+        *_TIMES,
     ),
     "run": (
         TextColumn("run", _name, right=False),
@@ -131,14 +145,11 @@ WHO: Final[dict[By, tuple[TextColumn[UseLine], ...]]] = {
 
 SUMS: Final[tuple[TextColumn[UseLine], ...]] = (
     TextColumn("GPU·h", lambda line: format_hours(line.use.gpu)),
-    TextColumn("held h", lambda line: format_hours(line.use.held)),
-    TextColumn("busy %", lambda line: percent(line.use.busy, line.use.held - line.use.unknown)),
-    TextColumn("GiB·h", lambda line: _gib_hours(line.use, line.use.memory)),
-    TextColumn("idle GiB·h", lambda line: _idle(line.use)),
-    TextColumn("idle %", lambda line: _idle_part(line.use)),
+    TextColumn("idle h", lambda line: _idle(line.use)),
+    TextColumn("busy %", lambda line: percent(line.use.busy, line.use.busy + line.use.idle)),
+    TextColumn("GiB·h", lambda line: _gib_hours(line.use)),
     TextColumn("overshoots", lambda line: _number(line.events.overshoots)),
     TextColumn("events", lambda line: _number(line.events.all)),
-    TextColumn("warnings", lambda line: _number(line.events.warnings)),
 )
 
 
@@ -205,20 +216,19 @@ def _who(kept: UseReport, line: UseLine) -> Iterator[tuple[str, Any]]:
         yield from (("user", line.name), ("uid", line.uid))
     elif kept.by == "gpu":
         yield from (("index", line.gpus[0] if line.gpus else None), ("uuid", line.uuid), ("name", line.name))
-        yield "watched_s", round(line.watched or 0.0, 3)
+        yield from (("watched_s", round(line.watched, 3)), ("free_s", round(line.free, 3)))
     else:
         yield from (("run", line.name), ("key", line.key), ("user", line.user), ("uid", line.uid))
         yield from (("launcher", line.launcher), ("first", line.first), ("last", line.last))
 
 
-def _amounts(use: Use) -> dict[str, float]:
+def _amounts(use: GpuUse) -> dict[str, float]:
     return {
         "gpu_s": round(use.gpu, 3),
-        "held_s": round(use.held, 3),
         "busy_s": round(use.busy, 3),
+        "idle_s": round(use.idle, 3),
         "unknown_s": round(use.unknown, 3),
         "byte_s": round(use.memory),
-        "idle_byte_s": round(use.idle),
         "unsized_s": round(use.unsized, 3),
     }
 

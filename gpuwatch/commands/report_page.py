@@ -35,7 +35,7 @@ from gpuwatch import files
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.commands.events import events_rows
-from gpuwatch.commands.report_formats import MOST, SUMS, WHO, format_hours, total_cells, use_notes
+from gpuwatch.commands.report_formats import MOST, SUMS, WHO, format_hours, total_cells, use_notes, whole_line
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.recorder.store import Events, read_all_events, reading
 from gpuwatch.recorder.use import UseLine, UseReport, read_hours, read_means, read_totals
@@ -142,12 +142,12 @@ def render_page(page: Page) -> str:
     return environment.from_string(_TEMPLATE).render(
         page=page,
         users=users,
-        gpus=gpus,
+        whole=whole_line(gpus),
         version=__version__,
         host=users.host or "this machine",
         span=_span(page.since, page.until),
         made=time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(page.made)),
-        idle=next(column.cell(UseLine("", users.total)) for column in SUMS if column.header == "idle %"),
+        idle=next(column.cell(UseLine("", users.total)) for column in SUMS if column.header == "idle h"),
         notes=_notes(page),
         signs=SIGNS,
         colors=colors,

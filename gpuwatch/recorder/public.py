@@ -88,7 +88,7 @@ COLUMNS: Final = {
     ),
     "event_about": Table(
         _levels("use", "event kind who"),
-        f"WHERE kind = 'user' AND event IN (SELECT id FROM stored.events WHERE {_DURING})",
+        f"WHERE kind IN ('user', 'gpu') AND event IN (SELECT id FROM stored.events WHERE {_DURING})",
     ),
     "users": Table(_levels("use", "uid name")),
     # All runs of a program by one user are one: not who ran what when, but how much.

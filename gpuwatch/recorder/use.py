@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from math import floor, inf
+from operator import add
 from pathlib import Path, PurePosixPath
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeGuard
@@ -30,6 +31,7 @@ from gpuwatch.recorder.store import (
     MINUTE,
     NOBODY,
     ON_CONFLICT,
+    PATIENCE,
     USE_COLUMNS,
     StoreError,
     is_public,
@@ -253,7 +255,6 @@ def _minutes(end: float, seconds: float) -> Iterator[tuple[int, float]]:
 # ---------------------------------------------------------------------------------------------------------------
 # Writing
 
-_TOTALS: Final = ", ".join(f"sum({name})" for name in USE_COLUMNS)
 _ADD: Final = f"{ADD_USE} VALUES (?, {MINUTE}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {ON_CONFLICT}"
 # What begins with SELECT needs a WHERE, or ON is taken for that of a join. Source: sqlite.org/lang_upsert.html
 _MOVE: Final = f"""{ADD_USE} SELECT at, span, gpu, ?, ?, {", ".join(USE_COLUMNS)} FROM use
@@ -459,6 +460,11 @@ def read_totals(connection: Connection) -> dict[str, float]:
 # ---------------------------------------------------------------------------------------------------------------
 # Report
 
+# A run was idle in as much of its part of the GPU's time as of the time in which it held memory there.
+_IDLE: Final = "max(0.0, round(held_s - busy_s - unknown_s, 6))"
+_TOTALS: Final = f"""sum(gpu_s), sum(gpu_s * busy_s / held_s), sum(gpu_s * {_IDLE} / held_s),
+    sum(gpu_s * unknown_s / held_s), sum(byte_s), sum(gpu_s * unsized_s / held_s)"""
+"""The fields of `GpuUse`."""
 By: TypeAlias = Literal["user", "gpu", "run"]
 
 _WARNING: Final = 2
@@ -475,7 +481,7 @@ _SUM_OF: Final[dict[By, str]] = {
 # A minute in which the clock was set back was watched for longer than a minute.
 _WATCHED_ANY: Final = f"""SELECT sum(min(most, span)) FROM
     (SELECT span, max(held_s + gpu_s) AS most FROM use WHERE {_DURING} AND run = 0 GROUP BY at, span)"""
-_WATCHED: Final = f"SELECT gpu, sum(held_s + gpu_s) FROM use WHERE {_DURING} AND run = 0 GROUP BY gpu"
+_WATCHED: Final = f"SELECT gpu, sum(held_s + gpu_s), sum(gpu_s) FROM use WHERE {_DURING} AND run = 0 GROUP BY gpu"
 _LONGEST: Final = 200
 """Characters of a name, at most."""
 _HUGE: Final = 1e30
@@ -498,22 +504,46 @@ class EventCounts(NamedTuple):
         return EventCounts(self.overshoots + other.overshoots, self.all + other.all, self.warnings + other.warnings)
 
 
+class GpuUse(NamedTuple):
+    """Use that adds up: the sum over all users, all runs or all GPUs is that of the machine."""
+
+    gpu: float = 0.0
+    """GPU-seconds, those of each GPU divided among its holders by memory."""
+    busy: float = 0.0
+    """GPU-seconds of `gpu` in which a process of the holder was seen to run a kernel on the GPU (SM over 0)."""
+    idle: float = 0.0
+    """GPU-seconds of `gpu` in which none did."""
+    unknown: float = 0.0
+    """GPU-seconds of `gpu` in which it is not known whether one did."""
+    memory: float = 0.0
+    """Byte-seconds of memory."""
+    unsized: float = 0.0
+    """GPU-seconds of `gpu` in which the memory of one of the processes was not known, and is missing in `memory`."""
+
+    def plus(self, other: GpuUse) -> GpuUse:
+        """Return the sum of both."""
+        return GpuUse(*map(add, self, other))
+
+
 class UseLine(msgspec.Struct):
     """Use by one user, of one GPU or by one run, over the whole report."""
 
     name: str
     """Name of the user, the GPU or the run."""
-    use: Use = NO_USE
+    use: GpuUse = GpuUse()
     gpus: tuple[int, ...] = ()
     """NVML's indices, as last seen, of the GPUs that the user or run held."""
     events: EventCounts = EventCounts()
+    """Events that the user or run caused, or that are about the GPU."""
     uid: int | None = None
     user: str = ""
     """Owner of a run; where the uid is None, all owners whom nobody could see."""
     uuid: str = ""
     """UUID of a GPU."""
-    watched: float | None = None
-    """Seconds in which a GPU was watched."""
+    watched: float = 0.0
+    """Seconds in which a GPU was watched: those in which it was `free`, and those of `use`."""
+    free: float = 0.0
+    """Seconds of `watched` in which nobody held memory on the GPU."""
     key: str = ""
     launcher: str = ""
     first: float | None = None
@@ -526,15 +556,15 @@ class UseReport(msgspec.Struct):
 
     by: By
     since: float
-    """Start of the first hour that counts, in seconds since the epoch."""
+    """Start of the first minute that counts, in seconds since the epoch."""
     until: float = inf
     """End of the time that counts, in seconds since the epoch."""
     host: str = ""
     lines: list[UseLine] = []
-    """Lines by the GPU time, the most first."""
+    """Users and runs by the GPU time, the most first; GPUs by index."""
     watched: float = 0.0
     """Seconds in which at least one GPU was watched."""
-    total: Use = NO_USE
+    total: GpuUse = GpuUse()
     """Sum of all lines; it is the same by user, by GPU and by run."""
     gpus: tuple[int, ...] = ()
     """Indices of all watched GPUs."""
@@ -545,13 +575,21 @@ class UseReport(msgspec.Struct):
 
 
 def read_report(paths: Sequence[Path], by: By, since: float, until: float = inf, *, named: bool = False) -> UseReport:
-    """Add up the use in some stores of one host from the start of the hour of `since` (wall clock) to `until`.
+    """Add up the use as `read_reports` does, in one way."""
+    return read_reports(paths, (by,), since, until, named=named)[0]
 
-    What is kept by hour counts with the hour in which it begins. Where a public day has use of a time, what other
-    stores have of that time is left out, so that nothing counts twice. Raises FileNotFoundError and StoreError.
+
+def read_reports(
+    paths: Sequence[Path], ways: Sequence[By], since: float, until: float = inf, *, named: bool = False
+) -> list[UseReport]:
+    """Add up the use in some stores of one host from the start of the minute of `since` (wall clock) to `until`.
+
+    All ways are of one moment. What is kept by hour counts with the hour in which it begins, and its idle time is that
+    of the hour's means. Where a public day has use of a time, what other stores have of that time is left out, so that
+    nothing counts twice. Raises FileNotFoundError and StoreError.
     """
-    report = UseReport(by, float(floor(since / HOUR) * HOUR), until)
-    lines: dict[object, UseLine] = {}
+    reports = [UseReport(by, float(floor(since / MINUTE) * MINUTE), until) for by in ways]
+    found: list[dict[object, UseLine]] = [{} for _ in ways]
     known: set[int] = set()
     """Minutes that the public days have."""
 
@@ -560,18 +598,31 @@ def read_report(paths: Sequence[Path], by: By, since: float, until: float = inf,
 
     days = [path for path in paths if is_public(path)]
     for path in (*days, *(path for path in paths if path not in days)):
-        with contextlib.suppress(*[FileNotFoundError] if known else []), reading(path, named=named) as connection:
+        with (
+            contextlib.suppress(*[FileNotFoundError] if known else []),
+            reading(path, named=named, seconds=PATIENCE * len(ways)) as connection,
+        ):
             connection.create_function("is_new", 2, is_new if path not in days else lambda *_: True)
+            connection.execute("BEGIN")
             spans = connection.execute("SELECT DISTINCT at, span FROM use").fetchall() if path in days else []
-            if spans or path not in days:  # a day that publishes no use says nothing of events' users
+            if path in days and not spans:  # it publishes no use, and says nothing of who caused its events
+                continue
+            for report, lines in zip(reports, found, strict=True):
                 _add_store(connection, report, lines)
-        if path in days:
-            known |= {minute for at, span in spans for minute in range(at // MINUTE, (at + span) // MINUTE)}
-    report.lines = sorted(
-        lines.values(), key=lambda line: (-round(line.use.gpu, 3), -line.use.memory, line.name, line.gpus)
-    )
-    report.total = reduce(Use.plus, (line.use for line in report.lines), NO_USE)
-    return report
+        known |= {minute for at, span in spans for minute in range(at // MINUTE, (at + span) // MINUTE)}
+    for report, lines in zip(reports, found, strict=True):
+        order = _index_order if report.by == "gpu" else _use_order
+        report.lines = sorted(lines.values(), key=order)
+        report.total = reduce(GpuUse.plus, (line.use for line in report.lines), GpuUse())
+    return reports
+
+
+def _use_order(line: UseLine) -> tuple[Any, ...]:
+    return -round(line.use.gpu, 3), -line.use.memory, line.name, line.gpus
+
+
+def _index_order(line: UseLine) -> tuple[Any, ...]:
+    return line.gpus, line.uuid
 
 
 def _add_store(connection: Connection, report: UseReport, lines: dict[object, UseLine]) -> None:
@@ -598,7 +649,7 @@ def _add_store(connection: Connection, report: UseReport, lines: dict[object, Us
         line = UseLine(name, uid=_visible(_integer(uid)), user=user, key=_text(key), launcher=launcher)
         line.first, line.last = first, last
         named[run] = f"{uid}/{line.key}", line
-    watched = {gpu: _amount(seconds) for gpu, seconds in rows(_WATCHED, *span)}
+    watched = {gpu: (_amount(seconds), _amount(free)) for gpu, seconds, free in rows(_WATCHED, *span)}
 
     def find_line(id: object) -> UseLine | None:
         if id not in named:
@@ -610,12 +661,12 @@ def _add_store(connection: Connection, report: UseReport, lines: dict[object, Us
         return line
 
     if by == "gpu":
-        for gpu, seconds in watched.items():  # one that nobody held was watched all the same
+        for gpu, (seconds, free) in watched.items():  # one that nobody held was watched all the same
             if found := find_line(gpu):
-                found.watched = (found.watched or 0.0) + seconds
+                found.watched, found.free = found.watched + seconds, found.free + free
     for id, gpu, *sums in rows(_SUM_OF[by], *span):
         if found := find_line(id):
-            found.use = found.use.plus(Use(*map(_amount, sums)))
+            found.use = found.use.plus(GpuUse(*map(_amount, sums)))
             found.gpus = _sorted([*found.gpus, numbers.get(gpu, -1)])
     for who, *counts in rows(_EVENTS_ABOUT, by, *span):
         if about := lines.get(who):

@@ -154,7 +154,7 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l recording -xka "(__fis
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l demo -d 'show a simulated machine instead of this one'
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l since -x -d 'from then on: 8h, 7d, yesterday, 22:00, 2026-11-20 (default 7d; of a recording: all of it)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l until -x -d 'up to then, as --since (default: now)'
-complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l by -xka "user gpu run" -d 'user, gpu or run (default: user)'
+complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l by -xka "user gpu run" -d 'one table: by user, gpu or run (default: all three; of --json, --csv: user)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l csv -d 'as CSV, a line a row'
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l html -xka "(__fish_complete_path (commandline -ct))" -d 'as a page with charts, written to FILE'
 complete -c gpuwatch -n '_shtab_gpuwatch_using report' -l file -xka "(__fish_complete_path (commandline -ct))" -d 'another file than your own'

@@ -230,7 +230,7 @@ _shtab_gpuwatch_report_options=(
   "--demo[show a simulated machine instead of this one]"
   "--since[from then on\: 8h, 7d, yesterday, 22\:00, 2026-11-20 (default 7d\; of a recording\: all of it)]:TIME:"
   "--until[up to then, as --since (default\: now)]:TIME:"
-  "--by[user, gpu or run (default\: user)]:WHAT:(user gpu run)"
+  "--by[one table\: by user, gpu or run (default\: all three\; of --json, --csv\: user)]:WHAT:(user gpu run)"
   "--csv[as CSV, a line a row]"
   "--html[as a page with charts, written to FILE]:FILE:_files"
   "--file[another file than your own]:FILE:_files"

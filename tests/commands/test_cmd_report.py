@@ -16,9 +16,8 @@ from gpuwatch.cli import parse
 from gpuwatch.commands import report
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
 from gpuwatch.errors import UsageError
-from gpuwatch.history import Use
 from gpuwatch.recorder.store import own_store
-from gpuwatch.recorder.use import By, EventCounts, UseLine, UseReport, read_report
+from gpuwatch.recorder.use import By, EventCounts, GpuUse, UseLine, UseReport, read_report
 from gpuwatch.units import format_moment
 from tests.support.builders import GIB
 from tests.support.recording import alert, ended
@@ -69,11 +68,18 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
 @pytest.mark.usefixtures("own")
 def test_until_ends_what_counts(capsys: pytest.CaptureFixture[str]) -> None:
     end = format_moment(HOUR + 3600)
-    (title, _, *lines) = shown(capsys, "--since", format_moment(HOUR), "--until", end)
+    (title, _, *lines) = shown(capsys, "--since", format_moment(HOUR), "--until", end, "--by", "user")
     assert f" to {end[:16]} · watched 1.0 of 1 h" in title
-    assert [line.split()[0] for line in lines if line] == ["ada"]
+    assert [line.split()[0] for line in lines[: lines.index("")]] == ["ada"]
     with pytest.raises(UsageError, match=r"--since: .* is not before .*, where --until ends"):
         run("--since", end, "--until", format_moment(HOUR))
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(("since", "hours"), [("7d", "168"), ("90min", "1.5"), ("30s", "0")])
+def test_a_span_is_as_long_as_asked(capsys: pytest.CaptureFixture[str], since: str, hours: str) -> None:
+    assert run("--since", since, now=NOW + 1799.0) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(f" of {hours} h")
 
 
 @pytest.mark.usefixtures("own")
@@ -87,25 +93,25 @@ def test_where_nobody_watched_that_is_said(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("use", "cells"),
     [
-        (Use(3600.0, 0.0, 3600.0, 3600.0 * GIB, gpu=1800.0), ["0.5", "1.0", "—", "1.0", "—"]),
-        (Use(3600.0, 1800.0, 0.0, 0.0, 0.0, 3600.0, 3600.0), ["1.0", "1.0", "50", "—", "≥0.0"]),
-        (Use(3600.0, 900.0, 1800.0, 3600.0 * GIB, 900.0 * GIB, gpu=3600.0), ["1.0", "1.0", "50", "1.0", "≥0.2"]),
-        (Use(3600.0, 1800.0, 0.0, 1800.0 * GIB, 0.0, 1800.0, 3600.0), ["1.0", "1.0", "50", "≥0.5", "≥0.0"]),
-        (Use(1.0, 1.0, 0.0, GIB, gpu=1.0), ["<0.1", "<0.1", "100", "<0.1", "0.0"]),
+        (GpuUse(1800.0, 0.0, 0.0, 1800.0, 3600.0 * GIB), ["0.5", "—", "—", "1.0"]),
+        (GpuUse(3600.0, 1800.0, 1800.0, 0.0, 0.0, 3600.0), ["1.0", "0.5", "50", "—"]),
+        (GpuUse(3600.0, 900.0, 900.0, 1800.0, 3600.0 * GIB), ["1.0", "≥0.2", "50", "1.0"]),
+        (GpuUse(3600.0, 3600.0, 0.0, 0.0, 1800.0 * GIB, 1800.0), ["1.0", "0.0", "100", "≥0.5"]),
+        (GpuUse(1.0, 0.5, 0.5, 0.0, GIB), ["<0.1", "<0.1", "50", "<0.1"]),
     ],
 )
-def test_what_has_no_figure_is_no_nought(use: Use, cells: list[str]) -> None:
+def test_what_has_no_figure_is_no_nought(use: GpuUse, cells: list[str]) -> None:
     kept = UseReport("user", 0.0, lines=[UseLine("ada", use, (0,))], watched=3600.0, total=use)
-    assert report_lines(kept, 3600.0)[2].split()[2:7] == cells
+    assert report_lines([kept], 3600.0)[2].split()[2:6] == cells
 
 
 def test_a_long_table_is_cut_and_says_so() -> None:
-    lines = [UseLine(f"run{number}", hours(1), (0, 1, 2, 5), key=str(number)) for number in range(9)]
-    kept = UseReport("run", 0.0, lines=lines, watched=3600.0, total=hours(9), events=EventCounts(1, 2, 1))
-    table = report_lines(kept, 3600.0, most=4)
+    lines = [UseLine(f"run{number}", GpuUse(3600.0), (0, 1, 2, 5), key=str(number)) for number in range(9)]
+    kept = UseReport("run", 0.0, lines=lines, watched=3600.0, total=GpuUse(9 * 3600.0), events=EventCounts(1, 2, 1))
+    table = report_lines([kept], 3600.0, most=4)
     assert [line.split()[0] for line in table[2:7]] == ["run0", "run1", "run2", "run3", "all"]
     assert table[2].split()[3] == "0-2,5"
-    assert table[-1] == "5 more with less; --json and --csv give all of them"
+    assert table[7] == "5 more with 5.0 GPU·h: --json and --csv give all of them"
     assert len(json.loads(report_json(kept, 3600.0))["rows"]) == 9
     assert len(report_csv(kept).splitlines()) == 10
 
@@ -119,13 +125,13 @@ def test_a_long_table_is_cut_and_says_so() -> None:
 def test_as_json(capsys: pytest.CaptureFixture[str], by: str) -> None:
     found = json.loads(shown(capsys, "--json", "--by", by)[0])
     assert (found["until"], found["host"], found["by"]) == (NOW, "box3", "run")
-    assert found["since"] <= NOW - 7 * DAY
+    assert found["since"] == NOW - 7 * DAY
     first = found["rows"][0]
     assert (first["run"], first["user"], first["uid"], first["gpus"]) == ("train.py", "ada", 1000, [0, 1])
     assert (first["first"], first["last"]) == (HOUR, HOUR + 60)
-    assert (first["held_s"], first["busy_s"], first["byte_s"]) == (7200.0, 3600.0, 7200 * 20 * GIB)
+    assert (first["gpu_s"], first["busy_s"], first["byte_s"]) == (7200.0, 3600.0, 7200 * 20 * GIB)
     assert (first["overshoots"], first["events"], first["warnings"]) == (1, 2, 2)
-    assert found["total"]["held_s"] == 9000.0
+    assert found["total"]["gpu_s"] == 9000.0
 
 
 @pytest.mark.usefixtures("own")
@@ -144,7 +150,7 @@ def test_as_csv_it_says_the_same(capsys: pytest.CaptureFixture[str], by: str) ->
 
 @given(st.text("a=+-@;,|\"' \t\r\n＝＋－＠—→✓\xa0", max_size=12), st.sampled_from(",;\t"), st.booleans())
 def test_no_cell_is_a_formula_whatever_parts_the_cells(name: str, separator: str, ascii_only: bool) -> None:
-    lines = [UseLine(name, hours(1), (0,), user=name, launcher=name, key=name)] * 2
+    lines = [UseLine(name, GpuUse(3600.0), (0,), user=name, launcher=name, key=name)] * 2
     by: By
     for by in ("user", "run"):
         text = report_csv(UseReport(by, 0.0, lines=lines), ascii_only=ascii_only)

@@ -8,10 +8,11 @@ import sqlite3
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.config import Config, Report
@@ -24,12 +25,14 @@ from gpuwatch.recorder.use import (
     KEEP_MEANS,
     MOST_PROCESSES,
     By,
+    GpuUse,
     Sums,
     UseCounter,
     UseLine,
     load_older,
     read_means,
     read_report,
+    read_reports,
     run_name,
     write_use,
 )
@@ -157,19 +160,49 @@ def test_use_is_by_minute_gpu_and_run_and_adds_up(tmp_path: Path) -> None:
     assert ask(path, f"SELECT at - {int(EPOCH + start)}, run, held_s, gpu_s FROM use WHERE gpu = 1") == [
         *((minute, run, 60.0, 0.0 if run == 0 else 30.0) for minute in (0, 60) for run in (0, 1, 2)),
     ]
-    assert [(one.name, one.use.held, one.use.gpu, one.gpus) for one in lines(path)] == [
-        ("ada", 120.0, 60.0, (0,)),
-        ("ben", 120.0, 60.0, (0,)),
-    ]
+    assert [(one.name, one.use.gpu, one.gpus) for one in lines(path)] == [("ada", 60.0, (0,)), ("ben", 60.0, (0,))]
     assert [(one.name, one.user, one.key) for one in lines(path, "run")] == [
         ("train.py", "ada", "1:1"),
         ("train.py", "ben", "2:2"),
     ]
-    totals = {read_report([path], by, EPOCH - HOUR).total for by in ("user", "gpu", "run")}
-    assert len(totals) == 1
     assert [one.at - EPOCH - start for one in sums.means] == [0, 60, 120]
     assert sums.means[0].values[f"{gpu(0).key}/user:{ADA}/memory"] == pytest.approx(GIB, rel=1e-3)
     assert sums.means[0].users == {f"user:{ADA}": "ada", f"user:{BEN}": "ben"}
+
+
+OWNERS = {1: "ada", 2: "ada", 3: "ada", 4: "ben", 5: "ben"}
+PEOPLE = [
+    process(pid, name, context=ProcessContext(run=Run(key=f"{pid // 2}:9", name="train.py")))
+    for pid, name in OWNERS.items()
+]
+"""Of three runs of ada's and ben's; process 6 is nobody's."""
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(HOLDINGS, HOLDINGS), min_size=2, max_size=5))
+def test_users_runs_and_gpus_add_up_to_the_machine(minutes: list[tuple[list[Holding], ...]]) -> None:
+    whole, watched = Use(), 0.0
+    for each in minutes[1:]:  # nothing is known of the time before the first snapshot
+        for held in each:
+            watched += 60.0
+            for use in charged(held, 60.0, lambda one: (OWNERS.get(one.pid), one.pid // 2)).values():
+                whole = whole.plus(Use(busy=use.gpu * bool(use.busy), unknown=use.gpu * bool(use.unknown), gpu=use.gpu))
+    shots = [
+        snapshot([gpu(number, holdings=held) for number, held in enumerate(each)], PEOPLE, interval=60.0)
+        for each in minutes
+    ]
+    with TemporaryDirectory() as folder:
+        path = stored(Path(folder, "x"), counted(*shots, first=60 - EPOCH % 60, step=60.0))
+        reports = read_reports([path], ("user", "gpu", "run"), EPOCH - HOUR)
+    for report in reports:
+        total = GpuUse(*map(sum, zip(*(line.use for line in report.lines), strict=True)))
+        assert total == pytest.approx(report.total)
+        assert (total.gpu, total.busy, total.unknown) == pytest.approx((whole.gpu, whole.busy, whole.unknown))
+        assert total.idle == pytest.approx(whole.gpu - whole.busy - whole.unknown)
+    assert [one.watched - one.free for one in reports[1].lines] == pytest.approx(
+        [one.use.gpu for one in reports[1].lines]
+    )
+    assert sum(one.watched for one in reports[1].lines) == pytest.approx(watched)
 
 
 def test_a_long_time_is_split_by_the_minutes_that_it_lies_in() -> None:
@@ -196,7 +229,7 @@ def test_who_cannot_be_seen_is_one_holder_with_the_memory_of_unknown_processes(t
     path = stored(tmp_path / "x", counted(*[base] * 3))
     for by in ("user", "run"):
         (unknown, ada) = lines(path, by)
-        assert (unknown.name, unknown.uid, unknown.use.gpu, unknown.use.busy) == ("?", None, 1.5, 2.0)
+        assert (unknown.name, unknown.uid, unknown.use.gpu, unknown.use.busy) == ("?", None, 1.5, 1.5)
         assert (ada.uid, ada.use.gpu) == (ADA, 0.5)
     alone = snapshot([gpu(0, unattributed=4 * GIB), gpu(1, unattributed=GIB // 8)])
     assert {run: use.gpu for (_, _, run), use in counted(alone, alone).use.items()} == {None: 1.0, (-1, ""): 1.0}
@@ -206,8 +239,8 @@ def test_who_cannot_be_seen_is_one_holder_with_the_memory_of_unknown_processes(t
 def test_one_that_has_ended_stays_its_owners(tmp_path: Path, after: dict[str, Any]) -> None:
     left = machine(process(1, presence=Presence.GONE, **after))
     path = stored(tmp_path / "x", counted(*[machine(process(1))] * 3, *[left] * 3))
-    assert [(one.name, one.use.held) for one in lines(path)] == [("ada", 5.0)]
-    assert [(one.name, one.use.held) for one in lines(path, "run")] == [("train.py", 5.0)]
+    assert [(one.name, one.use.gpu) for one in lines(path)] == [("ada", 5.0)]
+    assert [(one.name, one.use.gpu) for one in lines(path, "run")] == [("train.py", 5.0)]
 
 
 def ranks(run: Run | None) -> Snapshot:
@@ -220,7 +253,7 @@ def test_ranks_are_one_run_also_before_that_was_known_and_when_it_cannot_be_read
     run = Run(key="90:900", name="train.py", launcher="torchrun")
     path = stored(tmp_path / "x", counted(*map(ranks, (None, None, run, run, run, None))))
     (line,) = lines(path, "run")
-    assert (line.key, line.launcher, line.use.held, line.use.gpu) == ("90:900", "torchrun", 6.0, 5.0)
+    assert (line.key, line.launcher, line.use.gpu) == ("90:900", "torchrun", 5.0)
 
 
 def test_a_run_has_a_name_for_people() -> None:
@@ -354,7 +387,7 @@ def feed(one: Recording, frames: Frames, base: Snapshot, count: int = 1, **chang
 
 
 def held(folder: Path) -> list[float]:
-    return [line.use.held for line in lines(own_store(folder))]
+    return [line.use.gpu for line in lines(own_store(folder))]
 
 
 def test_a_demo_is_not_counted_and_the_last_minute_is(record: Record, folder: Path) -> None:

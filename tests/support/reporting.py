@@ -7,9 +7,8 @@ from typing import Any
 from msgspec.structs import replace as with_fields
 
 from gpuwatch.commands.report_page import Page, PageSeries
-from gpuwatch.history import Use
 from gpuwatch.recorder.store import Events
-from gpuwatch.recorder.use import EventCounts, UseLine, UseReport
+from gpuwatch.recorder.use import EventCounts, GpuUse, UseLine, UseReport
 from gpuwatch.timeline import Minute
 from gpuwatch.units import GIB
 from tests.support.recording import alert, ended
@@ -38,7 +37,7 @@ def value_minute(at: float, **values: float) -> Minute:
 
 def page_of(name: str = "ada", title: str = "", means: list[Minute] | None = None, **changes: Any) -> Page:
     """Return the contents of a page, in which all names are the same."""
-    use = Use(3600.0, 1800.0, 0.0, 10.0 * GIB * 3600, 5.0 * GIB * 3600, 0.0, 3600.0)
+    use = GpuUse(gpu=3600.0, busy=1800.0, idle=1800.0, memory=10.0 * GIB * 3600)
     user = UseLine(name, use, (0,), uid=1000)
     gpu = UseLine(name, use, (0,), uuid="GPU-0", watched=3600.0)
     run = UseLine(name, use, (0,), user=name, launcher=name, key="1:1")
