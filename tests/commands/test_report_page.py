@@ -68,6 +68,11 @@ def test_ids_are_unique_and_every_link_leads_to_one(plain: Reader) -> None:
     assert any(link.startswith("#event-") for link in plain.links)
 
 
+def test_people_come_first_then_gpus_then_runs_then_charts() -> None:
+    headings = re.findall(r"<h2>(.*?)</h2>", render_page(page_of()))
+    assert headings == ["Users", "GPUs", "Runs", "GPUs over time", "Events"]
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_name_stays_text(plain: Reader, name: str) -> None:
     assert Reader(render_page(page_of(name))).elements == plain.elements
