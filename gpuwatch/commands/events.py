@@ -39,7 +39,7 @@ from gpuwatch.recorder.store import (
     stores_read,
 )
 from gpuwatch.text import cell_width, clean, fit
-from gpuwatch.units import UNKNOWN, duration, long_duration
+from gpuwatch.units import UNKNOWN, duration, long_duration, ranges
 from gpuwatch.values import DAY
 
 COLORS: Final = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.NOTE: DIM}
@@ -316,7 +316,7 @@ def _row(event: Repeated, found: Events, now: float) -> EventRow:
         lasted=_lasted(alert, state, found.watched_until),
         mark=MARKS[worst],
         severity=worst.name.lower(),
-        gpu=UNKNOWN if alert.index is None else str(alert.index),
+        gpu=ranges(alert.indices) or UNKNOWN,
         owners=", ".join(alert.owners),
         title=alert.title,
         worst=value_words(alert),

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuwatch.alerts.alert import Alert, Severity, Unit
+from gpuwatch.alerts.alert import Alert, AlertGpu, Severity, Unit
 from gpuwatch.cli import parse
 from gpuwatch.commands import events
 from gpuwatch.commands.flags import parse_span
@@ -78,6 +78,13 @@ def test_what_holds_is_ongoing_while_somebody_watches(own: Path, capsys: pytest.
     assert run("--json") == 0
     assert json.loads(capsys.readouterr().out)["state"] == "ongoing"
     lock.release()
+
+
+def test_an_event_of_several_gpus_names_each(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    on = tuple(AlertGpu(f"GPU-{index}", index) for index in (0, 1, 3))
+    write(own, msgspec.structs.replace(FULL, title="ada opened GPUs", gpus=on))
+    assert run() == 0
+    assert "0-1,3  ada, ben  ada opened GPUs" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------------------------------------------------------

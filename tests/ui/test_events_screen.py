@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from gpuwatch.alerts.alert import Alert, Severity, Unit
+from gpuwatch.alerts.alert import Alert, AlertGpu, Severity, Unit
 from gpuwatch.recorder.store import Events
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
@@ -129,10 +129,11 @@ async def test_what_cannot_be_read_of_the_log_is_said(helpers: Helpers, words: l
 
 def test_the_detail_tells_all_that_is_known() -> None:
     amounts = {"unit": Unit.FREE, "peak": 1.5 * GIB, "mean": 2.0 * GIB, "last": 3.0 * GIB}
-    one = past(3, pids=tuple(range(1, 10)), evidence="ada holds 70.0 GiB", **amounts)
+    on = tuple(AlertGpu(f"GPU-{index}", index) for index in (0, 1, 3))
+    one = past(3, pids=tuple(range(1, 10)), gpus=on, evidence="ada holds 70.0 GiB", **amounts)
     lines = "\n".join(plain(line) for line in detail_lines(one, SKIN, 160, 6, NOW))
     for words in (
-        "memory near limit · ada · pid 1, 2, 3, 4, 5, 6 and 3 more",
+        "memory near limit · GPU 0-1,3 · ada · pid 1, 2, 3, 4, 5, 6 and 3 more",
         "at worst 1.5 GiB free, mean 2.0, last 3.0",
         "ada holds 70.0 GiB",
         "back within the limit",

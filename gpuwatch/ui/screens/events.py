@@ -34,6 +34,7 @@ from gpuwatch.ui.widgets.lines import Line
 from gpuwatch.ui.widgets.prompt import FilterInput
 from gpuwatch.ui.widgets.row_list import RowList
 from gpuwatch.ui.widgets.table import Cell, Column
+from gpuwatch.units import ranges
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -69,10 +70,11 @@ def _facts(alert: Alert, now: float) -> list[tuple[str, str]]:
     since = time.strftime("%a %d %b %H:%M:%S", time.localtime(alert.raised))
     until = time.strftime(" to %H:%M:%S", time.localtime(alert.ended)) if alert.ended is not None else ""
     owners = ", ".join(alert.owners)
+    gpus = f"GPU {ranges(alert.indices)}" * (len(alert.indices) > 1)
     more = f" and {len(alert.pids) - 6} more" if len(alert.pids) > 6 else ""
     pids = f"pid {', '.join(map(str, alert.pids[:6]))}{more}" if alert.pids else ""
     return [
-        ("rule", " · ".join(filter(None, (alert.rule, owners, pids)))),
+        ("rule", " · ".join(filter(None, (alert.rule, gpus, owners, pids)))),
         ("when", f"{since}{until}, {lasted_words(alert, now)}"),
         ("values", value_words(alert, last=True)),
         ("evidence", alert.evidence),
