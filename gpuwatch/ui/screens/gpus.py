@@ -13,6 +13,7 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.fields import GPU
 from gpuwatch.model import Gpu
 from gpuwatch.monitor import Frame
+from gpuwatch.shares import usable
 from gpuwatch.timeline import Metric
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers
@@ -152,7 +153,9 @@ class GpusScreen(GraphSheet):
         recent = self.events(lambda alert: alert.raised >= self.until - self.span, self._ended)
         for gpu in self.gpus[self._shown.start : self._shown.stop]:
             marks = self.event_marks([one for one in recent if one.gpu == gpu.key])
-            found.append(replace(self.memory_graph(gpu, ()), title="", unit=""))
+            memory = self.memory_graph(gpu, ())
+            # Side by side all GPUs have the same axis, so that the fuller one looks fuller.
+            found.append(replace(memory, title="", unit="", top=float(usable(gpu) or memory.top)))
             curve = self.curve(gpu.key, "", Metric.UTILIZATION, gpu.utilization)
             why = reason_words(gpu.utilization)
             found.append(self.graph("util", "%", [curve], 100.0, empty=why, marks=marks))

@@ -16,7 +16,7 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.unattributed import missing
 from gpuwatch.analysis.events import fold_repeats, lasted_words, moment, repeat_words, state_words, without_known
 from gpuwatch.model import Gpu, Reading, known, number
-from gpuwatch.shares import declared_memory
+from gpuwatch.shares import declared_memory, usable
 from gpuwatch.text import clean
 from gpuwatch.timeline import Extent, Key, Metric, user_owner
 from gpuwatch.ui.actions import actions_of
@@ -322,13 +322,12 @@ class GraphSheet(Sheet):
             # Where the driver does not tell its own memory from that of unknown processes, it is both.
             label = "rest" if known(memory.used) and not known(gpu.unattributed) else "unknown"
             curves.append(Curve(label, rest, styles("muted"), styles.glyphs.hatch, unknown, hatched=True))
-        reserved = memory.reserved if known(memory.reserved) else 0
-        top = memory.total - reserved if known(memory.total) else axis_top(largest(below, used, least=float(GIB)), GIB)
+        whole = usable(gpu)
         return self.graph(
             "Memory",
-            "GiB",
+            "GiB" if whole is None else f"GiB of {gib(whole)}",
             curves,
-            float(top),
+            axis_top(reach(whole, largest(below, used, least=0.1 * GIB)), GIB),
             limits=limits,
             marks=marks,
             show=gib,
