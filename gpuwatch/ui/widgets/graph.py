@@ -310,13 +310,17 @@ def _time_axis(graph: Graph, styles: StyleSet, width: int, cells: int, cursor: i
     marks = {column_of(graph, mark.at, width): _Piece(mark.text, mark.style) for mark in graph.marks}
     while at < graph.until:
         place = floor((at - start) / graph.span * cells)
-        # The first label, and the first of each day, name the day.
-        words = tick + (day_time(at, before, form) if dated else time.strftime(form, time.localtime(at)))
-        if 0 <= place <= cells - len(words) and marks.keys().isdisjoint(range(place + 1, place + len(words))):
-            pieces[place : place + len(words)] = [_Piece(words[0], styles("faint"))] + [
-                _Piece(char, styles("muted")) for char in words[1:]
-            ]
-            before = at
+        # The first label, and the first of each day, name the day: where there is no room at the left or the day alone.
+        hour = time.strftime(form, time.localtime(at))
+        day = day_time(at, before, form) if dated else hour
+        short = day.removesuffix(f" {hour}") if hour.startswith("00:00") else day
+        for label in (tick + day, *[f"{day}{tick}", tick + short, f"{short}{tick}"] * (day != hour)):
+            first = place - label.index(tick)
+            where = range(first, first + len(label))
+            if all(0 <= x < cells and pieces[x].char == bar and (x == place or x not in marks) for x in where):
+                pieces[first : where.stop] = [_Piece(one, styles("faint" if one == tick else "muted")) for one in label]
+                before = at
+                break
         at += interval
     for column, piece in marks.items():
         if column is not None:
