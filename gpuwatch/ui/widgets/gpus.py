@@ -602,8 +602,8 @@ def short_title(alert: Alert) -> str:
     return _BRIEF.get(alert.rule, short)
 
 
-_LABELS = ("memory in use, %", "memory %", "mem %", "%")
-"""Labels of the figures of a heat map; the longest that fits is shown, apart from the last figure."""
+_LABELS = ("(memory in use, %)", "(memory, %)", "(mem %)", "(%)")
+"""Labels of the figures of a heat map; the longest that fits is shown, in brackets: it is not the last GPU's alone."""
 
 
 def used_share(gpu: Gpu) -> float | None:
