@@ -138,17 +138,17 @@ def _toast(app: GpuwatchApp, raised: Sequence[Alert]) -> None:
     more = len(raised) - len(shown)
     for alert in shown:
         mark, _ = mark_of(alert.severity, app.style_set.glyphs)
-        others = f" (+{more} more)" if low and more else ""
+        others = f" +{more}" if low and more else ""
         app.notify(f"{mark} {alert.title}{others}", severity=_KINDS[alert.severity], markup=False)
     if more and not low:
-        app.notify(f"and {more} more alert{'s' * (more > 1)}", severity="warning", markup=False)
+        app.notify(f"+{more}: e lists all alerts", severity="warning", markup=False)
 
 
 def _notify_desktop(app: GpuwatchApp, raised: Sequence[Alert], frame: Frame) -> None:
     """Ask the terminal for one desktop notification: the worst alert, and the number of further alerts."""
     if app.options.desktop == "off":
         return
-    more = f" (+{len(raised) - 1} more)" if len(raised) > 1 else ""
+    more = f" +{len(raised) - 1}" if len(raised) > 1 else ""
     host = frame.snapshot.host or "gpuwatch"
     kind = cast(Osc, app.options.desktop)
     plain = app.style_set.glyphs.ascii

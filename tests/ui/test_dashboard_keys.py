@@ -130,9 +130,9 @@ async def test_an_alert_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert rung == [1]
         many = [alert(n, gpu=f"g{n}") for n in range(9)]
         await hand(app, pilot, frame(machine(2), *many))
-        assert "and 6 more alerts" in [one.message for one in app._notifications]
+        assert "+6: e lists all alerts" in [one.message for one in app._notifications]
         await hand(app, pilot, frame(machine(2), *many, *[alert(n, gpu=f"h{n}") for n in range(4)]))
-        assert "and 1 more alert" in [one.message for one in app._notifications]
+        assert "+1: e lists all alerts" in [one.message for one in app._notifications]
         await press(pilot, "escape")
         assert "+9" in "\n".join(app.dashboard.alerts.text)
 

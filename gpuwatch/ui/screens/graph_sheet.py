@@ -363,11 +363,11 @@ class GraphSheet(Sheet):
         for one in folded[:MOST_EVENTS]:
             alert = one.alert
             mark, _ = mark_of(alert.severity if alert.ended is None else alert.most, self.style_set.glyphs)
-            how = state_words(alert) or "holds"
+            how = state_words(alert) or "ongoing"
             aside = repeat_words(one, self.now) or f"{how}, {lasted_words(alert, self.now)}"
             facts.append(Fact(moment(alert.raised, self.now), f"{mark} {alert.title}", aside=aside))
         more = len(folded) - len(facts)
-        facts += [Fact("", f"{more} more: e lists all events", missing=True)] * (more > 0)
+        facts += [Fact("", f"+{more}: e lists all events", missing=True)] * (more > 0)
         return Section("Events", tuple(facts) or (Fact("none", "nothing was raised", missing=True),))
 
     def event_marks(self, found: Sequence[Alert]) -> list[Mark]:
