@@ -593,11 +593,12 @@ def short_title(alert: Alert) -> str:
         return title.partition(",")[0]
     if alert.subject or alert.title.startswith(f"{alert.rule}: "):
         return _BRIEF.get(alert.rule, alert.rule)
-    # `overbooked 120 %`, `6.0 GiB unknown`
+    # `overbooked 120 %`, `6.0 GiB unknown`, `full in 4 min`: the figure is what matters, and cells are narrow
     short = (
         title.replace("overbooked: ", "overbooked ")
         .removesuffix(" declared")
         .replace("of unknown processes", "unknown")
+        .replace("full in about ", "full in ")
     )
     return _BRIEF.get(alert.rule, short)
 
