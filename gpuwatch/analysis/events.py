@@ -101,7 +101,7 @@ def moment(at: float, now: float) -> str:
     then, today = time.localtime(at), time.localtime(now)
     if then[:3] == today[:3]:
         return time.strftime("%H:%M:%S", then)
-    return time.strftime("%m-%d %H:%M:%S" if then.tm_year == today.tm_year else "%Y-%m-%d %H:%M:%S", then)
+    return time.strftime("%d %b %H:%M:%S" if then.tm_year == today.tm_year else "%d %b %Y %H:%M:%S", then)
 
 
 def lasted_words(alert: Alert, now: float) -> str:

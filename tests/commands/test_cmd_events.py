@@ -80,6 +80,14 @@ def test_what_holds_is_ongoing_while_somebody_watches(own: Path, capsys: pytest.
     lock.release()
 
 
+def test_an_event_of_another_day_has_its_date_as_the_screen_of_events_has_it(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(own, FULL)
+    assert run("--since", "3d", now=NOW + 2 * DAY) == 0
+    assert time.strftime("%d %b %H:%M:%S ", time.localtime(EPOCH)) in capsys.readouterr().out
+
+
 def test_an_event_of_several_gpus_names_each(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     on = tuple(AlertGpu(f"GPU-{index}", index) for index in (0, 1, 3))
     write(own, msgspec.structs.replace(FULL, title="ada opened GPUs", gpus=on))
