@@ -298,7 +298,7 @@ PROCESS: Final[Mapping[str, Field[Row]]] = table(
         Field("pid", "PID", lambda row: Amount(row.holding.pid), ascending=True),
         Field("user", "user", lambda row: row.owner, ascending=True, right=False),
         Field("memory", "GiB", lambda row: amount(row.holding.memory), Unit.BYTES, words="memory", compare="mem"),
-        Field("share", "used/limit %", lambda row: amount(row.share), Unit.PERCENT, words="share of the GPU"),
+        Field("used", "used/limit %", lambda row: amount(row.share), Unit.PERCENT, words="part of the GPU"),
         Field(
             "sm",
             "SM %",
@@ -346,9 +346,9 @@ PROCESS: Final[Mapping[str, Field[Row]]] = table(
 """Columns of the process list, in their usual order."""
 
 USED: Final[Field[Row]] = Field(
-    "used", "used/limit", _used_of_declared, words="used of the limit", compare="share", own_format=RATIO
+    "used", "used/limit", _used_of_declared, words="used of the limit", compare="used", own_format=RATIO
 )
-"""Memory held / limit declared: no column of its own, since the column of the share shows both."""
+"""Memory held / limit declared: no column of its own, since the column of the same key shows both."""
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -234,7 +234,7 @@ class Filter(ListFilter[Row], frozen=True):
     """Filter of the process list.
 
     Keys: `user:ada` (any name that has it, or this uid), `uid:1001` (this one person; `uid:?` is whoever is not
-    visible), `gpu:0,2-4` or `gpu:GPU-8932`, `pid:123`. Figures: `mem` and `rss` (bytes), `share` (memory held / limit
+    visible), `gpu:0,2-4` or `gpu:GPU-8932`, `pid:123`. Figures: `mem` and `rss` (bytes), `used` (memory held / limit
     declared), `sm` and `cpu` (percent), `idle` and `age` (durations). The keywords `mine`, and `idle` for what the list
     shows as idle. Any other text is found in the command, user, PID or GPU name.
     """

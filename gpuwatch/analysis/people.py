@@ -238,10 +238,10 @@ PERSON: Final[Mapping[str, Field[Person]]] = table(
         ),
         PROCESS["memory"].of(lambda one: Amount(one.memory, one.at_least) if one.memory or not one.at_least else None),
         Field(
-            "share",
-            "share %",
+            "part",
+            "mem %",
             lambda one: amount(one.share, at_least=one.at_least),
-            words="share of all GPU memory",
+            words="part of all GPU memory",
             own_format=_PARTS,
         ),
         Field(

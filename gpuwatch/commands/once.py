@@ -213,7 +213,7 @@ _ROW_COLUMNS: Final[Sequence[TextColumn[Row]]] = (
     TextColumn.of(PROCESS["pid"]),
     TextColumn.of(PROCESS["user"], _WIDEST_USER),
     TextColumn.of(PROCESS["memory"]),
-    TextColumn.of(PROCESS["share"].of(_share)),
+    TextColumn.of(PROCESS["used"].of(_share)),
     TextColumn.of(PROCESS["sm"]),
     TextColumn.of(PROCESS["age"]),
     TextColumn.of(PROCESS["in"], _WIDEST_PLACE),

@@ -63,7 +63,7 @@ Theme: TypeAlias = Literal[
 ]
 """Names of themes: two of gpuwatch, and those of Textual."""
 ColumnName: TypeAlias = Literal[
-    "gpu", "pid", "user", "memory", "share", "sm", "cpu", "rss", "idle", "age", "in", "command"
+    "gpu", "pid", "user", "memory", "used", "sm", "cpu", "rss", "idle", "age", "in", "command"
 ]
 """Columns of the process list."""
 ColumnNames: TypeAlias = Annotated[

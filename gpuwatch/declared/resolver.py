@@ -248,10 +248,10 @@ def short_name(winner: Evaluation, loser: Evaluation) -> str:
 
 _LABELS = {
     Kind.START: "a start size is no limit: more may be taken",
-    Kind.CACHE: "a share of what is free is no limit",
+    Kind.CACHE: "a part of what is free is no limit",
     Kind.RESERVE: "says what is left free, not what is taken",
     Kind.GROWTH: "memory is taken as it is needed; no limit",
-    Kind.COMPUTE: "a share of the SMs says nothing of memory",
+    Kind.COMPUTE: "a part of the SMs says nothing of memory",
     Kind.DEFAULT: "a default is not a declaration",
 }
 

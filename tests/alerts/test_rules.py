@@ -107,7 +107,7 @@ def test_every_rule_and_every_figure_is_in_the_table() -> None:
     assert {case.rule for case in CASES if case.rule} == RULE_NAMES - {"time to full"}, "test_growth_rule has that"
     for scope in ("gpu", "process", "user"):
         tried = " ".join(case.own["when"] for case in CASES if case.own and case.own.get("on", "gpu") == scope)
-        assert {figure for figure in GRAMMARS[scope].figures if f"{figure}>" not in tried} <= {"idle", "share"}
+        assert {figure for figure in GRAMMARS[scope].figures if f"{figure}>" not in tried} <= {"idle", "used"}
 
 
 # ---------------------------------------------------------------------------------------------------------------

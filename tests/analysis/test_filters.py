@@ -56,7 +56,7 @@ def test_terms(case: dict[str, Any]) -> None:
 def test_a_limit_that_several_processes_share_is_passed_only_by_one_that_is_above_it_alone() -> None:
     people = [process(pid, "ada", declared=declares(0, 10 * GIB, scope="7")) for pid in (1, 2)]
     seen = rows(snapshot([gpu(0, holdings=[holding(1, 12), holding(2, 5)])], people))
-    assert [Filter.parse(text)(row) for text in ("share>1", "share<1", "share=1") for row in seen] == [
+    assert [Filter.parse(text)(row) for text in ("used>1", "used<1", "used=1") for row in seen] == [
         True,
         *[False] * 5,
     ]

@@ -90,7 +90,7 @@ async def test_each_choice_is_saved_and_nothing_else() -> None:
             (["greater_than_sign"], {"order": "memory"}),
             (["r"], {"reverse": True}),
             (["plus"], {"interval": 2.0}),
-            (["C", "space", "escape"], {"columns": ("pid", "user", "memory", "share", "sm", "cpu", "rss", "idle")}),
+            (["C", "space", "escape"], {"columns": ("pid", "user", "memory", "used", "sm", "cpu", "rss", "idle")}),
         ):
             saved.clear()
             await press(pilot, *keys)

@@ -143,7 +143,7 @@ def test_the_detail_of_a_gpu_makes_no_number_up() -> None:
 def test_the_detail_of_a_holding_has_both_shares(declared: Declared, words: str) -> None:
     seen = machine((11, "ada", 49.6, declared))
     facts = {one.label: one.value for one in holding_section(rows(seen)[0]).facts}
-    assert facts["share"] == words
+    assert facts["part"] == words
 
 
 async def test_the_detail_judges_by_the_allowances_that_were_set() -> None:

@@ -41,7 +41,7 @@ async def test_the_keys_of_the_options_count_and_no_others() -> None:
 async def test_the_keys_of_nvitop() -> None:
     async with running(frame(machine(1)), (160, 36), keys=PRESETS["nvitop"]) as (app, pilot):
         await press(pilot, "full_stop")
-        assert app.dashboard.processes.by == "share"
+        assert app.dashboard.processes.by == "used"
         await press(pilot, "comma", "slash")
         assert (app.dashboard.processes.by, app.dashboard.processes.reverse) == ("memory", True)
         await press(pilot, "backslash")

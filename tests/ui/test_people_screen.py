@@ -116,8 +116,8 @@ def test_no_two_names_look_alike(names: list[str], cells: int, shown: list[str])
     [
         ("memory", {"at_least": True}, "≥40.0"),
         ("memory", {"at_least": True, "memory": 0}, "—"),
-        ("share", {}, "6"),
-        ("share", {"share": None}, "—"),
+        ("part", {}, "6"),
+        ("part", {"share": None}, "—"),
         ("declared", {}, "—"),
         ("declared", {"unread": True}, ""),
         ("declared", {"declared": 16 * GIB, "unread": True}, "≥16.0"),

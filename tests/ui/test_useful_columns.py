@@ -51,9 +51,9 @@ def machine(declared: Declared, context: ProcessContext | None = None) -> Snapsh
     ("declared", "context", "titles"),
     [
         (PENDING, None, ("used/limit %", "runs in")),
-        (UNREADABLE, None, ("share %",)),
+        (UNREADABLE, None, ("mem %",)),
         (Declared(), None, ("used/limit %",)),
-        (UNREADABLE, IN_TMUX, ("share %", "runs in")),
+        (UNREADABLE, IN_TMUX, ("mem %", "runs in")),
     ],
 )
 async def test_the_list_of_processes(
@@ -61,9 +61,9 @@ async def test_the_list_of_processes(
 ) -> None:
     async with running(frame(machine(declared, context)), (160, 50)) as (app, pilot):
         title, row = app.dashboard.processes.text[:2]
-        assert {name for name in ("used/limit %", "share %", "runs in") if name in title} == {*titles}
+        assert {name for name in ("used/limit %", "mem %", "runs in") if name in title} == {*titles}
         assert row[: title.index("%") + 1].split()[-1].partition("/")[0] == "50"
-        app.show_columns(("share", "in"))  # chosen by the user: always there
+        app.show_columns(("used", "in"))  # chosen by the user: always there
         await pilot.pause()
         assert "used/limit %" in app.dashboard.processes.text[0]
         assert "runs in" in app.dashboard.processes.text[0]
@@ -73,7 +73,7 @@ async def test_the_table_does_not_jump_within_a_minute() -> None:
     first = frame(machine(UNREADABLE))
     known = frame(machine(Declared(), IN_TMUX))
     async with running(first, (160, 50)) as (app, pilot):
-        for seconds, words in ((0.0, "share %"), (HELD - 1, "share %"), (HELD, "used/limit %")):
+        for seconds, words in ((0.0, "mem %"), (HELD - 1, "mem %"), (HELD, "used/limit %")):
             await resize(app, pilot, (160, 50), replace(known, received=first.received + seconds))
             assert words in app.dashboard.processes.text[0]
 

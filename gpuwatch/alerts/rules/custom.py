@@ -78,12 +78,12 @@ USER: Final[Sequence[Field[UserHoldings]]] = (
         compare="processes",
     ),
     Field(
-        "share",
-        "share %",
+        "mem_percent",
+        "mem %",
         lambda user: Amount(100 * user.memory.total() / user.whole, user.partial) if user.whole else None,
         Unit.PERCENT,
-        words="share of all GPU memory",
-        compare="share",
+        words="part of all GPU memory",
+        compare="mem_percent",
     ),
 )
 """Figures of a user that a rule can compare."""

@@ -165,12 +165,12 @@ def holding_section(row: Row) -> Section:
 
 def _share(row: Row) -> Fact:
     if row.share is None:
-        return Fact("share", "not known, as its memory is not", missing=True)
+        return Fact("part", "not known, as its memory is not", missing=True)
     declared = ""
     if row.limit is not None and row.declared is not None:
         together = f", counted together as {row.limit.scope}" if row.limit.scope else ""
         declared = f", declared {percent(row.declared, 100)} %{together}"
-    return Fact("share", f"{percent(row.share, 100)} % of the GPU's memory{declared}")
+    return Fact("part", f"{percent(row.share, 100)} % of the GPU's memory{declared}")
 
 
 def kind_words(holding: Holding) -> str:

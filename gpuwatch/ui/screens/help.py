@@ -155,7 +155,7 @@ _FILTER: Final = Section(
         Fact("train", "the command, user, PID or GPU name has this in it"),
         Fact("user:ada,ben", "the user's name has one of these in it; mine: your own"),
         Fact("gpu:0-3,5", "on one of these GPUs; pid:123, uid:1001"),
-        Fact("mem>10GiB", "also rss, idle>30m, age, sm>50, cpu, share>1; >= < <= ="),
+        Fact("mem>10GiB", "also rss, idle>30m, age, sm>50, cpu, used>1; >= < <= ="),
         Fact("!train @long", "! or - excludes; @long is in [filters] of gpuwatch.toml (Tab)"),
     ),
 )

@@ -36,7 +36,7 @@ _BADGE: Final = Column("badge", "", 1, right=False)
 
 _FIXED: Final = {
     "memory": field_column(PERSON["memory"], 8, role="strong"),
-    "share": field_column(PERSON["share"], 8),
+    "part": field_column(PERSON["part"], 8),
     "declared": field_column(PERSON["declared"], 10, role="muted"),
     "sm": field_column(PERSON["sm"], 7),
     "use": field_column(PERSON["use"], 9, role="muted"),
@@ -44,9 +44,9 @@ _FIXED: Final = {
     "longest": field_column(PERSON["longest"], 10),
     "processes": field_column(PERSON["processes"], 7, role="muted"),
 }
-_NEEDED: Final = ("user", "memory", "longest", "sm", "share", "gpus", "waste", "use", "processes", "declared", "bar")
+_NEEDED: Final = ("user", "memory", "longest", "sm", "part", "gpus", "waste", "use", "processes", "declared", "bar")
 """Columns, the most needed first: a narrow terminal shows fewer."""
-_SHOWN: Final = ("user", "bar", "memory", "share", "declared", "gpus", "sm", "use", "waste", "longest", "processes")
+_SHOWN: Final = ("user", "bar", "memory", "part", "declared", "gpus", "sm", "use", "waste", "longest", "processes")
 """Columns from left to right."""
 
 
@@ -60,7 +60,7 @@ def columns(width: int, found: Sequence[Person], useless: Collection[str] = ()) 
         # A name may fill its column; what stands to the right of it begins with blanks.
         "user": field_column(PERSON["user"], min(most, max(8, longest)), gap=1),
         "gpus": field_column(PERSON["gpus"], min(10, max(5, cards)), role="muted", gap=2),
-        "bar": Column("bar", "share of all GPU memory", LEAST_BAR, right=False, gap=2, order="share"),
+        "bar": Column("bar", "part of all GPU memory", LEAST_BAR, right=False, gap=2, order="part"),
     }
     kept: list[str] = []
     left = width - 2 - _BADGE.cells
@@ -125,7 +125,7 @@ def _numbered(name: str, one: Person, cells: int, glyphs: Glyphs) -> str:
 
 
 def bar(share: float | None, uid: int | None, cells: int, styles: StyleSet) -> Cell:
-    """Return a bar of exactly `cells` cells for a share of all GPU memory, in percent."""
+    """Return a bar of exactly `cells` cells for a part of all GPU memory, in percent."""
     filled = min(100.0, share or 0.0) / 100 * cells
     whole = int(filled) if styles.glyphs.eighths else round(filled)
     if share and filled < 1 and not styles.glyphs.eighths:

@@ -32,7 +32,7 @@ COLUMNS: Final = {
         Column("swatch", "", 1, right=False, gap=2),
         field_column(PROCESS["user"], 8),
         field_column(PROCESS["memory"], 7, role="strong"),
-        field_column(PROCESS["share"], 13),
+        field_column(PROCESS["used"], 13),
         field_column(PROCESS["sm"], 6),
         field_column(PROCESS["cpu"], 7),
         field_column(PROCESS["rss"], 9, role="muted"),
@@ -45,8 +45,8 @@ COLUMNS: Final = {
 """Columns of the list by id, in their usual order."""
 _FORMS: Final = {
     Form.FULL: tuple(COLUMNS),
-    Form.MEDIUM: ("gpu", "pid", "swatch", "user", "memory", "share", "sm", "cpu", "idle", "age", "command"),
-    Form.COMPACT: ("gpu", "pid", "swatch", "user", "memory", "share", "sm", "idle", "command"),
+    Form.MEDIUM: ("gpu", "pid", "swatch", "user", "memory", "used", "sm", "cpu", "idle", "age", "command"),
+    Form.COMPACT: ("gpu", "pid", "swatch", "user", "memory", "used", "sm", "idle", "command"),
     Form.HEAT_MAP: ("gpu", "pid", "swatch", "user", "memory", "sm", "command"),
 }
 _USER_CELLS: Final = {Form.FULL: 16, Form.MEDIUM: 14, Form.COMPACT: 10, Form.HEAT_MAP: 8}
@@ -54,8 +54,8 @@ _USER_CELLS: Final = {Form.FULL: 16, Form.MEDIUM: 14, Form.COMPACT: 10, Form.HEA
 _ODD_STATES: Final = ("zombie", "stopped", "disk sleep", "dead")
 _REST: Final = Column("rest", "", 0, right=False)
 """Blank end of the line where the command is not shown."""
-_HELD_ALONE: Final = replace(COLUMNS["share"], title="share %", cells=8)
-"""Column of the share where no limit is known, and no absence of one."""
+_HELD_ALONE: Final = replace(COLUMNS["used"], title="mem %", cells=8)
+"""Column of what is used where no limit is known, and no absence of one."""
 _LEAST_COMMAND: Final = 10
 """Cells that are kept for the command."""
 
@@ -85,12 +85,12 @@ def columns(
     fitted = {
         "swatch": replace(COLUMNS["swatch"], gap=2 - lettered),
         "user": replace(COLUMNS["user"], cells=users, gap=int(lettered)),
-        "share": replace(COLUMNS["share"], title="used/limit", cells=12) if form is Form.COMPACT else COLUMNS["share"],
+        "used": replace(COLUMNS["used"], title="used/limit", cells=12) if form is Form.COMPACT else COLUMNS["used"],
         "idle": replace(COLUMNS["idle"], cells=8 + glyphs.ascii),  # `>=10h02m` takes a cell more than `≥10h02m`
     }
     if not chosen:
-        if "share" in useless:
-            fitted["share"] = _HELD_ALONE
+        if "used" in useless:
+            fitted["used"] = _HELD_ALONE
         return [fitted.get(name, COLUMNS[name]) for name in _FORMS[form] if name != "in" or name not in useless]
     last, room = _REST, width - CURSOR_CELLS
     if "command" in chosen:
@@ -141,7 +141,7 @@ class Processes(RowList[Row]):
         self.every: list[Row] = []
         """All rows, in the order of the GPUs."""
         self._order = process_order()
-        self._useful = UsefulColumns[Row]({"share": _has_limit, "in": _has_place})
+        self._useful = UsefulColumns[Row]({"used": _has_limit, "in": _has_place})
         self._view: View
         self._form = Form.FULL
         self._over: dict[tuple[str, int], Severity] = {}
@@ -205,7 +205,7 @@ class Processes(RowList[Row]):
                     cells.append(((styles.initial(uid), styles.badge(uid, background)),))
             elif column.id == "user":
                 cells.append(((row.owner, "strong" if row.mine else "text"),))
-            elif column.id == "share":
+            elif column.id == "used":
                 # The holding, the declared share, and the mark of an overshoot: `62/40 ▲`. Slashes are aligned.
                 over = self._over.get((row.gpu.key, row.holding.pid))
                 mark, role = mark_of(over, glyphs) if over else ("", role)

@@ -22,8 +22,8 @@ from gpuwatch.ui.widgets.lines import LineBuilder, LinePanel
 KEYS_HINT: Final = "Enter keeps it, Esc clears it"
 """Hint beside a filter, before the hints of how it looks."""
 HINTS: Final = (
-    "user:ada,ben  gpu:0-3  mine  mem>10GiB  idle>30m  share>1  !text",
-    "user:ada  gpu:0-3  mine  mem>10GiB  idle>30m  share>1  !text",
+    "user:ada,ben  gpu:0-3  mine  mem>10GiB  idle>30m  used>1  !text",
+    "user:ada  gpu:0-3  mine  mem>10GiB  idle>30m  used>1  !text",
     "user:ada gpu:0-3 mine mem>10GiB idle>30m !text",
     "user:ada gpu:0-3 mem>10GiB !text",
     "user: gpu: mem> idle> !text",
