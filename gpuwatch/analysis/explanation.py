@@ -150,12 +150,11 @@ def _declaration(one: Declaration, names: Mapping[str, str]) -> Point:
 
 
 def _amount(one: Declaration) -> str:
-    """Return the kind and the number of a declaration: `cap 0.4 of the GPU`."""
+    """Return the kind and the number of a declaration: `limit 0.4 of the GPU`."""
+    kind = "limit" if one.kind is Kind.CAP else one.kind.value
     if one.value is None:
-        return one.kind.value if one.kind is Kind.GROWTH else f"{one.kind.value}, no fixed number"
-    if one.basis is Basis.BYTES:
-        return f"{one.kind.value} {size(one.value)}"
-    return f"{one.kind.value} {one.value:g} {_UNITS[one.basis]}"
+        return kind if one.kind is Kind.GROWTH else f"{kind}, no fixed number"
+    return f"{kind} {size(one.value)}" if one.basis is Basis.BYTES else f"{kind} {one.value:g} {_UNITS[one.basis]}"
 
 
 def _gpus(uuids: Collection[str], names: Mapping[str, str]) -> str:
