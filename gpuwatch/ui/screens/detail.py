@@ -108,7 +108,7 @@ def process_section(process: Process, now: float) -> Section:
             _text("user", user, unreadable),
             _text("state", process.state, unreadable),
             _text("parent", parent_words(process), unreadable),
-            _text("terminal", process.terminal or ("" if unseen else "none"), unreadable),
+            *[_text("terminal", process.terminal, unreadable)] * bool(process.terminal or unseen),
             _text("started", started, unreadable),
             cpu,
             fact(_HOST_MEMORY, process),
@@ -204,9 +204,7 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
         facts.append(Fact("problem", gpu.words))
     now = snapshot.monotonic
     slow = f"; fan, clocks and others {long_duration(now - gpu.slow_sampled)} ago" if gpu.slow_sampled else ""
-    throttle = (
-        gpu.throttle if isinstance(gpu.throttle, Reason) else ", ".join(throttle_words(gpu.throttle)) or "nothing"
-    )
+    throttle = gpu.throttle if isinstance(gpu.throttle, Reason) else ", ".join(throttle_words(gpu.throttle))
     facts += [
         *_memory_facts(gpu, snapshot),
         *_declared_facts(gpu, snapshot),
@@ -215,8 +213,8 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
         _with_limit("temperature", "slowdown_temperature", gpu),
         _with_limit("power", "power_limit", gpu),
         *(fact(GPU[key], gpu) for key in ("fan", "sm_clock", "memory_clock", "pstate")),
-        value_fact("slowed down by", throttle),
-        fact(GPU["ecc"], gpu),
+        *[value_fact("slowed down by", throttle)] * bool(throttle),
+        *[fact(GPU["ecc"], gpu)] * _is_used(GPU["ecc"], gpu),
         value_fact("persistence", gpu.persistence),
         value_fact("compute mode", gpu.compute_mode),
         value_fact("display", gpu.display_active),
