@@ -17,6 +17,7 @@ from gpuwatch.model import (
     Limit,
     Process,
     Promise,
+    Reading,
     Reason,
     Snapshot,
     known,
@@ -170,10 +171,20 @@ def has_promised(gpu: Gpu) -> bool:
 
 
 def left(gpu: Gpu) -> int | Reason:
-    """Return the bytes that are neither held nor promised, or the reason why they are not known."""
-    if not known(gpu.memory.free):
-        return gpu.memory.free if isinstance(gpu.memory.free, Reason) else Reason.NO_SAMPLE
-    return max(0, int(gpu.memory.free) - sum(one.bytes for one in gpu.promises))
+    """Return the bytes that are neither held nor promised, or the reason why they are not known.
+
+    Of a GPU that is cut into MIG instances it is the sum over these: what is in none of them nobody can take.
+    """
+    places: dict[int | None, Reading] = {}
+    if gpu.mig is True:
+        places = {one.gpu_instance: one.memory.free for one in gpu.instances}
+    found = 0
+    for place, free in (places or {None: gpu.memory.free}).items():
+        if not known(free):
+            return free if isinstance(free, Reason) else Reason.NO_SAMPLE
+        promised = sum(one.bytes for one in gpu.promises if not places or one.gpu_instance == place)
+        found += max(0, int(free) - promised)
+    return found
 
 
 def unread_words(count: int) -> str:

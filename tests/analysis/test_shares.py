@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from gpuwatch import shares
-from gpuwatch.model import Declaration, Declared, Kind, Knowledge, Limit, Memory, Presence, Process, Reason
+from gpuwatch.model import Declaration, Declared, Instance, Kind, Knowledge, Limit, Memory, Presence, Process, Reason
 from tests.support.builders import GIB, gpu, holding, process, snapshot
 
 CARD = gpu(0).uuid
@@ -111,6 +113,11 @@ def test_promises_are_by_user_kind_and_instance_and_what_is_left_is_without_them
     assert shares.left(seen) == seen.memory.free - 38 * GIB
     assert seen.promised == 38 * GIB
     assert shares.left(gpu(0, memory=Memory(free=Reason.UNSUPPORTED))) is Reason.UNSUPPORTED
+    parts = [
+        Instance(uuid=str(at), name="", gpu_instance=at, compute_instance=0, memory=Memory(free=10 * GIB))
+        for at in (7, 8)
+    ]
+    assert shares.left(msgspec.structs.replace(seen, mig=True, instances=tuple(parts))) == 14 * GIB  # 10 - 6, and 10
 
 
 def test_without_a_total_nothing_is_over_committed() -> None:
