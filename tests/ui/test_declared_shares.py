@@ -88,6 +88,8 @@ async def test_what_limits_cannot_be_read_is_said_once_and_not_in_each_row() -> 
     async with running(frame(machine(HIDDEN, ADA)), (160, 50)) as (app, pilot):
         assert not any("?" in line for line in [*app.dashboard.gpus.text, *app.dashboard.processes.text[1:]])
         assert "shares of 1 not readable (?)" in app.dashboard.processes.text[0]
+        await resize(app, pilot, (120, 50))
+        assert "1 share unread (?) · 2 rows" in app.dashboard.processes.text[0]
         await pilot.press("question_mark")
         assert "Declared shares of 1 process are not readable" in text(app)
 
