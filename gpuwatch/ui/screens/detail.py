@@ -251,7 +251,8 @@ def _memory_facts(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
             Fact("" if place else "promised", f"{size(one.bytes)} to {one.user}, {promise_words(one, snapshot.taken)}")
             for place, one in enumerate(gpu.promises)
         ),
-        *(fact(GPU[key], gpu) for key in ("reserved", "unknown")),
+        fact(GPU["reserved"], gpu),
+        *[fact(GPU["unknown"], gpu)] * (not known(gpu.unattributed) or gpu.unattributed >= 0.05 * GIB),
         *unified * gpu.memory.unified,
         *likely,
     ]
