@@ -30,6 +30,6 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         find_process(pid, snapshot, config)  # it says that there is none, or why it is not seen
         raise GpuwatchError(f"process {pid} holds no GPU")
     if held[0].process.uid is None:
-        raise GpuwatchError(f"the owner of process {pid} is not visible")
+        raise GpuwatchError(f"the owner of process {pid} is not known")
     Console(ascii_only=config.ascii).print(*message(held, snapshot, config.limits().allowances).splitlines())
     return 0

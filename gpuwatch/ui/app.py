@@ -708,7 +708,7 @@ class GpuwatchApp(App[int]):
         if frame is None or not held:
             return
         if held[0].process.uid is None or held[0].mine:
-            why = "these are your own: K ends one, S lists your strays" if held[0].mine else "its owner is not visible"
+            why = "these are your own: K ends one, S lists your strays" if held[0].mine else "its owner is not known"
             self.notify(why, markup=False, timeout=4)
             return
         words, tmux = message(held, frame.snapshot, self.options.allowances), "TMUX" in os.environ

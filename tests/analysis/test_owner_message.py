@@ -99,7 +99,7 @@ def test_the_sequence_carries_any_words_and_nothing_else(words: str, tmux: bool)
 async def test_nothing_is_written_to_oneself_or_to_nobody() -> None:
     mine = snapshot([gpu(0, holdings=[holding(10, 20.0)])], [process(10, "you")])
     hidden = snapshot([gpu(0, holdings=[holding(10, 20.0)])], [process(10, "", uid=None)])
-    for seen, words in ((mine, "your own"), (hidden, "not visible")):
+    for seen, words in ((mine, "your own"), (hidden, "not known")):
         async with running(frame(seen)) as (app, pilot):
             await pilot.press("y")
             assert app.screen is app.dashboard

@@ -215,8 +215,8 @@ def test_each_place_has_a_word_in_the_list_and_a_line_in_the_detail(
 
 
 def test_nothing_known_is_said_so() -> None:
-    assert told(process(10)) == {"not known": "not read yet"}
-    assert told(process(10, presence=Presence.HIDDEN)) == {"not known": "not visible"}
+    assert told(process(10)) == {"place": "not read yet"}
+    assert told(process(10, presence=Presence.HIDDEN)) == {"place": "not known"}
     assert told(around()) == {"place": "no container, job, terminal or login found"}
 
 

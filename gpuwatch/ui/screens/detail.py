@@ -91,7 +91,7 @@ def stray_section(stray: Stray) -> Section:
 def process_section(process: Process, now: float) -> Section:
     """Describe what /proc shows of a process; `now` is the wall-clock time of the snapshot."""
     unseen = process.presence is not Presence.SEEN
-    unreadable = "not visible" if unseen else "cannot be read"
+    unreadable = "not known" if unseen else "cannot be read"
     user = process.user if process.uid is None else f"{process.user or '?'} (uid {process.uid})"
     cpu = fact(_CPU, process)
     if not cpu.missing and known(process.below) and process.below >= 0.5:
@@ -129,7 +129,7 @@ def place_section(process: Process) -> Section:
     """Describe what a process runs in; what does not apply has no line."""
     if process.context is None:
         unseen = process.presence is not Presence.SEEN
-        return Section("Runs in", (Fact("not known", "not visible" if unseen else "not read yet", missing=True),))
+        return Section("Runs in", (Fact("place", "not known" if unseen else "not read yet", missing=True),))
     found = _facts(context_points(process))
     return Section("Runs in", found or (Fact("place", "no container, job, terminal or login found", missing=True),))
 
