@@ -102,7 +102,9 @@ async def test_detail_tells_reasons_and_all_gpus() -> None:
     words = {"compute and graphics", "no sample", "no permission"}
     async with shown(DetailScreen(key_of(seen), frame_of(seen)), (160, 70)) as (app, _):
         assert [word for word in places | words if word not in text_of(app)] == []
-        assert [words for words in ("slowed down by  nothing", "ECC", "terminal", "0 B of unknown") if words in text_of(app)] == []
+        assert [
+            words for words in ("slowed down by  nothing", "ECC", "terminal", "0 B of unknown") if words in text_of(app)
+        ] == []
 
 
 async def test_detail_lives_and_tells_when_the_process_is_gone() -> None:
