@@ -47,7 +47,7 @@ _NOBODY: Final = ""
 _VALUES: Final = 25 * HOUR
 
 
-class Table(NamedTuple):
+class PublicTable(NamedTuple):
     """Selection of a table: the level at which each column is published, its SQL, and the rows."""
 
     levels: dict[str, Literal["shares", "use", ""]]
@@ -75,35 +75,35 @@ def _alert(fields: str) -> str:
 
 
 COLUMNS: Final = {
-    "about": Table(_levels("shares", "name value"), "WHERE name = 'host'"),
-    "gpus": Table(_levels("shares", "id uuid number name total")),
-    "gpu_values": Table(
+    "about": PublicTable(_levels("shares", "name value"), "WHERE name = 'host'"),
+    "gpus": PublicTable(_levels("shares", "id uuid number name total")),
+    "gpu_values": PublicTable(
         _levels("shares", "at gpu used utilization power temperature"), "WHERE at >= :values AND at < :until"
     ),
-    "gaps": Table(_levels("shares", "since until lost"), "WHERE until >= :since AND since < :until"),
-    "events": Table(
+    "gaps": PublicTable(_levels("shares", "since until lost"), "WHERE until >= :since AND since < :until"),
+    "events": PublicTable(
         _levels("shares", "id rule severity gpu raised seen ended alert") | _levels(_NOBODY, "key"),
         f"WHERE {_DURING}",
         {"alert": _alert(_FIGURES)},
     ),
-    "event_about": Table(
+    "event_about": PublicTable(
         _levels("use", "event kind who"),
         f"WHERE kind IN ('user', 'gpu') AND event IN (SELECT id FROM stored.events WHERE {_DURING})",
     ),
-    "users": Table(_levels("use", "uid name")),
+    "users": PublicTable(_levels("use", "uid name")),
     # All runs of a program by one user are one: not who ran what when, but how much.
-    "runs": Table(
+    "runs": PublicTable(
         _levels("use", "id uid key name") | _levels(_NOBODY, "launcher first last"),
         "WHERE last >= :since AND first < :until GROUP BY uid, name",
         {"id": "min(id)", "key": "coalesce(name, '')"},
     ),
-    "use": Table(
+    "use": PublicTable(
         _levels("use", f"at span gpu uid run {' '.join(USE_COLUMNS)}"),
         "JOIN runs_of USING (run) WHERE at >= :since AND at < :until GROUP BY 1, 2, 3, 5",
         {"at": "at / :span * :span", "span": ":span", "run": "public"} | {name: f"sum({name})" for name in USE_COLUMNS},
     ),
-    "marks": Table(_levels(_NOBODY, "kind rule key at severity until")),
-    "graph_values": Table(_levels(_NOBODY, "at body")),
+    "marks": PublicTable(_levels(_NOBODY, "kind rule key at severity until")),
+    "graph_values": PublicTable(_levels(_NOBODY, "at body")),
 }
 _WITH_PEOPLE: Final = {"alert": _alert(f"{_FIGURES} {_PEOPLE}")}
 _RUNS_OF: Final = """INSERT INTO runs_of SELECT 0, 0 UNION ALL SELECT one.id, main.runs.id
