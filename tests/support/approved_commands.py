@@ -124,6 +124,7 @@ MASKS = {
     rf"(?m)^\w+ +{_LOCAL} .*(\n {{10}}.*)*": r"‹mark› \1 ‹of this machine›",
     r'^{"pid":\d+': '{"pid":"‹pid›"',
     r'"boot":"[-\da-f]+"': '"boot":"‹boot›"',
+    r'"(monotonic|sampled|slow_sampled)":\d+\.\d+': r'"\1":"‹since boot›"',
     rf'{{"name":"{_LOCAL}".*?}}': r'{"name":"\1"}',
 }
 """Masks by what they stand for: the folder, the version, this machine's name, and what doctor finds on it."""

@@ -20,7 +20,7 @@ class Clock:
 
     def stop(self, at: float) -> None:
         """Stop the wall clock and the monotonic clock."""
-        self._wall, self._ticks = at, 1000.0
+        self._wall, self._ticks = at, self._monotonic()
 
     def time(self) -> float:
         return self._time() if self._wall is None else self._wall
