@@ -22,6 +22,7 @@ from gpuwatch.config.reading import ConfigFile
 from gpuwatch.errors import UsageError
 from gpuwatch.files import check_source
 from gpuwatch.recorder.store import DAYS
+from gpuwatch.sampler.reservations import SHARED
 from gpuwatch.text import clean
 from gpuwatch.units import long_duration, size
 
@@ -38,6 +39,8 @@ Description=gpuwatch: who uses the GPUs of this machine, for everybody on it
 After=nvidia-persistenced.service
 
 [Service]
+# Reservations of `gpuwatch run` are for everybody; on some systems users may make no folder in /run/lock.
+ExecStartPre=-+/bin/mkdir -p -m 1777 {reservations}
 ExecStart={program} -I -m gpuwatch watch --service
 ExecReload=/bin/kill -HUP $MAINPID
 Restart=on-failure
@@ -139,7 +142,7 @@ def print_unit(args: argparse.Namespace, *, program: Path | None = None, setting
         console.warn(f"--unit: {trouble}; the service runs as root, so install it where root alone can write:")
         console.err.write(_INSTALL)
         return UsageError.exit_code
-    unit = _UNIT.format(unit=UNIT, settings=settings, program=program, score=SCORE)
+    unit = _UNIT.format(unit=UNIT, settings=settings, program=program, score=SCORE, reservations=SHARED)
     if found.values.get("notify.urls") or found.values.get("notify.command"):
         unit += _NETWORK.format(unit=UNIT, settings=settings, score=NETWORK_SCORE)
     console.print(*unit.splitlines())
