@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,7 @@ from gpuwatch.model import (
     Knowledge,
     Limit,
     Margin,
+    Order,
     Presence,
     Process,
     Snapshot,
@@ -86,6 +88,11 @@ class PublishedProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     """Start in clock ticks since boot."""
     sees: tuple[str, ...] | None = None
     """UUIDs of the GPUs that it can see, in its order; None where that is not known."""
+    order: Order = Order.EXACT
+    chosen_by: str = ""
+    """Name of the setting that decides it, without its value; empty if there is none and all are visible."""
+    doubtful: bool = False
+    """Whether that setting may not be in effect."""
     conclusive: bool = False
     """Whether a missing limit means that none was declared."""
     collective: bool = False
@@ -133,10 +140,14 @@ def _publish_processes(processes: list[Process]) -> Iterator[PublishedProcess]:
         declared = one.declared
         if declared is None or declared.knowledge is not Knowledge.READ:
             continue
+        visible = declared.visible or Visible()
         yield PublishedProcess(
             pid=one.pid,
             start=one.start,
-            sees=None if declared.visible is None else declared.visible.gpus,
+            sees=None if declared.visible is None else visible.gpus,
+            order=visible.order,
+            chosen_by=re.split("[=(]", visible.text)[0],
+            doubtful=visible.doubtful,
             conclusive=is_conclusive(declared),
             collective=declared.collective,
             limits=tuple(_publish_limit(limit, declared) for limit in declared.limits[:_MOST_LIMITS]),
@@ -280,11 +291,16 @@ def _declared(one: PublishedProcess) -> Declared:
             Limit(gpu=limit.gpu, bytes=limit.bytes, declaration=place, scope=of.scope, margin=limit.margin)
             for place, (limit, of) in enumerate(zip(one.limits, declarations, strict=False))
         ),
-        visible=None if one.sees is None else Visible(gpus=one.sees, note=SOURCE),
+        visible=None if one.sees is None else _visible(one, one.sees),
         incomplete=not one.conclusive,
         collective=one.collective,
         words="" if one.conclusive else f"{SOURCE}; what it may declare besides is not known",
     )
+
+
+def _visible(one: PublishedProcess, gpus: tuple[str, ...]) -> Visible:
+    chosen_by = clean(one.chosen_by, _SHORT)
+    return Visible(gpus=gpus, order=one.order, text=chosen_by, note=SOURCE, doubtful=one.doubtful)
 
 
 def _pid_namespace() -> int:

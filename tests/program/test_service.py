@@ -68,6 +68,8 @@ if os.fork() == 0:
     print(json.dumps({"uid": os.geteuid(), "raw": raw, "stores": stores, "told": told}), flush=True)
     os._exit(0)
 os.wait()
+while not 2 < time.time() % 60 < 59:  # a minute that has hardly begun may have no value yet
+    time.sleep(0.1)
 service.terminate()
 code = service.wait()
 if os.fork() == 0:
@@ -116,7 +118,7 @@ def test_an_ordinary_user_sees_what_only_root_can_read(driver: Driver) -> None:
     assert limit["bytes"] == pytest.approx(0.4 * 79.6 * GIB, rel=0.01)
     assert told["declarations"][0]["channel"] == "GPUWATCH_SHARE"
     assert told["declarations"][0]["why"] == published.SOURCE
-    assert not any(words in seen["raw"] for words in (secret, "SECRET", "sleep", "600"))
+    assert not any(words in seen["raw"] for words in (secret, "SECRET", "sleep"))
     assert any(path.startswith("/var/lib/gpuwatch/") for path in seen["stores"]), seen["stores"]
     assert past["day"].startswith("/var/lib/gpuwatch/public-")
     assert past["values"] >= 1
@@ -149,7 +151,7 @@ def seen_by_root(**changes: Any) -> Any:
     declared = Declared(
         declarations=(of,),
         limits=(Limit(gpu=card.uuid, bytes=20 * GIB, declaration=0),),
-        visible=Visible(gpus=(card.uuid,), text=SECRET, where=SECRET, note=SECRET),
+        visible=Visible(gpus=(card.uuid,), text=f"CUDA_VISIBLE_DEVICES={SECRET}", where=SECRET, note=SECRET),
         words=SECRET,
     )
     return snapshot([card], [process(11, "ada", command=SECRET, declared=declared, **changes)])
@@ -165,6 +167,7 @@ def test_shares_are_published_without_text_and_come_back_as_declarations(tmp_pat
     assert (of.channel, of.where, of.line, of.value, of.effective) == ("set_limit", "train.py", 12, 0.4, True)
     assert declared.visible is not None
     assert declared.visible.gpus == (gpu(0).uuid,)
+    assert declared.visible.text == "CUDA_VISIBLE_DEVICES"
 
 
 def test_what_is_not_read_or_hidden_is_not_published() -> None:
