@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise, repeat
 from math import ceil, floor, nan
@@ -56,7 +56,10 @@ class Metric(StrEnum):
     """Bytes per second that a GPU receives; known only for the GPU in focus, as is the next one."""
     PCIE_TX = "pcie_tx"
     MEMORY = "memory"
-    """Memory of a user or a process on a GPU. Of a user: without processes whose memory is not known."""
+    """Memory of a user or a process on a GPU; of the GPU itself that of all listed processes.
+
+    Processes whose memory is not known are left out.
+    """
     SM = "sm"
     CPU = "cpu"
     RSS = "rss"
@@ -97,8 +100,17 @@ def parse_key(words: str) -> Key | None:
 
 _KEY: Final = re.compile(rf"([ -~]{{0,96}})/(|user:\?|user:[0-9]{{1,10}}|process:[0-9]+:[0-9]+)/({'|'.join(Metric)})")
 _PEAKS: Final = frozenset({Metric.USED, Metric.MEMORY})
-_OF_GPU: Final = {
+
+
+def _listed(gpu: Gpu) -> Reading:
+    if gpu.holdings_note:
+        return Reason.NO_SAMPLE
+    return float(sum(one.memory for one in gpu.holdings if known(one.memory)))
+
+
+_OF_GPU: Final[Mapping[Metric, Callable[[Gpu], Reading]]] = {
     Metric.USED: attrgetter("memory.used"),
+    Metric.MEMORY: _listed,
     Metric.UTILIZATION: attrgetter("utilization"),
     Metric.POWER: attrgetter("power"),
     Metric.TEMPERATURE: attrgetter("temperature"),

@@ -11,8 +11,9 @@ import contextlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import groupby
 from math import floor, inf
-from operator import add
+from operator import add, itemgetter
 from pathlib import Path, PurePosixPath
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeGuard
@@ -364,9 +365,12 @@ def read_means(connection: Connection, since: float, until: float) -> Iterator[M
     users: dict[str, str] = {f"user:{uid}": clean(name) for uid, name in names if isinstance(name, str)}
     of_gpus = _read_gpu_values(connection, since, until)
     bodies = dict(connection.execute(asked, (since, until, _LARGEST, _MOST_MINUTES)).fetchall())
+    of_people = {} if bodies else _read_user_memory(connection, since, until)
     sound: set[str] = set()
     left = _LARGEST_DAY
-    for at in sorted(of_gpus.keys() | bodies.keys()):  # decoded one by one: those of a whole day would take 30 MB
+    for at in sorted(
+        of_gpus.keys() | bodies.keys() | of_people.keys()
+    ):  # decoded one by one: those of a whole day would take 30 MB
         body = bodies.get(at)
         values: dict[str, float] = {}
         try:
@@ -378,8 +382,8 @@ def read_means(connection: Connection, since: float, until: float) -> Iterator[M
             body = None
         sound.update(name for name in values.keys() - sound if parse_key(name) is not None)
         kept = {name: value for name, value in values.items() if value >= 0 and name in sound}
-        if at in of_gpus or isinstance(body, bytes):
-            yield Minute(at=float(at), values=kept | of_gpus.get(at, {}), users=users)
+        if at in of_gpus or at in of_people or isinstance(body, bytes):
+            yield Minute(at=float(at), values=kept | of_people.get(at, {}) | of_gpus.get(at, {}), users=users)
 
 
 def _read_gpu_values(connection: Connection, since: float, until: float) -> dict[int, dict[str, float]]:
@@ -397,6 +401,20 @@ def _read_gpu_values(connection: Connection, since: float, until: float) -> dict
         if isinstance(at, int) and gpu in names:
             sound = [(name, value) for name, value in zip(names[gpu], values, strict=True) if _is_amount(value)]
             found.setdefault(at, {}).update(sound)
+    return found
+
+
+def _read_user_memory(connection: Connection, since: float, until: float) -> dict[int, dict[str, float]]:
+    """Return the memory by user of each minute, from the use; the mean of an hour stands for each of its minutes.
+
+    So a public day, which has no means but those of GPUs, tells whose memory it was where it has people.
+    """
+    found: dict[int, dict[str, float]] = {}
+    for start, length, values in _read_use(connection, since - HOUR, until, MINUTE):
+        of_users = {name: value for name, value in values.items() if name.endswith(f"/{Metric.MEMORY}")}
+        for at in range(start, start + min(length, HOUR), MINUTE):
+            if since <= at < until:
+                found.setdefault(at, {}).update(of_users)
     return found
 
 
@@ -420,35 +438,41 @@ def load_older(timeline: Timeline, until: float, *, folder: Path | None = None, 
 
 
 def read_hours(connection: Connection, since: float) -> Iterator[Minute]:
-    """Yield the means of each hour from that of `since` (wall clock) on, oldest first, made from the use.
+    """Yield the means of each hour from that of `since` (wall clock) on, oldest first, made from the use."""
+    for at, _, values in _read_use(connection, floor(since / HOUR) * HOUR, _LATEST, HOUR):
+        yield Minute(at=float(at), values=values)
+
+
+def _read_use(
+    connection: Connection, since: float, until: float, each: int
+) -> Iterator[tuple[int, int, dict[str, float]]]:
+    """Yield start, length and means of times of `each` seconds, or of an hour where use is kept by the hour.
 
     A user's memory is the mean over the time in which the GPU was watched; the utilization is the part of that time, in
     percent, in which a process was seen to run a kernel, and is missing where that is not known for half of the time.
     The used memory of a GPU is the sum of its processes'.
     """
     gpus = {gpu: _text(uuid) for gpu, uuid in connection.execute("SELECT id, uuid FROM gpus").fetchmany(_MOST)}
-    hour = floor(since / HOUR) * HOUR
-    whole = f"""SELECT at / {HOUR} * {HOUR} AS hour, gpu, sum(gpu_s), sum(byte_s), sum(busy_s * (run = 0)),
-        sum(unknown_s * (run = 0)) FROM use WHERE at >= ? GROUP BY hour, gpu ORDER BY hour"""
-    found: dict[int, tuple[dict[str, float], dict[str, float]]] = {}
-    for at, gpu, *sums in connection.execute(whole, (hour,)).fetchmany(_MOST):
-        watched, size, busy, unknown = map(_amount, sums)
-        if not (isinstance(at, int) and at < _LATEST and gpu in gpus and watched):
-            continue
-        seconds, values = found.setdefault(at, ({}, {}))
-        seconds[gpus[gpu]] = watched
-        values[str(Key(gpus[gpu], "", Metric.USED))] = size / watched
-        if (judged := watched - unknown) >= watched / 2:
-            values[str(Key(gpus[gpu], "", Metric.UTILIZATION))] = min(100.0, 100 * busy / judged)
-    by_user = f"""SELECT at / {HOUR} * {HOUR} AS hour, gpu, uid, sum(byte_s) FROM use WHERE at >= ? AND run != 0
-        GROUP BY hour, gpu, uid"""
-    for at, gpu, uid, size in connection.execute(by_user, (hour,)).fetchmany(_MOST):
-        seconds, values = found.get(at, ({}, {}))
-        if gpus.get(gpu, "") in seconds:
-            owner = user_owner(None if uid == NOBODY else _integer(uid))
-            values[str(Key(gpus[gpu], owner, Metric.MEMORY))] = _amount(size) / seconds[gpus[gpu]]
-    for at, (_, values) in found.items():
-        yield Minute(at=float(at), values=values)
+    asked = """SELECT at / :each * :each AS start, max(span, :each) AS length, gpu, run = 0 AS whole, uid, sum(gpu_s),
+        sum(byte_s), sum(busy_s), sum(unknown_s) FROM use WHERE at >= :since AND at < :until
+        GROUP BY start, length, gpu, whole, uid ORDER BY start, length, gpu"""
+    rows = connection.execute(asked, {"each": each, "since": since, "until": until}).fetchmany(_MOST)
+    for (at, length), of_time in groupby(rows, key=itemgetter(0, 1)):
+        values: dict[str, float] = {}
+        for gpu, of_gpu in groupby(of_time, key=itemgetter(2)):
+            parts = [(whole, uid, *map(_amount, sums)) for _, _, _, whole, uid, *sums in of_gpu]
+            watched = sum(gpu_s for _, _, gpu_s, *_ in parts)
+            if not (gpu in gpus and watched):
+                continue
+            values[str(Key(gpus[gpu], "", Metric.USED))] = sum(size for _, _, _, size, *_ in parts) / watched
+            for whole, uid, _, size, busy, unknown in parts:
+                if not whole:
+                    owner = user_owner(None if uid == NOBODY else _integer(uid))
+                    values[str(Key(gpus[gpu], owner, Metric.MEMORY))] = size / watched
+                elif (judged := watched - unknown) >= watched / 2:
+                    values[str(Key(gpus[gpu], "", Metric.UTILIZATION))] = min(100.0, 100 * busy / judged)
+        if values and isinstance(at, int) and at < _LATEST:
+            yield at, _integer(length), values
 
 
 def read_totals(connection: Connection) -> dict[str, float]:

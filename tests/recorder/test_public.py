@@ -126,14 +126,21 @@ def test_paths_and_titles_are_never_published_and_people_only_with_use(closed: P
     assert [one.people for one in found.alerts] == [frozenset({"ada"} if level == "use" else ())] * 2
 
 
-def test_values_of_gpus_of_25_hours_are_public_and_those_of_people_are_not(closed: Path) -> None:
-    (today, _) = publish(closed, "use")
+@pytest.mark.parametrize("level", ["shares", "use"])
+def test_values_of_gpus_of_25_hours_are_public_and_with_use_whose_memory_it_was(closed: Path, level: Publish) -> None:
+    today, yesterday = publish(closed, level)
+    of_gpu, of_user = Key(GPU, "", Metric.USED), Key(GPU, "user:1001", Metric.MEMORY)
+    known = ({of_gpu}, {of_gpu, of_user}, {of_user}) if level == "use" else ({of_gpu}, {of_gpu})
     with reading(today) as connection:
         found = [one.values for one in read_means(connection, NOW - DAY, NOW)]
-    assert found == [{str(Key(GPU, "", Metric.USED)): 2.0**30}] * 2
+    assert found == [{str(key): 2.0**30 for key in keys} for keys in known]
+    with reading(yesterday) as connection:  # by the hour: its mean stands for each minute
+        found = [one.values for one in read_means(connection, MIDNIGHT - 7200, NOW)]
+    assert found == ([{str(of_user): 2.0**30}] * 60 if level == "use" else [])
     timeline = Timeline()
     load_older(timeline, NOW, folder=closed.parent.parent / "none", days=today.parent)
-    assert timeline.read(Key(GPU, "", Metric.USED), NOW, DAY, 1) == [2.0**30]
+    assert timeline.read(of_gpu, NOW, DAY, 1) == [2.0**30]
+    assert timeline.owners(GPU, NOW, DAY) == (["user:1001"] if level == "use" else [])
 
 
 def test_time_that_the_machine_has_does_not_count_twice(closed: Path, tmp_path: Path) -> None:

@@ -134,6 +134,23 @@ async def test_memory_of_unknown_processes_is_hatched_on_top_and_a_rest_that_may
         assert "rest 10.0" in legend(app, "Memory")
 
 
+async def test_used_memory_of_a_time_without_owners_is_not_of_unknown_processes() -> None:
+    def load(timeline: Timeline, until: float) -> None:
+        first = until // 60 * 60 - 240
+        values = {str(Key(gpu(0).key, "", Metric.USED)): 50.0 * GIB}
+        timeline.load([Minute(at=first + 60 * place, values=values) for place in range(4)])
+
+    async with running(watched(60), (160, 50), helpers=Helpers(older=load)) as (app, pilot):
+        app.show_gpu(gpu(0).key)
+        await until(pilot, lambda: "owner not recorded" in text(app))
+        graph = sheet(app).blocks["Memory"].graph
+        assert graph is not None
+        (curve,) = [one for one in graph.curves if one.label == "owner not recorded"]
+        assert max(one or 0.0 for one in curve.values) == pytest.approx(50.0 * GIB)
+        assert curve.values[-1] is None or curve.values[-1] < GIB
+        assert "░" not in text(app)
+
+
 async def test_links_instances_errors_and_events_have_their_sections() -> None:
     part = Instance(uuid="M", name="NVIDIA H100 MIG 1g.10gb", gpu_instance=3, compute_instance=0, memory=memory(2.0))
     changes: dict[str, Any] = {

@@ -51,6 +51,8 @@ MOST_EVENTS: Final = 12
 """Events that a sheet lists, at most."""
 HIGH_GRAPH: Final = 10
 """Lines of a graph from which on its legend may have two."""
+_LEAST_SEEN: Final = 0.05 * GIB
+"""Bytes of an area that can be seen."""
 SMALL: Final = 16
 """Lines of a sheet below which graphs are left out, or a line each."""
 
@@ -317,8 +319,13 @@ class GraphSheet(Sheet):
             None if one is None else max(0.0, one - (held_then or 0.0))
             for one, held_then in zip(used, below, strict=True)
         ]
+        # A store of the machine's service has the used memory alone: that does not make its processes unknown ones.
+        unowned = self._unowned(key, rest, below, curves)
+        if largest(unowned) >= _LEAST_SEEN and not gpu.holdings_note:
+            curves.append(Curve("owner not recorded", unowned, styles.owner(None), styles.initial(None)))
+            rest = [None if one is None else one - (more or 0.0) for one, more in zip(rest, unowned, strict=True)]
         unknown = missing(gpu)
-        if not curves or unknown is None or largest(rest, [unknown]) >= 0.05 * GIB:  # less cannot be seen
+        if not curves or unknown is None or largest(rest, [unknown]) >= _LEAST_SEEN:
             # Where the driver does not tell its own memory from that of unknown processes, it is both.
             label = "rest" if known(memory.used) and not known(gpu.unattributed) else "unknown"
             curves.append(Curve(label, rest, styles("muted"), styles.glyphs.hatch, unknown, hatched=True))
@@ -336,6 +343,18 @@ class GraphSheet(Sheet):
             empty=reason_words(memory.used),
             extent=self._series[Key(key, "", Metric.USED)].extent,
         )
+
+    def _unowned(self, gpu: str, rest: Values, below: Values, curves: Sequence[Curve]) -> Values:
+        """Return the part of the rest that listed processes held then, whose owners are not known for that time."""
+        found: list[float | None] = []
+        for place, listed in enumerate(self.read(gpu, "", Metric.MEMORY, stacked=True)):
+            left = rest[place] or 0.0
+            if listed is not None:
+                left = min(left, max(0.0, listed - (below[place] or 0.0)))
+            elif any(one.values[place] is not None for one in curves):
+                left = 0.0
+            found.append(None if rest[place] is None else left)
+        return found
 
     def _above(self, below: Values, declared: int, since: float) -> list[float | None]:
         """Return a line as far above the owners below as the limit is; none before the last of the processes came."""
