@@ -132,6 +132,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Quiet until it gets worse: it stays on screen, without bell or message."""
     muted: bool = False
     """It, or its rule, is muted."""
+    unjudged: bool = False
+    """Whether another gpuwatch raised it, and no sample has judged it since: its words are of `seen`."""
     sent: bool = False
     """Whether a gpuwatch that sends messages has recorded it: the next one does not send it again."""
 

@@ -71,8 +71,6 @@ class Condition(msgspec.Struct):
     rests_on: tuple[tuple[int, int], ...] = ()
     seen: float = 0.0
     """When its rule last observed it; where it is about a GPU, when a snapshot last listed that."""
-    unjudged: bool = False
-    """Its alert was restored, and no sample has judged it since."""
     _stamp: float | None = None
     _judged: float = -inf
     """Time of the last sample."""
@@ -102,6 +100,11 @@ class Condition(msgspec.Struct):
         """Return whether the engine may remove the condition: no alert, no counted samples, and no recent end."""
         return self.alert is None and not self._rising and now - self._eased >= CALM
 
+    @property
+    def unjudged(self) -> bool:
+        """Whether its alert was restored, and no sample has judged it since."""
+        return self.alert is not None and self.alert.unjudged
+
     def rename(self, gpu: str, host: str) -> None:
         """Set another key of the same GPU, and the name of the host where that was not known before."""
         self.gpu = gpu
@@ -115,9 +118,14 @@ class Condition(msgspec.Struct):
         """
         self.seen = max(self.seen, now)
         if self.alert is None:
-            self.gpu, self.subject, self.unjudged = alert.gpu, alert.subject, True
+            self.gpu, self.subject = alert.gpu, alert.subject
             self.alert = msgspec.structs.replace(
-                alert, raised_monotonic=raised, most=max(alert.most, alert.severity), acknowledged=False, muted=False
+                alert,
+                raised_monotonic=raised,
+                most=max(alert.most, alert.severity),
+                acknowledged=False,
+                muted=False,
+                unjudged=True,
             )
             self._words = self._worst_words = (alert.title, alert.evidence)
             self._sum, self._count = (alert.mean, 1) if alert.mean is not None else (0.0, 0)
@@ -143,7 +151,8 @@ class Condition(msgspec.Struct):
         taken = tick.now if seen.stamp is None else seen.stamp
         transition = self._rise(seen, tick, taken)
         if not seen.partial:
-            self.unjudged = False
+            if self.alert is not None and self.alert.unjudged:
+                self.alert = msgspec.structs.replace(self.alert, unjudged=False)
             transition = transition or self._fall(seen, tick, taken)
         if self.alert is None or (seen.partial and seen.level is None):
             return None

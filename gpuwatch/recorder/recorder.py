@@ -83,8 +83,8 @@ class Pace(NamedTuple):
     """After an error."""
     touch: float = 10.0
     """Between two signs of life."""
-    carry: float = 3600.0
-    """Between two writes of all open events, which save their worst values so far."""
+    carry: float = 60.0
+    """Between two writes of all open events, with their words and their worst values so far."""
     silent: float = 60.0
     """Time without a sign of life after which the lock's holder is reported as silent."""
     usage: float = 60.0
@@ -415,7 +415,7 @@ class EventsPart(_Part):
         if before is None and alert.ended is not None and alert.raised <= self._others:
             return  # another gpuwatch recorded all of it
         sent = self.sends or alert.sent or (before is not None and before.sent)
-        alert = msgspec.structs.replace(alert, raised_monotonic=0.0, sent=sent)
+        alert = msgspec.structs.replace(alert, raised_monotonic=0.0, unjudged=False, sent=sent)
         if before is not None and before.id != alert.id:  # as another gpuwatch saw it
             alert = msgspec.structs.replace(
                 alert,

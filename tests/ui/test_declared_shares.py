@@ -103,6 +103,8 @@ async def test_what_limits_cannot_be_read_is_said_once_and_not_in_each_row() -> 
         (alert(0, rule="idle but held", subject="uid:1 GPU-0", owners=("eve",), last=7200.0), "eve idle 2h"),
         (alert(0, rule="XID", subject="xid 94 GPU-0", title="GPU 0: XID 94, a memory error"), "XID 94"),
         (alert(0, rule="time to full", title="GPU 0 full in about 4 min"), "full in 4 min"),
+        (alert(0, rule="time to full", title="GPU 0 full in about 4 min", unjudged=True), "was filling"),
+        (alert(0, rule="time to full", title="GPU 0 full in about 4 min", evidence="now: no longer"), "was filling"),
         (alert(0, rule="hot memory", title="hot memory: GPU 0 temperature 83 °C, above 80"), "hot memory"),
         (alert(0, rule="temperature near slowdown", title="GPU 0 at 84 °C, slows down at 87"), "near slowdown"),
         (alert(0, rule="overbooked", title="GPU 0 overbooked: 114 % declared"), "overbooked 114 %"),

@@ -88,8 +88,9 @@ def _line(alert: Alert, styles: StyleSet, width: int, wide: bool) -> Line:
     weight: Role = "muted" if seen else "text" if alert.severity is Severity.NOTE else "strong"
     builder.write(alert.title, weight, min(cell_len(alert.title), room))
     room = width - builder.cells
-    if alert.evidence and room > 12:
-        builder.gap(2).write(alert.evidence, "muted", room - 2)
+    evidence = f"at {clock(alert.seen)}: {alert.evidence}" if alert.unjudged else alert.evidence
+    if evidence and room > 12:
+        builder.gap(2).write(evidence, "muted", room - 2)
     return builder.build(width)
 
 

@@ -588,6 +588,8 @@ def short_title(alert: Alert) -> str:
         return f"{_USES.split(alert.title)[0]} over limit"
     if alert.rule == "idle but held" and alert.owners and alert.last is not None:
         return f"{alert.owners[0]} idle {duration(alert.last)}"
+    if alert.rule == "time to full" and (alert.unjudged or alert.evidence.startswith("now: ")):
+        return "was filling"  # that time is over, or of before
     title = alert.title.removeprefix(f"GPU {alert.index} ").removeprefix(f"GPU {alert.index}: ")
     if alert.rule == "XID":
         return title.partition(",")[0]
