@@ -119,6 +119,8 @@ def parse_terms(
     return tuple(found)
 
 
+_TEXT_KEYS: Final = ("cmd", "command", "name", "process")
+"""Keys of other programs for what is sought as text here."""
 _COMPARISON: Final = re.compile(r"([a-z_]+)\s*(>=|<=|>|<|=)\s*(.*)")
 _EXAMPLES: Final = {Unit.BYTES: "10GiB", Unit.SECONDS: "30m"}
 _OPERATORS: Final = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
@@ -138,6 +140,12 @@ def _parse_term(word: str, grammar: Grammar[T], saved: Mapping[str, str], finish
     head, colon, value = bare.partition(":")
     near = difflib.get_close_matches(head, grammar.keys, n=1, cutoff=0.7) if colon and head not in grammar.keys else []
     term: Term[T] | None
+    if colon and head in grammar.figures:
+        raise FilterError(f"{head}: is compared; write {head}>{value or _example(grammar.figures[head])}")
+    if colon and head in _TEXT_KEYS:
+        raise FilterError(f"{head}: is no key; any text is sought in the command: write {value or 'train'}")
+    if colon and head in KEYS and value[:1] == "!":
+        raise FilterError(f"{head}:{value} excludes nothing; write !{head}:{value[1:]}")
     if bare[0] == "@":
         term = _saved_term(bare[1:], grammar, saved)
     elif match:
@@ -167,6 +175,8 @@ def _comparison(name: str, sign: str, value: str, grammar: Grammar[T], finished:
     figure = grammar.figures.get(name)
     if figure is None and name in ROW_GRAMMAR.figures:
         raise FilterError(f"{name} is no figure of this list; {grammar.allowed} and any text are allowed")
+    if figure is None and name in grammar.keys:
+        raise FilterError(f"{name} is compared by no {sign}; write {name}:{value or KEYS[name]}")
     if figure is None and sign == "=":  # commands have `lr=0.1`
         return grammar.anywhere(f"{name}={value}")
     if figure is None:
@@ -176,10 +186,12 @@ def _comparison(name: str, sign: str, value: str, grammar: Grammar[T], finished:
     if value:
         return Comparison(figure, sign, figure.format.parse(value))
     if finished:
-        raise FilterError(
-            f"{name}{sign} has no value; write one, such as {name}{sign}{_EXAMPLES.get(figure.unit, '50')}"
-        )
+        raise FilterError(f"{name}{sign} has no value; write one, such as {name}{sign}{_example(figure)}")
     return None
+
+
+def _example(figure: Field[T]) -> str:
+    return _EXAMPLES.get(figure.unit, "50")
 
 
 def _saved_term(name: str, grammar: Grammar[T], saved: Mapping[str, str]) -> Term[T]:

@@ -213,6 +213,8 @@ def parse_ratio(text: str) -> float:
     """Return a ratio such as "1", "1.5" or "150%" as a number; raises ValueError for anything else."""
     hint = f"ratio {_quote(text)} is not understood; write a number, such as 1, 1.5 or 150%"
     number, unit = _parse(text, _PERCENT_UNITS, hint)
+    if not unit and float(number) >= 10:
+        raise ValueError(f"ratio {_quote(text)} is ten times the limit or more; write {text.strip()}% for percent")
     return float(number) / (100 if unit else 1)
 
 
