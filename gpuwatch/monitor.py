@@ -52,8 +52,6 @@ class Frame(msgspec.Struct, frozen=True):
     """Alerts that hold, and whose severity this snapshot lowered."""
     attended: Attention = NO_ATTENTION
     """Argument of the last `attend`: where `attention` differs from it, the user of this gpuwatch changed it."""
-    kept: IdleTimes | None = None
-    """Idle times from a running `gpuwatch watch`, for where the history is too short; None where none runs."""
     restarts: int = 0
     """How often the monitor was restarted before this frame; greater than 0 in every frame of a replay."""
 
@@ -104,13 +102,16 @@ class Monitor(threading.Thread):
         engine: Engine | None = None,
         history: History | None = None,
         sinks: Sequence[Sink] = (),
-        kept: Callable[[Snapshot], IdleTimes | None] = lambda snapshot: None,
+        known_idle: Callable[[Snapshot], IdleTimes | None] = lambda snapshot: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         slept: Callable[[], float] = seconds_suspended,
         patience: float = PATIENCE,
     ) -> None:
-        """`kept` returns `Frame.kept`; the thread calls it for each snapshot: it must neither wait nor raise."""
+        """`known_idle` returns the idle times that another gpuwatch has counted; it must neither wait nor raise.
+
+        The thread calls it once, for the first snapshot with GPUs.
+        """
         super().__init__(name="gpuwatch-monitor", daemon=True)
         self.newest: Frame | None = None
         """The last frame; may be read from any thread."""
@@ -121,7 +122,8 @@ class Monitor(threading.Thread):
         self._engine = engine or Engine()
         self._history = history or History()
         self._sinks = list(sinks)
-        self._kept = kept
+        self._known_idle: Callable[[Snapshot], IdleTimes | None] | None = known_idle
+        """None once they are in the history."""
         self._restarts = 0
         self._attention = self._attended = NO_ATTENTION
         self._marks_changed = False
@@ -261,12 +263,15 @@ class Monitor(threading.Thread):
         return tuple([self._attention.mark(alert, wall) for alert in alerts])
 
     def _frame(self, snapshot: Snapshot) -> Frame:
-        now, wall = self._clock(), self._wall()
-        view = self._history.add(snapshot, now, self._slept())
+        now, wall, slept = self._clock(), self._wall(), self._slept()
+        if self._known_idle is not None and snapshot.gpus:
+            self._history.restore_idle(self._known_idle(snapshot) or {}, now + slept)
+            self._known_idle = None
+        view = self._history.add(snapshot, now, slept)
         changes = self._engine.update(snapshot, view, now, wall)
         troubles, over = self._check_sinks(snapshot, now, wall)
         active = sorted((*troubles, *changes.active), key=lambda alert: alert.weight) if troubles else changes.active
-        alerts, cleared, kept = self._marked(active, wall), self._marked(changes.cleared, wall), self._kept(snapshot)
+        alerts, cleared = self._marked(active, wall), self._marked(changes.cleared, wall)
         frame = Frame(
             snapshot,
             now,
@@ -275,7 +280,6 @@ class Monitor(threading.Thread):
             raised=self._marked(changes.raised, wall),
             cleared=cleared,
             eased=self._marked(changes.eased, wall),
-            kept=kept,
         )
         self._attention = self._attention.pruned((*changes.cleared, *over), wall)
         self._marks_changed = False

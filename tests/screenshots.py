@@ -118,10 +118,12 @@ def last_frame(
     over: list[Alert] = []
     for second in map(float, range(int(until - seconds), int(until) + 1)):
         snapshot = with_gpus(source, second, gpus)
+        if second == int(until - seconds):
+            history.restore_idle(idle_times(snapshot) or {}, second)
         view = history.add(snapshot, second)
         changes = engine.update(snapshot, view, second, snapshot.taken)
         over += changes.cleared
-        frame = Frame(snapshot, second, view, changes.active, kept=idle_times(snapshot))
+        frame = Frame(snapshot, second, view, changes.active)
     return frame, tuple(over)
 
 

@@ -13,11 +13,12 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.declared.facts import Share
+from gpuwatch.history import Idle, IdleTimes
 from gpuwatch.model import Snapshot, SourceState, encode
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.ui.theme import UNICODE
 from gpuwatch.ui.widgets.gpus import level, sparkline
-from tests.support.builders import EPOCH, gpu
+from tests.support.builders import EPOCH, at, gpu, holding, snapshot
 from tests.support.watches import LONG, PATIENCE, Reader, Script, ended, full, watching
 
 
@@ -54,6 +55,28 @@ def test_a_suspend_of_the_machine_is_a_gap_in_the_graph() -> None:
     assert graphs[1] == gap * 58 + block * 2
     assert graphs[3] == gap * 58 + block * 2, "of the time before, an hour ago, nothing is in the last minute"
     assert [one.received for one in frames] == [5000.0, 5001.0, 5002.0, 5003.0]
+
+
+def test_idle_times_that_another_gpuwatch_counted_go_on() -> None:
+    held = gpu(0, holdings=[holding(11, sm=0)])
+    source = Script([Snapshot(), *(at(snapshot([held], []), second) for second in range(2))])
+    moments, reader = iter(range(5000, 10_000)), Reader()
+    known: list[Snapshot] = []
+
+    def idle_times(first: Snapshot) -> IdleTimes:
+        known.append(first)
+        return {(held.key, 11, 11): Idle(2400.0, at_least=True)}
+
+    watch = Monitor(source, reader, known_idle=idle_times, clock=lambda: float(next(moments)), slept=lambda: 3600.0)
+    watch.start()
+    frames = reader.take(3)
+    watch.stop()
+    assert ended(watch)
+    assert [one.history.idle(held.key, 11, 11) for one in frames[1:]] == [
+        Idle(2400.0, at_least=True),
+        Idle(2401.0, at_least=True),
+    ]
+    assert [len(one.gpus) for one in known] == [1]
 
 
 def test_a_source_that_has_ended_is_asked_again_and_does_not_spin() -> None:

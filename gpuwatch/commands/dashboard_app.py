@@ -80,7 +80,7 @@ def show(
         publish,
         engine=Engine(config.limits()),
         sinks=() if recording is None else (recording,),
-        kept=idle_times,
+        known_idle=idle_times,
     )
     sinks = _LateSinks(watch, config, demo=args.demo, only=only)
     with contextlib.suppress(AttributeError):  # glibc alone has it

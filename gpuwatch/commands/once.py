@@ -152,8 +152,8 @@ def table(
     else:
         lines += ["", f"no process matches {keep.text}" if keep.terms else "no process holds a GPU"]
     notes = [f"GPU {gpu.index}: {gpu.holdings_note}" for gpu in snapshot.gpus if gpu.holdings_note]
-    if idle is None and re.search(r"(?i)\bidle[<>=]", keep.text):
-        notes.append("idle times are not known: one snapshot has none, and no `gpuwatch watch` keeps them here")
+    if idle is None and re.search(r"(?i)\bidle\b", keep.text):
+        notes.append("idle times are not known: one snapshot has none, and no gpuwatch of yours runs")
     notes += [*_overcommitted(declared), *_gaps(snapshot)]
     if unread := unread_processes(snapshot):
         notes.append(f"{unread_words(unread)}; what is left may be less")

@@ -2,7 +2,7 @@
 
 The gpuwatch that holds the recorder's lock replaces `live.json` every two seconds. A reader trusts it only if it is the
 reader's own (under sudo, the caller's), of this boot, and seconds old. So no sampler is needed for a status line, and
-one sample is enough to find strays: the file has the idle times of the user's holdings (root's, of everybody's).
+one sample is enough to find strays: the file has the idle times of all holdings.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unread: int = 0
     """Processes whose declarations could not be read: they may hold too much."""
     resting: tuple[IdleHolding, ...] = ()
-    """Idle times of the user's holdings where they are known, 0 for those that compute; root's are everybody's."""
+    """Idle times of the holdings where they are known, 0 for those that compute."""
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def read_idle(
     boot_id: Callable[[], str] = boot_id,
     warn: Callable[[str], None] = lambda words: None,
 ) -> Mapping[tuple[str, int, int], Idle] | None:
-    """Return the idle times of a user's holdings a moment ago (default: ours), by GPU key, PID and start time.
+    """Return the idle times that a user's gpuwatch knew a moment ago (default: ours), by GPU key, PID and start time.
 
     None where no gpuwatch writes the file; empty where its last snapshot is too old. A process that has just begun to
     compute may still be called idle: for one interval and `LATE`, and about a minute at most.

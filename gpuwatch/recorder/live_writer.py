@@ -64,10 +64,9 @@ def make_status(
 
 
 def _resting(snapshot: Snapshot, history: HistoryView) -> Iterator[IdleHolding]:
-    mine = {one.key for one in snapshot.processes if snapshot.viewer in (one.uid, 0)}
     for gpu in snapshot.gpus:
         for key in dict.fromkeys((one.pid, one.start) for one in gpu.holdings):
-            idle = history.idle(gpu.key, *key) if key in mine else None
+            idle = history.idle(gpu.key, *key)
             if idle is not None:
                 yield IdleHolding(gpu.key, *key, round(idle.seconds, 3), idle.at_least)
 

@@ -146,7 +146,7 @@ class RecordingWriter:
             return
         idle: IdleTimes = {}
         if self._newest is None:  # what was known before the recording
-            idle = {**_idle_times(frame.snapshot, frame.history), **(frame.kept or {})}
+            idle = _idle_times(frame.snapshot, frame.history)
         self._newest = frame.snapshot
         if len(self._waiting) < MOST_WAITING:
             self._waiting.append((frame.snapshot, seconds_suspended(), idle))

@@ -81,7 +81,7 @@ def strays_of(frame: Frame, options: Options) -> StrayReport:
     seen = frame.snapshot
     if options.caller is not None and not seen.demo:
         seen = msgspec.structs.replace(seen, viewer=options.caller)
-    return find_strays(seen, frame.history, options.stray_limits, known=frame.kept)
+    return find_strays(seen, frame.history, options.stray_limits)
 
 
 _PROCESS: Final = re.compile(r"(\d+):(\d+)( |$)")

@@ -103,7 +103,7 @@ def test_it_is_believed_for_three_intervals_and_a_little(folder: Path, start: Ca
     assert read_status(folder, clock=lambda: 501.0, boot_id=lambda: "another") is None
 
 
-def test_how_long_ones_own_were_idle_is_there_for_a_moment(
+def test_how_long_each_was_idle_is_there_for_a_moment(
     folder: Path, start: Callable[[], LiveFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history = History()
@@ -118,7 +118,8 @@ def test_how_long_ones_own_were_idle_is_there_for_a_moment(
     monkeypatch.setattr(os, "getpid", lambda: 1)
     found = read_idle(folder, clock=lambda: 506.0)
     key = gpu(0).key
-    assert found == {(key, 100, 5): Idle(31.0, at_least=True), (key, 101, 6): Idle(31.0, at_least=False)}
+    times = {(key, 100, 5): Idle(31.0, at_least=True), (key, 101, 6): Idle(31.0, at_least=False)}
+    assert found == times | {(key, 102, 102): Idle(31.0, at_least=True)}
     assert read_idle(folder, clock=lambda: 506.1) == {}, "somebody watches"
     assert read_idle(folder, clock=lambda: 501.0, boot_id=lambda: "another") is None
 

@@ -195,7 +195,9 @@ class StraysScreen(ListScreen[StrayList]):
         seen, options = self._frame.snapshot, actions_of(self).options
         if not seen.gpus or seen.state is not SourceState.OK:
             return [nothing_words(seen)]
-        watched = None if self._frame.kept is not None else self._frame.history.watched
+        history = self._frame.history
+        known = [history.idle(gpu.key, one.pid, one.start) for gpu in seen.gpus for one in gpu.holdings]
+        watched = max([history.watched, *(one.seconds for one in known if one is not None)])
         return notes(self._report, seen, watched, options.stray_limits)
 
     def why_empty(self) -> Sequence[str]:
