@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_span_flags(parser, "24h")
     parser.add_argument("--gpu", metavar="0,2", default=argparse.SUPPRESS, help="about these GPUs alone")
     parser.add_argument("--user", metavar="NAME", default=argparse.SUPPRESS, help="about one user")
-    parser.add_argument("--rule", metavar="NAME", help="of one rule: 'uses more than declared', or its beginning")
+    parser.add_argument("--rule", metavar="NAME", help="of the rules with this in their name: limit")
     parser.add_argument("--file", metavar="FILE", help="another store than your own")
     parser.add_argument("--follow", action="store_true", help="go on with what is recorded, until interrupted")
 
@@ -125,7 +125,7 @@ def main(
     if covered:
         console.warn(*notes, covered if chosen else f"no such event; {covered}")
     else:
-        console.warn(*([] if played else _words(path, found, chosen, args, now)))
+        console.warn(*_words(path, found, chosen, args, now, since, played=played))
     if args.follow:
         _follow(
             console,
@@ -194,7 +194,7 @@ def _read(path: Path, since: float, *, given: bool) -> Events:
 
 
 def _rules(text: str | None, found: Events) -> frozenset[str] | None:
-    """Return the rules whose name is `text` or begins with it, among gpuwatch's rules and those in the log.
+    """Return the rules whose name is `text` or has it in it, among gpuwatch's rules and those in the log.
 
     A dash may stand for each space, as the completions of shells write it.
     """
@@ -202,14 +202,14 @@ def _rules(text: str | None, found: Events) -> frozenset[str] | None:
         return None
     known = RULE_NAMES | {alert.rule for alert in found.alerts}
     wanted = text.strip().lower()
-    if not any(name.lower().startswith(wanted) for name in known):
+    if not any(wanted in name.lower() for name in known):
         wanted = wanted.replace("-", " ")
     exact = {name for name in known if name.lower() == wanted}
-    meant = exact or {name for name in known if wanted and name.lower().startswith(wanted)}
+    meant = exact or {name for name in known if wanted and wanted in name.lower()}
     if not meant and wanted in FORMER_NAMES:
         raise UsageError(f"--rule: the rule {wanted!r} is called {FORMER_NAMES[wanted]!r} now")
     if not meant:
-        raise UsageError(f"--rule: no rule begins with {text[:40]!a}; there are: {', '.join(sorted(known))}")
+        raise UsageError(f"--rule: no rule has {text[:40]!a} in its name; there are: {', '.join(sorted(known))}")
     return frozenset(meant)
 
 
@@ -218,7 +218,16 @@ def _json(alert: Alert, found: Events) -> str:
     return msgspec.json.encode({**fields, "state": found.state(alert).value}).decode()
 
 
-def _words(path: Path, found: Events, chosen: Collection[Alert], args: argparse.Namespace, now: float) -> Iterable[str]:
+def _words(
+    path: Path,
+    found: Events,
+    chosen: Collection[Alert],
+    args: argparse.Namespace,
+    now: float,
+    since: float,
+    *,
+    played: bool,
+) -> Iterable[str]:
     """Return warnings: that there are no events, what could not be read, that gpuwatch is not running."""
     if not found.exists:
         yield f"nothing was recorded yet ({clean(str(path))}); the dashboard and `gpuwatch watch` record events"
@@ -226,8 +235,12 @@ def _words(path: Path, found: Events, chosen: Collection[Alert], args: argparse.
         return
     if not chosen:
         which = "no event of these" if found.alerts else "no event"
+        further = "--since 7d looks further back"
         when = "in that time" if args.since or args.until else "in the last 24h"
-        yield f"{which} {when}; --since 7d looks further back"
+        first = found.since or since
+        yield f"{which} {when}; {f'recorded since {moment(first, now)}' if first > since else further}"
+    if played:
+        return
     if found.damaged:
         events = "1 event is" if found.damaged == 1 else f"{found.damaged} events are"
         yield f"{events} damaged in {clean(str(path))}, and left out"

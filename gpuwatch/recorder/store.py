@@ -740,6 +740,8 @@ class Events(msgspec.Struct, frozen=True):
     """Whether a gpuwatch records now."""
     watched_until: float | None = None
     """Wall-clock time until which a gpuwatch recorded; None where one records now, or none ever did."""
+    since: float | None = None
+    """Wall-clock time of the first minute of which there is anything; None where that is not known."""
     exists: bool = False
 
     @classmethod
@@ -764,6 +766,7 @@ class Events(msgspec.Struct, frozen=True):
             damaged=sum(part.damaged for part in parts),
             watched=any(part.watched for part in parts),
             watched_until=max((part.watched_until or 0.0 for part in parts), default=None),
+            since=min((part.since for part in parts if part.since is not None), default=None),
             exists=any(part.exists for part in parts),
         )
 
@@ -800,6 +803,8 @@ _EVENT: Final = """INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONF
     key = excluded.key, severity = excluded.severity, gpu = excluded.gpu, raised = excluded.raised,
     seen = excluded.seen, ended = excluded.ended, alert = excluded.alert"""
 _decoder: Final = msgspec.json.Decoder(Alert)
+_BY_MINUTE: Final = ("use", "graph_values")
+"""Tables with a row for each minute in which a gpuwatch recorded."""
 
 
 def write_events(connection: Connection, alerts: Collection[Alert], gaps: Iterable[Gap], now: float) -> None:
@@ -852,6 +857,7 @@ def read_events(path: Path, since: float | None = None, *, named: bool = False, 
             rows = connection.execute("SELECT since, until, lost FROM gaps WHERE until >= ?", (since or 0.0,))
             gaps = [Gap(float(row[0]), float(row[1]), int(row[2])) for row in rows if _are_numbers(row)]
             written = read_about(connection, "written")
+            firsts = [connection.execute(f"SELECT min(at) FROM {name}").fetchone() for name in _BY_MINUTE]
     except FileNotFoundError:
         return Events(watched=watched, watched_until=None if watched else touched)
     with contextlib.suppress(ValueError):
@@ -866,6 +872,7 @@ def read_events(path: Path, since: float | None = None, *, named: bool = False, 
         damaged=alerts.count(None),
         watched=watched,
         watched_until=None if watched else touched,
+        since=min((float(row[0]) for row in firsts if _are_numbers(row)), default=None),
         exists=True,
     )
 
