@@ -57,6 +57,9 @@ class Actions(Protocol):
     def action_acknowledge(self, alert: Alert | None = None) -> None:
         """Open the dialog about an alert, or about all that hold now."""
 
+    def action_help(self) -> None:
+        """Explain keys, marks and terms."""
+
     def may_end(self) -> bool:
         """Return whether processes can be ended; notify the user of the reason where not."""
 

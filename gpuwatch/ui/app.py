@@ -32,7 +32,7 @@ from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.text import clean
 from gpuwatch.threads import Worker
-from gpuwatch.ui.bindings import KEYS, GpuwatchCommands, make_bindings
+from gpuwatch.ui.bindings import KEYS, GpuwatchCommands, keymap, make_bindings
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.desktop import Osc, clipboard, notification
 from gpuwatch.ui.layout import room_for_toasts
@@ -209,6 +209,7 @@ class GpuwatchApp(App[int]):
         self.keys: Sequence[Binding] = self.make_keys()
         """Keys for the footer, the help and the palette."""
         self._bindings = BindingsMap(self.keys)
+        self.set_keymap(keymap(self.options.keys))
         self.dashboard = Dashboard()
         self._watchdog: ExitWatchdog | None = None
         self.clock = clock
@@ -357,6 +358,7 @@ class GpuwatchApp(App[int]):
         self._stray_report = None
         self.keys = self.make_keys()
         self._bindings = BindingsMap(self.keys)
+        self.set_keymap(keymap(options.keys))
         for screen in self.screen_stack:
             if hasattr(screen, "set_options"):
                 screen.set_options(options)

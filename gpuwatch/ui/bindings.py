@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, get_args
@@ -108,6 +108,8 @@ _KEY_NAMES = {
     "comma": ",",
     "full_stop": ".",
     "at": "@",
+    "backslash": "\\",
+    "underscore": "_",
     "left_square_bracket": "[",
     "right_square_bracket": "]",
     "left_curly_bracket": "{",
@@ -150,6 +152,31 @@ def make_bindings(keys: Keys = DEFAULT_KEYS) -> list[Binding]:
     return [*found, *_FIXED]
 
 
+_ELSEWHERE: Final = {
+    f"{screen}.{action}": action
+    for action, screens in {
+        "end": ("detail", "tree"),
+        "message": ("detail", "people"),
+        "mine": ("tree",),
+        "reverse": ("people",),
+    }.items()
+    for screen in screens
+}
+"""Actions of the dashboard that other screens have too, by binding id: they have the user's keys there."""
+
+
+def keymap(keys: Keys) -> dict[str, str]:
+    """Return the user's keys of the actions that other screens have too, by binding id."""
+    return {name: ",".join(map(textual_key, keys.of(action))) for name, action in _ELSEWHERE.items()}
+
+
+def with_own_keys(bindings: Iterable[Binding], keys: Keys) -> list[Binding]:
+    """Return the bindings of another screen with the user's keys; an action without a key has none."""
+    own = keymap(keys)
+    found = [replace(one, key=own.get(one.id or "", one.key)) for one in bindings]
+    return [one for one in found if one.key]
+
+
 KEYS: Final = make_bindings()
 """Bindings with the keys that gpuwatch comes with."""
 
@@ -189,7 +216,8 @@ def make_replay_bindings(keys: Keys = DEFAULT_KEYS) -> list[Binding]:
     for one in live.values():
         own = [key for key in one.key.split(",") if key not in taken]
         if own:
-            found.append(replace(one, key=",".join(own)))
+            tooltip = "Processes of the recording's user that nobody attended to" if one.id == "strays" else one.tooltip
+            found.append(replace(one, key=",".join(own), tooltip=tooltip))
     return found
 
 

@@ -19,6 +19,7 @@ from gpuwatch.kill.pinned import Pinner
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
+from gpuwatch.ui.options import Options
 from gpuwatch.ui.screens.endings import Endings
 from tests.support import builders
 
@@ -39,6 +40,7 @@ class Host(App[None]):
     """An app with no more in it than the screens need."""
 
     refused: frozenset[str] = frozenset()
+    options = Options()
 
     def __init__(self, pinner: Pinner | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()

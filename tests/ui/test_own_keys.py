@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from gpuwatch.config.keymap import PRESETS, RESERVED, Keys, actions
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.bindings import KEYS, commands, make_replay_bindings
+from gpuwatch.ui.screens.detail import DetailScreen
+from gpuwatch.ui.screens.dialog import OwnerMessageDialog
+from gpuwatch.ui.screens.help import HelpScreen
+from tests.support.builders import gpu, holding, process
 from tests.support.dashboards import frame, machine, running, screen, text
 from tests.support.screens import press
 
@@ -44,9 +49,32 @@ async def test_the_keys_of_nvitop() -> None:
         assert app.dashboard.processes.by == "used"
         await press(pilot, "comma", "slash")
         assert (app.dashboard.processes.by, app.dashboard.processes.reverse) == ("memory", True)
+        assert " \\ filter " in screen(app)[-1]
         await press(pilot, "backslash")
         assert app.dashboard.prompt.display
         assert " F4 filter " not in screen(app)[-1]
+
+
+async def test_ones_own_keys_hold_on_other_screens_too() -> None:
+    keys = Keys(end=("x",), message=("w",), mine=())
+    people = [process(11, "ada"), process(12, "ben")]
+    seen = replace(machine(1), gpus=(gpu(0, holdings=[holding(11, 20.0), holding(12, 10.0)]),), processes=tuple(people))
+    mine = replace(seen, viewer=people[1].uid)
+    async with running(frame(mine), (160, 36), keys=keys) as (app, pilot):
+        await press(pilot, "enter")
+        assert " w message " in screen(app)[-1]
+        assert " end " not in screen(app)[-1]
+        await press(pilot, "y")
+        assert isinstance(app.screen, DetailScreen)
+        await press(pilot, "w")
+        assert isinstance(app.screen, OwnerMessageDialog)
+        await press(pilot, "escape", "question_mark")
+        assert isinstance(app.screen, HelpScreen)
+        await press(pilot, "escape", "escape", "down", "enter")
+        assert " x end " in screen(app)[-1]
+        await press(pilot, "escape", "t")
+        assert " x end " in screen(app)[-1]
+        assert " mine " not in screen(app)[-1]
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -326,6 +326,7 @@ class DetailScreen(GraphSheet):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "close", "back", show=False, id="detail.close", tooltip="Back to the dashboard"),
         Binding("K,f9", "end_process", "end", id="detail.end", tooltip="End this process, after asking"),
+        Binding("y", "message", "message", id="detail.message", tooltip="Copy a message to the owner"),
     ]
 
     def __init__(
@@ -438,6 +439,11 @@ class DetailScreen(GraphSheet):
             self._ended,
         )
 
+    def footer_keys(self) -> list[Binding]:
+        """Return the keys that the footer shows: a process is ended by its owner, and others write to them."""
+        unfit = "message" if self._held and self._held[0].mine else "end_process"
+        return [one for one in super().footer_keys() if one.action != unfit]
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Offer to end only a process that is still there."""
         return bool(self._held) and not self.over if action == "end_process" else True
@@ -445,6 +451,10 @@ class DetailScreen(GraphSheet):
     def action_end_process(self) -> None:
         if self._held:
             actions_of(self).ask_to_end(self._held[0].key)
+
+    def action_message(self) -> None:
+        """Copy a message to the owner."""
+        actions_of(self).write_to_owner(self.frame, lambda row: row.process.key == self._key[1:])
 
 
 def _missing(held: Sequence[Row], seen: Snapshot | None, now: Snapshot) -> str:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from typing import ClassVar
 
+from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
+from gpuwatch.ui.actions import actions_of
+from gpuwatch.ui.bindings import with_own_keys
 from gpuwatch.ui.partial_updates import PartialUpdateCompositor, is_covered
 from gpuwatch.ui.theme import StyleSet
 from gpuwatch.ui.widgets.footer import Footer
@@ -23,6 +27,9 @@ class FullScreen(ModalScreen[None]):
         overflow: hidden;
     }
     """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark,f1", "help", "help", show=False, id="screen.help", tooltip="Keys, marks and terms"),
+    ]
     AUTO_FOCUS = ""
     NAME: ClassVar[str] = "sheet"
     """Prefix of the ids of its widgets: `tree` for `tree-keys`."""
@@ -44,6 +51,10 @@ class FullScreen(ModalScreen[None]):
     def hidden(self) -> bool:
         """Whether nothing is to be drawn: it is being made, or taken away, or covered by another screen."""
         return not self.ready or not self.children or is_covered(self)
+
+    def own_keys(self, bindings: Iterable[Binding]) -> list[Binding]:
+        """Return bindings of this screen with the user's keys, for the footer."""
+        return with_own_keys(bindings, actions_of(self).options.keys)
 
     def on_mount(self) -> None:
         """Note that its widgets exist; a subclass then draws."""
@@ -72,6 +83,10 @@ class FullScreen(ModalScreen[None]):
     async def _press(self, action: str) -> None:
         if self.is_active:  # not where the click before has opened something over this
             await self.run_action(action)
+
+    def action_help(self) -> None:
+        """Explain keys, marks and terms."""
+        actions_of(self).action_help()
 
     def action_close(self) -> None:
         self.dismiss(None)

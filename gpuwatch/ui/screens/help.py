@@ -16,7 +16,8 @@ from gpuwatch.version import __version__
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
 
-_GROUPS = {
+_MOVING: Final = "Moving"
+_GROUPS: Final = {
     "Replay": (
         *("replay.play", "replay.back", "replay.minute.back", "replay.event.last", "replay.time", "replay.slower"),
         "replay.step.back",
@@ -26,7 +27,7 @@ _GROUPS = {
         *("reverse", "clear"),
     ),
     "Screens": ("people", "gpus", "tree", "strays", "events", "acknowledge"),
-    "Moving": ("up", "left", "pageup", "first"),
+    _MOVING: ("up", "left", "pageup", "first"),
 }
 _REST = "Everything else"
 _PAIRS: Final = {
@@ -41,6 +42,7 @@ _PAIRS: Final = {
     "left": ("right", "The GPU to the left or right in a heat map"),
     "pageup": ("pagedown", "A screenful up or down"),
     "first": ("last", "The first or the last process or GPU"),
+    "quit": ("quit_now", "Quit, the latter from any screen; no other process ends"),
     "slower": ("faster", "Sample less often, or more often"),
 }
 """Actions that are explained in one line with their opposite."""
@@ -94,6 +96,7 @@ def key_sections(keys: Sequence[Binding]) -> list[Section]:
         title = next((title for title, ids in _GROUPS.items() if one.id in ids), _REST)
         if words:
             grouped[title].append(Fact(names, words))
+    grouped[_MOVING].append(Fact("mouse", "A click chooses, two clicks open; the keys below are buttons"))
     return [Section(title, tuple(facts)) for title, facts in grouped.items() if facts]
 
 

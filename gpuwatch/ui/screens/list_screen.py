@@ -114,7 +114,7 @@ class ListScreen(FullScreen, Generic[L]):
 
     def hints(self) -> list[Hint]:
         """Return the keys for the footer, by the row under the cursor."""
-        return hints(self.KEYS)
+        return hints(self.own_keys(self.KEYS))
 
     def entries(self) -> Iterable[Widget]:
         """Return widgets to type into, which stand above the keys."""

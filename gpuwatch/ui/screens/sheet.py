@@ -184,13 +184,13 @@ class Sheet(FullScreen):
             self._body.set_height(room)
             self._body.show(self._body_lines(width, room))
             self._footer.display = height >= 4
-            keys = [hint for hint in hints(self.keys()) if self.check_action(hint[2].partition("(")[0], ())]
+            keys = [hint for hint in hints(self.footer_keys()) if self.check_action(hint[2].partition("(")[0], ())]
             self._footer.draw(keys, styles, width)
 
-    def keys(self) -> list[Binding]:
+    def footer_keys(self) -> list[Binding]:
         """Return the keys that the footer shows, the most needed first."""
         found = [one for kind in type(self).__mro__ for one in vars(kind).get("BINDINGS", ()) if kind is not Sheet]
-        return [one for one in (*found, *Sheet.BINDINGS) if isinstance(one, Binding)]
+        return self.own_keys(one for one in (*found, *Sheet.BINDINGS) if isinstance(one, Binding))
 
     def _title_line(self, width: int) -> Line:
         builder = LineBuilder(self.style_set, "band").gap()

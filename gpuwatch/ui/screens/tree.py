@@ -389,7 +389,7 @@ class TreeScreen(ListScreen[TreeList]):
 
     def hints(self) -> list[Hint]:
         """Return the keys, with what Enter does on this node."""
-        tree, keys = self.rows, {one.action: one for one in self.KEYS}
+        tree, keys = self.rows, {one.action: one for one in self.own_keys(self.KEYS)}
         node = tree.chosen
         if node is not None and node.process is None:  # Enter does what one of the arrows does
             is_open = tree.is_open(node)
