@@ -151,7 +151,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "alone to write"
         ),
     ] = Notify()
-    keys: Annotated[Keys, Meta(description="keys of the dashboard's actions; one key, or a list; [] for none")] = Keys()
+    keys: Annotated[
+        Keys,
+        Meta(
+            description="keys of the dashboard's actions; one key, or a list; [] for none. Other screens have those of "
+            "`end`, `message`, `mine` and `reverse`"
+        ),
+    ] = Keys()
     report: Annotated[Report, Meta(description="what is kept of who held how much, for `gpuwatch report`")] = Report()
     shares: tuple[Share, ...] = ()
     """The `[[share]]` tables of both files, the administrator's first."""
