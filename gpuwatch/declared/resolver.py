@@ -235,7 +235,8 @@ def _explain_loss(
     limit = least.get((candidate.scope, gpus[0]))
     if limit is None:
         return "another framework of the process may take any amount"
-    return f"{short_name(limit.members[0], one)} is less"
+    than = "" if limit.bytes < one.limits[gpus[0]] else " than what its frameworks may take together"
+    return f"{short_name(limit.members[0], one)} is less{than}"
 
 
 def short_name(winner: Evaluation, loser: Evaluation) -> str:
