@@ -10,6 +10,7 @@ from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags, add_refused_demo
 from gpuwatch.commands.startup import configured
+from gpuwatch.config import path
 from gpuwatch.errors import UsageError
 from gpuwatch.recorder.messages import make_routes, raised
 
@@ -29,7 +30,7 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
     config = configured(args)
     routes = make_routes(config.notify)
     if not routes:
-        raise UsageError("[notify] has no command and no urls; `gpuwatch config --show` names your gpuwatch.toml")
+        raise UsageError(f"[notify] has no command and no urls; write them into {args.config or path()}")
     now, console = time.time(), Console(ascii_only=config.ascii)
     alert = Alert(
         rule=TROUBLE,

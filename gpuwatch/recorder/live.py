@@ -93,6 +93,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     state: SourceState = SourceState.OK
     words: str = ""
     gpus: tuple[StatusGpu, ...] = ()
+    sends: bool = False
+    """Whether the gpuwatch that wrote the file sends messages."""
     alerts: dict[str, int] = {}
     """Alerts that hold, by severity: `note`, `warning`, `critical`."""
     unseen: int = 0

@@ -125,6 +125,8 @@ class LiveFile:
         self._published = published
         self.is_published = True
         """Whether that is written; may be replaced at any time."""
+        self.sends = False
+        """Whether this gpuwatch sends messages; may be replaced at any time."""
         self.trouble = ""
         """Why the file cannot be written, in one line; empty for no trouble."""
         self._is_leader = is_leader
@@ -149,7 +151,8 @@ class LiveFile:
         try:
             self._was_leader = self._is_leader()
             if frame is not None and self._was_leader:
-                content = msgspec.json.encode(make_status(frame.snapshot, frame.alerts, frame.received, frame.history))
+                status = make_status(frame.snapshot, frame.alerts, frame.received, frame.history)
+                content = msgspec.json.encode(msgspec.structs.replace(status, sends=self.sends))
                 with files.opened_folder(self._folder) as folder:
                     if not was_leader:
                         files.sweep_drafts(folder, FILE)

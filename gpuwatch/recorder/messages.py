@@ -437,6 +437,9 @@ _STOP_WAIT: Final = 0.5
 """Seconds that a delivery may take to stop."""
 
 
+_SILENT: Final = "the gpuwatch that records (PID {}) began without [notify]; press L there, or start it again"
+
+
 class Messenger:
     """Sink that sends messages, while this gpuwatch is the one of its user and host that records.
 
@@ -453,8 +456,11 @@ class Messenger:
         is_leader: Callable[[], bool],
         *,
         routes: Callable[[Notify], Sequence[Route]] = make_routes,
+        silent_leader: Callable[[], int | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`silent_leader` returns the PID of the gpuwatch that records, where that one sends no messages."""
+        self._silent_leader = silent_leader
         self._schedule = MessageSchedule(policy)
         self._is_leader, self._make_routes, self._clock = is_leader, routes, clock
         self._routes = routes(policy)
@@ -509,7 +515,8 @@ class Messenger:
                 )
             if is_leader and not flush and self._clock() >= self._check_at:
                 self._check()
-            self._failure = ""
+            silent = None if is_leader or not self._schedule.policy.sends else self._silent_leader()
+            self._failure = f"none are sent: {_SILENT.format(silent)}" if silent is not None else ""
         except Exception as error:  # noqa: BLE001 - a fault of ours must be seen, and must not end the messages
             self._failure = text.clean(f"failed: {type(error).__name__}: {error}", 200)
             return _PAUSE

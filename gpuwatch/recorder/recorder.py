@@ -16,6 +16,7 @@ The store may lie on a file system that hangs, so nothing but this thread touche
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections import deque
@@ -31,6 +32,7 @@ from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Sever
 from gpuwatch.config import Config
 from gpuwatch.monitor import Frame, Monitor, Sink
 from gpuwatch.published import PublishedFile
+from gpuwatch.recorder.live import read_status
 from gpuwatch.recorder.live_writer import LiveFile
 from gpuwatch.recorder.messages import Messenger
 from gpuwatch.recorder.public import PublicDays, Publish
@@ -804,6 +806,12 @@ class Recorder:
 # All sinks of a run
 
 
+def _silent_leader() -> int | None:
+    """Return the PID of the gpuwatch of this user that records and sends no messages."""
+    found = read_status()
+    return found.pid if found is not None and not found.sends and found.pid != os.getpid() else None
+
+
 class Sinks:
     """Sinks of one run: the recorder, the messenger and the live file.
 
@@ -847,9 +855,9 @@ class Sinks:
             self._sinks.append(self._recorder)
         if self._recorder is not None and not demo and not part:
             lock = self._recorder.lock
-            self._messenger = Messenger(config.notify, lambda: lock.held)
+            self._messenger = Messenger(config.notify, lambda: lock.held, silent_leader=_silent_leader)
             self._live = LiveFile(lambda: lock.held, published=PublishedFile() if service else None)
-            self._live.is_published = config.publish != "none"
+            self._live.is_published, self._live.sends = config.publish != "none", config.notify.sends
             self._sinks += [self._messenger, self._live]
         monitor.add(*self._sinks)
         if self._recorder is not None:
@@ -863,7 +871,7 @@ class Sinks:
             sends = new.notify.sends and self._messenger is not None
             self._recorder.configure(self._usage_settings(new), new.publish, sends=sends)
         if self._live is not None:
-            self._live.is_published = new.publish != "none"
+            self._live.is_published, self._live.sends = new.publish != "none", new.notify.sends
 
     def close(self, seconds: float) -> None:
         """Close every sink, the recorder last; give up after `seconds`."""

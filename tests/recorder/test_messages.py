@@ -408,6 +408,20 @@ def test_only_one_gpuwatch_sends_and_the_other_goes_on_where_it_stops(
     assert [(one.kind, one.alerts[0].subject) for one in route.sent] == [("raised", "b"), ("cleared", "a")]
 
 
+def test_one_that_does_not_send_says_so_where_the_one_that_records_sends_nothing(leader: Leader) -> None:
+    leader.leads = False
+    silent: list[int | None] = [4711]
+    messenger = Messenger(Notify(command=("true",)), leader, routes=lambda _: [], silent_leader=lambda: silent[0])
+    try:
+        messenger.take(frame())
+        wait_for(lambda: "PID 4711" in messenger.trouble)
+        silent[0] = None
+        messenger.take(frame())
+        wait_for(lambda: not messenger.trouble)
+    finally:
+        messenger.close(30)
+
+
 @pytest.mark.parametrize("gate", [None, threading.Event()], ids=["sends", "hangs"])
 def test_closing_sends_what_waits_only_for_others(make: Callable[..., Messenger], gate: threading.Event | None) -> None:
     route = Outbox(gate=gate)
