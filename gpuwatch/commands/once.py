@@ -8,6 +8,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from gpuwatch.alerts.limits import Limits
+from gpuwatch.alerts.rule import RuleContext
+from gpuwatch.alerts.rules.memory import find_memory_near_limit
+from gpuwatch.alerts.rules.shares import find_overshoots
 from gpuwatch.alerts.unattributed import GapEvidence
 from gpuwatch.analysis.rows import rows, sort
 from gpuwatch.commands.console import Console, TextColumn, cut, format_table
@@ -22,16 +26,16 @@ from gpuwatch.commands.startup import (
     open_source,
 )
 from gpuwatch.config import Config
-from gpuwatch.fields import GPU, PROCESS, Row, host_words, share_words
+from gpuwatch.fields import GPU, PROCESS, Field, Row, host_words, share_words, state_words
 from gpuwatch.filters import Filter
-from gpuwatch.model import Snapshot, encode
+from gpuwatch.history import HistoryView, IdleTimes
+from gpuwatch.model import Gpu, Snapshot, encode
 from gpuwatch.shares import DeclaredMemory, declared_memory, unread_processes, unread_words
 from gpuwatch.sources.source import Source
 from gpuwatch.text import clean
 from gpuwatch.units import gib
 
-if TYPE_CHECKING:  # the demo needs no child, and a snapshot has no history
-    from gpuwatch.history import IdleTimes
+if TYPE_CHECKING:  # the demo needs no child
     from gpuwatch.sources.sampler_process import SamplerProcess
 
 _WIDEST_USER = 24
@@ -50,7 +54,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     keep = _filter(args, config)
     source = open_source(args, config, sampler, interval=interval, only=only, tmux=config.tmux, once=True)
     try:
-        return once(source, Console(ascii_only=config.ascii), as_json=args.json, keep=keep)
+        return once(source, Console(ascii_only=config.ascii), as_json=args.json, keep=keep, limits=config.limits())
     finally:
         source.close()
 
@@ -73,7 +77,7 @@ def _recorded(args: argparse.Namespace) -> int:
     at = recorded.parse_at(args.at, recording) if args.at is not None else recording.last
     snapshot, warning = recorded.recorded_snapshot(recording, at)
     notes = [*recording.notes]
-    print_snapshot(snapshot, console, as_json=args.json, keep=keep)
+    print_snapshot(snapshot, console, as_json=args.json, keep=keep, limits=config.limits())
     console.warn(*notes, *[warning] * bool(warning))
     check_snapshot(snapshot)
     return 0
@@ -85,6 +89,7 @@ def once(
     *,
     as_json: bool | str,
     keep: Filter = EVERYTHING,
+    limits: Limits | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> int:
     """Print the first complete snapshot; raises UnavailableError (exit code 3) where there is no driver or no GPU."""
@@ -92,7 +97,7 @@ def once(
     if as_json == "gpustat":
         snapshot = measure_cpu(snapshot)
     idle = _idle_times(snapshot) if keep.terms else None
-    print_snapshot(snapshot, console, as_json=as_json, keep=keep, idle=idle)
+    print_snapshot(snapshot, console, as_json=as_json, keep=keep, limits=limits, idle=idle)
     check_snapshot(snapshot)
     return 0
 
@@ -103,6 +108,7 @@ def print_snapshot(
     *,
     as_json: bool | str,
     keep: Filter = EVERYTHING,
+    limits: Limits | None = None,
     idle: IdleTimes | None = None,
 ) -> None:
     """Print a snapshot as a table, with the processes that `keep` matches, or as JSON (`"gpustat"`: as gpustat's)."""
@@ -113,7 +119,7 @@ def print_snapshot(
         console.print_json(encode(snapshot).decode())
     elif snapshot.gpus:
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(snapshot.taken))
-        console.print(*table(snapshot, clock=clock, width=console.width, keep=keep, idle=idle))
+        console.print(*table(snapshot, clock=clock, width=console.width, keep=keep, limits=limits, idle=idle))
 
 
 def _idle_times(snapshot: Snapshot) -> IdleTimes | None:
@@ -129,6 +135,7 @@ def table(
     clock: str,
     width: int | None = None,
     keep: Filter = EVERYTHING,
+    limits: Limits | None = None,
     idle: IdleTimes | None = None,
 ) -> list[str]:
     """Return the lines of a snapshot, cut at `width` cells (None: not cut), with the processes that `keep` matches."""
@@ -144,7 +151,9 @@ def table(
     lines = [" · ".join(word for word in head if word), ""]
     processes = {process.pid: process for process in snapshot.processes}
     declared = {gpu.index: declared_memory(gpu, processes) for gpu in snapshot.gpus}
-    lines += format_table([TextColumn.of(GPU[key]) for key in _GPU_COLUMNS], snapshot.gpus)
+    over = _over_limits(snapshot, limits or Limits())
+    state: Field[Gpu] = GPU["state"].of(lambda gpu: ", ".join(filter(None, (*over.get(gpu.key, ()), state_words(gpu)))))
+    lines += format_table([*(TextColumn.of(GPU[key]) for key in _GPU_COLUMNS), TextColumn.of(state)], snapshot.gpus)
     holdings = sort([row for row in rows(snapshot, idle_times=idle) if keep(row)], "memory")
     holdings.sort(key=lambda row: row.gpu.index)
     if holdings:
@@ -159,6 +168,19 @@ def table(
         notes.append(f"{unread_words(unread)}; what is left may be less")
     lines += ["", *notes] if notes else []
     return [cut(line, width) for line in lines]
+
+
+def _over_limits(snapshot: Snapshot, limits: Limits) -> dict[str, list[str]]:
+    """Return the states of GPUs, by key, that the dashboard raises alerts about once they have lasted."""
+    context = RuleContext(snapshot, HistoryView(), limits)
+    found: dict[str, list[str]] = {}
+    for seen in find_memory_near_limit(context):
+        if seen.level is not None and seen.gpu is not None:
+            found[seen.gpu.key] = ["full" if " full" in seen.title else "near limit"]
+    for seen in find_overshoots(context):
+        if seen.level is not None and seen.gpu is not None:
+            found.setdefault(seen.gpu.key, []).append(f"{', '.join(seen.owners) or f'PID {seen.pids[0]}'} over limit")
+    return found
 
 
 def _overcommitted(declared: Mapping[int, DeclaredMemory]) -> list[str]:
@@ -206,7 +228,6 @@ _GPU_COLUMNS: Final = (
     "utilization",
     "temperature",
     "watts",
-    "state",
 )
 _ROW_COLUMNS: Final[Sequence[TextColumn[Row]]] = (
     TextColumn.of(PROCESS["gpu"]),
