@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TextIO, TypeVar
 
@@ -26,6 +27,8 @@ DIM: Final = "2"
 """Colours, as parameters of the escape sequence that sets them (SGR)."""
 
 _GAP: Final = "  "
+_LEAST_FOLD: Final = 20
+"""Cells of a folded text, at least."""
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -200,6 +203,14 @@ def format_table(
         line = cut("".join(column.gap * (at > 0) + padded[at] for at, column in enumerate(columns)), width)
         lines.append(_paint(line, padded, columns, codes) if color else line)
     return lines if any(headers) else lines[1:]
+
+
+def fold(words: str, width: int | None, indent: int = 0) -> list[str]:
+    """Fold words at `width` cells less an indent (None: not folded); a longer word, such as a path, stays whole."""
+    if width is None:
+        return [words]
+    room = max(width - indent, _LEAST_FOLD)
+    return textwrap.wrap(words, room, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def cut(line: str, width: int | None) -> str:

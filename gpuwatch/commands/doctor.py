@@ -8,8 +8,6 @@ import ctypes
 import os
 import re
 import shutil
-import sys
-import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -19,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuwatch import files, procfs
-from gpuwatch.commands.console import GREEN, YELLOW, Console
+from gpuwatch.commands.console import GREEN, YELLOW, Console, fold
 from gpuwatch.commands.flags import add_flags, add_refused_demo
 from gpuwatch.commands.startup import read_snapshot
 from gpuwatch.config import Config, load
@@ -130,20 +128,14 @@ def format_checks(checks: Sequence[Check], *, color: bool, width: int | None = N
     indent = longest + _MARK_WIDTH + 4
     colors = {CheckMark.OK: GREEN, CheckMark.MEND: YELLOW}
     for one in checks:
-        head, *rest = _fold(one.found, width, indent)
+        head, *rest = fold(one.found, width, indent)
         mark = f"{one.mark:<{_MARK_WIDTH}}"
         if color and one.mark in colors:
             mark = f"\x1b[{colors[one.mark]}m{mark}\x1b[0m"
         yield f"{mark}  {one.name:<{longest}}  {head}"
         yield from (f"{'':<{indent}}{line}" for line in rest)
         if one.mend:
-            yield from (f"{'':<{indent}}{line}" for line in _fold(f"→ {one.mend}", width, indent))
-
-
-def _fold(words: str, width: int | None, indent: int) -> list[str]:
-    """Fold words at the width of a terminal; a word that is longer, such as a path, stays whole."""
-    room = max((width or sys.maxsize) - indent, _NARROWEST[0] // 2)
-    return textwrap.wrap(words, room, break_long_words=False, break_on_hyphens=False) or [""]
+            yield from (f"{'':<{indent}}{line}" for line in fold(f"→ {one.mend}", width, indent))
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import msgspec
 
 from gpuwatch import procfs
 from gpuwatch.analysis.explanation import Point, context_points, explain_process
-from gpuwatch.commands.console import Console
+from gpuwatch.commands.console import Console, fold
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, read_snapshot, snapshot_error
 from gpuwatch.config import Config
@@ -70,7 +70,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         said = itself.pop("declared")
         console.print_json(msgspec.json.encode({"process": itself, "declared": said}).decode())
     else:
-        console.print(*explanation_lines(process, snapshot, config))
+        console.print(*explanation_lines(process, snapshot, config, console.width))
     if error is not None:
         console.warn(f"without GPUs: {snapshot.words}")
     if _is_kernel_thread(process):
@@ -104,10 +104,10 @@ def find_process(
     return process
 
 
-def explanation_lines(process: Process, snapshot: Snapshot, config: Config) -> list[str]:
-    """Return a line about the process, then the points."""
+def explanation_lines(process: Process, snapshot: Snapshot, config: Config, width: int | None = None) -> list[str]:
+    """Return a line about the process, then the points; folded at `width` cells."""
     found = [*explain_process(process, snapshot, config.allowance), *context_points(process)]
-    return [_head(process), "", *_lines(found)]
+    return [*fold(_head(process), width), "", *_lines(found, width)]
 
 
 def _is_kernel_thread(process: Process) -> bool:
@@ -124,12 +124,13 @@ def _head(process: Process) -> str:
     return " · ".join(filter(None, (f"PID {process.pid}", process.user, process.state, command)))
 
 
-def _lines(found: Sequence[Point]) -> list[str]:
+def _lines(found: Sequence[Point], width: int | None) -> list[str]:
     """Return the points in two columns, each with its source below."""
-    width = max((len(point.label) for point in found), default=0)
+    labels = max((len(point.label) for point in found), default=0)
     lines: list[str] = []
     for point in found:
-        lines.append(f"{point.label:<{width}}  {point.value}")
+        first, *rest = fold(point.value, width, labels + 2)
+        lines += [f"{point.label:<{labels}}  {first}", *(f"{'':<{labels}}  {line}" for line in rest)]
         if point.aside:
-            lines.append(f"{'':<{width}}    {point.aside}")
+            lines += [f"{'':<{labels}}    {line}" for line in fold(point.aside, width, labels + 4)]
     return lines

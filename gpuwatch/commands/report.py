@@ -58,7 +58,7 @@ def main(args: argparse.Namespace, _sampler: object = None, wall: Callable[[], f
     elif args.json:
         console.print_json(report_json(parts[0], now))
     else:
-        console.print(*report_lines(parts, now))
+        console.print(*report_lines(parts, now, width=console.width))
     _warn(console, args, parts[0], notes)
     return 0
 

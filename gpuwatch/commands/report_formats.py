@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from gpuwatch.commands.console import TextColumn, format_table, in_ascii
+from gpuwatch.commands.console import TextColumn, fold, format_table, in_ascii
 from gpuwatch.recorder.use import By, EventCounts, GpuUse, UseLine, UseReport
 from gpuwatch.text import cell_width, fit
 from gpuwatch.units import GIB, UNKNOWN, percent, ranges
@@ -21,6 +21,8 @@ MOST: Final = 100
 MOST_RUNS: Final = 10
 """Lines of the table of runs below those of users and of GPUs."""
 
+_FIRST_TO_GO: Final = ("launcher", "GiB·h", "watched h", "overshoots", "busy %")
+"""Columns that a narrow terminal does without, in this order."""
 _HOUR: Final = 3600.0
 _WIDEST: Final = 32
 """Cells of a name."""
@@ -28,24 +30,33 @@ _DOUBT: Final = 0.01
 """Part of the time without values above which a sum is marked `≥`."""
 
 
-def report_lines(parts: Sequence[UseReport], now: float, most: int = MOST) -> list[str]:
+def report_lines(parts: Sequence[UseReport], now: float, most: int = MOST, *, width: int | None = None) -> list[str]:
     """Return a line with the time span, a table of each part with a line for each user, GPU or run, and the sum.
 
     A table has at most `most` lines, that of runs beside others `MOST_RUNS`, and counts the others; the sum includes
-    all.
+    all. In less than `width` cells (None: any width) it has fewer columns.
     """
     lines = [_title(parts[0], now)]
     for kept in parts:
         if kept.lines:
             is_short = kept.by == "run" and len(parts) > 1
-            lines += [*_table(kept, MOST_RUNS if is_short else most, is_short=is_short), ""]
-    return [*lines, *use_notes(parts[0].total)] if lines[1:] else lines
+            lines += [*_table(kept, MOST_RUNS if is_short else most, width, is_short=is_short), ""]
+    notes = [line for note in use_notes(parts[0].total) for line in fold(note, width)]
+    return [*lines, *notes] if lines[1:] else lines
 
 
-def _table(kept: UseReport, most: int, *, is_short: bool) -> Iterator[str]:
+def _table(kept: UseReport, most: int, width: int | None, *, is_short: bool) -> Iterator[str]:
     # With one line the sum is that line, but for events that are nobody's.
     total = total_cells(kept) if len(kept.lines) > 1 or kept.events != kept.lines[0].events else None
-    yield from format_table([*WHO[kept.by], *SUMS], kept.lines[:most], total=total)
+    columns, lines = [*WHO[kept.by], *SUMS], list[str]()
+    for gone in ("", *_FIRST_TO_GO):
+        shown = [at for at, column in enumerate(columns) if column.header != gone]
+        columns = [columns[at] for at in shown]
+        total = None if total is None else [total[at] for at in shown]
+        lines = format_table(columns, kept.lines[:most], total=total)
+        if width is None or max(map(cell_width, lines)) <= width:
+            break
+    yield from lines
     if rest := kept.lines[most:]:
         hours = format_hours(sum(line.use.gpu for line in rest))
         where = "`gpuwatch report --by run` shows them" if is_short else "--json and --csv give all of them"
@@ -103,14 +114,18 @@ def _gib_hours(use: GpuUse) -> str:
     """Format the memory; a dash where no size was known, `≥` where some were not."""
     if use.unsized and not use.memory:
         return UNKNOWN
-    return ("≥" if use.unsized > _DOUBT * use.gpu else "") + format_hours(use.memory / GIB)
+    return _at_least(format_hours(use.memory / GIB), use.unsized > _DOUBT * use.gpu)
 
 
 def _idle(use: GpuUse) -> str:
     """Format the idle time; a dash where that is not known, `≥` where it is known in part."""
     if use.unknown and not use.busy + use.idle:
         return UNKNOWN
-    return ("≥" if use.unknown > _DOUBT * use.gpu else "") + format_hours(use.idle)
+    return _at_least(format_hours(use.idle), use.unknown > _DOUBT * use.gpu)
+
+
+def _at_least(hours: str, is_part: bool) -> str:
+    return f"≥{'0.0' if hours.startswith('<') else hours}" if is_part else hours
 
 
 def _number(count: int) -> str:
