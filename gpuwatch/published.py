@@ -268,33 +268,39 @@ class PublishedReader:
 
 def _declared(one: PublishedProcess) -> Declared:
     """Return published facts as declarations, all texts cleaned again."""
-    declarations = tuple(
-        Declaration(
-            channel=clean(limit.channel, _SHORT),
-            where=clean(limit.where, _SHORT),
-            line=limit.line,
-            framework=clean(limit.framework, _SHORT),
-            kind=limit.kind,
-            basis=limit.basis,
-            value=limit.value,
-            limits={limit.gpu: limit.bytes},
-            scope=clean(limit.scope, _SHORT),
-            confidence=limit.confidence,
-            effective=True,
-            why=SOURCE,
-        )
-        for limit in one.limits[:_MOST_LIMITS]
-    )
+    places: dict[PublishedLimit, int] = {}
+    declarations: list[Declaration] = []
+    limits: list[Limit] = []
+    for limit in one.limits[:_MOST_LIMITS]:
+        place = places.setdefault(msgspec.structs.replace(limit, gpu="", bytes=0), len(declarations))
+        if place == len(declarations):
+            declarations.append(_declaration(limit))
+        of = declarations[place]
+        declarations[place] = msgspec.structs.replace(of, limits={**of.limits, limit.gpu: limit.bytes})
+        limits.append(Limit(gpu=limit.gpu, bytes=limit.bytes, declaration=place, scope=of.scope, margin=limit.margin))
     return Declared(
-        declarations=declarations,
-        limits=tuple(
-            Limit(gpu=limit.gpu, bytes=limit.bytes, declaration=place, scope=of.scope, margin=limit.margin)
-            for place, (limit, of) in enumerate(zip(one.limits, declarations, strict=False))
-        ),
+        declarations=tuple(declarations),
+        limits=tuple(limits),
         visible=None if one.sees is None else _visible(one, one.sees),
         incomplete=not one.conclusive,
         collective=one.collective,
         words="" if one.conclusive else f"{SOURCE}; what it may declare besides is not known",
+    )
+
+
+def _declaration(limit: PublishedLimit) -> Declaration:
+    return Declaration(
+        channel=clean(limit.channel, _SHORT),
+        where=clean(limit.where, _SHORT),
+        line=limit.line,
+        framework=clean(limit.framework, _SHORT),
+        kind=limit.kind,
+        basis=limit.basis,
+        value=limit.value,
+        scope=clean(limit.scope, _SHORT),
+        confidence=limit.confidence,
+        effective=True,
+        why=SOURCE,
     )
 
 
