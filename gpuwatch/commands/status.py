@@ -24,7 +24,7 @@ from gpuwatch.sources.sampler_process import ONE_SAMPLE, WITHOUT_INSPECTOR, Samp
 from gpuwatch.text import clean, fit
 from gpuwatch.units import long_duration
 
-CELLS: Final = 60
+CELLS: Final = 70
 """Largest width of the line: a status bar has other contents too."""
 STALE: Final = 5.0
 """Age of the newest values, in intervals, from which on the line shows it."""
@@ -88,14 +88,14 @@ def parts(found: Status, now: float) -> Iterator[StatusPart]:
             yield StatusPart(f"{several} {health.value}", "red")
     full, near = (sum(gpu.near == level for gpu in found.gpus) for level in ("critical", "warning"))
     if full:
-        yield StatusPart(f"{full} full", "red")
+        yield StatusPart(f"{full + near} near limit", "red")
     if found.others:
         yield StatusPart(f"{found.others} more critical", "red")
     if found.over:
         worst, more = found.over[0], len(found.over) - 1
         also = f" +{more}" if more else ""
         yield StatusPart(f"{fit(clean(worst.user), _NAME).rstrip()} {worst.gib:.1f} over{also}", "yellow")
-    if near:
+    if near and not full:
         yield StatusPart(f"{near} near limit", "yellow")
 
 
