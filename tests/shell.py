@@ -6,7 +6,7 @@ import argparse
 import importlib
 import os
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, get_args
 from unittest import mock
 
 import shtab
@@ -16,6 +16,7 @@ from gpuwatch import __version__, cli
 from gpuwatch.alerts.rules import RULE_NAMES
 from gpuwatch.commands.completion import SHELLS
 from gpuwatch.commands.docs import PAGES
+from gpuwatch.config import Theme
 from gpuwatch.errors import EXIT_CODES
 
 _WORDS: Final = {
@@ -23,8 +24,8 @@ _WORDS: Final = {
     ("events", "rule"): tuple(sorted(name.replace(" ", "-") for name in RULE_NAMES)),
     ("report", "by"): ("user", "gpu", "run"),
     ("kill", "signal"): ("INT", "TERM", "KILL"),
-    ("", "theme"): ("dark", "light"),
-    ("replay", "theme"): ("dark", "light"),
+    ("", "theme"): get_args(Theme),
+    ("replay", "theme"): get_args(Theme),
 }
 """Words that an argument takes and that the parser does not check, by command and argument."""
 

@@ -157,7 +157,8 @@ def table(
     holdings = sort([row for row in rows(snapshot, idle_times=idle) if keep(row)], "memory")
     holdings.sort(key=lambda row: row.gpu.index)
     if holdings:
-        lines += ["", *format_table(_ROW_COLUMNS, holdings)]
+        columns = [one for one in _ROW_COLUMNS if any(map(str.strip, map(one.cell, holdings)))]
+        lines += ["", *format_table(columns, holdings)]
     else:
         lines += ["", f"no process matches {keep.text}" if keep.terms else "no process holds a GPU"]
     notes = [f"GPU {gpu.index}: {gpu.holdings_note}" for gpu in snapshot.gpus if gpu.holdings_note]

@@ -67,7 +67,8 @@ def _title(kept: UseReport, now: float) -> str:
     ends = [kept.since, kept.until] if kept.until < math.inf else [kept.since]
     span = " to ".join(time.strftime("%Y-%m-%d %H:%M", time.localtime(end)) for end in ends)
     hours = max(0.0, now - kept.since) / _HOUR
-    watched = f"watched {format_hours(kept.watched)} of {round(hours, 1):g} h"
+    whole = f"{round(hours, 1):g}" if hours >= 0.05 else "<0.1"
+    watched = f"watched {format_hours(kept.watched)} of {whole} h"
     return " · ".join(filter(None, (kept.host, f"from {span}", watched)))
 
 

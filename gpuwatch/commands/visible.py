@@ -11,6 +11,7 @@ from gpuwatch.analysis.explanation import order_words
 from gpuwatch.commands.console import Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, read_snapshot
+from gpuwatch.declared.env import find_misspelt
 from gpuwatch.declared.facts import gpu_facts
 from gpuwatch.declared.visible_devices import CVD, ORDER, parse
 from gpuwatch.model import Gpu, Snapshot, Visible
@@ -41,6 +42,8 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         said = f"{CVD} is not set" if value is None else f"{CVD}={clean(value, _SHOWN)}"
         how = f", {ORDER}={clean(order, _SHOWN)}" if order else ""
         console.print(f"{said}{how}{' in your environment' if own else ''}", "", *visible_lines(seen, snapshot))
+    if own:
+        console.warn(*(hint.words for hint in find_misspelt(os.environ)))
     return 0 if seen.gpus else 1
 
 

@@ -64,12 +64,12 @@ _shtab_gpuwatch_visible___order_choices=(PCI_BUS_ID FASTEST_FIRST)
 _shtab_gpuwatch_kill___signal_choices=(INT TERM KILL)
 _shtab_gpuwatch_report___by_choices=(user gpu run)
 _shtab_gpuwatch_events___rule_choices=(XID data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)
-_shtab_gpuwatch_replay___theme_choices=(dark light)
+_shtab_gpuwatch_replay___theme_choices=(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)
 _shtab_gpuwatch_recording_pos_0_choices=(copy)
 _shtab_gpuwatch_docs_pos_0_choices=(guide shares alerts configuration stream service recording shell python design security)
 _shtab_gpuwatch_completion_pos_0_choices=(bash zsh fish tcsh)
 _shtab_gpuwatch_pos_0_choices=(explain visible pick run strays kill message report events replay recording watch notify status config doctor docs completion)
-_shtab_gpuwatch___theme_choices=(dark light)
+_shtab_gpuwatch___theme_choices=(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)
 
 _shtab_gpuwatch_explain__h_nargs=0
 _shtab_gpuwatch_explain___help_nargs=0

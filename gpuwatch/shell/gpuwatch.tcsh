@@ -11,7 +11,7 @@
 
 complete gpuwatch \
         'c/--recording=/f/' \
-        'c/--theme=/(dark light)/' \
+        'c/--theme=/(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)/' \
         'c/--config=/f/' \
         'c/--record=/f/' \
         'c/--order=/(PCI_BUS_ID FASTEST_FIRST)/' \
@@ -24,7 +24,7 @@ complete gpuwatch \
         'c/--/(allow-root-kill anonymise ascii at bell by check config csv demo empty events file filter follow for gpu help html ignore-reservations index init interval json max-util memory memory-critical memory-warning mine once only order quiet read-only record record-commands record-size recording remove rule run service share show signal since start stream test theme tmux unit until user verbose version wait yes)/' \
         'c/-/(- h n)/' \
         'n/--recording/f/' \
-        'n/--theme/(dark light)/' \
+        'n/--theme/(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)/' \
         'n/--config/f/' \
         'n/--record/f/' \
         'n/--order/(PCI_BUS_ID FASTEST_FIRST)/' \

@@ -54,7 +54,7 @@ _shtab_gpuwatch_options=(
   "--read-only[do not offer to end processes]"
   "--allow-root-kill[allow root to end processes\: its own, or under sudo those of the caller]"
   "--wait[wait for a driver where there is none]"
-  "--theme[dark (the default), light, or a theme of Textual\: nord]:NAME:(dark light)"
+  "--theme[dark (the default), light, or a theme of Textual\: nord]:NAME:(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)"
   "--ascii[print only ASCII characters]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--record[record every snapshot in FILE]:FILE:_files"
@@ -214,7 +214,7 @@ _shtab_gpuwatch_replay_options=(
   "--ascii[print only ASCII characters]"
   "--at[begin at this time\: 03\:10, 03\:10\:22, \'2026-11-21 03\:10\']:TIME:"
   "--filter[start with the processes that match]:TEXT:"
-  "--theme[dark (the default), light, or a theme of Textual\: nord]:NAME:(dark light)"
+  "--theme[dark (the default), light, or a theme of Textual\: nord]:NAME:(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)"
   "(*):recordings, played as one:_files"
 )
 

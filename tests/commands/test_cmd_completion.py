@@ -51,7 +51,7 @@ RULES = {name.replace(" ", "-") for name in RULE_NAMES}
     [
         (("gpuwatch", ""), set(COMMANDS)),
         (("gpuwatch", "--on"), {"--once", "--only"}),
-        (("gpuwatch", "--theme", ""), {"dark", "light"}),
+        (("gpuwatch", "--theme", "li"), {"light"}),
         (("gpuwatch", "visible", "--order", "P"), {"PCI_BUS_ID"}),
         (("gpuwatch", "events", "--rule", "un"), {name for name in RULES if name.startswith("un")}),
         (("gpuwatch", "--config", "mi"), {"mine.toml"}),

@@ -383,7 +383,7 @@ class EndDialog(Dialog[None]):
         self._view = view
         if offer != self._offered:
             title = f"End {'the run of ' if group.chosen.key else 'process '}{group.target.pid}?"
-            title = f"Process {group.target.pid}" if group.refused else title
+            title = f"Process {group.target.pid}" if group.refused or group.over else title
             self.query_one("#dialog").border_title = Content(self.spell(title))
             is_new = self._offered is None or self._offered[0] != offer[0]
             await self._show_buttons(offer)

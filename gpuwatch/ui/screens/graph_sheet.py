@@ -228,6 +228,8 @@ class GraphSheet(Sheet):
         """Return the line of a series with its extent; the `other` of two has another colour."""
         values, style = self.read(gpu, owner, metric), self.style_set("text" if other else "note")
         extent = self._series[Key(gpu, owner, metric)].extent
+        if extent is not None and known(now):
+            extent = extent._replace(low=min(extent.low, now), high=max(extent.high, now))
         return Curve(label, values, style, label[:1].lower() or "*", number(now), extent=extent)
 
     def place_graphs(self, heights: Callable[[int], int]) -> list[GraphBlock]:

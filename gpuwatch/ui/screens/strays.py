@@ -18,6 +18,7 @@ from gpuwatch.ui.screens.dialog import ConfirmDialog
 from gpuwatch.ui.screens.endings import LEFT_ALONE, Key, QueuedStray, ends_of
 from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines
 from gpuwatch.ui.theme import Background, Role, StyleSet
+from gpuwatch.ui.widgets.footer import Hint
 from gpuwatch.ui.widgets.lines import Line
 from gpuwatch.ui.widgets.notice import nothing_words
 from gpuwatch.ui.widgets.row_list import RowList
@@ -189,6 +190,10 @@ class StraysScreen(ListScreen[StrayList]):
         chosen = self.rows.selected
         facts = _facts(chosen, self._queued.get(chosen.key)) if chosen is not None else []
         return fact_lines(facts, self.style_set, width, lines)
+
+    def hints(self) -> list[Hint]:
+        """Return the keys, without those that need a row where there is none."""
+        return [hint for hint in super().hints() if self.rows.selected is not None or hint[2] == "close"]
 
     def notes(self) -> Sequence[str]:
         """Return the notes that `gpuwatch strays` prints, too."""
