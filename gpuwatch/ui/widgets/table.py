@@ -150,7 +150,9 @@ def title_line(columns: Sequence[Column], styles: StyleSet, width: int) -> Line:
 
 def write_title(builder: LineBuilder, column: Column, arrow: str = "") -> None:
     """Write the title of a column; `arrow` marks the one that rows are sorted by."""
-    title = f"{arrow}{column.title}" if column.right else f"{column.title}{arrow}"
-    if column.cells and cell_len(title) > column.cells:
-        title = column.title.partition(" ")[0]
+    for words in (column.title, column.title.partition(" ")[0]):
+        title = f"{arrow}{words}" if column.right else f"{words}{arrow}"
+        touches = bool(arrow) and column.right and not column.gap and cell_len(title) == column.cells
+        if not column.cells or (cell_len(title) <= column.cells and not touches):
+            break
     builder.gap(column.gap).write(title, "text" if arrow else "muted", column.cells or None, right=column.right)
