@@ -1,33 +1,38 @@
-"""Published facts: the declared shares of all processes, which the machine's service writes for everybody to read.
+"""Live file: the newest values of a gpuwatch that records, for those that start, `status`, `strays` and everybody.
 
-Root's `gpuwatch watch --service` replaces `/run/gpuwatch/live.json` every two seconds. Linux shows the environment of a
-process to its owner and to root alone, so an ordinary user knows the shares of other people only from this file. It has
-numbers, names of channels and base names of scripts: never an environment, an argument, a title or a path.
+The gpuwatch that holds the recorder's lock replaces `live.json` in its user's runtime folder every two seconds, so that
+no sampler is needed for a status line, and one sample is enough to find strays: the file has the idle times of all
+holdings. A reader trusts it only if it is the reader's own (under sudo, the caller's), of this boot, and seconds old.
 
-A reader trusts it only where each folder and the file belong to root and only root can write them, of this boot and
-this PID namespace, and some seconds old. A process counts only with its start time. What is published tells of shares;
-no process is signalled because of it.
+The machine's service writes another one for everybody, `/run/gpuwatch/live.json`, without idle times and with the
+declared shares of all processes: Linux shows the environment of a process to its owner and to root alone, so an
+ordinary user knows the shares of other people only from this file. It has numbers, names of channels and base names of
+scripts: never an environment, an argument, a title or a path. It is trusted only where root alone can write it, of this
+PID namespace, and at most ten seconds old. A process counts only with its start time; none is signalled because of it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
-import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from gpuwatch import files, procfs
+from gpuwatch.errors import GpuwatchError
 from gpuwatch.model import (
     Basis,
     Confidence,
     Declaration,
     Declared,
+    Health,
     Kind,
     Knowledge,
     Limit,
@@ -35,30 +40,82 @@ from gpuwatch.model import (
     Order,
     Presence,
     Process,
-    Snapshot,
+    Reading,
+    Reason,
+    SourceState,
     Visible,
 )
 from gpuwatch.shares import is_conclusive
 from gpuwatch.text import clean
 from gpuwatch.version import __version__
 
-FOLDER: Final = Path("/run/gpuwatch")
+SERVICE: Final = Path("/run/gpuwatch")
+"""Folder of the machine's service."""
 FILE: Final = "live.json"
-SCHEMA: Final = 1
+SCHEMA: Final = 2
+PACE: Final = 2.0
+"""Seconds between two writes, and between two looks of a reader."""
+LATE: Final = 4.0
+"""Seconds that a file may be older than its interval asks for."""
 OLDEST: Final = 10.0
-"""Age in seconds up to which the file is used."""
+"""Age in seconds up to which the service's file is used."""
 SOURCE: Final = "read by the machine's service"
 
-_EVERY: Final = 2.0
-"""Seconds after which a reader looks at the file again."""
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LARGEST: Final = 16 << 20
+"""Bytes; 64 GPUs and 200 people take 20 kB, 20,000 processes with limits 6 MB."""
 _MOST: Final = 20_000
 """Processes that are published, at most."""
 _MOST_LIMITS: Final = 32
 _SHORT: Final = 120
 
 
-class PublishedLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LiveFileError(GpuwatchError):
+    """A live file is not used; one line says why."""
+
+
+class DamagedLiveFileError(LiveFileError):
+    """A live file is damaged."""
+
+
+class StatusGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One GPU's values."""
+
+    index: int
+    uuid: str = ""
+    health: Health = Health.OK
+    used: Reading = Reason.NO_SAMPLE
+    """Bytes."""
+    total: Reading = Reason.NO_SAMPLE
+    free: float | None = None
+    """Percent of the memory that programs can have; None where it is not known."""
+    utilization: Reading = Reason.NO_SAMPLE
+    """Percent."""
+    near: str = ""
+    """`warning` or `critical` while its memory is near the limit."""
+
+
+class Overuse(msgspec.Struct, frozen=True, kw_only=True):
+    """User who holds more than they declared, as a present alert says."""
+
+    user: str
+    gib: float
+    """GiB beyond the limits, over all GPUs."""
+
+
+class IdleHolding(msgspec.Struct, frozen=True, array_like=True):
+    """Time for which a process has run nothing on one GPU."""
+
+    gpu: str
+    """Key of the GPU."""
+    pid: int
+    start: int
+    """Start of the process in clock ticks since boot."""
+    seconds: float
+    at_least: bool
+
+
+class LiveLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Limit in effect of a process on one GPU, and where it was declared."""
 
     gpu: str
@@ -80,7 +137,7 @@ class PublishedLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     line: int = 0
 
 
-class PublishedProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LiveProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Declared shares of one process."""
 
     pid: int
@@ -96,20 +153,47 @@ class PublishedProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     conclusive: bool = False
     """Whether a missing limit means that none was declared."""
     collective: bool = False
-    limits: tuple[PublishedLimit, ...] = ()
+    limits: tuple[LiveLimit, ...] = ()
 
 
-class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of the file."""
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """Summary of the last snapshot: the contents of the file."""
 
     schema: int = SCHEMA
     version: str = __version__
+    pid: int = 0
+    """PID of the gpuwatch that wrote the file."""
+    host: str = ""
     boot: str = ""
     """The kernel's id of this boot."""
     pid_namespace: int = 0
+    """Number of the PID namespace; 0 where the kernel has none."""
+    written: float = 0.0
+    """Wall-clock time of the writing."""
     monotonic: float = 0.0
-    """The machine's monotonic time of the snapshot."""
-    processes: tuple[PublishedProcess, ...] = ()
+    """The machine's monotonic time at which the snapshot came."""
+    interval: float = 1.0
+    sampled: float | None = None
+    """Monotonic time of the newest sample of any GPU; None where there is none."""
+    state: SourceState = SourceState.OK
+    words: str = ""
+    gpus: tuple[StatusGpu, ...] = ()
+    sends: bool = False
+    """Whether the gpuwatch that wrote the file sends messages."""
+    alerts: dict[str, int] = {}
+    """Alerts that hold, by severity: `note`, `warning`, `critical`."""
+    unseen: int = 0
+    """Alerts of severity warning or critical that nobody has acknowledged or muted."""
+    others: int = 0
+    """Critical alerts that neither a GPU's row nor `over` shows."""
+    over: tuple[Overuse, ...] = ()
+    """The worst user first."""
+    unread: int = 0
+    """Processes whose declarations could not be read: they may hold too much."""
+    resting: tuple[IdleHolding, ...] = ()
+    """Idle times of the holdings where they are known, 0 for those that compute."""
+    processes: tuple[LiveProcess, ...] = ()
+    """Declared shares, in the service's file."""
 
 
 class _Head(msgspec.Struct):
@@ -118,30 +202,17 @@ class _Head(msgspec.Struct):
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Writing
+# What is published
 
 
-def publish(snapshot: Snapshot, received: float, *, hidden: bool = False) -> Published:
-    """Return what everybody may know of a snapshot that came at `received` (this machine's monotonic clock).
-
-    Nothing about processes where /proc hides those of other people (`hidden`).
-    """
-    known = [one for one in snapshot.processes if one.presence is Presence.SEEN and one.declared is not None]
-    return Published(
-        boot=procfs.boot_id(),
-        pid_namespace=_pid_namespace(),
-        monotonic=received,
-        processes=() if hidden else tuple(_publish_processes(known[:_MOST])),
-    )
-
-
-def _publish_processes(processes: list[Process]) -> Iterator[PublishedProcess]:
-    for one in processes:
+def publish_processes(processes: Iterable[Process]) -> Iterator[LiveProcess]:
+    """Yield what everybody may know of the declared shares of processes."""
+    for one in islice((one for one in processes if one.presence is Presence.SEEN), _MOST):
         declared = one.declared
         if declared is None or declared.knowledge is not Knowledge.READ:
             continue
         visible = declared.visible or Visible()
-        yield PublishedProcess(
+        yield LiveProcess(
             pid=one.pid,
             start=one.start,
             sees=None if declared.visible is None else visible.gpus,
@@ -154,9 +225,9 @@ def _publish_processes(processes: list[Process]) -> Iterator[PublishedProcess]:
         )
 
 
-def _publish_limit(limit: Limit, declared: Declared) -> PublishedLimit:
+def _publish_limit(limit: Limit, declared: Declared) -> LiveLimit:
     of = declared.declarations[limit.declaration]
-    return PublishedLimit(
+    return LiveLimit(
         gpu=limit.gpu,
         bytes=limit.bytes,
         scope=limit.scope,
@@ -172,86 +243,91 @@ def _publish_limit(limit: Limit, declared: Declared) -> PublishedLimit:
     )
 
 
-class PublishedFile:
-    """Writer of the file."""
-
-    def __init__(self, folder: Path = FOLDER) -> None:
-        self._folder = folder
-
-    def write(self, content: Published) -> None:
-        """Replace the file; raises OSError."""
-        with contextlib.suppress(FileExistsError):
-            self._folder.mkdir(mode=0o755)
-            self._folder.chmod(0o755)  # mkdir(2) heeds the umask
-        if trouble := files.check_source(self._folder / FILE, missing_ok=True):
-            raise files.UnsafePathError(trouble)
-        with files.opened_folder(self._folder, private=False) as folder:
-            files.replace_file(folder, FILE, msgspec.json.encode(content), durable=False, mode=0o644)
-
-    def remove(self) -> None:
-        """Remove the file, as no service writes it any more."""
-        with contextlib.suppress(OSError):
-            (self._folder / FILE).unlink()
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # Reading
 
 
-class Reading(NamedTuple):
-    """Result of reading the file."""
+def read_live(
+    folder: Path | None = None,
+    *,
+    uid: int | None = None,
+    oldest: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
+    boot_id: Callable[[], str] = procfs.boot_id,
+) -> Status | None:
+    """Return what a gpuwatch of a user (default: ours) wrote last into a folder (default: that user's runtime folder).
 
-    published: Published | None = None
-    why: str = ""
-    """Why it is not used; empty where it is, or where there is none."""
-
-
-def read_published(folder: Path = FOLDER, *, clock: Callable[[], float] = time.monotonic) -> Reading:
-    """Read the file and check who wrote it, when and where."""
+    None where there is no file; raises LiveFileError where it is not used, as one of more than `oldest` seconds.
+    """
+    uid = os.geteuid() if uid is None else uid
+    folder = folder or files.runtime_folder(uid=uid)
     path = folder / FILE
     try:
-        state = path.lstat()
-        if stat.S_ISLNK(state.st_mode) or folder.is_symlink():
-            return Reading(why=f"{clean(str(path))} is a link, or lies behind one")
-        with open(files.open_ordinary(path, links=False, owner=0), "rb") as file:
-            if trouble := files.check_source(path, 0, read=os.fstat(file.fileno())):
-                return Reading(why=trouble)
-            content = file.read(_LARGEST + 1)
+        place = os.open(folder, _FOLDER)
+        try:
+            with open(files.open_ordinary(FILE, folder=place, links=False, owner=uid), "rb") as file:
+                if trouble := files.check_source(path, uid, read=os.fstat(file.fileno())):
+                    raise LiveFileError(trouble)
+                content = file.read(_LARGEST + 1)
+        finally:
+            os.close(place)
     except FileNotFoundError:
-        return Reading()
+        return None
     except OSError as error:
-        return Reading(why=f"{clean(str(path))} cannot be used: {files.reason(error)}")
-    if len(content) > _LARGEST:
-        return Reading(why=f"{clean(str(path))} has more than {_LARGEST >> 20} MiB")
-    return _check(content, path, clock())
+        raise LiveFileError(f"{clean(str(path))} cannot be used: {files.reason(error)}") from None
+    found = _decode(content, path)
+    if found.boot != boot_id():
+        raise LiveFileError(f"{clean(str(path))} is of another boot")
+    if found.pid_namespace not in (0, procfs.pid_namespace()):
+        raise LiveFileError(f"{clean(str(path))} is of another PID namespace: one of both is in a container")
+    # A clock that runs behind is of another time namespace: an age in it means nothing.
+    age = clock() - found.monotonic
+    if not 0 <= age <= min(3 * found.interval + LATE, oldest):
+        raise LiveFileError(f"{clean(str(path))} is {age:.0f} s old: no gpuwatch writes it any more")
+    return found
 
 
-def _check(content: bytes, path: Path, now: float) -> Reading:
+def _decode(content: bytes, path: Path) -> Status:
     named = clean(str(path))
+    if len(content) > _LARGEST:
+        raise LiveFileError(f"{named} has more than {_LARGEST >> 20} MiB")
     try:
         head = msgspec.json.decode(content, type=_Head)
         if head.schema != SCHEMA:
             older = "the service" if head.schema < SCHEMA else "this gpuwatch"
-            return Reading(
-                why=f"the service is gpuwatch {clean(head.version, 20)}, with another form of file; upgrade {older}"
-            )
-        found = msgspec.json.decode(content, type=Published)
+            raise LiveFileError(f"{named} is of gpuwatch {clean(head.version, 20)}, in another form; upgrade {older}")
+        return msgspec.json.decode(content, type=Status)
     except (ValueError, RecursionError):
-        return Reading(why=f"{named} is damaged")
-    if found.boot != procfs.boot_id():
-        return Reading(why=f"{named} is of another boot")
-    if found.pid_namespace != _pid_namespace():
-        return Reading(why=f"{named} is of another PID namespace: gpuwatch runs in a container")
-    age = now - found.monotonic
-    if not 0 <= age <= OLDEST:
-        return Reading(why=f"{named} is {age:.0f} s old: the service no longer writes it")
-    return Reading(found)
+        raise DamagedLiveFileError(f"{named} is damaged, and not used") from None
 
 
-class PublishedReader:
-    """Declared shares by PID and start time, read again every few seconds."""
+def read_service(folder: Path = SERVICE, *, clock: Callable[[], float] = time.monotonic) -> Status | None:
+    """Return what the machine's service wrote last; None where there is none, raises LiveFileError."""
+    return read_live(folder, uid=0, oldest=OLDEST, clock=clock)
 
-    def __init__(self, folder: Path = FOLDER, *, clock: Callable[[], float] = time.monotonic) -> None:
+
+def read_status(
+    folder: Path | None = None,
+    *,
+    uid: int | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    boot_id: Callable[[], str] = procfs.boot_id,
+    warn: Callable[[str], None] = lambda words: None,
+) -> Status | None:
+    """Return what `read_live` does, and None where it is not used; `warn` gets a line where the file is damaged."""
+    try:
+        return read_live(folder, uid=uid, clock=clock, boot_id=boot_id)
+    except DamagedLiveFileError as error:
+        warn(str(error))
+    except LiveFileError:
+        pass
+    return None
+
+
+class SharesReader:
+    """Declared shares by PID and start time, read again every few seconds from the service's file."""
+
+    def __init__(self, folder: Path = SERVICE, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
         self._due = 0.0
         self._shares: Mapping[tuple[int, int], Declared] = {}
@@ -260,15 +336,17 @@ class PublishedReader:
         """Return the shares that are published now; empty where none can be used."""
         now = self._clock()
         if now >= self._due:
-            self._due = now + _EVERY
-            found = read_published(self._folder, clock=self._clock).published
+            self._due = now + PACE
+            found = None
+            with contextlib.suppress(LiveFileError):
+                found = read_service(self._folder, clock=self._clock)
             self._shares = {} if found is None else {(one.pid, one.start): _declared(one) for one in found.processes}
         return self._shares
 
 
-def _declared(one: PublishedProcess) -> Declared:
+def _declared(one: LiveProcess) -> Declared:
     """Return published facts as declarations, all texts cleaned again."""
-    places: dict[PublishedLimit, int] = {}
+    places: dict[LiveLimit, int] = {}
     declarations: list[Declaration] = []
     limits: list[Limit] = []
     for limit in one.limits[:_MOST_LIMITS]:
@@ -288,7 +366,7 @@ def _declared(one: PublishedProcess) -> Declared:
     )
 
 
-def _declaration(limit: PublishedLimit) -> Declaration:
+def _declaration(limit: LiveLimit) -> Declaration:
     return Declaration(
         channel=clean(limit.channel, _SHORT),
         where=clean(limit.where, _SHORT),
@@ -304,13 +382,6 @@ def _declaration(limit: PublishedLimit) -> Declaration:
     )
 
 
-def _visible(one: PublishedProcess, gpus: tuple[str, ...]) -> Visible:
+def _visible(one: LiveProcess, gpus: tuple[str, ...]) -> Visible:
     chosen_by = clean(one.chosen_by, _SHORT)
     return Visible(gpus=gpus, order=one.order, text=chosen_by, note=SOURCE, doubtful=one.doubtful)
-
-
-def _pid_namespace() -> int:
-    """Return the number of our PID namespace; 0 where the kernel has none."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/self/ns/pid").stat().st_ino
-    return 0

@@ -452,6 +452,14 @@ def is_in_pid_namespace(proc: Path = PROC) -> bool:
         return False
 
 
+def pid_namespace() -> int:
+    """Return the number of our PID namespace; 0 where the kernel has none."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        return 0
+
+
 def boot_id() -> str:
     """Return the kernel's id of this boot; empty where it cannot be read."""
     try:

@@ -23,8 +23,8 @@ from gpuwatch.commands.startup import read_snapshot
 from gpuwatch.config import Config, load
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.inspector.terminals import PaneNames
+from gpuwatch.live import SERVICE, LiveFileError, Status, read_service
 from gpuwatch.model import Health, Snapshot, SourceState
-from gpuwatch.published import FOLDER, read_published
 from gpuwatch.recorder.store import DAYS, StoreError, day_of, own_store, public_files, read_about, reading, refused_day
 from gpuwatch.sampler.machine import hides_pids, in_container, loaded_driver
 from gpuwatch.sources.sampler_process import SamplerProcess
@@ -233,9 +233,17 @@ def _ptrace(machine: Machine) -> Check:
     )
 
 
+def _published(machine: Machine) -> tuple[Status | None, str]:
+    """Return what the machine's service publishes, or why that is not used."""
+    try:
+        return read_service(machine.root / SERVICE.relative_to("/")), ""
+    except LiveFileError as error:
+        return None, str(error)
+
+
 def _service(machine: Machine, snapshot: Snapshot) -> Check:
     """Check whether the machine's service publishes the shares of other people's processes."""
-    found, why = read_published(machine.root / FOLDER.relative_to("/"))
+    found, why = _published(machine)
     if found is None and not why:
         return Check(
             "service",
@@ -259,7 +267,7 @@ def _service(machine: Machine, snapshot: Snapshot) -> Check:
 
 def published_lines(machine: Machine, snapshot: Snapshot) -> Iterator[str]:
     """Yield what the machine's service publishes of the viewer's own processes."""
-    found, why = read_published(machine.root / FOLDER.relative_to("/"))
+    found, why = _published(machine)
     mine = {one.key for one in snapshot.processes if one.uid == machine.uid}
     shown = [one for one in found.processes if (one.pid, one.start) in mine] if found else []
     for one in shown:

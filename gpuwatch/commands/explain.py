@@ -16,8 +16,8 @@ from gpuwatch.commands.startup import configured, read_snapshot, snapshot_error
 from gpuwatch.config import Config
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.inspector.client import InspectorClient
+from gpuwatch.live import SharesReader
 from gpuwatch.model import Knowledge, Presence, Process, Snapshot
-from gpuwatch.published import PublishedReader
 from gpuwatch.sampler.declarations import Declarations
 from gpuwatch.sampler.owners import Owners
 from gpuwatch.sources.sampler_process import SamplerProcess
@@ -44,7 +44,7 @@ def read_declarations(process: Process, snapshot: Snapshot, config: Config) -> P
     asking = Declarations(inspector)
     try:
         gpus, count = snapshot.gpus, len(snapshot.gpus)
-        asking.published = PublishedReader().read()
+        asking.published = SharesReader().read()
         asking.annotate([process], gpus, count, snapshot.driver)
         asking.wait(PATIENCE)
         return asking.annotate([process], gpus, count, snapshot.driver)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import sys
 import time
@@ -17,8 +18,8 @@ from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, configured_sampler, open_source
 from gpuwatch.config import Config
 from gpuwatch.errors import EXIT_CODES, UsageError
+from gpuwatch.live import PACE, LiveFileError, Status, read_service, read_status
 from gpuwatch.model import Health, SourceState, known
-from gpuwatch.recorder.live import PACE, Status, read_status
 from gpuwatch.sampler.protocol import SamplerOptions
 from gpuwatch.sources.sampler_process import ONE_SAMPLE, WITHOUT_INSPECTOR, SamplerProcess
 from gpuwatch.text import clean, fit
@@ -130,7 +131,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     if args.tmux and args.json:
         raise UsageError("--tmux and --json exclude each other")
     damaged: list[str] = []
-    found = None if args.demo else read_status(warn=damaged.append)
+    found = None if args.demo else read_status(warn=damaged.append) or _of_service()
     if found is None and not args.demo and (sampler is None or not sampler.is_configured):
         sampler = configured_sampler(sampler, ONE_SAMPLE, command=WITHOUT_INSPECTOR)
     config = configured(args)
@@ -139,11 +140,17 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     console = Console(ascii_only=config.ascii)
     console.warn(*(f"{words}; this is a sample of its own" for words in damaged))
     if args.json:
-        shown = msgspec.structs.replace(found, resting=())  # these are for `gpuwatch strays` alone
+        shown = msgspec.structs.replace(found, resting=(), processes=())  # for strays, and for the sampler
         console.print(escape_json(msgspec.json.encode(shown).decode()))
     else:
         console.print(status_line(found, time.monotonic(), tmux=args.tmux))
     return exit_code(found)
+
+
+def _of_service() -> Status | None:
+    with contextlib.suppress(LiveFileError):
+        return read_service()
+    return None
 
 
 def _sampled(args: argparse.Namespace, config: Config, sampler: SamplerProcess | None) -> Status:

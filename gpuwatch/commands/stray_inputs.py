@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 from gpuwatch.analysis.strays import StrayLimits
 from gpuwatch.config import Config
 from gpuwatch.history import Idle, IdleTimes
 from gpuwatch.kill.policy import Policy
+from gpuwatch.live import LATE, read_status
 from gpuwatch.model import Snapshot
-from gpuwatch.recorder.live import read_idle
 
+OLDEST: Final = 60.0
+"""Age in seconds up to which idle times are used, at most; one interval and `LATE` where that is shorter."""
 _DEMO_SECONDS: Final = 2400.0
 
 
@@ -41,6 +45,26 @@ def idle_times(
     uids = dict.fromkeys((os.geteuid(), caller(environ)))
     found = [one for uid in uids if (one := read_idle(uid=uid, warn=warn)) is not None]
     return next(filter(None, found), {} if found else None)
+
+
+def read_idle(
+    folder: Path | None = None,
+    *,
+    uid: int | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    warn: Callable[[str], None] = lambda words: None,
+) -> IdleTimes | None:
+    """Return the idle times that a user's gpuwatch knew a moment ago (default: ours), by GPU key, PID and start time.
+
+    None where no gpuwatch writes the file; empty where its last snapshot is too old. A process that has just begun to
+    compute may still be called idle: for one interval and `LATE`, and about a minute at most.
+    """
+    found = read_status(folder, uid=uid, clock=clock, warn=warn)
+    if found is None or found.pid == os.getpid():  # our own history has more
+        return None
+    if clock() - found.monotonic > min(found.interval, OLDEST) + LATE:
+        return {}
+    return {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in found.resting}
 
 
 def _demo_idle_times(snapshot: Snapshot) -> IdleTimes:

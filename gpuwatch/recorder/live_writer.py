@@ -17,11 +17,10 @@ from gpuwatch.alerts.rules.health import HEALTH, STALE
 from gpuwatch.alerts.rules.memory import MEMORY, room_of
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.history import HistoryView
+from gpuwatch.live import FILE, PACE, IdleHolding, Overuse, Status, StatusGpu, publish_processes
 from gpuwatch.model import Health, Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.procfs import boot_id
-from gpuwatch.published import PublishedFile, publish
-from gpuwatch.recorder.live import FILE, PACE, IdleHolding, Overuse, Status, StatusGpu
+from gpuwatch.procfs import boot_id, pid_namespace
 from gpuwatch.sampler.machine import hides_pids
 from gpuwatch.shares import limit_usages, unread_processes
 from gpuwatch.threads import Worker
@@ -47,6 +46,7 @@ def make_status(
         pid=os.getpid(),
         host=snapshot.host,
         boot=boot_id(),
+        pid_namespace=pid_namespace(),
         written=time.time(),
         monotonic=received,
         interval=snapshot.interval,
@@ -105,6 +105,12 @@ def _over(snapshot: Snapshot, alerts: Iterable[Alert]) -> tuple[Overuse, ...]:
     return tuple(Overuse(user=user, gib=round(size / GIB, 2)) for user, size in worst[:_MOST_OVER])
 
 
+def publish(status: Status, snapshot: Snapshot, *, hidden: bool = False) -> Status:
+    """Return what everybody may know of a status; nothing about processes where /proc hides other people's."""
+    processes = () if hidden else tuple(publish_processes(snapshot.processes))
+    return msgspec.structs.replace(status, over=() if hidden else status.over, resting=(), processes=processes)
+
+
 class LiveFile:
     """Sink that writes the live file on a thread of its own: the recorder's thread may hang on its disk."""
 
@@ -116,20 +122,19 @@ class LiveFile:
         folder: Path | None = None,
         *,
         pace: float = PACE,
-        published: PublishedFile | None = None,
+        public: Path | None = None,
     ) -> None:
         """`is_leader` returns whether this gpuwatch is the one that records; `folder` is the user's runtime folder.
 
-        With `published` the shares of all processes are written for everybody too: this is the machine's service.
+        The machine's service writes what everybody may know into the folder `public`, too.
         """
-        self._published = published
-        self.is_published = True
+        self.is_published = public is not None
         """Whether that is written; may be replaced at any time."""
         self.sends = False
         """Whether this gpuwatch sends messages; may be replaced at any time."""
         self.trouble = ""
         """Why the file cannot be written, in one line; empty for no trouble."""
-        self._is_leader = is_leader
+        self._is_leader, self._public = is_leader, public
         self._folder = folder or files.runtime_folder()
         self._pace = pace
         self._frame: Frame | None = None
@@ -151,25 +156,38 @@ class LiveFile:
         try:
             self._was_leader = self._is_leader()
             if frame is not None and self._was_leader:
-                status = make_status(frame.snapshot, frame.alerts, frame.received, frame.history)
-                content = msgspec.json.encode(msgspec.structs.replace(status, sends=self.sends))
+                made = make_status(frame.snapshot, frame.alerts, frame.received, frame.history)
+                status = msgspec.structs.replace(made, sends=self.sends)
                 with files.opened_folder(self._folder) as folder:
                     if not was_leader:
                         files.sweep_drafts(folder, FILE)
-                    files.replace_file(folder, FILE, content, durable=False)
-                if self._published is not None and self.is_published:
-                    self._published.write(publish(frame.snapshot, frame.received, hidden=hides_pids()))
-                elif self._published is not None:
-                    self._published.remove()
+                    files.replace_file(folder, FILE, msgspec.json.encode(status), durable=False)
+                if self._public is not None and self.is_published:
+                    self._write_public(self._public, publish(status, frame.snapshot, hidden=hides_pids()))
+                elif self._public is not None:
+                    _remove(self._public / FILE)
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
             self.trouble = f"the figures for `gpuwatch status` cannot be written: {files.words(error, None)}"
         else:
             self.trouble = ""
         return self._pace
 
+    def _write_public(self, path: Path, status: Status) -> None:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o755)
+            path.chmod(0o755)  # mkdir(2) heeds the umask
+        if trouble := files.check_source(path / FILE, missing_ok=True):
+            raise files.UnsafePathError(trouble)
+        with files.opened_folder(path, private=False) as folder:
+            files.replace_file(folder, FILE, msgspec.json.encode(status), durable=False, mode=0o644)
+
     def _leave(self) -> None:
-        if self._was_leader and self._published is not None:
-            self._published.remove()
         if self._was_leader:
-            with contextlib.suppress(OSError):  # the session's folder went first
-                (self._folder / FILE).unlink()
+            _remove(self._folder / FILE)
+            if self._public is not None:
+                _remove(self._public / FILE)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):  # the session's folder went first
+        path.unlink()

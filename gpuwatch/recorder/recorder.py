@@ -30,9 +30,8 @@ import msgspec
 from gpuwatch import files, text, units
 from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Severity
 from gpuwatch.config import Config
+from gpuwatch.live import SERVICE, read_status
 from gpuwatch.monitor import Frame, Monitor, Sink
-from gpuwatch.published import PublishedFile
-from gpuwatch.recorder.live import read_status
 from gpuwatch.recorder.live_writer import LiveFile
 from gpuwatch.recorder.messages import Messenger
 from gpuwatch.recorder.public import PublicDays, Publish
@@ -856,7 +855,7 @@ class Sinks:
         if self._recorder is not None and not demo and not part:
             lock = self._recorder.lock
             self._messenger = Messenger(config.notify, lambda: lock.held, silent_leader=_silent_leader)
-            self._live = LiveFile(lambda: lock.held, published=PublishedFile() if service else None)
+            self._live = LiveFile(lambda: lock.held, public=SERVICE if service else None)
             self._live.is_published, self._live.sends = config.publish != "none", config.notify.sends
             self._sinks += [self._messenger, self._live]
         monitor.add(*self._sinks)

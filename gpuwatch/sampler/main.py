@@ -23,8 +23,8 @@ from msgspec.structs import replace
 from gpuwatch import procfs
 from gpuwatch.child import ChildProcess, die_with_parent
 from gpuwatch.inspector.client import DEADLINE, InspectorClient
+from gpuwatch.live import SERVICE, SharesReader
 from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, SourceState, Unlisted, encode
-from gpuwatch.published import FOLDER, PublishedReader
 from gpuwatch.sampler import machine, nvml
 from gpuwatch.sampler.declarations import POLL, Declarations
 from gpuwatch.sampler.gpu import Shared
@@ -146,7 +146,7 @@ class Sampler:
         self._published = None
         if declarations is not None:
             if os.getuid():  # root reads everything itself
-                self._published = PublishedReader(Path(options.published or FOLDER))
+                self._published = SharesReader(Path(options.published or SERVICE))
             self._search = OpenFileSearch(proc=self._proc)
             folders = reservation_folders(Path(options.reservations or SHARED))
             self._reservations = ReservationReader(folders, proc=self._proc)

@@ -25,9 +25,9 @@ from gpuwatch.commands import stray_inputs
 from gpuwatch.commands import strays as command
 from gpuwatch.commands.strays import document, table
 from gpuwatch.history import Idle, IdleTimes
+from gpuwatch.live import FILE, IdleHolding, Status
 from gpuwatch.model import Pane, ProcessContext, Run, Unlisted
 from gpuwatch.procfs import boot_id
-from gpuwatch.recorder.live import FILE, IdleHolding, Status
 from gpuwatch.sources.sampler_process import SamplerProcess
 from tests.driver import Driver, Gpu, Proc
 from tests.support.builders import EPOCH, GIB, gpu

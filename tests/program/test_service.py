@@ -17,17 +17,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch import published
 from gpuwatch.cli import parse
 from gpuwatch.commands import watch
 from gpuwatch.errors import UsageError
+from gpuwatch.history import History
+from gpuwatch.live import FILE, OLDEST, SCHEMA, SOURCE, LiveFileError, SharesReader, Status, read_service
 from gpuwatch.model import Declaration, Declared, Kind, Knowledge, Limit, Presence, Visible
-from gpuwatch.published import FILE, PublishedFile, PublishedReader, publish, read_published
+from gpuwatch.monitor import Frame
+from gpuwatch.recorder.live_writer import LiveFile, make_status, publish
 from tests import CHECKOUT
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.gpuholder import ME, SOMEBODY_ELSE, unavailable
 from tests.support.reserving import needs_root
+from tests.support.waiting import PATIENCE, wait_for
 
 PROGRAM = r"""
 import json, os, subprocess, sys, time
@@ -35,7 +38,7 @@ from pathlib import Path
 
 sys.path.insert(0, os.getcwd())
 from gpuwatch.model import encode
-from gpuwatch.published import PublishedReader
+from gpuwatch.live import SharesReader
 from gpuwatch.recorder.store import reading, stores_read
 from gpuwatch.sampler.declarations import Declarations
 from gpuwatch.sampler.owners import Owners
@@ -60,7 +63,7 @@ if os.fork() == 0:
     (training,) = Owners().read([pid])
     cards = [builders.gpu(0, uuid=uuid, holdings=[builders.holding(pid, 20, start=training.start)])]
     told = []
-    for shares in ({}, PublishedReader().read()):
+    for shares in ({}, SharesReader().read()):
         asking = Declarations(InProcessInspector())
         asking.published = shares
         (one,) = asking.annotate([training], cards, 1)
@@ -117,7 +120,7 @@ def test_an_ordinary_user_sees_what_only_root_can_read(driver: Driver) -> None:
     (limit,) = told["limits"]
     assert limit["bytes"] == pytest.approx(0.4 * 79.6 * GIB, rel=0.01)
     assert told["declarations"][0]["channel"] == "GPUWATCH_SHARE"
-    assert told["declarations"][0]["why"] == published.SOURCE
+    assert told["declarations"][0]["why"] == SOURCE
     assert not any(words in seen["raw"] for words in (secret, "SECRET", "sleep"))
     assert any(path.startswith("/var/lib/gpuwatch/") for path in seen["stores"]), seen["stores"]
     assert past["day"].startswith("/var/lib/gpuwatch/public-")
@@ -157,31 +160,52 @@ def seen_by_root(**changes: Any) -> Any:
     return snapshot([card], [process(11, "ada", command=SECRET, declared=declared, **changes)])
 
 
-def test_shares_are_published_without_text_and_come_back_as_declarations(tmp_path: Path) -> None:
+def published(shown: Any = None, *, hidden: bool = False, **changes: Any) -> Status:
+    """Return what everybody may know of a snapshot (default: `seen_by_root`)."""
+    shown = shown or seen_by_root()
+    status = publish(make_status(shown, (), time.monotonic()), shown, hidden=hidden)
+    return msgspec.structs.replace(status, **changes)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Return the service's file, as the service writes it."""
     needs_root()
-    PublishedFile(tmp_path / "run").write(publish(seen_by_root(), time.monotonic()))
-    assert "secret" not in (tmp_path / "run" / FILE).read_text()
-    (declared,) = PublishedReader(tmp_path / "run").read().values()
+    run, shown = tmp_path / "run", seen_by_root()
+    service = LiveFile(lambda: True, tmp_path / "root", pace=0.01, public=run)
+    service.take(Frame(shown, time.monotonic(), History().view))
+    wait_for((run / FILE).exists)
+    content = (run / FILE).read_bytes()
+    service.close(PATIENCE)
+    assert not (run / FILE).exists()
+    (run / FILE).write_bytes(content)
+    return run / FILE
+
+
+def test_shares_are_published_without_text_and_come_back_as_declarations(file: Path) -> None:
+    assert "secret" not in file.read_text()
+    (declared,) = SharesReader(file.parent).read().values()
     assert [(one.gpu, one.bytes) for one in declared.limits] == [(gpu(0).uuid, 20 * GIB)]
     (of,) = declared.declarations
     assert (of.channel, of.where, of.line, of.value, of.effective) == ("set_limit", "train.py", 12, 0.4, True)
     assert declared.visible is not None
     assert declared.visible.gpus == (gpu(0).uuid,)
     assert declared.visible.text == "CUDA_VISIBLE_DEVICES"
+    found = read_service(file.parent)
+    assert found is not None
+    assert [one.used for one in found.gpus] == [30 * GIB]
 
 
 def test_what_is_not_read_or_hidden_is_not_published() -> None:
-    assert publish(seen_by_root(), 1.0, hidden=True).processes == ()
-    assert publish(seen_by_root(presence=Presence.UNSURE), 1.0).processes == ()
+    assert published(hidden=True).processes == ()
+    assert published(seen_by_root(presence=Presence.UNSURE)).processes == ()
     unread = process(11, declared=Declared(knowledge=Knowledge.UNREADABLE))
-    assert publish(snapshot([gpu(0, holdings=[holding(11, 1)])], [unread]), 1.0).processes == ()
+    assert published(snapshot([gpu(0, holdings=[holding(11, 1)])], [unread])).processes == ()
 
 
 def other(**changes: Any) -> Callable[[Path], None]:
     def change(file: Path) -> None:
-        file.write_bytes(
-            msgspec.json.encode(msgspec.structs.replace(publish(seen_by_root(), time.monotonic()), **changes))
-        )
+        file.write_bytes(msgspec.json.encode(published(**changes)))
 
     return change
 
@@ -202,25 +226,30 @@ def linked(file: Path) -> None:
         (lambda file: file.chmod(0o666), "others can write"),
         (lambda file: os.chown(file, SOMEBODY_ELSE, 0), "belongs to"),
         (lambda file: os.chown(file.parent, SOMEBODY_ELSE, 0), "belongs to uid"),
-        (linked, "is a link"),
+        (linked, "no ordinary file"),
         (torn, "is damaged"),
         (other(boot="before"), "of another boot"),
         (other(pid_namespace=1), "another PID namespace"),
         (other(monotonic=1.0), "s old"),
         (other(monotonic=time.monotonic() + 1e6), "s old"),
-        (other(schema=published.SCHEMA + 1, version="9.9"), "upgrade this gpuwatch"),
-        (other(schema=published.SCHEMA - 1, version="0.0"), "upgrade the service"),
+        (other(schema=SCHEMA + 1, version="9.9"), "upgrade this gpuwatch"),
+        (other(schema=SCHEMA - 1, version="0.0"), "upgrade the service"),
     ],
 )
 def test_what_root_alone_did_not_write_here_and_now_is_refused(
-    tmp_path: Path, change: Callable[[Path], None], why: str
+    file: Path, change: Callable[[Path], None], why: str
 ) -> None:
-    needs_root()
-    PublishedFile(tmp_path / "run").write(publish(seen_by_root(), time.monotonic()))
-    file = tmp_path / "run" / FILE
     change(file)
-    assert why in read_published(tmp_path / "run").why
-    assert PublishedReader(tmp_path / "run").read() == {}
+    with pytest.raises(LiveFileError, match=why):
+        read_service(file.parent)
+    assert SharesReader(file.parent).read() == {}
+
+
+def test_the_figures_of_the_service_are_ten_seconds_old_at_most(file: Path) -> None:
+    other(monotonic=500.0, interval=60.0)(file)
+    assert read_service(file.parent, clock=lambda: 500.0 + OLDEST) is not None
+    with pytest.raises(LiveFileError, match="11 s old"):
+        read_service(file.parent, clock=lambda: 511.0)
 
 
 def test_a_service_is_root_alone_and_for_the_whole_machine(monkeypatch: pytest.MonkeyPatch) -> None:

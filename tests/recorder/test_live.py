@@ -15,11 +15,12 @@ import pytest
 
 from gpuwatch import files
 from gpuwatch.alerts.alert import Alert
+from gpuwatch.commands.stray_inputs import read_idle
 from gpuwatch.history import History, Idle
+from gpuwatch.live import FILE, Status, read_status
 from gpuwatch.model import Health
 from gpuwatch.monitor import Frame
 from gpuwatch.procfs import boot_id
-from gpuwatch.recorder.live import FILE, Status, read_idle, read_status
 from gpuwatch.recorder.live_writer import LiveFile
 from tests.support.builders import GIB, at, gpu, holding, process, snapshot
 from tests.support.homes import plant_drafts
@@ -121,7 +122,6 @@ def test_how_long_each_was_idle_is_there_for_a_moment(
     times = {(key, 100, 5): Idle(31.0, at_least=True), (key, 101, 6): Idle(31.0, at_least=False)}
     assert found == times | {(key, 102, 102): Idle(31.0, at_least=True)}
     assert read_idle(folder, clock=lambda: 506.1) == {}, "somebody watches"
-    assert read_idle(folder, clock=lambda: 501.0, boot_id=lambda: "another") is None
 
 
 @pytest.mark.parametrize("what", ["link", "fifo", "folder", "junk", "future", "others", "empty"])
