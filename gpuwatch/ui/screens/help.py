@@ -106,7 +106,7 @@ def legend(glyphs: Glyphs) -> list[Section]:
     severities = (glyphs.critical, glyphs.warning, glyphs.note)
     marks = (
         Fact(" ".join(severities), "critical: act now; warning: look at it; note: good to know"),
-        Fact(glyphs.declared, "where an owner's part would end if all held what they declared"),
+        Fact(glyphs.declared, "where the part of an owner who is over a limit should end"),
         Fact(glyphs.hatch, "memory of unknown processes: no listed process holds it"),
         Fact(glyphs.promised, "promised memory, with the name of whose it is"),
         Fact("blank", "what is left"),

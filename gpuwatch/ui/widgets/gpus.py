@@ -41,8 +41,7 @@ class BarSegment(NamedTuple):
     """Run of cells of a memory bar that look alike."""
 
     text: str
-    kind: Literal["seam", "fill", "edge", "hatch", "promised", "free", "mark", "bare mark"]
-    """A `mark` of a declared share stands on an owner's part, a `bare mark` beyond all of them."""
+    kind: Literal["seam", "fill", "edge", "hatch", "promised", "free", "mark"]
     uid: int | None = None
     """Owner; None also for several owners together and for one that is not visible."""
 
@@ -116,8 +115,8 @@ def memory_bar(gpu: Gpu, held: Sequence[Part], width: int, glyphs: Glyphs) -> li
     """Draw a GPU's memory as exactly `width` cells: owners, memory of unknown processes, promised memory, free memory.
 
     The width stands for the memory that processes can have: total less reserved. Owners whose parts are smaller than a
-    cell are drawn as one part, `+3`. A mark stands where an owner's declared part would end: within the part (they hold
-    more) or beyond it; none where that is beyond the bar. A GPU whose total is not known has an empty bar.
+    cell are drawn as one part, `+3`. A mark stands where the part of an owner who holds more than declared would end;
+    what others declared and do not hold is promised. A GPU whose total is not known has an empty bar.
     """
     usable = shares.usable(gpu) or 0
     bar = [BarSegment(" ", "free")] * max(width, 0)
@@ -126,6 +125,7 @@ def memory_bar(gpu: Gpu, held: Sequence[Part], width: int, glyphs: Glyphs) -> li
     cell = usable / width
     places = _places(held, cell, width, glyphs)
     marks = _marks(places, cell, width)
+    initials = {part.uid: part.initial for part in held}
     for place in places:
         _draw_part(bar, place, marks, glyphs)
     start, end = (places[-1].until, places[-1].end) if places else (0, 0.0)
@@ -140,17 +140,15 @@ def memory_bar(gpu: Gpu, held: Sequence[Part], width: int, glyphs: Glyphs) -> li
     bar[start:until] = [BarSegment(glyphs.hatch, "hatch")] * (until - start)
     for promise in gpu.promises:
         start, until = until, min(width, until + round(promise.bytes / cell))
-        name = f" {promise.user} "
-        label = name if cell_len(name) <= until - start - 2 else ""
+        names = (f" {promise.user} ", initials.get(promise.uid, ""))
+        label = next((name for name in names if cell_len(name) <= until - start - 2), "")
         drawn = glyphs.promised + label + glyphs.promised * (until - start - 1 - cell_len(label))
         for x, char in enumerate(drawn[: until - start], start):
             bar[x] = BarSegment(char, "promised")
         for x in range(start + len(drawn), until):  # what is left of wide characters
             bar[x] = BarSegment("", "promised")
     for x in marks:
-        on_part = bar[x].kind in ("seam", "fill")
-        if bar[x].kind != "promised":  # whose end is the same
-            bar[x] = BarSegment(glyphs.declared, "mark" if on_part else "bare mark", bar[x].uid if on_part else None)
+        bar[x] = BarSegment(glyphs.declared, "mark", bar[x].uid)
     return _joined(bar)
 
 
@@ -200,11 +198,11 @@ def _places(held: Sequence[Part], cell: float, width: int, glyphs: Glyphs) -> li
 
 
 def _marks(places: Sequence[_Place], cell: float, width: int) -> set[int]:
-    """Return the cells at which a declared part ends."""
+    """Return the cells at which the declared parts of owners end who hold as much, or more."""
     marks = set()
     for part, start, until, begin, _ in places:
         end = width + 1 if part.declared is None else begin + part.declared / cell
-        if end <= width and start < until:
+        if end <= width and start < until and part.declared is not None and part.declared <= part.bytes:
             # Not on the line that its own part begins with, where there is another cell: it would seem to belong to
             # the part before.
             marks.add(max(ceil(end) - 1, start + (until - start > 1)))
@@ -276,7 +274,6 @@ _ON_TRACK: Final[dict[str, Role]] = {
     "hatch": "muted",
     "promised": "muted",
     "free": "faint",
-    "bare mark": "strong",
 }
 """Role of the parts of a bar that belong to no owner."""
 _BUSY: Final = 5
@@ -323,7 +320,7 @@ _WORDED: Final[dict[str, dict[str, Any]]] = {
 @lru_cache(8)
 def gpu_columns(form: Form, width: int, glyphs: Glyphs, *, worded: bool = False) -> tuple[Column, ...]:
     """Return the columns of a form; the bar fills what the others leave. If `worded`, units replace the titles."""
-    legend = f"memory by owner {glyphs.dot} {glyphs.declared} declared"
+    legend = f"memory by owner {glyphs.dot} {glyphs.declared} limit {glyphs.dot} {glyphs.promised} promised"
     changes: dict[str, dict[str, Any]] = {"temperature": {"title": "C" if glyphs.ascii else "°C"}}
     if form is Form.COMPACT:
         state = (17 if worded else 22) + (width - 70) // 3
