@@ -19,7 +19,7 @@ from gpuwatch.alerts.alert import TROUBLE, Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.errors import UsageError
-from gpuwatch.history import History, HistoryView, Idle, IdleTimes
+from gpuwatch.history import History, HistoryView
 from gpuwatch.model import SCHEMA, Snapshot, encode
 from gpuwatch.monitor import Frame, seconds_suspended
 from gpuwatch.recorder.anonymise import Anonymiser, Commands
@@ -87,7 +87,7 @@ class RecordingWriter:
         `size` is in bytes, 0 for no limit; `pace` is the seconds of a row.
         """
         self._path, self._size, self._commands, self._pace = path, size, commands, pace
-        self._waiting: deque[tuple[Snapshot, float, IdleTimes]] = deque()
+        self._waiting: deque[tuple[Snapshot, float, Standing | None]] = deque()
         self._newest: Snapshot | None = None
         self._lost = 0
         self._error = ""
@@ -144,12 +144,12 @@ class RecordingWriter:
         """Queue the snapshot of a frame; returns at once."""
         if frame.snapshot is self._newest or not frame.snapshot.host:
             return
-        idle: IdleTimes = {}
-        if self._newest is None:  # what was known before the recording
-            idle = _idle_times(frame.snapshot, frame.history)
+        known: Standing | None = None
+        if self._newest is None:  # what was known before the recording; alerts have texts that it may leave out
+            known = _standing(frame.snapshot, frame.history)
         self._newest = frame.snapshot
         if len(self._waiting) < MOST_WAITING:
-            self._waiting.append((frame.snapshot, seconds_suspended(), idle))
+            self._waiting.append((frame.snapshot, seconds_suspended(), known))
         else:
             self._lost += 1
         self._worker.wake()
@@ -214,7 +214,7 @@ class RecordingWriter:
         self._write()
         self._lock.release()
 
-    def _add(self, snapshot: Snapshot, slept: float, idle: IdleTimes) -> None:
+    def _add(self, snapshot: Snapshot, slept: float, known: Standing | None) -> None:
         """Add a snapshot to the row, and to events, use and means; `slept` is as in `History.add`."""
         snapshot = self._anonymise(snapshot)
         now = snapshot.monotonic
@@ -223,7 +223,8 @@ class RecordingWriter:
             return
         last = self._last
         if last is None:
-            self._begin(snapshot, slept, idle)
+            self._standing = known or Standing()
+            self._begin(snapshot, slept, self._standing)
         elif 0.0 <= last.taken - snapshot.taken < ROW_S:
             return  # a late one
         elif snapshot.taken - last.taken >= UNWATCHED:
@@ -231,8 +232,8 @@ class RecordingWriter:
         if self._lines and not 0.0 <= snapshot.taken - self._since < self._pace:
             self._end_row()
         if not self._lines:
-            times = _idle_times(last, self._history.view) if last else {}
-            self._standing = Standing(tuple([IdleTime(*key, *one) for key, one in times.items()]), self._alerts)
+            if last is not None:
+                self._standing = _standing(last, self._history.view, self._alerts)
             self._since, self._began = snapshot.taken, time.monotonic()
         view = self._history.add(snapshot, now, slept)
         changes = self._engine.update(snapshot, view, now, snapshot.taken)
@@ -244,10 +245,10 @@ class RecordingWriter:
         if sum(map(len, self._lines)) > LARGEST_ROW:
             self._end_row()
 
-    def _begin(self, snapshot: Snapshot, slept: float, idle: IdleTimes) -> None:
+    def _begin(self, snapshot: Snapshot, slept: float, known: Standing) -> None:
         """Go on from where the recording ended, if that was not long ago."""
         self._host = snapshot.host
-        self._history.restore_idle(idle, snapshot.monotonic + slept)
+        self._history.restore_idle(known.idle_times, snapshot.monotonic + slept)
         if snapshot.taken - self._until < UNWATCHED:
             self._engine.restore(self._open, snapshot.monotonic, snapshot.taken)
         elif self._until:
@@ -311,7 +312,8 @@ def _delete_oldest(connection: Connection, size: int) -> None:
             connection.execute(f"DELETE FROM {table} WHERE at < ?", (before - 60,))
 
 
-def _idle_times(snapshot: Snapshot, history: HistoryView) -> dict[tuple[str, int, int], Idle]:
-    keys = [(gpu.key, one.pid, one.start) for gpu in snapshot.gpus for one in gpu.holdings]
-    times = {key: history.idle(*key) for key in keys}
-    return {key: idle for key, idle in times.items() if idle is not None}
+def _standing(snapshot: Snapshot, history: HistoryView, alerts: tuple[Alert, ...] = ()) -> Standing:
+    """Return the idle times and the alerts that stand at a snapshot."""
+    keys = dict.fromkeys((gpu.key, one.pid, one.start) for gpu in snapshot.gpus for one in gpu.holdings)
+    times = ((key, history.idle(*key)) for key in keys)
+    return Standing(tuple(IdleTime(*key, *idle) for key, idle in times if idle is not None), alerts)

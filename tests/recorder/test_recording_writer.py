@@ -16,15 +16,17 @@ import pytest
 
 from gpuwatch import cli
 from gpuwatch.errors import UsageError
+from gpuwatch.history import History, Idle
 from gpuwatch.model import Snapshot
+from gpuwatch.monitor import Frame
 from gpuwatch.recorder import recording_writer
 from gpuwatch.recorder.anonymise import Commands
 from gpuwatch.recorder.recorder import NOT_RUNNING
-from gpuwatch.recorder.recording import Recording
+from gpuwatch.recorder.recording import IdleTime, Recording
 from gpuwatch.recorder.recording_writer import MOST_ROWS, RecordingWriter
 from gpuwatch.recorder.store import Store, own_store
 from tests.recorder.test_recording import record, small
-from tests.support.builders import at, process, snapshot
+from tests.support.builders import at, gpu, holding, process, snapshot
 from tests.support.recording import alert, change, frame, write
 from tests.support.waiting import PATIENCE, wait_for
 from tests.support.watches import full
@@ -64,6 +66,15 @@ def play(path: Path) -> list[float]:
         return times(Recording([path]).snapshots())
     except UsageError:
         return []
+
+
+def test_idle_times_of_before_the_recording_stand_at_its_beginning(tmp_path: Path, make: Make) -> None:
+    history, shown = History(), at(snapshot([gpu(0, holdings=[holding(11, sm=0)])], [process(11)]), 0.0)
+    history.restore_idle({(shown.gpus[0].key, 11, 11): Idle(600.0, at_least=True)}, 5000.0)
+    make(tmp_path / "day").take(Frame(shown, 5000.0, history.add(shown, 5000.0)))
+    wait_for(lambda: play(tmp_path / "day"))
+    standing, _ = Recording([tmp_path / "day"]).play(0.0)
+    assert standing.idle == (IdleTime(shown.gpus[0].key, 11, 11, 600.0, True),)
 
 
 @pytest.mark.parametrize(("pause", "count", "hows"), [(0.0, 1, {""}), (3600.0, 2, {"", NOT_RUNNING})])
