@@ -452,6 +452,20 @@ def is_in_pid_namespace(proc: Path = PROC) -> bool:
         return False
 
 
+def ignores_signal(pid: int, number: int, proc: Path = PROC) -> bool:
+    """Return whether a process ignores a signal; False where that cannot be read.
+
+    A process that a script has started with `&` ignores SIGINT: POSIX demands it, and Python does not change it.
+    Source: the mask SigIgn of /proc/PID/status, proc_pid_status(5).
+    """
+    try:
+        lines = read_status(pid, proc).splitlines()
+        mask = next((int(line.split()[1], 16) for line in lines if line.startswith(b"SigIgn:")), 0)
+    except (OSError, ValueError, IndexError):
+        return False
+    return bool(mask >> (number - 1) & 1)
+
+
 def pid_namespace() -> int:
     """Return the number of our PID namespace; 0 where the kernel has none."""
     try:

@@ -705,12 +705,18 @@ def notes(
         idle = "whether it is idle" if one else "whether they are idle"
         takes = long_duration(limits.quiet_after)
         lines.append(f"{who} ({pids}): {idle} is not known yet; that takes {takes} of watching, {_WATCHING}")
-    elif not strays and watched is not None and watched < limits.idle_after:
+    elif not strays and watched is not None and watched < limits.idle_after and _has_old(snapshot, limits.idle_after):
         takes = long_duration(limits.idle_after)
         lines.append(f"who has been idle for {takes} is not known yet: that takes as long of watching, {_WATCHING}")
     if not snapshot.searched:
         lines.append("not all processes were looked into: one that NVML does not list may be missing here")
     return lines
+
+
+def _has_old(snapshot: Snapshot, seconds: float) -> bool:
+    """Return whether the viewer has a process that may have been idle for so long."""
+    mine = (one.started for one in snapshot.processes if one.uid == snapshot.viewer)
+    return any(one is None or snapshot.taken - one >= seconds for one in mine)
 
 
 def _obstacle(gpu: Gpu, snapshot: Snapshot) -> str:

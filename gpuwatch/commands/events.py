@@ -235,10 +235,13 @@ def _words(
         return
     if not chosen:
         which = "no event of these" if found.alerts else "no event"
-        further = "--since 7d looks further back"
-        when = "in that time" if args.since or args.until else "in the last 24h"
-        first = found.since or since
-        yield f"{which} {when}; {f'recorded since {moment(first, now)}' if first > since else further}"
+        asked = args.since or args.until
+        notes = ["in that time" if asked else "in the last 24h"]
+        if (first := found.since or since) > since:
+            notes.append(f"recorded since {moment(first, now)}")
+        elif not asked:
+            notes.append("--since 7d looks further back")
+        yield f"{which} {'; '.join(notes)}"
     if played:
         return
     if found.damaged:

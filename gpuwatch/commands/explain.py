@@ -106,7 +106,8 @@ def find_process(
 
 def explanation_lines(process: Process, snapshot: Snapshot, config: Config, width: int | None = None) -> list[str]:
     """Return a line about the process, then the points; folded at `width` cells."""
-    found = [*explain_process(process, snapshot, config.allowance), *context_points(process)]
+    found = explain_process(process, snapshot, config.allowance)
+    found += [one for one in context_points(process) if (one.label, one.value) not in {each[:2] for each in found}]
     return [*fold(_head(process), width), "", *_lines(found, width)]
 
 

@@ -185,17 +185,8 @@ class PinnedProcess:
         return Outcome(End.STOPPED if main in procfs.STOPPED and not killed else End.RUNNING, seconds, sent)
 
     def ignores(self, sig: signal.Signals) -> bool:
-        """Return whether the process ignores a signal; False where that cannot be read.
-
-        A process that a script has started with `&` ignores SIGINT: POSIX demands it, and Python does not change it.
-        Source: the mask SigIgn of /proc/PID/status, proc_pid_status(5).
-        """
-        try:
-            lines = procfs.read_status(self.target.pid, self._proc).splitlines()
-            mask = next((int(line.split()[1], 16) for line in lines if line.startswith(b"SigIgn:")), 0)
-        except (OSError, ValueError, IndexError):
-            return False
-        return bool(mask >> (sig - 1) & 1)
+        """Return whether the process ignores a signal; False where that cannot be read."""
+        return procfs.ignores_signal(self.target.pid, sig, self._proc)
 
     def close(self) -> None:
         """Close the handle; the process keeps running."""

@@ -38,7 +38,8 @@ def make_status(
     Without a history the status has no idle times.
     """
     holding = tuple(alerts)
-    near = {one.gpu: one.severity.name.lower() for one in holding if one.rule == MEMORY}
+    heard = [one for one in holding if not one.muted]
+    near = {one.gpu: one.severity.name.lower() for one in heard if one.rule == MEMORY}
     shown = {MEMORY, HEALTH, STALE, OVERSHOOT}
     stamps = [gpu.sampled for gpu in snapshot.gpus if gpu.health is Health.OK and gpu.sampled]
     counts = {each.name.lower(): sum(one.severity is each for one in holding) for each in Severity}
@@ -56,8 +57,8 @@ def make_status(
         gpus=tuple(_rows(snapshot, near)),
         alerts={name: count for name, count in counts.items() if count},
         unseen=sum(one.severity >= Severity.WARNING and not one.quiet for one in holding),
-        others=sum(one.severity >= Severity.CRITICAL and one.rule not in shown for one in holding),
-        over=_over(snapshot, [one for one in holding if one.rule == OVERSHOOT]),
+        others=sum(one.severity >= Severity.CRITICAL and one.rule not in shown for one in heard),
+        over=_over(snapshot, [one for one in heard if one.rule == OVERSHOOT]),
         unread=unread_processes(snapshot),
         resting=() if history is None else tuple(_resting(snapshot, history))[:_MOST_RESTING],
     )

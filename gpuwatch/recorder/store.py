@@ -347,7 +347,7 @@ def _is_shared(folder: Path) -> bool:
     """Return whether all may add files to a folder, such as /tmp; raises StoreError where they may rename ours."""
     mode = folder.stat().st_mode
     if mode & 0o002 and not mode & stat.S_ISVTX:
-        raise StoreError(f"everybody may rename what is in {folder}")
+        raise StoreError(f"everybody may rename what is in the folder {folder}")
     return bool(mode & 0o002)
 
 

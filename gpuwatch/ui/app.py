@@ -722,6 +722,10 @@ class GpuwatchApp(App[int]):
         from gpuwatch.ui.screens.acknowledge import AcknowledgeDialog, alerts_and_mutes
 
         alerts, mutes = alerts_and_mutes(self.newest, alert)
+        if alert is None:  # that of the process or GPU under the cursor first
+            gpu, row = self.dashboard.selected_gpu, self.dashboard.selected
+            key = gpu.key if gpu is not None else "{1}:{2} ".format(*row.key) if row is not None else ""
+            alerts = sorted(alerts, key=lambda one: not key or not (one.gpu == key or one.subject.startswith(key)))
         if not alerts and not mutes:
             why = "nothing to acknowledge"
             if alert is not None:

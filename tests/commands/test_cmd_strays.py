@@ -101,7 +101,8 @@ def test_notes_say_what_one_look_cannot_tell() -> None:
     assert said([], []) == [nobody], "somebody watches"
     assert said([], [], 1800.0) == [nobody]
     assert "not all processes were looked into" in said(found(), [], searched=0.0)[0]
-    first, second = said([], [], 60.0)
+    assert said([], [], 60.0) == [nobody], "nothing has run for so long"
+    first, second = notes(StrayReport([], [], []), machine([mine()], [], searched=EPOCH), 60.0)
     assert first == nobody
     assert second.startswith("who has been idle for 30 min is not known yet")
     assert said(found(), []) == []

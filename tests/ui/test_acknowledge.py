@@ -131,6 +131,26 @@ async def test_what_can_be_done_comes_first() -> None:
         assert marked(app) == "unmute"
 
 
+@pytest.mark.parametrize(
+    ("mute", "words"),
+    [
+        (Mute(rule=HELD, key=alert(0).key, until=EPOCH), "muted until"),
+        (Mute(rule=HELD), "its rule is muted until you unmute it"),
+    ],
+)
+async def test_a_muted_alert_says_until_when(mute: Mute, words: str) -> None:
+    seen = replace(frame(machine(2), alert(0, muted=True)), attention=Attention(mutes=(mute,)))
+    async with running(seen) as (app, pilot):
+        await press(pilot, "a")
+        assert words in text_of(app)
+
+
+async def test_the_alert_of_what_is_under_the_cursor_comes_first() -> None:
+    async with running(frame(machine(3), alert(0), alert(2)), (120, 36)) as (app, pilot):
+        await press(pilot, "tab", "down", "down", "a")
+        assert "GPU 2 near limit" in text_of(app)
+
+
 async def test_of_an_alert_that_has_ended_meanwhile_nothing_is_offered() -> None:
     async with running(frame(machine(2), alert(1))) as (app, pilot):
         await press(pilot, "a")

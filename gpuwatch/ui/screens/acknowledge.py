@@ -184,9 +184,16 @@ class AcknowledgeDialog(Dialog[None]):
             title, evidence = _mute_words(page)
         else:
             mark, _ = mark_of(page.severity, self.glyphs)
-            states = [("ended", page.ended is not None), ("muted", page.muted), ("acknowledged", page.acknowledged)]
+            muted = self._mute_of(page)
+            states = [
+                ("ended", page.ended is not None),
+                (f"{'its rule is ' * (not muted.key)}muted {_until(muted)}" if muted else "muted", page.muted),
+                ("acknowledged", page.acknowledged),
+            ]
             state = ", ".join(word for word, holds in states if holds)
             title, evidence = f"{mark} {state}{': ' * bool(state)}{page.title}", page.evidence
+        if len(self._pages) > 1 and self.has_class("-tiny"):  # without a frame, and what is written on it
+            title = f"{self._place + 1} of {len(self._pages)}  {title}"
         self.query_one("#title", Static).update(Content(self.spell(title)))
         line = self.query_one("#evidence", Static)
         line.update(Content(self.spell(evidence)))
@@ -253,6 +260,12 @@ class AcknowledgeDialog(Dialog[None]):
             "cancel": Choice("Cancel", lambda: None),
         }
 
+    def _mute_of(self, alert: Alert) -> Mute | None:
+        """Return the mute by which an alert is muted; that of its rule first."""
+        mutes = self._frame.attention.mutes if self._frame is not None and alert.muted else ()
+        found = [one for one in mutes if one.rule == alert.rule and one.key in ("", alert.key)]
+        return min(found, key=lambda one: one.key, default=None)
+
     def _acknowledge(self, alerts: Sequence[Alert]) -> None:
         for alert in alerts:
             self._watch.acknowledge(alert)
@@ -284,11 +297,14 @@ def _next_morning(now: float) -> tuple[float, str]:
     return (today, "") if now < today else (tomorrow, "tomorrow ")
 
 
+def _until(mute: Mute) -> str:
+    if mute.until is None:
+        return "until you unmute it"
+    return time.strftime("until %a %H:%M", time.localtime(mute.until))
+
+
 def _mute_words(mute: Mute) -> tuple[str, str]:
     """Return in words what a mute without a present alert is about, and until when it lasts."""
-    until = "until you unmute it"
-    if mute.until is not None:
-        until = time.strftime("until %a %H:%M", time.localtime(mute.until))
     if not mute.key:
-        return f"the rule “{mute.rule}” is muted {until}", "no alert of it holds now"
-    return f"an alert of “{mute.rule}” is muted {until}", f"it does not hold now: {mute.key.rpartition('|')[2]}"
+        return f"the rule “{mute.rule}” is muted {_until(mute)}", "no alert of it holds now"
+    return f"an alert of “{mute.rule}” is muted {_until(mute)}", f"it does not hold now: {mute.key.rpartition('|')[2]}"

@@ -229,13 +229,16 @@ class Dialog(ModalScreen[Answer]):
 class ConfirmDialog(Dialog[KillChoice]):
     """Question before several processes are ended; its answer is a choice, None where it was closed."""
 
-    def __init__(self, title: str, lines: Sequence[str], count: int, glyphs: Glyphs = UNICODE) -> None:
-        """`count` is how many processes would be signalled."""
+    def __init__(
+        self, title: str, lines: Sequence[str], count: int, glyphs: Glyphs = UNICODE, *, interrupts: bool = True
+    ) -> None:
+        """`count` is how many processes would be signalled; `interrupts` whether SIGINT is offered."""
         super().__init__(title, ("\n".join(lines),), glyphs)
         self._count = count
+        self._offered = [one for one in CONFIRM if interrupts or one is not KillChoice.INTERRUPT]
 
     def buttons(self) -> Sequence[ChoiceButton]:
-        return [ChoiceButton(choice, choice.label(self._count), self.glyphs) for choice in CONFIRM]
+        return [ChoiceButton(choice, choice.label(self._count), self.glyphs) for choice in self._offered]
 
     def on_choice_button_picked(self, message: ChoiceButton.Picked) -> None:
         message.stop()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from gpuwatch import procfs
 from gpuwatch.analysis.strays import STRAY, Stray, StrayCertainty, StrayReport, notes
 from gpuwatch.fields import PROCESS
 from gpuwatch.kill.demo import DEMO_NOTICE
-from gpuwatch.kill.group import KillChoice
+from gpuwatch.kill.group import IGNORES_INTERRUPT, KillChoice
 from gpuwatch.model import SourceState
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.dialog import ConfirmDialog
@@ -251,8 +253,11 @@ class StraysScreen(ListScreen[StrayList]):
             lines = [DEMO_NOTICE] * self._frame.snapshot.demo
             lines += [f"{one.process.pid}  {one.process.command or one.process.name}" for one in chosen]
             lines += [f"together {least}{size(sum(held))}, one after the other"] * bool(held)
+            deaf = [one.process.pid for one in chosen if procfs.ignores_signal(one.process.pid, signal.SIGINT)]
+            interrupts = len(deaf) < len(chosen) or self._frame.snapshot.demo  # whose PIDs may be real ones
+            lines += [] if interrupts else [f"SIGINT would do nothing: {IGNORES_INTERRUPT}"]
             title = f"End {len(chosen)} process{'es' * (len(chosen) != 1)} of yours?"
-            question = ConfirmDialog(title, lines, len(chosen), self.style_set.glyphs)
+            question = ConfirmDialog(title, lines, len(chosen), self.style_set.glyphs, interrupts=interrupts)
             self.app.push_screen(question, lambda choice: self._confirmed(chosen, choice))
 
     def action_decide(self) -> None:

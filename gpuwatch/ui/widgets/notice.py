@@ -63,8 +63,8 @@ def tiny_words(frame: Frame | None, width: int, height: int) -> list[tuple[str, 
     words: list[tuple[str, Role]] = [
         (f"gpuwatch needs {MIN_WIDTH}×{MIN_HEIGHT}, this is {width}×{height}; still watching", "text")
     ]
-    if frame is not None and frame.alerts:
-        words.append((frame.alerts[0].title, "critical"))
+    if frame is not None and (heard := [one for one in frame.alerts if not one.quiet]):
+        words.append((heard[0].title, "critical"))
     return words
 
 

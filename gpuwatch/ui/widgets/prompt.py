@@ -132,6 +132,8 @@ class Prompt(Horizontal):
         self.finding = False
         """Whether it asks what to jump to; the list stays as it is."""
         self._sought = Filter()
+        self._wrong: FilterError | None = None
+        """Error of what is typed; the wrong term is left out."""
 
     def compose(self) -> ComposeResult:
         yield LinePanel(id="slash")
@@ -144,7 +146,7 @@ class Prompt(Horizontal):
         """Show the prompt with the present filter; `saved` are the saved filters by name."""
         self.display = True
         self._style_set = styles
-        self.finding, self._sought = finding, Filter()
+        self.finding, self._sought, self._wrong = finding, Filter(), None
         sign = " n " if finding else " / "
         self.query_one("#slash", LinePanel).show([LineBuilder(styles, "band").write(sign, "strong").build(3)])
         self.query_one(FilterInput).open(text, saved or {})
@@ -160,12 +162,15 @@ class Prompt(Horizontal):
         self._sought = parsed
         if not self.finding:
             self.post_message(self.Changed(parsed))
+        self._wrong = wrong
         entry.mark(wrong)
         self._say(wrong)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Keep the filter, or jump."""
         event.stop()
+        if self._wrong is not None:
+            self.notify(f"left out: {self._wrong}", severity="warning", markup=False, timeout=6)
         if self.finding and self._sought.terms:
             self.post_message(self.Sought(self._sought))
         self.close()
