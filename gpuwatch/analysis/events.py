@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from gpuwatch.alerts.alert import Alert, Unit
 from gpuwatch.units import duration, gib, long_duration
 
@@ -21,22 +23,35 @@ def same_event(known: Iterable[Alert]) -> Callable[[Alert], Alert | None]:
     """Return the function that finds the event of `known` that an event is; None where it is another one.
 
     Whoever recorded it may be another gpuwatch, which raised the same event under an id of its own. The machine's
-    service publishes no process, so that such an event is one of the same rule and GPU that held at its time.
+    service publishes no process, so that such an event is the nearest one of the same rule, GPU and users, as far as
+    these are published, that held at its time; each event of `known` is one of the service's at most.
     """
     every = list(known)
     ids = {alert.id: alert for alert in every}
     by_key: defaultdict[str, list[Alert]] = defaultdict(list)
     by_gpu: defaultdict[tuple[str, str], list[Alert]] = defaultdict(list)
+    found: dict[str, Alert] = {}
+    """Events of the service that were found, by id: one that goes over midnight is published twice."""
     for alert in every:
         by_key[alert.key].append(alert)
         by_gpu[alert.rule, alert.gpu].append(alert)
 
+    def is_same(one: Alert, other: Alert) -> bool:
+        people = {user.uid for user in one.users}
+        return _overlap(one, other) and (not people or any(other.is_about(uid) for uid in people))
+
     def find(one: Alert) -> Alert | None:
-        if one.id in ids:
-            return ids[one.id]
+        if same := ids.get(one.id) or found.get(one.id):
+            return same
         began = (other for other in by_key[one.key] if abs(one.raised - other.raised) <= SAME)
-        held = (other for other in by_gpu[one.rule, one.gpu] if not one.evidence and _overlap(one, other))
-        return next(began, None) or next(held, None)
+        if same := next(began, None):
+            return same
+        taken = {each.id for each in found.values()}
+        held = [other for other in by_gpu[one.rule, one.gpu] if other.id not in taken and is_same(one, other)]
+        if one.evidence or not held:
+            return None
+        found[one.id] = min(held, key=lambda other: abs(other.raised - one.raised))
+        return found[one.id]
 
     return find
 
@@ -55,6 +70,8 @@ def without_known(logged: Iterable[Alert], known: Iterable[Alert]) -> list[Alert
 
 
 LEAST_REPEATS: Final = 3
+_LEAST_IS_WORST: Final = (Unit.FREE, Unit.SECONDS)
+"""Units of values of which the smallest is the worst."""
 
 
 class Repeated(NamedTuple):
@@ -71,7 +88,7 @@ class Repeated(NamedTuple):
 def fold_repeats(alerts: Iterable[Alert], *, newest: bool = False) -> list[Repeated]:
     """Return events in which one stands for all of a condition that was raised three times or more.
 
-    It is the first of them, or the newest. What is ongoing stays by itself.
+    It is the first of them, or the newest, with the words and figures of the worst. What is ongoing stays by itself.
     """
     every = list(alerts)
     times: defaultdict[str, list[Alert]] = defaultdict(list)
@@ -84,9 +101,24 @@ def fold_repeats(alerts: Iterable[Alert], *, newest: bool = False) -> list[Repea
         if len(same) < LEAST_REPEATS:
             found.append(Repeated(alert))
         elif alert is same[-1 if newest else 0]:
+            worst = max(same, key=_badness)
+            shown = replace(
+                alert,
+                severity=worst.severity,
+                most=max(one.most for one in same),
+                title=worst.title,
+                evidence=worst.evidence,
+                peak=worst.peak,
+                mean=None,
+            )
             lasted = sum(one.lasted for one in same)
-            found.append(Repeated(alert, len(same), same[0 if newest else -1].raised, lasted))
+            found.append(Repeated(shown, len(same), same[0 if newest else -1].raised, lasted))
     return found
+
+
+def _badness(alert: Alert) -> tuple[int, float]:
+    least = alert.unit in _LEAST_IS_WORST
+    return max(alert.most, alert.severity), (-1 if least else 1) * (alert.peak or 0.0)
 
 
 def repeat_words(event: Repeated, now: float, word: str = "first") -> str:
@@ -121,7 +153,7 @@ def value_words(alert: Alert, *, last: bool = False) -> str:
     worst, mean, newest = (_value(value, alert.unit) for value in (alert.peak, alert.mean, alert.last))
     if not worst:
         return ""
-    word = "at worst" if alert.unit in (Unit.FREE, Unit.SECONDS) else "peak"
+    word = "at worst" if alert.unit in _LEAST_IS_WORST else "peak"
     found = [f"{word} {worst}{_UNITS.get(alert.unit, '')}"]
     found += [f"mean {mean}"] * (mean not in ("", worst))
     found += [f"last {newest}"] * (last and newest not in ("", worst))

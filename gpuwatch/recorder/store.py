@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import re
 import sqlite3
@@ -733,6 +734,8 @@ class Events(msgspec.Struct, frozen=True):
 
     alerts: tuple[Alert, ...] = ()
     """Events as they were last seen, in the order of their start."""
+    aliases: dict[str, str] = {}
+    """Ids of events by other ids that they have in other stores."""
     gaps: tuple[Gap, ...] = ()
     damaged: int = 0
     """Rows that gpuwatch cannot have written."""
@@ -748,20 +751,35 @@ class Events(msgspec.Struct, frozen=True):
     def joined(cls, parts: Sequence[Events]) -> Events:
         """Return the events of several stores as those of one; of an event under two ids the first counts.
 
-        Where another store saw it begin earlier, it began then.
+        Where another store saw it begin earlier, it began then; where the first was no longer written when it ended,
+        and another was, it ended as that one says.
         """
         alerts: dict[str, Alert] = {}
+        told_by: dict[str, Events] = {}
+        """The part that tells of the end of each."""
+        aliases: dict[str, str] = {}
         for part in parts:
             find = same_event(alerts.values())
             for one in part.alerts:
                 same = find(one)
                 if same is None:
-                    alerts[one.id] = one
-                elif one.raised < alerts[same.id].raised:
-                    lasted = same.lasted + same.raised - one.raised
-                    alerts[same.id] = msgspec.structs.replace(same, raised=one.raised, lasted=lasted)
+                    alerts[one.id], told_by[one.id] = one, part
+                    continue
+                aliases[one.id] = same.id
+                first, before = alerts[same.id], told_by[same.id]
+                if one.raised < first.raised:
+                    lasted = first.lasted + first.raised - one.raised
+                    first = msgspec.structs.replace(first, raised=one.raised, lasted=lasted)
+                if first.ended is None and part._reaches > before._reaches:
+                    told_by[same.id] = part
+                    lasted = max(first.lasted, (one.ended or one.seen) - first.raised)
+                    first = msgspec.structs.replace(first, ended=one.ended, how=one.how, seen=one.seen, lasted=lasted)
+                alerts[same.id] = first
+        last = max((part._reaches for part in parts), default=0.0)
+        every = [one if told_by[one.id]._reaches == last else told_by[one.id]._finish(one) for one in alerts.values()]
         return cls(
-            alerts=tuple(sorted(alerts.values(), key=lambda alert: alert.raised)),
+            alerts=tuple(sorted(every, key=lambda alert: alert.raised)),
+            aliases=aliases,
             gaps=tuple(sorted(gap for part in parts for gap in part.gaps)),
             damaged=sum(part.damaged for part in parts),
             watched=any(part.watched for part in parts),
@@ -769,6 +787,17 @@ class Events(msgspec.Struct, frozen=True):
             since=min((part.since for part in parts if part.since is not None), default=None),
             exists=any(part.exists for part in parts),
         )
+
+    @property
+    def _reaches(self) -> float:
+        """Wall-clock time up to which it tells of events."""
+        return math.inf if self.watched else self.watched_until or 0.0
+
+    def _finish(self, alert: Alert) -> Alert:
+        """Return an event, which ended with the gpuwatch that recorded it where it has no end."""
+        if self.watched or alert.ended is not None:
+            return alert
+        return msgspec.structs.replace(alert, ended=self.watched_until or alert.seen, how=UNFINISHED)
 
     def state(self, alert: Alert) -> State:
         """Return the state of one of the events."""
@@ -779,12 +808,7 @@ class Events(msgspec.Struct, frozen=True):
     @property
     def finished(self) -> tuple[Alert, ...]:
         """Events; where no gpuwatch records any more, those without an end have ended with it."""
-        return tuple(
-            one
-            if self.watched or one.ended is not None
-            else msgspec.structs.replace(one, ended=self.watched_until or one.seen, how=UNFINISHED)
-            for one in self.alerts
-        )
+        return tuple(map(self._finish, self.alerts))
 
     @property
     def note(self) -> str:
@@ -902,7 +926,7 @@ def read_all_events(paths: Sequence[Path], since: float | None = None, *, named:
     parts = [read_events(path, since, named=named) for path in ordered]
     if len(parts) == 1:
         return parts[0]
-    found = Events.joined([msgspec.structs.replace(part, alerts=part.finished) for part in parts])
+    found = Events.joined(parts)
     if days := [path for path in paths if is_public(path)]:  # while the machine's service ran, somebody watched
         first = time.mktime(day_of(days[-1]).timetuple())
         machine = {gap for path, part in zip(ordered, parts, strict=True) if is_public(path) for gap in part.gaps}
