@@ -3,7 +3,7 @@
 The service's own store is closed. Once a minute it selects from that what everybody may read into a new store in
 memory, and replaces `/var/lib/gpuwatch/public-2026-11-24.sqlite` by it: a reader never holds a lock of the service.
 `COLUMNS` says of each column of a store whether it is public. Today's file has the values of the GPUs of the last 25
-hours, and use by minute; a day that has ended has use by hour.
+hours; use is by minute in today's and yesterday's, and before by the hours of the local day.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ COLUMNS: Final = {
     "use": PublicTable(
         _levels("use", f"at span gpu uid run {' '.join(USE_COLUMNS)}"),
         "JOIN runs_of USING (run) WHERE at >= :since AND at < :until GROUP BY 1, 2, 3, 5",
-        {"at": "at / :span * :span", "span": ":span", "run": "public"} | {name: f"sum({name})" for name in USE_COLUMNS},
+        {"at": ":since + (at - :since) / :span * :span", "span": ":span", "run": "public"}
+        | {name: f"sum({name})" for name in USE_COLUMNS},
     ),
     "marks": PublicTable(_levels(_NOBODY, "kind rule key at severity until")),
     "graph_values": PublicTable(_levels(_NOBODY, "at body")),
@@ -114,14 +115,14 @@ _RUNS_OF: Final = """INSERT INTO runs_of SELECT 0, 0 UNION ALL SELECT one.id, ma
 def make_day(store: Path, day: date, publish: Publish, now: float) -> bytes:
     """Return the public store of a local day, made from a closed one; raises StoreError and FileNotFoundError.
 
-    A day that has ended at the wall-clock time `now` has no values of GPUs, and use by hour; so has one that were too
-    large by minute.
+    A day that has ended at the wall-clock time `now` has no values of GPUs; one that ended a day ago, or were too large
+    by minute, has use by hour.
     """
-    since, until = (time.mktime(one.timetuple()) for one in (day, day + timedelta(days=1)))
+    since, until, later = (int(time.mktime((day + timedelta(days=days)).timetuple())) for days in range(3))
     values = {"now": now, "since": since, "until": until, "values": now - _VALUES if now < until else until}
     if not store.exists():
         raise FileNotFoundError(store)
-    for span in (MINUTE, HOUR) if now < until else (HOUR,):
+    for span in (MINUTE, HOUR) if now < later else (HOUR,):
         with explained(store):
             content = _select(store, publish, {**values, "span": span})
         if len(content) <= LARGEST:
@@ -180,7 +181,7 @@ class PublicDays:
             for path, day in days.items():
                 if self.publish == "none" or path < oldest or day > today:
                     path.unlink(missing_ok=True)
-                elif day != today and self._is_due(path, today - timedelta(days=1) == day):
+                elif day != today and self._is_due(path, today - day <= timedelta(days=2)):
                     self._replace(path, make_day(self._store, day, self.publish, now))
         if self.publish != "none":
             self._replace(public_file(self._folder, str(today)), make_day(self._store, today, self.publish, now))

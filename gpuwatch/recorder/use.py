@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import groupby
 from math import floor, inf
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, Ty
 import msgspec
 
 from gpuwatch import programs
+from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.alerts.unattributed import of_driver
 from gpuwatch.history import NO_USE, HistoryView, Use, charged
@@ -37,6 +39,7 @@ from gpuwatch.recorder.store import (
     StoreError,
     is_public,
     read_about,
+    read_all_events,
     reading,
     stores_read,
     tables,
@@ -365,11 +368,11 @@ def read_means(connection: Connection, since: float, until: float) -> Iterator[M
     users: dict[str, str] = {f"user:{uid}": clean(name) for uid, name in names if isinstance(name, str)}
     of_gpus = _read_gpu_values(connection, since, until)
     bodies = dict(connection.execute(asked, (since, until, _LARGEST, _MOST_MINUTES)).fetchall())
-    of_people = {} if bodies else _read_user_memory(connection, since, until)
+    of_use = _read_minutes_of_use(connection, since, min(bodies, default=until))
     sound: set[str] = set()
     left = _LARGEST_DAY
     for at in sorted(
-        of_gpus.keys() | bodies.keys() | of_people.keys()
+        of_gpus.keys() | bodies.keys() | of_use.keys()
     ):  # decoded one by one: those of a whole day would take 30 MB
         body = bodies.get(at)
         values: dict[str, float] = {}
@@ -382,8 +385,8 @@ def read_means(connection: Connection, since: float, until: float) -> Iterator[M
             body = None
         sound.update(name for name in values.keys() - sound if parse_key(name) is not None)
         kept = {name: value for name, value in values.items() if value >= 0 and name in sound}
-        if at in of_gpus or at in of_people or isinstance(body, bytes):
-            yield Minute(at=float(at), values=kept | of_people.get(at, {}) | of_gpus.get(at, {}), users=users)
+        if at in of_gpus or at in of_use or isinstance(body, bytes):
+            yield Minute(at=float(at), values=kept | of_use.get(at, {}) | of_gpus.get(at, {}), users=users)
 
 
 def _read_gpu_values(connection: Connection, since: float, until: float) -> dict[int, dict[str, float]]:
@@ -404,18 +407,12 @@ def _read_gpu_values(connection: Connection, since: float, until: float) -> dict
     return found
 
 
-def _read_user_memory(connection: Connection, since: float, until: float) -> dict[int, dict[str, float]]:
-    """Return the memory by user of each minute, from the use; the mean of an hour stands for each of its minutes.
+def _read_minutes_of_use(connection: Connection, since: float, until: float) -> dict[int, dict[str, float]]:
+    """Return the means of each minute as far as the use has them, which is kept for longer.
 
     So a public day, which has no means but those of GPUs, tells whose memory it was where it has people.
     """
-    found: dict[int, dict[str, float]] = {}
-    for start, length, values in _read_use(connection, since - HOUR, until, MINUTE):
-        of_users = {name: value for name, value in values.items() if name.endswith(f"/{Metric.MEMORY}")}
-        for at in range(start, start + min(length, HOUR), MINUTE):
-            if since <= at < until:
-                found.setdefault(at, {}).update(of_users)
-    return found
+    return {start: values for start, span, values in _read_use(connection, since, until, MINUTE) if span == MINUTE}
 
 
 def load_older(timeline: Timeline, until: float, *, folder: Path | None = None, days: Path = DAYS) -> None:
@@ -425,10 +422,21 @@ def load_older(timeline: Timeline, until: float, *, folder: Path | None = None, 
     all were read. A store that does not exist adds nothing. `folder` stands in for the user's state folder.
     """
     errors: list[StoreError] = []
-    for path in stores_read(folder, since=until - KEEP_MEANS, days=days):
+    known: set[float] = set()
+    """Minutes of the stores that were read; one's own comes first, which has all owners."""
+
+    def fresh(means: Iterable[Minute]) -> Iterator[Minute]:
+        seen = set()
+        for one in means:
+            seen.add(one.at)
+            if one.at not in known:
+                yield one
+        known.update(seen)
+
+    for path in sorted(stores_read(folder, since=until - KEEP_MEANS, days=days), key=is_public):
         try:
             with reading(path, seconds=_SLOWEST) as connection:
-                timeline.load(read_means(connection, until - KEEP_MEANS, until))
+                timeline.load(fresh(read_means(connection, until - KEEP_MEANS, until)))
         except FileNotFoundError:
             pass
         except StoreError as error:
@@ -486,26 +494,26 @@ def read_totals(connection: Connection) -> dict[str, float]:
 
 # A run was idle in as much of its part of the GPU's time as of the time in which it held memory there.
 _IDLE: Final = "max(0.0, round(held_s - busy_s - unknown_s, 6))"
-_TOTALS: Final = f"""sum(gpu_s), sum(gpu_s * busy_s / held_s), sum(gpu_s * {_IDLE} / held_s),
-    sum(gpu_s * unknown_s / held_s), sum(byte_s), sum(gpu_s * unsized_s / held_s)"""
+_PART: Final = "(min(at + span, :until) - max(at, :since)) / span"
+"""Part of a row that counts: an hour may reach beyond the time that was asked for."""
+_TOTALS: Final = f"""sum({_PART} * gpu_s), sum({_PART} * gpu_s * busy_s / held_s),
+    sum({_PART} * gpu_s * {_IDLE} / held_s), sum({_PART} * gpu_s * unknown_s / held_s), sum({_PART} * byte_s),
+    sum({_PART} * gpu_s * unsized_s / held_s)"""
 """The fields of `GpuUse`."""
 By: TypeAlias = Literal["user", "gpu", "run"]
 
-_WARNING: Final = 2
-_COUNTS: Final = f"sum(rule = '{OVERSHOOT}'), count(*), sum(severity >= {_WARNING})"
-_EVENTS: Final = "FROM events WHERE coalesce(ended, seen) >= ? AND raised < ? AND is_new(raised, 0)"
-_EVENTS_ABOUT: Final = f"""SELECT who, {_COUNTS} FROM events JOIN event_about ON event = id AND kind = ?
-    WHERE coalesce(ended, seen) >= ? AND raised < ? AND is_new(raised, 0) GROUP BY who"""
-_DURING: Final = "at >= ? AND at < ? AND is_new(at, span)"
+_ABOUT: Final = "SELECT event, who FROM event_about WHERE kind = ?"
+_DURING: Final = f"at > :since - {HOUR} AND at + span > :since AND at < :until AND is_new(at, span)"
 _SUM_OF: Final[dict[By, str]] = {
     "user": f"SELECT uid, gpu, {_TOTALS} FROM use WHERE {_DURING} AND run != 0 GROUP BY uid, gpu",
     "gpu": f"SELECT gpu, gpu, {_TOTALS} FROM use WHERE {_DURING} AND run != 0 GROUP BY gpu",
     "run": f"SELECT run, gpu, {_TOTALS} FROM use WHERE {_DURING} AND run != 0 GROUP BY run, gpu",
 }
 # A minute in which the clock was set back was watched for longer than a minute.
-_WATCHED_ANY: Final = f"""SELECT sum(min(most, span)) FROM
-    (SELECT span, max(held_s + gpu_s) AS most FROM use WHERE {_DURING} AND run = 0 GROUP BY at, span)"""
-_WATCHED: Final = f"SELECT gpu, sum(held_s + gpu_s), sum(gpu_s) FROM use WHERE {_DURING} AND run = 0 GROUP BY gpu"
+_WATCHED_ANY: Final = f"""SELECT sum({_PART} * min(most, span)) FROM
+    (SELECT at, span, max(held_s + gpu_s) AS most FROM use WHERE {_DURING} AND run = 0 GROUP BY at, span)"""
+_WATCHED: Final = f"""SELECT gpu, sum({_PART} * (held_s + gpu_s)), sum({_PART} * gpu_s) FROM use
+    WHERE {_DURING} AND run = 0 GROUP BY gpu"""
 _LONGEST: Final = 200
 """Characters of a name, at most."""
 _HUGE: Final = 1e30
@@ -523,9 +531,11 @@ class EventCounts(NamedTuple):
     warnings: int = 0
     """Events of severity warning or critical."""
 
-    def plus(self, other: EventCounts) -> EventCounts:
-        """Return the sum of both."""
-        return EventCounts(self.overshoots + other.overshoots, self.all + other.all, self.warnings + other.warnings)
+    @classmethod
+    def of(cls, alerts: Collection[Alert]) -> EventCounts:
+        """Return the numbers of some events."""
+        warnings = sum(max(one.most, one.severity) >= Severity.WARNING for one in alerts)
+        return cls(sum(one.rule == OVERSHOOT for one in alerts), len(alerts), warnings)
 
 
 class GpuUse(NamedTuple):
@@ -608,12 +618,16 @@ def read_reports(
 ) -> list[UseReport]:
     """Add up the use in some stores of one host from the start of the minute of `since` (wall clock) to `until`.
 
-    All ways are of one moment. What is kept by hour counts with the hour in which it begins, and its idle time is that
-    of the hour's means. Where a public day has use of a time, what other stores have of that time is left out, so that
-    nothing counts twice. Raises FileNotFoundError and StoreError.
+    All ways are of one moment. Of what is kept by hour the part of the hour counts, and its idle time is that of the
+    hour's means. Where a public day has use of a time, what other stores have of that time is left out, so that
+    nothing counts twice; events are those of `read_all_events`. Raises FileNotFoundError and StoreError.
     """
     reports = [UseReport(by, float(floor(since / MINUTE) * MINUTE), until) for by in ways]
     found: list[dict[object, UseLine]] = [{} for _ in ways]
+    about: list[defaultdict[object, set[str]]] = [defaultdict(set) for _ in ways]
+    """Ids of the events that each of the lines caused, or that are about it."""
+    events = read_all_events(paths, reports[0].since, named=named)
+    held = {one.id: one for one in events.alerts if one.raised < until}
     known: set[int] = set()
     """Minutes that the public days have."""
 
@@ -631,10 +645,15 @@ def read_reports(
             spans = connection.execute("SELECT DISTINCT at, span FROM use").fetchall() if path in days else []
             if path in days and not spans:  # it publishes no use, and says nothing of who caused its events
                 continue
-            for report, lines in zip(reports, found, strict=True):
+            for report, lines, ids in zip(reports, found, about, strict=True):
                 _add_store(connection, report, lines)
+                for event, who in connection.execute(_ABOUT, (report.by,)).fetchmany(_MOST):
+                    ids[who].add(events.aliases.get(event, event))
         known |= {minute for at, span in spans for minute in range(at // MINUTE, (at + span) // MINUTE)}
-    for report, lines in zip(reports, found, strict=True):
+    for report, lines, ids in zip(reports, found, about, strict=True):
+        for who, line in lines.items():
+            line.events = EventCounts.of([held[one] for one in ids[who] & held.keys()])
+        report.events = EventCounts.of(held.values())
         order = _index_order if report.by == "gpu" else _use_order
         report.lines = sorted(lines.values(), key=order)
         report.total = reduce(GpuUse.plus, (line.use for line in report.lines), GpuUse())
@@ -652,10 +671,12 @@ def _index_order(line: UseLine) -> tuple[Any, ...]:
 def _add_store(connection: Connection, report: UseReport, lines: dict[object, UseLine]) -> None:
     """Add one store to a report. A SQLite cell may hold any type, so every value is checked."""
 
-    def rows(query: str, *values: object) -> list[Any]:
-        return connection.execute(query, values).fetchmany(_MOST)
+    span = {"since": report.since, "until": report.until}
 
-    by, span = report.by, (report.since, report.until)
+    def rows(query: str) -> list[Any]:
+        return connection.execute(query, span if ":since" in query else ()).fetchmany(_MOST)
+
+    by = report.by
     numbers: dict[object, int] = {}
     named: dict[object, tuple[object, UseLine]] = {}
     """Identity and an empty line for each id in the table, the same in all stores."""
@@ -673,7 +694,7 @@ def _add_store(connection: Connection, report: UseReport, lines: dict[object, Us
         line = UseLine(name, uid=_visible(_integer(uid)), user=user, key=_text(key), launcher=launcher)
         line.first, line.last = first, last
         named[run] = f"{uid}/{line.key}", line
-    watched = {gpu: (_amount(seconds), _amount(free)) for gpu, seconds, free in rows(_WATCHED, *span)}
+    watched = {gpu: (_amount(seconds), _amount(free)) for gpu, seconds, free in rows(_WATCHED)}
 
     def find_line(id: object) -> UseLine | None:
         if id not in named:
@@ -688,17 +709,12 @@ def _add_store(connection: Connection, report: UseReport, lines: dict[object, Us
         for gpu, (seconds, free) in watched.items():  # one that nobody held was watched all the same
             if found := find_line(gpu):
                 found.watched, found.free = found.watched + seconds, found.free + free
-    for id, gpu, *sums in rows(_SUM_OF[by], *span):
+    for id, gpu, *sums in rows(_SUM_OF[by]):
         if found := find_line(id):
             found.use = found.use.plus(GpuUse(*map(_amount, sums)))
             found.gpus = _sorted([*found.gpus, numbers.get(gpu, -1)])
-    for who, *counts in rows(_EVENTS_ABOUT, by, *span):
-        if about := lines.get(who):
-            about.events = about.events.plus(EventCounts(*map(_integer, counts)))
-    ((*counts,),) = rows(f"SELECT {_COUNTS} {_EVENTS}", *span)
-    report.events = report.events.plus(EventCounts(*map(_integer, counts)))
     report.host = read_about(connection, "host") or report.host
-    report.watched += _amount(rows(_WATCHED_ANY, *span)[0][0])
+    report.watched += _amount(rows(_WATCHED_ANY)[0][0])
     report.gpus = _sorted([*report.gpus, *(numbers.get(gpu, -1) for gpu in watched)])
     report.exists = report.exists or bool(rows("SELECT 1 FROM use LIMIT 1"))
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Alert, AlertGpu, AlertUser, Severity, Unit
@@ -130,13 +131,13 @@ def test_paths_and_titles_are_never_published_and_people_only_with_use(closed: P
 def test_values_of_gpus_of_25_hours_are_public_and_with_use_whose_memory_it_was(closed: Path, level: Publish) -> None:
     today, yesterday = publish(closed, level)
     of_gpu, of_user = Key(GPU, "", Metric.USED), Key(GPU, "user:1001", Metric.MEMORY)
-    known = ({of_gpu}, {of_gpu, of_user}, {of_user}) if level == "use" else ({of_gpu}, {of_gpu})
     with reading(today) as connection:
         found = [one.values for one in read_means(connection, NOW - DAY, NOW)]
-    assert found == [{str(key): 2.0**30 for key in keys} for keys in known]
-    with reading(yesterday) as connection:  # by the hour: its mean stands for each minute
-        found = [one.values for one in read_means(connection, MIDNIGHT - 7200, NOW)]
-    assert found == ([{str(of_user): 2.0**30}] * 60 if level == "use" else [])
+    used, of_use = {str(of_gpu): 2.0**30}, {str(of_user): 2.0**30, str(Key(GPU, "", Metric.UTILIZATION)): 100.0}
+    assert found == ([used, used | of_use, used | of_use] if level == "use" else [used, used])
+    with reading(yesterday) as connection:
+        before = [set(one.values) for one in read_means(connection, MIDNIGHT - 7200, NOW)]
+    assert [str(of_user) in one for one in before] == ([True] * 2 if level == "use" else [])
     timeline = Timeline()
     load_older(timeline, NOW, folder=closed.parent.parent / "none", days=today.parent)
     assert timeline.read(of_gpu, NOW, DAY, 1) == [2.0**30]
@@ -171,6 +172,47 @@ def test_an_event_that_the_machine_recorded_too_keeps_its_words_and_the_earlier_
     found = read_all_events([*days, own])
     assert [(one.id, one.raised) for one in found.alerts] == [("e1", MIDNIGHT - 7200), ("mine", NOW - 3600)]
     assert "train.py" in found.alerts[1].title
+
+
+def own_store(tmp_path: Path, *events: Alert, at: float = NOW) -> Path:
+    """Return the store of a user with some events, which was last written at a time."""
+    path = tmp_path / "own" / "gpuwatch-box3.2.sqlite"
+    path.parent.mkdir(parents=True)
+    Store(path, private=False).write(lambda one: write_events(one, events, [], at))
+    return path
+
+
+def test_an_event_that_outlasts_ones_own_gpuwatch_ends_as_the_machine_says(closed: Path, tmp_path: Path) -> None:
+    mine = msgspec.structs.replace(event(NOW - 3600, "mine"), ended=None)
+    own = own_store(tmp_path, mine, at=NOW - 3590)
+    found = {one.id: one for one in read_all_events([*publish(closed, "shares"), own]).alerts}
+    assert (found["mine"].ended, found["mine"].lasted) == (NOW - 3540, 60.0)
+
+
+def test_an_event_of_somebody_else_at_the_same_time_is_another_one(closed: Path, tmp_path: Path) -> None:
+    bens = msgspec.structs.replace(event(NOW - 3590, "e3"), users=(AlertUser(1002, "ben"),), subject="12:1")
+    Store(closed, private=False).write(lambda one: write_events(one, [bens], [], NOW))
+    for level in ("use", "shares"):
+        own = own_store(tmp_path / level, event(NOW - 3600, "mine", subject="11:1"))
+        found = read_all_events([*publish(closed, level), own])
+        assert [one.id for one in found.alerts] == ["e1", "mine", "e3"]
+        assert found.aliases == {"e2": "mine"}
+
+
+def test_an_event_over_midnight_counts_once(closed: Path) -> None:
+    late = msgspec.structs.replace(event(MIDNIGHT - 3600, "late", subject="12:1"), ended=MIDNIGHT + 3600)
+    Store(closed, private=False).write(lambda one: write_events(one, [late], [], NOW))
+    report = read_report(publish(closed, "use"), "gpu", MIDNIGHT - DAY)
+    assert [line.events.all for line in report.lines] == [report.events.all] == [3]
+
+
+def test_of_an_hour_the_part_counts_that_was_asked_for(closed: Path) -> None:
+    publish(closed, "use")
+    later = publish(closed, "use", NOW + 2 * DAY)
+    (day,) = [path for path in later if path.name.endswith("-24.sqlite")]
+    report = read_report([day], "gpu", NOW - 3630 + 1800, NOW)  # its use of two minutes is that of an hour
+    assert report.watched == pytest.approx(60.0)
+    assert report.total.gpu == pytest.approx(60.0)
 
 
 def test_another_level_makes_each_day_anew_and_none_removes_them(closed: Path) -> None:
