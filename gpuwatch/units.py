@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from datetime import date, timedelta
 from itertools import pairwise
 
 KIB = 1024
@@ -242,8 +243,8 @@ def parse_moment(text: str, first: float, last: float, near: float) -> float:
     match = re.fullmatch(r"(?:(\d{4}-\d\d-\d\d)[ T]+)?(\d?\d:\d\d)(?::(\d\d))?", text.strip(), re.ASCII)
     if match is None:
         raise ValueError(hint)
-    date, minute, second = match.groups()
-    days = [date] if date else [time.strftime("%Y-%m-%d", time.localtime(day)) for day in _days(first, last)]
+    given, minute, second = match.groups()
+    days = [given] if given else _days(first, last)
     try:
         read = [time.strptime(f"{day} {minute}:{second or '00'}", "%Y-%m-%d %H:%M:%S") for day in days]
         found = [at for one in read for at in _moments(one)]
@@ -259,9 +260,10 @@ def _moments(read: time.struct_time) -> set[float]:
     return {at for at in found if time.localtime(at)[:6] == read[:6]} or {time.mktime(read)}
 
 
-def _days(first: float, last: float) -> Iterator[float]:
-    """Yield a time on each day of a span, and on the days before and after it."""
-    return (first + number * _DAY for number in range(-1, int((last - first) // _DAY) + 3))
+def _days(first: float, last: float) -> list[str]:
+    """Return each local day of a span, and those before and after it: `2026-11-21`. Not each has 24 hours."""
+    begin, end = date.fromtimestamp(first), date.fromtimestamp(last)
+    return [str(begin + timedelta(days=number)) for number in range(-1, (end - begin).days + 2)]
 
 
 def format_moment(at: float) -> str:

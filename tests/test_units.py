@@ -250,6 +250,8 @@ def test_a_clock_time_that_the_end_of_summer_time_repeats_is_the_nearest(
     try:
         two = 1792886400.0  # 02:00 in summer time
         assert parse_moment(text, two - 7200, two + 3 * 3600, two + near * 3600) == two + hour * 3600
+        before = parse_moment("23:30", two + 12 * 3600, two + 24 * 3600, two + 24 * 3600)
+        assert format_moment(before) == "2026-10-25 23:30:00"  # a day of 25 hours is not skipped, and none comes twice
         skipped = parse_moment("2026-03-29 02:30", 0.0, 2e9, 0.0)
         assert format_moment(skipped) == "2026-03-29 03:30:00"
     finally:

@@ -6,11 +6,11 @@ import argparse
 import re
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from gpuwatch.errors import UsageError
 from gpuwatch.units import format_moment, parse_duration, parse_moment
-from gpuwatch.values import DAY
 
 _SHARED: Final[dict[str, dict[str, Any]]] = {
     "config": {"metavar": "FILE", "help": "read FILE instead of your gpuwatch.toml"},
@@ -113,7 +113,8 @@ def _parse_past(flag: str, text: str, now: float, last: float) -> float:
     try:
         if re.match(r"\d+[-:]", word):
             at = f"{word} 00:00" if re.fullmatch(r"\d{4}-\d\d-\d\d", word) else word
-            return parse_moment(at, last - DAY, last, last)
+            first = datetime.fromtimestamp(last) - timedelta(days=1)  # not every day has 24 hours
+            return parse_moment(at, first.timestamp(), last, last)
         seconds = parse_duration(text)
     except ValueError as error:
         also = "" if word[:1].isdigit() else "; also yesterday, 22:00 or 2026-11-20"
