@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from gpuwatch.alerts.alert import Severity, Unit
+from gpuwatch.alerts.alert import UNSEEN_USER, Severity, Unit
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.unattributed import GapEvidence
 from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, number
@@ -68,7 +68,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the smallest `value` is the worst."""
     pids: tuple[int, ...] = ()
     owners: tuple[str, ...] = ()
-    """Users who cause it, the largest holder first."""
+    """Users who cause it, the largest holder first; `UNSEEN_USER` first where that one is not visible."""
     how: str = ""
     """Why the alert ends, in a fine observation; `{lasted}` is the duration. Where it is empty, `title` says why."""
 
@@ -242,6 +242,12 @@ def owners_of(pids: Iterable[int], processes: Mapping[int, Process]) -> tuple[st
     """Return the users of processes, in the order of the processes, without users who are not visible."""
     names = (processes[pid].user for pid in pids if pid in processes)
     return tuple(dict.fromkeys(name for name in names if name))
+
+
+def named_owners(names: Iterable[str], visible: Collection[str]) -> tuple[str, ...]:
+    """Return the visible users of the names, the largest holder first; `UNSEEN_USER` first where that is none."""
+    shown = (name if name in visible else UNSEEN_USER for name in names)
+    return tuple(name for at, name in enumerate(shown) if name != UNSEEN_USER or not at)
 
 
 def largest_first(sizes: Mapping[int, float]) -> tuple[int, ...]:

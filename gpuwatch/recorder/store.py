@@ -38,7 +38,7 @@ from urllib.parse import quote
 import msgspec
 
 from gpuwatch import files, text
-from gpuwatch.alerts.alert import Acknowledgement, Alert, AlertGpu, AlertUser, Attention, Mute
+from gpuwatch.alerts.alert import UNSEEN_USER, Acknowledgement, Alert, AlertGpu, AlertUser, Attention, Mute
 from gpuwatch.analysis.events import UNFINISHED, same_event
 from gpuwatch.errors import GpuwatchError, UsageError
 
@@ -854,6 +854,9 @@ def _about(alert: Alert) -> Iterator[tuple[str, object]]:
     An alert about a GPU itself names all who hold it: the first, with the most, causes it, and the others suffer.
     """
     yield from (("gpu", one.key) for one in alert.gpus)
+    if alert.owners[:1] == (UNSEEN_USER,):
+        yield from (("user", NOBODY), ("run", f"{NOBODY}/"))
+        return
     causes = alert.causes
     if not alert.subject:
         first = alert.users[0].uid if alert.users else None

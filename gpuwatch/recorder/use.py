@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, Ty
 import msgspec
 
 from gpuwatch import programs
-from gpuwatch.alerts.alert import Alert, Severity
+from gpuwatch.alerts.alert import UNSEEN_USER, Alert, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.alerts.unattributed import of_driver
 from gpuwatch.history import NO_USE, HistoryView, Use, charged
@@ -51,8 +51,6 @@ from gpuwatch.timeline import Key, Metric, Minute, Timeline, parse_key, user_own
 if TYPE_CHECKING:
     from gpuwatch.model import ProcessContext
 
-UNSEEN: Final = "?"
-"""Name of that owner."""
 KEEP_MEANS: Final = 25 * 3600
 """Seconds after which the means of a minute are deleted."""
 MOST_PROCESSES: Final = 100
@@ -189,7 +187,7 @@ class UseCounter:
                 key = (minute, gpu.key, run)
                 self._sums.use[key] = self._sums.use.get(key, NO_USE).plus(use)
         if any(runs.get(one.pid, _NOBODYS) == _NOBODYS for one in holdings):
-            self._note_run(_NOBODYS, UNSEEN, "", end)
+            self._note_run(_NOBODYS, UNSEEN_USER, "", end)
 
     def _find_runs(self, snapshot: Snapshot) -> None:
         """Find the run of each process."""
@@ -208,7 +206,7 @@ class UseCounter:
             uid = known.run.uid
             users = self._sums.users
             is_named = one.user not in ("", str(uid))  # a sampler that was started anew does not know it at first
-            users[uid] = UNSEEN if uid == NOBODY else one.user if is_named else users.get(uid, str(uid))
+            users[uid] = UNSEEN_USER if uid == NOBODY else one.user if is_named else users.get(uid, str(uid))
             self._note_run(known.run, known.name, known.launcher, snapshot.taken)
         self._known = seen
 
@@ -236,12 +234,12 @@ def run_name(one: Process) -> str:
         return PurePosixPath(found.text).name
     if found is not None and found.kind is programs.SourceKind.MODULE:
         return found.text
-    return PurePosixPath(argv[0]).name if argv else one.name or UNSEEN
+    return PurePosixPath(argv[0]).name if argv else one.name or UNSEEN_USER
 
 
 def _find_run(one: Process, source: tuple[int | None, str, ProcessContext | None]) -> _KnownRun:
     if one.uid is None:
-        return _KnownRun(source, _NOBODYS, UNSEEN, "")
+        return _KnownRun(source, _NOBODYS, UNSEEN_USER, "")
     launcher = one.run.launcher if one.run is not None else ""
     return _KnownRun(source, RunId(one.uid, one.run_key), run_name(one), launcher)
 
@@ -681,7 +679,7 @@ def _add_store(connection: Connection, report: UseReport, lines: dict[object, Us
     named: dict[object, tuple[object, UseLine]] = {}
     """Identity and an empty line for each id in the table, the same in all stores."""
     users = {_integer(uid): _text(name) or str(uid) for uid, name in rows("SELECT uid, name FROM users")}
-    users[NOBODY] = UNSEEN
+    users[NOBODY] = UNSEEN_USER
     for gpu, uuid, index, name in rows("SELECT id, uuid, number, name FROM gpus"):
         numbers[gpu] = index if 0 <= _integer(index, -1) < 10_000 else -1
         if by == "gpu":
@@ -689,7 +687,12 @@ def _add_store(connection: Connection, report: UseReport, lines: dict[object, Us
     if by == "user":
         named = {uid: (uid, UseLine(name, uid=_visible(uid))) for uid, name in users.items()}
     for run, uid, key, *facts in rows("SELECT id, uid, key, name, launcher, first, last FROM runs") * (by == "run"):
-        name, launcher, first, last = _text(facts[0]) or UNSEEN, _text(facts[1]), _amount(facts[2]), _amount(facts[3])
+        name, launcher, first, last = (
+            _text(facts[0]) or UNSEEN_USER,
+            _text(facts[1]),
+            _amount(facts[2]),
+            _amount(facts[3]),
+        )
         user = users.get(_integer(uid), str(_integer(uid)))
         line = UseLine(name, uid=_visible(_integer(uid)), user=user, key=_text(key), launcher=launcher)
         line.first, line.last = first, last

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.alerts.alert import Unit
+from gpuwatch.alerts.alert import UNSEEN_USER, Unit
 from gpuwatch.alerts.limits import CustomRule, Limits
 from gpuwatch.alerts.rule import Observation, RuleContext
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES, RULES
@@ -19,7 +19,7 @@ from gpuwatch.alerts.rules.idle import DEAD, IDLE, UNATTRIBUTED
 from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.alerts.rules.shares import OUTGROWN, OVERCOMMITTED, OVERSHOOT, allowance
 from gpuwatch.history import History, Idle
-from gpuwatch.model import Health, Limit, Margin, Reason, Snapshot
+from gpuwatch.model import Health, Limit, Margin, Presence, Reason, Snapshot
 from tests.analysis.machines import card, person
 from tests.support.alerting import Past, cap, observed, severities_of, uuid
 from tests.support.builders import GIB, at, filled, gpu, holding, memory, process, snapshot
@@ -145,6 +145,14 @@ def test_the_largest_holders_and_who_grew() -> None:
     assert seen.evidence == "cyn holds 70.0 GiB · ben 5.1 · dov 0.5 · ben grew 4.1 GiB in the last minute"
     assert (seen.pids, seen.owners) == ((1, 3, 2, 4, 5), ("cyn", "ben", "dov", "eve"))
     assert (seen.unit, seen.value, seen.least_is_worst) == (Unit.FREE, shown.gpus[0].memory.free, True)
+
+
+@pytest.mark.parametrize(("hidden", "owners"), [(70.0, (UNSEEN_USER, "cyn")), (0.5, ("cyn",))])
+def test_the_largest_holder_causes_it_though_its_owner_is_not_visible(hidden: float, owners: tuple[str, ...]) -> None:
+    people = [process(1, "cyn"), process(2, "", presence=Presence.HIDDEN)]
+    shown = at(snapshot([gpu(0, holdings=[holding(1, 79.0 - hidden), holding(2, hidden)])], people), 0)
+    (seen,) = observed(MEMORY, shown)
+    assert seen.owners == owners
 
 
 def test_a_budget_has_at_least_a_gib() -> None:

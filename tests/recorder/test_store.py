@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from gpuwatch import files
-from gpuwatch.alerts.alert import AlertCause, AlertGpu, AlertUser, Severity
+from gpuwatch.alerts.alert import UNSEEN_USER, AlertCause, AlertGpu, AlertUser, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.recorder import store as store_module
 from gpuwatch.recorder.store import (
@@ -104,6 +104,8 @@ def test_an_event_is_counted_for_its_gpu_and_for_who_causes_it(path: Path) -> No
     # Together ada's processes have the most, though one of ben's is the largest.
     full = alert("full", gpus=(AlertGpu("GPU-9", 9),), users=(ada, ben), causes=causes)
     save(path, batch(), batch(user="ben", uid=1001, run="7:7"), events=[over, full])
+    unseen = alert("unseen", owners=(UNSEEN_USER, "ada"), users=(ada,), causes=causes[1:])
+    save(path, events=[unseen])
     save(path, events=[alert("full", gpus=(GPU0,), most=Severity.CRITICAL, users=(ada, ben), causes=causes)])
     save(path, events=[alert("hot", gpus=(GPU0,))])
     for by in BYS:
@@ -112,7 +114,7 @@ def test_an_event_is_counted_for_its_gpu_and_for_who_causes_it(path: Path) -> No
         of_ada = {"user": "ada", "run": "1:1", "gpu": ""}[by]
         of_ben = {"user": {"ben": (0, 0, 0)}, "run": {"7:7": (0, 0, 0)}, "gpu": {}}[by]
         assert counts == {of_ada: (1, 3, 3) if by == "gpu" else (1, 2, 2), **of_ben}
-        assert report.events == (1, 3, 3)
+        assert report.events == (1, 4, 4)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from gpuwatch.alerts.rule import (
     is_listed,
     joined,
     largest_first,
+    named_owners,
     owners_of,
     pid_and_user,
     sizes_by_pid,
@@ -335,10 +336,11 @@ def _plain(unit: Unit, number: float) -> str:
 
 def _gpu_details(gpu: Gpu, context: RuleContext) -> _Details:
     pids = largest_first(sizes_by_pid(gpu))
-    found = holders(gpu, context.processes, context.history)[:NAMED]
-    parts = [f"{one.name} {'at least ' if one.partial else ''}{units.gib(one.memory)}" for one in found]
+    found = holders(gpu, context.processes, context.history)
+    parts = [f"{one.name} {'at least ' if one.partial else ''}{units.gib(one.memory)}" for one in found[:NAMED]]
     evidence = f"held by {joined(*parts)} GiB" if parts else ""
-    return _Details(evidence, owners_of(pids, context.processes), pids)
+    owners = named_owners((one.name for one in found), owners_of(pids, context.processes))
+    return _Details(evidence, owners, pids)
 
 
 def _process_details(process: Process) -> _Details:

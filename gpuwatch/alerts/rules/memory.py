@@ -21,6 +21,7 @@ from gpuwatch.alerts.rule import (
     holder_name,
     joined,
     largest_first,
+    named_owners,
     owners_of,
     severity_of,
     sizes_by_pid,
@@ -87,7 +88,7 @@ def find_memory_near_limit(context: RuleContext) -> Iterator[Observation]:
         if keeps is not None:  # most GPUs have room most of the time: nobody reads who holds it
             found, pids = holders(gpu, context.processes, context.history), largest_first(sizes_by_pid(gpu))
             users = owners_of(pids, context.processes)
-            owners = tuple(one.name for one in found if one.name in users)
+            owners = named_owners((one.name for one in found), users)
             seen = msgspec.structs.replace(seen, evidence=_memory_evidence(gpu, found), pids=pids, owners=owners)
         yield seen
 
@@ -187,7 +188,7 @@ def find_time_to_full(context: RuleContext) -> Iterator[Observation]:
                 title=f"GPU {gpu.index} full in about {format_prediction(seconds)}",
                 evidence=joined(*grown_by, f"{units.gib(free)} of {units.gib(usable)} GiB free"),
                 pids=tuple(growers),
-                owners=tuple(name for name, _ in by_name.most_common() if name in users),
+                owners=named_owners((name for name, _ in by_name.most_common()), users),
             )
         yield seen
 
