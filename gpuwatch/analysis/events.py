@@ -83,6 +83,8 @@ class Repeated(NamedTuple):
     """Wall-clock time at which the last of them began, or the first where the event is the last."""
     lasted: float = 0.0
     """Seconds that all of them lasted."""
+    ids: tuple[str, ...] = ()
+    """Ids of all of them, where it is more than one."""
 
 
 def fold_repeats(alerts: Iterable[Alert], *, newest: bool = False) -> list[Repeated]:
@@ -112,7 +114,8 @@ def fold_repeats(alerts: Iterable[Alert], *, newest: bool = False) -> list[Repea
                 mean=None,
             )
             lasted = sum(one.lasted for one in same)
-            found.append(Repeated(shown, len(same), same[0 if newest else -1].raised, lasted))
+            other = same[0 if newest else -1].raised
+            found.append(Repeated(shown, len(same), other, lasted, tuple(one.id for one in same)))
     return found
 
 

@@ -119,7 +119,7 @@ def main(
     else:
         filtered = bool(gpus or user or args.rule)
         gaps = () if filtered and not chosen else [gap for gap in found.gaps if gap.since <= until]
-        rows = events_rows(chosen, now, watched=found.watched, until=found.watched_until, gaps=gaps)
+        rows = events_rows(chosen, now, watched=found.watched, until=found.watched_until, gaps=gaps, each=filtered)
         if rows:
             console.print(*table(rows, width=console.width, color=console.color))
     if covered:
@@ -167,7 +167,7 @@ def _follow(
         if as_json:
             console.print_json(*(_json(alert, found) for alert in changed))
         else:
-            rows = events_rows(changed, now, watched=found.watched, until=found.watched_until)
+            rows = events_rows(changed, now, watched=found.watched, until=found.watched_until, each=True)
             console.print(*table(rows, width=console.width, color=console.color)[1:])
 
 
@@ -275,6 +275,8 @@ class EventRow(msgspec.Struct, frozen=True):
     how: str
     """How it ended; empty while it holds."""
     alert: Alert | None = None
+    ids: tuple[str, ...] = ()
+    """Ids of the events that it stands for."""
 
 
 def events_rows(
@@ -284,15 +286,18 @@ def events_rows(
     watched: bool = True,
     until: float | None = None,
     gaps: Iterable[Gap] = (),
+    each: bool = False,
 ) -> list[EventRow]:
     """Return the rows of alerts and gaps, by when they began; `now` is the wall-clock time.
 
+    What was raised again and again is one row, unless `each` alert is asked for.
     Without `watched`, an event without an end was ongoing at `until`, when a gpuwatch last ran.
     """
     found = Events(watched=watched, watched_until=until)
-    rows = [(one.alert.raised, _row(one, found, now)) for one in fold_repeats(alerts)]
+    folded = map(Repeated, alerts) if each else fold_repeats(alerts)
+    rows = [(one.alert.raised, _row(one, found, now)) for one in folded]
     rows += [(gap.since, _gap(gap, now)) for gap in gaps if gap.lost or gap.until - gap.since >= UNWATCHED]
-    return [row for _, row in sorted(rows, key=lambda each: each[0])]
+    return [row for _, row in sorted(rows, key=lambda row: row[0])]
 
 
 def table(rows: Sequence[EventRow], *, width: int | None = None, color: bool = False) -> list[str]:
@@ -338,6 +343,7 @@ def _row(event: Repeated, found: Events, now: float) -> EventRow:
         worst=value_words(alert),
         how=repeat_words(event, now, "last") or ("" if how == alert.title else how),
         alert=alert,
+        ids=event.ids or (alert.id,),
     )
 
 

@@ -96,6 +96,7 @@ def read_series(paths: Sequence[Path], since: float, until: float) -> PageSeries
             if not minutes:
                 _add(hours, read_hours(found, since))
     events = read_all_events(paths, since, named=True)
+    events = msgspec.structs.replace(events, alerts=tuple(one for one in events.alerts if one.raised < until))
     return PageSeries([*(minutes or hours).values()], 60 if minutes else _HOUR, totals, events)
 
 
@@ -137,6 +138,8 @@ def render_page(page: Page) -> str:
     edges, found = resampled(page.series, page.since, page.until)
     colors = owner_colors(found)
     gaps = [gap for gap in events.gaps if gap.until > page.since and gap.since < page.until]
+    rows = events_rows(alerts, page.made, watched=events.watched, until=events.watched_until, gaps=gaps)
+    targets = {id: f"event-{number}" for number, row in enumerate(rows, 1) for id in row.ids}
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"short": _short, "hours": format_hours, "duration": long_duration}
     return environment.from_string(_TEMPLATE).render(
@@ -151,13 +154,13 @@ def render_page(page: Page) -> str:
         notes=_notes(page),
         signs=SIGNS,
         colors=colors,
-        cards=_cards(page, edges, found, colors, alerts),
+        cards=_cards(page, edges, found, colors, alerts, targets),
         who=WHO,
         sums=SUMS,
         most=MOST,
         total_cells=total_cells,
-        events=events_rows(alerts, page.made, watched=events.watched, until=events.watched_until, gaps=gaps),
-        targets={alert.id: f"event-{number}" for number, alert in enumerate(alerts, 1)},
+        events=rows,
+        targets=targets,
     )
 
 
@@ -229,7 +232,12 @@ def _notes(page: Page) -> Iterator[str]:
 
 
 def _cards(
-    page: Page, edges: Values, found: dict[str, dict[str, Values]], colors: dict[str, int], alerts: Sequence[Alert]
+    page: Page,
+    edges: Values,
+    found: dict[str, dict[str, Values]],
+    colors: dict[str, int],
+    alerts: Sequence[Alert],
+    targets: Mapping[str, str],
 ) -> Iterator[dict[str, Any]]:
     """Yield the title, the name, the owners with their colours and the chart of each GPU, and of the whole machine."""
     names = {owner: name for one in page.series.means for owner, name in one.users.items()}
@@ -237,8 +245,8 @@ def _cards(
     lines = {line.uuid: line for line in page.parts[1].lines}
     order = sorted({*lines, *found}, key=lambda gpu: (lines[gpu].gpus if gpu in lines else (1 << 30,), gpu))
     bars: dict[str, list[Bar]] = {}
-    for number, alert in enumerate(alerts, 1):
-        bars.setdefault(alert.gpu if alert.gpu in order else "", []).extend(alert_bars(alert, number, page))
+    for alert in alerts:
+        bars.setdefault(alert.gpu if alert.gpu in order else "", []).extend(alert_bars(alert, targets[alert.id], page))
     for number, gpu in enumerate(order):
         line, values = lines.get(gpu, UseLine("")), found.get(gpu, {})
         title = f"GPU {line.gpus[0] if line.gpus else '?'}"
@@ -259,7 +267,7 @@ def _cards(
         yield {"title": "Whole machine", "name": "", "legend": None, "svg": svg}
 
 
-def alert_bars(alert: Alert, number: int, page: Page) -> Iterator[Bar]:
+def alert_bars(alert: Alert, target: str, page: Page) -> Iterator[Bar]:
     """Yield the times in which an alert was seen to hold: all of it but those in which gpuwatch was not running."""
     events, severity = page.series.events, max(alert.most, alert.severity).name.lower()
     end = alert.ended if alert.ended is not None else page.until if events.watched else events.watched_until
@@ -267,10 +275,10 @@ def alert_bars(alert: Alert, number: int, page: Page) -> Iterator[Bar]:
     end = min(max(end or alert.seen, begin), page.until)
     for gap in sorted(gap for gap in events.gaps if not gap.lost and begin < gap.until and gap.since < end):
         if begin < gap.since:
-            yield Bar(begin, gap.since, severity, alert.rule == OVERSHOOT, f"event-{number}")
+            yield Bar(begin, gap.since, severity, alert.rule == OVERSHOOT, target)
         begin = gap.until
     if begin <= end:
-        yield Bar(begin, end, severity, alert.rule == OVERSHOOT, f"event-{number}")
+        yield Bar(begin, end, severity, alert.rule == OVERSHOOT, target)
 
 
 def _short(text: object, cells: int = 64) -> str:

@@ -146,6 +146,33 @@ def test_times_are_those_before_now(since: str | None, until: str | None, span: 
     assert parse_span(args, DAY, midnight + 18 * 3600) == tuple(midnight + hours * 3600 for hours in span)
 
 
+def test_a_clock_time_is_that_of_the_day_before_where_that_has_25_hours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        now = time.mktime((2026, 10, 25, 22, 30, 0, 0, 0, -1))
+        since, _ = parse_span(argparse.Namespace(since="23:00", until=None), DAY, now)
+        assert format_moment(since) == "2026-10-24 23:00:00"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_what_was_raised_again_and_again_is_one_line_unless_a_filter_asks_for_it(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = [
+        ended(alert(f"{at}", gpu="GPU-3", index=3, raised=EPOCH + 60 * at, unit=Unit.FREE, peak=peak * GIB), after=10.0)
+        for at, peak in enumerate((2.0, 1.0, 3.0))
+    ]
+    write(own, *times)
+    assert run() == 0
+    (line,) = capsys.readouterr().out.splitlines()[1:]
+    assert "at worst 1.0 GiB free · 3 times, 30s in all" in line
+    assert run("--gpu", "3") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # The program
 

@@ -139,8 +139,22 @@ def test_an_alert_has_no_bar_while_nobody_watched() -> None:
     event = ended(alert(title="hot", gpu="GPU-0", raised=SINCE + 600.0), after=3000.0)
     gaps = (Gap(SINCE + 1200, SINCE + 2400), Gap(SINCE + 1800, SINCE + 1900, lost=3))
     found = page_of(series=PageSeries(events=Events(alerts=(event,), gaps=gaps, exists=True)))
-    bars = [(bar.since - SINCE, bar.until - SINCE) for bar in report_page.alert_bars(event, 1, found)]
+    bars = [(bar.since - SINCE, bar.until - SINCE) for bar in report_page.alert_bars(event, "event-1", found)]
     assert bars == [(600.0, 1200.0), (2400.0, 3600.0)]
+
+
+def test_each_bar_of_what_was_raised_again_and_again_leads_to_its_line() -> None:
+    times = [ended(alert(str(at), gpu="GPU-0", raised=SINCE + 600.0 * at), after=60.0) for at in range(4)]
+    series = PageSeries([value_minute(SINCE, used=1.0)], events=Events(alerts=tuple(times), exists=True))
+    page = Reader(render_page(page_of(series=series)))
+    assert [one for one in page.ids if one.startswith("event-")] == ["event-1"]
+    assert page.links.count("#event-1") == 4
+
+
+def test_a_page_has_no_event_of_later(tmp_path: Path) -> None:
+    store = tmp_path / "store.sqlite"
+    save(store, batch(), events=[ended(alert(str(at), raised=SINCE + at * 3600.0)) for at in range(3)])
+    assert len(read_series([store], SINCE, SINCE + 5400.0).events.alerts) == 2
 
 
 # ---------------------------------------------------------------------------------------------------------------

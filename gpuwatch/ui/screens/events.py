@@ -17,6 +17,7 @@ from gpuwatch.analysis.events import (
     Repeated,
     fold_repeats,
     lasted_words,
+    moment,
     repeat_words,
     state_words,
     value_words,
@@ -53,9 +54,9 @@ def _state(alert: Alert) -> str:
     return " · ".join([*([state_words(alert)] if alert.ended is not None else ["ongoing"]), *marks])
 
 
-def when(moment: float, now: float, width: int) -> str:
+def when(at: float, now: float, width: int) -> str:
     """Format a wall-clock time, with the day before it where that is not today."""
-    local, today = time.localtime(moment), time.localtime(now)
+    local, today = time.localtime(at), time.localtime(now)
     if local[:3] == today[:3]:
         return time.strftime("       %H:%M:%S" if width >= 80 else "       %H:%M", local)
     return time.strftime("%d %b %H:%M:%S" if width >= 80 else "%d %b %H:%M", local)
@@ -68,7 +69,7 @@ def detail_lines(alert: Alert | None, styles: StyleSet, width: int, lines: int, 
 
 def _facts(alert: Alert, now: float) -> list[tuple[str, str]]:
     since = time.strftime("%a %d %b %H:%M:%S", time.localtime(alert.raised))
-    until = time.strftime(" to %H:%M:%S", time.localtime(alert.ended)) if alert.ended is not None else ""
+    until = f" to {moment(alert.ended, alert.raised)}" if alert.ended is not None else ""
     owners = ", ".join(alert.owners)
     gpus = f"GPU {ranges(alert.indices)}" * (len(alert.indices) > 1)
     more = f" and {len(alert.pids) - 6} more" if len(alert.pids) > 6 else ""
@@ -145,8 +146,8 @@ class EventList(RowList[Alert]):
         again = self.repeats.get(alert.id)
         return _state(alert) if again is None else repeat_words(again, self.now)
 
-    def _when(self, moment: float) -> str:
-        words = when(moment, self.now, self._width)
+    def _when(self, at: float) -> str:
+        words = when(at, self.now, self._width)
         return words if self._dated else words.lstrip()
 
 
