@@ -8,22 +8,24 @@ The machine's service writes another one for everybody, `/run/gpuwatch/live.json
 declared shares of all processes: Linux shows the environment of a process to its owner and to root alone, so an
 ordinary user knows the shares of other people only from this file. It has numbers, names of channels and base names of
 scripts: never an environment, an argument, a title or a path. It is trusted only where root alone can write it, of this
-PID namespace, and at most ten seconds old. A process counts only with its start time; none is signalled because of it.
+PID namespace, and ten seconds old at most, or three of its samples. A process counts only with its start time; none is
+signalled because of it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from gpuwatch import files, procfs
 from gpuwatch.errors import GpuwatchError
@@ -46,7 +48,7 @@ from gpuwatch.model import (
     Visible,
 )
 from gpuwatch.shares import is_conclusive
-from gpuwatch.text import clean
+from gpuwatch.text import ELLIPSIS, clean
 from gpuwatch.version import __version__
 
 SERVICE: Final = Path("/run/gpuwatch")
@@ -58,7 +60,7 @@ PACE: Final = 2.0
 LATE: Final = 4.0
 """Seconds that a file may be older than its interval asks for."""
 OLDEST: Final = 10.0
-"""Age in seconds up to which the service's file is used."""
+"""Age in seconds up to which the service's file is used, at least."""
 SOURCE: Final = "read by the machine's service"
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -68,6 +70,8 @@ _MOST: Final = 20_000
 """Processes that are published, at most."""
 _MOST_LIMITS: Final = 32
 _SHORT: Final = 120
+_SECRET: Final = os.urandom(16)
+"""Key of the published names of scopes, from which nobody can find the words."""
 
 
 class LiveFileError(GpuwatchError):
@@ -120,9 +124,9 @@ class LiveLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     gpu: str
     """UUID of the GPU."""
-    bytes: int
+    bytes: Annotated[int, msgspec.Meta(ge=0)]
     scope: str = ""
-    """Processes that it limits together, as in `model.Declaration`."""
+    """Name of the processes that it limits together, as `model.Declaration.scope`, which has other people's words."""
     margin: Margin = Margin.FRAMEWORK
     channel: str = ""
     """Name of the variable, flag, key or call: `XLA_PYTHON_CLIENT_MEM_FRACTION`."""
@@ -227,10 +231,12 @@ def publish_processes(processes: Iterable[Process]) -> Iterator[LiveProcess]:
 
 def _publish_limit(limit: Limit, declared: Declared) -> LiveLimit:
     of = declared.declarations[limit.declaration]
+    base = of.where.rpartition("/")[2]
+    name = blake2b(limit.scope.encode("utf-8", "replace"), key=_SECRET, digest_size=4).hexdigest()
     return LiveLimit(
         gpu=limit.gpu,
         bytes=limit.bytes,
-        scope=limit.scope,
+        scope=f"limit {name}" if limit.scope else "",
         margin=limit.margin,
         channel=of.channel,
         framework=of.framework,
@@ -238,7 +244,7 @@ def _publish_limit(limit: Limit, declared: Declared) -> LiveLimit:
         basis=of.basis,
         value=of.value,
         confidence=of.confidence,
-        where=of.where.rpartition("/")[2],
+        where="" if ELLIPSIS in base else base,  # a long path may have been cut within the name of a folder
         line=of.line,
     )
 
@@ -251,13 +257,14 @@ def read_live(
     folder: Path | None = None,
     *,
     uid: int | None = None,
-    oldest: float = math.inf,
+    oldest: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
     boot_id: Callable[[], str] = procfs.boot_id,
 ) -> Status | None:
     """Return what a gpuwatch of a user (default: ours) wrote last into a folder (default: that user's runtime folder).
 
-    None where there is no file; raises LiveFileError where it is not used, as one of more than `oldest` seconds.
+    None where there is no file; raises LiveFileError where it is not used. It may be as old as three samples, or
+    `oldest` seconds.
     """
     uid = os.geteuid() if uid is None else uid
     folder = folder or files.runtime_folder(uid=uid)
@@ -282,7 +289,7 @@ def read_live(
         raise LiveFileError(f"{clean(str(path))} is of another PID namespace: one of both is in a container")
     # A clock that runs behind is of another time namespace: an age in it means nothing.
     age = clock() - found.monotonic
-    if not 0 <= age <= min(3 * found.interval + LATE, oldest):
+    if not 0 <= age <= max(3 * found.interval + LATE, oldest):
         raise LiveFileError(f"{clean(str(path))} is {age:.0f} s old: no gpuwatch writes it any more")
     return found
 
@@ -350,12 +357,12 @@ def _declared(one: LiveProcess) -> Declared:
     declarations: list[Declaration] = []
     limits: list[Limit] = []
     for limit in one.limits[:_MOST_LIMITS]:
-        place = places.setdefault(msgspec.structs.replace(limit, gpu="", bytes=0), len(declarations))
+        gpu, place = clean(limit.gpu, _SHORT), places.setdefault(replace(limit, gpu="", bytes=0), len(declarations))
         if place == len(declarations):
             declarations.append(_declaration(limit))
         of = declarations[place]
-        declarations[place] = msgspec.structs.replace(of, limits={**of.limits, limit.gpu: limit.bytes})
-        limits.append(Limit(gpu=limit.gpu, bytes=limit.bytes, declaration=place, scope=of.scope, margin=limit.margin))
+        declarations[place] = replace(of, limits={**of.limits, gpu: limit.bytes})
+        limits.append(Limit(gpu=gpu, bytes=limit.bytes, declaration=place, scope=of.scope, margin=limit.margin))
     return Declared(
         declarations=tuple(declarations),
         limits=tuple(limits),
@@ -384,4 +391,5 @@ def _declaration(limit: LiveLimit) -> Declaration:
 
 def _visible(one: LiveProcess, gpus: tuple[str, ...]) -> Visible:
     chosen_by = clean(one.chosen_by, _SHORT)
+    gpus = tuple(clean(gpu, _SHORT) for gpu in gpus)
     return Visible(gpus=gpus, order=one.order, text=chosen_by, note=SOURCE, doubtful=one.doubtful)

@@ -17,7 +17,7 @@ from gpuwatch.alerts.rules.health import HEALTH, STALE
 from gpuwatch.alerts.rules.memory import MEMORY, room_of
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.history import HistoryView
-from gpuwatch.live import FILE, PACE, IdleHolding, Overuse, Status, StatusGpu, publish_processes
+from gpuwatch.live import FILE, PACE, SERVICE, IdleHolding, Overuse, Status, StatusGpu, publish_processes
 from gpuwatch.model import Health, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.procfs import boot_id, pid_namespace
@@ -123,20 +123,20 @@ class LiveFile:
         folder: Path | None = None,
         *,
         pace: float = PACE,
-        public: Path | None = None,
+        public: bool = False,
     ) -> None:
         """`is_leader` returns whether this gpuwatch is the one that records; `folder` is the user's runtime folder.
 
-        The machine's service writes what everybody may know into the folder `public`, too.
+        With `public` it is the service's, and the file has what everybody may know.
         """
-        self.is_published = public is not None
-        """Whether that is written; may be replaced at any time."""
+        self.is_wanted = True
+        """Whether the file is written; may be replaced at any time."""
         self.sends = False
         """Whether this gpuwatch sends messages; may be replaced at any time."""
         self.trouble = ""
         """Why the file cannot be written, in one line; empty for no trouble."""
         self._is_leader, self._public = is_leader, public
-        self._folder = folder or files.runtime_folder()
+        self._folder = folder or (SERVICE if public else files.runtime_folder())
         self._pace = pace
         self._frame: Frame | None = None
         self._was_leader = False
@@ -156,39 +156,33 @@ class LiveFile:
         frame, was_leader = self._frame, self._was_leader
         try:
             self._was_leader = self._is_leader()
-            if frame is not None and self._was_leader:
+            if not self.is_wanted:
+                self._leave()
+            elif frame is not None and self._was_leader:
                 made = make_status(frame.snapshot, frame.alerts, frame.received, frame.history)
                 status = msgspec.structs.replace(made, sends=self.sends)
-                with files.opened_folder(self._folder) as folder:
-                    if not was_leader:
-                        files.sweep_drafts(folder, FILE)
-                    files.replace_file(folder, FILE, msgspec.json.encode(status), durable=False)
-                if self._public is not None and self.is_published:
-                    self._write_public(self._public, publish(status, frame.snapshot, hidden=hides_pids()))
-                elif self._public is not None:
-                    _remove(self._public / FILE)
+                self._write(status, frame.snapshot, begins=not was_leader)
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
             self.trouble = f"the figures for `gpuwatch status` cannot be written: {files.words(error, None)}"
         else:
             self.trouble = ""
         return self._pace
 
-    def _write_public(self, path: Path, status: Status) -> None:
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(mode=0o755)
-            path.chmod(0o755)  # mkdir(2) heeds the umask
-        if trouble := files.check_source(path / FILE, missing_ok=True):
-            raise files.UnsafePathError(trouble)
-        with files.opened_folder(path, private=False) as folder:
-            files.replace_file(folder, FILE, msgspec.json.encode(status), durable=False, mode=0o644)
+    def _write(self, status: Status, snapshot: Snapshot, *, begins: bool) -> None:
+        if self._public:
+            status = publish(status, snapshot, hidden=hides_pids())
+            with contextlib.suppress(FileExistsError):
+                self._folder.mkdir(mode=0o755)
+                self._folder.chmod(0o755)  # mkdir(2) heeds the umask
+            if trouble := files.check_source(self._folder / FILE, missing_ok=True):
+                raise files.UnsafePathError(trouble)
+        with files.opened_folder(self._folder, private=not self._public) as folder:
+            if begins:
+                files.sweep_drafts(folder, FILE)
+            mode = 0o644 if self._public else 0o600
+            files.replace_file(folder, FILE, msgspec.json.encode(status), durable=False, mode=mode)
 
     def _leave(self) -> None:
         if self._was_leader:
-            _remove(self._folder / FILE)
-            if self._public is not None:
-                _remove(self._public / FILE)
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):  # the session's folder went first
-        path.unlink()
+            with contextlib.suppress(OSError):  # the session's folder went first
+                (self._folder / FILE).unlink()

@@ -30,7 +30,7 @@ import msgspec
 from gpuwatch import files, text, units
 from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Severity
 from gpuwatch.config import Config
-from gpuwatch.live import SERVICE, read_status
+from gpuwatch.live import read_status
 from gpuwatch.monitor import Frame, Monitor, Sink
 from gpuwatch.recorder.live_writer import LiveFile
 from gpuwatch.recorder.messages import Messenger
@@ -783,7 +783,8 @@ class Recorder:
         for part in self._parts:
             part.run(part.step)
         events = self.events
-        damaged = {id(part.store) for part in self._parts if part.is_damaged}
+        # What is published is another file, and is made anew by itself.
+        damaged = {id(part.store) for part in self._parts if part.is_damaged and part is not self._public}
         if events is not None and events.is_leader and id(events.store) in damaged:
             events.run(lambda: self._set_aside(events.store))
         return self._pace.poll
@@ -834,7 +835,7 @@ class Sinks:
         configuration says that a dashboard keeps none. Where only a `part` of the GPUs is watched, marks and a named
         store alone are written. A `service` publishes for everybody what `publish` in the configuration says.
         """
-        self._watch = watch
+        self._watch, self._service = watch, service
         self._recorder: Recorder | None = None
         self._messenger: Messenger | None = None
         self._live: LiveFile | None = None
@@ -855,8 +856,8 @@ class Sinks:
         if self._recorder is not None and not demo and not part:
             lock = self._recorder.lock
             self._messenger = Messenger(config.notify, lambda: lock.held, silent_leader=_silent_leader)
-            self._live = LiveFile(lambda: lock.held, public=SERVICE if service else None)
-            self._live.is_published, self._live.sends = config.publish != "none", config.notify.sends
+            self._live = LiveFile(lambda: lock.held, public=service)
+            self._live.is_wanted, self._live.sends = config.publish != "none" or not service, config.notify.sends
             self._sinks += [self._messenger, self._live]
         monitor.add(*self._sinks)
         if self._recorder is not None:
@@ -870,7 +871,7 @@ class Sinks:
             sends = new.notify.sends and self._messenger is not None
             self._recorder.configure(self._usage_settings(new), new.publish, sends=sends)
         if self._live is not None:
-            self._live.is_published, self._live.sends = new.publish != "none", new.notify.sends
+            self._live.is_wanted, self._live.sends = new.publish != "none" or not self._service, new.notify.sends
 
     def close(self, seconds: float) -> None:
         """Close every sink, the recorder last; give up after `seconds`."""

@@ -25,6 +25,7 @@ from gpuwatch.live import FILE, OLDEST, SCHEMA, SOURCE, LiveFileError, SharesRea
 from gpuwatch.model import Declaration, Declared, Kind, Knowledge, Limit, Presence, Visible
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.live_writer import LiveFile, make_status, publish
+from gpuwatch.text import clean
 from tests import CHECKOUT
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.builders import gpu, holding, process, snapshot
@@ -172,7 +173,7 @@ def file(tmp_path: Path) -> Path:
     """Return the service's file, as the service writes it."""
     needs_root()
     run, shown = tmp_path / "run", seen_by_root()
-    service = LiveFile(lambda: True, tmp_path / "root", pace=0.01, public=run)
+    service = LiveFile(lambda: True, run, pace=0.01, public=True)
     service.take(Frame(shown, time.monotonic(), History().view))
     wait_for((run / FILE).exists)
     content = (run / FILE).read_bytes()
@@ -245,11 +246,36 @@ def test_what_root_alone_did_not_write_here_and_now_is_refused(
     assert SharesReader(file.parent).read() == {}
 
 
-def test_the_figures_of_the_service_are_ten_seconds_old_at_most(file: Path) -> None:
-    other(monotonic=500.0, interval=60.0)(file)
-    assert read_service(file.parent, clock=lambda: 500.0 + OLDEST) is not None
-    with pytest.raises(LiveFileError, match="11 s old"):
-        read_service(file.parent, clock=lambda: 511.0)
+@pytest.mark.parametrize(("interval", "oldest"), [(1.0, OLDEST), (60.0, 184.0)])
+def test_the_figures_of_the_service_are_ten_seconds_or_three_samples_old_at_most(
+    file: Path, interval: float, oldest: float
+) -> None:
+    other(monotonic=500.0, interval=interval)(file)
+    assert read_service(file.parent, clock=lambda: 500.0 + oldest) is not None
+    with pytest.raises(LiveFileError, match="s old"):
+        read_service(file.parent, clock=lambda: 501.0 + oldest)
+
+
+def test_no_words_of_a_scope_or_a_folder_are_published() -> None:
+    scopes = (f"genv {SECRET}", f"genv {SECRET}", "genv other")
+    of = Declaration(channel="GENV_GPU_MEMORY", where=clean("/secret" * 700), kind=Kind.CAP)
+    limits = tuple(Limit(gpu=gpu(0).uuid, bytes=GIB * n, declaration=0, scope=one) for n, one in enumerate(scopes, 1))
+    shown = snapshot([gpu(0)], [process(11, declared=Declared(declarations=(of,), limits=limits))])
+    found = published(shown)
+    assert b"secret" not in msgspec.json.encode(found)
+    first, second, third = (one.scope for one in found.processes[0].limits)
+    assert first == second != third
+
+
+def test_texts_of_the_service_are_cleaned_again(file: Path) -> None:
+    evil = "\x1b[2Jevil\u202e"
+    shown = published()
+    one = msgspec.structs.replace(shown.processes[0], sees=(evil,))
+    one = msgspec.structs.replace(one, limits=tuple(msgspec.structs.replace(each, gpu=evil) for each in one.limits))
+    other(processes=(one,))(file)
+    (declared,) = SharesReader(file.parent).read().values()
+    assert declared.visible is not None
+    assert {*declared.visible.gpus, *(limit.gpu for limit in declared.limits)} == {clean(evil)}
 
 
 def test_a_service_is_root_alone_and_for_the_whole_machine(monkeypatch: pytest.MonkeyPatch) -> None:
