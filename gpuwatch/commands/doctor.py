@@ -47,6 +47,9 @@ _CLOCK_ERROR: Final = 5
 """TIME_ERROR of adjtimex(2): the clock is not synchronised."""
 
 
+_MOST_PROGRAMS: Final = 1000
+
+
 class CheckMark(StrEnum):
     """Result of one check."""
 
@@ -256,23 +259,37 @@ def _service(machine: Machine, snapshot: Snapshot) -> Check:
     listed = {one.key for one in snapshot.processes}
     count = sum((one.pid, one.start) in listed for one in found.processes)
     words, past = f"gives the declared shares of {count} of {len(listed)} processes", "and no past"
-    if days := public_files(machine.root / DAYS.relative_to("/")):
-        if why := refused_day(days[0]):
-            return Check("service", CheckMark.MEND, f"{words}; its past is not used: {why}")
+    days = _days(machine)
+    if refused := [why for why in map(refused_day, days) if why]:
+        which = "its past is" if len(refused) == len(days) else f"{len(refused)} of {len(days)} days of its past are"
+        return Check("service", CheckMark.MEND, f"{words}; {which} not used: {refused[0]}")
+    if days:
         with contextlib.suppress(StoreError, FileNotFoundError), reading(days[0]) as connection:
             of = "of everybody" if read_about(connection, "publish") == "use" else "of the GPUs"
             past = f"and the past {of} since {day_of(days[-1])}"
     return Check("service", CheckMark.OK, f"{words}, {past}")
 
 
+def _days(machine: Machine) -> list[Path]:
+    return public_files(machine.root / DAYS.relative_to("/"))
+
+
 def published_lines(machine: Machine, snapshot: Snapshot) -> Iterator[str]:
-    """Yield what the machine's service publishes of the viewer's own processes."""
+    """Yield what the machine's service publishes of the viewer: the processes, and the programs of the past."""
     found, why = _published(machine)
     mine = {one.key for one in snapshot.processes if one.uid == machine.uid}
-    shown = [one for one in found.processes if (one.pid, one.start) in mine] if found else []
-    for one in shown:
-        yield msgspec.json.encode(one).decode()
-    if not shown:
+    lines = [msgspec.json.encode(one) for one in found.processes if (one.pid, one.start) in mine] if found else []
+    days = [path for path in _days(machine) if not refused_day(path)]
+    programs: set[str] = set()
+    for path in days:
+        with contextlib.suppress(StoreError, FileNotFoundError), reading(path) as connection:
+            rows = connection.execute("SELECT name FROM runs WHERE uid = ?", (machine.uid,)).fetchmany(_MOST_PROGRAMS)
+            programs |= {clean(str(name)) for (name,) in rows}
+    if programs:
+        past = {"uid": machine.uid, "since": str(day_of(days[-1])), "programs": sorted(programs)}
+        lines.append(msgspec.json.encode(past))
+    yield from (line.decode() for line in lines)
+    if not lines:
         yield why or ("no service publishes anything" if found is None else "nothing of you is published")
 
 

@@ -35,7 +35,6 @@ from gpuwatch.recorder.store import (
     former_store,
     own_store,
     read_all_events,
-    read_events,
     stores_read,
 )
 from gpuwatch.text import cell_width, clean, fit
@@ -99,6 +98,7 @@ def main(
     gpus = frozenset(parse_indices(getattr(args, "gpu", None), "--gpu"))
     user = clean(getattr(args, "user", None) or "")
     path = Path(args.file) if args.file else own_store()
+    left_out: list[str] = []
     now, covered = wall(), ""
     if args.recording:
         from gpuwatch.commands import recorded  # 60 ms, for the rules and more, which the store does without
@@ -110,7 +110,7 @@ def main(
         notes = recording.notes
     else:
         since, until = parse_span(args, DAY, now)
-        found = _read(path, since, given=bool(args.file))
+        found = _read(path, since, given=bool(args.file), warn=left_out.append)
     chosen_by = EventFilter(gpus, user, _rules(args.rule, found))
     chosen = [alert for alert in found.alerts if alert.raised <= until and chosen_by(alert)]
     console = Console(ascii_only=bool(args.ascii))
@@ -125,7 +125,7 @@ def main(
     if covered:
         console.warn(*notes, covered if chosen else f"no such event; {covered}")
     else:
-        console.warn(*_words(path, found, chosen, args, now, since, played=played))
+        console.warn(*left_out, *_words(path, found, chosen, args, now, since, played=played))
     if args.follow:
         _follow(
             console,
@@ -183,9 +183,10 @@ def _modified(path: Path) -> int:
         return 0
 
 
-def _read(path: Path, since: float, *, given: bool) -> Events:
+def _read(path: Path, since: float, *, given: bool, warn: Callable[[str], object] = lambda words: None) -> Events:
     try:
-        found = read_events(path, since, named=True) if given else read_all_events(stores_read(since=since), since)
+        paths = [path] if given else stores_read(since=since, warn=warn)
+        found = read_all_events(paths, since, named=given)
     except StoreError as error:
         raise UsageError(f"--file: {error}; allowed is a store that gpuwatch wrote" if given else str(error)) from None
     if given and not found.exists:

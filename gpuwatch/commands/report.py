@@ -77,7 +77,7 @@ def _main_html(args: argparse.Namespace, now: float) -> int:
     start = parts[0].since
     if args.recording:
         start = max(start, open_recording(args.recording).first)
-    series = report_page.read_series(_paths(args, start), start, until)
+    series = report_page.read_series(_paths(args, start, []), start, until)
     page = report_page.Page(start, until, now, tuple(parts), series, *(["a recording"] if args.recording else []))
     report_page.save_page(path, report_page.render_page(page))
     console = Console(ascii_only=bool(args.ascii))
@@ -97,10 +97,10 @@ def _warn(console: Console, args: argparse.Namespace, kept: UseReport, notes: It
         )
 
 
-def _paths(args: argparse.Namespace, since: float) -> list[Path]:
-    """Return the stores that are read."""
+def _paths(args: argparse.Namespace, since: float, notes: list[str]) -> list[Path]:
+    """Return the stores that are read; a line for each that is left out is added to `notes`."""
     named = args.recording or ([args.file] if args.file else [])
-    return [Path(name) for name in named] or stores_read(since=since)
+    return [Path(name) for name in named] or stores_read(since=since, warn=notes.append)
 
 
 def _read(args: argparse.Namespace, ways: Sequence[By], now: float) -> tuple[list[UseReport], float, list[str]]:
@@ -114,11 +114,12 @@ def _read(args: argparse.Namespace, ways: Sequence[By], now: float) -> tuple[lis
     else:
         notes = []
         start, until = parse_span(args, 7 * DAY, now)
+    paths = _paths(args, start, notes)
     try:
-        parts = read_reports(_paths(args, start), ways, start, until if args.until else math.inf, named=bool(flag))
+        parts = read_reports(paths, ways, start, until if args.until else math.inf, named=bool(flag))
     except FileNotFoundError as error:
         if flag:
-            name = clean(str(error.filename or _paths(args, start)[-1]))
+            name = clean(str(error.filename or paths[-1]))
             raise UsageError(f"{flag}: there is no {name}; allowed is a store that gpuwatch wrote") from None
         parts = [UseReport(by, start) for by in ways]
     except StoreError as error:

@@ -31,6 +31,7 @@ from gpuwatch.recorder.store import (
     public_file,
     public_files,
     read_about,
+    read_events,
     reading,
     refused_day,
     write_about,
@@ -74,6 +75,11 @@ def _alert(fields: str) -> str:
     return f"json_patch('{{\"title\":\"\"}}', json_object('id', id, {', '.join(parts)}))"
 
 
+_PROGRAM: Final = "substr(coalesce(name, ''), 1, instr(coalesce(name, '') || ' ', ' ') - 1)"
+"""SQL of the program of a run: what follows may be an argument, or the words of a title."""
+_HOUR: Final = f"(at - :since) / {HOUR}"
+"""SQL of the number of an hour in its day."""
+
 COLUMNS: Final = {
     "about": PublicTable(_levels("shares", "name value"), "WHERE name = 'host'"),
     "gpus": PublicTable(_levels("shares", "id uuid number name total")),
@@ -94,22 +100,29 @@ COLUMNS: Final = {
     # All runs of a program by one user are one: not who ran what when, but how much.
     "runs": PublicTable(
         _levels("use", "id uid key name") | _levels(_NOBODY, "launcher first last"),
-        "WHERE last >= :since AND first < :until GROUP BY uid, name",
-        {"id": "min(id)", "key": "coalesce(name, '')"},
+        f"WHERE last >= :since AND first < :until GROUP BY uid, {_PROGRAM}",
+        {"id": "min(id)", "key": _PROGRAM, "name": _PROGRAM},
     ),
     "use": PublicTable(
         _levels("use", f"at span gpu uid run {' '.join(USE_COLUMNS)}"),
-        "JOIN runs_of USING (run) WHERE at >= :since AND at < :until GROUP BY 1, 2, 3, 5",
-        {"at": ":since + (at - :since) / :span * :span", "span": ":span", "run": "public"}
+        f"""JOIN runs_of USING (run) LEFT JOIN whole ON hour = {_HOUR}
+            WHERE at >= :since AND at < :until GROUP BY 1, 2, 3, 5""",
+        {"at": f"iif(hour IS NULL, at, :since + {_HOUR} * {HOUR})", "span": f"iif(hour IS NULL, span, {HOUR})"}
+        | {"run": "public"}
         | {name: f"sum({name})" for name in USE_COLUMNS},
     ),
     "marks": PublicTable(_levels(_NOBODY, "kind rule key at severity until")),
     "graph_values": PublicTable(_levels(_NOBODY, "at body")),
 }
 _WITH_PEOPLE: Final = {"alert": _alert(f"{_FIGURES} {_PEOPLE}")}
-_RUNS_OF: Final = """INSERT INTO runs_of SELECT 0, 0 UNION ALL SELECT one.id, main.runs.id
-    FROM stored.runs AS one JOIN main.runs ON one.uid = main.runs.uid AND coalesce(one.name, '') = main.runs.key"""
-"""The public run of each run; 0 is the GPU itself."""
+_RUNS_OF: Final = f"""CREATE TEMP TABLE runs_of AS SELECT 0 AS run, 0 AS public UNION ALL
+    SELECT one.id, main.runs.id FROM (SELECT id, uid, {_PROGRAM} AS program FROM stored.runs) AS one
+        JOIN main.runs ON one.uid = main.runs.uid AND program = main.runs.key"""
+"""Makes the table of the public run of each run; 0 is the GPU itself."""
+_WHOLE: Final = f"""CREATE TEMP TABLE whole AS SELECT {_HOUR} AS hour FROM
+    (SELECT at, max(held_s + gpu_s) AS watched FROM stored.use WHERE run = 0 GROUP BY at)
+    WHERE :span = {HOUR} AND at >= :since AND at < :until GROUP BY 1 HAVING sum(watched) > {HOUR - MINUTE}"""
+"""Makes the table of the hours that become one row each: of others the minutes say when the service ran."""
 
 
 def make_day(store: Path, day: date, publish: Publish, now: float) -> bytes:
@@ -135,12 +148,13 @@ def _select(store: Path, publish: Publish, values: dict[str, float]) -> bytes:
         create_tables(connection)
         connection.execute("ATTACH ? AS stored", (f"file:{quote(str(store))}?mode=ro",))
         connection.execute("BEGIN")
+        stored = {name for (name,) in connection.execute("SELECT name FROM stored.sqlite_master")}
         for name, table in COLUMNS.items():
             if name == "use" and publish == "use":
-                connection.execute("CREATE TEMP TABLE runs_of (run INTEGER PRIMARY KEY, public INTEGER)")
                 connection.execute(_RUNS_OF)
+                connection.execute(_WHOLE, values)
             columns = [column for column, level in table.levels.items() if level in ("shares", publish)]
-            if columns:
+            if columns and name in stored:
                 sql = {**table.sql} | (_WITH_PEOPLE if name == "events" and publish == "use" else {})
                 found = ", ".join(f"{sql.get(one, one)} AS {one}" for one in columns)
                 connection.execute(
@@ -165,34 +179,42 @@ class PublicDays:
         """Day and level of the last writing."""
 
     def write(self, now: float, keep: float) -> None:
-        """Write today's file, and the others where they are due; raises StoreError and OSError.
+        """Write today's file, and on a new day those that lack; raises StoreError and OSError once the rest is written.
 
         `now` is the wall-clock time; days older than `keep` seconds are removed. Where another level is published than
-        before, each day is made anew, or removed.
+        before, all are removed at once and made anew. The last two days are made again: their last minutes came later.
         """
         today = date.fromtimestamp(now)
-        last, self._last = self._last, (today, self.publish)
-        if self._last != last:
+        wanted: dict[date, bool] = {} if self.publish == "none" else {today: True}
+        if self._last != (today, self.publish):
             self._folder.mkdir(mode=0o755, exist_ok=True)
             self._folder.chmod(0o755)  # mkdir(2) heeds the umask
-            oldest = public_file(self._folder, str(date.fromtimestamp(now - keep)))
-            days = {path: day_of(path) for path in public_files(self._folder)}
-            days |= {public_file(self._folder, str(today - timedelta(days=1))): today - timedelta(days=1)}
-            for path, day in days.items():
-                if self.publish == "none" or path < oldest or day > today:
+            if wanted:
+                oldest = date.fromtimestamp(max(now - keep, read_events(self._store).since or now))
+                wanted |= {today - timedelta(days=ago): ago <= 2 for ago in range(1, (today - oldest).days + 1)}
+            for path in public_files(self._folder):
+                if day_of(path) not in wanted or self._is_other(path):
                     path.unlink(missing_ok=True)
-                elif day != today and self._is_due(path, today - day <= timedelta(days=2)):
+        errors: list[StoreError | OSError] = []
+        for day, again in wanted.items():
+            path = public_file(self._folder, str(day))
+            try:
+                if again or not path.exists():
                     self._replace(path, make_day(self._store, day, self.publish, now))
-        if self.publish != "none":
-            self._replace(public_file(self._folder, str(today)), make_day(self._store, today, self.publish, now))
+            except (StoreError, OSError) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        self._last = today, self.publish
 
     def _replace(self, path: Path, content: bytes) -> None:
         with files.opened_folder(self._folder, private=False) as folder:
             files.replace_file(folder, path.name, content, durable=False, mode=0o644)
 
-    def _is_due(self, path: Path, is_new: bool) -> bool:
-        """Return whether an ended day is to be made anew: it was written while it lasted, or at another level."""
-        if is_new or refused_day(path):
+    def _is_other(self, path: Path) -> bool:
+        """Return whether a day was published at another level, or cannot be read."""
+        try:
+            with reading(path) as connection:
+                return bool(refused_day(path)) or read_about(connection, "publish") != self.publish
+        except (StoreError, FileNotFoundError):
             return True
-        with reading(path) as connection:
-            return read_about(connection, "publish") != self.publish

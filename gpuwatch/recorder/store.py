@@ -28,8 +28,9 @@ import sqlite3
 import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from datetime import date
+from datetime import date, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Final, NamedTuple, TypeAlias
@@ -166,7 +167,7 @@ DAYS: Final = Path("/var/lib/gpuwatch")
 _DAY_NAME: Final = re.compile(r"public-(\d{4}-\d\d-\d\d)\.sqlite")
 _LARGEST_DAY: Final = 16 << 20
 """Bytes of a public day that is read, at most."""
-_FRESH: Final = 180.0
+_FRESH: Final = 90.0
 """Seconds since a public day was written for which the service counts as running: it writes every minute."""
 
 
@@ -193,19 +194,28 @@ def public_files(folder: Path = DAYS) -> list[Path]:
     return found
 
 
-def stores_read(folder: Path | None = None, *, since: float = 0.0, days: Path = DAYS) -> list[Path]:
+def stores_read(
+    folder: Path | None = None,
+    *,
+    since: float = 0.0,
+    days: Path = DAYS,
+    warn: Callable[[str], object] = lambda words: None,
+) -> list[Path]:
     """Return the stores that are read: public days from `since` (wall clock) on, the newest first, then one's own.
 
-    Where several have a value the first counts. A public day that others than root could have written is left out;
-    `doctor` says why. `folder` is as in `own_store`.
+    Where several have a value the first counts. `warn` gets a line for each public day that is not used. `folder` is as
+    in `own_store`.
     """
-    first = time.strftime("%Y-%m-%d", time.localtime(since))
-    public = [path for path in public_files(days) if path >= public_file(days, first) and not refused_day(path)]
-    return [*public, own_store(folder)]
+    first = date.fromtimestamp(since) - timedelta(days=1)  # the service may be in another time zone
+    found = [path for path in public_files(days) if day_of(path) >= first]
+    refused = {path: words for path in found if (words := refused_day(path))}
+    for words in refused.values():
+        warn(f"left out: {words}")
+    return [*(path for path in found if path not in refused), own_store(folder)]
 
 
 def is_use_public(now: float, days: Path = DAYS) -> bool:
-    """Return whether the machine's service publishes the use of everybody, at a wall-clock time; raises StoreError."""
+    """Return whether the machine's service publishes the use of everybody, at a wall-clock time."""
     newest = next(iter(public_files(days)), None)
     if newest is None or refused_day(newest) or now - newest.stat().st_mtime > _FRESH:
         return False
@@ -215,10 +225,22 @@ def is_use_public(now: float, days: Path = DAYS) -> bool:
 
 def refused_day(path: Path) -> str:
     """Return in one line why a public day is not used; empty where it is."""
-    if trouble := files.check_source(path, 0):
-        return trouble
-    size = path.stat().st_size
-    return f"{path} has more than {_LARGEST_DAY >> 20} MiB" if size > _LARGEST_DAY else ""
+    return files.check_source(path, 0) or _unreadable_day(path, file_state(path))
+
+
+@lru_cache(maxsize=256)
+def _unreadable_day(path: Path, _state: object) -> str:
+    try:
+        size = path.stat().st_size
+        if size > _LARGEST_DAY:
+            return f"{path} has more than {_LARGEST_DAY >> 20} MiB"
+        with reading(path) as connection:
+            read_about(connection, "publish")
+    except StoreError as error:
+        return str(error)
+    except FileNotFoundError:
+        return f"{path} is gone"
+    return ""
 
 
 def former_store(store: Path) -> str:
@@ -930,12 +952,18 @@ def read_all_events(paths: Sequence[Path], since: float | None = None, *, named:
     if len(parts) == 1:
         return parts[0]
     found = Events.joined(parts)
-    if days := [path for path in paths if is_public(path)]:  # while the machine's service ran, somebody watched
-        first = time.mktime(day_of(days[-1]).timetuple())
+    if days := {day_of(path) for path in paths if is_public(path)}:  # while the machine's service ran, somebody watched
         machine = {gap for path, part in zip(ordered, parts, strict=True) if is_public(path) for gap in part.gaps}
-        before = {gap for gap in found.gaps if gap.since < first}
-        found = msgspec.structs.replace(found, gaps=tuple(sorted(machine | before)))
+        others = {gap for gap in found.gaps if not days.issuperset(_days_of(gap))}
+        found = msgspec.structs.replace(found, gaps=tuple(sorted(machine | others)))
     return found
+
+
+def _days_of(gap: Gap) -> Iterator[date]:
+    """Yield each local day of a gap, at most a thousand."""
+    begin = date.fromtimestamp(gap.since)
+    for number in range(min(1000, (date.fromtimestamp(gap.until) - begin).days + 1)):
+        yield begin + timedelta(days=number)
 
 
 def file_state(path: Path) -> tuple[int, int, int] | None:

@@ -13,10 +13,15 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Alert, AlertGpu, AlertUser, Severity, Unit
+from gpuwatch.commands import doctor
 from gpuwatch.history import Use
+from gpuwatch.live import FILE
+from gpuwatch.model import Snapshot
+from gpuwatch.recorder.live_writer import make_status
 from gpuwatch.recorder.public import COLUMNS, PublicDays, Publish
 from gpuwatch.recorder.store import (
     MINUTE,
+    Gap,
     Store,
     create_tables,
     is_use_public,
@@ -206,13 +211,98 @@ def test_an_event_over_midnight_counts_once(closed: Path) -> None:
     assert [line.events.all for line in report.lines] == [report.events.all] == [3]
 
 
-def test_of_an_hour_the_part_counts_that_was_asked_for(closed: Path) -> None:
-    publish(closed, "use")
+def test_whole_hours_of_older_days_are_one_row_and_the_part_counts_that_was_asked_for(closed: Path) -> None:
+    hour = MIDNIGHT + 9 * 3600
+    Store(closed, private=False).write(lambda one: write_use(one, used(hour, minutes=60)))
     later = publish(closed, "use", NOW + 2 * DAY)
     (day,) = [path for path in later if path.name.endswith("-24.sqlite")]
-    report = read_report([day], "gpu", NOW - 3630 + 1800, NOW)  # its use of two minutes is that of an hour
-    assert report.watched == pytest.approx(60.0)
-    assert report.total.gpu == pytest.approx(60.0)
+    with reading(day) as connection:
+        spans = connection.execute("SELECT span, count(*) FROM use WHERE run = 0 GROUP BY span").fetchall()
+    assert spans == [(60, 2), (3600, 1)]
+    report = read_report([day], "gpu", hour + 900, hour + 1800)
+    assert report.watched == report.total.gpu == pytest.approx(900.0)
+
+
+def test_a_program_is_public_without_its_arguments_and_the_words_of_its_title(closed: Path) -> None:
+    sums = used(NOW - 1800)
+    for number, name in enumerate(("solver acme", "solver beta", "merger with ACME", "")):
+        sums.runs[RunId(1001, f"{number}:1")] = UsedRun(name, SECRET, NOW - 1800, NOW)
+        sums.use[int(NOW - 1800) // 60 * 60, GPU, RunId(1001, f"{number}:1")] = Use(held=60.0, busy=60.0)
+    Store(closed, private=False).write(lambda one: write_use(one, sums))
+    today, _ = publish(closed, "use")
+    with reading(today) as connection:
+        names = connection.execute("SELECT name FROM runs ORDER BY name").fetchall()
+    assert names == [("",), ("merger",), ("solver",), ("train.py",)]
+
+
+def test_a_clock_that_was_wrong_costs_no_day(closed: Path) -> None:
+    days = [path.name for path in publish(closed, "use")]
+    for wrong in (-5.5, 120.0):
+        publish(closed, "use", NOW + wrong * DAY)
+        assert [path.name for path in publish(closed, "use")] == days
+
+
+def test_who_is_no_longer_published_is_removed_though_the_disk_is_full(
+    closed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days = publish(closed, "use")
+    writer = PublicDays(closed, "shares", days[0].parent)
+    with monkeypatch.context() as patch:
+        patch.setattr("gpuwatch.files.write_all", fail)
+        with pytest.raises(OSError, match="full"):
+            writer.write(NOW, KEEP)
+        assert public_files(days[0].parent) == []
+    writer.write(NOW, KEEP)
+    assert public_files(days[0].parent) == days
+
+
+def fail(_file: int, _content: bytes) -> None:
+    raise OSError(28, "the disk is full")
+
+
+def test_a_store_of_before_lacks_a_table(closed: Path) -> None:
+    with sqlite3.connect(closed) as connection:
+        connection.execute("DROP TABLE gpu_values")
+    assert len(publish(closed, "shares")) == 2
+
+
+def make_newer(file: Path) -> None:
+    with sqlite3.connect(file) as connection:
+        connection.execute("PRAGMA user_version = 99")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (make_newer, "of a newer gpuwatch"),
+        (lambda file: file.write_bytes(b""), "empty"),
+        (lambda file: os.truncate(file, 5000), "damaged"),
+    ],
+)
+def test_a_day_that_cannot_be_read_is_left_out_and_made_anew(
+    closed: Path, change: Callable[[Path], None], why: str
+) -> None:
+    today, yesterday = publish(closed, "use")
+    change(yesterday)
+    warnings: list[str] = []
+    assert stores_read(closed.parent, days=today.parent, warn=warnings.append)[:-1] == [today]
+    assert [why in words for words in warnings] == [True]
+    change(today)
+    assert not is_use_public(time.time(), today.parent)
+    publish(closed, "use")
+    assert stores_read(closed.parent, days=today.parent)[:-1] == [today, yesterday]
+
+
+def test_the_day_before_is_read_too_since_the_service_may_be_in_another_zone(closed: Path) -> None:
+    days = publish(closed, "use")
+    assert stores_read(closed.parent, since=NOW, days=days[0].parent)[:-1] == days
+
+
+def test_a_gap_of_ones_own_counts_where_no_public_day_covers_it(closed: Path, tmp_path: Path) -> None:
+    covered, other = Gap(NOW - 7200, NOW - 3600), Gap(NOW - 3 * DAY, NOW - 2 * DAY)
+    own = tmp_path / "own.sqlite"
+    Store(own, private=False).write(lambda one: write_events(one, [], [covered, other], NOW))
+    assert read_all_events([*publish(closed, "shares"), own]).gaps == (other,)
 
 
 def test_another_level_makes_each_day_anew_and_none_removes_them(closed: Path) -> None:
@@ -230,7 +320,6 @@ def test_another_level_makes_each_day_anew_and_none_removes_them(closed: Path) -
 
 
 def test_days_are_removed_when_they_are_too_old(closed: Path) -> None:
-    publish(closed, "use")
     later = publish(closed, "use", NOW + 3 * DAY)
     assert [path.name for path in later][-1] == f"public-{date.fromtimestamp(NOW - DAY)}.sqlite"
     (folder,) = {path.parent for path in later}
@@ -264,3 +353,25 @@ def test_use_is_public_while_the_service_writes_it(closed: Path) -> None:
     assert not is_use_public(time.time() + 600, folder)
     publish(closed, "shares")
     assert not is_use_public(time.time(), folder)
+
+
+def test_doctor_says_what_of_the_past_is_published_and_what_is_not_used(closed: Path, tmp_path: Path) -> None:
+    machine = doctor.Machine(root=tmp_path, uid=1001)
+    assert [*doctor.published_lines(machine, Snapshot())] == ["no service publishes anything"]
+    folder, run = tmp_path / "var/lib/gpuwatch", tmp_path / "run/gpuwatch"
+    folder.mkdir(parents=True)
+    run.mkdir(parents=True)
+    (run / FILE).write_bytes(msgspec.json.encode(make_status(Snapshot(), (), time.monotonic())))
+    PublicDays(closed, "use", folder).write(NOW, KEEP)
+    (line,) = doctor.published_lines(machine, Snapshot())
+    assert msgspec.json.decode(line) == {"uid": 1001, "since": "2026-11-23", "programs": ["train.py"]}
+    assert [*doctor.published_lines(doctor.Machine(root=tmp_path, uid=1), Snapshot())] == [
+        "nothing of you is published"
+    ]
+
+    def service() -> doctor.Check:
+        return {one.name: one for one in doctor.check_all(machine, Snapshot(), "")}["service"]
+
+    assert service().found.endswith("and the past of everybody since 2026-11-23")
+    make_newer(public_files(folder)[1])
+    assert "1 of 2 days of its past are not used: " in service().found
