@@ -180,7 +180,7 @@ def _suspects(folders: Iterable[Path]) -> Iterator[Path]:
                 except FileNotFoundError:  # a compiled module that is being replaced
                     continue
                 if state.st_uid or stat.S_ISLNK(state.st_mode) or state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                    yield path / _MISSING if path.is_dir() else path
+                    yield path / _MISSING if os.path.isdir(path) else path  # noqa: PTH112 - a link may lead where none may look
 
 
 def _find_trouble(paths: Iterable[Path]) -> str:
