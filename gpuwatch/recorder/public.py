@@ -3,7 +3,7 @@
 The service's own store is closed. Once a minute it selects from that what everybody may read into a new store in
 memory, and replaces `/var/lib/gpuwatch/public-2026-11-24.sqlite` by it: a reader never holds a lock of the service.
 `COLUMNS` says of each column of a store whether it is public. Today's file has the values of the GPUs of the last 25
-hours; use is by minute in today's and yesterday's, and before by the hours of the local day.
+hours; use is by minute in today's and yesterday's, and before by the whole hours of the local day.
 """
 
 from __future__ import annotations
