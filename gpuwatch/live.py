@@ -369,7 +369,7 @@ def _declared(one: LiveProcess) -> Declared:
         visible=None if one.sees is None else _visible(one, one.sees),
         incomplete=not one.conclusive,
         collective=one.collective,
-        words="" if one.conclusive else f"{SOURCE}; what it may declare besides is not known",
+        words="" if one.conclusive else "the machine's service could not read all of it",
     )
 
 
