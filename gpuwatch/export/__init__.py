@@ -1,0 +1,1 @@
+"""Metrics of this machine for Prometheus, and the rules that judge them."""

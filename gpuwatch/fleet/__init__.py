@@ -1,0 +1,1 @@
+"""Several machines: their rows, their snapshots by ssh, and their figures from a Prometheus server."""
