@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "replay": "show a recording in the dashboard: play it, and move to any time of it",
     "recording": "copy a recording that is being written",
     "watch": "monitor without a terminal: one line per event, messages",
+    "export": "serve metrics for Prometheus, or print rules and a Grafana dashboard",
     "notify": "send a test message to the addresses of your gpuwatch.toml",
     "status": "one short line for the status bar of tmux",
     "config": "show, check or create a gpuwatch.toml",

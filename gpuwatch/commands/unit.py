@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuwatch.commands.console import Console
-from gpuwatch.config import ADMINISTRATORS, Report
+from gpuwatch.config import ADMINISTRATORS, ExportConfig, Report
 from gpuwatch.config.reading import ConfigFile
 from gpuwatch.errors import UsageError
 from gpuwatch.files import check_source
@@ -96,6 +96,21 @@ RestrictAddressFamilies=AF_INET AF_INET6
 NETWORK_SCORE: Final = "3.0"
 """Exposure of the unit with the network."""
 
+_EXPORT: Final = """
+# {unit}.d/export.conf, or the end of the file above
+# --export serves metrics, so this allows {allows}. `systemd-analyze security` gives {score} with it.
+[Service]
+ExecStart=
+ExecStart={program} -I -m gpuwatch watch --service --export
+"""
+_PORT: Final = """\
+PrivateNetwork=no
+RestrictAddressFamilies=AF_INET AF_INET6
+"""
+_LOOPBACK: Final = "IPAddressAllow=localhost\n"
+EXPORT_SCORE: Final = "2.8"
+"""Exposure of the unit with the loopback alone."""
+
 _REMOVE: Final = """\
 systemctl disable --now gpuwatch
 rm -rf {unit} {unit}.d
@@ -112,6 +127,7 @@ _INSTALL: Final = """\
   /opt/gpuwatch/bin/gpuwatch watch --unit
 """
 _OTHERS: Final = ("config", "json", "demo", "events", "quiet", "time", "interval", "only", "record")
+_EXPORT_KEYS: Final = ("listen", "textfile")
 _PLAIN: Final = r"[A-Za-z0-9/._+-]+"
 """Path of a program that means the same to systemd, without quotes."""
 _MISSING: Final = "missing.py"
@@ -143,10 +159,30 @@ def print_unit(args: argparse.Namespace, *, program: Path | None = None, setting
         console.err.write(_INSTALL)
         return UsageError.exit_code
     unit = _UNIT.format(unit=UNIT, settings=settings, program=program, score=SCORE, reservations=SHARED)
+    network = False
     if found.values.get("notify.urls") or found.values.get("notify.command"):
         unit += _NETWORK.format(unit=UNIT, settings=settings, score=NETWORK_SCORE)
+        network = True
+    if args.export:
+        unit += _export_part(found, program, network=network)
     console.print(*unit.splitlines())
     return 0
+
+
+def _export_part(found: ConfigFile, program: Path, *, network: bool) -> str:
+    """Return the drop-in for the metrics: it allows a folder, the loopback, or the network; raises UsageError."""
+    settings = ExportConfig(
+        **{name: found.values[key] for name in _EXPORT_KEYS if (key := f"export.{name}") in found.values}
+    )
+    words = {"unit": UNIT, "program": program}
+    if settings.textfile:
+        return _EXPORT.format(**words, allows="its folder", score=SCORE) + f"ReadWritePaths={settings.textfile}\n"
+    from gpuwatch.export.exporter import is_loopback, parse_address
+
+    if network or not is_loopback(parse_address(settings.listen)[0]):
+        open_ = "" if network else f"{_PORT}IPAddressDeny=\n"
+        return _EXPORT.format(**words, allows="the network", score=NETWORK_SCORE) + open_
+    return _EXPORT.format(**words, allows="the loopback", score=EXPORT_SCORE) + _PORT + _LOOPBACK
 
 
 def find_writable(program: Path) -> str:

@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -31,11 +31,12 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.analysis.events import value_words
 from gpuwatch.commands.console import GREEN, Console
 from gpuwatch.commands.events import COLORS
+from gpuwatch.commands.export import EXPORT_FLAGS, Export, add_export_flags
 from gpuwatch.commands.flags import add_flags, add_recording_flags, parse_indices, parse_value
 from gpuwatch.commands.recording import make_recording
 from gpuwatch.commands.startup import Reloader, apply_config, configured, format_reload, interval_of, open_source
 from gpuwatch.commands.unit import print_unit
-from gpuwatch.config import ADMINISTRATORS, Config
+from gpuwatch.config import ADMINISTRATORS, Config, ExportConfig
 from gpuwatch.errors import GpuwatchError, NoThreadError, UsageError
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame, Monitor
@@ -222,7 +223,7 @@ def greeting(frame: Frame, notes: Iterable[str]) -> str:
 def _notes(args: argparse.Namespace, log: str, seconds: float | None) -> list[str]:
     """Return where events and snapshots are recorded, and when the watch ends."""
     notes = [f"events go to {clean(log)}"] if log else []
-    if args.record is not None:
+    if getattr(args, "record", None) is not None:
         commands = "whole command lines" if args.record_commands else "programs without their arguments"
         who = "stand-ins for people and programs" if args.anonymise else commands
         notes.append(f"snapshots go to {clean(args.record)}, with {who}")
@@ -256,6 +257,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--service", action="store_true", help="serve everybody on this machine, as root: `--unit` sets it up"
     )
+    parser.add_argument("--export", action="store_true", help="serve metrics for Prometheus too, see `gpuwatch export`")
+    add_export_flags(parser)
     parser.add_argument("--unit", action="store_true", help="print a systemd unit for the machine's service")
     parser.add_argument("--remove", action="store_true", help="with --unit: print the lines that remove the service")
 
@@ -266,51 +269,63 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         return print_unit(args)
     if args.quiet and args.json:
         raise UsageError("--quiet and --json exclude each other")
+    exporting = [name for name in EXPORT_FLAGS if getattr(args, name) is not None]
+    if exporting and not args.export:
+        raise UsageError(f"--{exporting[0].replace('_', '-')} goes with --export")
     if args.service:
         _serve(args)
-    seconds = parse_value("--for", parse_duration, args.time)
+    return run(args, sampler)
+
+
+def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: bool = True, record: bool = True) -> int:
+    """Watch, print `events`, `record` and export; return the exit code."""
+    seconds = parse_value("--for", parse_duration, args.time) if record else None
     if seconds == 0:
         raise UsageError("--for: 0 is not allowed; write a duration such as 30min or 1h")
     config = configured(args)
     interval, only = interval_of(args, config), parse_indices(args.only)
-    recording = make_recording(args, config.limits())
-    with _signals() as signals:
+    recording = make_recording(args, config.limits()) if record else None
+    with ExitStack() as stack:
+        export = stack.enter_context(Export(args, config)) if not record or args.export else None
+        signals = stack.enter_context(_signals())
         source = open_source(args, config, sampler, interval=interval, only=only, tmux=config.tmux)
+        stack.callback(source.close)
+        output = _Output(args, config, signals, events=events)
+        stack.callback(output.close)
+        others = (recording, None if export is None else export.sink)
+        watch = Monitor(
+            source, output.publish, engine=Engine(config.limits()), sinks=[one for one in others if one is not None]
+        )
+        sinks: Sinks | None = None
         try:
-            output = _Output(args, config, signals)
-            watch = Monitor(
-                source,
-                output.publish,
-                engine=Engine(config.limits()),
-                sinks=() if recording is None else (recording,),
-            )
-            named = Path(args.events) if args.events else None
-            sinks: Sinks | None = None
-            try:
+            log = ""
+            if record:
+                named = Path(args.events) if args.events else None
                 sinks = Sinks(
                     watch, config, demo=args.demo, named=named, watch=True, part=bool(only), service=args.service
                 )
-                output.notes = _notes(args, str(named or ("" if args.demo else own_store())), seconds)
+                log = str(named or ("" if args.demo else own_store()))
+            output.notes = [*_notes(args, log, seconds), *([] if export is None else [export.note])]
 
-                def apply(old: Config, new: Config) -> None:
-                    apply_config(watch, old, new)
-                    sinks.configure(old, new)
-                    if args.interval is None and new.interval != old.interval:
-                        watch.set_interval(interval_of(args, new))
-
-                start_thread(watch)
-                return output.serve(watch, Reloader(args, config, apply), seconds)
-            finally:
-                watch.stop()
-                if watch.ident is not None:
-                    watch.join(_LAST_WORDS)
-                if recording is not None:
-                    recording.close(_LAST_WORDS)
+            def apply(old: Config, new: Config) -> None:
+                apply_config(watch, old, new)
                 if sinks is not None:
-                    sinks.close(_CLOSING)
-                output.close()
+                    sinks.configure(old, new)
+                if export is not None:
+                    export.sink.allowances = new.allowance
+                if args.interval is None and new.interval != old.interval:
+                    watch.set_interval(interval_of(args, new))
+
+            start_thread(watch)
+            return output.serve(watch, Reloader(args, config, apply), seconds)
         finally:
-            source.close()
+            watch.stop()
+            if watch.ident is not None:
+                watch.join(_LAST_WORDS)
+            if recording is not None:
+                recording.close(_LAST_WORDS)
+            if sinks is not None:
+                sinks.close(_CLOSING)
 
 
 def _serve(args: argparse.Namespace) -> None:
@@ -351,16 +366,24 @@ def _signals() -> Iterator[SimpleQueue[signal.Signals | None]]:
 class _Output:
     """Output of the monitor's frames; the main thread waits for signals in `serve`."""
 
-    def __init__(self, args: argparse.Namespace, config: Config, signals: SimpleQueue[signal.Signals | None]) -> None:
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        config: Config,
+        signals: SimpleQueue[signal.Signals | None],
+        *,
+        events: bool,
+    ) -> None:
         self.notes: Sequence[str] = ()
         """Notes of the greeting."""
-        self._args = args
+        self._quiet, self._json = events and args.quiet, events and args.json
+        self._events = events and not self._quiet
         self._console = Console(ascii_only=config.ascii)
         self._signals = signals
         self._out, self._err = _printer(sys.stdout), _printer(sys.stderr)
         self._troubles = TroubleFinder()
         self._lines = LineFormatter(color=self._console.color)
-        self._greeted = args.quiet
+        self._greeted = self._quiet
         self._warned = False
         self._last: Frame | None = None
         self._terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
@@ -374,11 +397,11 @@ class _Output:
             self._greeted = True
             self.warn(greeting(frame, self.notes))
         for event in find_changes(frame):
-            if self._args.json:
+            if self._json:
                 self._out.put(msgspec.json.encode({"at": event.at, "event": event.kind, "alert": event.alert}).decode())
-            elif not self._args.quiet:
+            elif self._events:
                 self._out.put(self._console.format_line(self._lines.format(event)))
-        if self._out.broken and not self._warned and not self._args.quiet:
+        if self._out.broken and not self._warned and self._events:
             self._warned = True
             self.warn("nobody reads what is printed any more; gpuwatch goes on")
         if state is SourceState.ENDED:
@@ -415,7 +438,9 @@ class _Output:
 
     def _reload(self, reloader: Reloader) -> None:
         try:
-            words = format_reload(reloader(), later=("tmux",))
+            words = format_reload(
+                reloader(), later=("tmux", *(f"export.{name}" for name in ExportConfig.__struct_fields__))
+            )
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
             words = f"configuration not changed: {type(error).__name__}: {error}"
         self.warn(words)

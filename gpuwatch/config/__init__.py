@@ -118,6 +118,25 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     ] = 64 * MIB
 
 
+class ExportConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`[export]`: metrics for Prometheus, of `gpuwatch export` and of `gpuwatch watch --export`."""
+
+    listen: Annotated[Text, Meta(description="address and port; another than the loopback needs `web_config`")] = (
+        "127.0.0.1:9836"
+    )
+    web_config: Annotated[Text, Meta(description="Prometheus's web configuration file: TLS and passwords")] = ""
+    textfile: Annotated[
+        Text, Meta(description="folder of node_exporter's textfile collector: a file there instead of a port")
+    ] = ""
+    per_process: Annotated[
+        int, Meta(ge=0, le=1000, description="number of processes, the largest, with metrics of their own")
+    ] = 0
+    names: Annotated[
+        Literal["all", "own"],
+        Meta(description='"all": also the names of nvidia_gpu_exporter and DCGM; "own": those of gpuwatch alone'),
+    ] = "all"
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of gpuwatch.toml, in seconds, bytes and percent."""
 
@@ -159,6 +178,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = Keys()
     report: Annotated[Report, Meta(description="what is kept of who held how much, for `gpuwatch report`")] = Report()
+    export: Annotated[ExportConfig, Meta(description="metrics for Prometheus, see `gpuwatch export`")] = ExportConfig()
     shares: tuple[Share, ...] = ()
     """The `[[share]]` tables of both files, the administrator's first."""
     rules: tuple[CustomRule, ...] = ()

@@ -198,6 +198,15 @@ def value_of(config: Config, name: str) -> Any:
     return attrgetter(name)(config)
 
 
+def read_flag(table: type[msgspec.Struct], name: str, raw: str) -> Any:
+    """Read the value of a flag that stands for a key of a table; raises UsageError."""
+    key = keys_of(table)[name]
+    try:
+        return key.read(int(raw) if get_args(key.type)[0] is int and re.fullmatch("[0-9]{1,20}", raw) else raw)
+    except ValueError as error:
+        raise UsageError(f"--{name.replace('_', '-')}: {error}") from None
+
+
 def misordered(limits: Limits) -> Iterator[tuple[str, str]]:
     """Yield pairs of limits in the wrong order: the first must not be above the second."""
     for name, key in keys_of(Limits).items():

@@ -1,0 +1,113 @@
+"""`gpuwatch export`: metrics for Prometheus, and the files that Prometheus and Grafana read beside them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from gpuwatch.commands.console import Console
+from gpuwatch.commands.flags import add_flags
+from gpuwatch.config import Config, ExportConfig
+from gpuwatch.config.keys import read_flag
+from gpuwatch.errors import UsageError
+from gpuwatch.sources.sampler_process import SamplerProcess
+from gpuwatch.text import clean
+
+if TYPE_CHECKING:
+    from gpuwatch.export.exporter import Exporter
+
+FOLDER: Final = Path(__file__).parent.parent / "export"
+FILES: Final = {"rules": "rules.yml", "dashboard": "dashboard.json", "scrape_config": "scrape.yml"}
+"""File that each flag prints."""
+EXPORT_FLAGS: Final = ExportConfig.__struct_fields__
+"""Attributes of the flags that stand for keys of `[export]`."""
+INSTALL: Final = "pip install '.[export]' in the clone of gpuwatch"
+
+
+def add_export_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that stand for keys of `[export]`."""
+    parser.add_argument("--listen", metavar="ADDRESS", help="address and port (default 127.0.0.1:9836)")
+    parser.add_argument(
+        "--web-config",
+        metavar="FILE",
+        help="Prometheus's web configuration file: TLS and passwords, for other machines",
+    )
+    parser.add_argument("--textfile", metavar="DIR", help="write into a folder of node_exporter instead of listening")
+    parser.add_argument("--per-process", metavar="N", help="metrics of the N largest processes too (default 0)")
+    parser.add_argument("--names", metavar="WHICH", help="own: without the names of other exporters (default all)")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_flags(parser, "demo")
+    add_export_flags(parser)
+    parser.add_argument("--interval", metavar="S", default=argparse.SUPPRESS, help="time between two samples")
+    parser.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="these GPUs alone")
+    parser.add_argument("--rules", action="store_true", help="print recording and alerting rules")
+    parser.add_argument("--dashboard", action="store_true", help="print a dashboard for Grafana")
+    parser.add_argument("--scrape-config", action="store_true", help="print the lines for prometheus.yml")
+
+
+def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
+    """Serve metrics until a signal ends the program, or print a file; return the exit code."""
+    printed = [name for name in FILES if getattr(args, name)]
+    if printed:
+        Console(ascii_only=bool(args.ascii)).print(*(FOLDER / FILES[printed[0]]).read_text("utf-8").splitlines())
+        return 0
+    from gpuwatch.commands import watch  # it has the flags above, too
+
+    return watch.run(args, sampler, events=False, record=False)
+
+
+class Export:
+    """Exporter of one run, and where its metrics can be read."""
+
+    def __init__(self, args: argparse.Namespace, config: Config) -> None:
+        """Listen, or write the file; raises UsageError."""
+        settings = settings_of(args, config.export)
+        if settings.textfile and settings.web_config:
+            raise UsageError("--web-config goes with --listen; --textfile writes a file, and opens no port")
+        try:
+            from gpuwatch.export.exporter import Exporter, Server, TextFile, parse_address
+        except ImportError as error:
+            raise UsageError(f"the metrics need {clean(str(error.name))}: {INSTALL}") from None
+        self.sink: Exporter = Exporter(
+            per_process=settings.per_process, names=settings.names, allowances=config.allowance
+        )
+        self._file: TextFile | None = None
+        self._server: Server | None = None
+        if settings.textfile:
+            self._file = TextFile(self.sink, Path(settings.textfile))
+            self.note = f"metrics go to {clean(settings.textfile)}"
+        else:
+            web = Path(settings.web_config) if settings.web_config else None
+            self._server = Server(self.sink, *parse_address(settings.listen), web)
+            self.note = f"metrics are at {self._server.url}"
+
+    def __enter__(self) -> Export:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._file is not None:
+            self._file.close(0.2)
+
+
+def settings_of(args: argparse.Namespace, configured: ExportConfig) -> ExportConfig:
+    """Return the settings of `[export]` under the flags; raises UsageError, which names the flag."""
+    given: dict[str, Any] = {
+        name: read_flag(ExportConfig, name, text)
+        for name in EXPORT_FLAGS
+        if (text := getattr(args, name, None)) is not None
+    }
+    if "listen" in given and "textfile" in given:
+        raise UsageError("--listen and --textfile exclude each other: node_exporter serves the file")
+    if "listen" in given:
+        given.setdefault("textfile", "")
+    return replace(configured, **given)

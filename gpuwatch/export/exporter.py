@@ -1,0 +1,374 @@
+"""Exporter: a sink whose newest frame Prometheus reads as metrics, over HTTP or from a file for node_exporter.
+
+A scrape is answered from the newest frame, and nothing is kept from one to the next but counters for each GPU. At most
+eight connections are served at a time, and one that sends or takes nothing for ten seconds is closed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import os
+import re
+import socket
+import ssl
+import threading
+import time
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any, Final, Literal
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import bcrypt
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from gpuwatch import files
+from gpuwatch.alerts.limits import Allowances
+from gpuwatch.errors import UsageError
+from gpuwatch.export.metrics import ALIASES, GROUPS, Group, Machine
+from gpuwatch.model import Health
+from gpuwatch.monitor import Frame
+from gpuwatch.text import clean
+from gpuwatch.threads import Worker, start_thread
+
+TEXTFILE: Final = "gpuwatch.prom"
+PACE: Final = 15.0
+"""Seconds between two writes of the file for node_exporter."""
+CONNECTIONS: Final = 8
+PATIENCE: Final = 10.0
+"""Seconds that a connection may be silent."""
+
+
+class Exporter:
+    """Sink that keeps the newest frame, and collector of its metrics for prometheus_client."""
+
+    name = "export"
+
+    def __init__(
+        self,
+        *,
+        per_process: int = 0,
+        names: Literal["all", "own"] = "all",
+        allowances: Allowances | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`per_process` is the number of processes with metrics of their own; `own` leaves out names of others."""
+        self.trouble = ""
+        self.allowances = allowances or Allowances()
+        """Allowances of overshoots; may be replaced at any time."""
+        self.registry = CollectorRegistry(auto_describe=False)
+        self._per_process, self._clock = per_process, clock
+        self._groups: tuple[Group, ...] = (*GROUPS, *(ALIASES if names == "all" else ()))
+        self._frame: Frame | None = None
+        self._failures: Mapping[str, int] = {}
+        self._samples = 0
+        self._taken = 0.0
+        self.registry.register(self)
+
+    def take(self, frame: Frame) -> None:
+        """Replace the frame that the next scrape reads."""
+        snapshot = frame.snapshot
+        if snapshot.monotonic != self._taken:  # else only marks have changed
+            self._taken = snapshot.monotonic
+            self._samples += 1
+            before = self._failures
+            self._failures = {gpu.key: before.get(gpu.key, 0) + (gpu.health is not Health.OK) for gpu in snapshot.gpus}
+        self._frame = frame
+
+    def close(self, seconds: float) -> None:
+        """Do nothing: the server and the file have their own ends."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of the newest frame; none before the first one."""
+        frame = self._frame
+        if frame is None:
+            return
+        machine = Machine(
+            frame, self._clock(), self._failures, self._samples, self.allowances, per_process=self._per_process
+        )
+        for group in self._groups:
+            rows = list(group.rows(machine))
+            for metric in group.metrics if rows else ():
+                values = [(labels, value) for labels, row in rows if (value := metric.read(row)) is not None]
+                if values:
+                    family = CounterMetricFamily if metric.counter else GaugeMetricFamily
+                    found = family(metric.name, metric.help, labels=group.labels)
+                    for labels, value in values:
+                        found.add_metric(labels, value)
+                    yield found
+
+
+class TextFile:
+    """Writer of the metrics into a folder of node_exporter's textfile collector, every 15 s; removed at the end."""
+
+    def __init__(self, exporter: Exporter, folder: Path, *, pace: float = PACE) -> None:
+        """Raises UsageError where the folder cannot be written."""
+        self._exporter, self._folder, self._pace = exporter, folder, pace
+        try:
+            self._write()
+        except OSError as error:
+            raise UsageError(f"--textfile: {clean(str(folder))} cannot be used: {files.reason(error)}") from None
+        self._worker = Worker("gpuwatch-textfile", self._task, last=self._leave)
+        self._worker.wake()
+
+    def close(self, seconds: float) -> None:
+        """Remove the file, and give up after `seconds`."""
+        self._worker.close(seconds)
+
+    def _task(self) -> float:
+        try:
+            self._write()
+            self._exporter.trouble = ""
+        except OSError as error:
+            self._exporter.trouble = f"{clean(str(self._folder / TEXTFILE))} cannot be written: {files.reason(error)}"
+        return self._pace
+
+    def _write(self) -> None:
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            files.replace_file(folder, TEXTFILE, generate_latest(self._exporter.registry), durable=False, mode=0o644)
+        finally:
+            os.close(folder)
+
+    def _leave(self) -> None:
+        try:
+            (self._folder / TEXTFILE).unlink()
+        except OSError:  # node_exporter shows its age
+            return
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Prometheus's web configuration file
+
+
+class _Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`tls_server_config`; paths count from the folder of the file."""
+
+    cert_file: str
+    key_file: str
+    client_ca_file: str = ""
+    client_auth_type: Literal["NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"] = "NoClientCert"
+    min_version: Literal["TLS12", "TLS13"] = "TLS12"
+
+
+class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Web configuration file, as Prometheus and its exporters read it.
+
+    Source: prometheus.io/docs/prometheus/latest/configuration/https/.
+    """
+
+    tls_server_config: _Tls | None = None
+    basic_auth_users: dict[str, str] = {}
+    """Passwords by user, hashed with bcrypt."""
+
+    @property
+    def protects(self) -> bool:
+        """Whether only those who were let in can read, and nobody on the way: TLS, and a password or a certificate."""
+        tls = self.tls_server_config
+        return tls is not None and bool(self.basic_auth_users or tls.client_auth_type == "RequireAndVerifyClientCert")
+
+
+def read_web_config(path: Path) -> WebConfig:
+    """Read a web configuration file; raises UsageError, which names the file and the key."""
+    named = clean(str(path))
+    try:
+        found = msgspec.yaml.decode(path.read_bytes(), type=WebConfig)
+    except OSError as error:
+        raise UsageError(f"--web-config: {named} cannot be read: {files.reason(error)}") from None
+    except msgspec.ValidationError as error:
+        raise UsageError(
+            f"--web-config: {named}: {clean(str(error), 200)}; allowed are tls_server_config (cert_file, key_file, "
+            "client_ca_file, client_auth_type, min_version) and basic_auth_users"
+        ) from None
+    except msgspec.DecodeError as error:
+        raise UsageError(f"--web-config: {named} is no YAML: {clean(str(error), 200)}") from None
+    for user, hashed in found.basic_auth_users.items():
+        if not re.fullmatch(r"\$2[aby]\$\d\d\$[./A-Za-z0-9]{53}", hashed):
+            raise UsageError(f"--web-config: {named}: the password of {clean(user, 60)!a} is no hash of bcrypt")
+    return found
+
+
+def tls_context(config: WebConfig, folder: Path) -> ssl.SSLContext | None:
+    """Return the TLS settings of a web configuration file in a folder; raises UsageError."""
+    tls = config.tls_server_config
+    if tls is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3 if tls.min_version == "TLS13" else ssl.TLSVersion.TLSv1_2
+    path = folder / tls.cert_file
+    try:
+        context.load_cert_chain(path, folder / tls.key_file, password=_no_password)
+        if tls.client_auth_type != "NoClientCert":
+            path = folder / tls.client_ca_file
+            context.load_verify_locations(path)
+            required = tls.client_auth_type == "RequireAndVerifyClientCert"
+            context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        words = clean(str(getattr(error, "reason", None) or error), 120)
+        raise UsageError(f"--web-config: {clean(str(path))} or its key cannot be used: {words}") from None
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("it has a password, which no exporter can be asked for")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# HTTP
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Parse `127.0.0.1:9836`, `[::1]:9836`, `:9836` (all addresses) or `9836`; raises UsageError."""
+    match = re.fullmatch(r"(?:(\[[0-9a-fA-F:.]+\]|[^:\s\[\]]*):)?(\d{1,5})", text)
+    if match is None or not 0 < int(match[2]) < 65536:
+        raise UsageError(f"--listen: {text[:80]!a} is no address; write 127.0.0.1:9836 or [::1]:9836")
+    host = "127.0.0.1" if match[1] is None else match[1].strip("[]") or "::"
+    return host, int(match[2])
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address to listen on is reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = PATIENCE
+
+    def setup(self) -> None:
+        if isinstance(self.request, ssl.SSLSocket):
+            self.request.settimeout(PATIENCE)
+            self.request.do_handshake()
+        super().setup()
+
+    def address_string(self) -> str:
+        return str(self.client_address[0])  # not by its name: asking for that may hang
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Print nothing."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 16
+
+    def __init__(self, *args: Any, **others: Any) -> None:
+        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        super().__init__(*args, **others)
+
+    def server_bind(self) -> None:
+        # Not as HTTPServer does, which asks for the machine's name: that may hang.
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # the system starts no more threads
+            self._free.release()
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing: a scraper that went away, or that speaks no TLS, is no trouble of this machine."""
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class Server:
+    """HTTP server of an exporter's metrics, on threads of its own."""
+
+    def __init__(self, exporter: Exporter, host: str, port: int, web_config: Path | None = None) -> None:
+        """Listen and serve; raises UsageError.
+
+        Beyond the loopback only with a web configuration file that has TLS, and passwords or client certificates.
+        """
+        config = WebConfig() if web_config is None else read_web_config(web_config)
+        if not is_loopback(host) and not config.protects:
+            raise UsageError(
+                f"--listen: {host} is not the loopback, so everybody could read who uses the GPUs; give --web-config "
+                "FILE with tls_server_config, and basic_auth_users or client certificates"
+            )
+        context = None if web_config is None else tls_context(config, web_config.absolute().parent)
+        app = _Application(make_wsgi_app(exporter.registry), config.basic_auth_users)
+        kind = _Server6 if ":" in host else _Server
+        try:
+            self._server = make_server(host, port, app, server_class=kind, handler_class=_Handler)
+        except OSError as error:
+            raise UsageError(f"--listen: cannot listen on {host} port {port}: {files.reason(error)}") from None
+        if context is not None:
+            # The handshake is made in the connection's own thread: a client may be slow.
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http{'s' * (context is not None)}://{shown}:{self._server.server_port}/metrics"
+        start_thread(threading.Thread(target=self._server.serve_forever, name="gpuwatch-export", daemon=True))
+
+    def close(self) -> None:
+        """Close the port; running answers are not waited for."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+_PAGE: Final = b'<html><head><title>gpuwatch</title></head><body><a href="/metrics">Metrics</a></body></html>\n'
+
+
+class _Application:
+    """WSGI application: the metrics at /metrics for users with a password, where passwords are configured."""
+
+    def __init__(self, metrics: Any, users: Mapping[str, str]) -> None:
+        self._metrics, self._users = metrics, users
+        self._known = b""
+        """Hash of the credentials that were checked last and are right: bcrypt takes 50 ms and more."""
+        self._key = os.urandom(16)
+
+    def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        if self._users and not self._may_read(str(environ.get("HTTP_AUTHORIZATION", ""))):
+            start("401 Unauthorized", [("Content-Type", "text/plain"), ("WWW-Authenticate", "Basic")])
+            return [b"Unauthorized\n"]
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            start("405 Method Not Allowed", [("Content-Type", "text/plain"), ("Allow", "GET, HEAD")])
+            return [b"Method not allowed\n"]
+        if environ["PATH_INFO"] == "/metrics":
+            found: Iterable[bytes] = self._metrics(environ, start)
+            return found
+        known = environ["PATH_INFO"] == "/"
+        start("200 OK" if known else "404 Not Found", [("Content-Type", "text/html")])
+        return [_PAGE if known else b"Not found: /metrics has the metrics\n"]
+
+    def _may_read(self, header: str) -> bool:
+        scheme, _, encoded = header.partition(" ")
+        if scheme.lower() != "basic":
+            return False
+        digest = hashlib.blake2b(encoded.encode(errors="replace"), key=self._key).digest()
+        if hmac.compare_digest(digest, self._known):
+            return True
+        try:
+            user, _, password = b64decode(encoded, validate=True).decode().partition(":")
+            hashed = self._users.get(user, next(iter(self._users.values())))  # an unknown user takes as long
+            right = bcrypt.checkpw(password.encode(), hashed.encode()) and user in self._users
+        except ValueError:
+            return False
+        if right:
+            self._known = digest
+        return right

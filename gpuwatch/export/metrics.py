@@ -1,0 +1,594 @@
+"""Metrics of a machine, one table: what each is called, what it counts, and how it is read from the newest frame.
+
+The figures of GPUs and processes are those of the table of fields, in base units: bytes, ratios (0 to 1), watts,
+seconds. What is not known is absent, never 0; so is all but the age and the health of a GPU that no longer answers. The
+figures of a GPU have also the names of nvidia_gpu_exporter (`nvidia_smi_…`) and of NVIDIA's DCGM exporter
+(`DCGM_FI_DEV_…`, in its units), so that dashboards made for these go on. Pure functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from gpuwatch.alerts.alert import UNSEEN_USER, Severity, Unit
+from gpuwatch.alerts.limits import Allowances
+from gpuwatch.alerts.rules.shares import overshoots
+from gpuwatch.fields import GPU, PROCESS, QUIET_S, Field, Row, throttle_words
+from gpuwatch.history import Idle
+from gpuwatch.model import Gpu, Health, Holding, Instance, Process, Reading, Reason, SourceState, known
+from gpuwatch.monitor import Frame
+from gpuwatch.shares import DeclaredMemory, declared_memory
+from gpuwatch.version import __version__
+
+PREFIX: Final = "gpuwatch"
+OLDEST: Final = 10.0
+"""Seconds, or five intervals if that is longer, after which the figures of a GPU are absent."""
+
+_BASE: Final[Mapping[Unit, tuple[str, float]]] = {
+    Unit.BYTES: ("_bytes", 1.0),
+    Unit.FREE: ("_bytes", 1.0),
+    Unit.PERCENT: ("_ratio", 0.01),
+    Unit.CELSIUS: ("_celsius", 1.0),
+    Unit.WATTS: ("_watts", 1.0),
+    Unit.SECONDS: ("_seconds", 1.0),
+    Unit.MHZ: ("_hertz", 1e6),
+    Unit.COUNT: ("", 1.0),
+    Unit.NONE: ("", 1.0),
+}
+"""Base unit of each unit of the screen: the end of a metric's name, and the factor."""
+
+Value = float | None
+Labels = tuple[str, ...]
+
+
+class Metric(NamedTuple):
+    """One metric of a kind of row."""
+
+    name: str
+    help: str
+    read: Callable[[Any], Value]
+    """Returns the value of a row; None where it is not known, and for a row that has none."""
+    counter: bool = False
+
+
+class Group(NamedTuple):
+    """Metrics of one kind of row."""
+
+    title: str
+    """What a row is, for the documents."""
+    labels: Labels
+    rows: Callable[[Machine], Iterable[tuple[Labels, Any]]]
+    """Returns each row with the values of the labels."""
+    metrics: tuple[Metric, ...]
+
+
+class Machine(NamedTuple):
+    """Newest frame, and all else that the metrics are read from."""
+
+    frame: Frame
+    now: float
+    """Monotonic time of the scrape."""
+    failures: Mapping[str, int] = {}
+    """Samples in which a GPU did not answer, by `Gpu.key`."""
+    samples: int = 0
+    """Samples so far."""
+    allowances: Allowances = Allowances()
+    per_process: int = 0
+    """Number of processes that have metrics of their own."""
+
+    @property
+    def processes(self) -> Mapping[int, Process]:
+        """Processes of the snapshot by PID."""
+        return {one.pid: one for one in self.frame.snapshot.processes}
+
+    def age(self, sampled: float) -> Value:
+        """Return the seconds since a sample; None where there was none."""
+        snapshot = self.frame.snapshot
+        return max(0.0, self.now - self.frame.received + snapshot.monotonic - sampled) if sampled else None
+
+    def fresh(self) -> Iterator[Gpu]:
+        """Yield the GPUs that answer and whose sample is not old."""
+        oldest = max(OLDEST, 5 * self.frame.snapshot.interval)
+        for gpu in self.frame.snapshot.gpus:
+            age = self.age(gpu.sampled)
+            if gpu.health is Health.OK and age is not None and age <= oldest:
+                yield gpu
+
+
+class GpuRow(NamedTuple):
+    """One GPU with what is computed for it."""
+
+    gpu: Gpu
+    machine: Machine
+    declared: DeclaredMemory
+    full: float | None
+    """Seconds until it is full, where its memory grows steadily."""
+
+
+class UserRow(NamedTuple):
+    """One user on one GPU."""
+
+    memory: Value
+    declared: int | None
+    promised: int
+    over: int | None
+    """Bytes above the limits beyond the allowance; None where no limit is known."""
+    idle: float | None
+    idle_memory: int
+    processes: int
+
+
+class ProcessRow(NamedTuple):
+    """One of the largest processes on one GPU."""
+
+    row: Row
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Rows
+
+
+def gpu_labels(gpu: Gpu) -> Labels:
+    """Return the labels of a GPU: UUID, index, model."""
+    return (gpu.uuid, str(gpu.index), gpu.name)
+
+
+def _answering(machine: Machine) -> Iterator[tuple[Labels, GpuRow]]:
+    history, processes = machine.frame.history, machine.processes
+    for gpu in machine.fresh():
+        trend, free = history.trend(gpu.key), gpu.memory.free
+        steady = trend is not None and trend.steady and trend.speed > 0 and known(free)
+        full = float(free) / trend.speed if steady and trend is not None and known(free) else None
+        yield gpu_labels(gpu), GpuRow(gpu, machine, declared_memory(gpu, processes), full)
+
+
+def _listed(machine: Machine) -> Iterator[tuple[Labels, tuple[Gpu, Machine]]]:
+    return ((gpu_labels(gpu), (gpu, machine)) for gpu in machine.frame.snapshot.gpus)
+
+
+def _states(machine: Machine) -> Iterator[tuple[Labels, Gpu]]:
+    return (((*gpu_labels(gpu), gpu.health.value), gpu) for gpu in machine.frame.snapshot.gpus)
+
+
+def _throttled(machine: Machine) -> Iterator[tuple[Labels, Gpu]]:
+    for gpu in machine.fresh():
+        if isinstance(gpu.throttle, tuple):
+            yield from (((*gpu_labels(gpu), words), gpu) for words in throttle_words(gpu.throttle))
+
+
+def _xids(machine: Machine) -> Iterator[tuple[Labels, int]]:
+    for gpu in machine.frame.snapshot.gpus:
+        if isinstance(gpu.xids, tuple):
+            yield from (((*gpu_labels(gpu), str(one.code)), one.count) for one in gpu.xids)
+
+
+def _instances(machine: Machine) -> Iterator[tuple[Labels, Instance]]:
+    for gpu in machine.fresh():
+        for one in gpu.instances:
+            yield (*gpu_labels(gpu), one.uuid, str(one.gpu_instance), one.profile), one
+
+
+def _users(machine: Machine) -> Iterator[tuple[Labels, UserRow]]:
+    """Yield each user on each GPU; all who are not visible are one."""
+    processes, snapshot = machine.processes, machine.frame.snapshot
+    over: defaultdict[tuple[int, str], int] = defaultdict(int)
+    for one in overshoots(snapshot, machine.allowances):
+        over[one.gpu, one.user or UNSEEN_USER] += one.held - one.declared
+    for gpu in machine.fresh():
+        theirs: defaultdict[str, list[Holding]] = defaultdict(list)
+        for holding in gpu.holdings:
+            owner = processes.get(holding.pid)
+            theirs[(owner.user if owner else "") or UNSEEN_USER].append(holding)
+        promised: defaultdict[str, int] = defaultdict(int)
+        for promise in gpu.promises:
+            promised[promise.user] += promise.bytes
+        for user in {**theirs, **promised}:
+            yield (*gpu_labels(gpu), user), _user(machine, gpu, theirs[user], promised[user], over[gpu.index, user])
+
+
+def _user(machine: Machine, gpu: Gpu, holdings: Sequence[Holding], promised: int, over: int) -> UserRow:
+    sizes = [int(one.memory) for one in holdings if known(one.memory)]
+    declared = declared_memory(replace(gpu, holdings=tuple(holdings)), machine.processes)
+    idle = [(one, _idle(machine, gpu, one)) for one in holdings]
+    resting = [(one, idle.seconds) for one, idle in idle if idle is not None and idle.seconds >= QUIET_S]
+    return UserRow(
+        memory=sum(sizes) if len(sizes) == len(holdings) else None,
+        declared=declared.declared if declared.limits else None,
+        promised=promised,
+        over=over if declared.limits else None,
+        idle=max((seconds for _, seconds in resting), default=None),
+        idle_memory=sum(int(one.memory) for one, _ in resting if known(one.memory)),
+        processes=len({one.pid for one in holdings}),
+    )
+
+
+def _idle(machine: Machine, gpu: Gpu, holding: Holding) -> Idle | None:
+    return machine.frame.history.idle(gpu.key, holding.pid, holding.start)
+
+
+def _largest(machine: Machine) -> tuple[list[tuple[Labels, Row]], int]:
+    """Return the largest processes, and the number of those that are left out."""
+    processes, found = machine.processes, []
+    taken = machine.frame.snapshot.taken
+    for gpu in machine.fresh():
+        for holding in gpu.holdings:
+            process = processes.get(holding.pid) or Process(pid=holding.pid, start=holding.start)
+            age = None if process.started is None else max(0.0, taken - process.started)
+            row = Row(gpu, holding, process, mine=False, idle=_idle(machine, gpu, holding), age=age)
+            labels = (*gpu_labels(gpu), process.user or UNSEEN_USER, str(holding.pid), process.name)
+            found.append((labels, row))
+    found.sort(key=lambda one: -float(one[1].holding.memory) if known(one[1].holding.memory) else 0.0)
+    return found[: machine.per_process], max(0, len(found) - machine.per_process)
+
+
+def _whole(machine: Machine) -> Iterable[tuple[Labels, Machine]]:
+    return (((), machine),)
+
+
+def _info(machine: Machine) -> Iterable[tuple[Labels, Machine]]:
+    snapshot = machine.frame.snapshot
+    return (((__version__, snapshot.driver, snapshot.cuda), machine),)
+
+
+def _alerts(machine: Machine) -> Iterator[tuple[Labels, int]]:
+    counts: defaultdict[Labels, int] = defaultdict(int)
+    for alert in machine.frame.alerts:
+        if alert.severity >= Severity.WARNING:
+            counts[alert.rule, alert.severity.name.lower()] += 1
+    yield from counts.items()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Metrics
+
+_GPU: Final[Mapping[str, tuple[str, str]]] = {
+    "memory": ("memory_used", "Memory in use, without the driver's own"),
+    "free": ("memory_free", "Memory that is free"),
+    "left": ("memory_left", "Memory that is neither held nor promised"),
+    "total": ("memory_total", "Memory in all"),
+    "promised": ("memory_promised", "Memory that was declared or reserved and is not used yet"),
+    "reserved": ("memory_reserved", "Memory that the driver keeps for itself"),
+    "unknown": ("memory_unknown", "Memory of unknown processes"),
+    "utilization": ("utilization", "Part of the time in which a kernel ran"),
+    "memory_utilization": ("memory_utilization", "Part of the time in which memory was read or written"),
+    "encoder": ("encoder", "Utilization of the video encoder"),
+    "decoder": ("decoder", "Utilization of the video decoder"),
+    "fan": ("fan_speed", "Speed of the fan as a part of its top speed"),
+    "temperature": ("temperature", "Temperature of the GPU"),
+    "slowdown_temperature": ("slowdown_temperature", "Temperature at which the GPU slows itself down"),
+    "power": ("power", "Power that the GPU draws"),
+    "power_limit": ("power_limit", "Power limit in effect"),
+    "sm_clock": ("sm_clock", "Clock of the SMs"),
+    "memory_clock": ("memory_clock", "Clock of the memory"),
+    "pstate": ("pstate", "Performance state, 0 is the fastest"),
+    "processes": ("processes", "Processes that hold memory of the GPU"),
+}
+"""Name and help of the metrics of a GPU, by the keys of the table of fields."""
+NOT_EXPORTED: Final = frozenset(
+    {"gpu", "name", "state", "watts", "mem_percent", "free_percent", "power_percent", "ecc"}
+    | {f"{link}_{way}" for link in ("pcie", "nvlink") for way in ("rx", "tx")}
+)
+"""Fields of a GPU that are labels or no numbers, follow from others, are counters below, or are read for the screen."""
+
+_PROCESS: Final[Mapping[str, tuple[str, str]]] = {
+    "memory": ("memory", "Memory of the GPU that the process holds"),
+    "sm": ("sm", "Part of the time in which its kernels ran"),
+    "cpu": ("cpu", "CPU time a second, 1 is one core"),
+    "rss": ("resident_memory", "Resident memory of the host"),
+    "idle": ("idle", "Time since it last ran a kernel"),
+    "age": ("age", "Time since it was started"),
+}
+
+
+def _field_metrics(
+    fields: Mapping[str, Field[Any]], names: Mapping[str, tuple[str, str]], part: str, row: Callable[[Any], Any]
+) -> tuple[Metric, ...]:
+    """Return the metrics of fields; a lower bound is none, since a graph cannot say that it is one."""
+
+    def metric(field: Field[Any], name: str, words: str) -> Metric:
+        ending, factor = _BASE[field.unit]
+
+        def read(one: Any) -> Value:
+            found = field.amount(row(one))
+            return found.number * factor if found is not None and not found.at_least else None
+
+        return Metric(f"{PREFIX}_{part}_{name}{ending}", words, read)
+
+    return tuple(metric(fields[key], name, words) for key, (name, words) in names.items())
+
+
+def _number(reading: Reading | bool | Reason | None, factor: float = 1.0) -> Value:
+    return None if reading is None or isinstance(reading, Reason) else float(reading) * factor
+
+
+_GPU_LABELS: Final = ("uuid", "gpu", "name")
+_USER_LABELS: Final = (*_GPU_LABELS, "user")
+
+GROUPS: Final[tuple[Group, ...]] = (
+    Group(
+        "GPU",
+        _GPU_LABELS,
+        _answering,
+        (
+            *_field_metrics(GPU, _GPU, "gpu", lambda row: row.gpu),
+            Metric(
+                f"{PREFIX}_gpu_memory_declared_bytes",
+                "Sum of the limits that processes declared, as far as they can be read",
+                lambda row: row.declared.declared if row.declared.limits or not row.declared.unread else None,
+            ),
+            Metric(
+                f"{PREFIX}_gpu_unread_processes",
+                "Processes whose declarations cannot be read",
+                lambda row: row.declared.unread,
+            ),
+            Metric(
+                f"{PREFIX}_gpu_full_seconds",
+                "Time until the GPU is full, while it fills steadily",
+                lambda row: row.full,
+            ),
+            Metric(
+                f"{PREFIX}_gpu_ecc_uncorrected_errors_total",
+                "Uncorrected memory errors since the driver was loaded",
+                lambda row: _number(row.gpu.ecc_uncorrected),
+                counter=True,
+            ),
+            Metric(
+                f"{PREFIX}_gpu_remap_pending",
+                "Whether broken rows of memory will be replaced at the next reset",
+                lambda row: _number(row.gpu.remap_pending),
+            ),
+            Metric(
+                f"{PREFIX}_gpu_remap_failed",
+                "Whether the replacement of a broken row of memory ever failed",
+                lambda row: _number(row.gpu.remap_failed),
+            ),
+        ),
+    ),
+    Group(
+        "GPU, whether it answers or not",
+        _GPU_LABELS,
+        _listed,
+        (
+            Metric(f"{PREFIX}_gpu_up", "Whether the GPU answers", lambda row: float(row[0].health is Health.OK)),
+            Metric(
+                f"{PREFIX}_gpu_sample_age_seconds",
+                "Time since the last sample of the GPU",
+                lambda row: row[1].age(row[0].sampled),
+            ),
+            Metric(
+                f"{PREFIX}_gpu_failed_samples_total",
+                "Samples in which the GPU did not answer, since the exporter was started",
+                lambda row: row[1].failures.get(row[0].key, 0),
+                counter=True,
+            ),
+        ),
+    ),
+    Group(
+        "state of health of a GPU",
+        (*_GPU_LABELS, "state"),
+        _states,
+        (Metric(f"{PREFIX}_gpu_health", "1 for the present state: ok, or the fault", lambda gpu: 1.0),),
+    ),
+    Group(
+        "reason that limits the clocks of a GPU",
+        (*_GPU_LABELS, "reason"),
+        _throttled,
+        (Metric(f"{PREFIX}_gpu_throttled", "1 for each reason that limits the clocks now", lambda gpu: 1.0),),
+    ),
+    Group(
+        "XID of a GPU",
+        (*_GPU_LABELS, "xid"),
+        _xids,
+        (
+            Metric(
+                f"{PREFIX}_gpu_xid_errors_total",
+                "XIDs that the driver reported since the sampler was started",
+                float,
+                counter=True,
+            ),
+        ),
+    ),
+    Group(
+        "MIG instance",
+        (*_GPU_LABELS, "mig_uuid", "mig_instance", "mig_profile"),
+        _instances,
+        (
+            Metric(f"{PREFIX}_mig_memory_used_bytes", "Memory in use", lambda one: _number(one.memory.used)),
+            Metric(f"{PREFIX}_mig_memory_free_bytes", "Memory that is free", lambda one: _number(one.memory.free)),
+            Metric(f"{PREFIX}_mig_memory_total_bytes", "Memory in all", lambda one: _number(one.memory.total)),
+        ),
+    ),
+    Group(
+        "user on a GPU",
+        _USER_LABELS,
+        _users,
+        (
+            Metric(f"{PREFIX}_user_memory_bytes", "Memory that the user's processes hold", lambda row: row.memory),
+            Metric(f"{PREFIX}_user_declared_bytes", "Memory that they declared", lambda row: row.declared),
+            Metric(
+                f"{PREFIX}_user_promised_bytes",
+                "Memory that they declared or reserved and do not use yet",
+                lambda row: row.promised,
+            ),
+            Metric(
+                f"{PREFIX}_user_over_bytes",
+                "Memory above what they declared, where it is beyond the allowance",
+                lambda row: row.over,
+            ),
+            Metric(
+                f"{PREFIX}_user_idle_seconds",
+                "Longest time for which one of them has held memory without running a kernel, from one minute on",
+                lambda row: row.idle,
+            ),
+            Metric(
+                f"{PREFIX}_user_idle_memory_bytes",
+                "Memory of those that have run no kernel for a minute or longer",
+                lambda row: row.idle_memory,
+            ),
+            Metric(f"{PREFIX}_user_processes", "Processes that hold memory", lambda row: row.processes),
+        ),
+    ),
+    Group(
+        "one of the largest processes, with `--per-process`",
+        (*_USER_LABELS, "pid", "program"),
+        lambda machine: _largest(machine)[0] if machine.per_process else (),
+        _field_metrics(PROCESS, _PROCESS, "process", lambda row: row),
+    ),
+    Group(
+        "rule whose alerts hold",
+        ("rule", "severity"),
+        _alerts,
+        (Metric(f"{PREFIX}_alerts", "Alerts of gpuwatch's own rules that hold", float),),
+    ),
+    Group(
+        "machine",
+        (),
+        _whole,
+        (
+            Metric(
+                f"{PREFIX}_driver_up",
+                "Whether the driver answers",
+                lambda machine: float(machine.frame.snapshot.state is SourceState.OK),
+            ),
+            Metric(
+                f"{PREFIX}_sample_age_seconds",
+                "Time since the newest sample of any GPU",
+                lambda machine: machine.age(max((gpu.sampled for gpu in machine.frame.snapshot.gpus), default=0.0)),
+            ),
+            Metric(
+                f"{PREFIX}_sample_duration_seconds",
+                "Time that the last sample of all GPUs took",
+                lambda machine: _duration(machine),
+            ),
+            Metric(
+                f"{PREFIX}_samples_total",
+                "Samples since the exporter was started",
+                lambda machine: machine.samples,
+                counter=True,
+            ),
+            Metric(
+                f"{PREFIX}_nvml_calls_total",
+                "NVML calls since the sampler was started",
+                lambda machine: machine.frame.snapshot.nvml_calls,
+                counter=True,
+            ),
+            Metric(
+                f"{PREFIX}_processes_left_out",
+                "Processes without metrics of their own; absent without `--per-process`",
+                lambda machine: _largest(machine)[1] if machine.per_process else None,
+            ),
+        ),
+    ),
+    Group(
+        "version",
+        ("version", "driver", "cuda"),
+        _info,
+        (Metric(f"{PREFIX}_build_info", "1, with the versions of gpuwatch, driver and CUDA", lambda machine: 1.0),),
+    ),
+)
+"""All metrics of gpuwatch, by the kind of their rows."""
+
+
+def _duration(machine: Machine) -> Value:
+    began = [gpu.sampled for gpu in machine.fresh()]
+    return max(0.0, machine.frame.snapshot.monotonic - min(began)) if began else None
+
+
+# -- names of other exporters ------------------------------------------------------------------------------------------
+
+_MIB: Final = 1 / 2**20
+
+_SMI: Final[Mapping[str, tuple[str, float]]] = {
+    "memory_used_bytes": ("memory.used", 1.0),
+    "memory_free_bytes": ("memory.free", 1.0),
+    "memory_total_bytes": ("memory.total", 1.0),
+    "memory_reserved_bytes": ("memory.reserved", 1.0),
+    "utilization_gpu_ratio": ("utilization", 0.01),
+    "utilization_memory_ratio": ("memory_utilization", 0.01),
+    "temperature_gpu": ("temperature", 1.0),
+    "power_draw_watts": ("power", 1.0),
+    "enforced_power_limit_watts": ("power_limit", 1.0),
+    "fan_speed_ratio": ("fan", 0.01),
+    "clocks_current_sm_clock_hz": ("sm_clock", 1e6),
+    "clocks_current_memory_clock_hz": ("memory_clock", 1e6),
+    "pstate": ("pstate", 1.0),
+    "index": ("index", 1.0),
+}
+"""Reading and factor of metrics of nvidia_gpu_exporter. Source: its docs/METRICS.md."""
+_DCGM: Final[Mapping[str, tuple[str, float]]] = {
+    "GPU_UTIL": ("utilization", 1.0),
+    "MEM_COPY_UTIL": ("memory_utilization", 1.0),
+    "ENC_UTIL": ("encoder", 1.0),
+    "DEC_UTIL": ("decoder", 1.0),
+    "FB_USED": ("memory.used", _MIB),
+    "FB_FREE": ("memory.free", _MIB),
+    "FB_RESERVED": ("memory.reserved", _MIB),
+    "GPU_TEMP": ("temperature", 1.0),
+    "POWER_USAGE": ("power", 1.0),
+    "SM_CLOCK": ("sm_clock", 1.0),
+    "MEM_CLOCK": ("memory_clock", 1.0),
+}
+"""Reading and factor of metrics of DCGM's exporter, in MiB, percent and MHz. Source: its default-counters.csv."""
+
+
+def _reading(path: str, factor: float) -> Callable[[GpuRow], Value]:
+    def read(row: GpuRow) -> Value:
+        value: Any = row.gpu
+        for name in path.split("."):
+            value = getattr(value, name)
+        return _number(value, factor)
+
+    return read
+
+
+def _relabelled(labels: Callable[[Gpu, str], Labels]) -> Callable[[Machine], Iterator[tuple[Labels, GpuRow]]]:
+    def rows(machine: Machine) -> Iterator[tuple[Labels, GpuRow]]:
+        for _, row in _answering(machine):
+            yield labels(row.gpu, machine.frame.snapshot.host), row
+
+    return rows
+
+
+def _last_xid(row: GpuRow) -> Value:
+    xids = row.gpu.xids
+    return float(max(xids, key=lambda one: one.last).code) if isinstance(xids, tuple) and xids else None
+
+
+ALIASES: Final[tuple[Group, ...]] = (
+    Group(
+        "GPU, by the names of nvidia_gpu_exporter",
+        ("uuid",),
+        _relabelled(lambda gpu, host: (re.sub("^GPU-", "", gpu.uuid).lower(),)),
+        tuple(
+            Metric(f"nvidia_smi_{name}", f"As in nvidia_gpu_exporter: {path}", _reading(path, factor))
+            for name, (path, factor) in _SMI.items()
+        ),
+    ),
+    Group(
+        "GPU, by the names of nvidia_gpu_exporter",
+        ("uuid", "name", "driver_version"),
+        lambda machine: (
+            ((re.sub("^GPU-", "", gpu.uuid).lower(), gpu.name, machine.frame.snapshot.driver), gpu)
+            for gpu in machine.fresh()
+        ),
+        (Metric("nvidia_smi_gpu_info", "As in nvidia_gpu_exporter: 1, with model and driver", lambda gpu: 1.0),),
+    ),
+    Group(
+        "GPU, by the names of NVIDIA's DCGM exporter",  # without its label modelName, which promtool finds fault with
+        ("gpu", "UUID", "device", "Hostname"),
+        _relabelled(lambda gpu, host: (str(gpu.index), gpu.uuid, f"nvidia{gpu.index}", host)),
+        (
+            *(
+                Metric(f"DCGM_FI_DEV_{name}", f"As in NVIDIA's DCGM exporter: {path}", _reading(path, factor))
+                for name, (path, factor) in _DCGM.items()
+            ),
+            Metric("DCGM_FI_DEV_XID_ERRORS", "As in NVIDIA's DCGM exporter: the last XID", _last_xid),
+        ),
+    ),
+)
+"""Metrics by the names of other exporters."""

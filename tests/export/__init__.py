@@ -1,0 +1,1 @@
+"""Tests of the metrics, of their server, and of the rules that a real Prometheus judges by them."""

@@ -1,0 +1,196 @@
+"""Server and file of the metrics: who may read them, what a bad setting says, and scrapers that stall."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import bcrypt
+import pytest
+
+from gpuwatch.errors import UsageError
+from gpuwatch.export.exporter import CONNECTIONS, Server, TextFile, parse_address
+from tests.support.builders import gpu, holding, snapshot
+from tests.support.exporting import exporter
+from tests.support.waiting import PATIENCE, wait_for
+
+SHOWN = snapshot([gpu(0, holdings=[holding(7, 20)])])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a certificate, its key, and the hash of the password `right`."""
+    names = [
+        "-keyout",
+        "key.pem",
+        "-out",
+        "cert.pem",
+        "-subj",
+        "/CN=localhost",
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+    ]
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names]
+    subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+    hashed = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
+    tls = "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n"
+    (tmp_path / "web.yml").write_text(f"{tls}basic_auth_users: {{prometheus: '{hashed}'}}\n")
+    return tmp_path
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    served = Server(exporter(SHOWN), "127.0.0.1", free_port())
+    yield served
+    served.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
+
+
+def port_of(served: Server) -> int:
+    return int(served.url.split(":")[2].split("/")[0])
+
+
+def get(served: Server, path: str = "/metrics", method: str = "GET", **headers: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port_of(served), timeout=PATIENCE)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def test_the_metrics_are_at_one_path_and_are_only_read(server: Server) -> None:
+    status, text = get(server)
+    assert status == 200
+    assert "gpuwatch_gpu_memory_used_bytes{" in text
+    assert "gpuwatch_gpu_memory_used_bytes{" in get(server, Accept="application/openmetrics-text")[1]
+    assert get(server, "/")[0] == 200
+    assert get(server, "/other")[0] == 404
+    assert get(server, method="POST")[0] == 405
+
+
+def test_stalled_scrapers_take_no_more_than_their_places(server: Server) -> None:
+    before = threading.active_count()
+    stalled = [socket.create_connection(("127.0.0.1", port_of(server))) for _ in range(CONNECTIONS - 1)]
+    wait_for(lambda: threading.active_count() >= before + len(stalled))
+    assert get(server)[0] == 200
+    more = [socket.create_connection(("127.0.0.1", port_of(server))) for _ in range(20)]
+    refused = []
+    for one in more:
+        one.settimeout(0.2)
+        try:
+            refused.append(one.recv(1) == b"")
+        except TimeoutError:
+            refused.append(False)
+    assert sum(refused) >= len(more) - 1, "one of them has the last place"
+    assert threading.active_count() <= before + CONNECTIONS
+    for one in (*stalled, *more):
+        one.close()
+    wait_for(lambda: threading.active_count() <= before)
+    assert get(server)[0] == 200
+
+
+def test_other_machines_read_by_tls_with_the_right_password(folder: Path) -> None:
+    served = Server(exporter(SHOWN), "0.0.0.0", free_port(), folder / "web.yml")
+    try:
+        context = ssl.create_default_context(cafile=str(folder / "cert.pem"))
+
+        def ask(credentials: str) -> int:
+            at = http.client.HTTPSConnection("127.0.0.1", port_of(served), context=context, timeout=PATIENCE)
+            at.request("GET", "/metrics", headers={"Authorization": credentials} if credentials else {})
+            return at.getresponse().status
+
+        right = "Basic cHJvbWV0aGV1czpyaWdodA=="  # prometheus:right
+        assert [ask(right), ask(right)] == [200, 200], "the second time from what was found out the first time"
+        wrong = ["Basic cHJvbWV0aGV1czp3cm9uZw==", "Basic bm9ib2R5OnJpZ2h0", "Basic %", "Bearer x", ""]
+        assert [ask(one) for one in wrong] == [401] * 5
+        with pytest.raises((http.client.BadStatusLine, ConnectionError)):  # no TLS
+            get(served)
+    finally:
+        served.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("basic_auth_users: {ada: secret}", "the password of 'ada' is no hash of bcrypt"),
+        ("tls_server_config: {cert_file: missing.pem, key_file: key.pem}", "missing.pem"),
+        ("tls_server_config: {cert_file: key.pem, key_file: key.pem}", "key.pem or its key cannot be used"),
+        ("tls_server_config: {cert: cert.pem}", "allowed are tls_server_config"),
+        ("http_server_config: {http2: true}", "http_server_config"),
+        ("- [", "is no YAML"),
+    ],
+)
+def test_a_wrong_web_configuration_is_one_line(content: str, words: str, folder: Path) -> None:
+    (folder / "web.yml").write_text(content)
+    with pytest.raises(UsageError, match="--web-config: ") as raised:
+        Server(exporter(SHOWN), "127.0.0.1", free_port(), folder / "web.yml")
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_nothing_is_served_beyond_the_loopback_without_tls_and_a_password(folder: Path) -> None:
+    for content in ("basic_auth_users: {}", "tls_server_config: {cert_file: cert.pem, key_file: key.pem}"):
+        (folder / "web.yml").write_text(content)
+        with pytest.raises(UsageError, match="is not the loopback"):
+            Server(exporter(SHOWN), "0.0.0.0", free_port(), folder / "web.yml")
+    with pytest.raises(UsageError, match="is not the loopback"):
+        Server(exporter(SHOWN), "::", free_port())
+
+
+def test_a_port_that_is_taken_is_said(server: Server) -> None:
+    with pytest.raises(UsageError, match=r"cannot listen on 127\.0\.0\.1 port .* in use"):
+        Server(exporter(SHOWN), "127.0.0.1", port_of(server))
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("9836", ("127.0.0.1", 9836)),
+        (":9836", ("::", 9836)),
+        ("[::1]:80", ("::1", 80)),
+        ("lab1:80", ("lab1", 80)),
+        ("lab1", None),
+        ("127.0.0.1:0", None),
+        ("127.0.0.1:99999", None),
+        ("::1:80", None),
+    ],
+)
+def test_addresses(text: str, address: tuple[str, int] | None) -> None:
+    if address is not None:
+        assert parse_address(text) == address
+        return
+    with pytest.raises(UsageError, match=r"--listen: .* is no address"):
+        parse_address(text)
+
+
+def test_the_file_of_node_exporter_is_whole_readable_and_gone_at_the_end(tmp_path: Path) -> None:
+    written = TextFile(exporter(SHOWN), tmp_path, pace=0.01)
+    file = tmp_path / "gpuwatch.prom"
+    assert file.stat().st_mode & 0o777 == 0o644
+    first = file.stat().st_ino
+    wait_for(lambda: file.stat().st_ino != first)
+    assert file.read_text().count("gpuwatch_build_info{") == 1
+    written.close(PATIENCE)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_goes_away_is_a_trouble_and_no_end(tmp_path: Path) -> None:
+    folder = tmp_path / "textfiles"
+    with pytest.raises(UsageError, match=r"--textfile: .*textfiles cannot be used: No such file"):
+        TextFile(exporter(SHOWN), folder)
+    folder.mkdir()
+    made = exporter(SHOWN)
+    written = TextFile(made, folder, pace=0.01)
+    folder.rename(tmp_path / "other")
+    wait_for(lambda: "gpuwatch.prom cannot be written" in made.trouble)
+    folder.mkdir()
+    wait_for(lambda: not made.trouble)
+    written.close(PATIENCE)

@@ -1,0 +1,62 @@
+"""What tests of the exporter need: an exporter with one frame, its metrics as text, and the programs of Prometheus."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpuwatch.export.exporter import Exporter
+from gpuwatch.history import History
+from gpuwatch.model import Snapshot
+from gpuwatch.monitor import Frame
+from tests.support.builders import at
+
+RECEIVED = 5000.0
+Labels = Mapping[str, str]
+
+
+def exporter(shown: Snapshot, *, age: float = 0.5, seconds: int = 0, **settings: Any) -> Exporter:
+    """Return an exporter that has seen a snapshot for so many seconds, scraped `age` seconds after the last one."""
+    made = Exporter(clock=lambda: RECEIVED + seconds + age, **settings)
+    history = History()
+    for second in range(seconds + 1):
+        seen, now = at(shown, second) if seconds else shown, RECEIVED + second
+        made.take(Frame(seen, now, history.add(seen, now), number=second))
+    return made
+
+
+def text_of(made: Exporter) -> str:
+    """Return the metrics as Prometheus reads them."""
+    return generate_latest(made.registry).decode()
+
+
+def metrics(made: Exporter) -> dict[str, list[tuple[Labels, float]]]:
+    """Return the samples of each metric, as a parser of its own reads them."""
+    found: dict[str, list[tuple[Labels, float]]] = {}
+    for family in text_string_to_metric_families(text_of(made)):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def needs(program: str) -> str:
+    """Return the path of a program of Prometheus; skips the test where there is none, but not in CI."""
+    path = shutil.which(program)
+    if path is None:
+        assert not os.environ.get("CI"), f"{program} is not installed"
+        pytest.skip(f"needs {program}, of Debian's package prometheus")
+    return path
+
+
+def promtool(*words: str, content: str = "") -> str:
+    """Run promtool, and return what it prints; fails with that where it finds fault."""
+    done = subprocess.run([needs("promtool"), *words], input=content, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
