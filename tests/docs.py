@@ -27,6 +27,7 @@ from gpuwatch.commands.completion import FOLDER as SHELL
 from gpuwatch.commands.docs import FOLDER, PAGES, summary
 from gpuwatch.config import Config
 from gpuwatch.config.keys import keys_of, sections, value_of
+from gpuwatch.export.metrics import ALIASES, GROUPS
 from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.screens.help import key_sections
 from tests import CHECKOUT
@@ -174,6 +175,27 @@ def _prose(text: str) -> str:
     return re.sub(r"\bNone\b", "null", " ".join(text.split())).replace("|", "\\|")
 
 
+def metrics() -> Iterator[str]:
+    """Yield the metrics of the exporter, by what they are about."""
+    for group in GROUPS:
+        yield f"### {_sentence(group.title).removesuffix('.')}"
+        yield ""
+        yield f"Labels: {', '.join(f'`{label}`' for label in group.labels)}." if group.labels else "Without labels."
+        yield ""
+        yield "| metric | meaning |"
+        yield "|---|---|"
+        for metric in group.metrics:
+            yield f"| `{metric.name}` | {_cell(metric.help)} |"
+        yield ""
+    yield "### Names of other exporters"
+    yield ""
+    for group in ALIASES:
+        names, labels = (
+            ", ".join(f"`{one}`" for one in many) for many in ([m.name for m in group.metrics], group.labels)
+        )
+        yield f"- {_sentence(group.title).removesuffix('.')}, with {labels}: {names}"
+
+
 def pages() -> Iterator[str]:
     """Yield the pages of the guide, each with a link, for the README."""
     for name in PAGES:
@@ -209,7 +231,10 @@ def _files(folder: Path, indent: str) -> Iterator[str]:
 _OTHER_FILES: Final = {
     ".tcss": "Style sheet of the dashboard.",
     ".j2": "Template of the page of a report.",
-    ".json": "Script of the demo: people, processes and troubles.",
+    "demo.json": "Script of the demo: people, processes and troubles.",
+    "dashboard.json": "Dashboard for Grafana, generated.",
+    "rules.yml": "Recording and alerting rules for Prometheus.",
+    "scrape.yml": "Lines for prometheus.yml.",
     ".1": "Man page, generated.",
     ".bash": "Completions for bash, generated.",
     ".zsh": "Completions for zsh, generated.",
@@ -225,11 +250,11 @@ def _about(file: Path) -> str:
         return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
     if file.suffix == ".md":
         return summary(file.stem)
-    return _OTHER_FILES.get(file.suffix, "")
+    return _OTHER_FILES.get(file.name) or _OTHER_FILES.get(file.suffix, "")
 
 
 TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
-    one.__name__: one for one in (rules, figures, keys, configuration, stream, pages, layers, tree)
+    one.__name__: one for one in (rules, figures, keys, configuration, stream, metrics, pages, layers, tree)
 }
 
 

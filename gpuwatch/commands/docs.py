@@ -28,6 +28,8 @@ PAGES: Final = (
     "configuration",
     "stream",
     "service",
+    "fleet",
+    "metrics",
     "recording",
     "shell",
     "python",

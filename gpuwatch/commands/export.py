@@ -54,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Serve metrics until a signal ends the program, or print a file; return the exit code."""
     printed = [name for name in FILES if getattr(args, name)]
+    if len(printed) > 1:
+        flags = [f"--{name.replace('_', '-')}" for name in printed]
+        raise UsageError(f"{flags[0]} and {flags[1]} exclude each other")
     if printed:
         Console(ascii_only=bool(args.ascii)).print(*(FOLDER / FILES[printed[0]]).read_text("utf-8").splitlines())
         return 0
@@ -79,13 +82,20 @@ class Export:
         )
         self._file: TextFile | None = None
         self._server: Server | None = None
-        if settings.textfile:
-            self._file = TextFile(self.sink, Path(settings.textfile))
-            self.note = f"metrics go to {clean(settings.textfile)}"
-        else:
-            web = Path(settings.web_config) if settings.web_config else None
-            self._server = Server(self.sink, *parse_address(settings.listen), web)
-            self.note = f"metrics are at {self._server.url}"
+        try:
+            if settings.textfile:
+                self._file = TextFile(self.sink, Path(settings.textfile))
+                self.note = f"metrics go to {clean(settings.textfile)}"
+            else:
+                web = Path(settings.web_config) if settings.web_config else None
+                self._server = Server(self.sink, *parse_address(settings.listen), web)
+                self.note = f"metrics are at {self._server.url}"
+        except UsageError as error:  # it names the flag
+            flag, colon, words = str(error).partition(":")
+            key = flag.removeprefix("--").replace("-", "_")
+            if getattr(config.export, key, "") != getattr(ExportConfig(), key, "") and getattr(args, key, None) is None:
+                flag = f"export.{key} in the configuration"
+            raise UsageError(f"{flag}{colon}{words}") from None
 
     def __enter__(self) -> Export:
         return self

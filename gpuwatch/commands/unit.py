@@ -127,6 +127,7 @@ _INSTALL: Final = """\
   /opt/gpuwatch/bin/gpuwatch watch --unit
 """
 _OTHERS: Final = ("config", "json", "demo", "events", "quiet", "time", "interval", "only", "record")
+_SETTINGS: Final = ExportConfig.__struct_fields__
 _EXPORT_KEYS: Final = ("listen", "textfile")
 _PLAIN: Final = r"[A-Za-z0-9/._+-]+"
 """Path of a program that means the same to systemd, without quotes."""
@@ -143,6 +144,9 @@ def print_unit(args: argparse.Namespace, *, program: Path | None = None, setting
         raise UsageError("--remove goes with --unit; `gpuwatch watch --unit --remove` prints how to remove the service")
     if given := [name for name in _OTHERS if getattr(args, name, None)]:
         raise UsageError(f"--unit does not go with --{'for' if given[0] == 'time' else given[0]}")
+    if given := [name for name in _SETTINGS if getattr(args, name, None) is not None]:
+        flag = given[0].replace("_", "-")
+        raise UsageError(f"--unit does not go with --{flag}: write {given[0]} into [export] of {settings}")
     console, program = Console(ascii_only=bool(args.ascii)), program or Path(sys.executable)
     if os.path.lexists(settings) and not os.access(settings, os.R_OK):
         raise UsageError(f"--unit: {settings} cannot be read, and it says what the service may do; ask as root")

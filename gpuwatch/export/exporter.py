@@ -227,7 +227,8 @@ def parse_address(text: str) -> tuple[str, int]:
     match = re.fullmatch(r"(?:(\[[0-9a-fA-F:.]+\]|[^:\s\[\]]*):)?(\d{1,5})", text)
     if match is None or not 0 < int(match[2]) < 65536:
         raise UsageError(f"--listen: {text[:80]!a} is no address; write 127.0.0.1:9836 or [::1]:9836")
-    host = "127.0.0.1" if match[1] is None else match[1].strip("[]") or "::"
+    everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+    host = "127.0.0.1" if match[1] is None else match[1].strip("[]") or everywhere
     return host, int(match[2])
 
 

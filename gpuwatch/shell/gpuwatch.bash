@@ -7,7 +7,7 @@
 #    source ~/.local/share/bash_completion/gpuwatch
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_gpuwatch_subparsers=(explain visible pick run strays kill message report events replay recording watch notify status config doctor docs completion)
+_shtab_gpuwatch_subparsers=(explain visible pick run strays kill message report events replay recording watch export notify status config doctor docs completion)
 
 _shtab_gpuwatch_explain_option_strings=(-h --help --config --ascii --json --demo)
 _shtab_gpuwatch_visible_option_strings=(-h --help --config --ascii --json --demo --order)
@@ -20,7 +20,8 @@ _shtab_gpuwatch_report_option_strings=(-h --help --config --ascii --json --recor
 _shtab_gpuwatch_events_option_strings=(-h --help --config --ascii --json --recording --demo --since --until --gpu --user --rule --file --follow)
 _shtab_gpuwatch_replay_option_strings=(-h --help --config --ascii --at --filter --theme)
 _shtab_gpuwatch_recording_option_strings=(-h --help --config --ascii)
-_shtab_gpuwatch_watch_option_strings=(-h --help --config --ascii --json --demo --events --quiet --for --interval --only --record --record-size --record-commands --anonymise --service --unit --remove)
+_shtab_gpuwatch_watch_option_strings=(-h --help --config --ascii --json --demo --events --quiet --for --interval --only --record --record-size --record-commands --anonymise --service --export --listen --web-config --textfile --per-process --names --unit --remove)
+_shtab_gpuwatch_export_option_strings=(-h --help --config --ascii --demo --listen --web-config --textfile --per-process --names --interval --only --rules --dashboard --scrape-config)
 _shtab_gpuwatch_notify_option_strings=(-h --help --config --ascii --test)
 _shtab_gpuwatch_status_option_strings=(-h --help --config --ascii --json --demo --tmux)
 _shtab_gpuwatch_config_option_strings=(-h --help --config --ascii --show --init --check)
@@ -50,6 +51,9 @@ _shtab_gpuwatch_recording___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_watch___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_watch___events_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_watch___record_COMPGEN=_shtab_compgen_files
+_shtab_gpuwatch_watch___web_config_COMPGEN=_shtab_compgen_files
+_shtab_gpuwatch_export___config_COMPGEN=_shtab_compgen_files
+_shtab_gpuwatch_export___web_config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_notify___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_status___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_config___config_COMPGEN=_shtab_compgen_files
@@ -66,9 +70,9 @@ _shtab_gpuwatch_report___by_choices=(user gpu run)
 _shtab_gpuwatch_events___rule_choices=(XID data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)
 _shtab_gpuwatch_replay___theme_choices=(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)
 _shtab_gpuwatch_recording_pos_0_choices=(copy)
-_shtab_gpuwatch_docs_pos_0_choices=(guide shares alerts configuration stream service recording shell python design security)
+_shtab_gpuwatch_docs_pos_0_choices=(guide shares alerts configuration stream service fleet metrics recording shell python design security)
 _shtab_gpuwatch_completion_pos_0_choices=(bash zsh fish tcsh)
-_shtab_gpuwatch_pos_0_choices=(explain visible pick run strays kill message report events replay recording watch notify status config doctor docs completion)
+_shtab_gpuwatch_pos_0_choices=(explain visible pick run strays kill message report events replay recording watch export notify status config doctor docs completion)
 _shtab_gpuwatch___theme_choices=(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)
 
 _shtab_gpuwatch_explain__h_nargs=0
@@ -141,8 +145,16 @@ _shtab_gpuwatch_watch___quiet_nargs=0
 _shtab_gpuwatch_watch___record_commands_nargs=0
 _shtab_gpuwatch_watch___anonymise_nargs=0
 _shtab_gpuwatch_watch___service_nargs=0
+_shtab_gpuwatch_watch___export_nargs=0
 _shtab_gpuwatch_watch___unit_nargs=0
 _shtab_gpuwatch_watch___remove_nargs=0
+_shtab_gpuwatch_export__h_nargs=0
+_shtab_gpuwatch_export___help_nargs=0
+_shtab_gpuwatch_export___ascii_nargs=0
+_shtab_gpuwatch_export___demo_nargs=0
+_shtab_gpuwatch_export___rules_nargs=0
+_shtab_gpuwatch_export___dashboard_nargs=0
+_shtab_gpuwatch_export___scrape_config_nargs=0
 _shtab_gpuwatch_notify__h_nargs=0
 _shtab_gpuwatch_notify___help_nargs=0
 _shtab_gpuwatch_notify___ascii_nargs=0

@@ -52,8 +52,8 @@ function _shtab_gpuwatch_using
   test "$_shtab_gpuwatch_cmdpath" = "$argv"
 end
 
-set -g _shtab_gpuwatch_commands explain visible pick run strays kill message report events replay recording watch notify status config doctor docs completion
-set -g _shtab_gpuwatch_opts_with_value --at --by --config --events --file --filter --for --gpu --html --interval --max-util --memory --memory-critical --memory-warning --only --order --record --record-size --recording --rule --share --signal --since --start --theme --until --user -n
+set -g _shtab_gpuwatch_commands explain visible pick run strays kill message report events replay recording watch export notify status config doctor docs completion
+set -g _shtab_gpuwatch_opts_with_value --at --by --config --events --file --filter --for --gpu --html --interval --listen --max-util --memory --memory-critical --memory-warning --names --only --order --per-process --record --record-size --recording --rule --share --signal --since --start --textfile --theme --until --user --web-config -n
 
 complete -c gpuwatch -e
 complete -c gpuwatch -f
@@ -202,8 +202,29 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l record-size -x -d 'size
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l record-commands -d 'record whole command lines (default: the names of programs)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l anonymise -d 'record stand-ins for users, hosts, programs, paths and names'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l service -d 'serve everybody on this machine, as root: `--unit` sets it up'
+complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l export -d 'serve metrics for Prometheus too, see `gpuwatch export`'
+complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l listen -x -d 'address and port (default 127.0.0.1:9836)'
+complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l web-config -xka "(__fish_complete_path (commandline -ct))" -d 'Prometheus'"'"'s web configuration file: TLS and passwords, for other machines'
+complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l textfile -x -d 'write into a folder of node_exporter instead of listening'
+complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l per-process -x -d 'metrics of the N largest processes too (default 0)'
+complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l names -x -d 'own: without the names of other exporters (default all)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l unit -d 'print a systemd unit for the machine'"'"'s service'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l remove -d 'with --unit: print the lines that remove the service'
+complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a export -d 'Serve metrics for Prometheus, or print rules and a Grafana dashboard.'
+complete -c gpuwatch -n '_shtab_gpuwatch_using export' -s h -l help -d 'show this help message and exit'
+complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'
+complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l ascii -d 'print only ASCII characters'
+complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l demo -d 'show a simulated machine instead of this one'
+complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l listen -x -d 'address and port (default 127.0.0.1:9836)'
+complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l web-config -xka "(__fish_complete_path (commandline -ct))" -d 'Prometheus'"'"'s web configuration file: TLS and passwords, for other machines'
+complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l textfile -x -d 'write into a folder of node_exporter instead of listening'
+complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l per-process -x -d 'metrics of the N largest processes too (default 0)'
+complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l names -x -d 'own: without the names of other exporters (default all)'
+complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l interval -x -d 'time between two samples'
+complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l only -x -d 'these GPUs alone'
+complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l rules -d 'print recording and alerting rules'
+complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l dashboard -d 'print a dashboard for Grafana'
+complete -c gpuwatch -n '_shtab_gpuwatch_using export' -l scrape-config -d 'print the lines for prometheus.yml'
 complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a notify -d 'Send a test message to the addresses of your gpuwatch.toml.'
 complete -c gpuwatch -n '_shtab_gpuwatch_using notify' -s h -l help -d 'show this help message and exit'
 complete -c gpuwatch -n '_shtab_gpuwatch_using notify' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'
@@ -233,7 +254,7 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -
 complete -c gpuwatch -n '_shtab_gpuwatch_using docs' -s h -l help -d 'show this help message and exit'
 complete -c gpuwatch -n '_shtab_gpuwatch_using docs' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'
 complete -c gpuwatch -n '_shtab_gpuwatch_using docs' -l ascii -d 'print only ASCII characters'
-complete -c gpuwatch -n '_shtab_gpuwatch_using docs; and test $_shtab_gpuwatch_npos -eq 0' -ka "guide shares alerts configuration stream service recording shell python design security" -d 'such as guide or alerts (default: list the pages)'
+complete -c gpuwatch -n '_shtab_gpuwatch_using docs; and test $_shtab_gpuwatch_npos -eq 0' -ka "guide shares alerts configuration stream service fleet metrics recording shell python design security" -d 'such as guide or alerts (default: list the pages)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a completion -d 'Print the completions for a shell: bash, zsh, fish or tcsh.'
 complete -c gpuwatch -n '_shtab_gpuwatch_using completion' -s h -l help -d 'show this help message and exit'
 complete -c gpuwatch -n '_shtab_gpuwatch_using completion' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'

@@ -21,7 +21,8 @@ complete gpuwatch \
         'c/--file=/f/' \
         'c/--rule=/(XID data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
         'c/--events=/f/' \
-        'c/--/(allow-root-kill anonymise ascii at bell by check config csv demo empty events file filter follow for gpu help html ignore-reservations index init interval json max-util memory memory-critical memory-warning mine once only order quiet read-only record record-commands record-size recording remove rule run service share show signal since start stream test theme tmux unit until user verbose version wait yes)/' \
+        'c/--web-config=/f/' \
+        'c/--/(allow-root-kill anonymise ascii at bell by check config csv dashboard demo empty events export file filter follow for gpu help html ignore-reservations index init interval json listen max-util memory memory-critical memory-warning mine names once only order per-process quiet read-only record record-commands record-size recording remove rule rules run scrape-config service share show signal since start stream test textfile theme tmux unit until user verbose version wait web-config yes)/' \
         'c/-/(- h n)/' \
         'n/--recording/f/' \
         'n/--theme/(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)/' \
@@ -34,10 +35,11 @@ complete gpuwatch \
         'n/--file/f/' \
         'n/--rule/(XID data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
         'n/--events/f/' \
-        'p/1/(explain visible pick run strays kill message report events replay recording watch notify status config doctor docs completion)/' \
+        'n/--web-config/f/' \
+        'p/1/(explain visible pick run strays kill message report events replay recording watch export notify status config doctor docs completion)/' \
         'n/replay/f/' \
         'n/recording/(copy)/' \
-        'n/docs/(guide shares alerts configuration stream service recording shell python design security)/' \
+        'n/docs/(guide shares alerts configuration stream service fleet metrics recording shell python design security)/' \
         'n/completion/(bash zsh fish tcsh)/' \
         'p/3/f/' \
         'p/*/()/'

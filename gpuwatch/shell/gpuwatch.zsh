@@ -18,6 +18,7 @@ _shtab_gpuwatch_commands() {
     doctor:'Check the driver, permissions, terminal and files, and say how to mend what is wrong.'
     events:'Alerts that were raised and how they ended, from what gpuwatch has recorded.'
     explain:'Show what a process declared, which GPUs it sees, and the evidence.'
+    export:'Serve metrics for Prometheus, or print rules and a Grafana dashboard.'
     kill:'End your own processes, or a whole run, and report what became of them.'
     message:'Print a polite message to the owner of a process; nothing is sent.'
     notify:'Send a test message to the addresses of your gpuwatch.toml.'
@@ -92,7 +93,7 @@ _shtab_gpuwatch_docs_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--ascii[print only ASCII characters]"
-  ":such as guide or alerts (default\: list the pages):(guide shares alerts configuration stream service recording shell python design security)"
+  ":such as guide or alerts (default\: list the pages):(guide shares alerts configuration stream service fleet metrics recording shell python design security)"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -139,6 +140,26 @@ _shtab_gpuwatch_explain_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_gpuwatch_explain_defaults_added=0
+
+_shtab_gpuwatch_export_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
+  "--ascii[print only ASCII characters]"
+  "--demo[show a simulated machine instead of this one]"
+  "--listen[address and port (default 127.0.0.1\:9836)]:ADDRESS:"
+  "--web-config[Prometheus\'s web configuration file\: TLS and passwords, for other machines]:FILE:_files"
+  "--textfile[write into a folder of node_exporter instead of listening]:DIR:"
+  "--per-process[metrics of the N largest processes too (default 0)]:N:"
+  "--names[own\: without the names of other exporters (default all)]:WHICH:"
+  "--interval[time between two samples]:S:"
+  "--only[these GPUs alone]:0,2:"
+  "--rules[print recording and alerting rules]"
+  "--dashboard[print a dashboard for Grafana]"
+  "--scrape-config[print the lines for prometheus.yml]"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_gpuwatch_export_defaults_added=0
 
 _shtab_gpuwatch_kill_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -309,6 +330,12 @@ _shtab_gpuwatch_watch_options=(
   "--record-commands[record whole command lines (default\: the names of programs)]"
   "--anonymise[record stand-ins for users, hosts, programs, paths and names]"
   "--service[serve everybody on this machine, as root\: \`--unit\` sets it up]"
+  "--export[serve metrics for Prometheus too, see \`gpuwatch export\`]"
+  "--listen[address and port (default 127.0.0.1\:9836)]:ADDRESS:"
+  "--web-config[Prometheus\'s web configuration file\: TLS and passwords, for other machines]:FILE:_files"
+  "--textfile[write into a folder of node_exporter instead of listening]:DIR:"
+  "--per-process[metrics of the N largest processes too (default 0)]:N:"
+  "--names[own\: without the names of other exporters (default all)]:WHICH:"
   "--unit[print a systemd unit for the machine\'s service]"
   "--remove[with --unit\: print the lines that remove the service]"
 )
@@ -341,6 +368,7 @@ _shtab_gpuwatch() {
         doctor) _arguments -C -s $_shtab_gpuwatch_doctor_options ;;
         events) _arguments -C -s $_shtab_gpuwatch_events_options ;;
         explain) _arguments -C -s $_shtab_gpuwatch_explain_options ;;
+        export) _arguments -C -s $_shtab_gpuwatch_export_options ;;
         kill) _arguments -C -s $_shtab_gpuwatch_kill_options ;;
         message) _arguments -C -s $_shtab_gpuwatch_message_options ;;
         notify) _arguments -C -s $_shtab_gpuwatch_notify_options ;;

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.cli import parse
-from gpuwatch.commands.unit import NETWORK_SCORE, SCORE, print_unit
+from gpuwatch.commands.unit import EXPORT_SCORE, NETWORK_SCORE, SCORE, print_unit
 
 OTHER = 12345
 """A uid that is nobody's."""
@@ -39,25 +39,36 @@ def unit(program: Path, settings: Path, *flags: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("settings", "network", "score"),
+    ("settings", "flags", "parts", "score"),
     [
-        ("[report]\nkeep = '30d'\n[notify]\ntoast = false\n", False, SCORE),
-        ("[notify]\nurls = ['mailtos://a:secret@b.c']\n", True, NETWORK_SCORE),
+        ("[report]\nkeep = '30d'\n[notify]\ntoast = false\n", (), 1, SCORE),
+        ("[notify]\nurls = ['mailtos://a:secret@b.c']\n", (), 2, NETWORK_SCORE),
+        ("", ("--export",), 2, EXPORT_SCORE),
+        ("[export]\ntextfile = '/var/lib/node'\n", ("--export",), 2, SCORE),
+        ("[export]\nlisten = ':9836'\n", ("--export",), 2, NETWORK_SCORE),
+        ("[notify]\nurls = ['mailtos://a:secret@b.c']\n", ("--export",), 3, NETWORK_SCORE),
     ],
 )
 @pytest.mark.skipif(not os.environ.get("CI") and not shutil.which("systemd-analyze"), reason="needs systemd-analyze")
 def test_systemd_takes_the_unit_and_finds_it_closed(
-    settings: str, network: bool, score: str, program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    settings: str,
+    flags: tuple[str, ...],
+    parts: int,
+    score: str,
+    program: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file, service = tmp_path / "gpuwatch.toml", tmp_path / "gpuwatch.service"
     file.write_text(settings)
     file.chmod(0o600)
-    assert unit(program, file) == 0
+    assert unit(program, file, *flags) == 0
     printed = capsys.readouterr().out
     service.write_text(printed)
     assert f"ExecStart={program} -I -m gpuwatch watch --service\n" in printed
     assert "secret" not in printed
-    assert printed.count("[Service]") == 1 + network
+    assert printed.count("[Service]") == parts
+    assert ("watch --service --export\n" in printed) is bool(flags)
 
     def analyze(*words: str) -> str:
         done = subprocess.run(["systemd-analyze", *words, service], capture_output=True, text=True, check=False)
@@ -69,7 +80,7 @@ def test_systemd_takes_the_unit_and_finds_it_closed(
     assert found
     # Other versions of systemd weigh a line or two more, or less.
     assert float(found[1]) == pytest.approx(float(score), abs=0.2)
-    assert network or float(found[1]) <= 3.0
+    assert float(found[1]) <= 3.2
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,6 +125,21 @@ def test_it_says_what_it_records_and_ends_after_a_time(busy: Driver, own_home: P
         assert watch.end() == 0
     with watching(busy, "--for", "500ms") as watch:
         assert watch.process.wait(PATIENCE) == 0
+
+
+def test_it_serves_metrics_from_the_same_process(busy: Driver, eager: Path, own_home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        address = f"127.0.0.1:{one.getsockname()[1]}"
+    with watching(busy, "--export", "--listen", address) as watch:
+        line = watch.err()
+        assert "; events go to " in line
+        assert line.endswith(f"; metrics are at http://{address}/metrics\n")
+        assert "GPU 1 full" in watch.out()
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
+            text = answer.read().decode()
+        assert 'gpuwatch_alerts{rule="memory near limit",severity="critical"} 1.0\n' in text
+        assert "gpuwatch_driver_up 1.0\n" in text
+        assert watch.end() == 0
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=str)
