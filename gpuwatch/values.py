@@ -44,3 +44,9 @@ Gpus: TypeAlias = Annotated[
     Meta(min_length=1, max_length=MOST, extra={"form": "gpus"}),
 ]
 """NVML indices, or UUIDs or their beginnings; a single one is written without a list."""
+Url: TypeAlias = Annotated[
+    str, Meta(max_length=LONGEST, pattern=r"^(https?://[^\s@/?#]+(/[^\s@?#]*)?)?\Z", extra={"form": "url"})
+]
+"""URL of a server, without a user or a password; empty for none."""
+FilePath: TypeAlias = Annotated[str, Meta(max_length=LONGEST, pattern=r"^((/|~/)[^\0]+)?\Z", extra={"form": "path"})]
+"""Path of a file, absolute or below the home folder; empty for none."""

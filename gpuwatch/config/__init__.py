@@ -21,7 +21,7 @@ from gpuwatch.config.keymap import Keys
 from gpuwatch.declared.facts import Share
 from gpuwatch.errors import GpuwatchError
 from gpuwatch.units import MIB
-from gpuwatch.values import DAY, HOUR, MOST, Bytes, Seconds, Text
+from gpuwatch.values import DAY, HOUR, MOST, Bytes, FilePath, Seconds, Text, Url
 
 FILE: Final = "gpuwatch.toml"
 ADMINISTRATORS: Final = Path("/etc/gpuwatch") / FILE
@@ -137,6 +137,20 @@ class ExportConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = "all"
 
 
+class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`[fleet]`: the Prometheus server that knows all hosts, and how it is read."""
+
+    prometheus: Annotated[Url, Meta(description="the Prometheus server with the figures of all hosts")] = ""
+    token_file: Annotated[FilePath, Meta(description="file with a bearer token for it, which only you can read")] = ""
+    user: Annotated[Text, Meta(description="user for it, by basic authentication")] = ""
+    password_file: Annotated[FilePath, Meta(description="file with that user's password, which only you can read")] = ""
+    ca_file: Annotated[
+        FilePath, Meta(description="CA that its certificate is verified by, in place of the system's")
+    ] = ""
+    interval: Annotated[Seconds, Meta(ge=5, le=HOUR, description="time between two readings of it")] = 15.0
+    timeout: Annotated[Seconds, Meta(ge=1, le=120, description="time that one of its answers may take")] = 10.0
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of gpuwatch.toml, in seconds, bytes and percent."""
 
@@ -179,6 +193,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = Keys()
     report: Annotated[Report, Meta(description="what is kept of who held how much, for `gpuwatch report`")] = Report()
     export: Annotated[ExportConfig, Meta(description="metrics for Prometheus, see `gpuwatch export`")] = ExportConfig()
+    fleet: Annotated[
+        FleetSettings, Meta(description="the machines that `gpuwatch fleet` and `gpuwatch pick --fleet` show")
+    ] = FleetSettings()
     shares: tuple[Share, ...] = ()
     """The `[[share]]` tables of both files, the administrator's first."""
     rules: tuple[CustomRule, ...] = ()

@@ -109,7 +109,7 @@ class ConfigKey(NamedTuple):
         match self.form:
             case "bytes" if 0 < value < MIB:
                 return shown(value)
-            case "text" if text.clean(value) != value:
+            case "text" | "url" | "path" if text.clean(value) != value:
                 return shown(value)
             case "command" if value and not (value[0].startswith(("/", "~/")) and text.clean(value[0]) == value[0]):
                 return f"{shown(value[0])} as the first"
@@ -132,6 +132,8 @@ class ConfigKey(NamedTuple):
         wrong = raw[int(element[1])] if isinstance(raw, list) and element else raw
         if self.form == "urls" and isinstance(wrong, str):
             return f'"{text.mask_url(wrong)}"{", which is none" if isinstance(raw, list) else " alone"}'
+        if self.form == "url" and isinstance(wrong, str) and "@" in wrong:  # a password may stand before it
+            return f'"{text.mask_url(wrong)}" with an @'
         return shown(wrong)
 
 
@@ -154,6 +156,8 @@ _ALLOWED: Final = {
     "keys": 'a key or a list of keys, such as "x", "/", "f5", "ctrl+r", "enter" or "pageup"',
     "columns": "a list of " + ", ".join(f'"{name}"' for name in get_args(ColumnName)) + ", each once",
     "command": 'a list such as ["/home/ada/bin/tell", "--loud"], whose first is an absolute path or begins with ~/',
+    "url": 'a URL such as "https://prometheus.example.org:9090", without a user and a password',
+    "path": "a path that begins with / or ~/",
     "urls": 'a list of apprise\'s URLs, such as ["slack://..."]',
 }
 """Allowed values in words, by the format of a key or the name of a plain type."""

@@ -1,0 +1,516 @@
+"""Fleet: hosts, free GPUs, people and alerts, made from recording rules on a Prometheus server. Pure functions.
+
+`QUERIES` ask for all of it. The names of the rules are the contract with the exporter's rule file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from gpuwatch.alerts.alert import MARKS, Severity, Unit
+from gpuwatch.analysis.people import PERSON
+from gpuwatch.fields import Amount, Field, amount, table
+from gpuwatch.filters import Grammar, Term, parse_numbers
+from gpuwatch.fleet.host import HOST, Host, HostGpu, worst_first
+from gpuwatch.fleet.prometheus import Labels, Range, Sample
+from gpuwatch.launch.placement import Request
+from gpuwatch.model import Reading, Reason, known
+from gpuwatch.text import clean
+from gpuwatch.units import GIB, duration, long_duration
+
+T = TypeVar("T")
+
+QUERIES: Final = (
+    '{__name__=~"gpuwatch:gpu_.+"}',
+    '{__name__=~"gpuwatch:(user|host)_.+"}',
+    'up == 0 and on (job) {__name__="gpuwatch:host_age:seconds"}',
+    '{__name__=~"ALERTS|ALERTS_FOR_STATE", alertname=~"Gpuwatch.+", severity=~"warning|critical"}',
+)
+"""Queries whose samples together are the fleet: of the jobs with a gpuwatch, the hosts that do not answer, too."""
+LATE_S: Final = 300.0
+"""Age of a host's newest sample from which on it is a trouble: by then Prometheus shows its values no more."""
+_LONGEST: Final = 200
+"""Characters of a name from the server."""
+_GPU_RULES: Final = {
+    "gpuwatch:gpu_memory_used:bytes": "used",
+    "gpuwatch:gpu_memory_total:bytes": "total",
+    "gpuwatch:gpu_memory_left:bytes": "left",
+    "gpuwatch:gpu_utilization:ratio": "utilization",
+    "gpuwatch:gpu_processes:count": "processes",
+    "gpuwatch:gpu_up:bool": "up",
+}
+_SEVERITIES: Final = {"warning": Severity.WARNING, "critical": Severity.CRITICAL}
+
+
+class FleetPerson(msgspec.Struct, frozen=True, kw_only=True):
+    """One person on all hosts. People are told apart by name: a fleet has one directory of users."""
+
+    name: str
+    hosts: tuple[str, ...] = ()
+    """Hosts on which the person holds GPU memory."""
+    memory: float | None = None
+    """Bytes."""
+    share: float | None = None
+    """Percent of the memory of all GPUs."""
+    gpus: int | None = None
+    idle: float | None = None
+    """Bytes of processes that compute nothing."""
+
+
+class FleetAlert(msgspec.Struct, frozen=True, kw_only=True):
+    """Alert of the server that fires."""
+
+    rule: str
+    """Name in words: `memory near limit`."""
+    severity: Severity
+    host: str = ""
+    gpu: str = ""
+    """Index."""
+    uuid: str = ""
+    user: str = ""
+    since: float | None = None
+    """Wall-clock time since which its condition holds."""
+
+    @property
+    def title(self) -> str:
+        """Return what is the matter: `GPU 3: memory near limit, ada`."""
+        return f"{f'GPU {self.gpu}: ' * bool(self.gpu)}{self.rule}{f', {self.user}' * bool(self.user)}"
+
+
+class FreeGpus(msgspec.Struct, frozen=True, kw_only=True):
+    """GPUs of one model and size, and how many of them nobody uses."""
+
+    name: str
+    memory: int | None = None
+    """GiB of each, rounded."""
+    gpus: int = 0
+    free: int = 0
+    unknown: int = 0
+    """GPUs of which it is not known whether they are free."""
+    hosts: tuple[tuple[str, int], ...] = ()
+    """Hosts with free ones and their number, most first."""
+
+    @property
+    def most(self) -> int:
+        """Number of free ones on the host that has most."""
+        return self.hosts[0][1] if self.hosts else 0
+
+
+class Fleet(msgspec.Struct, frozen=True, kw_only=True):
+    """All hosts at one time. Empty collections where nothing was read yet."""
+
+    server: str = ""
+    taken: float | None = None
+    """Wall-clock time of the figures; None where there are none yet."""
+    received: float | None = None
+    """Monotonic time of the reader at which they came."""
+    trouble: str = ""
+    """Why there are no newer figures; empty for no trouble."""
+    notes: tuple[str, ...] = ()
+    """What the server said about these figures, such as that they are partial."""
+    hosts: tuple[Host, ...] = ()
+    """Worst first."""
+    instances: Mapping[str, str] = {}
+    """Label `instance` by name of the host."""
+    people: tuple[FleetPerson, ...] = ()
+    alerts: tuple[FleetAlert, ...] = ()
+    """The worst first, then the oldest."""
+    free: tuple[FreeGpus, ...] = ()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# From samples to a fleet
+
+
+def make_fleet(samples: Iterable[Sample], *, server: str, taken: float, received: float, notes: Sequence[str]) -> Fleet:
+    """Return the fleet of the samples of `QUERIES`; a value that is not there, or not finite, is missing."""
+    gpus: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    labels: dict[tuple[str, str], Labels] = {}
+    held: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    ages: dict[str, float] = {}
+    down: set[str] = set()
+    firing: list[Labels] = []
+    since: dict[tuple[str, ...], float] = {}
+    for one in samples:
+        label, number = one.labels, one.number
+        if number is None:
+            continue
+        if rule := _GPU_RULES.get(label.metric):
+            key = (label.instance, label.uuid or label.gpu)
+            labels[key] = label
+            gpus[key][rule] = number
+        elif label.metric.startswith("gpuwatch:user_"):
+            held[label.instance, label.user][label.metric] = number
+        elif label.metric == "gpuwatch:host_age:seconds":
+            ages[label.instance] = number
+        elif label.metric == "ALERTS":
+            firing += [label] * (label.alertstate == "firing")
+        elif label.metric == "ALERTS_FOR_STATE":
+            since[_alert_key(label)] = number
+        elif label.metric == "up":
+            down.add(label.instance)
+    cards: dict[str, list[HostGpu]] = defaultdict(list)
+    for key, values in gpus.items():
+        cards[key[0]].append(_gpu(labels[key], values))
+    instances = {*cards, *ages, *down, *(instance for instance, _ in held)} - {""}
+    names = host_names({*instances, *(one.instance for one in firing)} - {""})
+    alerts = _alerts(firing, since, names)
+    by_host = {name: [one for one in alerts if one.host == name] for name in {one.host for one in alerts}}
+    people = Counter(instance for instance, _ in held)
+    hosts = [
+        _host(names[one], cards.get(one, ()), people[one], by_host.get(names[one], ()), ages.get(one), one in down)
+        for one in instances
+    ]
+    return Fleet(
+        server=server,
+        taken=taken,
+        received=received,
+        notes=tuple(clean(note, _LONGEST) for note in dict.fromkeys(notes)),
+        hosts=tuple(worst_first(hosts)),
+        instances={name: instance for instance, name in names.items()},
+        people=_people(held, names, sum(float(gpu.total) for host in hosts for gpu in host.gpus if known(gpu.total))),
+        alerts=alerts,
+        free=free_gpus(hosts),
+    )
+
+
+def host_names(instances: Iterable[str]) -> dict[str, str]:
+    """Return a clean name for each `instance`: without its port, unless two would be alike."""
+    every = sorted(instances)
+    bare = {one: clean(re.sub(r":[0-9]{1,5}\Z", "", one), _LONGEST) for one in every}
+    times = Counter(bare.values())
+    return {one: name if times[name] == 1 else clean(one, _LONGEST) for one, name in bare.items()}
+
+
+def _gpu(labels: Labels, values: Mapping[str, float]) -> HostGpu:
+    used, total = (values.get(name, Reason.NO_SAMPLE) for name in ("used", "total"))
+    free: Reading = max(0.0, total - used) if known(used) and known(total) else Reason.NO_SAMPLE
+    busy = values.get("utilization")
+    processes = values.get("processes")
+    return HostGpu(
+        index=int(labels.gpu) if re.fullmatch("[0-9]{1,5}", labels.gpu) else -1,
+        uuid=clean(labels.uuid, _LONGEST),
+        name=clean(labels.name, _LONGEST),
+        used=used,
+        total=total,
+        free=free,
+        left=values.get("left", Reason.NO_SAMPLE),
+        utilization=Reason.NO_SAMPLE if busy is None else 100 * busy,
+        processes=None if processes is None else int(processes),
+        up=bool(values.get("up", 1.0)),
+    )
+
+
+def _host(
+    name: str, gpus: Iterable[HostGpu], people: int, alerts: Sequence[FleetAlert], age: float | None, down: bool
+) -> Host:
+    cards = tuple(sorted(gpus, key=lambda gpu: (gpu.index, gpu.uuid)))
+    late = age is not None and age >= LATE_S
+    trouble = "its exporter does not answer" if down else f"no figures for {long_duration(age or 0)}" if late else ""
+    return Host(
+        name=name,
+        gpus=cards,
+        people=people if cards else None,
+        alerts=len(alerts),
+        worst=alerts[0].title if alerts else "",
+        severity=alerts[0].severity if alerts else None,
+        age=age,
+        trouble=trouble,
+    )
+
+
+def _alert_key(labels: Labels) -> tuple[str, ...]:
+    return (labels.alertname, labels.severity, labels.instance, labels.uuid, labels.gpu, labels.user)
+
+
+def _words(name: str) -> str:
+    """Return the name of an alert in words: `memory near limit` for GpuwatchMemoryNearLimit."""
+    return clean(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name.removeprefix("Gpuwatch")).lower(), _LONGEST)
+
+
+def _alerts(
+    firing: Iterable[Labels], since: Mapping[tuple[str, ...], float], names: Mapping[str, str]
+) -> tuple[FleetAlert, ...]:
+    found = [
+        FleetAlert(
+            rule=_words(one.alertname),
+            severity=_SEVERITIES.get(one.severity, Severity.NOTE),
+            host=names.get(one.instance, ""),
+            gpu=clean(one.gpu, _LONGEST),
+            uuid=clean(one.uuid, _LONGEST),
+            user=clean(one.user, _LONGEST),
+            since=since.get(_alert_key(one)),
+        )
+        for one in firing
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.severity, one.since or 0.0, one.host, one.title)))
+
+
+def _people(
+    held: Mapping[tuple[str, str], Mapping[str, float]], names: Mapping[str, str], total: float
+) -> tuple[FleetPerson, ...]:
+    by_user: dict[str, list[tuple[str, Mapping[str, float]]]] = defaultdict(list)
+    for (instance, user), values in held.items():
+        by_user[user].append((instance, values))
+
+    def added(values: Iterable[Mapping[str, float]], rule: str) -> float | None:
+        found = [one[rule] for one in values if rule in one]
+        return sum(found) if found else None
+
+    people = []
+    for user, every in by_user.items():
+        theirs = [one for _, one in every]
+        memory, gpus = added(theirs, "gpuwatch:user_memory:bytes"), added(theirs, "gpuwatch:user_gpus:count")
+        people.append(
+            FleetPerson(
+                name=clean(user, _LONGEST),
+                hosts=tuple(sorted(names[instance] for instance, _ in every if instance)),
+                memory=memory,
+                share=100 * memory / total if memory is not None and total else None,
+                gpus=None if gpus is None else int(gpus),
+                idle=added(theirs, "gpuwatch:user_idle_memory:bytes"),
+            )
+        )
+    return tuple(sorted(people, key=lambda one: (-(one.memory or 0.0), one.name)))
+
+
+def free_gpus(hosts: Iterable[Host]) -> tuple[FreeGpus, ...]:
+    """Return the GPUs by model and memory, those with the most free ones on one host first."""
+    grouped: dict[tuple[str, int | None], list[tuple[str, HostGpu]]] = defaultdict(list)
+    for host in hosts:
+        for gpu in host.gpus:
+            memory = round(gpu.total / GIB) if known(gpu.total) else None
+            grouped[gpu.name.removeprefix("NVIDIA "), memory].append((host.name if not host.trouble else "", gpu))
+    found = []
+    for (name, memory), cards in grouped.items():
+        # Nothing is promised of a host that does not answer.
+        free = Counter(host for host, gpu in cards if gpu.is_free and host)
+        found.append(
+            FreeGpus(
+                name=name,
+                memory=memory,
+                gpus=len(cards),
+                free=free.total(),
+                unknown=sum(not host or (gpu.up and gpu.processes is None) for host, gpu in cards),
+                hosts=tuple(sorted(free.items(), key=lambda one: (-one[1], one[0]))),
+            )
+        )
+    return tuple(sorted(found, key=lambda one: (-one.most, -one.free, one.name, one.memory or 0)))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Fields and filters
+
+
+FLEET_PERSON: Final[Mapping[str, Field[FleetPerson]]] = table(
+    (
+        PERSON["user"].of(lambda one: one.name),
+        PERSON["memory"].of(lambda one: amount(one.memory)),
+        PERSON["part"].of(lambda one: amount(one.share)),
+        Field("gpus", "GPUs", lambda one: amount(one.gpus)),
+        Field("hosts", "hosts", lambda one: Amount(len(one.hosts))),
+        Field("idle", "idle GiB", lambda one: amount(one.idle or 0.0), Unit.BYTES, words="idle memory", quiet=1.0),
+        Field("where", "on", lambda one: ", ".join(one.hosts), right=False),
+    )
+)
+FREE_GPUS: Final[Mapping[str, Field[FreeGpus]]] = table(
+    (
+        Field("name", "model", lambda one: one.name, ascending=True, right=False),
+        Field("memory", "GiB", lambda one: amount(one.memory), words="memory of each"),
+        Field("gpus", "GPUs", lambda one: Amount(one.gpus)),
+        Field("free", "free", lambda one: Amount(one.free, one.unknown > 0), words="free GPUs"),
+        Field("most", "on one host", lambda one: Amount(one.most, one.unknown > 0), words="free GPUs of one host"),
+        Field("where", "hosts", lambda one: ", ".join(f"{host} {free}" for host, free in one.hosts), right=False),
+    )
+)
+FLEET_ALERT: Final[Mapping[str, Field[FleetAlert]]] = table(
+    (
+        Field("rank", "", lambda one: MARKS[one.severity], rank=lambda one: float(one.severity), right=False),
+        Field("host", "host", lambda one: one.host or None, ascending=True, right=False),
+        Field("title", "alert", lambda one: one.title, ascending=True, right=False),
+    )
+)
+
+
+def lasted(alert: FleetAlert, now: float) -> str:
+    """Return how long an alert has held; empty where that is not known."""
+    return duration(now - alert.since) if alert.since else ""
+
+
+def _with_text(texts: Callable[[T], Iterable[str]]) -> Callable[[str], Term[T]]:
+    return lambda sought: lambda one: any(sought in text.casefold() for text in texts(one))
+
+
+def _with_name(name: Callable[[T], str]) -> Callable[[str], Term[T]]:
+    def parse(value: str) -> Term[T]:
+        names = [part for part in value.split(",") if part]
+        return lambda one: any(part in name(one).casefold() for part in names)
+
+    return parse
+
+
+def _on_gpu(value: str) -> Term[FleetAlert]:
+    is_one = parse_numbers("gpu", value)
+    return lambda one: is_one(int(one.gpu) if one.gpu.isdecimal() else None)
+
+
+HOSTS: Final[Grammar[Host]] = Grammar(
+    keys={},
+    anywhere=_with_text(lambda host: (host.name, host.worst, host.trouble, *{gpu.name for gpu in host.gpus})),
+    figures={"mem": HOST["memory"], **{key: HOST[key] for key in ("gpus", "free", "left", "busy", "people", "age")}},
+    flags={},
+)
+"""Terms by which hosts can be filtered."""
+PEOPLE: Final[Grammar[FleetPerson]] = Grammar(
+    keys={"user": _with_name(lambda one: one.name)},
+    anywhere=_with_text(lambda one: (one.name, *one.hosts)),
+    figures={"mem": FLEET_PERSON["memory"], **{key: FLEET_PERSON[key] for key in ("gpus", "hosts", "idle")}},
+    flags={},
+)
+FREE: Final[Grammar[FreeGpus]] = Grammar(
+    keys={},
+    anywhere=_with_text(lambda one: (one.name, *(host for host, _ in one.hosts))),
+    figures={"mem": FREE_GPUS["memory"], **{key: FREE_GPUS[key] for key in ("gpus", "free", "most")}},
+    flags={},
+)
+ALERTS: Final[Grammar[FleetAlert]] = Grammar(
+    keys={
+        "user": _with_name(lambda one: one.user),
+        "rule": _with_name(lambda one: one.rule),
+        "gpu": _on_gpu,
+    },
+    anywhere=_with_text(lambda one: (one.host, one.title)),
+    figures={},
+    flags={},
+)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Hosts with room
+
+
+class HostOffer(NamedTuple):
+    """GPUs of one host that have room for a request."""
+
+    host: Host
+    gpus: Sequence[HostGpu]
+    """Those with the most memory left first."""
+
+
+def find_hosts(hosts: Iterable[Host], wanted: Request, count: int) -> tuple[list[HostOffer], list[HostOffer]]:
+    """Return the hosts with `count` GPUs that have room, best first, and those with fewer.
+
+    The best host has the most memory left on the fullest of the GPUs that would be taken; of equal ones, the host with
+    the most of such GPUs. A host with a trouble, or a GPU of which the memory left is not known, offers nothing.
+    """
+    offers = []
+    for host in hosts:
+        fit = [gpu for gpu in host.gpus if not host.trouble and _fits(gpu, wanted)]
+        offers.append(HostOffer(host, sorted(fit, key=lambda gpu: (-_left(gpu), _busy(gpu), gpu.index))))
+    offers.sort(key=lambda one: (-min(map(_left, one.gpus[:count]), default=0.0), -len(one.gpus), one.host.name))
+    return [one for one in offers if len(one.gpus) >= count], [one for one in offers if len(one.gpus) < count]
+
+
+def _left(gpu: HostGpu) -> float:
+    return float(gpu.left) if known(gpu.left) else -1.0
+
+
+def _busy(gpu: HostGpu) -> float:
+    return float(gpu.utilization) if known(gpu.utilization) else 100.0
+
+
+def _fits(gpu: HostGpu, wanted: Request) -> bool:
+    if not gpu.up or not known(gpu.left) or (wanted.empty and not gpu.is_free):
+        return False
+    if wanted.busy is not None and not (known(gpu.utilization) and gpu.utilization <= wanted.busy):
+        return False
+    if wanted.memory is not None:
+        return gpu.left >= wanted.memory
+    return wanted.share is None or (known(gpu.total) and gpu.left >= wanted.share * gpu.total)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# One host
+
+
+_OWNER_RULES: Final = {
+    "gpuwatch_user_memory_bytes": "memory",
+    "gpuwatch_user_declared_bytes": "declared",
+    "gpuwatch_user_over_bytes": "over",
+    "gpuwatch_user_idle_seconds": "idle",
+}
+_PAST_RULES: Final = {
+    "gpuwatch_gpu_memory_used_bytes": "used",
+    "gpuwatch_gpu_utilization_ratio": "utilization",
+    "gpuwatch_gpu_power_watts": "power",
+    "gpuwatch_gpu_temperature_celsius": "temperature",
+    "gpuwatch_user_memory_bytes": "memory",
+}
+
+
+class HostOwner(msgspec.Struct, frozen=True, kw_only=True):
+    """What one person holds on one GPU of the opened host; None where it is not known, or does not apply."""
+
+    uuid: str
+    user: str
+    memory: float | None = None
+    declared: float | None = None
+    over: float | None = None
+    """Bytes above what was declared."""
+    idle: float | None = None
+    """Seconds in which the person's processes computed nothing."""
+
+
+class PastKey(NamedTuple):
+    """Series of the opened host."""
+
+    uuid: str
+    user: str
+    """Empty for a figure of the GPU itself."""
+    figure: str
+    """`used`, `utilization` (0 to 1), `power`, `temperature`, or `memory` of the user."""
+
+
+class HostPast(msgspec.Struct, frozen=True, kw_only=True):
+    """Owners on one host, and its figures over a span."""
+
+    host: str
+    start: float
+    step: float
+    """Seconds of each value."""
+    series: Mapping[PastKey, Sequence[float | None]] = {}
+    owners: tuple[HostOwner, ...] = ()
+
+
+def host_queries(instance: str) -> tuple[str, str]:
+    """Return the query of the owners on a host, and the query of its past."""
+    on = f"instance={json.dumps(instance, ensure_ascii=False)}"
+    return tuple(  # type: ignore[return-value]
+        f'{{__name__=~"{"|".join(rules)}", {on}}}' for rules in (_OWNER_RULES, _PAST_RULES)
+    )
+
+
+def make_past(
+    host: str, owners: Iterable[Sample], past: Iterable[Range], *, start: float, step: float, count: int
+) -> HostPast:
+    """Return the owners and the past of a host from the samples of `host_queries`."""
+    held: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for one in owners:
+        if one.number is not None and (rule := _OWNER_RULES.get(one.labels.metric)):
+            held[clean(one.labels.uuid, _LONGEST), clean(one.labels.user, _LONGEST)][rule] = one.number
+    series = {
+        PastKey(clean(each.labels.uuid, _LONGEST), clean(each.labels.user, _LONGEST), figure): each.numbers(
+            start, step, count
+        )
+        for each in past
+        if (figure := _PAST_RULES.get(each.labels.metric))
+    }
+    found = [HostOwner(uuid=uuid, user=user, **values) for (uuid, user), values in held.items()]
+    found.sort(key=lambda one: -(one.memory or 0.0))
+    return HostPast(host=host, start=start, step=step, series=series, owners=tuple(found))

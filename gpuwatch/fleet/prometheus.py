@@ -1,0 +1,316 @@
+"""Prometheus server: a client of its HTTP API, with credentials from files, verified TLS and bounds on each answer.
+
+Source: prometheus.io/docs/prometheus/latest/querying/api, "Instant queries" and "Range queries".
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import os
+import socket
+import ssl
+import stat
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+import urllib3
+from urllib3.exceptions import HTTPError, NewConnectionError, SSLError, TimeoutError
+
+from gpuwatch import files
+from gpuwatch.config import FleetSettings
+from gpuwatch.errors import UnavailableError, UsageError
+from gpuwatch.text import clean
+from gpuwatch.units import size
+
+T = TypeVar("T")
+
+MOST_BYTES: Final = 128 << 20
+"""Largest answer. The figures of 1,000 hosts with 8 GPUs have 11 MB."""
+_MOST_SECRET: Final = 64 << 10
+_CHUNK: Final = 256 << 10
+_MOST_WORDS: Final = 200
+"""Characters of a server's own words that are shown."""
+_LOOPBACK: Final = ("localhost", "::1")
+
+
+class PrometheusError(UnavailableError):
+    """Error of a server that cannot be read now: one line with its address, what came, and what to do."""
+
+
+class Labels(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Labels of a series that the fleet has; others are left out. A missing label is empty."""
+
+    metric: str = msgspec.field(default="", name="__name__")
+    instance: str = ""
+    uuid: str = ""
+    gpu: str = ""
+    name: str = ""
+    user: str = ""
+    alertname: str = ""
+    alertstate: str = ""
+    severity: str = ""
+
+
+class Sample(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Newest value of a series."""
+
+    labels: Labels = msgspec.field(name="metric")
+    value: tuple[float, str]
+
+    @property
+    def number(self) -> float | None:
+        """The value; None where it is no finite number."""
+        return _number(self.value[1])
+
+
+class Range(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Values of a series over time."""
+
+    labels: Labels = msgspec.field(name="metric")
+    values: list[tuple[float, str]]
+
+    def numbers(self, start: float, step: float, count: int) -> list[float | None]:
+        """Return a value for each of `count` steps from `start` on; None where the server has none."""
+        found: list[float | None] = [None] * count
+        for at, text in self.values:
+            place = round((at - start) / step) - 1
+            if 0 <= place < count:
+                found[place] = _number(text)
+        return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+class _Failure(msgspec.Struct, frozen=True):
+    error: str
+
+
+class _Vector(msgspec.Struct, frozen=True, tag_field="resultType", tag="vector"):
+    result: list[Sample]
+
+
+class _Matrix(msgspec.Struct, frozen=True, tag_field="resultType", tag="matrix"):
+    result: list[Range]
+
+
+class _Answer(msgspec.Struct, frozen=True, tag_field="status", tag="success"):
+    data: _Vector | _Matrix
+    warnings: list[str] = []
+
+
+def check_url(url: str, name: str) -> SplitResult:
+    """Return the parts of a server's URL; raises UsageError, which calls it `name`."""
+    allowed = "allowed is a URL such as https://prometheus.example.org:9090"
+    try:
+        parts = urlsplit(url)
+        wrong = not parts.hostname or parts.scheme not in ("http", "https") or bool(parts.port and parts.port > 65535)
+    except ValueError:
+        raise UsageError(f"{name}: found {url[:80]!a}; {allowed}") from None
+    if "@" in url:
+        raise UsageError(f"{name}: found a URL with a user or a password in it; these belong into files of [fleet]")
+    if wrong or parts.query or parts.fragment or clean(url) != url:
+        raise UsageError(f"{name}: found {url[:80]!a}; {allowed}")
+    return parts
+
+
+class PrometheusClient:
+    """Client of one Prometheus server. Its calls raise PrometheusError; one thread at a time may use it."""
+
+    def __init__(self, settings: FleetSettings, url: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`url` is that of the flag; the credentials of `settings` are sent to the server of `settings` alone.
+
+        Raises UsageError for settings that cannot be used.
+        """
+        name = "--prometheus" if url else "fleet.prometheus"
+        url = (url or settings.prometheus).rstrip("/")
+        if not url:
+            raise UsageError("no server is known: give --prometheus URL, or set prometheus in [fleet]")
+        parts = check_url(url, name)
+        self.url = url
+        self.warnings: list[str] = []
+        """Warnings of the answers since they were cleared: of a partial answer, as of Thanos or remote reads."""
+        self._clock, self._timeout = clock, settings.timeout
+        own = urlsplit(settings.prometheus)
+        self._foreign = bool(settings.prometheus) and (own.scheme, own.netloc) != (parts.scheme, parts.netloc)
+        self._settings = FleetSettings(ca_file=settings.ca_file) if self._foreign else settings
+        _check_credentials(self._settings, parts)
+        self._pool = urllib3.PoolManager(
+            retries=False,
+            timeout=urllib3.Timeout(connect=settings.timeout, read=settings.timeout),
+            ssl_context=_tls(settings.ca_file) if parts.scheme == "https" else None,
+        )
+
+    def query(self, expression: str) -> list[Sample]:
+        """Return the newest values of an expression."""
+        return self._post("query", {"query": expression}, _Vector).result
+
+    def query_range(self, expression: str, start: float, end: float, step: float) -> list[Range]:
+        """Return the values of an expression from `start` to `end` (wall-clock times), one each `step` seconds."""
+        fields = {"query": expression, "start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
+        return self._post("query_range", fields, _Matrix).result
+
+    def close(self) -> None:
+        self._pool.clear()
+
+    # -- one request -----------------------------------------------------------------------------------------------
+
+    def _post(self, path: str, fields: dict[str, str], kind: type[T]) -> T:
+        status, type_, body = self._request(path, {**fields, "timeout": f"{self._timeout:g}"})
+        if status != 200:
+            raise self._error(self._refusal(status, type_, body))
+        try:
+            answer = msgspec.json.decode(body, type=_Answer)
+        except msgspec.DecodeError as error:
+            what = "its answer is torn" if "json" in type_ else f"it answers {clean(type_, 60) or 'without a type'}"
+            raise self._error(f"{what}, and is no answer of Prometheus: {error}") from None
+        if not isinstance(answer.data, kind):
+            raise self._error("it answers with another kind of values than was asked for")
+        self.warnings += answer.warnings
+        return answer.data
+
+    def _request(self, path: str, fields: dict[str, str]) -> tuple[int, str, bytes]:
+        """Return status, type and body of an answer that came in time and is not too large."""
+        end = self._clock() + self._timeout
+        headers = {"Accept-Encoding": "gzip", "Accept": "application/json", **self._credentials()}
+        try:
+            answer = self._pool.request(
+                "POST",
+                f"{self.url}/api/v1/{path}",
+                fields=fields,
+                headers=headers,
+                encode_multipart=False,
+                redirect=False,
+                preload_content=False,
+            )
+            try:
+                body = bytearray()
+                while chunk := answer.read(_CHUNK, decode_content=True):
+                    body += chunk
+                    if len(body) > MOST_BYTES:
+                        raise self._error(f"an answer of more than {size(MOST_BYTES)}; none larger is read")
+                    if self._clock() > end:
+                        raise self._error(f"the answer was not complete after {self._timeout:g} s")
+                answer.release_conn()
+            finally:
+                answer.close()
+        except (HTTPError, OSError) as error:
+            raise self._error(self._failure(error)) from None
+        target = f" {answer.headers.get('Location', '')}" if 300 <= answer.status < 400 else ""
+        return answer.status, target or answer.headers.get("Content-Type", ""), bytes(body)
+
+    def _error(self, words: str) -> PrometheusError:
+        return PrometheusError(clean(f"{self.url}: {words}", 500))
+
+    def _failure(self, error: Exception) -> str:
+        """Return in words why there is no answer."""
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, ssl.SSLError | socket.gaierror | ConnectionError):
+            cause = cause.__cause__ or cause.__context__
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            hint = "" if self._settings.ca_file else "; fleet.ca_file names the file of an own CA"
+            return f"its certificate does not hold: {cause.verify_message}{hint}"
+        if isinstance(cause, ssl.SSLError) or isinstance(error, SSLError):
+            return f"no TLS with it ({cause or error}); is it a server of http:// alone?"
+        if isinstance(cause, socket.gaierror):
+            return f"there is no such host ({cause.strerror})"
+        if isinstance(error, TimeoutError) and not isinstance(error, NewConnectionError):
+            return f"no answer within {self._timeout:g} s"
+        if isinstance(cause, ConnectionRefusedError):
+            return "connection refused: nothing listens there"
+        return f"the connection failed: {getattr(cause, 'strerror', None) or cause or error}"
+
+    def _refusal(self, status: int, type_: str, body: bytes) -> str:
+        """Return in words what an answer with another status than 200 means."""
+        if 300 <= status < 400:
+            return f"it leads to{type_}; give that URL, if it is right: no redirect is followed"
+        if status in (401, 403):
+            one = self._settings
+            sent = "fleet.token_file" if one.token_file else "fleet.user and fleet.password_file" if one.user else ""
+            if sent:
+                return f"it refuses what {sent} says ({status})"
+            if self._foreign:
+                return f"it wants credentials ({status}); those of [fleet] are for the server that stands there alone"
+            return f"it wants credentials ({status}): set token_file, or user and password_file, in [fleet]"
+        try:
+            words = msgspec.json.decode(body, type=_Failure).error
+        except msgspec.DecodeError:
+            what = "is there a Prometheus server under this URL?" if status in (404, 405) else "an error page came"
+            return f"answer {status} ({clean(type_, 60) or 'of no type'}); {what}"
+        return f"it refuses a query ({status}): {words[:_MOST_WORDS]}"
+
+    # -- credentials -----------------------------------------------------------------------------------------------
+
+    def _credentials(self) -> dict[str, str]:
+        """Return the header with the credentials, read from their files anew, since tokens are replaced."""
+        one = self._settings
+        if one.token_file:
+            return {"Authorization": f"Bearer {self._secret(one.token_file, 'fleet.token_file')}"}
+        if one.user:
+            pair = f"{one.user}:{self._secret(one.password_file, 'fleet.password_file')}"
+            return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+        return {}
+
+    def _secret(self, path: str, key: str) -> str:
+        try:
+            return read_secret(path, key)
+        except UsageError as error:
+            raise PrometheusError(str(error)) from None
+
+
+def read_secret(path: str, key: str) -> str:
+    """Return the one line of a file that its owner alone, the user or root, can read; raises UsageError."""
+    place = Path(path).expanduser()
+    try:
+        with open(files.open_ordinary(place), "rb") as file:
+            facts = os.fstat(file.fileno())
+            content = file.read(_MOST_SECRET)
+    except OSError as error:
+        raise UsageError(f"{key}: {files.shown_path(place)} cannot be read ({files.reason(error)})") from None
+    mode = stat.S_IMODE(facts.st_mode)
+    if facts.st_uid not in (os.geteuid(), 0):
+        raise UsageError(f"{key}: {files.shown_path(place)} belongs to uid {facts.st_uid}; it must be yours")
+    if mode & 0o077:
+        mend = f"`chmod 600 {files.shown_path(place)}` mends that"
+        raise UsageError(f"{key}: others can read {files.shown_path(place)} (mode {mode:04o}); {mend}")
+    secret = content.decode("utf-8", "replace").strip()
+    if not secret or not (secret.isascii() and secret.isprintable()):
+        raise UsageError(f"{key}: {files.shown_path(place)} has not one line of printable characters")
+    return secret
+
+
+def _check_credentials(settings: FleetSettings, url: SplitResult) -> None:
+    """Raise UsageError for credentials that are not complete, not private, or would be sent in the clear."""
+    if settings.token_file and settings.user:
+        raise UsageError("fleet.token_file, fleet.user: found both; allowed is one of them")
+    if bool(settings.user) != bool(settings.password_file):
+        raise UsageError("fleet.user, fleet.password_file: found one without the other; set both")
+    given: Sequence[tuple[str, str]] = (
+        (settings.token_file, "fleet.token_file"),
+        (settings.password_file, "fleet.password_file"),
+    )
+    for path, key in given:
+        if path:
+            host = url.hostname or ""
+            if url.scheme == "http" and host not in _LOOPBACK and not host.startswith("127."):
+                raise UsageError(f"{key}: it would go to {host} in the clear; write https:// in fleet.prometheus")
+            read_secret(path, key)
+
+
+def _tls(ca_file: str) -> ssl.SSLContext:
+    """Return a context that verifies certificates by the system's CAs, or by those of a file alone."""
+    try:
+        return ssl.create_default_context(cafile=str(Path(ca_file).expanduser()) if ca_file else None)
+    except (OSError, ssl.SSLError) as error:
+        why = error.strerror if isinstance(error, FileNotFoundError | PermissionError) else "it has no certificate"
+        raise UsageError(f"fleet.ca_file: {clean(ca_file)} cannot be used ({why})") from None
