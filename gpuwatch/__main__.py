@@ -30,7 +30,7 @@ needs is freed without a collection. With Python's 700 there was one for each fr
 
 _WITHOUT_DRIVER = frozenset(
     {"--demo", "--help", "-h", "--version", "--recording", "events", "report", "replay", "recording", "config", "docs"}
-    | {"completion", "notify", "status", "--unit", "--rules", "--dashboard", "--scrape-config"}
+    | {"completion", "notify", "status", "--unit", "fleet", "--fleet", "--rules", "--dashboard", "--scrape-config"}
 )
 """Words of command lines that need no driver, or need it seldom: `status` mostly finds a live file."""
 

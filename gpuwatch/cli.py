@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "explain": "show what a process declared, which GPUs it sees, and the evidence",
     "visible": "show which GPUs a CUDA_VISIBLE_DEVICES value makes visible here",
     "pick": "print GPUs that have room, for CUDA_VISIBLE_DEVICES",
+    "fleet": "all machines that a Prometheus server knows: hosts, free GPUs, people and alerts",
     "run": "pick GPUs, set the share for every framework, start a program",
     "strays": "your own processes that nobody attends to and that still hold memory, and why",
     "kill": "end your own processes, or a whole run, and report what became of them",

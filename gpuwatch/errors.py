@@ -2,7 +2,7 @@
 
 GpuwatchError
 ├── UsageError         a flag, a key, a file's contents (exit 2)
-└── UnavailableError   no driver, no GPU, no terminal to draw on (exit 3)
+└── UnavailableError   no driver, no GPU, no answer of a server (exit 3)
     └── NoThreadError  the system gives no more threads (exit 3 at the start)
 
 Each message is one line for a person: what was found, what is allowed or what to do next.
@@ -22,7 +22,7 @@ class UsageError(GpuwatchError):
 
 
 class UnavailableError(GpuwatchError):
-    """Error where a driver or a GPU that the command needs is missing."""
+    """Error where a driver, a GPU or a server that the command needs is missing."""
 
     exit_code = 3
 
@@ -31,7 +31,7 @@ class NoThreadError(UnavailableError):
     """Error where the system starts no more threads: running work continues, and the caller may try again."""
 
 
-EXIT_CODES = "2 bad usage, 3 no driver or no GPU. Data on stdout, messages on stderr."
+EXIT_CODES = "2 bad usage, 3 no driver, no GPU or no server. Data on stdout, messages on stderr."
 """Exit codes that all commands share, for their help texts."""
 
 PROCESS_LIMIT = "the limit of processes is reached (ulimit -u, or the cgroup's pids.max)"

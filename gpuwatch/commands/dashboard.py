@@ -12,6 +12,8 @@ from gpuwatch.errors import UsageError
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.ui.choices import Remembered, read_choices
 
+_ADVICE = "try `gpuwatch --once`, `gpuwatch --once --json` or `gpuwatch --stream`"
+
 
 def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     """Show the dashboard until the user leaves it, and return the exit code."""
@@ -29,11 +31,10 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         source.close()
 
 
-def check_terminal() -> None:
-    """Raise UsageError if there is no terminal for a dashboard, and remove exported sizes."""
+def check_terminal(advice: str = _ADVICE) -> None:
+    """Raise UsageError with an `advice` if there is no terminal for a dashboard, and remove exported sizes."""
     for stale in ("COLUMNS", "LINES"):  # an exported size would be believed over the terminal's own, and over resizes
         os.environ.pop(stale, None)
-    advice = "try `gpuwatch --once`, `gpuwatch --once --json` or `gpuwatch --stream`"
     if os.environ.get("TERM", "dumb") in ("dumb", ""):
         raise UsageError(f"the dashboard needs a terminal that can move its cursor, and TERM is dumb; {advice}")
     for name, stream in (("stdin", sys.stdin), ("stdout", sys.stdout), ("stderr", sys.stderr)):

@@ -1,4 +1,4 @@
-"""`gpuwatch pick`: GPUs with room, printed for CUDA_VISIBLE_DEVICES."""
+"""`gpuwatch pick`: GPUs with room, printed for CUDA_VISIBLE_DEVICES, or hosts with room."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_choice(parser)
     parser.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="choose among these GPUs")
     parser.add_argument("--index", action="store_true", help="print indices of NVML instead of UUIDs")
+    parser.add_argument("--fleet", action="store_true", help="print the hosts that have so many GPUs, best first")
+    parser.add_argument("--prometheus", metavar="URL", help="with --fleet: the server to ask (default: that of [fleet])")
 
 
 def add_choice(parser: argparse.ArgumentParser) -> None:
@@ -54,12 +56,14 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
 
     The command reads the reservations of others, and neither locks nor reserves a GPU.
     """
-    config = configured(args)
-    wanted, only, number = (
-        parse_request(args),
-        parse_indices(args.only),
-        parse_count(args.count),
-    )
+    wanted, number = parse_request(args), parse_count(args.count)
+    if args.fleet:
+        from gpuwatch.commands import fleet  # with its client
+
+        return fleet.pick(args, wanted, number)
+    if args.prometheus:
+        raise UsageError("--prometheus goes with --fleet")
+    config, only = configured(args), parse_indices(args.only)
     snapshot = read_snapshot(args, config, sampler)
     check_gpus_exist("--only", only, snapshot)
     unwanted = {} if snapshot.demo else find_hidden(snapshot, os.environ)

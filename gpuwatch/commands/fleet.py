@@ -1,0 +1,125 @@
+"""`gpuwatch fleet`: the machines that a Prometheus server knows, on a screen or as JSON, and `gpuwatch pick --fleet`."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+
+import msgspec
+
+from gpuwatch.commands.console import Console
+from gpuwatch.commands.dashboard import check_terminal
+from gpuwatch.commands.flags import add_flags, add_refused_demo
+from gpuwatch.commands.startup import configured, fixed_settings
+from gpuwatch.config import Config
+from gpuwatch.errors import UsageError
+from gpuwatch.filters import FilterError, parse_terms
+from gpuwatch.launch.placement import Request
+from gpuwatch.text import clean
+from gpuwatch.units import gib
+
+try:
+    from gpuwatch.fleet.overview import HOSTS, Fleet, HostOffer, find_hosts
+    from gpuwatch.fleet.prometheus import PrometheusClient
+    from gpuwatch.fleet.reader import FleetReader, read_fleet
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "urllib3":
+        raise
+    raise UsageError("a fleet needs urllib3: pip install '.[fleet]' in the clone of gpuwatch") from None
+
+_NEAREST = 5
+"""Hosts without enough room that are named, at most."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_flags(parser, "json")
+    add_refused_demo(parser)
+    parser.add_argument("--prometheus", metavar="URL", help="read this Prometheus server (default: that of [fleet])")
+    parser.add_argument("--filter", metavar="TEXT", default=argparse.SUPPRESS, help="start with these hosts: 'free>=4'")
+    parser.add_argument("--theme", metavar="NAME", default=argparse.SUPPRESS, help="dark (the default), light, nord, …")
+
+
+def main(args: argparse.Namespace, _sampler: object = None) -> int:
+    """Show the fleet until the user leaves it, or print it, and return the exit code.
+
+    Raises UsageError, and UnavailableError where nothing can be printed.
+    """
+    if args.demo:
+        raise UsageError("--demo does not go with `gpuwatch fleet`: the demo is one machine")
+    config = configured(args)
+    words = _check_filter(args, config)
+    client = PrometheusClient(config.fleet, args.prometheus or "")
+    if args.json:
+        console = Console(ascii_only=config.ascii)
+        fleet = read_fleet(client)
+        console.print_json(msgspec.json.encode(fleet).decode())
+        console.warn(*fleet.notes)
+        return 0
+    check_terminal("try `gpuwatch fleet --json`")
+    gc.disable()  # until the first screen has settled: what is imported stays
+    from gpuwatch.commands.dashboard_app import dashboard_options
+    from gpuwatch.ui.choices import read_choices
+    from gpuwatch.ui.fleet import FleetApp
+
+    options = read_choices(fixed_settings(args)).over(dashboard_options(config, config.interval, first_filter=words))
+    app = FleetApp(options=options)
+    reader = FleetReader(client, config.fleet.interval, app.publish)
+    app.reader = reader
+    try:
+        return app.run_to_exit_code()
+    finally:
+        reader.close()
+
+
+def _check_filter(args: argparse.Namespace, config: Config) -> str:
+    words = clean(args.filter or "")
+    try:
+        parse_terms(words, HOSTS, config.filters, finished=True)
+    except FilterError as error:
+        raise UsageError(f"--filter: {error}") from None
+    return words
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# gpuwatch pick --fleet
+
+
+def pick(args: argparse.Namespace, wanted: Request, count: int) -> int:
+    """Print the hosts with `count` GPUs that have room, best first, and return the exit code: 1 where there is none."""
+    given = [flag for flag in ("demo", "index", "ignore_reservations") if getattr(args, flag)]
+    given += ["only"] * (args.only is not None)
+    if given:
+        raise UsageError(f"--{given[0].replace('_', '-')} does not go with --fleet")
+    config = configured(args)
+    fleet = read_fleet(PrometheusClient(config.fleet, args.prometheus or ""))
+    enough, fewer = find_hosts(fleet.hosts, wanted, count)
+    console = Console(ascii_only=config.ascii)
+    if args.json:
+        document = {"hosts": [_document(one, count) for one in enough]}
+        console.print_json(msgspec.json.encode(document).decode())
+    else:
+        console.print(*(one.host.name for one in enough))
+    console.warn(*fleet.notes, *([] if enough else _reasons(fleet, fewer, count)))
+    return 0 if enough else 1
+
+
+def _document(offer: HostOffer, count: int) -> dict[str, object]:
+    gpus = [
+        {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "left": gpu.left, "chosen": place < count}
+        for place, gpu in enumerate(offer.gpus)
+    ]
+    return {"host": offer.host.name, "gpus": gpus}
+
+
+def _reasons(fleet: Fleet, fewer: list[HostOffer], count: int) -> list[str]:
+    """Return why no host was chosen: the nearest ones, and those that could not be judged."""
+    lines = [f"{count} {'GPU' if count == 1 else 'GPUs'} on one host wanted, none with room"]
+    nearest = sorted(fewer, key=lambda one: -len(one.gpus))[:_NEAREST]
+    for one in nearest:
+        if one.gpus:
+            left = ", ".join(gib(float(gpu.left)) for gpu in one.gpus)
+            lines.append(f"{one.host.name}: {len(one.gpus)} of {len(one.host.gpus)} with room ({left} GiB left)")
+    troubled = sum(bool(host.trouble) for host in fleet.hosts)
+    lines += [f"{troubled} {'host is' if troubled == 1 else 'hosts are'} left out: no new figures"] * bool(troubled)
+    lines += [f"{fleet.server} knows no host: are gpuwatch's recording rules loaded there?"] * (not fleet.hosts)
+    return lines
