@@ -3,43 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import math
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 
 from rich.text import Text
-from textual import events
-from textual.app import App
 from textual.binding import Binding, BindingsMap, BindingType
-from textual.filter import Monochrome
 from textual.message import Message
-from textual.screen import Screen
 
 from gpuwatch import files
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.analysis.owner_message import message
 from gpuwatch.analysis.people import filter_for
 from gpuwatch.analysis.rows import rows
-from gpuwatch.errors import NoThreadError
 from gpuwatch.fields import Row, RowKey
 from gpuwatch.filters import Filter, FilterError
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.text import clean
-from gpuwatch.threads import Worker
 from gpuwatch.ui.bindings import KEYS, GpuwatchCommands, keymap, make_bindings
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.desktop import Osc, clipboard, notification
 from gpuwatch.ui.layout import room_for_toasts
 from gpuwatch.ui.options import Helpers, MonitorControl, Options, Reloading
 from gpuwatch.ui.partial_updates import is_covered
-from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriver, is_utf8_terminal
-from gpuwatch.ui.theme import StyleSet, make_styles, theme_id, themes
+from gpuwatch.ui.terminal_app import TerminalApp
+from gpuwatch.ui.theme import theme_id
 from gpuwatch.ui.view import View, mark_of, strays_of, subject_of
 from gpuwatch.ui.widgets.alerts import Alerts
 from gpuwatch.ui.widgets.footer import Footer
@@ -156,10 +148,6 @@ def _notify_desktop(app: GpuwatchApp, raised: Sequence[Alert], frame: Frame) -> 
     app.write_to_terminal(words)
 
 
-SETTLED: Final = 5.0
-"""Seconds after which all lasting objects exist. Garbage is collected only from then on, and without these:
-a collection of them would delay keys by 60 ms."""
-
 CLOSING_SECONDS: Final = 0.3
 """Seconds to wait, when the program quits, for the audit records of processes that are being ended."""
 
@@ -170,20 +158,11 @@ INTERVALS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds between two samples that `+` and `-` step through."""
 
 
-def _enable_collector() -> None:
-    """Turn Python's garbage collector on; objects that exist now are never examined."""
-    gc.freeze()
-    gc.enable()
-
-
-class GpuwatchApp(App[int]):
+class GpuwatchApp(TerminalApp):
     """Textual application of the dashboard. Frames are `NewFrame` messages, from the monitor or from a test."""
 
-    TITLE = "gpuwatch"
-    CSS_PATH = "gpuwatch.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
     COMMANDS: ClassVar[set[Any]] = {GpuwatchCommands}
-    NOTIFICATION_TIMEOUT = 6
 
     def __init__(
         self,
@@ -194,12 +173,10 @@ class GpuwatchApp(App[int]):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Without `watch` the app draws only the frames passed to `publish`."""
-        super().__init__(driver_class=TolerantDriver)
+        super().__init__(options)
         self.watching = watch
         self.helpers = helpers or Helpers()
-        self._backgrounds: dict[str, Worker] = {}
         self.endings: Endings | None = None
-        self.options = options or Options()
         self.frame: Frame | None = None
         """Frame on screen; older than `newest` while paused."""
         self.newest: Frame | None = None
@@ -211,7 +188,6 @@ class GpuwatchApp(App[int]):
         self._bindings = BindingsMap(self.keys)
         self.set_keymap(keymap(self.options.keys))
         self.dashboard = Dashboard()
-        self._watchdog: ExitWatchdog | None = None
         self.clock = clock
         self._began = clock()
         self._sought = Filter()
@@ -219,69 +195,20 @@ class GpuwatchApp(App[int]):
         self._paused_at: float | None = None
         self._chosen: dict[str, object] = {}
         """What the user chose, as it was remembered last."""
-        if self.no_color:
-            self._filters = [NoColors() if isinstance(one, Monochrome) else one for one in self._filters]
-        self._hues: dict[int, int] = {}
-        self._initials: dict[int, str] = {}
         self._stray_report: tuple[Frame, StrayReport] | None = None
         """Last frame searched for strays, and the result."""
-        for theme in themes():
-            self.register_theme(theme)
-        self.theme = theme_id(self.options.theme)
-        self.style_set: StyleSet = self._make_styles()
 
     def make_keys(self) -> list[Binding]:
         """Return the key bindings that the options ask for."""
         return make_bindings(self.options.keys)
 
-    def _make_styles(self) -> StyleSet:
-        ascii_only = self.options.ascii or (self._watchdog is not None and not is_utf8_terminal())
-        return make_styles(
-            self.theme, ascii_only=ascii_only, colors=self._colors(), slots=self._hues, initials=self._initials
-        )
-
-    def _colors(self) -> int:
-        if self.no_color:
-            return 0
-        # A test or a screenshot has no terminal to ask.
-        system = self.console.color_system if self._watchdog is not None else None
-        return {"standard": 16, "256": 256}.get(system or "", 1 << 24)
-
     def get_default_screen(self) -> Dashboard:
         return self.dashboard
 
-    def run_to_exit_code(self) -> int:
-        """Run until the user quits; return the exit code. Raises NoThreadError where a terminal thread cannot start."""
-        self._watchdog = ExitWatchdog(
-            lambda code: self.exit(return_code=code), sys.stdin.fileno(), hang_up=self.action_reload
-        )
-        self._watchdog.begin()
-        try:
-            self.run()
-        except SystemExit as end:
-            if isinstance(end.__cause__, NoThreadError):
-                raise end.__cause__ from None
-            raise
-        finally:
-            self._watchdog.close()
-        return self.return_code or 0
-
-    def exit(self, result: int | None = None, return_code: int = 0, message: Any = None) -> None:
-        """Quit the program; the watchdog ends the process where this takes too long."""
-        if self._watchdog is not None:
-            self._watchdog.arm(return_code)
-        if self.endings is not None:  # leave the processes as they are, and wait a moment for the lines that say so
+    def before_exit(self) -> None:
+        """Leave the processes that are being ended as they are, and wait a moment for the lines that say so."""
+        if self.endings is not None:
             self.endings.close(time.monotonic() + CLOSING_SECONDS)
-        super().exit(result, return_code, message)
-
-    def _handle_exception(self, error: Exception) -> None:
-        """End the program with a traceback; where it is ending already, ignore the error.
-
-        Once `exit` was called Textual 8.2 adds no widgets to a screen that is being opened, but still mounts the screen
-        (`Widget.mount_all`): its handlers then find nothing, which is no fault.
-        """
-        if not self._exit:
-            super()._handle_exception(error)
 
     def publish(self, frame: Frame) -> None:
         """Post a frame to the app; from any thread. Raises RuntimeError once the dashboard has closed."""
@@ -307,14 +234,9 @@ class GpuwatchApp(App[int]):
                 self._sought = panel.filter
         except FilterError as error:
             self.notify(str(error), severity="warning", markup=False)
-        self.theme_changed_signal.subscribe(self, lambda _theme: self._on_theme())
-        if self._watchdog is not None:
-            self.style_set = self._make_styles()
-            self._watchdog.start()
+        self.begin_drawing()
+        if self.has_terminal:
             self.app_resume_signal.subscribe(self, lambda _app: self.action_retry(quiet=True))
-            self.set_timer(SETTLED, _enable_collector, name="settled")
-        if self.style_set.glyphs.ascii:
-            self._filters.append(AsciiOnly())
         self.set_interval(1.0, self._beat, name="beat")
         first = self.watching.newest if self.watching else None
         if first is not None and self.newest is None:
@@ -322,29 +244,11 @@ class GpuwatchApp(App[int]):
         else:
             self.paint()
 
-    async def on_event(self, event: events.Event) -> None:
-        """Remove control characters from pasted text before it is drawn."""
-        if isinstance(event, events.Paste):
-            event.text = clean(next(iter(event.text.splitlines()), ""))
-        await super().on_event(event)
-
-    def on_resize(self, event: events.Resize) -> None:
-        """Redraw everything even at the same size: the terminal was smaller for a moment and has lost its content."""
-        if event.size == self.size:
-            self.screen.refresh()
-
     def _beat(self) -> None:
         """Redraw the ages once a second while the screen is paused, or no frame comes."""
         since = self.clock() - self.newest.received if self.newest else math.inf
         if self._paused_at is not None or since > max(2.0, 2 * self.interval):
             self.paint()
-
-    def _on_theme(self) -> None:
-        self.style_set = self._make_styles()
-        for screen in self.screen_stack:
-            if hasattr(screen, "restyle"):
-                screen.restyle(self.style_set)
-        self.paint()
 
     def apply_reload(self, came: Reloading) -> None:
         """Apply the options of a configuration that was read again, and notify the user of the result."""
@@ -433,10 +337,6 @@ class GpuwatchApp(App[int]):
             self._stray_report = frame, strays_of(frame, self.options)
         return self._stray_report[1]
 
-    def background(self, name: str) -> Worker:
-        """Return the background worker with this name, for slow calls."""
-        return self._backgrounds.setdefault(name, Worker(name))
-
     def action_pause(self) -> None:
         """Freeze the screen, or unfreeze it."""
         if self.frame is None:
@@ -451,11 +351,6 @@ class GpuwatchApp(App[int]):
     def paused(self) -> bool:
         """Whether the user froze the screen."""
         return self._paused_at is not None
-
-    def write_to_terminal(self, words: str) -> None:
-        """Write a control sequence to the terminal, past the screen's content."""
-        if self._driver is not None and not self.is_headless:
-            self._driver.write(words)
 
     # -----------------------------------------------------------------------------------------------------------
     # From the panels
@@ -579,11 +474,6 @@ class GpuwatchApp(App[int]):
             self.watching.poke()
         if not quiet:
             self.notify("asking every GPU again", markup=False, timeout=3)
-
-    def open_once(self, screen: Screen[Any]) -> None:
-        """Open a screen, unless a screen of its class is open already (a double click would open two)."""
-        if not any(type(one) is type(screen) for one in self.screen_stack):
-            self.push_screen(screen)
 
     # Screens are imported when they are first opened: the first paint need not wait for them.
 
@@ -780,10 +670,6 @@ class GpuwatchApp(App[int]):
         future = self.background("gpuwatch-reload")(lambda: reload(self))
         if future.done() and (error := future.exception()) is not None:  # it was not begun
             self.notify(f"configuration not changed: {error}", severity="error", markup=False, timeout=8)
-
-    def action_theme(self, name: str) -> None:
-        """Change the theme."""
-        self.theme = theme_id(name)
 
     def action_sort_by(self, column: str) -> None:
         self.dashboard.processes.sort_by(column)

@@ -1,0 +1,167 @@
+"""Application in a terminal: themes, glyphs, signals and background workers, whatever it shows."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import Any, Final
+
+from textual import events
+from textual.app import App
+from textual.filter import Monochrome
+from textual.screen import Screen
+
+from gpuwatch.errors import NoThreadError
+from gpuwatch.text import clean
+from gpuwatch.threads import Worker
+from gpuwatch.ui.options import Options
+from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriver, is_utf8_terminal
+from gpuwatch.ui.theme import StyleSet, make_styles, theme_id, themes
+
+SETTLED: Final = 5.0
+"""Seconds after which all lasting objects exist. Garbage is collected only from then on, and without these:
+a collection of them would delay keys by 60 ms."""
+
+
+def _enable_collector() -> None:
+    """Turn Python's garbage collector on; objects that exist now are never examined."""
+    gc.freeze()
+    gc.enable()
+
+
+class TerminalApp(App[int]):
+    """Textual application that draws in gpuwatch's styles, and ends whatever its terminal does."""
+
+    TITLE = "gpuwatch"
+    CSS_PATH = "gpuwatch.tcss"
+    NOTIFICATION_TIMEOUT = 6
+
+    def __init__(self, options: Options | None = None) -> None:
+        super().__init__(driver_class=TolerantDriver)
+        self.options = options or Options()
+        self._backgrounds: dict[str, Worker] = {}
+        self._watchdog: ExitWatchdog | None = None
+        if self.no_color:
+            self._filters = [NoColors() if isinstance(one, Monochrome) else one for one in self._filters]
+        self._hues: dict[int, int] = {}
+        self._initials: dict[int, str] = {}
+        for theme in themes():
+            self.register_theme(theme)
+        self.theme = theme_id(self.options.theme)
+        self.style_set: StyleSet = self._make_styles()
+
+    def _make_styles(self) -> StyleSet:
+        ascii_only = self.options.ascii or (self._watchdog is not None and not is_utf8_terminal())
+        return make_styles(
+            self.theme, ascii_only=ascii_only, colors=self._colors(), slots=self._hues, initials=self._initials
+        )
+
+    def _colors(self) -> int:
+        if self.no_color:
+            return 0
+        # A test or a screenshot has no terminal to ask.
+        system = self.console.color_system if self._watchdog is not None else None
+        return {"standard": 16, "256": 256}.get(system or "", 1 << 24)
+
+    # -- what an application has of its own ------------------------------------------------------------------------
+
+    @property
+    def refused(self) -> frozenset[str]:
+        """Actions of any screen that would only say why they are refused: no footer shows them."""
+        return frozenset()
+
+    def paint(self) -> None:
+        """Draw the screens in new styles."""
+
+    def before_exit(self) -> None:
+        """Finish what is under way; within a moment."""
+
+    def action_reload(self) -> None:
+        """Read again what a SIGHUP asks for."""
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    def run_to_exit_code(self) -> int:
+        """Run until the user quits; return the exit code. Raises NoThreadError where a terminal thread cannot start."""
+        self._watchdog = ExitWatchdog(
+            lambda code: self.exit(return_code=code), sys.stdin.fileno(), hang_up=self.action_reload
+        )
+        self._watchdog.begin()
+        try:
+            self.run()
+        except SystemExit as end:
+            if isinstance(end.__cause__, NoThreadError):
+                raise end.__cause__ from None
+            raise
+        finally:
+            self._watchdog.close()
+        return self.return_code or 0
+
+    def exit(self, result: int | None = None, return_code: int = 0, message: Any = None) -> None:
+        """Quit the program; the watchdog ends the process where this takes too long."""
+        if self._watchdog is not None:
+            self._watchdog.arm(return_code)
+        self.before_exit()
+        super().exit(result, return_code, message)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """End the program with a traceback; where it is ending already, ignore the error.
+
+        Once `exit` was called Textual 8.2 adds no widgets to a screen that is being opened, but still mounts the screen
+        (`Widget.mount_all`): its handlers then find nothing, which is no fault.
+        """
+        if not self._exit:
+            super()._handle_exception(error)
+
+    @property
+    def has_terminal(self) -> bool:
+        """Whether it runs in a terminal of its own; a test or a screenshot does not."""
+        return self._watchdog is not None
+
+    def begin_drawing(self) -> None:
+        """Learn what the terminal can show; called once, when the application is mounted."""
+        self.theme_changed_signal.subscribe(self, lambda _theme: self._on_theme())
+        if self._watchdog is not None:
+            self.style_set = self._make_styles()
+            self._watchdog.start()
+            self.set_timer(SETTLED, _enable_collector, name="settled")
+        if self.style_set.glyphs.ascii:
+            self._filters.append(AsciiOnly())
+
+    async def on_event(self, event: events.Event) -> None:
+        """Remove control characters from pasted text before it is drawn."""
+        if isinstance(event, events.Paste):
+            event.text = clean(next(iter(event.text.splitlines()), ""))
+        await super().on_event(event)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Redraw everything even at the same size: the terminal was smaller for a moment and has lost its content."""
+        if event.size == self.size:
+            self.screen.refresh()
+
+    def _on_theme(self) -> None:
+        self.style_set = self._make_styles()
+        for screen in self.screen_stack:
+            if hasattr(screen, "restyle"):
+                screen.restyle(self.style_set)
+        self.paint()
+
+    # -- what screens ask for --------------------------------------------------------------------------------------
+
+    def background(self, name: str) -> Worker:
+        """Return the background worker with this name, for slow calls."""
+        return self._backgrounds.setdefault(name, Worker(name))
+
+    def write_to_terminal(self, words: str) -> None:
+        """Write a control sequence to the terminal, past the screen's content."""
+        if self._driver is not None and not self.is_headless:
+            self._driver.write(words)
+
+    def open_once(self, screen: Screen[Any]) -> None:
+        """Open a screen, unless a screen of its class is open already (a double click would open two)."""
+        if not any(type(one) is type(screen) for one in self.screen_stack):
+            self.push_screen(screen)
+
+    def action_theme(self, name: str) -> None:
+        """Change the theme."""
+        self.theme = theme_id(name)
