@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.widget import Widget
-from textual.widgets import Input
 
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.analysis.events import (
@@ -24,15 +22,14 @@ from gpuwatch.analysis.events import (
     without_known,
 )
 from gpuwatch.fields import PROCESS, age
-from gpuwatch.filters import Grammar, ListFilter, Term, parse_most, parse_numbers, parse_terms
+from gpuwatch.filters import Grammar, Term, parse_numbers, parse_terms
 from gpuwatch.text import clean
 from gpuwatch.ui.actions import actions_of
-from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines
+from gpuwatch.ui.screens.list_screen import FILTER_KEY, FilteredListScreen, fact_lines
 from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.view import mark_of, subject_of, subject_words
 from gpuwatch.ui.widgets.footer import Hint, hints
 from gpuwatch.ui.widgets.lines import Line
-from gpuwatch.ui.widgets.prompt import FilterInput
 from gpuwatch.ui.widgets.row_list import RowList
 from gpuwatch.ui.widgets.table import Cell, Column
 from gpuwatch.units import ranges
@@ -44,7 +41,6 @@ if TYPE_CHECKING:
     from gpuwatch.recorder.store import Events
 
 
-_HINT: Final = "rule:over  gpu:0,2-4  user:ada  pid:123  age<2h  any text  !not"
 WIDE: Final = 100
 """From this width on, a line shows how its event ended."""
 
@@ -201,19 +197,8 @@ def event_terms(
     return parse_terms(words, grammar, saved)
 
 
-class EventsScreen(ListScreen[EventList]):
+class EventsScreen(FilteredListScreen[EventList, Alert]):
     """Screen that lists events."""
-
-    DEFAULT_CSS = """
-    EventsScreen Input {
-        height: 1;
-        border: none;
-        padding: 0 1;
-        background: $panel;
-        color: $foreground;
-        display: none;
-    }
-    """
 
     class Read(Message):
         """Message: the log was read."""
@@ -223,17 +208,14 @@ class EventsScreen(ListScreen[EventList]):
     LISTS_ALERTS = True
     KEYS = (
         Binding("escape,q,e", "close", "back", id="events.close", tooltip="Back to the dashboard"),
-        # Priority, as on the dashboard: keys that are typed in the same moment already go to the filter.
-        Binding("slash", "filter", "filter", id="events.filter", tooltip="Show only events that match", priority=True),
+        FILTER_KEY,
         Binding("enter", "choose", "show", id="events.show", tooltip="Its process, or the processes of its GPU"),
         Binding("a", "acknowledge", "ack", id="events.acknowledge", tooltip="Acknowledge or mute this event"),
         Binding("o", "ongoing", "ongoing", id="events.ongoing", tooltip="Show only what is ongoing, or everything"),
     )
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *KEYS,
-        Binding("n", "find(1)", "next match", show=False, id="events.next", tooltip="The next match"),
-        Binding("N", "find(-1)", "match before", show=False, id="events.before", tooltip="The match before"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
+    FILTER_HINT = "rule:over  gpu:0,2-4  user:ada  pid:123  age<2h  any text  !not"
+    ROW = "event"
 
     def __init__(
         self,
@@ -256,18 +238,6 @@ class EventsScreen(ListScreen[EventList]):
         self._restarts = frame.restarts if frame is not None else 0
         self._note = ""
         self._ongoing_only = False
-        self._filter: ListFilter[Alert] = ListFilter()
-        self._sought: ListFilter[Alert] = ListFilter()
-        """Last filter that was typed: `n` and `N` jump by it."""
-        self._finding = False
-        """Whether the filter that is being typed is one to jump by."""
-        self._wrong = ""
-        """Error of the filter that is being typed; the wrong term is left out meanwhile."""
-
-        self._entry = FilterInput()
-
-    def entries(self) -> Iterable[Widget]:
-        return (self._entry,)
 
     def start(self) -> None:
         self.set_interval(READ_EVERY, self._look)
@@ -318,10 +288,10 @@ class EventsScreen(ListScreen[EventList]):
     def found(self) -> list[Alert]:
         """Return the events that match, the newest first; without a filter, repeated ones are one line."""
         chosen = [
-            alert for alert in self._every() if self._filter(alert) and (alert.ended is None or not self._ongoing_only)
+            alert for alert in self._every() if self.filter(alert) and (alert.ended is None or not self._ongoing_only)
         ]
         chosen.sort(key=lambda alert: (alert.ended is None, alert.raised), reverse=True)
-        folded = [Repeated(alert) for alert in chosen] if self._filter.text else fold_repeats(chosen, newest=True)
+        folded = [Repeated(alert) for alert in chosen] if self.filter.text else fold_repeats(chosen, newest=True)
         self.rows.repeats = {one.alert.id: one for one in folded if one.times > 1}
         return [one.alert for one in folded]
 
@@ -355,21 +325,21 @@ class EventsScreen(ListScreen[EventList]):
         shown = len(found) + sum(one.times - 1 for one in self.rows.repeats.values())
         words = [f"{total} in all" if shown == total else f"{shown} of {total}"]
         words += [f"{sum(alert.ended is None for alert in found)} ongoing"]
-        words += [f"filter: {self._filter.text}"] * bool(self._filter.text) + ["ongoing only"] * self._ongoing_only
+        words += [f"filter: {self.filter.text}"] * bool(self.filter.text) + ["ongoing only"] * self._ongoing_only
         words += ["since gpuwatch started"] * (self._read is None)
         summary = f" {self.style_set.glyphs.dot} ".join(words)
         # What is wrong with a filter comes first, where there is room for it at any width.
-        return [(self._wrong, "warning"), (summary, "muted"), (self._note * (not self._wrong), "warning")]
+        return [(self.wrong, "warning"), (summary, "muted"), (self._note * (not self.wrong), "warning")]
 
     def position(self) -> str:
-        return "" if self._wrong else super().position()
+        return "" if self.wrong else super().position()
 
     def why_empty(self) -> Sequence[str]:
         return [self._why_empty()]
 
     def _why_empty(self) -> str:
-        if self._filter.text:
-            return f"no event matches “{self._filter.text}”: Esc clears the filter"
+        if self.filter.text:
+            return f"no event matches “{self.filter.text}”: Esc clears the filter"
         if self._ongoing_only:
             return "nothing holds now: o shows what has ended"
         if self._reading is not None and not self._logged:
@@ -378,68 +348,8 @@ class EventsScreen(ListScreen[EventList]):
 
     # -- what the user does ------------------------------------------------------------------------------------
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        event.stop()
-        saved = self._entry.saved
-
-        def parse(words: str) -> ListFilter[Alert]:
-            terms = event_terms(words, self._gpus_of, saved, now=lambda: self.rows.now)
-            return ListFilter(words.strip(), terms)
-
-        parsed, wrong = parse_most(clean(event.value, 200), parse)
-        if parsed.terms:
-            self._sought = parsed
-        if not self._finding:
-            self._filter = parsed
-        self._wrong = str(wrong or "")
-        self._entry.mark(wrong)
-        self.paint()
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Keep the filter, or jump by it, and move the focus back to the list."""
-        event.stop()
-        finding = self._finding
-        self._close_filter()
-        if finding and self._sought.terms:
-            self.action_find(1)
-
-    def _open_filter(self, words: str, *, finding: bool = False) -> None:
-        entry = self._entry
-        self._finding = finding
-        entry.open(words, actions_of(self).options.filters)
-        entry.placeholder = f"{_HINT}  {entry.offered}".rstrip()
-        self.paint()
-
-    def _close_filter(self) -> None:
-        self._entry.display = False
-        self._finding, self._wrong = False, ""
-        self.set_focus(None)
-        self.paint()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave `/` to the filter where it is open."""
-        return action != "filter" or not self._entry.display
-
-    def action_filter(self) -> None:
-        self._open_filter(self._filter.text)
-
-    def action_find(self, by: int) -> None:
-        """Move the cursor to the next event that matches the last filter; ask where there was none."""
-        if not self._sought.terms:
-            self._open_filter("", finding=True)
-            return
-        if not self.rows.find(self._sought, by):
-            self.notify(f"no event here matches {self._sought.text}", markup=False, timeout=4)
-
-    def action_close(self) -> None:
-        """Close what asks where to jump, or clear the filter where there is one; otherwise go back."""
-        if self._finding:
-            self._close_filter()
-        elif self._entry.display or self._filter.text:
-            self._filter = ListFilter()
-            self._close_filter()
-        else:
-            self.dismiss(None)
+    def parse_filter(self, words: str, saved: Mapping[str, str]) -> tuple[Term[Alert], ...]:
+        return event_terms(words, self._gpus_of, saved, now=lambda: self.rows.now)
 
     def action_ongoing(self) -> None:
         """Show only ongoing events, or all."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
@@ -15,13 +15,18 @@ from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
+from textual.widgets import Input
 
+from gpuwatch.filters import ListFilter, Term, parse_most
+from gpuwatch.text import clean
+from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.full_screen import FullScreen
 from gpuwatch.ui.theme import Role, StyleSet
 from gpuwatch.ui.view import View, replay_words
 from gpuwatch.ui.widgets.footer import Hint, hints
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, blank
 from gpuwatch.ui.widgets.notice import notice_lines
+from gpuwatch.ui.widgets.prompt import FilterInput
 from gpuwatch.ui.widgets.row_list import RowList
 from gpuwatch.units import long_duration
 
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
 
 L = TypeVar("L", bound=RowList[Any])
+R = TypeVar("R")
 
 _LABEL: Final = 10
 """Cells of the label of a fact."""
@@ -84,6 +90,7 @@ class ListScreen(FullScreen, Generic[L]):
         self.rows = self.LIST(id=f"{self.NAME}-list")
         self._frame = frame
         self._clock = clock
+        self._notice_panel = LinePanel(id=f"{self.NAME}-notice")
         self._detail = LinePanel(id=f"{self.NAME}-detail")
 
     # -- what each screen has of its own ---------------------------------------------------------------------------
@@ -108,6 +115,10 @@ class ListScreen(FullScreen, Generic[L]):
         """Return lines for below the rows, where there is room."""
         return ()
 
+    def notice(self) -> str:
+        """Return a warning for below the title, in one line or more; empty for none."""
+        return ""
+
     def position(self) -> str:
         """Return the right end of the title: the rows on screen, `1-20 of 47`; empty where all are."""
         return self.rows.part(self.style_set.glyphs.dash)
@@ -126,7 +137,14 @@ class ListScreen(FullScreen, Generic[L]):
     # -- life ------------------------------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        widgets: list[Widget] = [self._title_panel, self.rows, self._detail, *self.entries(), self._footer]
+        widgets: list[Widget] = [
+            self._title_panel,
+            self._notice_panel,
+            self.rows,
+            self._detail,
+            *self.entries(),
+            self._footer,
+        ]
         yield from widgets
 
     def on_mount(self) -> None:
@@ -159,8 +177,12 @@ class ListScreen(FullScreen, Generic[L]):
         styles, rows = self.style_set, self.rows
         detail = next((lines for least, lines in self.DETAIL_LINES if height >= least), 0)
         footer = 1 if height >= 4 else 0
-        room = max(1, height - 1 - footer - detail)
+        notice = wrap(self.notice(), max(1, width - 2))[: max(0, height - 3)]
+        room = max(1, height - 1 - len(notice) - footer - detail)
         with self.app.batch_update():
+            self._notice_panel.display = bool(notice)
+            self._notice_panel.set_height(max(1, len(notice)))
+            self._notice_panel.show([LineBuilder(styles).gap().write(one, "warning").build(width) for one in notice])
             rows.set_height(room)
             why: list[tuple[str, Role]] = [(words, "muted") for words in self.why_empty()] if not rows.found else []
             empty = notice_lines(why, styles, width, room - (rows.titled and room > 1))
@@ -216,3 +238,114 @@ class ListScreen(FullScreen, Generic[L]):
 
     def action_reverse(self) -> None:
         self.rows.sort_by(self.rows.by)
+
+
+FILTER_KEY: Final = Binding(
+    # Priority, as on the dashboard: keys that are typed in the same moment already go to the filter.
+    "slash", "filter", "filter", id="list.filter", tooltip="Show only rows that match", priority=True
+)  # fmt: skip
+
+
+class FilteredListScreen(ListScreen[L], Generic[L, R]):
+    """Screen with one list and a filter of its rows, which follows each key. Its `paint` draws the rows that match."""
+
+    DEFAULT_CSS = """
+    FilteredListScreen Input {
+        height: 1;
+        border: none;
+        padding: 0 1;
+        background: $panel;
+        color: $foreground;
+        display: none;
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("n", "find(1)", "next match", show=False, id="list.next", tooltip="The next match"),
+        Binding("N", "find(-1)", "match before", show=False, id="list.before", tooltip="The match before"),
+    ]
+    FILTER_HINT: ClassVar[str]
+    """How a filter looks."""
+    ROW: ClassVar[str]
+    """What a row is: `event`."""
+
+    def __init__(self, frame: Frame | None, styles: StyleSet, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(frame, styles, clock=clock)
+        self.filter: ListFilter[R] = ListFilter()
+        self.wrong = ""
+        """Error of the filter that is being typed; the wrong term is left out meanwhile."""
+        self._sought: ListFilter[R] = ListFilter()
+        """Last filter that was typed: `n` and `N` jump by it."""
+        self._finding = False
+        """Whether the filter that is being typed is one to jump by."""
+        self._entry = FilterInput()
+
+    @abstractmethod
+    def parse_filter(self, words: str, saved: Mapping[str, str]) -> tuple[Term[R], ...]:
+        """Parse a filter of the rows; `saved` are the saved filters by name. Raises FilterError."""
+
+    def entries(self) -> Iterable[Widget]:
+        return (self._entry,)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        saved = self._entry.saved
+        parsed, wrong = parse_most(
+            clean(event.value, 200), lambda words: ListFilter(words.strip(), self.parse_filter(words, saved))
+        )
+        if parsed.terms:
+            self._sought = parsed
+        if not self._finding:
+            self.filter = parsed
+        self.wrong = str(wrong or "")
+        self._entry.mark(wrong)
+        self.paint()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Keep the filter, or jump by it, and move the focus back to the list."""
+        event.stop()
+        finding = self._finding
+        self._close_filter()
+        if finding and self._sought.terms:
+            self.action_find(1)
+
+    def _open_filter(self, words: str, *, finding: bool = False) -> None:
+        entry = self._entry
+        self._finding = finding
+        entry.open(words, actions_of(self).options.filters)
+        entry.placeholder = f"{self.FILTER_HINT}  {entry.offered}".rstrip()
+        self.paint()
+
+    def _close_filter(self) -> None:
+        self._entry.display = False
+        self._finding, self.wrong = False, ""
+        self.set_focus(None)
+        self.paint()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave `/` to the filter where it is open."""
+        return action != "filter" or not self._entry.display
+
+    def action_filter(self) -> None:
+        self._open_filter(self.filter.text)
+
+    def action_find(self, by: int) -> None:
+        """Move the cursor to the next row that matches the last filter; ask where there was none."""
+        if not self._sought.terms:
+            self._open_filter("", finding=True)
+            return
+        if not self.rows.find(self._sought, by):
+            self.notify(f"no {self.ROW} here matches {self._sought.text}", markup=False, timeout=4)
+
+    def action_close(self) -> None:
+        """Close what asks where to jump, or clear the filter where there is one; otherwise go back."""
+        if self._finding:
+            self._close_filter()
+        elif self._entry.display or self.filter.text:
+            self.filter = ListFilter()
+            self._close_filter()
+        else:
+            self.leave()
+
+    def leave(self) -> None:
+        """Go back to the screen below."""
+        self.dismiss(None)
