@@ -99,14 +99,8 @@ class GraphBlock:
         return [*legend, *self._plot]
 
 
-class GraphSheet(Sheet):
-    """Sheet of graphs and facts."""
-
-    class OlderRead(Message):
-        """Message: what was recorded before has been read."""
-
-    class EventsRead(Message):
-        """Message: the events log has been read."""
+class TimeSheet(Sheet):
+    """Sheet with graphs over a span of time, wherever their values come from."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
@@ -125,20 +119,18 @@ class GraphSheet(Sheet):
         Binding("right", "read(1)", "read", id="graph.right", tooltip="Read the values after"),
     ]
 
-    def __init__(self, frame: Frame, styles: StyleSet | None = None, helpers: Helpers | None = None) -> None:
+    def __init__(self, styles: StyleSet | None = None) -> None:
         super().__init__(styles)
-        self.frame = frame
-        self.helpers = helpers or Helpers()
         self.span = 600.0
         """Seconds that the graphs show."""
         self.cursor: float | None = None
         """Wall-clock time whose values the legends show; None for the newest."""
-        self.recorded: Sequence[Alert] = ()
-        """Events of the log."""
         self.blocks: dict[str, GraphBlock] = {}
-        self._series: dict[Key, GraphSeries] = {}
-        self._older: Future[None] | None = None
-        self._log: Future[Events] | None = None
+
+    @property
+    @abstractmethod
+    def now(self) -> float:
+        """Wall-clock time of the newest values."""
 
     @abstractmethod
     def graphs(self) -> Sequence[Graph]:
@@ -147,6 +139,93 @@ class GraphSheet(Sheet):
     @abstractmethod
     def rebuild(self) -> None:
         """Show the newest frame."""
+
+    def redraw(self) -> None:
+        if self.ready:
+            self.rebuild()
+
+    @property
+    def until(self) -> float:
+        """End of the time axes."""
+        return axis_end(self.now, self.span)
+
+    @property
+    def graph_width(self) -> int:
+        """Cells of each graph."""
+        return self.widths()[0]
+
+    def place_graphs(self, heights: Callable[[int], int]) -> list[GraphBlock]:
+        """Return the blocks of the graphs; `heights` returns the lines of each by its place."""
+        found: list[GraphBlock] = []
+        if self.cursor is not None and self.cursor < self.until - self.span:
+            self.cursor = None  # the graphs have moved on
+        for place, graph in enumerate(self.graphs()):
+            block = self.blocks.setdefault(graph.title, GraphBlock())
+            block.graph, block.height, block.cursor = graph, heights(place), self.cursor
+            found.append(block)
+        return found
+
+    def graph(
+        self, title: str, unit: str, curves: Sequence[Curve], top: float, *, empty: str = "", **other: Any
+    ) -> Graph:
+        """Return a graph over the span; `empty` is the reason where no curve has any value, `other` as in `Graph`."""
+        empty = empty or "no values in this time"
+        return Graph(title, self.until, self.span, curves, top, unit, empty=empty, **other)
+
+    # -- what the user does ----------------------------------------------------------------------------------------
+
+    def action_span(self, seconds: float) -> None:
+        """Show another span."""
+        self.span = float(seconds)
+        self.cursor = None
+        self.rebuild()
+
+    def action_read(self, by: int) -> None:
+        """Move the cursor by a column; the first time it stands on the newest values."""
+        cells = max(1, plot_cells(self.graph_width))
+        each = self.span / cells
+        start = self.until - self.span
+        at = self.now if self.cursor is None else self.cursor + by * each
+        place = min(max(int((at - start) / each), 0), ceil((self.now - start) / each) - 1)
+        self.cursor = start + (place + 0.5) * each
+        self.rebuild()
+
+    def action_close(self) -> None:
+        """Remove the cursor; without one go back."""
+        if self.cursor is not None:
+            self.cursor = None
+            self.rebuild()
+        else:
+            self.dismiss(None)
+
+    def point(self, placed: Placed, x: int, y: int, clicks: int) -> None:
+        """Put the cursor where the mouse is over a graph."""
+        block = placed.part
+        if isinstance(block, GraphBlock) and block.graph is not None and y > 0:
+            at = time_at(block.graph, x, placed.width)
+            if at is not None and at != self.cursor and at <= self.now + self.span / 50:
+                self.cursor = at
+                self.rebuild()
+
+
+class GraphSheet(TimeSheet):
+    """Sheet of graphs and facts about a frame, from the timeline and the stores."""
+
+    class OlderRead(Message):
+        """Message: what was recorded before has been read."""
+
+    class EventsRead(Message):
+        """Message: the events log has been read."""
+
+    def __init__(self, frame: Frame, styles: StyleSet | None = None, helpers: Helpers | None = None) -> None:
+        super().__init__(styles)
+        self.frame = frame
+        self.helpers = helpers or Helpers()
+        self.recorded: Sequence[Alert] = ()
+        """Events of the log."""
+        self._series: dict[Key, GraphSeries] = {}
+        self._older: Future[None] | None = None
+        self._log: Future[Events] | None = None
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -187,26 +266,12 @@ class GraphSheet(Sheet):
         if self.ready:
             self.rebuild()
 
-    def redraw(self) -> None:
-        if self.ready:
-            self.rebuild()
-
     # -- values ----------------------------------------------------------------------------------------------------
 
     @property
     def now(self) -> float:
         """Wall-clock time of the newest values."""
         return self.frame.snapshot.taken
-
-    @property
-    def until(self) -> float:
-        """End of the time axes."""
-        return axis_end(self.now, self.span)
-
-    @property
-    def graph_width(self) -> int:
-        """Cells of each graph."""
-        return self.widths()[0]
 
     def read(self, gpu: str, owner: str, metric: Metric, *, stacked: bool = False) -> list[float | None]:
         """Return the values of a series; they are read again when the next point is due."""
@@ -233,14 +298,7 @@ class GraphSheet(Sheet):
         return Curve(label, values, style, label[:1].lower() or "*", number(now), extent=extent)
 
     def place_graphs(self, heights: Callable[[int], int]) -> list[GraphBlock]:
-        """Return the blocks of the graphs; `heights` returns the lines of each by its place."""
-        found: list[GraphBlock] = []
-        if self.cursor is not None and self.cursor < self.until - self.span:
-            self.cursor = None  # the graphs have moved on
-        for place, graph in enumerate(self.graphs()):
-            block = self.blocks.setdefault(graph.title, GraphBlock())
-            block.graph, block.height, block.cursor = graph, heights(place), self.cursor
-            found.append(block)
+        found = super().place_graphs(heights)
         self.read_older()
         return found
 
@@ -273,13 +331,6 @@ class GraphSheet(Sheet):
         form = "%H:%M:%S" if self.span <= 600 and since % 60 else "%H:%M"  # of a longer time the minutes are kept
         known = f"known since {day_time(since, self.now, form)}" if since else "no values yet"
         return f"{words}, {known}{reading}"
-
-    def graph(
-        self, title: str, unit: str, curves: Sequence[Curve], top: float, *, empty: str = "", **other: Any
-    ) -> Graph:
-        """Return a graph over the span; `empty` is the reason where no curve has any value, `other` as in `Graph`."""
-        empty = empty or "no values in this time"
-        return Graph(title, self.until, self.span, curves, top, unit, empty=empty, **other)
 
     def memory_graph(self, gpu: Gpu, marks: Sequence[Mark]) -> Graph:
         """Return the graph of the memory by owner, with the declared limits of those who have any."""
@@ -397,41 +448,6 @@ class GraphSheet(Sheet):
             text, role = mark_of(alert.most if alert.ended is not None else alert.severity, self.style_set.glyphs)
             marks.append(Mark(alert.raised, text, self.style_set(role)))
         return marks
-
-    # -- what the user does ----------------------------------------------------------------------------------------
-
-    def action_span(self, seconds: float) -> None:
-        """Show another span."""
-        self.span = float(seconds)
-        self.cursor = None
-        self.rebuild()
-
-    def action_read(self, by: int) -> None:
-        """Move the cursor by a column; the first time it stands on the newest values."""
-        cells = max(1, plot_cells(self.graph_width))
-        each = self.span / cells
-        start = self.until - self.span
-        at = self.now if self.cursor is None else self.cursor + by * each
-        place = min(max(int((at - start) / each), 0), ceil((self.now - start) / each) - 1)
-        self.cursor = start + (place + 0.5) * each
-        self.rebuild()
-
-    def action_close(self) -> None:
-        """Remove the cursor; without one go back."""
-        if self.cursor is not None:
-            self.cursor = None
-            self.rebuild()
-        else:
-            self.dismiss(None)
-
-    def point(self, placed: Placed, x: int, y: int, clicks: int) -> None:
-        """Put the cursor where the mouse is over a graph."""
-        block = placed.part
-        if isinstance(block, GraphBlock) and block.graph is not None and y > 0:
-            at = time_at(block.graph, x, placed.width)
-            if at is not None and at != self.cursor and at <= self.now + self.span / 50:
-                self.cursor = at
-                self.rebuild()
 
 
 def reach(limit: float | None, most: float) -> float:
