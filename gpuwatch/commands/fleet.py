@@ -1,4 +1,4 @@
-"""`gpuwatch fleet`: the machines that a Prometheus server knows, on a screen or as JSON, and `gpuwatch pick --fleet`."""
+"""`gpuwatch fleet`: machines that a Prometheus server knows, on a screen or as JSON; and `gpuwatch pick --fleet`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuwatch.text import clean
 from gpuwatch.units import gib
 
 try:
-    from gpuwatch.fleet.overview import HOSTS, Fleet, HostOffer, find_hosts
+    from gpuwatch.fleet.overview import Fleet, HostOffer, find_hosts, hosts_grammar
     from gpuwatch.fleet.prometheus import PrometheusClient
     from gpuwatch.fleet.reader import FleetReader, read_fleet
 except ModuleNotFoundError as error:
@@ -52,20 +52,29 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
     if args.json:
         console = Console(ascii_only=config.ascii)
         fleet = read_fleet(client)
-        console.print_json(msgspec.json.encode(fleet).decode())
+        shown = msgspec.to_builtins(fleet)
+        del shown["received"], shown["trouble"]  # of a screen alone
+        console.print_json(msgspec.json.encode(shown).decode())
         console.warn(*fleet.notes)
         return 0
     check_terminal("try `gpuwatch fleet --json`")
     gc.disable()  # until the first screen has settled: what is imported stays
-    from gpuwatch.commands.dashboard_app import dashboard_options
-    from gpuwatch.ui.choices import read_choices
-    from gpuwatch.ui.fleet import FleetApp
+    app: FleetApp | None = None
 
-    options = read_choices(fixed_settings(args)).over(dashboard_options(config, config.interval, first_filter=words))
-    app = FleetApp(options=options)
-    reader = FleetReader(client, config.fleet.interval, app.publish)
-    app.reader = reader
+    def publish(fleet: Fleet) -> None:
+        if app is not None:
+            app.publish(fleet)
+
+    reader = FleetReader(client, config.fleet.interval, publish)
+    reader.start()  # it reads while Textual is imported
     try:
+        from gpuwatch.commands.dashboard_app import dashboard_options
+        from gpuwatch.ui.choices import read_choices
+        from gpuwatch.ui.fleet import FleetApp
+
+        remembered = read_choices(fixed_settings(args))
+        options = remembered.over(dashboard_options(config, config.interval, first_filter=words))
+        app = FleetApp(options=options, reader=reader, interval=config.fleet.interval)
         return app.run_to_exit_code()
     finally:
         reader.close()
@@ -74,7 +83,7 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
 def _check_filter(args: argparse.Namespace, config: Config) -> str:
     words = clean(args.filter or "")
     try:
-        parse_terms(words, HOSTS, config.filters, finished=True)
+        parse_terms(words, hosts_grammar(Fleet()), config.filters, finished=True)
     except FilterError as error:
         raise UsageError(f"--filter: {error}") from None
     return words

@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", metavar="0,2", default=argparse.SUPPRESS, help="choose among these GPUs")
     parser.add_argument("--index", action="store_true", help="print indices of NVML instead of UUIDs")
     parser.add_argument("--fleet", action="store_true", help="print the hosts that have so many GPUs, best first")
-    parser.add_argument("--prometheus", metavar="URL", help="with --fleet: the server to ask (default: that of [fleet])")
+    parser.add_argument(
+        "--prometheus", metavar="URL", help="with --fleet: the server to ask (default: that of [fleet])"
+    )
 
 
 def add_choice(parser: argparse.ArgumentParser) -> None:

@@ -15,14 +15,14 @@ import msgspec
 
 from gpuwatch.alerts.alert import MARKS, Severity, Unit
 from gpuwatch.analysis.people import PERSON
-from gpuwatch.fields import Amount, Field, amount, table
+from gpuwatch.fields import PROCESS, Amount, Field, amount, table
 from gpuwatch.filters import Grammar, Term, parse_numbers
 from gpuwatch.fleet.host import HOST, Host, HostGpu, worst_first
 from gpuwatch.fleet.prometheus import Labels, Range, Sample
 from gpuwatch.launch.placement import Request
 from gpuwatch.model import Reading, Reason, known
 from gpuwatch.text import clean
-from gpuwatch.units import GIB, duration, long_duration
+from gpuwatch.units import GIB, long_duration
 
 T = TypeVar("T")
 
@@ -74,8 +74,8 @@ class FleetAlert(msgspec.Struct, frozen=True, kw_only=True):
     """Index."""
     uuid: str = ""
     user: str = ""
-    since: float | None = None
-    """Wall-clock time since which its condition holds."""
+    age: float | None = None
+    """Seconds for which its condition has held."""
 
     @property
     def title(self) -> str:
@@ -160,7 +160,7 @@ def make_fleet(samples: Iterable[Sample], *, server: str, taken: float, received
         cards[key[0]].append(_gpu(labels[key], values))
     instances = {*cards, *ages, *down, *(instance for instance, _ in held)} - {""}
     names = host_names({*instances, *(one.instance for one in firing)} - {""})
-    alerts = _alerts(firing, since, names)
+    alerts = _alerts(firing, {key: max(0.0, taken - at) for key, at in since.items()}, names)
     by_host = {name: [one for one in alerts if one.host == name] for name in {one.host for one in alerts}}
     people = Counter(instance for instance, _ in held)
     hosts = [
@@ -235,7 +235,7 @@ def _words(name: str) -> str:
 
 
 def _alerts(
-    firing: Iterable[Labels], since: Mapping[tuple[str, ...], float], names: Mapping[str, str]
+    firing: Iterable[Labels], ages: Mapping[tuple[str, ...], float], names: Mapping[str, str]
 ) -> tuple[FleetAlert, ...]:
     found = [
         FleetAlert(
@@ -245,11 +245,11 @@ def _alerts(
             gpu=clean(one.gpu, _LONGEST),
             uuid=clean(one.uuid, _LONGEST),
             user=clean(one.user, _LONGEST),
-            since=since.get(_alert_key(one)),
+            age=ages.get(_alert_key(one)),
         )
         for one in firing
     ]
-    return tuple(sorted(found, key=lambda one: (-one.severity, one.since or 0.0, one.host, one.title)))
+    return tuple(sorted(found, key=lambda one: (-one.severity, -(one.age or 0.0), one.host, one.title)))
 
 
 def _people(
@@ -333,14 +333,10 @@ FLEET_ALERT: Final[Mapping[str, Field[FleetAlert]]] = table(
     (
         Field("rank", "", lambda one: MARKS[one.severity], rank=lambda one: float(one.severity), right=False),
         Field("host", "host", lambda one: one.host or None, ascending=True, right=False),
+        PROCESS["age"].of(lambda one: amount(one.age), key="lasted", title="lasted"),
         Field("title", "alert", lambda one: one.title, ascending=True, right=False),
     )
 )
-
-
-def lasted(alert: FleetAlert, now: float) -> str:
-    """Return how long an alert has held; empty where that is not known."""
-    return duration(now - alert.since) if alert.since else ""
 
 
 def _with_text(texts: Callable[[T], Iterable[str]]) -> Callable[[str], Term[T]]:
@@ -360,13 +356,23 @@ def _on_gpu(value: str) -> Term[FleetAlert]:
     return lambda one: is_one(int(one.gpu) if one.gpu.isdecimal() else None)
 
 
-HOSTS: Final[Grammar[Host]] = Grammar(
-    keys={},
-    anywhere=_with_text(lambda host: (host.name, host.worst, host.trouble, *{gpu.name for gpu in host.gpus})),
-    figures={"mem": HOST["memory"], **{key: HOST[key] for key in ("gpus", "free", "left", "busy", "people", "age")}},
-    flags={},
-)
-"""Terms by which hosts can be filtered."""
+def hosts_grammar(fleet: Fleet) -> Grammar[Host]:
+    """Return the terms by which the hosts of a fleet can be filtered: its people hold memory on some of them."""
+
+    def of_user(value: str) -> Term[Host]:
+        is_one = PEOPLE.keys["user"](value)
+        hosts = {host for person in fleet.people if is_one(person) for host in person.hosts}
+        return lambda host: host.name in hosts
+
+    figures = ("gpus", "free", "left", "busy", "people", "age")
+    return Grammar(
+        keys={"user": of_user},
+        anywhere=_with_text(lambda host: (host.name, host.worst, host.trouble, *{gpu.name for gpu in host.gpus})),
+        figures={"mem": HOST["memory"], **{key: HOST[key] for key in figures}},
+        flags={},
+    )
+
+
 PEOPLE: Final[Grammar[FleetPerson]] = Grammar(
     keys={"user": _with_name(lambda one: one.name)},
     anywhere=_with_text(lambda one: (one.name, *one.hosts)),
@@ -386,7 +392,7 @@ ALERTS: Final[Grammar[FleetAlert]] = Grammar(
         "gpu": _on_gpu,
     },
     anywhere=_with_text(lambda one: (one.host, one.title)),
-    figures={},
+    figures={"age": FLEET_ALERT["lasted"]},
     flags={},
 )
 

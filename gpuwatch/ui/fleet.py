@@ -1,0 +1,137 @@
+"""Application of the fleet: takes what the reader publishes, and shows one of its views. It ends no process."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from gpuwatch.errors import NoThreadError
+from gpuwatch.fleet.overview import Fleet
+from gpuwatch.fleet.reader import FleetReader
+from gpuwatch.ui.bindings import key_names
+from gpuwatch.ui.options import Options
+from gpuwatch.ui.screens.fleet import VIEWS, FleetScreen, MapScreen
+from gpuwatch.ui.screens.fleet_host import FleetHostScreen
+from gpuwatch.ui.screens.sheet import Fact, Section, Sheet
+from gpuwatch.ui.terminal_app import TerminalApp
+from gpuwatch.version import __version__
+
+
+class NewFleet(Message):
+    """Message: the reader has published."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        super().__init__()
+
+    def can_replace(self, message: Message) -> bool:
+        """Return whether a newer fleet may replace this one, which waits."""
+        return isinstance(message, NewFleet)
+
+
+class FleetApp(TerminalApp):
+    """Textual application of a fleet. Fleets are `NewFleet` messages, from the reader or from a test."""
+
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c,ctrl+q", "quit", "quit", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", "suspend", show=False),
+    ]
+
+    def __init__(
+        self,
+        *,
+        options: Options | None = None,
+        reader: FleetReader | None = None,
+        interval: float = 15.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`interval` are the seconds between two readings. Without a `reader` only what is published is shown."""
+        super().__init__(options)
+        self.reader, self.clock, self.interval = reader, clock, interval
+        self.fleet = reader.newest if reader is not None else Fleet()
+        self.keys: Sequence[Binding] = ()
+        self._map = MapScreen(self.fleet, self.style_set, self.options.filter, interval=interval)
+
+    def get_default_screen(self) -> MapScreen:
+        return self._map
+
+    def publish(self, fleet: Fleet) -> None:
+        """Post a fleet to the app; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the program is on its way out
+            self.post_message(NewFleet(fleet))
+
+    def on_mount(self) -> None:
+        self.begin_drawing()
+        if self.reader is not None:
+            self.on_new_fleet(NewFleet(self.reader.newest))
+
+    def on_new_fleet(self, message: NewFleet) -> None:
+        """Receive a fleet: the only entry point for data."""
+        self.fleet = message.fleet
+        for screen in self.screen_stack:
+            if isinstance(screen, FleetScreen | FleetHostScreen):
+                screen.refresh_fleet(self.fleet)
+
+    # -- what screens ask for --------------------------------------------------------------------------------------
+
+    def show_view(self, name: str, words: str = "") -> None:
+        """Show a view, with a filter; the map lies below all others, and keeps its own filter."""
+        kind = VIEWS[name]
+        if type(self.screen) is kind and not words:
+            return
+        while self.screen is not self._map:
+            self.pop_screen()
+        if name != "map":
+            self.push_screen(kind(self.fleet, self.style_set, words, interval=self.interval))
+
+    def show_host(self, name: str) -> None:
+        """Open a host over the present view."""
+        self.open_once(FleetHostScreen(name, self.fleet, self.style_set, interval=self.interval))
+
+    def action_reload(self) -> None:
+        """Read the server at once."""
+        if self.reader is not None:
+            try:
+                self.reader.start()
+            except NoThreadError as error:
+                self.notify(str(error), severity="error", markup=False)
+
+    def action_help(self) -> None:
+        self.open_once(FleetHelp(self.style_set))
+
+
+class FleetHelp(Sheet):
+    """Help: the keys of the views, and their marks and terms."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark,f1", "close", "back", show=False, id="help.close", tooltip="Back"),
+    ]
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        glyphs = self.style_set.glyphs
+        host_keys = [one for one in FleetHostScreen.BINDINGS if isinstance(one, Binding)]
+        keys = {one.id: one for one in (*MapScreen.KEYS, *FleetScreen.VIEWS, *FleetScreen.KEYS, *host_keys)}
+        shown = [Fact(key_names(one.key), one.tooltip) for one in keys.values()]
+        shown += [Fact("1-5", "In a host: graphs of the last minute up to a day")]
+        marks = (
+            Fact(f"42{glyphs.warning}", "a GPU: percent of its memory in use, and the mark of its worst alert"),
+            Fact("free", "it answers, and nobody holds memory of it"),
+            Fact("down", "it does not answer; of the rest of its host there are figures"),
+            Fact(glyphs.missing, "not known, never zero"),
+            Fact("left", "memory that is neither held nor promised"),
+            Fact("45 s old", "the server could not be read since; the line below the title says why"),
+            Fact("age", "time since the newest sample of the host"),
+        )
+        self.show(
+            f"gpuwatch {__version__} · fleet · help",
+            [Section("Keys", tuple(shown))],
+            [Section("Marks and terms", marks)],
+            title_end="gpuwatch docs fleet",
+        )

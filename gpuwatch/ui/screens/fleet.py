@@ -1,0 +1,544 @@
+"""Screens of a fleet: hosts as a heat map and as a table, free GPUs by model, people over all hosts, and alerts."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, cast
+
+from rich.cells import cell_len
+from textual.binding import Binding, BindingType
+from textual.message_pump import MessagePump
+
+from gpuwatch.analysis.rows import StableOrder
+from gpuwatch.filters import Grammar, ListFilter, Term, parse_terms
+from gpuwatch.fleet.host import HOST, Host, HostGpu
+from gpuwatch.fleet.overview import (
+    ALERTS,
+    FLEET_ALERT,
+    FLEET_PERSON,
+    FREE,
+    FREE_GPUS,
+    PEOPLE,
+    Fleet,
+    FleetAlert,
+    FleetPerson,
+    FreeGpus,
+    hosts_grammar,
+)
+from gpuwatch.fleet.reader import FleetReader
+from gpuwatch.model import Reading, known
+from gpuwatch.ui.screens.list_screen import FILTER_KEY, SORT_KEYS, FilteredListScreen, fact_lines
+from gpuwatch.ui.theme import Background, Role, StyleSet
+from gpuwatch.ui.view import mark_of
+from gpuwatch.ui.widgets.lines import Line
+from gpuwatch.ui.widgets.row_list import CURSOR_CELLS, RowList
+from gpuwatch.ui.widgets.table import Cell, Column, field_column
+from gpuwatch.units import gib, long_duration, ranges, size
+
+R = TypeVar("R")
+
+NAME_CELLS: Final = 24
+"""Cells of the longest name of a host or a person that is not cut."""
+CELL: Final = 5
+"""Cells of a GPU in the heat map: its percent, a mark, and a blank."""
+_FILL: Final = 10
+"""Cells that a last column needs, at least."""
+
+
+class FleetActions(Protocol):
+    """Methods and state of the application that screens of a fleet use."""
+
+    reader: FleetReader | None
+    clock: Callable[[], float]
+
+    def show_view(self, name: str, words: str = "") -> None:
+        """Show one of the views, with a filter."""
+
+    def show_host(self, name: str) -> None:
+        """Open a host."""
+
+    def action_reload(self) -> None:
+        """Read the server at once."""
+
+
+def fleet_actions(asking: MessagePump) -> FleetActions:
+    """Return the application of a screen, as far as that may use it."""
+    return cast("FleetActions", asking.app)
+
+
+def old_words(fleet: Fleet, now: float, interval: float) -> str:
+    """Return how old the figures are, `45 s old`; empty while they are new."""
+    age = now - fleet.received if fleet.received is not None else 0.0
+    return f"{long_duration(int(age))} old" if age > 2 * interval or (fleet.trouble and age >= 1) else ""
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Lists
+
+
+class FieldList(RowList[R]):
+    """List whose columns are fields of its rows."""
+
+    WIDTHS: ClassVar[Mapping[str, int]]
+    """Cells of each column, the most needed first; 0 for the last one, which fills the line."""
+    NAMES: ClassVar[str]
+    """Column that is as wide as its longest text."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.by = next(iter(self.WIDTHS))
+        self._order = StableOrder[R](self.fields, self.identity, self.tie)
+
+    def tie(self, row: R) -> Any:
+        """Return what equal rows are sorted by."""
+        return self.identity(row)
+
+    def ordered(self, rows: Sequence[R]) -> list[R]:
+        return self._order.sort(rows, self.by, reverse=self.reverse)
+
+    def columns(self, styles: StyleSet, width: int) -> list[Column]:
+        longest = max((cell_len(self.fields[self.NAMES].cell(row)) for row in self.found), default=0)
+        found: list[Column] = []
+        left = width - CURSOR_CELLS
+        for key, cells in self.WIDTHS.items():
+            cells = min(NAME_CELLS, max(longest, 6)) if key == self.NAMES else cells
+            gap = 0 if not found else 2
+            if gap + (cells or _FILL) > left and found:
+                break
+            left -= gap + cells
+            found.append(field_column(self.fields[key], cells, gap=gap))
+        return found
+
+    def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
+        row, glyphs = self.found[place], styles.glyphs
+        return tuple(
+            ((self.fields[column.id].cell(row, glyphs.missing, glyphs.least), column.role),) for column in self._columns
+        )
+
+
+class HostTable(FieldList[Host]):
+    """Table of hosts."""
+
+    fields = HOST
+    NAMES = "host"
+    WIDTHS: ClassVar[Mapping[str, int]] = {
+        "host": 0, "gpus": 4, "free": 5, "memory": 5, "left": 9, "busy": 6, "people": 6, "age": 6, "worst": 0,
+    }  # fmt: skip
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.by = "worst"
+
+    def identity(self, row: Host) -> Hashable:
+        return row.name
+
+    def tie(self, row: Host) -> Any:
+        return row.weight
+
+
+class HeatMap(RowList[Host]):
+    """Heat map: a line for each host, with a cell for each of its GPUs."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.figure = "memory"
+        """Figure that the cells show: `memory` or `utilization`."""
+        self.marks: Mapping[tuple[str, str], FleetAlert] = {}
+        """Worst alert about a GPU, by the name of its host and its UUID."""
+        self._shown_gpus = 0
+
+    def identity(self, row: Host) -> Hashable:
+        return row.name
+
+    def columns(self, styles: StyleSet, width: int) -> list[Column]:
+        names = min(NAME_CELLS, max([6, *(cell_len(host.name) for host in self.found)]))
+        most = max((len(host.gpus) for host in self.found), default=0)
+        left = width - CURSOR_CELLS - 2 - names - 2
+        self._shown_gpus = max(1, min(most, (left - 7) // CELL))
+        used = self._shown_gpus * CELL
+        title = "".join(f"{number:<{CELL}}" for number in range(self._shown_gpus))
+        found = [
+            Column("mark", "", 2, right=False),
+            Column("host", "host", names, right=False),
+            Column("cells", title, used, right=False, gap=2),
+            Column("free", "free", 5, role="muted"),
+        ]
+        if left - used - 7 >= _FILL:
+            found.append(Column("worst", "worst alert", 0, right=False, role="muted", gap=2))
+        return found
+
+    def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
+        host, glyphs = self.found[place], styles.glyphs
+        mark, role = mark_of(host.severity, glyphs) if host.severity is not None else ("", "muted")
+        if host.trouble:
+            mark, role = glyphs.critical, "critical"
+        runs: list[tuple[str, Any]] = []
+        for gpu in host.gpus[: self._shown_gpus]:
+            runs += [self._cell(host, gpu, styles, background), (" ", "text")]
+        more = len(host.gpus) - self._shown_gpus
+        if more > 0:
+            runs[-2:] = [(f"+{more + 1:<4}", "muted")]
+        free = HOST["free"].cell(host, glyphs.missing)
+        texts: dict[str, Cell] = {
+            "mark": ((mark, role),),
+            "host": ((host.name, "muted" if host.trouble else "text"),),
+            "cells": (*runs, ("", "text")),
+            "free": (
+                (f"{free}/{len(host.gpus)}" if host.gpus else glyphs.missing, "muted" if free == "0" else "note"),
+            ),
+            "worst": ((host.trouble or host.worst, "warning" if host.trouble else "muted"),),
+        }
+        return tuple(texts[column.id] for column in self._columns)
+
+    def _cell(self, host: Host, gpu: HostGpu, styles: StyleSet, background: Background) -> tuple[str, Any]:
+        alert = self.marks.get((host.name, gpu.uuid))
+        mark = mark_of(alert.severity, styles.glyphs)[0] if alert is not None else " "
+        if not gpu.up:
+            return "down", "critical"
+        if gpu.is_free:
+            return f"free{mark}"[:4], "note"
+        percent = percent_of(gpu, self.figure)
+        if not known(percent):
+            return f"{styles.glyphs.missing:>3}{mark}", "muted"
+        return f"{percent:>3.0f}{mark}", styles.heat(percent) if styles.has_heat else "text"
+
+
+def percent_of(gpu: HostGpu, figure: str) -> Reading:
+    """Return the memory in use, or the utilization, of a GPU in percent."""
+    if figure == "utilization":
+        return gpu.utilization
+    if known(gpu.used) and known(gpu.total) and gpu.total > 0:
+        return 100 * gpu.used / gpu.total
+    return gpu.used if not known(gpu.used) else gpu.total
+
+
+class FreeList(FieldList[FreeGpus]):
+    """GPUs by model and memory."""
+
+    fields = FREE_GPUS
+    NAMES = "name"
+    WIDTHS: ClassVar[Mapping[str, int]] = {"name": 0, "memory": 5, "gpus": 6, "free": 6, "most": 13, "where": 0}
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.by = "most"
+
+    def identity(self, row: FreeGpus) -> Hashable:
+        return (row.name, row.memory)
+
+    def tie(self, row: FreeGpus) -> Any:
+        return (-row.free, row.name, row.memory or 0)
+
+
+class FleetPeople(FieldList[FleetPerson]):
+    """People over all hosts."""
+
+    fields = FLEET_PERSON
+    NAMES = "user"
+    WIDTHS: ClassVar[Mapping[str, int]] = {
+        "user": 0, "memory": 9, "part": 6, "gpus": 6, "hosts": 6, "idle": 9, "where": 0,
+    }  # fmt: skip
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.by = "memory"
+
+    def identity(self, row: FleetPerson) -> Hashable:
+        return row.name
+
+
+class FleetAlerts(FieldList[FleetAlert]):
+    """Alerts that fire."""
+
+    fields = FLEET_ALERT
+    NAMES = "host"
+    WIDTHS: ClassVar[Mapping[str, int]] = {"rank": 1, "host": 0, "lasted": 7, "title": 0}
+
+    def identity(self, row: FleetAlert) -> Hashable:
+        return (row.rule, row.severity, row.host, row.uuid, row.gpu, row.user)
+
+    def tie(self, row: FleetAlert) -> Any:
+        return (-(row.age or 0.0), row.host, row.title)
+
+    def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
+        row = self.found[place]
+        first, *others = super().cells(place, styles, background)
+        return ((mark_of(row.severity, styles.glyphs),) if self._columns[0].id == "rank" else first, *others)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Screens
+
+
+class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
+    """Screen with one list about the fleet."""
+
+    NAME: ClassVar[str]
+    VIEWS: ClassVar[Sequence[Binding]] = (
+        Binding("m", "view('map')", "map", id="fleet.map", tooltip="Hosts as a heat map"),
+        Binding("t", "view('hosts')", "table", id="fleet.hosts", tooltip="Hosts as a table"),
+        Binding("f", "view('free')", "free", id="fleet.free", tooltip="Free GPUs by model, and on which hosts"),
+        Binding("u", "view('people')", "people", id="fleet.people", tooltip="People over all hosts"),
+        Binding("e", "view('alerts')", "alerts", id="fleet.alerts", tooltip="Alerts that fire"),
+    )
+    REST: ClassVar[Sequence[Binding]] = (
+        Binding("R", "reload", "read", show=False, id="fleet.read", tooltip="Read the server now"),
+        Binding(
+            "escape", "close", "back", show=False, id="fleet.close", tooltip="Clear the filter, or back to the map"
+        ),
+        Binding("q", "quit", "quit", id="fleet.quit", tooltip="Quit"),
+    )
+    ENTER: ClassVar = Binding("enter", "choose", "host", id="fleet.choose", tooltip="Open it")
+    BINDINGS: ClassVar[list[BindingType]] = [FILTER_KEY, ENTER, *VIEWS, *SORT_KEYS, *REST]
+    BINDINGS += [Binding("r", "reverse", "reverse", show=False, id="fleet.reverse", tooltip="Reverse the order")]
+    KEYS = (ENTER, FILTER_KEY, *VIEWS, *SORT_KEYS, *REST)
+    DETAIL_LINES = ((24, 5), (16, 4))
+
+    def __init__(self, fleet: Fleet, styles: StyleSet, words: str = "", *, interval: float) -> None:
+        """`words` is the filter at first, `interval` the seconds between two readings."""
+        super().__init__(None, styles)
+        self.fleet, self.interval = fleet, interval
+        if words:
+            self.filter = self._sought = ListFilter(words, self.parse_filter(words, {}))
+
+    @property
+    @abstractmethod
+    def every(self) -> Sequence[R]:
+        """All rows."""
+
+    @property
+    @abstractmethod
+    def grammar(self) -> Grammar[R]:
+        """Terms by which the rows can be filtered."""
+
+    @abstractmethod
+    def facts(self, row: R) -> Sequence[tuple[str, str]]:
+        """Return labelled facts of a row."""
+
+    def refresh_fleet(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.paint()
+
+    def parse_filter(self, words: str, saved: Mapping[str, str]) -> tuple[Term[R], ...]:
+        return parse_terms(words, self.grammar, saved)
+
+    def read_rows(self) -> None:
+        self.rows.update_rows([row for row in self.every if self.filter(row)])
+
+    def paint(self) -> None:
+        if self.ready:
+            self.read_rows()
+        super().paint()
+
+    def old(self) -> str:
+        return old_words(self.fleet, fleet_actions(self).clock(), self.interval)
+
+    def notice(self) -> str:
+        return self.fleet.trouble or " ".join(self.fleet.notes)
+
+    def summary(self, room: int) -> list[tuple[str, Role]]:
+        words = [f"filter: {self.filter.text}"] * bool(self.filter.text) + self.counts()
+        return [(self.wrong, "warning"), (f" {self.style_set.glyphs.dot} ".join(words), "muted")]
+
+    def counts(self) -> list[str]:
+        """Return the parts of the title: numbers of rows."""
+        found, every = len(self.rows.found), len(self.every)
+        return [f"{found} of {every} {self.ROW}s" if found < every else f"{every} {self.ROW}{'s' * (every != 1)}"]
+
+    def detail(self, width: int, lines: int) -> list[Line]:
+        chosen = self.rows.selected
+        facts = self.facts(chosen) if chosen is not None else ()
+        return fact_lines(facts, self.style_set, width, lines, wrapped=facts[-1][0] if facts else None)
+
+    def why_empty(self) -> Sequence[str]:
+        fleet = self.fleet
+        if fleet.received is None:
+            return ["no figures yet" if fleet.trouble else f"reading {fleet.server}"]
+        if not fleet.hosts:
+            return [f"{fleet.server} knows no host: are gpuwatch's recording rules loaded there?"]
+        if self.filter.text:
+            return [f"no {self.ROW} matches “{self.filter.text}”: Esc clears the filter"]
+        return [self.NOTHING]
+
+    NOTHING: ClassVar[str] = "there is none"
+
+    def position(self) -> str:
+        return "" if self.wrong else super().position()
+
+    def leave(self) -> None:
+        fleet_actions(self).show_view("map")
+
+    def action_view(self, name: str) -> None:
+        fleet_actions(self).show_view(name)
+
+    def action_reload(self) -> None:
+        fleet_actions(self).action_reload()
+
+    def action_quit(self) -> None:
+        self.app.exit(return_code=0)
+
+
+class HostsScreen(FleetScreen[Host]):
+    """Hosts as a table."""
+
+    LIST: type[RowList[Host]] = HostTable
+    NAME = "hosts"
+    TITLE = "fleet"
+    ROW = "host"
+    FILTER_HINT = "node01  H100  free>=4  left>70GiB  mem<50  busy>90  age>1m  user:ada  !text"
+
+    @property
+    def every(self) -> Sequence[Host]:
+        return self.fleet.hosts
+
+    @property
+    def grammar(self) -> Grammar[Host]:
+        return hosts_grammar(self.fleet)
+
+    def counts(self) -> list[str]:
+        hosts: Collection[Host] = self.rows.found
+        gpus = [gpu for host in hosts for gpu in host.gpus]
+        silent, free = sum(bool(host.trouble) for host in hosts), sum(gpu.is_free for gpu in gpus)
+        alerts = sum(host.alerts for host in hosts)
+        words = [*super().counts(), f"{len(gpus)} GPUs", f"{free} free"]
+        return [*words, *[f"{alerts} alerts"] * bool(alerts), *[f"{silent} without new figures"] * bool(silent)]
+
+    def facts(self, row: Host) -> Sequence[tuple[str, str]]:
+        models = {gpu.name: sum(one.name == gpu.name for one in row.gpus) for gpu in row.gpus}
+        free = ranges(gpu.index for gpu in row.gpus if gpu.is_free)
+        alerts = [alert.title for alert in self.fleet.alerts if alert.host == row.name]
+        left = HOST["left"].describe(row)
+        return (
+            ("trouble", row.trouble),
+            ("GPUs", ", ".join(f"{number} × {name}" for name, number in models.items()) + f", free: {free or 'none'}"),
+            ("left", left if isinstance(left, str) else ""),
+            ("alerts", "; ".join(alerts)),
+        )
+
+    def action_choose(self) -> None:
+        if self.rows.selected is not None:
+            fleet_actions(self).show_host(self.rows.selected.name)
+
+
+class MapScreen(HostsScreen):
+    """Hosts as a heat map."""
+
+    LIST = HeatMap
+    NAME = "map"
+    OWN = (Binding("v", "figure", "memory/util", id="fleet.figure", tooltip="Memory in use, or utilization"),)
+    BINDINGS: ClassVar[list[BindingType]] = [*OWN]
+    KEYS = (FleetScreen.ENTER, FILTER_KEY, *OWN, *FleetScreen.VIEWS[1:], *FleetScreen.REST)
+
+    rows: Any
+
+    def read_rows(self) -> None:
+        super().read_rows()
+        self.rows.marks = {(alert.host, alert.uuid): alert for alert in reversed(self.fleet.alerts) if alert.uuid}
+
+    def counts(self) -> list[str]:
+        return [f"% of {self.rows.figure}" if self.rows.figure == "memory" else "utilization %", *super().counts()]
+
+    def action_figure(self) -> None:
+        """Show the other figure in the cells."""
+        self.rows.figure = "utilization" if self.rows.figure == "memory" else "memory"
+        self.paint()
+
+    def leave(self) -> None:
+        """Stay: there is no screen below."""
+
+
+class FreeScreen(FleetScreen[FreeGpus]):
+    """Free GPUs by model and memory."""
+
+    LIST = FreeList
+    NAME = "free"
+    TITLE = "free GPUs"
+    ROW = "model"
+    FILTER_HINT = "H100  free>=4  most>=4  mem>=80  node01  !text"
+    NOTHING = "the hosts have no GPU"
+
+    @property
+    def every(self) -> Sequence[FreeGpus]:
+        return self.fleet.free
+
+    @property
+    def grammar(self) -> Grammar[FreeGpus]:
+        return FREE
+
+    def facts(self, row: FreeGpus) -> Sequence[tuple[str, str]]:
+        unknown = f"of {row.unknown} it is not known whether they are free" if row.unknown else ""
+        return (("unknown", unknown), ("free on", FREE_GPUS["where"].cell(row) or "none"))
+
+    def action_choose(self) -> None:
+        """Show the hosts that have the most free GPUs of this model."""
+        chosen = self.rows.selected
+        if chosen is not None:
+            fleet_actions(self).show_view("hosts", f"{chosen.name} free>={max(1, chosen.most)}")
+
+
+class PeopleOfFleet(FleetScreen[FleetPerson]):
+    """People over all hosts."""
+
+    LIST = FleetPeople
+    NAME = "fleet-people"
+    TITLE = "people"
+    ROW = "user"
+    FILTER_HINT = "ada  user:ada,ben  mem>100GiB  gpus>8  hosts>2  idle>10GiB  node01  !text"
+    NOTHING = "nobody holds a GPU"
+
+    @property
+    def every(self) -> Sequence[FleetPerson]:
+        return self.fleet.people
+
+    @property
+    def grammar(self) -> Grammar[FleetPerson]:
+        return PEOPLE
+
+    def facts(self, row: FleetPerson) -> Sequence[tuple[str, str]]:
+        idle = f", {gib(row.idle)} GiB of it idle" if row.idle else ""
+        memory = "" if row.memory is None else f"{size(row.memory)}{idle}"
+        return (("memory", memory), ("on", FLEET_PERSON["where"].cell(row)))
+
+    def action_choose(self) -> None:
+        """Show the hosts on which this person holds memory."""
+        if self.rows.selected is not None:
+            fleet_actions(self).show_view("hosts", f"user:{self.rows.selected.name}")
+
+
+class AlertsScreen(FleetScreen[FleetAlert]):
+    """Alerts that fire."""
+
+    LIST = FleetAlerts
+    NAME = "fleet-alerts"
+    TITLE = "alerts that fire"
+    ROW = "alert"
+    FILTER_HINT = "rule:limit  user:ada  gpu:0,2-4  age>1h  node01  !text"
+    NOTHING = "no alert fires"
+
+    @property
+    def every(self) -> Sequence[FleetAlert]:
+        return self.fleet.alerts
+
+    @property
+    def grammar(self) -> Grammar[FleetAlert]:
+        return ALERTS
+
+    def facts(self, row: FleetAlert) -> Sequence[tuple[str, str]]:
+        lasted = "" if row.age is None else f"for {long_duration(row.age)}"
+        return (("host", row.host), ("GPU", f"{row.gpu} {row.uuid}".strip()), ("user", row.user), ("fires", lasted))
+
+    def action_choose(self) -> None:
+        chosen = self.rows.selected
+        if chosen is not None and chosen.host:
+            fleet_actions(self).show_host(chosen.host)
+
+
+VIEWS: Final[Mapping[str, type[FleetScreen[Any]]]] = {
+    "map": MapScreen,
+    "hosts": HostsScreen,
+    "free": FreeScreen,
+    "people": PeopleOfFleet,
+    "alerts": AlertsScreen,
+}
+"""Screens by the names of their views."""

@@ -1,0 +1,330 @@
+"""Screen of one host of a fleet: its GPUs and their owners, and graphs of the last hours from the server."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import ClassVar, Final
+
+from textual.binding import Binding, BindingType
+from textual.message import Message
+
+from gpuwatch.fleet.host import HOST, Host, HostGpu
+from gpuwatch.fleet.overview import Fleet, HostOwner, HostPast, PastKey
+from gpuwatch.model import known, number
+from gpuwatch.ui.screens.fleet import fleet_actions, old_words
+from gpuwatch.ui.screens.graph_sheet import SMALL, TimeSheet, largest
+from gpuwatch.ui.screens.sheet import Block, Fact, Section
+from gpuwatch.ui.theme import Role, StyleSet
+from gpuwatch.ui.widgets.graph import SPANS, Curve, Graph, Values, axis_top
+from gpuwatch.ui.widgets.lines import Line, LineBuilder
+from gpuwatch.ui.widgets.row_list import ItemCursor
+from gpuwatch.units import GIB, duration, gib
+
+MOST_VALUES: Final = 240
+"""Values of a graph that are asked for, at most."""
+_LEAST_STEP: Final = 15.0
+"""Seconds between two of them, at least: a server scrapes no more often."""
+
+
+def span_step(span: float) -> tuple[float, int]:
+    """Return the seconds of each value of a span, and the number of values."""
+    count = max(1, min(MOST_VALUES, int(span / _LEAST_STEP)))
+    return span / count, count
+
+
+class HostGpus(ItemCursor[HostGpu | None]):
+    """List of a host's GPUs with their owners; the first item stands for all GPUs."""
+
+    gap = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.host = Host(name="")
+        self.owners: Sequence[HostOwner] = ()
+
+    def identity(self, row: HostGpu | None) -> str:
+        return row.uuid if row is not None else ""
+
+    def place_of(self, y: int) -> int | None:
+        """Return the place of the item on a line of the last drawing; None for none."""
+        return self._places[y] if 0 <= y < len(self._places) else None
+
+    def draw(self, styles: StyleSet, width: int) -> list[Line]:
+        lines, self._places = [], []
+        for place, gpu in enumerate(self.found):
+            builder = LineBuilder(styles, "cursor" if place == self.cursor else "base")
+            builder.write(styles.glyphs.cursor if place == self.cursor else "", "strong", 2)
+            for text, role, cells, right in self._cells(gpu, styles):
+                builder.write(text, role, cells, right=right).gap()
+            drawn = [builder.build(width)]
+            for one in self.owners:
+                if gpu is not None and one.uuid == gpu.uuid:
+                    name = LineBuilder(styles).gap(6).write(one.user, "muted").gap()
+                    drawn.append(name.write(owner_words(one, styles.glyphs.missing), "muted").build(width))
+            lines += drawn
+            self._places += [place] * len(drawn)
+        return lines
+
+    _places: list[int]
+
+    def _cells(self, gpu: HostGpu | None, styles: StyleSet) -> list[tuple[str, Role, int, bool]]:
+        missing = styles.glyphs.missing
+        if gpu is None:
+            busy, left = HOST["busy"].cell(self.host, missing), HOST["left"].cell(self.host, missing)
+            return [
+                ("all GPUs", "strong", 21, False),
+                (f"{left} left", "text", 12, True),
+                (f"{busy} %", "text", 6, True),
+            ]
+        used = f"{_gib(gpu.used, missing)}/{_gib(gpu.total, missing)}"
+        busy = f"{gpu.utilization:.0f} %" if known(gpu.utilization) else missing
+        state: tuple[str, Role] = ("free", "note") if gpu.is_free else ("", "text") if gpu.up else ("down", "critical")
+        return [
+            (f"{gpu.index:>3}", "strong", 4, False),
+            (used, "text", 16, True),
+            (f"{_gib(gpu.left, missing)} left", "text", 12, True),
+            (busy, "text", 6, True),
+            (*state, 5, False),
+            (gpu.name.removeprefix("NVIDIA "), "muted", 24, False),
+        ]
+
+
+def _gib(reading: object, missing: str) -> str:
+    return gib(reading) if isinstance(reading, int | float) else missing
+
+
+def owner_words(one: HostOwner, missing: str) -> str:
+    """Return what one person holds on a GPU: `40.0 of 32.0 GiB declared, 8.0 over, idle 3h00m`."""
+    words = f"{missing if one.memory is None else gib(one.memory)} GiB"
+    if one.declared:
+        words = words.replace(" GiB", f" of {gib(one.declared)} GiB declared")
+    words += f", {gib(one.over)} over" if one.over else ""
+    return words + (f", idle {duration(one.idle)}" if one.idle and one.idle >= 60 else "")
+
+
+class FleetHostScreen(TimeSheet):
+    """One host."""
+
+    class PastRead(Message):
+        """Message: the server has answered."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "move(1)", "GPU", id="host.down", key_display="↓ ↑", tooltip="The next GPU: its graphs"),
+        Binding("up,k", "move(-1)", "GPU", show=False, id="host.up", tooltip="The GPU before"),
+    ]
+    LEFT = 0.55
+
+    def __init__(self, name: str, fleet: Fleet, styles: StyleSet, *, interval: float) -> None:
+        super().__init__(styles)
+        self.host_name, self.fleet, self.interval = name, fleet, interval
+        self.span = 3600.0
+        self.gpus = HostGpus()
+        self._host: Host | None = None
+        """The host as it was last listed."""
+        self._past: HostPast | None = None
+        self._asked: Future[HostPast] | None = None
+        self._trouble = ""
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.set_interval(1.0, self._beat)
+        self.rebuild()
+        self._ask()
+
+    def _beat(self) -> None:
+        if old_words(self.fleet, fleet_actions(self).clock(), self.interval):
+            self.rebuild()
+
+    def refresh_fleet(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        if self.ready:
+            self.rebuild()
+            self._ask()
+
+    # -- the past --------------------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        return self.fleet.taken or 0.0
+
+    def _ask(self) -> None:
+        """Ask the server for the past, unless an answer is on its way, or the next value is not due."""
+        step, count = span_step(self.span)
+        start = self.until - self.span
+        reader = fleet_actions(self).reader
+        if reader is None or self.fleet.taken is None or self._asked is not None:
+            return
+        self._asked = reader.past(self.host_name, start, step, count)
+        self._asked.add_done_callback(lambda _: self.post_message(self.PastRead()))
+
+    def on_fleet_host_screen_past_read(self) -> None:
+        if self._asked is None:
+            return
+        error = self._asked.exception()
+        self._trouble = str(error) if error is not None else ""
+        if error is None:
+            self._past = self._asked.result()
+        self._asked = None
+        self.rebuild()
+        if error is None and self._past is not None and not self._is_current:  # the span was changed meanwhile
+            self._ask()
+
+    @property
+    def _is_current(self) -> bool:
+        """Whether the past is of the span on screen."""
+        past = self._past
+        return past is not None and (past.start, past.step) == (self.until - self.span, span_step(self.span)[0])
+
+    def read(self, uuid: str, user: str, figure: str) -> Values:
+        """Return the values of a series over the span on screen; gaps where they are not known."""
+        step, count = span_step(self.span)
+        past = self._past
+        if past is None or past.step != step:
+            return [None] * count
+        values = past.series.get(PastKey(uuid, user, figure), [None] * count)
+        moved = round((self.until - self.span - past.start) / step)  # the axis has moved on since
+        return [*values[moved:], *[None] * moved][:count] if 0 <= moved <= count else [None] * count
+
+    def added(self, figure: str, combine: Callable[[Sequence[float]], float]) -> Values:
+        """Return a figure of the chosen GPU, or that of all GPUs; a gap where it is not known of one of them."""
+        every = [self.read(gpu.uuid, "", figure) for gpu in self._chosen]
+        every = [one for one in every if any(value is not None for value in one)]
+        if not every:
+            return [None] * span_step(self.span)[1]
+        return [
+            combine([one for one in values if one is not None]) if all(one is not None for one in values) else None
+            for values in zip(*every, strict=True)
+        ]
+
+    @property
+    def _chosen(self) -> Sequence[HostGpu]:
+        selected = self.gpus.selected
+        return (selected,) if selected is not None else self.gpus.host.gpus
+
+    # -- drawing ---------------------------------------------------------------------------------------------------
+
+    def rebuild(self) -> None:
+        if not self.ready:
+            return
+        now = next((host for host in self.fleet.hosts if host.name == self.host_name), None)
+        self._host = now or self._host
+        host = self._host or Host(name=self.host_name)
+        self.gpus.host = host
+        self.gpus.owners = self._past.owners if self._past is not None else ()
+        self.gpus.update_rows([None, *host.gpus])
+        gone = "" if now is not None else "the server does not list this host any more"
+        troubles = (self.fleet.trouble or self._trouble, gone, host.trouble)
+        self.notice("; ".join(filter(None, troubles)), over=now is None)
+        graphs = self.place_graphs(self._graph_lines)
+        for block in graphs:
+            block.gap = int(not self.two_columns)
+        facts = [self._alerts()]
+        right: list[Section | Block] = [self.gpus, *facts]
+        left: list[Section | Block] = [*graphs]
+        old = old_words(self.fleet, fleet_actions(self).clock(), self.interval)
+        reading = ", reading" if not self._is_current and self._asked is not None else ""
+        title = " · ".join(filter(None, (host.name, self._subject, old)))
+        first, second = (left, right) if self.two_columns else (right, left)
+        self.show(title, first, second, title_end=f"last {SPANS[self.span]}{reading}")
+
+    @property
+    def _subject(self) -> str:
+        selected = self.gpus.selected
+        return f"GPU {selected.index}" if selected is not None else f"{len(self.gpus.host.gpus)} GPUs"
+
+    def _alerts(self) -> Section:
+        facts = [
+            Fact(one.severity.name.lower(), one.title, aside=f"for {duration(one.age)}" if one.age is not None else "")
+            for one in self.fleet.alerts
+            if one.host == self.host_name
+        ]
+        return Section("Alerts", tuple(facts) or (Fact("none", "no alert fires", missing=True),))
+
+    def _graph_lines(self, place: int) -> int:
+        if self.room < SMALL:
+            return 4 if place == 0 else 1
+        if not self.two_columns:
+            return 8 if place == 0 else 6
+        each = max(5, (self.room - 1) // 5)
+        return each if place else max(8, self.room - 1 - 3 * each)
+
+    def graphs(self) -> Sequence[Graph]:
+        chosen, note = self._chosen, self.style_set("note")
+        percents = [number(gpu.utilization) for gpu in chosen]
+        busy = self.added("utilization", lambda values: 100 * sum(values) / len(values))
+        power, heat = self.added("power", sum), self.added("temperature", max)
+        mean = [one for one in percents if one is not None]
+        now = sum(mean) / len(mean) if mean else None
+        return [
+            self._memory(chosen),
+            self.graph("Utilization", "%", [Curve("", busy, note, now=now)], 100.0, empty=self._empty),
+            self.graph(
+                "Power",
+                "W",
+                [Curve("", power, note, now=_last(power))],
+                axis_top(largest(power, least=20.0)),
+                empty=self._empty,
+            ),
+            self.graph(
+                "Temperature",
+                "C" if self.style_set.glyphs.ascii else "°C",
+                [Curve("", heat, note, now=_last(heat))],
+                axis_top(largest(heat, least=40.0)),
+                empty=self._empty,
+            ),
+        ]
+
+    @property
+    def _empty(self) -> str:
+        """Return why a graph has no value yet; empty where the server has none."""
+        return "" if self._is_current else self._trouble or "reading"
+
+    def _memory(self, chosen: Sequence[HostGpu]) -> Graph:
+        """Return the graph of the memory by person; above it what no person's processes hold."""
+        styles = self.style_set
+        used = self.added("used", sum)
+        uuids = {gpu.uuid for gpu in chosen}
+        series = self._past.series if self._past is not None else {}
+        people = sorted({key.user for key in series if key.user and key.uuid in uuids})
+        styles.add_people({zlib.crc32(user.encode()): user for user in people})
+        curves, below = [], [0.0 for _ in used]
+        for user in people:
+            parts = [self.read(uuid, user, "memory") for uuid in uuids]
+            values = [
+                None if total is None else sum(one or 0.0 for one in some)  # who is not listed held nothing
+                for total, *some in zip(used, *parts, strict=True)
+            ]
+            below = [base + (value or 0.0) for base, value in zip(below, values, strict=True)]
+            uid = zlib.crc32(user.encode())
+            curves.append(Curve(user, values, styles.owner(uid), styles.initial(uid), _last(values)))
+        rest = [None if one is None else max(0.0, one - held) for one, held in zip(used, below, strict=True)]
+        curves.append(Curve("rest", rest, styles("muted"), styles.glyphs.hatch, _last(rest), hatched=True))
+        sizes = [float(gpu.total) for gpu in chosen if known(gpu.total)]
+        whole = sum(sizes)
+        return self.graph(
+            "Memory",
+            f"GiB of {gib(whole)}" if whole else "GiB",
+            curves,
+            axis_top(max(whole, largest(used, least=0.1 * GIB)), GIB),
+            show=gib,
+            scale=GIB,
+            stacked=True,
+            empty=self._empty,
+        )
+
+    # -- what the user does ----------------------------------------------------------------------------------------
+
+    def action_span(self, seconds: float) -> None:
+        super().action_span(seconds)
+        self._ask()
+
+    def action_move(self, by: int) -> None:
+        """Choose another GPU, or all."""
+        self.gpus.point(self.gpus.cursor + by)
+        self.rebuild()
+
+
+def _last(values: Values) -> float | None:
+    return next((one for one in reversed(values) if one is not None), None)
