@@ -1,4 +1,4 @@
-"""Real Prometheus server on blocks of a made-up fleet: it scrapes nothing, and has what the recording rules would write.
+"""Real Prometheus server on blocks of a made-up fleet: it scrapes nothing, and has what recording rules would write.
 
 `python -m tests.bench.fleet` measures with it, `tests/fleet/test_real_server.py` asserts with it.
 """
@@ -23,6 +23,8 @@ MODELS: Final = ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S"
 PEOPLE: Final = ("ada", "ben", "cyn", "dov", "eve", "fay", "gus", "hal")
 STEP: Final = 300
 """Seconds between two samples of the raw metrics of the first host, over the last day."""
+GAP: Final = (2 * 3600, 6 * 3600)
+"""Seconds before now between which the first host was not sampled."""
 
 
 def has_prometheus() -> bool:
@@ -75,7 +77,7 @@ def samples(hosts: int, gpus: int) -> Iterator[tuple[str, str, float]]:
 
 
 def past(now: float) -> Iterator[tuple[str, str, float, float]]:
-    """Yield names, labels, values and times of the raw metrics of the first host over the last day; a gap of an hour."""
+    """Yield names, labels, values and times of the raw metrics of the first host over the last day, but for `GAP`."""
     for gpu in range(2):
         labels = f'instance="{instance_of(0)}",job="{JOB}",uuid="GPU-{0:08x}-0000-4000-8000-{gpu:012x}",gpu="{gpu}"'
         labels += f',name="{MODELS[0]}"'
@@ -87,8 +89,8 @@ def past(now: float) -> Iterator[tuple[str, str, float, float]]:
             ("gpuwatch_user_memory_bytes", 9.0 * GIB),
         ):
             whose = f'{labels},user="ada"' if "user" in name else labels
-            for back in range(0, 24 * 3600, STEP):
-                if not 2 * 3600 <= back < 3 * 3600:
+            for back in range(24 * 3600, -1, -STEP):  # the oldest first: promtool drops what comes out of order
+                if not GAP[0] < back < GAP[1]:
                     yield name, whose, value, now - back
 
 

@@ -317,8 +317,9 @@ class FleetHostScreen(TimeSheet):
     # -- what the user does ----------------------------------------------------------------------------------------
 
     def action_span(self, seconds: float) -> None:
-        super().action_span(seconds)
+        self.span, self.cursor = float(seconds), None
         self._ask()
+        self.rebuild()
 
     def action_move(self, by: int) -> None:
         """Choose another GPU, or all."""

@@ -92,7 +92,7 @@ class GraphBlock:
         lines = self.legend_lines or 1 + (self.height >= HIGH_GRAPH)
         legend = draw_legend(graph, styles, width, lines=lines, cursor=self.cursor)
         legend += [blank(styles, width)] * ((self.legend_lines or 0) - len(legend))
-        whole = (*key, curves, graph.limits, graph.marks, len(legend))
+        whole = (*key, curves, graph.limits, graph.marks, graph.empty, len(legend))
         if whole != self._key:
             self._key = whole
             self._plot = draw_plot(graph, styles, width, self.height - len(legend), cursor=self.cursor)

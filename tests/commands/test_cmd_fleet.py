@@ -1,0 +1,169 @@
+"""`gpuwatch fleet` and `gpuwatch pick --fleet`: what they print, their exit codes, and the screen in a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.commands.conftest import GPUWATCH
+from tests.fleet.test_overview import ROOM
+from tests.support.fake_prometheus import FakePrometheus, a_fleet, fake_prometheus
+from tests.support.launching import Call
+from tests.support.terminal import Terminal, foreign, modes_on
+
+
+@pytest.fixture
+def fake() -> Iterator[FakePrometheus]:
+    with fake_prometheus(ROOM) as found:
+        yield found
+
+
+def config(folder: Path, text: str) -> str:
+    """Return the path of a configuration with a table [fleet]."""
+    file = folder / "gpuwatch.toml"
+    file.write_text(f"[fleet]\n{text}\n")
+    return str(file)
+
+
+# -- fleet ----------------------------------------------------------------------------------------------------------
+
+
+def test_json_is_one_object_with_all_lists(call: Call, fake: FakePrometheus) -> None:
+    fake.lines = a_fleet()
+    code, out, err = call("fleet", "--json", "--prometheus", fake.url, has_driver=False)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert {*found} == {"server", "taken", "notes", "hosts", "instances", "people", "alerts", "free"}
+    first = found["hosts"][0]
+    assert (first["name"], first["severity"], first["age"]) == ("node0001", 3, 7.0)
+    assert (first["gpus"][0]["index"], first["gpus"][0]["utilization"]) == (0, 1.0)
+    assert found["people"][0]["hosts"]
+    assert found["alerts"][0]["rule"] == "memory near limit"
+    assert {one["name"] for one in found["free"]} == {"H100 80GB HBM3", "A100-SXM4-80GB", "L40S"}
+
+
+def test_a_partial_answer_is_printed_and_said(call: Call, fake: FakePrometheus) -> None:
+    fake.warnings = ["store eu-1\x1b[2J is down"]
+    code, out, err = call("fleet", "--json", "--prometheus", fake.url)
+    assert code == 0
+    assert json.loads(out)["notes"]
+    assert err == "gpuwatch: the answer is partial: store eu-1�[2J is down\n"
+
+
+def test_the_server_and_its_credentials_are_configured(call: Call, fake: FakePrometheus, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    file = config(tmp_path, f'prometheus = "{fake.url}"\ntoken_file = "{token}"')
+    token.chmod(0o644)
+    code, out, err = call("fleet", "--json", "--config", file)
+    assert (code, out) == (2, "")
+    assert "fleet.token_file: others can read" in err
+    token.chmod(0o600)
+    assert call("fleet", "--json", "--config", file)[0] == 0
+    assert fake.headers[0]["authorization"] == "Bearer s3cret"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            'prometheus = "https://ada:hunter2@host"',
+            'key fleet.prometheus: found "https://…" with an @; allowed is a URL',
+        ),
+        ('prometheus = "host:9090"', 'key fleet.prometheus: found "host:9090"; allowed is a URL such as'),
+        ('token_file = "token"', 'key fleet.token_file: found "token"; allowed is a path that begins with / or ~/'),
+        ("interval = 1", "key fleet.interval: found 1; allowed is seconds"),
+        ("timeout = 500", "key fleet.timeout: found 500; allowed is seconds"),
+        ('server = "x"', "unknown key fleet.server; allowed are"),
+    ],
+)
+def test_a_wrong_key_is_named(call: Call, tmp_path: Path, text: str, words: str) -> None:
+    code, _, err = call("fleet", "--json", "--config", config(tmp_path, text))
+    assert code == 2
+    assert words in err
+    assert "hunter2" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ("fleet --json", 2, "no server is known: give --prometheus URL, or set prometheus in [fleet]"),
+        ("fleet --json --prometheus nowhere", 2, "--prometheus: found 'nowhere'; allowed is a URL"),
+        ("fleet --json --prometheus URL --filter foo>3", 2, "--filter: foo is no figure; mem, gpus, free,"),
+        ("fleet --prometheus URL", 2, "the dashboard needs a terminal"),
+        ("fleet --demo", 2, "--demo does not go with `gpuwatch fleet`"),
+        ("fleet --json --prometheus http://127.0.0.1:9", 3, "http://127.0.0.1:9: connection refused"),
+        ("pick --fleet --empty --index --prometheus URL", 2, "--index does not go with --fleet"),
+        ("pick --fleet --empty --only 0 --prometheus URL", 2, "--only does not go with --fleet"),
+        ("pick --fleet --prometheus URL", 2, "give --share, --memory or --empty"),
+        ("pick --empty --prometheus URL", 2, "--prometheus goes with --fleet"),
+    ],
+)
+def test_a_mistake_is_one_line(call: Call, fake: FakePrometheus, arguments: str, code: int, words: str) -> None:
+    got, out, err = call(*arguments.replace("URL", fake.url).split())
+    assert (got, out) == (code, "")
+    assert words in err
+    assert err.count("\n") == 1
+    assert not fake.asked
+
+
+# -- pick -----------------------------------------------------------------------------------------------------------
+
+
+def test_hosts_with_room_are_printed_best_first(call: Call, fake: FakePrometheus) -> None:
+    ask = ("pick", "--fleet", "--memory", "70GiB", "--prometheus", fake.url)
+    assert call(*ask) == (0, "b\nc\na\n", "")
+    assert call(*ask, "-n", "3") == (0, "b\na\n", "")
+    document = json.loads(call(*ask, "-n", "2", "--json")[1])
+    assert [one["host"] for one in document["hosts"]] == ["b", "a"]
+    assert [(gpu["index"], gpu["chosen"]) for gpu in document["hosts"][0]["gpus"]] == [(0, True), (1, True), (2, False)]
+
+
+def test_where_no_host_has_room_the_nearest_are_named(call: Call, fake: FakePrometheus) -> None:
+    code, out, err = call("pick", "--fleet", "--memory", "70GiB", "-n", "4", "--prometheus", fake.url)
+    assert (code, out) == (1, "")
+    assert err.splitlines() == [
+        "gpuwatch: 4 GPUs on one host wanted, none with room",
+        "gpuwatch: b: 3 of 3 with room (80.0, 80.0, 75.0 GiB left)",
+        "gpuwatch: a: 3 of 3 with room (70.0, 70.0, 70.0 GiB left)",
+        "gpuwatch: c: 1 of 3 with room (80.0 GiB left)",
+        "gpuwatch: 1 host is left out: no new figures",
+    ]
+    fake.lines = 'up{instance="x"} 1'
+    fake.lines = "other{} 1"
+    assert (
+        "knows no host: are gpuwatch's recording rules loaded there?"
+        in call("pick", "--fleet", "--empty", "--prometheus", fake.url)[2]
+    )
+
+
+# -- the screen -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_screen_in_a_terminal(fake: FakePrometheus, own_home: Path) -> None:
+    fake.lines = a_fleet(40, 8)
+    command = [str(GPUWATCH), "fleet", "--prometheus", fake.url]
+    with Terminal(command, columns=120, rows=30, env=dict(os.environ)) as terminal:
+        terminal.wait_for(lambda one: "node0001" in one.text and "q quit" in one.lines[29])
+        assert "40 hosts · 320 GPUs" in terminal.lines[0]
+        fake.fault = lambda handler: handler.reply(401, b"")
+        terminal.process.send_signal(signal.SIGHUP)  # read it now
+        terminal.wait_for("it wants credentials (401)")
+        assert "node0001" in terminal.text
+        fake.fault = None
+        terminal.send("R")
+        terminal.wait_for(lambda one: "401" not in one.text)
+        terminal.send("f")
+        terminal.wait_for("H100 80GB HBM3")
+        terminal.send("\r")
+        terminal.wait_for("filter: H100 80GB HBM3 free>=4")
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+        assert modes_on(bytes(terminal.raw)) == {7, 25}
+        assert foreign(bytes(terminal.raw)) == []

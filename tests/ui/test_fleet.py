@@ -1,0 +1,346 @@
+"""Screens of a fleet: what each shows, its keys, its filter, its troubles, and the graphs of a host."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace
+from rich.cells import cell_len
+from textual.pilot import Pilot
+from textual.screen import Screen
+
+from gpuwatch.fleet.overview import Fleet, HostOwner, HostPast, PastKey
+from gpuwatch.fleet.reader import FleetReader
+from gpuwatch.ui.fleet import FleetApp, FleetHelp
+from gpuwatch.ui.options import Options
+from gpuwatch.ui.screens.fleet import AlertsScreen, FreeScreen, HostsScreen, MapScreen, PeopleOfFleet
+from gpuwatch.ui.screens.fleet_host import FleetHostScreen, owner_words, span_step
+from gpuwatch.units import GIB
+from tests.fleet.test_overview import NOW, alert, card, fleet, user
+from tests.support.fake_prometheus import a_fleet
+from tests.support.screens import click, fits, press, set_size, text_of, until
+
+SMALL = "\n".join(
+    [
+        card(0, 72.0),
+        card(1, 0.0),
+        card(2, 0.0, up__bool=0.0),
+        card(3, 10.0, memory_used__bytes=None),
+        user("ada", "a:9400", 72.0, idle_memory=9.0),
+        alert("GpuwatchMemoryNearLimit", "critical", instance="a:9400", gpu="0", uuid="GPU-a:9400-0"),
+        *(card(index, 0.0, host="b:9400", name="NVIDIA L40S") for index in range(4)),
+        'up{instance="c:9400"} 0',
+        'gpuwatch:host_age:seconds{instance="a:9400"} 7',
+    ]
+)
+VIEWS = {"m": MapScreen, "t": HostsScreen, "f": FreeScreen, "u": PeopleOfFleet, "e": AlertsScreen}
+
+
+class Reader:
+    """Stands in for the reader: remembers what it was asked, and answers when the test says so."""
+
+    def __init__(self, newest: Fleet) -> None:
+        self.newest = newest
+        self.read = 0
+        self.asked: list[tuple[str, float, float, int]] = []
+        self.futures: list[Future[HostPast]] = []
+
+    def start(self) -> None:
+        self.read += 1
+
+    def past(self, host: str, start: float, step: float, count: int) -> Future[HostPast]:
+        self.asked.append((host, start, step, count))
+        self.futures.append(Future())
+        return self.futures[-1]
+
+
+Running = tuple[FleetApp, Pilot[int], Reader]
+
+
+@asynccontextmanager
+async def running(
+    first: Fleet | None = None, size: tuple[int, int] = (110, 30), *, now: float = 6.0, **options: Any
+) -> AsyncIterator[Running]:
+    """Run the app on a fleet that was received at 5."""
+    reader = Reader(fleet(SMALL) if first is None else first)
+    app = FleetApp(options=Options(**options), reader=cast(FleetReader, reader), clock=lambda: now)
+    async with app.run_test(size=size, notifications=True) as pilot:
+        await pilot.pause()
+        yield app, pilot, reader
+
+
+def top(app: FleetApp) -> Screen[Any]:
+    """Return the screen on top; a checker does not take it for the one that was there before."""
+    return app.screen
+
+
+def lines(app: FleetApp) -> list[str]:
+    return text_of(app).splitlines()
+
+
+def line_of(app: FleetApp, words: str) -> str:
+    return next(line for line in lines(app) if words in line)
+
+
+async def publish(app: FleetApp, pilot: Pilot[int], new: Fleet) -> None:
+    app.publish(new)
+    await until(pilot, lambda: app.fleet is new)
+    await pilot.pause()
+
+
+# -- views ----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_heat_map_has_a_cell_for_each_gpu() -> None:
+    async with running() as (app, pilot, _):
+        assert "3 hosts · 8 GPUs · 5 free · 1 alerts · 1 without new figures" in lines(app)[0]
+        assert "90● free down   —" in line_of(app, "● a ")
+        assert "1/4" in line_of(app, "● a ")
+        assert "free free free free" in line_of(app, " b ")
+        assert "its exporter does not answer" in line_of(app, " c ")
+        await press(pilot, "v")
+        assert "utilization %" in lines(app)[0]
+        assert "50●" in line_of(app, "● a ")
+
+
+async def test_each_view_has_its_key_everywhere_and_escape_leads_to_the_map() -> None:
+    async with running() as (app, pilot, _):
+        for key, kind in [*VIEWS.items(), *reversed(VIEWS.items())]:
+            await press(pilot, key)
+            assert type(top(app)) is kind
+            assert len(app.screen_stack) == 1 + (kind is not MapScreen)
+        await press(pilot, "u", "escape")
+        assert type(top(app)) is MapScreen
+        await press(pilot, "escape")
+        assert app.is_running
+        await press(pilot, "question_mark")
+        assert isinstance(top(app), FleetHelp)
+        assert "Free GPUs by model" in text_of(app)
+        await press(pilot, "escape", "t", "q")
+        await until(pilot, lambda: not app.is_running or app.return_code == 0)
+
+
+async def test_tables_show_what_the_fields_say() -> None:
+    async with running() as (app, pilot, _):
+        await press(pilot, "t")
+        row = line_of(app, "● GPU 0: memory near limit").split()
+        assert row[:9] == ["›", "a", "4", "1", "30", "238.0", "50", "1", "7s"]
+        await press(pilot, "f")
+        assert line_of(app, "L40S").split() == ["›", "L40S", "80", "4", "4", "4", "b", "4"]
+        await press(pilot, "u")
+        assert line_of(app, "ada").split()[1:6] == ["ada", "72.0", "11", "1", "1"]
+        assert "9.0 GiB of it idle" in text_of(app)
+        await press(pilot, "e")
+        assert line_of(app, "near limit").split()[:4] == ["›", "●", "a", "10m"]
+
+
+async def test_enter_leads_from_free_gpus_and_people_to_hosts_and_from_an_alert_to_its_host() -> None:
+    async with running() as (app, pilot, _):
+        await press(pilot, "f", "enter")
+        assert "filter: L40S free>=4" in lines(app)[0]
+        assert [host.name for host in cast(HostsScreen, top(app)).rows.found] == ["b"]
+        await press(pilot, "u", "enter")
+        assert "filter: user:ada" in lines(app)[0]
+        assert [host.name for host in cast(HostsScreen, top(app)).rows.found] == ["a"]
+        await press(pilot, "escape")
+        assert type(top(app)) is HostsScreen
+        assert len(cast(HostsScreen, top(app)).rows.found) == 3
+        await press(pilot, "e", "enter")
+        assert isinstance(top(app), FleetHostScreen)
+        assert lines(app)[0].startswith(" a · 4 GPUs")
+
+
+async def test_a_filter_follows_each_key_and_a_mistake_is_said() -> None:
+    async with running() as (app, pilot, _):
+        screen = cast(MapScreen, top(app))
+        await press(pilot, "slash", *"free", "greater_than_sign", "equals_sign", "4")
+        assert [host.name for host in screen.rows.found] == ["b"]
+        await press(pilot, "enter")
+        assert "filter: free>=4" in lines(app)[0]
+        assert "1 of 3 hosts" in lines(app)[0]
+        await press(pilot, "slash", *" sm", "greater_than_sign", "3")
+        assert "sm is no figure of this list" in lines(app)[0]
+        await press(pilot, "escape", "slash", *"zzz", "enter")
+        assert "no host matches “zzz”: Esc clears the filter" in text_of(app)
+
+
+async def test_a_filter_of_the_command_line_is_there_at_first() -> None:
+    async with running(filter="free>=4") as (app, _, _):
+        assert [host.name for host in cast(MapScreen, top(app)).rows.found] == ["b"]
+
+
+async def test_the_cursor_stays_on_its_host_and_columns_sort() -> None:
+    async with running(fleet(a_fleet(60, 8)), (110, 24)) as (app, pilot, _):
+        rows = cast(MapScreen, top(app)).rows
+        await press(pilot, "end", "up")
+        chosen = rows.selected.name
+        await publish(app, pilot, fleet(a_fleet(59, 8)))
+        assert rows.selected.name == chosen
+        await press(pilot, "t", "greater_than_sign")
+        table = cast(HostsScreen, top(app)).rows
+        assert table.by == "host"
+        await click(pilot, table, table.text[0].index("free") + 1, 0)
+        assert table.by == "free"
+        assert table.found[0].name == "node0000"
+        await press(pilot, "r")
+        assert table.found[0].name != "node0000"
+
+
+# -- troubles -------------------------------------------------------------------------------------------------------
+
+
+async def test_old_figures_stay_with_their_age_and_the_trouble() -> None:
+    async with running(now=50.0) as (app, pilot, _):
+        trouble = "http://prom: it refuses what fleet.token_file says (401)"
+        await publish(app, pilot, replace(app.fleet, trouble=trouble))
+        for key in VIEWS:
+            await press(pilot, key)
+            assert " 45 s old " in lines(app)[0]
+            assert lines(app)[1].strip() == trouble
+        await press(pilot, "m")
+        assert "free free free free" in text_of(app)
+        await publish(app, pilot, replace(app.fleet, trouble="", received=50.0))
+        assert " old" not in lines(app)[0]
+        assert trouble not in text_of(app)
+
+
+@pytest.mark.parametrize(
+    ("shown", "words"),
+    [
+        (Fleet(server="http://prom"), "reading http://prom"),
+        (Fleet(server="http://prom", trouble="http://prom: no answer within 10 s"), "no figures yet"),
+        (fleet(""), "http://prom knows no host: are gpuwatch's recording rules loaded there?"),
+    ],
+)
+async def test_an_empty_screen_says_why(shown: Fleet, words: str) -> None:
+    async with running(shown) as (app, pilot, _):
+        for key in VIEWS:
+            await press(pilot, key)
+            assert words in text_of(app)
+            assert shown.trouble in text_of(app)
+        await press(pilot, "t", "enter", "u", "enter", "f", "enter")
+        assert not isinstance(top(app), FleetHostScreen)
+
+
+async def test_a_partial_answer_is_said() -> None:
+    async with running(fleet(SMALL, "the answer is partial: store eu-1 is down")) as (app, _, _):
+        assert lines(app)[1].strip() == "the answer is partial: store eu-1 is down"
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+async def test_it_fits_any_size(ascii_only: bool) -> None:
+    hostile = "[/x] [b 日本語のプロセス" + "x" * 300
+    many = f"{SMALL}\n" + "\n".join(card(n, 1.0, host=f"{hostile}:1", name=hostile) for n in range(20))
+    many += (
+        f"\n{user(hostile, f'{hostile}:1', 3.0)}\n{alert('Gpuwatch' + hostile, instance=f'{hostile}:1', user=hostile)}"
+    )
+    async with running(fleet(many, hostile), (80, 24), ascii=ascii_only) as (app, pilot, _):
+        for size in [(80, 24), (160, 50), (60, 10), (40, 6), (8, 2)]:
+            await set_size(pilot, size)
+            for key in VIEWS:
+                await press(pilot, key, "j", "G", "g")
+                assert fits(app)
+                assert [cell_len(line) for line in lines(app)] == [size[0]] * size[1]
+                assert not ascii_only or text_of(app).isascii()
+            await press(pilot, "t", "enter")
+            assert isinstance(top(app), FleetHostScreen)
+            assert [cell_len(line) for line in lines(app)] == [size[0]] * size[1]
+            await press(pilot, "escape")
+
+
+async def test_r_reads_the_server_now() -> None:
+    async with running() as (_, pilot, reader):
+        await press(pilot, "R", "t", "R")
+        assert reader.read == 2
+
+
+# -- one host -------------------------------------------------------------------------------------------------------
+
+
+def past_of(reader: Reader, place: int = -1) -> HostPast:
+    """Return an answer to a question of the screen: ada on GPU 0, which is half busy."""
+    host, start, step, count = reader.asked[place]
+    uuid = "GPU-a:9400-0"
+    series = {
+        PastKey(uuid, "", "used"): [72.0 * GIB] * count,
+        PastKey(uuid, "ada", "memory"): [70.0 * GIB] * count,
+        PastKey(uuid, "", "utilization"): [0.5] * count,
+        PastKey(uuid, "", "power"): [300.0] * count,
+    }
+    owner = HostOwner(uuid=uuid, user="ada", memory=70.0 * GIB, declared=60.0 * GIB, over=10.0 * GIB, idle=10800.0)
+    return HostPast(host=host, start=start, step=step, series=series, owners=(owner,))
+
+
+async def answer(pilot: Pilot[int], reader: Reader, past: HostPast | Exception) -> None:
+    future = reader.futures[-1]
+    if isinstance(past, Exception):
+        future.set_exception(past)
+    else:
+        future.set_result(past)
+    await pilot.pause()
+    await asyncio.sleep(0)
+    await pilot.pause()
+
+
+async def test_a_host_has_its_gpus_owners_alerts_and_graphs() -> None:
+    async with running(size=(150, 40)) as (app, pilot, reader):
+        await press(pilot, "enter")
+        assert isinstance(top(app), FleetHostScreen)
+        assert reader.asked == [("a", cast(FleetHostScreen, top(app)).until - 3600.0, 15.0, 240)]
+        assert "last 1 h, reading" in lines(app)[0]
+        await answer(pilot, reader, past_of(reader))
+        assert "reading" not in lines(app)[0]
+        assert "70.0 of 60.0 GiB declared, 10.0 over, idle 3h00m" in line_of(app, "ada 70.0 of")
+        assert "memory near limit" in text_of(app)
+        assert "ada 70.0" in line_of(app, "Memory GiB of")
+        assert "rest 2.0" in line_of(app, "Memory GiB of")
+        assert line_of(app, "Power W").split()[2] == "300"
+        assert "no values in this time" in text_of(app), "of the temperature the server has none"
+        await press(pilot, "down", "down")
+        assert lines(app)[0].startswith(" a · GPU 1")
+        assert "Power W  —" in text_of(app)
+        await press(pilot, "up", "5")
+        assert reader.asked[1:] == [("a", cast(FleetHostScreen, top(app)).until - 86400.0, 360.0, 240)]
+        assert "last 24 h, reading" in lines(app)[0]
+        await answer(pilot, reader, past_of(reader))
+        assert line_of(app, "Power W").split()[2] == "300"
+        await press(pilot, "escape")
+        assert type(top(app)) is MapScreen
+
+
+async def test_a_host_that_cannot_be_read_says_so_and_keeps_its_graphs() -> None:
+    async with running(size=(150, 40)) as (app, pilot, reader):
+        await press(pilot, "enter")
+        await answer(pilot, reader, OSError("http://prom: no answer within 10 s"))
+        assert lines(app)[1].strip() == "http://prom: no answer within 10 s"
+        await publish(app, pilot, replace(app.fleet))
+        assert len(reader.asked) == 2, "asked again with the next figures"
+        await answer(pilot, reader, past_of(reader))
+        assert "no answer" not in text_of(app)
+        await publish(app, pilot, replace(app.fleet, taken=NOW + 20.0))
+        await answer(pilot, reader, OSError("gone"))
+        assert line_of(app, "Power W").split()[2] == "300"
+        await publish(app, pilot, replace(app.fleet, hosts=()))
+        assert "the server does not list this host any more" in lines(app)[1]
+        assert "80.0" in text_of(app), "its last figures"
+
+
+def test_values_are_asked_for_no_closer_than_they_are_sampled() -> None:
+    assert [span_step(span) for span in (60.0, 600.0, 3600.0, 86400.0)] == [(15, 4), (15, 40), (15, 240), (360, 240)]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, "— GiB"),
+        ({"memory": 9.0 * GIB, "idle": 10.0}, "9.0 GiB"),
+        ({"memory": 9.0 * GIB, "declared": 0.0, "idle": 60.0}, "9.0 GiB, idle 1m"),
+    ],
+)
+def test_what_an_owner_holds(values: dict[str, float], words: str) -> None:
+    assert owner_words(HostOwner(uuid="", user="ada", **values), "—") == words
