@@ -23,6 +23,7 @@ from urllib3.exceptions import HTTPError, NewConnectionError, SSLError, TimeoutE
 
 from gpuwatch import files
 from gpuwatch.config import FleetSettings
+from gpuwatch.config.keys import keys_of
 from gpuwatch.errors import UnavailableError, UsageError
 from gpuwatch.text import clean
 from gpuwatch.units import size
@@ -109,21 +110,6 @@ class _Answer(msgspec.Struct, frozen=True, tag_field="status", tag="success"):
     warnings: list[str] = []
 
 
-def check_url(url: str, name: str) -> SplitResult:
-    """Return the parts of a server's URL; raises UsageError, which calls it `name`."""
-    allowed = "allowed is a URL such as https://prometheus.example.org:9090"
-    try:
-        parts = urlsplit(url)
-        wrong = not parts.hostname or parts.scheme not in ("http", "https") or bool(parts.port and parts.port > 65535)
-    except ValueError:
-        raise UsageError(f"{name}: found {url[:80]!a}; {allowed}") from None
-    if "@" in url:
-        raise UsageError(f"{name}: found a URL with a user or a password in it; these belong into files of [fleet]")
-    if wrong or parts.query or parts.fragment or clean(url) != url:
-        raise UsageError(f"{name}: found {url[:80]!a}; {allowed}")
-    return parts
-
-
 class PrometheusClient:
     """Client of one Prometheus server. Its calls raise PrometheusError; one thread at a time may use it."""
 
@@ -133,11 +119,15 @@ class PrometheusClient:
         Raises UsageError for settings that cannot be used.
         """
         name = "--prometheus" if url else "fleet.prometheus"
-        url = (url or settings.prometheus).rstrip("/")
-        if not url:
+        self.url = (url or settings.prometheus).rstrip("/")
+        if not self.url:
             raise UsageError("no server is known: give --prometheus URL, or set prometheus in [fleet]")
-        parts = check_url(url, name)
-        self.url = url
+        try:
+            keys_of(FleetSettings)["prometheus"].read(self.url)
+            parts = urlsplit(self.url)
+            _ = parts.port
+        except ValueError as error:
+            raise UsageError(f"{name}: {error}") from None
         self.warnings: list[str] = []
         """Warnings of the answers since they were cleared: of a partial answer, as of Thanos or remote reads."""
         self._clock, self._timeout = clock, settings.timeout

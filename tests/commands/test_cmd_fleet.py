@@ -93,7 +93,7 @@ def test_a_wrong_key_is_named(call: Call, tmp_path: Path, text: str, words: str)
     ("arguments", "code", "words"),
     [
         ("fleet --json", 2, "no server is known: give --prometheus URL, or set prometheus in [fleet]"),
-        ("fleet --json --prometheus nowhere", 2, "--prometheus: found 'nowhere'; allowed is a URL"),
+        ("fleet --json --prometheus nowhere", 2, '--prometheus: found "nowhere"; allowed is a URL'),
         ("fleet --json --prometheus URL --filter foo>3", 2, "--filter: foo is no figure; mem, gpus, free,"),
         ("fleet --prometheus URL", 2, "the dashboard needs a terminal"),
         ("fleet --demo", 2, "--demo does not go with `gpuwatch fleet`"),

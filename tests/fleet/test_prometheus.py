@@ -104,11 +104,11 @@ def test_a_secret_must_be_one_line_of_an_ordinary_file(
     ("settings", "url", "words"),
     [
         ({}, "", "no server is known: give --prometheus URL"),
-        ({}, "prometheus:9090", "--prometheus: found 'prometheus:9090'; allowed is a URL"),
-        ({}, "ftp://host", "--prometheus: found 'ftp://host'"),
-        ({}, "http://host:99999", "--prometheus: found"),
+        ({}, "prometheus:9090", '--prometheus: found "prometheus:9090"; allowed is a URL'),
+        ({}, "ftp://host", '--prometheus: found "ftp://host"'),
+        ({}, "http://host:99999", "--prometheus: Port out of range"),
         ({}, "http://host/?a=b", "--prometheus: found"),
-        ({}, "https://ada:pw@host", "a user or a password in it"),
+        ({}, "https://ada:pw@host", 'found "https://…" with an @'),
         (
             {"token_file": "SECRET"},
             "http://metrics.example.org",

@@ -152,7 +152,7 @@ async def test_enter_leads_from_free_gpus_and_people_to_hosts_and_from_an_alert_
         assert len(cast(HostsScreen, top(app)).rows.found) == 3
         await press(pilot, "e", "enter")
         assert isinstance(top(app), FleetHostScreen)
-        assert lines(app)[0].startswith(" a · 4 GPUs")
+        assert lines(app)[0].startswith(" a · 4 GPUs H100 ")
 
 
 async def test_a_filter_follows_each_key_and_a_mistake_is_said() -> None:
@@ -183,7 +183,7 @@ async def test_the_cursor_stays_on_its_host_and_columns_sort() -> None:
         assert rows.selected.name == chosen
         await press(pilot, "t", "greater_than_sign")
         table = cast(HostsScreen, top(app)).rows
-        assert table.by == "host"
+        assert table.by == "gpus"
         await click(pilot, table, table.text[0].index("free") + 1, 0)
         assert table.by == "free"
         assert table.found[0].name == "node0000"
@@ -302,7 +302,7 @@ async def test_a_host_has_its_gpus_owners_alerts_and_graphs() -> None:
         assert line_of(app, "Power W").split()[2] == "300"
         assert "no values in this time" in text_of(app), "of the temperature the server has none"
         await press(pilot, "down", "down")
-        assert lines(app)[0].startswith(" a · GPU 1")
+        assert lines(app)[0].startswith(" a · GPU 1 H100 ")
         assert "Power W  —" in text_of(app)
         await press(pilot, "up", "5")
         assert reader.asked[1:] == [("a", cast(FleetHostScreen, top(app)).until - 86400.0, 360.0, 240)]

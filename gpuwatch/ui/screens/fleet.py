@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, cast
 
 from rich.cells import cell_len
@@ -87,15 +88,11 @@ class FieldList(RowList[R]):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.by = next(iter(self.WIDTHS))
-        self._order = StableOrder[R](self.fields, self.identity, self.tie)
-
-    def tie(self, row: R) -> Any:
-        """Return what equal rows are sorted by."""
-        return self.identity(row)
+        self._order = StableOrder[R](self.fields, self.identity, lambda _: 0)
 
     def ordered(self, rows: Sequence[R]) -> list[R]:
-        return self._order.sort(rows, self.by, reverse=self.reverse)
+        """Sort rows by the chosen column; at first they are in the order of the fleet."""
+        return self._order.sort(rows, self.by, reverse=self.reverse) if self.by else list(rows)
 
     def columns(self, styles: StyleSet, width: int) -> list[Column]:
         longest = max((cell_len(self.fields[self.NAMES].cell(row)) for row in self.found), default=0)
@@ -122,19 +119,12 @@ class HostTable(FieldList[Host]):
 
     fields = HOST
     NAMES = "host"
-    WIDTHS: ClassVar[Mapping[str, int]] = {
-        "host": 0, "gpus": 4, "free": 5, "memory": 5, "left": 9, "busy": 6, "people": 6, "age": 6, "worst": 0,
-    }  # fmt: skip
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.by = "worst"
+    WIDTHS = MappingProxyType(
+        {"host": 0, "gpus": 4, "free": 5, "memory": 5, "left": 9, "busy": 6, "people": 6, "age": 6, "worst": 0}
+    )
 
     def identity(self, row: Host) -> Hashable:
         return row.name
-
-    def tie(self, row: Host) -> Any:
-        return row.weight
 
 
 class HeatMap(RowList[Host]):
@@ -218,17 +208,10 @@ class FreeList(FieldList[FreeGpus]):
 
     fields = FREE_GPUS
     NAMES = "name"
-    WIDTHS: ClassVar[Mapping[str, int]] = {"name": 0, "memory": 5, "gpus": 6, "free": 6, "most": 13, "where": 0}
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.by = "most"
+    WIDTHS = MappingProxyType({"name": 0, "memory": 5, "gpus": 6, "free": 6, "most": 13, "where": 0})
 
     def identity(self, row: FreeGpus) -> Hashable:
         return (row.name, row.memory)
-
-    def tie(self, row: FreeGpus) -> Any:
-        return (-row.free, row.name, row.memory or 0)
 
 
 class FleetPeople(FieldList[FleetPerson]):
@@ -236,13 +219,7 @@ class FleetPeople(FieldList[FleetPerson]):
 
     fields = FLEET_PERSON
     NAMES = "user"
-    WIDTHS: ClassVar[Mapping[str, int]] = {
-        "user": 0, "memory": 9, "part": 6, "gpus": 6, "hosts": 6, "idle": 9, "where": 0,
-    }  # fmt: skip
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.by = "memory"
+    WIDTHS = MappingProxyType({"user": 0, "memory": 9, "part": 6, "gpus": 6, "hosts": 6, "idle": 9, "where": 0})
 
     def identity(self, row: FleetPerson) -> Hashable:
         return row.name
@@ -253,18 +230,13 @@ class FleetAlerts(FieldList[FleetAlert]):
 
     fields = FLEET_ALERT
     NAMES = "host"
-    WIDTHS: ClassVar[Mapping[str, int]] = {"rank": 1, "host": 0, "lasted": 7, "title": 0}
+    WIDTHS = MappingProxyType({"rank": 1, "host": 0, "lasted": 7, "title": 0})
 
     def identity(self, row: FleetAlert) -> Hashable:
         return (row.rule, row.severity, row.host, row.uuid, row.gpu, row.user)
 
-    def tie(self, row: FleetAlert) -> Any:
-        return (-(row.age or 0.0), row.host, row.title)
-
     def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
-        row = self.found[place]
-        first, *others = super().cells(place, styles, background)
-        return ((mark_of(row.severity, styles.glyphs),) if self._columns[0].id == "rank" else first, *others)
+        return ((mark_of(self.found[place].severity, styles.glyphs),), *super().cells(place, styles, background)[1:])
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -275,6 +247,12 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
     """Screen with one list about the fleet."""
 
     NAME: ClassVar[str]
+    ROWS: ClassVar[str]
+    """Field of `Fleet` that has its rows."""
+    GRAMMAR: ClassVar[Grammar[Any]]
+    """Terms by which the rows can be filtered."""
+    NOTHING: ClassVar[str] = "there is none"
+    """Why there are no rows on a server that has hosts."""
     VIEWS: ClassVar[Sequence[Binding]] = (
         Binding("m", "view('map')", "map", id="fleet.map", tooltip="Hosts as a heat map"),
         Binding("t", "view('hosts')", "table", id="fleet.hosts", tooltip="Hosts as a table"),
@@ -303,14 +281,9 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
             self.filter = self._sought = ListFilter(words, self.parse_filter(words, {}))
 
     @property
-    @abstractmethod
     def every(self) -> Sequence[R]:
         """All rows."""
-
-    @property
-    @abstractmethod
-    def grammar(self) -> Grammar[R]:
-        """Terms by which the rows can be filtered."""
+        return cast("Sequence[R]", getattr(self.fleet, self.ROWS))
 
     @abstractmethod
     def facts(self, row: R) -> Sequence[tuple[str, str]]:
@@ -321,7 +294,7 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
         self.paint()
 
     def parse_filter(self, words: str, saved: Mapping[str, str]) -> tuple[Term[R], ...]:
-        return parse_terms(words, self.grammar, saved)
+        return parse_terms(words, self.GRAMMAR, saved)
 
     def read_rows(self) -> None:
         self.rows.update_rows([row for row in self.every if self.filter(row)])
@@ -361,8 +334,6 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
             return [f"no {self.ROW} matches “{self.filter.text}”: Esc clears the filter"]
         return [self.NOTHING]
 
-    NOTHING: ClassVar[str] = "there is none"
-
     def position(self) -> str:
         return "" if self.wrong else super().position()
 
@@ -385,16 +356,11 @@ class HostsScreen(FleetScreen[Host]):
     LIST: type[RowList[Host]] = HostTable
     NAME = "hosts"
     TITLE = "fleet"
-    ROW = "host"
+    ROW, ROWS = "host", "hosts"
     FILTER_HINT = "node01  H100  free>=4  left>70GiB  mem<50  busy>90  age>1m  user:ada  !text"
 
-    @property
-    def every(self) -> Sequence[Host]:
-        return self.fleet.hosts
-
-    @property
-    def grammar(self) -> Grammar[Host]:
-        return hosts_grammar(self.fleet)
+    def parse_filter(self, words: str, saved: Mapping[str, str]) -> tuple[Term[Host], ...]:
+        return parse_terms(words, hosts_grammar(self.fleet), saved)
 
     def counts(self) -> list[str]:
         hosts: Collection[Host] = self.rows.found
@@ -411,7 +377,8 @@ class HostsScreen(FleetScreen[Host]):
         left = HOST["left"].describe(row)
         return (
             ("trouble", row.trouble),
-            ("GPUs", ", ".join(f"{number} × {name}" for name, number in models.items()) + f", free: {free or 'none'}"),
+            ("GPUs", ", ".join(f"{number} × {name}" for name, number in models.items())),
+            ("free", free or "none" * bool(row.gpus)),
             ("left", left if isinstance(left, str) else ""),
             ("alerts", "; ".join(alerts)),
         )
@@ -454,17 +421,9 @@ class FreeScreen(FleetScreen[FreeGpus]):
     LIST = FreeList
     NAME = "free"
     TITLE = "free GPUs"
-    ROW = "model"
+    ROW, ROWS, GRAMMAR = "model", "free", FREE
     FILTER_HINT = "H100  free>=4  most>=4  mem>=80  node01  !text"
     NOTHING = "the hosts have no GPU"
-
-    @property
-    def every(self) -> Sequence[FreeGpus]:
-        return self.fleet.free
-
-    @property
-    def grammar(self) -> Grammar[FreeGpus]:
-        return FREE
 
     def facts(self, row: FreeGpus) -> Sequence[tuple[str, str]]:
         unknown = f"of {row.unknown} it is not known whether they are free" if row.unknown else ""
@@ -483,17 +442,9 @@ class PeopleOfFleet(FleetScreen[FleetPerson]):
     LIST = FleetPeople
     NAME = "fleet-people"
     TITLE = "people"
-    ROW = "user"
+    ROW, ROWS, GRAMMAR = "user", "people", PEOPLE
     FILTER_HINT = "ada  user:ada,ben  mem>100GiB  gpus>8  hosts>2  idle>10GiB  node01  !text"
     NOTHING = "nobody holds a GPU"
-
-    @property
-    def every(self) -> Sequence[FleetPerson]:
-        return self.fleet.people
-
-    @property
-    def grammar(self) -> Grammar[FleetPerson]:
-        return PEOPLE
 
     def facts(self, row: FleetPerson) -> Sequence[tuple[str, str]]:
         idle = f", {gib(row.idle)} GiB of it idle" if row.idle else ""
@@ -512,17 +463,9 @@ class AlertsScreen(FleetScreen[FleetAlert]):
     LIST = FleetAlerts
     NAME = "fleet-alerts"
     TITLE = "alerts that fire"
-    ROW = "alert"
+    ROW, ROWS, GRAMMAR = "alert", "alerts", ALERTS
     FILTER_HINT = "rule:limit  user:ada  gpu:0,2-4  age>1h  node01  !text"
     NOTHING = "no alert fires"
-
-    @property
-    def every(self) -> Sequence[FleetAlert]:
-        return self.fleet.alerts
-
-    @property
-    def grammar(self) -> Grammar[FleetAlert]:
-        return ALERTS
 
     def facts(self, row: FleetAlert) -> Sequence[tuple[str, str]]:
         lasted = "" if row.age is None else f"for {long_duration(row.age)}"

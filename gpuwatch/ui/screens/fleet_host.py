@@ -12,7 +12,7 @@ from textual.message import Message
 
 from gpuwatch.fleet.host import HOST, Host, HostGpu
 from gpuwatch.fleet.overview import Fleet, HostOwner, HostPast, PastKey
-from gpuwatch.model import known, number
+from gpuwatch.model import Reading, known
 from gpuwatch.ui.screens.fleet import fleet_actions, old_words
 from gpuwatch.ui.screens.graph_sheet import SMALL, TimeSheet, largest
 from gpuwatch.ui.screens.sheet import Block, Fact, Section
@@ -47,52 +47,32 @@ class HostGpus(ItemCursor[HostGpu | None]):
     def identity(self, row: HostGpu | None) -> str:
         return row.uuid if row is not None else ""
 
-    def place_of(self, y: int) -> int | None:
-        """Return the place of the item on a line of the last drawing; None for none."""
-        return self._places[y] if 0 <= y < len(self._places) else None
-
     def draw(self, styles: StyleSet, width: int) -> list[Line]:
-        lines, self._places = [], []
+        missing = styles.glyphs.missing
+        lines = []
         for place, gpu in enumerate(self.found):
+            one = self.host if gpu is None else Host(name="", gpus=(gpu,))
             builder = LineBuilder(styles, "cursor" if place == self.cursor else "base")
             builder.write(styles.glyphs.cursor if place == self.cursor else "", "strong", 2)
-            for text, role, cells, right in self._cells(gpu, styles):
-                builder.write(text, role, cells, right=right).gap()
-            drawn = [builder.build(width)]
-            for one in self.owners:
-                if gpu is not None and one.uuid == gpu.uuid:
-                    name = LineBuilder(styles).gap(6).write(one.user, "muted").gap()
-                    drawn.append(name.write(owner_words(one, styles.glyphs.missing), "muted").build(width))
-            lines += drawn
-            self._places += [place] * len(drawn)
+            builder.write("all GPUs" if gpu is None else f"{gpu.index:>3}", "strong", 8)
+            builder.write(
+                "" if gpu is None else f"{_gib(gpu.used, missing)}/{_gib(gpu.total, missing)}", "text", 12, right=True
+            )
+            for key, words, cells in (("left", "left", 13), ("memory", "%", 7), ("busy", "% busy", 10)):
+                builder.write(f"{HOST[key].cell(one, missing, styles.glyphs.least)} {words}", "text", cells, right=True)
+            if gpu is not None:
+                state: tuple[str, Role] = ("", "text") if gpu.up else ("down", "critical")
+                builder.gap(2).write(*(("free", "note") if gpu.is_free else state), 5)
+            lines.append(builder.build(width))
+            for owner in self.owners:
+                if gpu is not None and owner.uuid == gpu.uuid:
+                    words = f"{owner.user} {owner_words(owner, missing)}"
+                    lines.append(LineBuilder(styles).gap(6).write(words, "muted").build(width))
         return lines
 
-    _places: list[int]
 
-    def _cells(self, gpu: HostGpu | None, styles: StyleSet) -> list[tuple[str, Role, int, bool]]:
-        missing = styles.glyphs.missing
-        if gpu is None:
-            busy, left = HOST["busy"].cell(self.host, missing), HOST["left"].cell(self.host, missing)
-            return [
-                ("all GPUs", "strong", 21, False),
-                (f"{left} left", "text", 12, True),
-                (f"{busy} %", "text", 6, True),
-            ]
-        used = f"{_gib(gpu.used, missing)}/{_gib(gpu.total, missing)}"
-        busy = f"{gpu.utilization:.0f} %" if known(gpu.utilization) else missing
-        state: tuple[str, Role] = ("free", "note") if gpu.is_free else ("", "text") if gpu.up else ("down", "critical")
-        return [
-            (f"{gpu.index:>3}", "strong", 4, False),
-            (used, "text", 16, True),
-            (f"{_gib(gpu.left, missing)} left", "text", 12, True),
-            (busy, "text", 6, True),
-            (*state, 5, False),
-            (gpu.name.removeprefix("NVIDIA "), "muted", 24, False),
-        ]
-
-
-def _gib(reading: object, missing: str) -> str:
-    return gib(reading) if isinstance(reading, int | float) else missing
+def _gib(reading: Reading, missing: str) -> str:
+    return gib(reading) if known(reading) else missing
 
 
 def owner_words(one: HostOwner, missing: str) -> str:
@@ -220,8 +200,7 @@ class FleetHostScreen(TimeSheet):
         graphs = self.place_graphs(self._graph_lines)
         for block in graphs:
             block.gap = int(not self.two_columns)
-        facts = [self._alerts()]
-        right: list[Section | Block] = [self.gpus, *facts]
+        right: list[Section | Block] = [self.gpus, self._alerts()]
         left: list[Section | Block] = [*graphs]
         old = old_words(self.fleet, fleet_actions(self).clock(), self.interval)
         reading = ", reading" if not self._is_current and self._asked is not None else ""
@@ -231,8 +210,9 @@ class FleetHostScreen(TimeSheet):
 
     @property
     def _subject(self) -> str:
-        selected = self.gpus.selected
-        return f"GPU {selected.index}" if selected is not None else f"{len(self.gpus.host.gpus)} GPUs"
+        selected, models = self.gpus.selected, {gpu.name.removeprefix("NVIDIA ") for gpu in self._chosen}
+        which = f"GPU {selected.index}" if selected is not None else f"{len(self._chosen)} GPUs"
+        return " ".join([which, *sorted(models)])
 
     def _alerts(self) -> Section:
         facts = [
@@ -251,30 +231,18 @@ class FleetHostScreen(TimeSheet):
         return each if place else max(8, self.room - 1 - 3 * each)
 
     def graphs(self) -> Sequence[Graph]:
-        chosen, note = self._chosen, self.style_set("note")
-        percents = [number(gpu.utilization) for gpu in chosen]
-        busy = self.added("utilization", lambda values: 100 * sum(values) / len(values))
-        power, heat = self.added("power", sum), self.added("temperature", max)
-        mean = [one for one in percents if one is not None]
-        now = sum(mean) / len(mean) if mean else None
-        return [
-            self._memory(chosen),
-            self.graph("Utilization", "%", [Curve("", busy, note, now=now)], 100.0, empty=self._empty),
-            self.graph(
-                "Power",
-                "W",
-                [Curve("", power, note, now=_last(power))],
-                axis_top(largest(power, least=20.0)),
-                empty=self._empty,
-            ),
-            self.graph(
-                "Temperature",
-                "C" if self.style_set.glyphs.ascii else "°C",
-                [Curve("", heat, note, now=_last(heat))],
-                axis_top(largest(heat, least=40.0)),
-                empty=self._empty,
-            ),
-        ]
+        degrees = "C" if self.style_set.glyphs.ascii else "°C"
+        lines: tuple[tuple[str, str, str, Callable[[Sequence[float]], float], float], ...] = (
+            ("Utilization", "%", "utilization", lambda values: 100 * sum(values) / len(values), 100.0),
+            ("Power", "W", "power", sum, 20.0),
+            ("Temperature", degrees, "temperature", max, 40.0),
+        )
+        found = [self._memory(self._chosen)]
+        for title, unit, figure, combine, least in lines:
+            values = self.added(figure, combine)
+            curve = Curve("", values, self.style_set("note"), now=_last(values))
+            found.append(self.graph(title, unit, [curve], axis_top(largest(values, least=least)), empty=self._empty))
+        return found
 
     @property
     def _empty(self) -> str:
