@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from textual.binding import Binding, BindingType
 from textual.message import Message
@@ -20,6 +20,8 @@ from gpuwatch.ui.screens.fleet_host import FleetHostScreen
 from gpuwatch.ui.screens.sheet import Fact, Section, Sheet
 from gpuwatch.ui.terminal_app import TerminalApp
 from gpuwatch.version import __version__
+
+V = TypeVar("V", bound=FleetScreen[Any])
 
 
 class NewFleet(Message):
@@ -56,7 +58,7 @@ class FleetApp(TerminalApp):
         self.reader, self.clock, self.interval = reader, clock, interval
         self.fleet = reader.newest if reader is not None else Fleet()
         self.keys: Sequence[Binding] = ()
-        self._map = MapScreen(self.fleet, self.style_set, self.options.filter, interval=interval)
+        self._map = self._make(MapScreen, self.options.filter)
 
     def get_default_screen(self) -> MapScreen:
         return self._map
@@ -88,7 +90,10 @@ class FleetApp(TerminalApp):
         while self.screen is not self._map:
             self.pop_screen()
         if name != "map":
-            self.push_screen(kind(self.fleet, self.style_set, words, interval=self.interval))
+            self.push_screen(self._make(kind, words))
+
+    def _make(self, kind: type[V], words: str) -> V:
+        return kind(self.fleet, self.style_set, words, self.options.filters, interval=self.interval)
 
     def show_host(self, name: str) -> None:
         """Open a host over the present view."""

@@ -174,6 +174,21 @@ async def test_a_filter_of_the_command_line_is_there_at_first() -> None:
         assert [host.name for host in cast(MapScreen, top(app)).rows.found] == ["b"]
 
 
+async def test_a_filter_follows_its_people_and_may_be_a_saved_one() -> None:
+    async with running(filter="@adas", filters={"adas": "user:ada free<2"}) as (app, pilot, _):
+        screen = cast(MapScreen, top(app))
+        assert [host.name for host in screen.rows.found] == ["a"]
+        await publish(app, pilot, fleet(f"{SMALL}\n{card(5, 1.0, host='d:1')}\n{user('ada', 'd:1', 1.0)}"))
+        assert [host.name for host in screen.rows.found] == ["a", "d"]
+
+
+async def test_a_name_that_is_no_filter_ends_nothing() -> None:
+    name = "gpu:x @nothing mem>"
+    async with running(fleet(card(0, 0.0, name=name))) as (app, pilot, _):
+        await press(pilot, "f", "enter")
+        assert type(top(app)) is HostsScreen
+
+
 async def test_the_cursor_stays_on_its_host_and_columns_sort() -> None:
     async with running(fleet(a_fleet(60, 8)), (110, 24)) as (app, pilot, _):
         rows = cast(MapScreen, top(app)).rows
@@ -243,7 +258,7 @@ async def test_it_fits_any_size(ascii_only: bool) -> None:
         for size in [(80, 24), (160, 50), (60, 10), (40, 6), (8, 2)]:
             await set_size(pilot, size)
             for key in VIEWS:
-                await press(pilot, key, "j", "G", "g")
+                await press(pilot, key, "j", "G", "g", "greater_than_sign", "r", "less_than_sign")
                 assert fits(app)
                 assert [cell_len(line) for line in lines(app)] == [size[0]] * size[1]
                 assert not ascii_only or text_of(app).isascii()

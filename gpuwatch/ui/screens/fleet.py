@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.message_pump import MessagePump
 
 from gpuwatch.analysis.rows import StableOrder
-from gpuwatch.filters import Grammar, ListFilter, Term, parse_terms
+from gpuwatch.filters import Grammar, ListFilter, Term, parse_most, parse_terms
 from gpuwatch.fleet.host import HOST, Host, HostGpu
 from gpuwatch.fleet.overview import (
     ALERTS,
@@ -127,7 +127,7 @@ class HostTable(FieldList[Host]):
         return row.name
 
 
-class HeatMap(RowList[Host]):
+class HeatMap(HostTable):
     """Heat map: a line for each host, with a cell for each of its GPUs."""
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -137,9 +137,6 @@ class HeatMap(RowList[Host]):
         self.marks: Mapping[tuple[str, str], FleetAlert] = {}
         """Worst alert about a GPU, by the name of its host and its UUID."""
         self._shown_gpus = 0
-
-    def identity(self, row: Host) -> Hashable:
-        return row.name
 
     def columns(self, styles: StyleSet, width: int) -> list[Column]:
         names = min(NAME_CELLS, max([6, *(cell_len(host.name) for host in self.found)]))
@@ -273,12 +270,23 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
     KEYS = (ENTER, FILTER_KEY, *VIEWS, *SORT_KEYS, *REST)
     DETAIL_LINES = ((24, 5), (16, 4))
 
-    def __init__(self, fleet: Fleet, styles: StyleSet, words: str = "", *, interval: float) -> None:
-        """`words` is the filter at first, `interval` the seconds between two readings."""
+    def __init__(
+        self,
+        fleet: Fleet,
+        styles: StyleSet,
+        words: str = "",
+        saved: Mapping[str, str] | None = None,
+        *,
+        interval: float,
+    ) -> None:
+        """`words` is the filter at first, `saved` are filters by name, `interval` the seconds between two readings."""
         super().__init__(None, styles)
-        self.fleet, self.interval = fleet, interval
-        if words:
-            self.filter = self._sought = ListFilter(words, self.parse_filter(words, {}))
+        self.fleet, self.interval, self.saved = fleet, interval, saved or {}
+        self.apply_filter(words)
+
+    def apply_filter(self, words: str) -> None:
+        """Filter the rows; a term that is none, as a name from the server may be, is left out."""
+        self.filter, _ = parse_most(words, lambda text: ListFilter(text, self.parse_filter(text, self.saved)))
 
     @property
     def every(self) -> Sequence[R]:
@@ -308,7 +316,7 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
         return old_words(self.fleet, fleet_actions(self).clock(), self.interval)
 
     def notice(self) -> str:
-        return self.fleet.trouble or " ".join(self.fleet.notes)
+        return self.fleet.trouble or "; ".join(self.fleet.notes)
 
     def summary(self, room: int) -> list[tuple[str, Role]]:
         words = [f"filter: {self.filter.text}"] * bool(self.filter.text) + self.counts()
@@ -353,7 +361,7 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
 class HostsScreen(FleetScreen[Host]):
     """Hosts as a table."""
 
-    LIST: type[RowList[Host]] = HostTable
+    LIST: type[HostTable] = HostTable
     NAME = "hosts"
     TITLE = "fleet"
     ROW, ROWS = "host", "hosts"
@@ -361,6 +369,11 @@ class HostsScreen(FleetScreen[Host]):
 
     def parse_filter(self, words: str, saved: Mapping[str, str]) -> tuple[Term[Host], ...]:
         return parse_terms(words, hosts_grammar(self.fleet), saved)
+
+    def refresh_fleet(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.apply_filter(self.filter.text)  # the hosts of its users are others now
+        super().refresh_fleet(fleet)
 
     def counts(self) -> list[str]:
         hosts: Collection[Host] = self.rows.found
