@@ -98,7 +98,7 @@ async def publish(app: FleetApp, pilot: Pilot[int], new: Fleet) -> None:
 
 async def test_the_heat_map_has_a_cell_for_each_gpu() -> None:
     async with running() as (app, pilot, _):
-        assert "3 hosts · 8 GPUs · 5 free · 1 alerts · 1 without new figures" in lines(app)[0]
+        assert "3 hosts · 8 GPUs · 5 free · 1 alert · 1 without new figures" in lines(app)[0]
         assert "90● free down   —" in line_of(app, "● a ")
         assert "1/4" in line_of(app, "● a ")
         assert "free free free free" in line_of(app, " b ")
@@ -106,6 +106,15 @@ async def test_the_heat_map_has_a_cell_for_each_gpu() -> None:
         await press(pilot, "v")
         assert "utilization %" in lines(app)[0]
         assert "50●" in line_of(app, "● a ")
+
+
+async def test_a_gpu_that_is_not_listed_leaves_its_place_empty_and_one_that_does_not_fit_is_counted() -> None:
+    many = "\n".join([card(0, 8.0), card(2, 16.0), *(card(index, 24.0, host="b:1") for index in range(12))])
+    async with running(fleet(many), (60, 20)) as (app, pilot, _):
+        assert " 10        20" in line_of(app, " a ")
+        assert "+5" in line_of(app, " b ")
+        await set_size(pilot, (110, 20))
+        assert line_of(app, " b ").count("30") == 12
 
 
 async def test_each_view_has_its_key_everywhere_and_escape_leads_to_the_map() -> None:

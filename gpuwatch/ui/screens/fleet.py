@@ -140,7 +140,7 @@ class HeatMap(HostTable):
 
     def columns(self, styles: StyleSet, width: int) -> list[Column]:
         names = min(NAME_CELLS, max([6, *(cell_len(host.name) for host in self.found)]))
-        most = max((len(host.gpus) for host in self.found), default=0)
+        most = max((gpu.index + 1 for host in self.found for gpu in host.gpus), default=0)
         left = width - CURSOR_CELLS - 2 - names - 2
         self._shown_gpus = max(1, min(most, (left - 7) // CELL))
         used = self._shown_gpus * CELL
@@ -161,9 +161,11 @@ class HeatMap(HostTable):
         if host.trouble:
             mark, role = glyphs.critical, "critical"
         runs: list[tuple[str, Any]] = []
-        for gpu in host.gpus[: self._shown_gpus]:
-            runs += [self._cell(host, gpu, styles, background), (" ", "text")]
-        more = len(host.gpus) - self._shown_gpus
+        by_index = {gpu.index: gpu for gpu in host.gpus}  # one that is missing leaves its place empty
+        for number in range(self._shown_gpus):
+            gpu = by_index.get(number)
+            runs += [(" " * (CELL - 1), "text") if gpu is None else self._cell(host, gpu, styles), (" ", "text")]
+        more = sum(gpu.index >= self._shown_gpus for gpu in host.gpus)
         if more > 0:
             runs[-2:] = [(f"+{more + 1:<4}", "muted")]
         free = HOST["free"].cell(host, glyphs.missing)
@@ -178,17 +180,21 @@ class HeatMap(HostTable):
         }
         return tuple(texts[column.id] for column in self._columns)
 
-    def _cell(self, host: Host, gpu: HostGpu, styles: StyleSet, background: Background) -> tuple[str, Any]:
+    def _cell(self, host: Host, gpu: HostGpu, styles: StyleSet) -> tuple[str, Any]:
         alert = self.marks.get((host.name, gpu.uuid))
         mark = mark_of(alert.severity, styles.glyphs)[0] if alert is not None else " "
-        if not gpu.up:
-            return "down", "critical"
-        if gpu.is_free:
-            return f"free{mark}"[:4], "note"
         percent = percent_of(gpu, self.figure)
-        if not known(percent):
-            return f"{styles.glyphs.missing:>3}{mark}", "muted"
-        return f"{percent:>3.0f}{mark}", styles.heat(percent) if styles.has_heat else "text"
+        if not gpu.up:
+            text, style = "down", "critical"
+        elif gpu.is_free:
+            text, style = "free", "note"
+        elif not known(percent):
+            text, style = f"{styles.glyphs.missing:>3}{mark}", "muted"
+        else:
+            text, style = f"{percent:>3.0f}{mark}", "text"
+        if host.trouble:  # these are old figures
+            style = "muted"
+        return text, styles.heat(percent) if style == "text" and styles.has_heat and known(percent) else style
 
 
 def percent_of(gpu: HostGpu, figure: str) -> Reading:
@@ -377,11 +383,11 @@ class HostsScreen(FleetScreen[Host]):
 
     def counts(self) -> list[str]:
         hosts: Collection[Host] = self.rows.found
-        gpus = [gpu for host in hosts for gpu in host.gpus]
-        silent, free = sum(bool(host.trouble) for host in hosts), sum(gpu.is_free for gpu in gpus)
-        alerts = sum(host.alerts for host in hosts)
-        words = [*super().counts(), f"{len(gpus)} GPUs", f"{free} free"]
-        return [*words, *[f"{alerts} alerts"] * bool(alerts), *[f"{silent} without new figures"] * bool(silent)]
+        silent, alerts = sum(bool(host.trouble) for host in hosts), sum(host.alerts for host in hosts)
+        free = sum(gpu.is_free for host in hosts if not host.trouble for gpu in host.gpus)
+        words = [*super().counts(), f"{sum(len(host.gpus) for host in hosts)} GPUs", f"{free} free"]
+        words += [f"{alerts} alert{'s' * (alerts != 1)}"] * bool(alerts)
+        return [*words, *[f"{silent} without new figures"] * bool(silent)]
 
     def facts(self, row: Host) -> Sequence[tuple[str, str]]:
         models = {gpu.name: sum(one.name == gpu.name for one in row.gpus) for gpu in row.gpus}
