@@ -7,11 +7,12 @@
 #    source ~/.local/share/bash_completion/gpuwatch
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_gpuwatch_subparsers=(explain visible pick run strays kill message report events replay recording watch export notify status config doctor docs completion)
+_shtab_gpuwatch_subparsers=(explain visible pick fleet run strays kill message report events replay recording watch export notify status config doctor docs completion)
 
 _shtab_gpuwatch_explain_option_strings=(-h --help --config --ascii --json --demo)
 _shtab_gpuwatch_visible_option_strings=(-h --help --config --ascii --json --demo --order)
-_shtab_gpuwatch_pick_option_strings=(-h --help --config --ascii --json --demo --share --memory -n --empty --max-util --ignore-reservations --only --index)
+_shtab_gpuwatch_pick_option_strings=(-h --help --config --ascii --json --demo --share --memory -n --empty --max-util --ignore-reservations --only --index --fleet --prometheus)
+_shtab_gpuwatch_fleet_option_strings=(-h --help --config --ascii --json --prometheus --filter --theme)
 _shtab_gpuwatch_run_option_strings=(-h --help --config --ascii --share --memory -n --empty --max-util --ignore-reservations --gpu --verbose --quiet)
 _shtab_gpuwatch_strays_option_strings=(-h --help --config --ascii --json --demo)
 _shtab_gpuwatch_kill_option_strings=(-h --help --config --ascii --signal --start --run --yes --allow-root-kill --read-only)
@@ -33,6 +34,7 @@ _shtab_gpuwatch_option_strings=(-h --help --version --once --json --stream --rec
 _shtab_gpuwatch_explain___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_visible___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_pick___config_COMPGEN=_shtab_compgen_files
+_shtab_gpuwatch_fleet___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_run___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_strays___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_kill___config_COMPGEN=_shtab_compgen_files
@@ -72,7 +74,7 @@ _shtab_gpuwatch_replay___theme_choices=(dark light ansi-dark ansi-light atom-one
 _shtab_gpuwatch_recording_pos_0_choices=(copy)
 _shtab_gpuwatch_docs_pos_0_choices=(guide shares alerts configuration stream service fleet metrics recording shell python design security)
 _shtab_gpuwatch_completion_pos_0_choices=(bash zsh fish tcsh)
-_shtab_gpuwatch_pos_0_choices=(explain visible pick run strays kill message report events replay recording watch export notify status config doctor docs completion)
+_shtab_gpuwatch_pos_0_choices=(explain visible pick fleet run strays kill message report events replay recording watch export notify status config doctor docs completion)
 _shtab_gpuwatch___theme_choices=(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)
 
 _shtab_gpuwatch_explain__h_nargs=0
@@ -93,6 +95,11 @@ _shtab_gpuwatch_pick___demo_nargs=0
 _shtab_gpuwatch_pick___empty_nargs=0
 _shtab_gpuwatch_pick___ignore_reservations_nargs=0
 _shtab_gpuwatch_pick___index_nargs=0
+_shtab_gpuwatch_pick___fleet_nargs=0
+_shtab_gpuwatch_fleet__h_nargs=0
+_shtab_gpuwatch_fleet___help_nargs=0
+_shtab_gpuwatch_fleet___ascii_nargs=0
+_shtab_gpuwatch_fleet___json_nargs=0
 _shtab_gpuwatch_run__h_nargs=0
 _shtab_gpuwatch_run___help_nargs=0
 _shtab_gpuwatch_run___ascii_nargs=0

@@ -52,8 +52,8 @@ function _shtab_gpuwatch_using
   test "$_shtab_gpuwatch_cmdpath" = "$argv"
 end
 
-set -g _shtab_gpuwatch_commands explain visible pick run strays kill message report events replay recording watch export notify status config doctor docs completion
-set -g _shtab_gpuwatch_opts_with_value --at --by --config --events --file --filter --for --gpu --html --interval --listen --max-util --memory --memory-critical --memory-warning --names --only --order --per-process --record --record-size --recording --rule --share --signal --since --start --textfile --theme --until --user --web-config -n
+set -g _shtab_gpuwatch_commands explain visible pick fleet run strays kill message report events replay recording watch export notify status config doctor docs completion
+set -g _shtab_gpuwatch_opts_with_value --at --by --config --events --file --filter --for --gpu --html --interval --listen --max-util --memory --memory-critical --memory-warning --names --only --order --per-process --prometheus --record --record-size --recording --rule --share --signal --since --start --textfile --theme --until --user --web-config -n
 
 complete -c gpuwatch -e
 complete -c gpuwatch -f
@@ -111,6 +111,16 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l max-util -x -d 'no GPU t
 complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l ignore-reservations -d 'ignore what others reserved, and print whose it is'
 complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l only -x -d 'choose among these GPUs'
 complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l index -d 'print indices of NVML instead of UUIDs'
+complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l fleet -d 'print the hosts that have so many GPUs, best first'
+complete -c gpuwatch -n '_shtab_gpuwatch_using pick' -l prometheus -x -d 'with --fleet: the server to ask (default: that of [fleet])'
+complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a fleet -d 'All machines that a Prometheus server knows: hosts, free GPUs, people and alerts.'
+complete -c gpuwatch -n '_shtab_gpuwatch_using fleet' -s h -l help -d 'show this help message and exit'
+complete -c gpuwatch -n '_shtab_gpuwatch_using fleet' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'
+complete -c gpuwatch -n '_shtab_gpuwatch_using fleet' -l ascii -d 'print only ASCII characters'
+complete -c gpuwatch -n '_shtab_gpuwatch_using fleet' -l json -d 'print JSON'
+complete -c gpuwatch -n '_shtab_gpuwatch_using fleet' -l prometheus -x -d 'read this Prometheus server (default: that of [fleet])'
+complete -c gpuwatch -n '_shtab_gpuwatch_using fleet' -l filter -x -d 'start with these hosts: '"'"'free>=4'"'"''
+complete -c gpuwatch -n '_shtab_gpuwatch_using fleet' -l theme -x -d 'dark (the default), light, or a theme of Textual: nord'
 complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a run -d 'Pick GPUs, set the share for every framework, start a program.'
 complete -c gpuwatch -n '_shtab_gpuwatch_using run' -s h -l help -d 'show this help message and exit'
 complete -c gpuwatch -n '_shtab_gpuwatch_using run' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'read FILE instead of your gpuwatch.toml'

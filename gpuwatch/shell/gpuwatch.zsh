@@ -19,6 +19,7 @@ _shtab_gpuwatch_commands() {
     events:'Alerts that were raised and how they ended, from what gpuwatch has recorded.'
     explain:'Show what a process declared, which GPUs it sees, and the evidence.'
     export:'Serve metrics for Prometheus, or print rules and a Grafana dashboard.'
+    fleet:'All machines that a Prometheus server knows: hosts, free GPUs, people and alerts.'
     kill:'End your own processes, or a whole run, and report what became of them.'
     message:'Print a polite message to the owner of a process; nothing is sent.'
     notify:'Send a test message to the addresses of your gpuwatch.toml.'
@@ -161,6 +162,19 @@ _shtab_gpuwatch_export_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_gpuwatch_export_defaults_added=0
 
+_shtab_gpuwatch_fleet_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
+  "--ascii[print only ASCII characters]"
+  "--json[print JSON]"
+  "--prometheus[read this Prometheus server (default\: that of \[fleet\])]:URL:"
+  "--filter[start with these hosts\: \'free\>\=4\']:TEXT:"
+  "--theme[dark (the default), light, or a theme of Textual\: nord]:NAME:"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_gpuwatch_fleet_defaults_added=0
+
 _shtab_gpuwatch_kill_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
@@ -212,6 +226,8 @@ _shtab_gpuwatch_pick_options=(
   "--ignore-reservations[ignore what others reserved, and print whose it is]"
   "--only[choose among these GPUs]:0,2:"
   "--index[print indices of NVML instead of UUIDs]"
+  "--fleet[print the hosts that have so many GPUs, best first]"
+  "--prometheus[with --fleet\: the server to ask (default\: that of \[fleet\])]:URL:"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -369,6 +385,7 @@ _shtab_gpuwatch() {
         events) _arguments -C -s $_shtab_gpuwatch_events_options ;;
         explain) _arguments -C -s $_shtab_gpuwatch_explain_options ;;
         export) _arguments -C -s $_shtab_gpuwatch_export_options ;;
+        fleet) _arguments -C -s $_shtab_gpuwatch_fleet_options ;;
         kill) _arguments -C -s $_shtab_gpuwatch_kill_options ;;
         message) _arguments -C -s $_shtab_gpuwatch_message_options ;;
         notify) _arguments -C -s $_shtab_gpuwatch_notify_options ;;
