@@ -20,7 +20,7 @@ from gpuwatch.filters import Grammar, Term, parse_numbers
 from gpuwatch.fleet.host import HOST, Host, HostGpu, worst_first
 from gpuwatch.fleet.prometheus import Labels, Range, Sample
 from gpuwatch.launch.placement import Request
-from gpuwatch.model import Reading, Reason, known
+from gpuwatch.model import Reason, known
 from gpuwatch.text import clean
 from gpuwatch.units import GIB, long_duration
 
@@ -40,6 +40,7 @@ _LONGEST: Final = 200
 _GPU_RULES: Final = {
     "gpuwatch:gpu_memory_used:bytes": "used",
     "gpuwatch:gpu_memory_total:bytes": "total",
+    "gpuwatch:gpu_memory_free:bytes": "free",
     "gpuwatch:gpu_memory_left:bytes": "left",
     "gpuwatch:gpu_utilization:ratio": "utilization",
     "gpuwatch:gpu_processes:count": "processes",
@@ -189,8 +190,7 @@ def host_names(instances: Iterable[str]) -> dict[str, str]:
 
 
 def _gpu(labels: Labels, values: Mapping[str, float]) -> HostGpu:
-    used, total = (values.get(name, Reason.NO_SAMPLE) for name in ("used", "total"))
-    free: Reading = max(0.0, total - used) if known(used) and known(total) else Reason.NO_SAMPLE
+    used, total, free, left = (values.get(name, Reason.NO_SAMPLE) for name in ("used", "total", "free", "left"))
     busy = values.get("utilization")
     processes = values.get("processes")
     return HostGpu(
@@ -200,7 +200,7 @@ def _gpu(labels: Labels, values: Mapping[str, float]) -> HostGpu:
         used=used,
         total=total,
         free=free,
-        left=values.get("left", Reason.NO_SAMPLE),
+        left=left,
         utilization=Reason.NO_SAMPLE if busy is None else 100 * busy,
         processes=None if processes is None else int(processes),
         up=bool(values.get("up", 1.0)),

@@ -49,6 +49,7 @@ def card(index: int, used: float, *, left: float | None = None, host: str = "a:9
     values = {
         "memory_used:bytes": used * GIB,
         "memory_total:bytes": 80 * GIB,
+        "memory_free:bytes": (80 - used) * GIB,
         "memory_left:bytes": (80 - used if left is None else left) * GIB,
         "utilization:ratio": 0.5,
         "processes:count": float(used > 0),

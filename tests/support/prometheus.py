@@ -60,6 +60,7 @@ def samples(hosts: int, gpus: int) -> Iterator[tuple[str, str, float]]:
                 held[user] = held.get(user, 0.0) + used
             yield "gpuwatch:gpu_memory_used:bytes", labels, used
             yield "gpuwatch:gpu_memory_total:bytes", labels, total
+            yield "gpuwatch:gpu_memory_free:bytes", labels, total - used
             yield "gpuwatch:gpu_memory_left:bytes", labels, total - used
             yield "gpuwatch:gpu_utilization:ratio", labels, (host + gpu) % 100 / 100 if used else 0.0
             yield "gpuwatch:gpu_processes:count", labels, float(used > 0)
