@@ -97,6 +97,10 @@ class StatusGpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Percent."""
     near: str = ""
     """`warning` or `critical` while its memory is near the limit."""
+    left: Reading = Reason.NO_SAMPLE
+    """Bytes that are neither held nor promised; not in the service's file, as the next one."""
+    processes: int | None = None
+    """Number of processes that hold memory of it; None where that is not known."""
 
 
 class Overuse(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,6 +192,12 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Alerts that hold, by severity: `note`, `warning`, `critical`."""
     unseen: int = 0
     """Alerts of severity warning or critical that nobody has acknowledged or muted."""
+    worst: str = ""
+    """Title of the worst alert of these severities that nobody has muted; not in the service's file, as the next two."""
+    severity: str = ""
+    """Its severity."""
+    people: int | None = None
+    """Number of people who hold GPU memory; None where that is not known."""
     others: int = 0
     """Critical alerts that neither a GPU's row nor `over` shows."""
     over: tuple[Overuse, ...] = ()

@@ -18,11 +18,11 @@ from gpuwatch.alerts.rules.memory import MEMORY, room_of
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.history import HistoryView
 from gpuwatch.live import FILE, PACE, SERVICE, IdleHolding, Overuse, Status, StatusGpu, publish_processes
-from gpuwatch.model import Health, Snapshot
+from gpuwatch.model import Gpu, Health, Reason, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.procfs import boot_id, pid_namespace
 from gpuwatch.sampler.machine import hides_pids
-from gpuwatch.shares import limit_usages, unread_processes
+from gpuwatch.shares import left, limit_usages, unread_processes
 from gpuwatch.threads import Worker
 from gpuwatch.units import GIB
 
@@ -39,6 +39,7 @@ def make_status(
     """
     holding = tuple(alerts)
     heard = [one for one in holding if not one.muted]
+    worst = max((one for one in heard if one.severity >= Severity.WARNING), key=lambda one: one.severity, default=None)
     near = {one.gpu: one.severity.name.lower() for one in heard if one.rule == MEMORY}
     shown = {MEMORY, HEALTH, STALE, OVERSHOOT}
     stamps = [gpu.sampled for gpu in snapshot.gpus if gpu.health is Health.OK and gpu.sampled]
@@ -57,11 +58,22 @@ def make_status(
         gpus=tuple(_rows(snapshot, near)),
         alerts={name: count for name, count in counts.items() if count},
         unseen=sum(one.severity >= Severity.WARNING and not one.quiet for one in holding),
+        worst="" if worst is None else worst.title,
+        severity="" if worst is None else worst.severity.name.lower(),
+        people=_people(snapshot),
         others=sum(one.severity >= Severity.CRITICAL and one.rule not in shown for one in heard),
         over=_over(snapshot, [one for one in heard if one.rule == OVERSHOOT]),
         unread=unread_processes(snapshot),
         resting=() if history is None else tuple(_resting(snapshot, history))[:_MOST_RESTING],
     )
+
+
+def _people(snapshot: Snapshot) -> int | None:
+    """Return how many people are known to hold GPU memory; None where no owner is known."""
+    owners = {one.pid: one.uid for one in snapshot.processes}
+    holders = {owners.get(one.pid) for gpu in snapshot.gpus for one in gpu.holdings}
+    known = len(holders - {None})
+    return known if known or not holders else None
 
 
 def _resting(snapshot: Snapshot, history: HistoryView) -> Iterator[IdleHolding]:
@@ -84,7 +96,14 @@ def _rows(snapshot: Snapshot, near: dict[str, str]) -> Iterator[StatusGpu]:
             free=round(100 * room[0] / room[1], 1) if room else None,
             utilization=gpu.utilization,
             near=near.get(gpu.key, ""),
+            left=left(gpu),
+            processes=_count(gpu),
         )
+
+
+def _count(gpu: Gpu) -> int | None:
+    """Return how many processes hold memory of a GPU; None where its list is not complete."""
+    return None if gpu.unreliable or gpu.holdings_note else len({one.pid for one in gpu.holdings})
 
 
 def _over(snapshot: Snapshot, alerts: Iterable[Alert]) -> tuple[Overuse, ...]:
@@ -109,7 +128,16 @@ def _over(snapshot: Snapshot, alerts: Iterable[Alert]) -> tuple[Overuse, ...]:
 def publish(status: Status, snapshot: Snapshot, *, hidden: bool = False) -> Status:
     """Return what everybody may know of a status; nothing about processes where /proc hides other people's."""
     processes = () if hidden else tuple(publish_processes(snapshot.processes))
-    return msgspec.structs.replace(status, over=() if hidden else status.over, resting=(), processes=processes)
+    return msgspec.structs.replace(
+        status,
+        gpus=tuple(msgspec.structs.replace(gpu, left=Reason.NO_SAMPLE, processes=None) for gpu in status.gpus),
+        worst="",
+        severity="",
+        people=None,
+        over=() if hidden else status.over,
+        resting=(),
+        processes=processes,
+    )
 
 
 class LiveFile:
