@@ -30,7 +30,8 @@ needs is freed without a collection. With Python's 700 there was one for each fr
 
 _WITHOUT_DRIVER = frozenset(
     {"--demo", "--help", "-h", "--version", "--recording", "events", "report", "replay", "recording", "config", "docs"}
-    | {"completion", "notify", "status", "--unit", "fleet", "--fleet", "--rules", "--dashboard", "--scrape-config"}
+    | {"completion", "notify", "status", "--unit", "--host", "fleet", "--fleet"}
+    | {"--rules", "--dashboard", "--scrape-config"}
 )
 """Words of command lines that need no driver, or need it seldom: `status` mostly finds a live file."""
 
@@ -76,7 +77,7 @@ def _run_sampler() -> None:
 
 def _wants_sampler(words: Sequence[str]) -> bool:
     """Return whether a command line seems to need a sampler."""
-    return _WITHOUT_DRIVER.isdisjoint(words)
+    return _WITHOUT_DRIVER.isdisjoint(words) and not any(word.startswith("--host=") for word in words)
 
 
 def _open_closed() -> None:

@@ -77,6 +77,12 @@ def _without_command(args: argparse.Namespace) -> str:
         raise UsageError("--json goes with --once; for a stream of JSON lines there is --stream")
     if args.once and args.stream:
         raise UsageError("--once and --stream exclude each other")
+    if args.keepalive is not None and not args.stream:
+        raise UsageError("--keepalive goes with --stream")
+    if args.host:
+        others = ("once", "stream", "demo", "only", "wait", "record", "allow_root_kill")
+        if given := [f"--{name.replace('_', '-')}" for name in others if getattr(args, name)]:
+            raise UsageError(f"--host does not go with {given[0]}")
     if args.wait and (args.once or args.stream):
         raise UsageError("--wait is for the dashboard; --once and --stream report at once that there is no driver")
     if (args.at is not None or args.recording) and not args.once:
@@ -135,7 +141,11 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--json", action="store_true", help="with --once: as one JSON object; --json=gpustat: that of gpustat"
     )
-    what.add_argument("--stream", action="store_true", help="print one JSON line per snapshot until interrupted")
+    what.add_argument(
+        "--stream",
+        action="store_true",
+        help="print one JSON line per snapshot until interrupted; --stream=live: a short one each second",
+    )
     what.add_argument(
         "--recording", metavar="FILE", action="append", help="with --once: a snapshot of a recording; may be repeated"
     )
@@ -143,6 +153,12 @@ def parser() -> argparse.ArgumentParser:
         "--at", metavar="TIME", help="the time of that snapshot: 03:10, '2026-11-21 03:10' (default: the last)"
     )
     what.add_argument("--demo", action="store_true", help="show a simulated machine instead of this one")
+    what.add_argument(
+        "--host",
+        metavar="HOST",
+        action="append",
+        help="show other machines by ssh: lab1, ada@lab2:2222, or the name of a [[host]]; may be repeated",
+    )
     see = top.add_argument_group("what is shown")
     see.add_argument("--only", metavar="0,2", help="only these GPUs; no driver call is made to the others")
     see.add_argument("--user", metavar="NAME", help="start with the processes of one user")
@@ -160,6 +176,9 @@ def parser() -> argparse.ArgumentParser:
         "--allow-root-kill",
         action="store_true",
         help="allow root to end processes: its own, or under sudo those of the caller",
+    )
+    how.add_argument(
+        "--keepalive", metavar="S", help="with --stream: end when stdin ends, or brings nothing for so long"
     )
     how.add_argument("--wait", action="store_true", help="wait for a driver where there is none")
     how.add_argument("--theme", metavar="NAME", help="dark (the default), light, or a theme of Textual: nord")
@@ -194,12 +213,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         values = [word for word in ours if re.match(r"-[0-9]", word)]
         if values:
             words = [*(word for word in ours if word not in values), "--", *values, *words[len(ours) + 1 :]]
-    formats = [word.removeprefix("--json=") for word in ours if word.startswith("--json=")]
+    parts = {word: word.partition("=") for word in ours if word.startswith(tuple(f"{flag}=" for flag in _FORMATS))}
     # With an optional value --json would take the command that follows it for its format.
-    words = ["--json" if word.startswith("--json=") else word for word in words]
-    args, rest = top.parse_known_args(words)
-    if formats:
-        args.json = _json_format(args, formats[-1])
+    args, rest = top.parse_known_args([parts[word][0] if word in parts else word for word in words])
+    for flag, _, wanted in parts.values():
+        setattr(args, flag[2:], _format(args, flag, wanted))
     unmarked = args.program if args.command == "run" else []
     if "--" in argv:  # then the words before it are no program
         rest += unmarked
@@ -208,11 +226,16 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def _json_format(args: argparse.Namespace, wanted: str) -> str:
-    if wanted != "gpustat":
-        raise UsageError(f"--json: unknown format {wanted!a}; write --json, or --json=gpustat")
+_FORMATS: Final = {"--json": ("gpustat", ", but with --once"), "--stream": ("live", "")}
+"""Format of each flag that has a second one, and what it goes with."""
+
+
+def _format(args: argparse.Namespace, flag: str, wanted: str) -> str:
+    known, goes_with = _FORMATS[flag]
+    if wanted != known:
+        raise UsageError(f"{flag}: unknown format {wanted[:40]!a}; write {flag}, or {flag}={known}")
     if args.command:
-        raise UsageError(f"--json=gpustat does not go with `gpuwatch {args.command}`, but with --once")
+        raise UsageError(f"{flag}={known} does not go with `gpuwatch {args.command}`{goes_with}")
     return wanted
 
 
