@@ -151,6 +151,48 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
     timeout: Annotated[Seconds, Meta(ge=1, le=120, description="time that one of its answers may take")] = 10.0
 
 
+_PORT: Final = r"(?:6553[0-5]|655[0-2]\d|65[0-4]\d\d|6[0-4]\d{3}|[1-5]\d{4}|[1-9]\d{0,3})"
+ADDRESS: Final = (
+    r"^(?:[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}@)?(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}|\[[0-9A-Fa-f:]{2,45}\])"
+    rf"(?::{_PORT})?\Z"
+)
+"""Address of a host. It never begins with `-`, which ssh would read as an option."""
+ADDRESSES: Final = "lab1, ada@lab2, ada@lab2:2222 or ada@[2001:db8::1]:2222"
+
+
+class RemoteHost(msgspec.Struct, frozen=True, kw_only=True):
+    """`[[host]]`: another machine, on which gpuwatch runs by ssh."""
+
+    name: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=40,
+            description="its name on screen, and for --host",
+            examples=['"lab2"'],
+            extra={"form": "text"},
+        ),
+    ]
+    address: Annotated[
+        str,
+        Meta(
+            pattern=ADDRESS,
+            description=f"as ssh knows it: {ADDRESSES}",
+            examples=['"ada@lab2:2222"'],
+            extra={"form": "address"},
+        ),
+    ]
+    command: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9_~/][A-Za-z0-9_.+~/-]{0,199}\Z",
+            description="path of gpuwatch over there; left out: gpuwatch",
+            examples=['"~/venv/bin/gpuwatch"'],
+            extra={"form": "program"},
+        ),
+    ] = "gpuwatch"
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of gpuwatch.toml, in seconds, bytes and percent."""
 
@@ -200,6 +242,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The `[[share]]` tables of both files, the administrator's first."""
     rules: tuple[CustomRule, ...] = ()
     """The `[[rule]]` tables of both files; of two with one name the user's own."""
+
+    hosts: tuple[RemoteHost, ...] = ()
+    """The `[[host]]` tables of both files; of two with one name the user's own."""
 
     filters: dict[str, str] = {}
     """The table `[filters]` of both files: texts of filters by name; of two with one name the user's own."""
@@ -254,7 +299,7 @@ class Reloaded(msgspec.Struct, frozen=True):
     config: Config
     """The new configuration; the old one where a file has a mistake."""
     changed: tuple[str, ...] = ()
-    """Whole names of the keys that changed, `share` and `rule` for tables."""
+    """Whole names of the keys that changed, `share`, `rule` and `host` for tables."""
     error: str = ""
     """Mistake in one line; empty for none."""
 
@@ -277,4 +322,4 @@ def _changes(old: msgspec.Struct, new: msgspec.Struct, table: str = "") -> Itera
         if isinstance(before, msgspec.Struct):
             yield from _changes(before, after, f"{name}.")
         elif before != after:
-            yield {"shares": "share", "rules": "rule"}.get(name, f"{table}{name}")
+            yield {"shares": "share", "rules": "rule", "hosts": "host"}.get(name, f"{table}{name}")

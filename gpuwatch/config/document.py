@@ -12,7 +12,7 @@ from gpuwatch import text
 from gpuwatch.alerts.alert import Unit
 from gpuwatch.alerts.limits import CustomRule, Scope
 from gpuwatch.alerts.rules.custom import GRAMMARS
-from gpuwatch.config import Config
+from gpuwatch.config import Config, RemoteHost
 from gpuwatch.config.keys import ConfigKey, keys_of, sections, toml_string, value_of
 from gpuwatch.declared.facts import Share
 from gpuwatch.fields import RATIO
@@ -50,6 +50,7 @@ FILTERS: Final = """\
 [filters]  # filters with names of your own: in the line of `/` by Tab or as @long, and as --filter @long
 # long = "mem>10GiB idle>30m"
 """
+HOSTS: Final = "# Another machine, shown by ssh: H lists them; any number of these.\n"
 SHARES: Final = "# What was agreed on with somebody who cannot change a launch.\n"
 
 
@@ -58,9 +59,13 @@ def default_text() -> str:
     tables = _tables(Config(), lambda _, key: key.description)
     commented = [textwrap.indent(table, "# ", lambda line: not line.startswith("[")) for table in tables]
     figures = "".join(_figures(scope) + "\n" for scope in GRAMMARS)
-    return "\n".join(
-        [HEAD, *commented, FILTERS, RULES + figures + _example("rule", CustomRule), SHARES + _example("share", Share)]
-    )
+    arrays: dict[str, tuple[str, type[msgspec.Struct]]] = {
+        RULES + figures: ("rule", CustomRule),
+        SHARES: ("share", Share),
+        HOSTS: ("host", RemoteHost),
+    }
+    examples = [words + _example(name, struct) for words, (name, struct) in arrays.items()]
+    return "\n".join([HEAD, *commented, FILTERS, *examples])
 
 
 def effective_text(config: Config, origins: Mapping[str, str]) -> str:
@@ -78,6 +83,8 @@ def effective_text(config: Config, origins: Mapping[str, str]) -> str:
     for share in config.shares:
         header = f"[[share]]  # {share.where}{', a ceiling' if share.ceiling else ''}"
         blocks.append(_table(header, share, keys_of(Share)))
+    for host in config.hosts:
+        blocks.append(_table(f"[[host]]  # {origins[f'host {host.name}']}", host, keys_of(RemoteHost)))
     return "\n".join(blocks)
 
 

@@ -21,7 +21,7 @@ from gpuwatch import text
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import MOST_FREE, Limits
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
-from gpuwatch.config import ColumnName, Config
+from gpuwatch.config import ADDRESSES, ColumnName, Config
 from gpuwatch.config.keymap import key_name
 from gpuwatch.errors import UsageError
 from gpuwatch.units import MIB, parse_duration, parse_share, parse_size, write_duration, write_size
@@ -158,6 +158,8 @@ _ALLOWED: Final = {
     "command": 'a list such as ["/home/ada/bin/tell", "--loud"], whose first is an absolute path or begins with ~/',
     "url": 'a URL such as "https://prometheus.example.org:9090", without a user and a password',
     "path": "a path that begins with / or ~/",
+    "address": f"an address of ssh: {ADDRESSES}",
+    "program": 'the path of a program, such as "/opt/gpuwatch/bin/gpuwatch", of letters, digits and ._+~/-',
     "urls": 'a list of apprise\'s URLs, such as ["slack://..."]',
 }
 """Allowed values in words, by the format of a key or the name of a plain type."""

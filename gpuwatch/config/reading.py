@@ -17,7 +17,7 @@ from gpuwatch import files, text
 from gpuwatch.alerts.limits import CustomRule
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
 from gpuwatch.alerts.rules.custom import parse_condition
-from gpuwatch.config import ADMINISTRATORS, Config, keys, path
+from gpuwatch.config import ADMINISTRATORS, Config, RemoteHost, keys, path
 from gpuwatch.config.keymap import PRESETS, RESERVED, clash
 from gpuwatch.config.keys import ConfigKey, shown, toml_string
 from gpuwatch.declared.facts import Share
@@ -58,6 +58,8 @@ class ConfigFile:
         self.shares: list[Share] = []
         self.rules: dict[str, CustomRule] = {}
         """Custom rules by their names."""
+        self.hosts: dict[str, RemoteHost] = {}
+        """Other machines by their names."""
         self.filters: dict[str, str] = {}
         """Saved filters by their names."""
         self.warnings: list[str] = []
@@ -71,6 +73,7 @@ class ConfigFile:
         self._refuse_untrusted()
         self._read_shares(ceiling=administrators)
         self._read_rules()
+        self._read_hosts()
         self._check_order(under)
         self._check_keys(under)
 
@@ -118,7 +121,7 @@ class ConfigFile:
             self._refuse(f"not TOML: {error}")
 
     def _read_keys(self) -> None:
-        """Read all keys but those of `[[share]]` and `[[rule]]`."""
+        """Read all keys but those of `[[share]]`, `[[rule]]` and `[[host]]`."""
         top, tables = keys.sections()[""], [name for name in keys.sections() if name]
         for name, raw in self._document.items():
             if name in tables and isinstance(raw, dict):
@@ -130,8 +133,8 @@ class ConfigFile:
                 self.values |= self._read_table({name: raw}, top)
             elif name == "filters":
                 self._read_filters(raw)
-            elif name not in ("share", "rule"):
-                self._refuse_unknown((*top, *tables, "share", "rule", "filters"), name)
+            elif name not in ("share", "rule", "host"):
+                self._refuse_unknown((*top, *tables, "share", "rule", "host", "filters"), name)
 
     def _read_filters(self, table: object) -> None:
         """Read `[filters]`: names that the user chooses, and the text of a filter for each."""
@@ -171,7 +174,7 @@ class ConfigFile:
         if last in FORMER_NAMES and place[0] == "alerts":
             hint = f"it is called {FORMER_NAMES[last]} now"
         else:
-            others = () if place[0] in ("share", "rule") else keys.all_keys()
+            others = () if place[0] in ("share", "rule", "host") else keys.all_keys()
             near = keys.nearest(last, known) or next((one for one in others if one.rpartition(".")[2] == last), "")
             hint = f"did you mean {near}?" if near else f"allowed are {', '.join(known)}"
         raise UsageError(f"{shown_path(self.path)}: unknown key {text.clean(_name(place), 80)}; {hint}")
@@ -230,6 +233,20 @@ class ConfigFile:
                 self._refuse(f"found {shown(rule.when)}: {error}", *place, "when")
             self.rules[name] = rule
 
+    def _read_hosts(self) -> None:
+        hosts = self._document.get("host")
+        if isinstance(hosts, list) and len(hosts) > MOST:
+            self._refuse(f"found {len(hosts)} hosts; allowed are {MOST}", "host")
+        for number, table in self._tables("host"):
+            values = self._read_table(table, keys.keys_of(RemoteHost), "host", number)
+            for name in ("name", "address"):
+                if name not in table:
+                    self._refuse(f"found no {name}; a host needs one", "host", number)
+            if (name := values["name"]) in self.hosts:
+                reason = f"found {shown(name)}, which is another [[host]]; allowed is a name of its own"
+                self._refuse(reason, "host", number, "name")
+            self.hosts[name] = RemoteHost(**values)
+
     def _translate_rule(self, table: Mapping[str, Any], number: int) -> dict[str, Any]:
         """Return a rule of version 0.1 in the grammar of filters, and add the warning that says so."""
         on, metric = table.get("scope", "gpu"), str(table["metric"])
@@ -282,9 +299,9 @@ def _name(place: Iterable[str | int]) -> str:
 
 
 def load_traced(given: str | None, *, administrators: Path = ADMINISTRATORS) -> tuple[Config, dict[str, Path]]:
-    """Read the configuration as `load` does, with the file of each value, filter and rule that stands in one.
+    """Read the configuration as `load` does, with the file of each value, filter, rule and host in one.
 
-    A value and a filter have their full names, a rule `rule NAME`.
+    A value and a filter have their full names, a rule `rule NAME`, a host `host NAME`.
     """
     theirs = ConfigFile(administrators, administrators=True)
     named = Path(given) if given is not None else path()
@@ -308,15 +325,24 @@ def _merge(both: Iterable[ConfigFile]) -> Config:
         base = PRESETS[values.get("preset") or "gpuwatch"] if table == "keys" else getattr(Config(), table)
         top[table] = msgspec.structs.replace(base, **values)
     rules = {name: rule for one in both for name, rule in one.rules.items()}
+    hosts = {name: host for one in both for name, host in one.hosts.items()}
     shares = tuple(share for one in both for share in one.shares)
     filters = {name: filter_text for one in both for name, filter_text in one.filters.items()}
     warnings = tuple(line for one in both for line in one.warnings)
-    return Config(**top, shares=shares, rules=tuple(rules.values()), filters=filters, warnings=warnings)
+    return Config(
+        **top,
+        shares=shares,
+        rules=tuple(rules.values()),
+        hosts=tuple(hosts.values()),
+        filters=filters,
+        warnings=warnings,
+    )
 
 
 def _origins(both: Iterable[ConfigFile]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for one in both:
-        named = (*one.values, *(f"filters.{name}" for name in one.filters), *(f"rule {name}" for name in one.rules))
+        named = (*one.values, *(f"filters.{name}" for name in one.filters))
+        named += (*(f"rule {name}" for name in one.rules), *(f"host {name}" for name in one.hosts))
         found |= dict.fromkeys(named, one.path)
     return found

@@ -93,7 +93,7 @@ def test_its_examples_are_good(tmp_path: Path) -> None:
     assert [rule.name for rule in config.rules] == ["hot memory"]
     assert [share.user for share in config.shares] == ["ada"]
     assert config.filters == {"long": "mem>10GiB idle>30m"}
-    assert msgspec.structs.replace(config, rules=(), shares=(), filters={}) == Config()
+    assert msgspec.structs.replace(config, rules=(), shares=(), hosts=(), filters={}) == Config()
 
 
 def test_it_is_written_for_its_owner_alone(own_home: Path) -> None:
