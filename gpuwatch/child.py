@@ -79,10 +79,12 @@ class ChildProcess:
         inherit: Sequence[int] = (),
         output: int = 1,
         longest_line: int = 1 << 20,
+        errors: bool = False,
     ) -> None:
         """Start a program, or fork and call a function; raises OSError.
 
         `inherit` are descriptors that the child inherits. `output` is 1 to read its stdout and 2 to read its stderr.
+        With `errors` a program's stderr is a third pipe, which `read_errors` reads.
         """
         self.started_at = time.monotonic()
         self.killed_at: float | None = None
@@ -99,19 +101,20 @@ class ChildProcess:
         self._input_ends = False
         child_stdin, self._stdin = os.pipe()
         self._stdout, child_stdout = os.pipe()
+        self._stderr, child_stderr = os.pipe() if errors else (-1, -1)
         try:
             if callable(command):
                 self.pid = _fork(command, child_stdin, child_stdout, output, inherit)
             else:
-                self.pid = _spawn(command, child_stdin, child_stdout, output, inherit)
+                self.pid = _spawn(command, child_stdin, child_stdout, output, inherit, child_stderr)
         except OSError:
             self.close()
             raise
         finally:
-            os.close(child_stdin)
-            os.close(child_stdout)
-        os.set_blocking(self._stdin, False)
-        os.set_blocking(self._stdout, False)
+            for descriptor in (child_stdin, child_stdout, *[child_stderr] * errors):
+                os.close(descriptor)
+        for descriptor in (self._stdin, self._stdout, *[self._stderr] * errors):
+            os.set_blocking(descriptor, False)
 
     @property
     def descriptor(self) -> int | None:
@@ -187,6 +190,13 @@ class ChildProcess:
         self._searched = len(self._received)
         return lines
 
+    def read_errors(self) -> bytes:
+        """Return what is there of the child's stderr."""
+        try:
+            return os.read(self._stderr, _CHUNK)
+        except OSError:  # nothing is there, or the pipe is closed
+            return b""
+
     def kill(self) -> None:
         """Kill the child and its session's first process group, and close the pipes. `exit_code` reaps it later."""
         if self.exit_code() is None:  # until it is reaped nothing else can have its number
@@ -201,9 +211,10 @@ class ChildProcess:
         """Close the pipes; most children then end."""
         self.eof = True
         self._close_stdin()
-        descriptor, self._stdout = self._stdout, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        for descriptor in (self._stdout, self._stderr):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._stdout = self._stderr = -1
 
     def _close_stdin(self) -> None:
         descriptor, self._stdin = self._stdin, -1
@@ -231,12 +242,16 @@ class ChildProcess:
         return self._code
 
 
-def _spawn(command: Sequence[str], stdin: int, stdout: int, output: int, inherit: Sequence[int]) -> int:
+def _spawn(
+    command: Sequence[str], stdin: int, stdout: int, output: int, inherit: Sequence[int], stderr: int = -1
+) -> int:
     """Start a program; return its PID. Raises OSError. subprocess takes 9 ms to import, posix_spawn(3) nothing."""
     actions = [
         (os.POSIX_SPAWN_DUP2, stdin, 0),
         (os.POSIX_SPAWN_DUP2, stdout, output),
-        (os.POSIX_SPAWN_OPEN, 3 - output, os.devnull, os.O_WRONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 3 - output, os.devnull, os.O_WRONLY, 0)
+        if stderr < 0
+        else (os.POSIX_SPAWN_DUP2, stderr, 2),
     ]
     for descriptor in inherit:
         os.set_inheritable(descriptor, True)

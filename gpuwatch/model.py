@@ -412,6 +412,8 @@ class SourceState(StrEnum):
     NO_GPU = "no gpu"
     SILENT = "not responding"
     """The driver hangs before gpuwatch can ask any GPU."""
+    UNREACHABLE = "unreachable"
+    """Another host sends nothing. Only a reader says this, of a host that it shows by ssh."""
     ENDED = "ended"
     """The source cannot go on (a wrong `--only`, a sampler that does not start)."""
 

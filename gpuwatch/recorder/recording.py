@@ -204,7 +204,7 @@ class Recording:
         for row in rows:
             try:
                 for line in self._lines(row)[1:]:
-                    snapshot = _read_snapshot(line)
+                    snapshot = read_snapshot(line)
                     if not row.since <= snapshot.taken <= row.until:
                         raise DamagedRowError("a snapshot is of another time")
                     if snapshot.taken > newest:
@@ -310,8 +310,8 @@ def _are_times(since: object, until: object) -> bool:
     )
 
 
-def _read_snapshot(line: bytes) -> Snapshot:
-    """Decode a snapshot, with clean texts and believable numbers; raises DamagedRowError."""
+def read_snapshot(line: bytes) -> Snapshot:
+    """Decode a snapshot that somebody sent, with clean texts and believable numbers; raises DamagedRowError."""
     try:
         # Looking at each value takes four times as long.
         snapshot = _decode_snapshot(line) if _is_plain(line) else _convert(_decode_any(line), Snapshot)

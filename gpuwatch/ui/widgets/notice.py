@@ -17,6 +17,7 @@ _TITLES = {
     SourceState.DRIVER_DOWN: "the driver does not answer",
     SourceState.NO_GPU: "no GPU",
     SourceState.SILENT: "the driver is not responding",
+    SourceState.UNREACHABLE: "the host sends nothing",
     SourceState.ENDED: "the source has ended",
     SourceState.OK: "no GPU",
 }
@@ -25,6 +26,7 @@ _NEXT = {
     SourceState.DRIVER_DOWN: "gpuwatch tries again by itself; R tries now",
     SourceState.NO_GPU: "gpuwatch looks again by itself; R looks now",
     SourceState.SILENT: "gpuwatch goes on asking; R asks now",
+    SourceState.UNREACHABLE: "gpuwatch tries again by itself; R tries now",
 }
 
 
