@@ -193,7 +193,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     unseen: int = 0
     """Alerts of severity warning or critical that nobody has acknowledged or muted."""
     worst: str = ""
-    """Title of the worst alert of these severities that nobody has muted; not in the service's file, as the next two."""
+    """Title of the worst of these alerts that nobody has muted; not in the service's file, as the next two."""
     severity: str = ""
     """Its severity."""
     people: int | None = None

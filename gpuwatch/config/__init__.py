@@ -153,8 +153,9 @@ class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 _PORT: Final = r"(?:6553[0-5]|655[0-2]\d|65[0-4]\d\d|6[0-4]\d{3}|[1-5]\d{4}|[1-9]\d{0,3})"
 ADDRESS: Final = (
-    r"^(?:[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}@)?(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}|\[[0-9A-Fa-f:]{2,45}\])"
-    rf"(?::{_PORT})?\Z"
+    r"^(?P<user>[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}@)?"
+    r"(?:(?P<host>[A-Za-z0-9_][A-Za-z0-9_.-]{0,252})|\[(?P<ip>[0-9A-Fa-f:]{2,45})\])"
+    rf"(?::(?P<port>{_PORT}))?\Z"
 )
 """Address of a host. It never begins with `-`, which ssh would read as an option."""
 ADDRESSES: Final = "lab1, ada@lab2, ada@lab2:2222 or ada@[2001:db8::1]:2222"

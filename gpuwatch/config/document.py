@@ -84,7 +84,8 @@ def effective_text(config: Config, origins: Mapping[str, str]) -> str:
         header = f"[[share]]  # {share.where}{', a ceiling' if share.ceiling else ''}"
         blocks.append(_table(header, share, keys_of(Share)))
     for host in config.hosts:
-        blocks.append(_table(f"[[host]]  # {origins[f'host {host.name}']}", host, keys_of(RemoteHost)))
+        header = f"[[host]]  # {origins[f'host {host.name}']}"
+        blocks.append(_table(header, host, keys_of(RemoteHost)))
     return "\n".join(blocks)
 
 

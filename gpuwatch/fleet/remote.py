@@ -1,0 +1,143 @@
+"""Source of the snapshots of another host: `gpuwatch --stream` by ssh, each line of which is hostile until checked."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from gpuwatch.config import RemoteHost
+from gpuwatch.declared.facts import Share
+from gpuwatch.fleet.ssh import TIMING, Connection, RemoteLineError, Timing, explain_schema
+from gpuwatch.model import SCHEMA, Snapshot, SourceState
+from gpuwatch.recorder.recording import DamagedRowError, read_snapshot
+
+LONGEST_SNAPSHOT: Final = 8 << 20
+"""Bytes of a line, at most: 8 GPUs and 43 processes take 40 kB, 2,000 processes 3 MB."""
+_REPEAT: Final = 1.0
+"""Seconds between two snapshots, at most, while none comes: they show how long that has lasted."""
+
+
+class _Head(msgspec.Struct):
+    schema: int = 0
+
+
+_decode_head: Final = msgspec.json.Decoder(_Head).decode
+
+
+def read_line(line: bytes) -> Snapshot:
+    """Decode a snapshot of another host; raises RemoteLineError."""
+    try:
+        theirs = _decode_head(line).schema
+        if theirs != SCHEMA:
+            raise RemoteLineError(explain_schema(theirs, SCHEMA))
+        return read_snapshot(line)
+    except (ValueError, RecursionError):
+        words = "it sent no JSON"
+    except DamagedRowError as error:
+        words = f"it sent no snapshot that can be used: {error}"
+    raise RemoteLineError(words)
+
+
+class RemoteSource:
+    """Source of the snapshots of another host; all methods but `close` are to be called from one thread.
+
+    Agreed shares and PCIe are not asked for: over there its own configuration counts.
+    """
+
+    def __init__(
+        self,
+        host: RemoteHost,
+        *,
+        interval: float = 1.0,
+        timing: Timing = TIMING,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._host, self._interval, self._timing = host, interval, timing
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._closed = False
+        self._connection = self._connect()
+        now = wall()
+        starting, words = SourceState.STARTING, f"connecting to {host.address} by ssh"
+        self._last = Snapshot(host=host.name, taken=now, since=now, interval=interval, state=starting, words=words)
+        self._received = self._sent = clock()
+        """Times of the last snapshot that came, and of the last one that was returned."""
+
+    def next(self, timeout: float) -> Snapshot | None:
+        """Wait up to `timeout` seconds for the next snapshot; see `gpuwatch.sources.source.Source`."""
+        end = self._clock() + timeout
+        while not self._closed:
+            with self._guard:
+                fresh = None if self._closed else self._read()
+            now = self._clock()
+            if fresh is not None:
+                self._last, self._received, self._sent = fresh, now, now
+                return fresh
+            if now - self._sent >= max(_REPEAT, 1.5 * self._interval):
+                self._sent = now
+                return self._repeat(now)
+            if now >= end:
+                return None
+            self._connection.wait(min(0.1, end - now))
+        return None
+
+    def set_interval(self, seconds: float) -> None:
+        """Connect again: gpuwatch over there gets its interval at its start."""
+        if seconds != self._interval:
+            with self._guard:
+                self._interval = seconds
+                self._connection.close()
+                self._connection = self._connect()
+
+    def poke(self) -> None:
+        """Try again at once where there is no connection."""
+        with self._guard:
+            self._connection.retry()
+
+    def set_shares(self, shares: Sequence[Share]) -> None:
+        """Do nothing: the agreed shares of the other host count."""
+
+    def set_focus(self, gpu: str | None) -> None:
+        """Do nothing: PCIe and NVLink of another host are not read."""
+
+    def close(self) -> None:
+        """Kill ssh and return at once."""
+        self._closed = True
+        with self._guard:
+            self._connection.close()
+
+    def _connect(self) -> Connection:
+        # Each line is longer than one second's worth where the interval is longer than that.
+        timing = replace(self._timing, silence=max(self._timing.silence, 3 * self._interval))
+        words = ["--stream", f"--interval={self._interval:g}"]
+        return Connection(self._host, words, longest=LONGEST_SNAPSHOT, timing=timing, clock=self._clock)
+
+    def _read(self) -> Snapshot | None:
+        """Return the newest snapshot that came; a line that is none ends the connection."""
+        lines = self._connection.read_lines()
+        if not lines:
+            return None
+        try:
+            snapshot = read_line(lines[-1])
+        except RemoteLineError as error:
+            self._connection.fail(str(error))
+            return None
+        self._connection.accept()
+        if snapshot.state is SourceState.ENDED:  # this reader goes on
+            snapshot = replace(snapshot, state=SourceState.UNREACHABLE)
+        return replace(snapshot, host=self._host.name)
+
+    def _repeat(self, now: float) -> Snapshot:
+        """Return the last snapshot again: its figures keep their age, by this machine's clock."""
+        last, trouble, passed = self._last, self._connection.trouble, max(0.0, now - self._received)
+        if trouble:
+            is_new = last.state is not SourceState.UNREACHABLE
+            since = last.taken + passed if is_new else last.since
+            self._last = last = replace(last, state=SourceState.UNREACHABLE, since=since, words=trouble)
+        return replace(last, taken=last.taken + passed, monotonic=last.monotonic + passed)
