@@ -8,7 +8,7 @@ import sys
 
 from gpuwatch.commands.flags import parse_indices
 from gpuwatch.commands.startup import configured, fixed_settings, interval_of, open_source
-from gpuwatch.errors import UsageError
+from gpuwatch.errors import NoThreadError, UnavailableError, UsageError
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.ui.choices import Remembered, read_choices
 
@@ -22,11 +22,23 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     config = configured(args)
     remembered = Remembered() if args.demo else read_choices(fixed_settings(args))
     seconds = remembered.interval or interval_of(args, config)
+    if args.host:
+        from gpuwatch.commands.hosts import show_hosts
+        from gpuwatch.fleet.ssh import find_hosts
+
+        return show_hosts(args, config, seconds, remembered, find_hosts(args.host, config.hosts))
     source = open_source(args, config, sampler, interval=seconds, only=only, tmux=config.tmux)
     try:
         from gpuwatch.commands.dashboard_app import show
 
         return show(source, args, config, seconds, only, remembered)
+    except UnavailableError as error:
+        if not config.hosts or args.demo or isinstance(error, NoThreadError):
+            raise
+        from gpuwatch.commands.hosts import show_hosts
+
+        # A laptop without a GPU, from which other machines are watched.
+        return show_hosts(args, config, seconds, remembered, config.hosts)
     finally:
         source.close()
 

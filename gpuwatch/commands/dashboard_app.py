@@ -37,6 +37,7 @@ from gpuwatch.ui.options import Helpers, Options, Reloading
 from gpuwatch.values import DAY
 
 if TYPE_CHECKING:
+    from gpuwatch.fleet.remote import RemoteHosts
     from gpuwatch.kill.demo import DemoEnder
     from gpuwatch.kill.pinned import Pinner
     from gpuwatch.recorder.demo import Past
@@ -72,7 +73,7 @@ def show(
 
     def publish(frame: Frame) -> None:
         if app is not None and app.is_running:
-            app.publish(frame)
+            app.publish(frame, watch)
 
     recording = make_recording(args, config.limits())
     watch = Monitor(
@@ -91,11 +92,14 @@ def show(
         from gpuwatch.ui.app import GpuwatchApp  # 230 ms, in which the first snapshot comes
 
         _check_first(watch, wait=args.wait)
-        app = GpuwatchApp(
-            watch=watch,
-            options=remembered.over(dashboard_options(config, seconds, first_filter=first_filter)),
-            helpers=_helpers(args, config, seconds, watch, sinks, source, remembered),
-        )
+        options = remembered.over(dashboard_options(config, seconds, first_filter=first_filter))
+        helpers = _helpers(args, config, seconds, watch, sinks, source, remembered)
+        if config.hosts and not args.demo:
+            from gpuwatch.ui.hosts import HostsApp
+
+            app = HostsApp(_fleet(config, watch), watch=watch, options=options, helpers=helpers)
+        else:
+            app = GpuwatchApp(watch=watch, options=options, helpers=helpers)
         sinks.open(app)
         return app.run_to_exit_code()
     finally:
@@ -103,6 +107,16 @@ def show(
         if recording is not None:
             recording.close(CLOSING_S)
         sinks.close(CLOSING_S)
+
+
+def _fleet(config: Config, watch: Monitor) -> RemoteHosts:
+    """Return this machine and the hosts of the configuration; no connection is made before they are listed."""
+    from gpuwatch.fleet.remote import RemoteHosts  # for those who have other hosts
+    from gpuwatch.fleet.ssh import Hosts
+
+    here = clean(os.uname().nodename)
+    taken = {host.name for host in config.hosts}
+    return RemoteHosts(Hosts(config.hosts), config.limits(), local=watch, here="this machine" if here in taken else here)
 
 
 def _check_first(watch: Monitor, *, wait: bool) -> None:
@@ -231,7 +245,7 @@ def _helpers(
 
     def reload() -> Reloading:
         came = reloader()
-        words = format_reload(came, later=("interval", "user", "mine", "ascii", "tmux"))
+        words = format_reload(came, later=("interval", "user", "mine", "ascii", "tmux", "host"))
         fixed = remembered.fixed if came.error else fixed_settings(args)
         options = remembered.over(dashboard_options(reloader.config, seconds), fixed)
         return Reloading(words, failed=bool(came.error), options=options)

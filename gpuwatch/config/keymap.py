@@ -44,6 +44,7 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True):
     gpus: Annotated[KeyNames, Meta(description="All GPUs over time: memory by owner, utilization")] = ("o",)
     tree: Annotated[KeyNames, Meta(description="Runs, their ranks and their workers, with sums")] = ("t",)
     strays: Annotated[KeyNames, Meta(description="Your own processes that nobody attends to; end them here")] = ("S",)
+    hosts: Annotated[KeyNames, Meta(description="One row for each host, and the way to another one")] = ("H",)
     events: Annotated[KeyNames, Meta(description="What was raised, and how it ended")] = ("e",)
     acknowledge: Annotated[KeyNames, Meta(description="Acknowledge, mute or unmute an alert")] = ("a",)
     end: Annotated[KeyNames, Meta(description="End this process, if it is yours")] = ("K", "f9")

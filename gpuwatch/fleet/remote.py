@@ -1,4 +1,7 @@
-"""Source of the snapshots of another host: `gpuwatch --stream` by ssh, each line of which is hostile until checked."""
+"""Opened host: a source of its snapshots by `gpuwatch --stream`, and the fleet that opens one host after the other.
+
+Each line of another host is hostile until it is checked.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,18 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from gpuwatch.alerts.engine import Engine
+from gpuwatch.alerts.limits import Limits
 from gpuwatch.config import RemoteHost
 from gpuwatch.declared.facts import Share
-from gpuwatch.fleet.ssh import TIMING, Connection, RemoteLineError, Timing, explain_schema
+from gpuwatch.fleet.host import Host
+from gpuwatch.fleet.ssh import TIMING, Connection, Hosts, RemoteLineError, Timing, explain_schema, make_host
+from gpuwatch.live import Status
 from gpuwatch.model import SCHEMA, Snapshot, SourceState
+from gpuwatch.monitor import Frame, Monitor
+from gpuwatch.recorder.live_writer import make_status
 from gpuwatch.recorder.recording import DamagedRowError, read_snapshot
+from gpuwatch.threads import start_thread
 
 LONGEST_SNAPSHOT: Final = 8 << 20
 """Bytes of a line, at most: 8 GPUs and 43 processes take 40 kB, 2,000 processes 3 MB."""
@@ -141,3 +151,78 @@ class RemoteSource:
             since = last.taken + passed if is_new else last.since
             self._last = last = replace(last, state=SourceState.UNREACHABLE, since=since, words=trouble)
         return replace(last, taken=last.taken + passed, monotonic=last.monotonic + passed)
+
+
+def _status(frame: Frame) -> Status:
+    """Return the status of a frame; its age is that of the snapshot, by the clock of its host."""
+    return make_status(frame.snapshot, frame.alerts, frame.snapshot.monotonic)
+
+
+class RemoteHosts:
+    """Hosts of a dashboard, one of which is opened; this machine is one of them where it has a monitor."""
+
+    def __init__(
+        self, hosts: Hosts, limits: Limits, *, local: Monitor | None = None, here: str = "", timing: Timing = TIMING
+    ) -> None:
+        """`limits` judge the host that is opened; `here` is the name of this machine, of the monitor `local`."""
+        self.limits = limits
+        self.here = here
+        """Name of this machine; empty where it is not shown."""
+        self.opened: str | None = None
+        """Name of the host that is opened by ssh."""
+        self._hosts, self._local, self._timing = hosts, local, timing
+        self._monitor: Monitor | None = None
+
+    @property
+    def host(self) -> RemoteHost | None:
+        """The host that is opened by ssh."""
+        return None if self.opened is None else self._hosts.hosts[self.opened]
+
+    def begin(self) -> None:
+        """Connect to the hosts, unless that was begun; raises NoThreadError."""
+        self._hosts.begin()
+
+    def rows(self) -> list[Host]:
+        """Return a row for each host."""
+        found, frame = self._hosts.rows(), self._local.newest if self._local is not None else None
+        if self._local is not None and frame is None:
+            return [Host(name=self.here), *found]
+        mine = [make_host(self.here, _status(frame), time.monotonic() - frame.received)] if frame is not None else []
+        return [*mine, *found]
+
+    def open(self, name: str | None, interval: float, publish: Callable[[Frame, object], object]) -> Monitor | None:
+        """Open a host in place of the one before, and return its monitor; None for this machine's own.
+
+        `publish` is called with each frame and this monitor. Raises NoThreadError.
+        """
+        if self._monitor is not None:
+            self._monitor.stop()
+        self.opened, self._monitor = name, None
+        self._hosts.open(name)
+        if name is None:
+            return self._local
+
+        def show(frame: Frame) -> None:
+            self._hosts.show(name, _status(frame))
+            publish(frame, monitor)
+
+        source = RemoteSource(self._hosts.hosts[name], interval=interval, timing=self._timing)
+        self._monitor = monitor = Monitor(source, show, engine=Engine(self.limits))
+        start_thread(monitor)
+        return monitor
+
+    def set_limits(self, limits: Limits) -> None:
+        """Judge the host that is opened by other limits."""
+        self.limits = limits
+        if self._monitor is not None:
+            self._monitor.set_limits(limits)
+
+    def retry(self) -> None:
+        """Try the hosts in trouble again at once."""
+        self._hosts.retry()
+
+    def close(self) -> None:
+        """Kill every ssh and return at once."""
+        self._hosts.close()
+        if self._monitor is not None:
+            self._monitor.stop()

@@ -257,7 +257,7 @@ def explain_exit(host: RemoteHost, code: int | None, said: str) -> str:
         by_hand = " ".join(["ssh", *(word for word in _target(host) if word != "--")])
         hints = {"Host key": "to check its key", "Permission denied": "which must need no password"}
         hint = next((f"; try `{by_hand}`, {what}" for start, what in hints.items() if start in said), "")
-        return f"{said or 'ssh ended without a word'}{hint}"
+        return f"{said.rstrip('.') or 'ssh ended without a word'}{hint}"
     if code in _NOT_FOUND:
         path = "" if host.command != "gpuwatch" else ", or name its path as `command` of a [[host]]"
         return f"no {host.command} there; install it, in a clone of gpuwatch: {INSTALL}{path}"

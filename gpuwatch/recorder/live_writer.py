@@ -69,11 +69,11 @@ def make_status(
 
 
 def _people(snapshot: Snapshot) -> int | None:
-    """Return how many people are known to hold GPU memory; None where no owner is known."""
+    """Return how many people are known to hold GPU memory; None where no GPU, or no owner, is known."""
     owners = {one.pid: one.uid for one in snapshot.processes}
     holders = {owners.get(one.pid) for gpu in snapshot.gpus for one in gpu.holdings}
     known = len(holders - {None})
-    return known if known or not holders else None
+    return known if known or (snapshot.gpus and not holders) else None
 
 
 def _resting(snapshot: Snapshot, history: HistoryView) -> Iterator[IdleHolding]:

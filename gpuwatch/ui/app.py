@@ -47,8 +47,9 @@ if TYPE_CHECKING:
 class NewFrame(Message):
     """Message: a new frame from the monitor. A slow dashboard skips frames, but none that raised or ended an alert."""
 
-    def __init__(self, frame: Frame) -> None:
-        self.frame = frame
+    def __init__(self, frame: Frame, watch: object = None) -> None:
+        """`watch` is the monitor that made it, where there are several."""
+        self.frame, self.watch = frame, watch
         super().__init__()
 
     def can_replace(self, message: Message) -> bool:
@@ -56,7 +57,8 @@ class NewFrame(Message):
 
         No other frame says so. All else is in the newer frame, too.
         """
-        return isinstance(message, NewFrame) and not (self.frame.raised or self.frame.cleared)
+        is_same = isinstance(message, NewFrame) and message.watch is self.watch
+        return is_same and not (self.frame.raised or self.frame.cleared)
 
 
 def reload(app: GpuwatchApp) -> None:
@@ -210,9 +212,9 @@ class GpuwatchApp(TerminalApp):
         if self.endings is not None:
             self.endings.close(time.monotonic() + CLOSING_SECONDS)
 
-    def publish(self, frame: Frame) -> None:
+    def publish(self, frame: Frame, watch: object = None) -> None:
         """Post a frame to the app; from any thread. Raises RuntimeError once the dashboard has closed."""
-        self.post_message(NewFrame(frame))
+        self.post_message(NewFrame(frame, watch))
 
     # -----------------------------------------------------------------------------------------------------------
     # Life
@@ -580,6 +582,10 @@ class GpuwatchApp(TerminalApp):
         self.open_once(
             EventsScreen(self.helpers.events, self.newest, self.style_set, ended=self.ended, clock=self.clock)
         )
+
+    def action_hosts(self) -> None:
+        """Say how other hosts are named."""
+        self.notify("no other host: name one by --host, or as [[host]] in gpuwatch.toml", markup=False, timeout=5)
 
     def action_help(self) -> None:
         from gpuwatch.ui.screens.help import HelpScreen

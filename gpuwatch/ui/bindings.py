@@ -46,6 +46,7 @@ _ACTIONS: Final = (
     _Action("gpus", "gpus", "all GPUs", "All GPUs: memory and utilization over time, side by side"),
     _Action("tree", "tree", "tree", "Tree: runs, their ranks and their workers"),
     _Action("strays", "strays", "strays", "Strays: your processes that nobody attends to"),
+    _Action("hosts", "hosts", "hosts", "Hosts: one row for each machine", show=False),
     _Action("events", "events", "events", "Events: what was raised, and how it ended"),
     _Action("acknowledge", "acknowledge", "ack", "Acknowledge or mute an alert"),
     _Action("message", "message", "message", "Message to the owner of the selected process"),
@@ -180,7 +181,7 @@ def with_own_keys(bindings: Iterable[Binding], keys: Keys) -> list[Binding]:
 KEYS: Final = make_bindings()
 """Bindings with the keys that gpuwatch comes with."""
 
-_LIVE = frozenset({"end", "acknowledge", "message", "pause", "slower", "faster", "retry", "reload"})
+_LIVE = frozenset({"end", "acknowledge", "message", "pause", "slower", "faster", "retry", "reload", "hosts"})
 """Ids of keys that only the present has."""
 
 _REPLAY: Final = tuple(

@@ -59,6 +59,8 @@ class MonitorControl(AlertControl, Protocol):
 class Options(msgspec.Struct, frozen=True):
     """Settings of the dashboard, from the configuration and the flags."""
 
+    host: str = ""
+    """Name of the host that is shown; empty where there is no other one."""
     user: str = ""
     """User whose processes are shown at first; empty for all users."""
     mine: bool = False

@@ -26,7 +26,7 @@ _GROUPS: Final = {
         *("detail", "switch", "follow", "filter", "sort_left", "mine", "end", "find_next", "message", "columns"),
         *("reverse", "clear"),
     ),
-    "Screens": ("people", "gpus", "tree", "strays", "events", "acknowledge"),
+    "Screens": ("people", "gpus", "tree", "strays", "hosts", "events", "acknowledge"),
     _MOVING: ("up", "left", "pageup", "first"),
 }
 _REST = "Everything else"

@@ -203,6 +203,8 @@ class ListScreen(FullScreen, Generic[L]):
         position = self.position()
         builder = LineBuilder(self.style_set, "band").gap().write(self.TITLE, "strong").gap(2)
         end = width - 1 - (cell_len(position) + 2 if position else 0)
+        if self._frame is not None and (host := actions_of(self).options.host):
+            builder.write(host, "text").gap(2)
         for words in filter(None, (replay_words(self._frame), self.old())):
             builder.write(words, "warning").gap(2)
         for words, role in self.summary(end - builder.cells):

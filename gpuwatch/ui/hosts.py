@@ -1,0 +1,212 @@
+"""Dashboard of several hosts: a list of them, one of which is opened as the dashboard of one machine."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace as replace_binding
+from types import FrameType
+from typing import Any, Final
+
+from msgspec.structs import replace
+from textual.app import SuspendNotSupported
+from textual.binding import Binding
+
+from gpuwatch.child import start_error
+from gpuwatch.fields import RowKey
+from gpuwatch.filters import Filter
+from gpuwatch.fleet.remote import RemoteHosts
+from gpuwatch.fleet.ssh import kill_command
+from gpuwatch.monitor import Frame
+from gpuwatch.text import clean
+from gpuwatch.ui.app import CLOSING_SECONDS, GpuwatchApp, NewFrame
+from gpuwatch.ui.options import Helpers, MonitorControl, Options
+from gpuwatch.ui.screens.hosts import HostsScreen
+
+_LARGEST_PID: Final = 2**22
+_LARGEST_START: Final = 2**63
+
+
+def run_in_terminal(command: Sequence[str]) -> None:
+    """Run a program that has the terminal for itself, and wait for Enter, so that its last lines can be read.
+
+    Ctrl-C is for the program alone. What asks this process to end, ends the program too.
+    """
+    try:
+        process = subprocess.Popen(list(command))
+    except OSError as error:
+        print_line(f"gpuwatch: ssh cannot be started: {clean(start_error(error))}")
+    else:
+        before: dict[int, Any] = {}
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            process.terminate()
+            if callable(before[number]):
+                before[number](number, frame)
+
+        try:
+            for one in (signal.SIGTERM, signal.SIGHUP):
+                before[one] = signal.signal(one, stop)
+            before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda number, frame: None)
+            process.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    print_line("Enter goes back to the dashboard.")
+    sys.stdin.readline()
+
+
+def print_line(words: str) -> None:
+    """Print a line to the terminal while the dashboard is suspended."""
+    sys.__stdout__.write(f"{words}\n")  # type: ignore[union-attr]
+    sys.__stdout__.flush()  # type: ignore[union-attr]
+
+
+class HostsApp(GpuwatchApp):
+    """Dashboard of several hosts.
+
+    No process of another host is ever signalled from here: `K` asks over there, by `gpuwatch kill` in a terminal.
+    """
+
+    def __init__(
+        self,
+        fleet: RemoteHosts,
+        *,
+        watch: MonitorControl | None = None,
+        options: Options,
+        helpers: Helpers | None = None,
+        run: Callable[[Sequence[str]], None] = run_in_terminal,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`watch` is the monitor of this machine, `helpers` are for it; without it the list of hosts comes first.
+
+        `run` runs a program in the terminal while the dashboard is suspended.
+        """
+        self.fleet = fleet
+        self._local, self._local_helpers, self._asked = watch, helpers or Helpers(), options
+        self._run = run
+        super().__init__(watch=watch, options=self._options_here(options), helpers=helpers, clock=clock)
+
+    def make_keys(self) -> list[Binding]:
+        """Return the keys of the dashboard; the one for hosts is in the footer."""
+        shown = (replace_binding(one, show=True) if one.id == "hosts" else one for one in super().make_keys())
+        return sorted(shown, key=lambda one: one.id != "hosts")
+
+    def _options_here(self, options: Options) -> Options:
+        """Return the options for the host that is open: over there the one who logged in is the viewer."""
+        is_remote = self.fleet.opened is not None
+        caller = None if is_remote else options.caller
+        return replace(options, host=self.fleet.opened or self.fleet.here, caller=caller)
+
+    def set_options(self, options: Options) -> None:
+        """Apply new options, also to the hosts that are opened later."""
+        self._asked = options
+        super().set_options(self._options_here(options))
+
+    def on_mount(self) -> None:
+        """Show the list of hosts first where this machine is none of them."""
+        super().on_mount()
+        if self._local is None:
+            self.action_hosts()
+
+    def on_new_frame(self, message: NewFrame) -> None:
+        """Receive a frame; one of a host that is not open any more is dropped."""
+        if message.watch is None or message.watch is self.watching:
+            super().on_new_frame(message)
+
+    def leave_ended(self, frame: Frame) -> None:
+        """Say that an opened host has ended, and show the list; only this machine's own source ends the program."""
+        if self.watching is self._local:
+            super().leave_ended(frame)
+            return
+        self.notify(frame.snapshot.words or "the source has ended", severity="error", markup=False, timeout=15)
+        self.action_hosts()
+
+    def exit(self, result: int | None = None, return_code: int = 0, message: Any = None) -> None:
+        """Quit; every ssh is killed at once."""
+        super().exit(result, return_code, message)
+        self.fleet.close()
+
+    # -- hosts -----------------------------------------------------------------------------------------------------
+
+    def action_hosts(self) -> None:
+        """List the hosts."""
+        self.fleet.begin()
+        self.open_once(
+            HostsScreen(
+                self.fleet.rows, self.open_host, self.fleet.retry, lambda: self.watching is not None, self.style_set
+            )
+        )
+
+    def action_clear(self) -> None:
+        """Clear the filter; where there is none, go back to the list of hosts."""
+        panel = self.dashboard
+        if panel.prompt.display or panel.processes.filter.terms or panel.following:
+            super().action_clear()
+        else:
+            self.action_hosts()
+
+    def open_host(self, name: str) -> None:
+        """Show a host in place of the one that is open."""
+        while self.screen is not self.dashboard:
+            self.pop_screen()
+        if self.watching is not None and name == (self.fleet.opened or self.fleet.here):
+            return
+        if self.endings is not None:
+            self.endings.close(time.monotonic() + CLOSING_SECONDS)
+            self.endings = None
+        here = name == self.fleet.here
+        self.watching = self.fleet.open(None if here else name, self.interval, self.publish)
+        shared = Helpers(reload=self._local_helpers.reload, remember=self._local_helpers.remember)
+        self.helpers = self._local_helpers if here else shared
+        self._forget()
+        if self.watching is not None and self.watching.newest is not None:
+            self.on_new_frame(NewFrame(self.watching.newest, self.watching))
+        self.paint()
+
+    def _forget(self) -> None:
+        """Forget what was known of the host before: uids there mean other people."""
+        self.frame = self.newest = self._paused_at = self._stray_report = None
+        self._began = self.clock()
+        self.ended.clear()
+        self._hues.clear()
+        self._initials.clear()
+        self.dashboard.following = False
+        self.dashboard.processes.filter = Filter()
+        self.options = self._options_here(self._asked)
+        self.style_set = self._make_styles()
+
+    # -- what another host does itself -----------------------------------------------------------------------------
+
+    @property
+    def refused(self) -> frozenset[str]:
+        """Actions that would only say why they are refused."""
+        return super().refused | (frozenset({"select", "end"}) if self.fleet.opened else frozenset())
+
+    def may_end(self) -> bool:
+        """Return whether processes can be ended from here: none of another host."""
+        if self.fleet.opened is None:
+            return super().may_end()
+        words = f"on {self.fleet.opened} one process is ended after the other: K on the dashboard"
+        self.notify(words, severity="warning", markup=False, timeout=5)
+        return False
+
+    def ask_to_end(self, key: RowKey, *, whole_run: bool = False) -> None:
+        """Ask on the host whose process it is, in its own `gpuwatch kill`; the PID goes with its start time."""
+        host = self.fleet.host
+        if host is None:
+            super().ask_to_end(key, whole_run=whole_run)
+            return
+        _, pid, start = key
+        if self.options.read_only:
+            self.notify("read-only: no process can be ended", severity="warning", markup=False, timeout=4)
+        elif not (0 < pid <= _LARGEST_PID and 0 < start < _LARGEST_START):
+            words = "its start time is not known: nothing proves over there which process is meant"
+            self.notify(words, severity="warning", markup=False, timeout=5)
+        else:
+            with contextlib.suppress(SuspendNotSupported), self.suspend():
+                self._run(kill_command(host, pid, start, whole_run=whole_run))
