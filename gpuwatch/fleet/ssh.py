@@ -46,7 +46,7 @@ _COST: Final = 1 << 16
 """Bytes of a line that count as one line more."""
 _GREATEST: Final = 2.0**63
 _SHORT: Final = 200
-_USAGE, _NOT_FOUND, _SSH = 2, (126, 127), 255
+_USAGE, _NOT_FOUND, _SSH = 2, 127, 255
 """Exit codes: gpuwatch refuses a flag, the shell finds no program, ssh itself has failed."""
 
 
@@ -258,7 +258,7 @@ def explain_exit(host: RemoteHost, code: int | None, said: str) -> str:
         hints = {"Host key": "to check its key", "Permission denied": "which must need no password"}
         hint = next((f"; try `{by_hand}`, {what}" for start, what in hints.items() if start in said), "")
         return f"{said.rstrip('.') or 'ssh ended without a word'}{hint}"
-    if code in _NOT_FOUND:
+    if code == _NOT_FOUND:
         path = "" if host.command != "gpuwatch" else ", or name its path as `command` of a [[host]]"
         return f"no {host.command} there; install it, in a clone of gpuwatch: {INSTALL}{path}"
     if code == _USAGE and ("--stream" in said or "--keepalive" in said):
