@@ -285,7 +285,7 @@ def explain_schema(theirs: int, ours: int, version: str = "") -> str:
     """Return in words which side has to be upgraded where the other one writes another schema."""
     of = f" of gpuwatch {clean(version, 20)}" if version else ""
     where = "there" if theirs < ours else f"here, where it is {__version__}"
-    return f"its lines{of} have schema {theirs % 10**6}, and this gpuwatch reads {ours}; upgrade it {where}"
+    return f"its lines{of} have schema {theirs % 10**6}, and this one reads {ours}; upgrade it {where}"
 
 
 def read_status_line(line: bytes) -> Status:

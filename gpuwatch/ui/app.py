@@ -275,7 +275,9 @@ class GpuwatchApp(TerminalApp):
         self.paint()
 
     def on_new_frame(self, message: NewFrame) -> None:
-        """Receive a frame: the only entry point for data."""
+        """Receive a frame: the only entry point for data. One of a host that is not open any more is dropped."""
+        if message.watch is not None and message.watch is not self.watching:
+            return
         before, self.newest = self.newest, message.frame
         self.ended.extend(message.frame.cleared)
         if message.frame.snapshot.state is SourceState.ENDED:

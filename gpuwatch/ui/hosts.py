@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from types import FrameType
 from typing import Any, Final
 
 from msgspec.structs import replace
-from textual.app import SuspendNotSupported
+from textual.app import App, SuspendNotSupported
 from textual.binding import Binding
 
 from gpuwatch.child import start_error
@@ -31,39 +32,41 @@ _LARGEST_PID: Final = 2**22
 _LARGEST_START: Final = 2**63
 
 
-def run_in_terminal(command: Sequence[str]) -> None:
-    """Run a program that has the terminal for itself, and wait for Enter, so that its last lines can be read.
+def suspend_for(app: App[int], command: Sequence[str]) -> None:
+    """Run a program that has the terminal for itself, and wait for Enter, so that its last lines can be read."""
+    with contextlib.suppress(SuspendNotSupported), app.suspend():
+        _run_program(command)
+        _print("Enter goes back to the dashboard.")
+        sys.stdin.readline()
 
-    Ctrl-C is for the program alone. What asks this process to end, ends the program too.
-    """
+
+def _run_program(command: Sequence[str]) -> None:
+    """Run a program and wait for its end. Ctrl-C is for it alone; a signal to end this process ends it too."""
     try:
         process = subprocess.Popen(list(command))
     except OSError as error:
-        print_line(f"gpuwatch: ssh cannot be started: {clean(start_error(error))}")
-    else:
-        before: dict[int, Any] = {}
+        _print(f"gpuwatch: ssh cannot be started: {clean(start_error(error))}")
+        return
+    before: dict[int, Any] = {}
 
-        def stop(number: int, frame: FrameType | None) -> None:
-            process.terminate()
-            if callable(before[number]):
-                before[number](number, frame)
+    def stop(number: int, frame: FrameType | None) -> None:
+        process.terminate()
+        if callable(before[number]):
+            before[number](number, frame)
 
-        try:
-            for one in (signal.SIGTERM, signal.SIGHUP):
-                before[one] = signal.signal(one, stop)
-            before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda number, frame: None)
-            process.wait()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-    print_line("Enter goes back to the dashboard.")
-    sys.stdin.readline()
+    try:
+        for one in (signal.SIGTERM, signal.SIGHUP):
+            before[one] = signal.signal(one, stop)
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, lambda number, frame: None)
+        process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def print_line(words: str) -> None:
-    """Print a line to the terminal while the dashboard is suspended."""
-    sys.__stdout__.write(f"{words}\n")  # type: ignore[union-attr]
-    sys.__stdout__.flush()  # type: ignore[union-attr]
+def _print(words: str) -> None:
+    """Print a line to the terminal, past Textual, which captures stdout."""
+    os.write(1, f"{words}\n".encode())
 
 
 class HostsApp(GpuwatchApp):
@@ -79,7 +82,7 @@ class HostsApp(GpuwatchApp):
         watch: MonitorControl | None = None,
         options: Options,
         helpers: Helpers | None = None,
-        run: Callable[[Sequence[str]], None] = run_in_terminal,
+        run: Callable[[App[int], Sequence[str]], None] = suspend_for,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`watch` is the monitor of this machine, `helpers` are for it; without it the list of hosts comes first.
@@ -108,15 +111,9 @@ class HostsApp(GpuwatchApp):
         super().set_options(self._options_here(options))
 
     def on_mount(self) -> None:
-        """Show the list of hosts first where this machine is none of them."""
-        super().on_mount()
+        """Show the list of hosts first where this machine is none; Textual calls the handler of the base class too."""
         if self._local is None:
-            self.action_hosts()
-
-    def on_new_frame(self, message: NewFrame) -> None:
-        """Receive a frame; one of a host that is not open any more is dropped."""
-        if message.watch is None or message.watch is self.watching:
-            super().on_new_frame(message)
+            self.call_later(self.action_hosts)
 
     def leave_ended(self, frame: Frame) -> None:
         """Say that an opened host has ended, and show the list; only this machine's own source ends the program."""
@@ -208,5 +205,4 @@ class HostsApp(GpuwatchApp):
             words = "its start time is not known: nothing proves over there which process is meant"
             self.notify(words, severity="warning", markup=False, timeout=5)
         else:
-            with contextlib.suppress(SuspendNotSupported), self.suspend():
-                self._run(kill_command(host, pid, start, whole_run=whole_run))
+            self._run(self, kill_command(host, pid, start, whole_run=whole_run))

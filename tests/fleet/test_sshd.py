@@ -19,6 +19,7 @@ from gpuwatch.fleet.remote import RemoteSource
 from gpuwatch.fleet.ssh import Hosts, Timing, kill_command
 from gpuwatch.model import Snapshot, SourceState
 from tests.driver import GIB, Gpu, Proc
+from tests.support.fakessh import wait_for_snapshot
 from tests.support.gpuholder import GpuHolder
 from tests.support.sshd import LAB_USER, Sshd
 from tests.support.terminal import Terminal
@@ -63,23 +64,11 @@ def watching(*hosts: RemoteHost, timing: Timing = QUICK) -> Iterator[Callable[[]
 
 
 @contextmanager
-def opened(sshd: Sshd) -> Iterator[Callable[[Callable[[Snapshot], bool]], Snapshot]]:
+def opened(sshd: Sshd) -> Iterator[Callable[[Callable[[Snapshot], object]], Snapshot]]:
     """Open the host, and yield what waits for a snapshot that satisfies a condition."""
     source = RemoteSource(sshd.host, interval=0.2, timing=replace(QUICK, first=2.0))  # a gap that can be seen
-
-    def until(holds: Callable[[Snapshot], bool]) -> Snapshot:
-        found: list[Snapshot] = []
-
-        def came() -> bool:
-            snapshot = source.next(0.1)
-            found.extend([snapshot] if snapshot is not None and holds(snapshot) else [])
-            return bool(found)
-
-        wait_for(came)
-        return found[-1]
-
     try:
-        yield until
+        yield lambda holds: wait_for_snapshot(source, holds)
     finally:
         source.close()
 

@@ -81,7 +81,8 @@ class Sshd:
         (folder / "known").write_text(f"[127.0.0.1]:{self.port} {key}")
         (folder / "sshd_config").write_text(
             f"ListenAddress 127.0.0.1\nPort {self.port}\nHostKey {folder}/host\n"
-            f"AuthorizedKeysFile {folder}/authorized\nUsePAM no\nStrictModes no\nPidFile none\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
+            f"AuthorizedKeysFile {folder}/authorized\n"
+            "UsePAM no\nStrictModes no\nPidFile none\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
         )
         (folder / "ssh_config").write_text(
             f"Host refused\nPort 1\nHost stranger\nIdentityFile {folder}/stranger\nHost * !stranger\n"
