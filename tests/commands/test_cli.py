@@ -135,6 +135,8 @@ def test_the_users_own_file_is_read_and_a_flag_beats_it(call: Call, own_home: Pa
         ("run --share 1 -- x --demo --help", True),
         ("--once", True),
         ("--demo --once", False),
+        ("--host lab", False),
+        ("--host=lab", False),
         ("run --help -- x", False),
         ("status", False),
         ("--config status watch", False),  # it is started later

@@ -16,7 +16,7 @@ import pytest
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import Allowances, CustomRule, Limits
-from gpuwatch.config import Config, Report, load, reload
+from gpuwatch.config import Config, RemoteHost, Report, load, reload
 from gpuwatch.config.document import effective_text
 from gpuwatch.config.keymap import DEFAULT_KEYS, PRESETS, RESERVED, Keys, actions, clash
 from gpuwatch.config.keys import all_keys, value_of
@@ -328,6 +328,16 @@ def test_a_file_in_the_home_folder_is_named_from_there(own_home: Path, admin: Pa
         load(None, administrators=admin)
     hostile = write(tmp_path / "a\x1b[31m.toml", "[[share]]\nshare = 0.4")
     assert "\x1b" not in load(str(hostile), administrators=admin).shares[0].where
+
+
+def test_hosts_of_both_files_are_read_and_of_two_with_one_name_the_users_own(tmp_path: Path) -> None:
+    host = "[[host]]\nname = '{}'\naddress = '{}'\n"
+    theirs = host.format("a", "a.theirs") + host.format("b", "b.theirs:2222")
+    config = loaded(tmp_path, host.format("b", "ada@b.mine") + "command = '~/gpuwatch'\n", theirs)
+    assert config.hosts == (
+        RemoteHost(name="a", address="a.theirs"),
+        RemoteHost(name="b", address="ada@b.mine", command="~/gpuwatch"),
+    )
 
 
 # -- reading again ---------------------------------------------------------------------------------------------------

@@ -22,13 +22,14 @@ from gpuwatch.commands import watch
 from gpuwatch.errors import UsageError
 from gpuwatch.history import History
 from gpuwatch.live import FILE, OLDEST, SCHEMA, SOURCE, LiveFileError, SharesReader, Status, read_service
-from gpuwatch.model import Declaration, Declared, Kind, Knowledge, Limit, Presence, Visible
+from gpuwatch.model import Declaration, Declared, Kind, Knowledge, Limit, Presence, Visible, known
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.live_writer import LiveFile, make_status, publish
 from gpuwatch.text import clean
 from tests import CHECKOUT
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.builders import gpu, holding, process, snapshot
+from tests.support.dashboards import alert
 from tests.support.gpuholder import ME, SOMEBODY_ELSE, unavailable
 from tests.support.reserving import needs_root
 from tests.support.waiting import PATIENCE, wait_for
@@ -195,6 +196,16 @@ def test_shares_are_published_without_text_and_come_back_as_declarations(file: P
     found = read_service(file.parent)
     assert found is not None
     assert [one.used for one in found.gpus] == [30 * GIB]
+
+
+def test_a_row_of_a_host_is_for_the_users_own_readers_alone() -> None:
+    shown = seen_by_root()
+    mine = make_status(shown, (alert(0, title="GPU 0 near limit: ada holds it"),), time.monotonic())
+    assert (mine.people, mine.worst, mine.severity) == (1, "GPU 0 near limit: ada holds it", "critical")
+    assert [(one.processes, known(one.left)) for one in mine.gpus] == [(1, True)]
+    public = publish(mine, shown)
+    assert (public.people, public.worst, public.severity) == (None, "", "")
+    assert [(one.processes, known(one.left)) for one in public.gpus] == [(None, False)]
 
 
 def test_what_is_not_read_or_hidden_is_not_published() -> None:
