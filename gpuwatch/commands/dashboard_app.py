@@ -116,7 +116,9 @@ def _fleet(config: Config, watch: Monitor) -> RemoteHosts:
 
     here = clean(os.uname().nodename)
     taken = {host.name for host in config.hosts}
-    return RemoteHosts(Hosts(config.hosts), config.limits(), local=watch, here="this machine" if here in taken else here)
+    return RemoteHosts(
+        Hosts(config.hosts), config.limits(), local=watch, here="this machine" if here in taken else here
+    )
 
 
 def _check_first(watch: Monitor, *, wait: bool) -> None:

@@ -29,7 +29,7 @@ _shtab_gpuwatch_config_option_strings=(-h --help --config --ascii --show --init 
 _shtab_gpuwatch_doctor_option_strings=(-h --help --config --ascii --json --share)
 _shtab_gpuwatch_docs_option_strings=(-h --help --config --ascii)
 _shtab_gpuwatch_completion_option_strings=(-h --help --config --ascii)
-_shtab_gpuwatch_option_strings=(-h --help --version --once --json --stream --recording --at --demo --only --user --mine --filter --interval --memory-warning --memory-critical --bell --read-only --allow-root-kill --wait --theme --ascii --config --record --record-size --record-commands --anonymise)
+_shtab_gpuwatch_option_strings=(-h --help --version --once --json --stream --recording --at --demo --host --only --user --mine --filter --interval --memory-warning --memory-critical --bell --read-only --allow-root-kill --keepalive --wait --theme --ascii --config --record --record-size --record-commands --anonymise)
 
 _shtab_gpuwatch_explain___config_COMPGEN=_shtab_compgen_files
 _shtab_gpuwatch_visible___config_COMPGEN=_shtab_compgen_files

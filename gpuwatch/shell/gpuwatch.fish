@@ -53,7 +53,7 @@ function _shtab_gpuwatch_using
 end
 
 set -g _shtab_gpuwatch_commands explain visible pick fleet run strays kill message report events replay recording watch export notify status config doctor docs completion
-set -g _shtab_gpuwatch_opts_with_value --at --by --config --events --file --filter --for --gpu --html --interval --listen --max-util --memory --memory-critical --memory-warning --names --only --order --per-process --prometheus --record --record-size --recording --rule --share --signal --since --start --textfile --theme --until --user --web-config -n
+set -g _shtab_gpuwatch_opts_with_value --at --by --config --events --file --filter --for --gpu --host --html --interval --keepalive --listen --max-util --memory --memory-critical --memory-warning --names --only --order --per-process --prometheus --record --record-size --recording --rule --share --signal --since --start --textfile --theme --until --user --web-config -n
 
 complete -c gpuwatch -e
 complete -c gpuwatch -f
@@ -62,10 +62,11 @@ complete -c gpuwatch -n _shtab_gpuwatch_using -s h -l help -d 'show this help me
 complete -c gpuwatch -n _shtab_gpuwatch_using -l version -d 'show program'"'"'s version number and exit'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l once -d 'print one snapshot and exit'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l json -d 'with --once: as one JSON object; --json=gpustat: that of gpustat'
-complete -c gpuwatch -n _shtab_gpuwatch_using -l stream -d 'print one JSON line per snapshot until interrupted'
+complete -c gpuwatch -n _shtab_gpuwatch_using -l stream -d 'print one JSON line per snapshot until interrupted; --stream=live: a short one each second'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l recording -xka "(__fish_complete_path (commandline -ct))" -d 'with --once: a snapshot of a recording; may be repeated'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l at -x -d 'the time of that snapshot: 03:10, '"'"'2026-11-21 03:10'"'"' (default: the last)'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l demo -d 'show a simulated machine instead of this one'
+complete -c gpuwatch -n _shtab_gpuwatch_using -l host -x -d 'show other machines by ssh: lab1, ada@lab2:2222, or the name of a [[host]]; may be repeated'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l only -x -d 'only these GPUs; no driver call is made to the others'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l user -x -d 'start with the processes of one user'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l mine -d 'start with your own processes'
@@ -76,6 +77,7 @@ complete -c gpuwatch -n _shtab_gpuwatch_using -l memory-critical -x -d 'the same
 complete -c gpuwatch -n _shtab_gpuwatch_using -l bell -d 'ring the terminal'"'"'s bell on an alert'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l read-only -d 'do not offer to end processes'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l allow-root-kill -d 'allow root to end processes: its own, or under sudo those of the caller'
+complete -c gpuwatch -n _shtab_gpuwatch_using -l keepalive -x -d 'with --stream: end when stdin ends, or brings nothing for so long'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l wait -d 'wait for a driver where there is none'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l theme -xka "dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night" -d 'dark (the default), light, or a theme of Textual: nord'
 complete -c gpuwatch -n _shtab_gpuwatch_using -l ascii -d 'print only ASCII characters'
