@@ -354,6 +354,16 @@ async def test_a_host_that_cannot_be_read_says_so_and_keeps_its_graphs() -> None
         assert "80.0" in text_of(app), "its last figures"
 
 
+async def test_an_old_value_is_not_shown_as_that_of_now() -> None:
+    async with running(size=(150, 40)) as (app, pilot, reader):
+        await press(pilot, "enter")
+        past = past_of(reader)
+        ended = {key: [*values[:60], *[None] * 180] for key, values in past.series.items()}
+        await answer(pilot, reader, replace(past, series=ended))
+        assert "Power W  —" in text_of(app)
+        assert "ada —" in line_of(app, "Memory GiB of")
+
+
 def test_values_are_asked_for_no_closer_than_they_are_sampled() -> None:
     assert [span_step(span) for span in (60.0, 600.0, 3600.0, 86400.0)] == [(15, 4), (15, 40), (15, 240), (360, 240)]
 

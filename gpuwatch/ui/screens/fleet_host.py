@@ -130,7 +130,7 @@ class FleetHostScreen(TimeSheet):
         return self.fleet.taken or 0.0
 
     def _ask(self) -> None:
-        """Ask the server for the past, unless an answer is on its way, or the next value is not due."""
+        """Ask the server for the past, unless an answer is on its way."""
         step, count = span_step(self.span)
         start = self.until - self.span
         reader = fleet_actions(self).reader
@@ -166,6 +166,12 @@ class FleetHostScreen(TimeSheet):
         values = past.series.get(PastKey(uuid, user, figure), [None] * count)
         moved = round((self.until - self.span - past.start) / step)  # the axis has moved on since
         return [*values[moved:], *[None] * moved][:count] if 0 <= moved <= count else [None] * count
+
+    def _newest(self, values: Values) -> float | None:
+        """Return the value of now, for a legend; None where the last two are not known."""
+        step, _ = span_step(self.span)
+        end = max(2, int((self.now - self.until + self.span) / step))
+        return next((one for one in reversed(values[end - 2 : end]) if one is not None), None)
 
     def added(self, figure: str, combine: Callable[[Sequence[float]], float]) -> Values:
         """Return a figure of the chosen GPU, or that of all GPUs; a gap where it is not known of one of them."""
@@ -240,7 +246,7 @@ class FleetHostScreen(TimeSheet):
         found = [self._memory(self._chosen)]
         for title, unit, figure, combine, least in lines:
             values = self.added(figure, combine)
-            curve = Curve("", values, self.style_set("note"), now=_last(values))
+            curve = Curve("", values, self.style_set("note"), now=self._newest(values))
             found.append(self.graph(title, unit, [curve], axis_top(largest(values, least=least)), empty=self._empty))
         return found
 
@@ -266,9 +272,9 @@ class FleetHostScreen(TimeSheet):
             ]
             below = [base + (value or 0.0) for base, value in zip(below, values, strict=True)]
             uid = zlib.crc32(user.encode())
-            curves.append(Curve(user, values, styles.owner(uid), styles.initial(uid), _last(values)))
+            curves.append(Curve(user, values, styles.owner(uid), styles.initial(uid), self._newest(values)))
         rest = [None if one is None else max(0.0, one - held) for one, held in zip(used, below, strict=True)]
-        curves.append(Curve("rest", rest, styles("muted"), styles.glyphs.hatch, _last(rest), hatched=True))
+        curves.append(Curve("rest", rest, styles("muted"), styles.glyphs.hatch, self._newest(rest), hatched=True))
         sizes = [float(gpu.total) for gpu in chosen if known(gpu.total)]
         whole = sum(sizes)
         return self.graph(
@@ -293,7 +299,3 @@ class FleetHostScreen(TimeSheet):
         """Choose another GPU, or all."""
         self.gpus.point(self.gpus.cursor + by)
         self.rebuild()
-
-
-def _last(values: Values) -> float | None:
-    return next((one for one in reversed(values) if one is not None), None)
