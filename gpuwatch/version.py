@@ -1,3 +1,3 @@
 """Version of gpuwatch; the build reads it here."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
