@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal, cast
 
 from msgspec.structs import replace
 from textual.pilot import Pilot
@@ -26,6 +27,7 @@ from textual.pilot import Pilot
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.commands.stray_inputs import idle_times
+from gpuwatch.fleet.reader import FleetReader
 from gpuwatch.history import History
 from gpuwatch.kill.demo import DemoEnder
 from gpuwatch.model import Snapshot
@@ -34,14 +36,18 @@ from gpuwatch.recorder.replay import Replay
 from gpuwatch.recorder.store import Events
 from gpuwatch.sources.demo import DemoSource
 from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.fleet import FleetApp
+from gpuwatch.ui.hosts import HostsApp
 from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.replay import ReplayApp
 from gpuwatch.ui.screens.events import EventsScreen
 from gpuwatch.ui.screens.graph_sheet import GraphSheet
+from gpuwatch.ui.terminal_app import TerminalApp
 from tests.support import browser
 from tests.support.dashboards import Clockwork
 from tests.support.demo_people import VIEWER_UID
 from tests.support.demo_store import WALL, save_demo, write_page
+from tests.support.fleets import DemoHosts, DemoReader
 from tests.support.replaying import MemoryRecording
 
 
@@ -61,7 +67,7 @@ class Picture:
     focus: int | None = None
     """GPU in focus, whose PCIe and NVLink are measured."""
     gpus: int = 8
-    is_replay: bool = False
+    app: Literal["dashboard", "replay", "hosts", "fleet"] = "dashboard"
 
 
 PICTURES = (
@@ -82,8 +88,10 @@ PICTURES = (
     Picture("tree-120x36", 120, 36, at=345.0, keys=("t", "right"), watched=305.0),
     Picture("strays-120x36", 120, 36, at=345.0, keys=("S", "space"), watched=305.0),
     Picture("events-120x36", 120, 36, at=300.0, keys=("e", "j", "j", "j"), watched=300.0),
-    Picture("replay-160x50", 160, 50, at=300.0, keys=("space",), watched=300.0, is_replay=True),
-    Picture("replay-light-80x24", 80, 24, "light", 300.0, ("space", "t", *"14:30"), 300.0, is_replay=True),
+    Picture("hosts-120x36", 120, 36, app="hosts"),
+    Picture("fleet-120x36", 120, 36, keys=("j", "j"), app="fleet"),
+    Picture("replay-160x50", 160, 50, at=300.0, keys=("space",), watched=300.0, app="replay"),
+    Picture("replay-light-80x24", 80, 24, "light", 300.0, ("space", "t", *"14:30"), 300.0, app="replay"),
 )
 
 
@@ -128,7 +136,7 @@ def last_frame(
 
 
 @asynccontextmanager
-async def showing(picture: Picture, frame: Frame | None = None) -> AsyncIterator[tuple[GpuwatchApp, Pilot[int]]]:
+async def showing(picture: Picture, frame: Frame | None = None) -> AsyncIterator[tuple[TerminalApp, Pilot[int]]]:
     """Show the screen of a picture; `frame` replaces the frame of the demo."""
     over: tuple[Alert, ...] = ()
     if frame is None:
@@ -137,14 +145,20 @@ async def showing(picture: Picture, frame: Frame | None = None) -> AsyncIterator
     log = Events(alerts=over, watched=True, exists=True)
     helpers = Helpers(events=lambda: log, ender=lambda: DemoEnder(lambda pid: source.end(pid, 0.0), VIEWER_UID))
     options = Options(theme=picture.theme)
-    if picture.is_replay:
+    app: TerminalApp
+    if picture.app == "replay":
         hour = MemoryRecording(source.at(second) for second in (0.0, picture.at, 3599.0))
-        app: GpuwatchApp = ReplayApp(Replay(hour, at=frame.snapshot.taken), options=options)
+        app = ReplayApp(Replay(hour, at=frame.snapshot.taken), options=options)
         frame = replace(frame, restarts=1)
+    elif picture.app == "hosts":
+        app = HostsApp(DemoHosts(), options=options, clock=lambda: picture.at)
+    elif picture.app == "fleet":
+        app = FleetApp(options=options, reader=cast(FleetReader, DemoReader()), clock=lambda: 6.0)
     else:
         app = GpuwatchApp(watch=Clockwork(), options=options, helpers=helpers, clock=lambda: picture.at)
     async with app.run_test(size=(picture.columns, picture.rows)) as pilot:
-        app.publish(frame)
+        if isinstance(app, GpuwatchApp) and picture.app != "hosts":
+            app.publish(frame)
         await pilot.pause()
         await pilot.press(*picture.keys)
         await pilot.pause()

@@ -231,7 +231,8 @@ def _alert_key(labels: Labels) -> tuple[str, ...]:
 
 def _words(name: str) -> str:
     """Return the name of an alert in words: `memory near limit` for GpuwatchMemoryNearLimit."""
-    return clean(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name.removeprefix("Gpuwatch")).lower(), _LONGEST)
+    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name.removeprefix("Gpuwatch").removeprefix("Gpu"))
+    return clean(plain.lower(), _LONGEST)
 
 
 def _alerts(
@@ -287,6 +288,10 @@ def free_gpus(hosts: Iterable[Host]) -> tuple[FreeGpus, ...]:
         for gpu in host.gpus:
             memory = round(gpu.total / GIB) if known(gpu.total) else None
             grouped[gpu.name.removeprefix("NVIDIA "), memory].append((host.name if not host.trouble else "", gpu))
+    for name, memory in [key for key in grouped if key[1] is None]:
+        alike = [key for key in grouped if key[0] == name and key[1] is not None]
+        if len(alike) == 1:  # a GPU that does not answer says no more how much memory it has
+            grouped[alike[0]] += grouped.pop((name, memory))
     found = []
     for (name, memory), cards in grouped.items():
         # Nothing is promised of a host that does not answer.

@@ -59,8 +59,14 @@ SCREENS = (
     later("filter", "slash", *"user:ada,ben mem>10GiB", "enter"),
     later("filter-mistake", "slash", *"mem>10"),
     later("paused", "p"),
-    Screen("replay", 160, 50, at=300.0, watched=60.0, keys=("space",), is_replay=True),
-    Screen("replay-80x24", 80, 24, at=300.0, watched=60.0, keys=("space", "at", *"14:30"), is_replay=True),
+    Screen("hosts", 120, 36, app="hosts"),
+    Screen("hosts-60x10", 60, 10, app="hosts"),
+    Screen("fleet", 120, 36, keys=("j",), app="fleet"),
+    Screen("fleet-table-80x24", 80, 24, keys=("t",), app="fleet"),
+    Screen("fleet-free", 120, 20, keys=("f",), app="fleet"),
+    Screen("fleet-alerts", 120, 20, keys=("e",), app="fleet"),
+    Screen("replay", 160, 50, at=300.0, watched=60.0, keys=("space",), app="replay"),
+    Screen("replay-80x24", 80, 24, at=300.0, watched=60.0, keys=("space", "at", *"14:30"), app="replay"),
 )
 
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+from textual.app import App
 from textual.pilot import Pilot
 from textual.screen import Screen
 
@@ -148,12 +149,12 @@ async def hand(app: GpuwatchApp, pilot: Pilot[int], new: Frame) -> None:
     await pilot.pause()
 
 
-def screen(app: GpuwatchApp) -> list[str]:
+def screen(app: App[int]) -> list[str]:
     """Return what is on screen, line by line."""
     return ["".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips()]
 
 
-def text(app: GpuwatchApp) -> str:
+def text(app: App[int]) -> str:
     return "\n".join(screen(app))
 
 
