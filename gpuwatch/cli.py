@@ -41,6 +41,8 @@ COMMANDS: Final = {
 }
 """Help text of each command; the module `gpuwatch.commands.NAME` runs it."""
 
+_RECORDING: Final = ("record", "record_size", "record_commands", "anonymise")
+"""Flags of a recording."""
 _CODES: Final = (
     "Exit codes: 0 done (an empty list too), 1 not found (no such process, no room, nothing recorded yet), "
     + EXIT_CODES
@@ -80,8 +82,8 @@ def _without_command(args: argparse.Namespace) -> str:
     if args.keepalive is not None and not args.stream:
         raise UsageError("--keepalive goes with --stream")
     if args.host:
-        others = ("once", "stream", "demo", "only", "wait", "record", "allow_root_kill")
-        if given := [f"--{name.replace('_', '-')}" for name in others if getattr(args, name)]:
+        local = ("once", "stream", "demo", "only", "wait", "allow_root_kill", *_RECORDING)
+        if given := [f"--{name.replace('_', '-')}" for name in local if getattr(args, name)]:
             raise UsageError(f"--host does not go with {given[0]}")
     if args.wait and (args.once or args.stream):
         raise UsageError("--wait is for the dashboard; --once and --stream report at once that there is no driver")
@@ -93,8 +95,7 @@ def _without_command(args: argparse.Namespace) -> str:
         raise UsageError("--at goes with --once --recording FILE")
     if args.recording and (args.demo or args.only is not None):
         raise UsageError(f"--recording does not go with {'--demo' if args.demo else '--only'}")
-    recording = ("record", "record_size", "record_commands", "anonymise")
-    given = [f"--{name.replace('_', '-')}" for name in recording if getattr(args, name) is not None]
+    given = [f"--{name.replace('_', '-')}" for name in _RECORDING if getattr(args, name) is not None]
     if given and (args.once or args.stream):
         raise UsageError(f"{given[0]} is for the dashboard and for `gpuwatch watch`; --once and --stream print instead")
     if (args.user or args.mine or args.filter is not None) and (args.stream or args.json):

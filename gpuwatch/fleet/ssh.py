@@ -263,7 +263,7 @@ def explain_exit(host: RemoteHost, code: int | None, said: str) -> str:
         return f"no {host.command} there; install it, in a clone of gpuwatch: {INSTALL}{path}"
     if code == _USAGE and ("--stream" in said or "--keepalive" in said):
         return f"its gpuwatch is older and cannot do that; upgrade it there, in a clone of gpuwatch: {INSTALL}"
-    if code == 0:
+    if code in (0, None):
         return said or "gpuwatch has ended there"
     return said.removeprefix("gpuwatch: ") or f"gpuwatch has ended there ({describe_exit(code)})"
 
@@ -308,7 +308,7 @@ def make_host(name: str, status: Status, since: float, trouble: str = "") -> Hos
     age = None
     if status.sampled is not None and -_GREATEST < status.sampled <= status.monotonic < _GREATEST:
         age = status.monotonic - status.sampled + since
-    if not trouble and status.state is not SourceState.OK:
+    if not trouble and status.state not in (SourceState.OK, SourceState.STARTING):
         trouble = clean(status.words, _SHORT) or status.state.value
     return Host(
         name=name,
@@ -404,8 +404,12 @@ class Hosts(threading.Thread):
         """Run the thread; called by `start`."""
         for one in self._rounds():
             with self._guard:
-                if not self._closed.is_set():
+                if self._closed.is_set():
+                    return
+                try:
                     one.read(self._clock())
+                except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
+                    one.connection.fail(clean(f"{type(error).__name__}: {error} (a fault in gpuwatch)", _SHORT))
 
     def _rounds(self) -> Iterator[_Watched]:
         while not self._closed.wait(self._pause):

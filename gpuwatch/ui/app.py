@@ -228,14 +228,7 @@ class GpuwatchApp(TerminalApp):
         self._chosen = self._choices()
         if self.helpers.notice:
             self.notify(self.helpers.notice, severity="warning", markup=False, timeout=8)
-        try:
-            user = clean(self.options.user)
-            words = [f"user:{user}"] * bool(user) + [self.options.filter] * bool(self.options.filter)
-            panel.filter = Filter.parse(" ".join(words), self.options.filters)
-            if self.options.filter:
-                self._sought = panel.filter
-        except FilterError as error:
-            self.notify(str(error), severity="warning", markup=False)
+        self.reset_filter()
         self.begin_drawing()
         if self.has_terminal:
             self.app_resume_signal.subscribe(self, lambda _app: self.action_retry(quiet=True))
@@ -245,6 +238,18 @@ class GpuwatchApp(TerminalApp):
             self.on_new_frame(NewFrame(first))
         else:
             self.paint()
+
+    def reset_filter(self) -> None:
+        """Show the processes that the options ask for."""
+        panel = self.dashboard.processes
+        try:
+            user = clean(self.options.user)
+            words = [f"user:{user}"] * bool(user) + [self.options.filter] * bool(self.options.filter)
+            panel.filter = Filter.parse(" ".join(words), self.options.filters)
+            if self.options.filter:
+                self._sought = panel.filter
+        except FilterError as error:
+            self.notify(str(error), severity="warning", markup=False)
 
     def _beat(self) -> None:
         """Redraw the ages once a second while the screen is paused, or no frame comes."""

@@ -19,7 +19,6 @@ from textual.binding import Binding
 
 from gpuwatch.child import start_error
 from gpuwatch.fields import RowKey
-from gpuwatch.filters import Filter
 from gpuwatch.fleet.remote import RemoteHosts
 from gpuwatch.fleet.ssh import kill_command
 from gpuwatch.monitor import Frame
@@ -121,6 +120,7 @@ class HostsApp(GpuwatchApp):
             super().leave_ended(frame)
             return
         self.notify(frame.snapshot.words or "the source has ended", severity="error", markup=False, timeout=15)
+        self.watching = self.frame = self.newest = None
         self.action_hosts()
 
     def exit(self, result: int | None = None, return_code: int = 0, message: Any = None) -> None:
@@ -173,8 +173,8 @@ class HostsApp(GpuwatchApp):
         self._hues.clear()
         self._initials.clear()
         self.dashboard.following = False
-        self.dashboard.processes.filter = Filter()
         self.options = self._options_here(self._asked)
+        self.reset_filter()
         self.style_set = self._make_styles()
 
     # -- what another host does itself -----------------------------------------------------------------------------

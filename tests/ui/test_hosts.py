@@ -147,8 +147,9 @@ async def test_an_opened_host_is_the_dashboard_and_named_on_its_screens() -> Non
 
 
 async def test_escape_clears_a_filter_before_it_goes_back() -> None:
-    async with hosting() as (app, pilot, _, _):
+    async with hosting(filter="user:you") as (app, pilot, _, _):
         await open_busy(app, pilot)
+        assert app.dashboard.processes.filter.text == "user:you", "that of --filter holds on each host"
         await press(pilot, "slash", *"ada", "enter", "escape")
         assert top(app) is app.dashboard
         await press(pilot, "escape")
@@ -170,7 +171,7 @@ async def test_another_host_begins_afresh_and_drops_frames_of_the_one_before() -
 
 
 async def test_an_open_host_that_is_lost_says_why_beside_its_old_figures() -> None:
-    async with hosting() as (app, pilot, _, _):
+    async with hosting() as (app, pilot, fleet, _):
         await open_busy(app, pilot)
         lost = seen("busy", state=SourceState.UNREACHABLE, words="No route to host", monotonic=1060.0)
         await show(app, pilot, frame(lost))
@@ -179,6 +180,8 @@ async def test_an_open_host_that_is_lost_says_why_beside_its_old_figures() -> No
         ended = frame(seen("busy", state=SourceState.ENDED, words="a fault"))
         await show(app, pilot, ended)
         assert isinstance(top(app), HostsScreen), "the program goes on"
+        await press(pilot, "enter")
+        assert fleet.asked.count(("open", "busy")) == 2
 
 
 async def test_a_process_is_ended_over_there() -> None:

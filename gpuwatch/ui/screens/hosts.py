@@ -14,6 +14,7 @@ from gpuwatch.model import known
 from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen, fact_lines
 from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.view import mark_of
+from gpuwatch.ui.widgets.footer import Hint
 from gpuwatch.ui.widgets.lines import Line
 from gpuwatch.ui.widgets.row_list import RowList
 from gpuwatch.ui.widgets.table import Cell, Column, field_column
@@ -131,8 +132,24 @@ class HostsScreen(ListScreen[HostList]):
 
     def detail(self, width: int, lines: int) -> list[Line]:
         chosen = self.rows.selected
-        facts = [] if chosen is None else [("host", chosen.name), ("trouble", chosen.trouble), *_facts(chosen)]
+        facts = [] if chosen is None else [("host", chosen.name), ("trouble", chosen.trouble), *self._facts(chosen)]
         return fact_lines(facts, self.style_set, width, lines, wrapped="trouble")
+
+    def hints(self) -> list[Hint]:
+        """Return the keys for the footer; no way back where no host is open."""
+        return [hint for hint in super().hints() if hint[2] != "close" or self._is_open()]
+
+    def _facts(self, one: Host) -> list[tuple[str, str]]:
+        """Return the worst alert of a host, and a few words on each GPU."""
+        glyphs = self.style_set.glyphs
+        shown = []
+        for gpu in one.gpus[:_MOST_NAMED]:
+            used, total = (gib(size) if known(size) else glyphs.missing for size in (gpu.used, gpu.total))
+            busy = f" {gpu.utilization:.0f} %" if known(gpu.utilization) else ""
+            shown.append(f"{gpu.index}: {used}/{total}{busy}" if gpu.up else f"{gpu.index}: no answer")
+        more = len(one.gpus) - len(shown)
+        alerts = f"{one.worst}{f' and {one.alerts - 1} more' if one.alerts > 1 else ''}" if one.severity else ""
+        return [("worst", alerts), ("GiB, busy", f" {glyphs.dot} ".join([*shown, *[f"+{more}"] * (more > 0)]))]
 
     def why_empty(self) -> Sequence[str]:
         return ["no host is named"]
@@ -151,15 +168,3 @@ class HostsScreen(ListScreen[HostList]):
         """Go back to the host that is open; stay where none is."""
         if self._is_open():
             super().action_close()
-
-
-def _facts(one: Host) -> list[tuple[str, str]]:
-    """Return the worst alert of a host, and a few words on each GPU."""
-    shown = []
-    for gpu in one.gpus[:_MOST_NAMED]:
-        used, total = (gib(size) if known(size) else "—" for size in (gpu.used, gpu.total))
-        busy = f" {gpu.utilization:.0f} %" if known(gpu.utilization) else ""
-        shown.append(f"{gpu.index}: {used}/{total}{busy}" if gpu.up else f"{gpu.index}: no answer")
-    more = len(one.gpus) - len(shown)
-    alerts = f"{one.worst}{f' and {one.alerts - 1} more' if one.alerts > 1 else ''}" if one.severity else ""
-    return [("worst", alerts), ("GiB, busy", " · ".join([*shown, *[f"+{more}"] * (more > 0)]))]

@@ -1,0 +1,68 @@
+"""The whole program with other hosts in a real pseudo-terminal; the ssh is one of the tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.driver import Driver
+from tests.support.fakessh import GOOD, WHOLE, put_ssh
+from tests.support.terminal import Terminal
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.slow
+
+GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
+LAB = f'case "$*" in *live*) {GOOD};; *) {WHOLE};; esac'
+
+
+@pytest.fixture
+def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: Driver, own_home: Path) -> Mapping[str, str]:
+    """Environment with an ssh that knows `lab` and one that hangs, and a configuration that names `lab`."""
+    put_ssh(tmp_path, monkeypatch, {"lab": LAB, "stalled": "sleep 1000", "*": "exit 127"})
+    file = own_home / "config" / "gpuwatch" / "gpuwatch.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('[[host]]\nname = "mylab"\naddress = "lab"\n')
+    return driver.write().env(os.environ)
+
+
+def test_every_ssh_ends_with_the_program(env: Mapping[str, str]) -> None:
+    words = ["--host", "mylab", "--host", "stalled", "--host", "ada@none:2222"]
+    with Terminal([GPUWATCH, *words], columns=120, rows=30, env=env) as terminal:
+        terminal.wait_for(lambda one: "no gpuwatch there" in one.text and "2 GPUs" in one.text)
+        ssh = [one for one in terminal.tree() if one.name() in ("ssh", "sleep")]
+        assert len(ssh) >= 2
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+        wait_for(lambda: not psutil.wait_procs(ssh, timeout=0)[1], "an ssh is left")
+
+
+def test_this_machine_is_first_and_h_leads_to_the_others_and_back(env: Mapping[str, str]) -> None:
+    with Terminal([GPUWATCH], columns=120, rows=30, env=env) as terminal:
+        terminal.wait_for("q quit")
+        here = os.uname().nodename
+        assert here in terminal.lines[0]
+        assert "ssh" not in [one.name() for one in terminal.tree()], "no connection before it is asked for"
+        terminal.send("H")
+        terminal.wait_for(lambda one: "mylab" in one.text and "3 GPUs" in one.lines[0])
+        terminal.send("\x1b[B\r" if here in terminal.lines[2] else "\r")
+        terminal.wait_for(lambda one: "mylab · 2 GPUs" in one.lines[0])
+        terminal.send("H")
+        terminal.wait_for(lambda one: "hosts" in one.lines[0])
+        terminal.send("G" if here in terminal.lines[3] else "g")
+        terminal.send("\r")
+        terminal.wait_for(lambda one: f"{here} · 1 GPU" in one.lines[0])
+        terminal.send("q")
+        assert terminal.wait_exit() == 0
+
+
+def test_without_a_driver_the_hosts_of_the_configuration_come_first(env: Mapping[str, str]) -> None:
+    with Terminal([GPUWATCH], columns=120, rows=30, env={**env, "LD_LIBRARY_PATH": "/nowhere"}) as terminal:
+        terminal.wait_for(lambda one: "mylab" in one.text and "2 GPUs" in one.lines[0])
+        terminal.send("\x03")
+        assert terminal.wait_exit() in (0, 130)
