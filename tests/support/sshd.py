@@ -26,8 +26,8 @@ from tests.support.gpuholder import ROOT, unavailable
 from tests.support.waiting import wait_for
 
 SSHD = Path("/usr/sbin/sshd")
-LAB_USER = 54323
-"""Uid of the user over there."""
+LAB_USER = 20_000 + os.getpid() % 30_000
+"""Uid of the user over there, whose processes are ended: not that of a test beside this one."""
 
 
 def need_sshd() -> None:
