@@ -21,7 +21,7 @@ from gpuwatch.model import Snapshot, SourceState
 from tests.driver import GIB, Gpu, Proc
 from tests.support.fakessh import wait_for_snapshot
 from tests.support.gpuholder import GpuHolder
-from tests.support.sshd import LAB_USER, Sshd
+from tests.support.sshd import LAB_USER, Sshd, name_of
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
 
@@ -48,8 +48,7 @@ def lab(_lab: Sshd, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
 
 def ssh_children() -> list[psutil.Process]:
     """Return the running ssh processes that this process has started."""
-    found = psutil.Process().children()
-    return [one for one in found if one.status() != psutil.STATUS_ZOMBIE and one.name() == "ssh"]
+    return [one for one in psutil.Process().children() if name_of(one) == "ssh"]
 
 
 @contextmanager
@@ -101,7 +100,8 @@ def test_an_opened_host_sends_whole_snapshots_of_its_own_viewer(lab: Sshd) -> No
             assert (snapshot.host, snapshot.viewer) == ("lab", LAB_USER)
             assert (process.pid, process.start, process.uid) == (training.pid, training.start_ticks, LAB_USER)
             for one in ssh_children():
-                one.kill()
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
             lost = until(lambda one: one.state is SourceState.UNREACHABLE)
             assert [one.pid for one in lost.processes] == [training.pid]
             assert lost.monotonic >= snapshot.monotonic
@@ -134,7 +134,8 @@ def test_a_killed_login_comes_back(lab: Sshd) -> None:
     with watching(lab.host) as rows:
         wait_for(lambda: has_row(rows()[0]))
         for one in lab.sessions():
-            one.kill()
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
         wait_for(lambda: rows()[0].trouble)
         assert rows()[0].gpus, "its last figures stay, with their age"
         wait_for(lambda: has_row(rows()[0]))

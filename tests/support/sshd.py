@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -135,7 +136,7 @@ class Sshd:
 
     def sessions(self) -> list[psutil.Process]:
         """Return the processes of the user over there whose parent is a process of sshd: one a login."""
-        return [one for one in self.processes() if one.name() == "sshd"]
+        return [one for one in self.processes() if name_of(one) == "sshd"]
 
     def streams(self) -> list[psutil.Process]:
         """Return what runs of gpuwatch over there."""
@@ -152,7 +153,8 @@ class Sshd:
             self.process.kill()
             self.process.wait()
         for one in self.processes():
-            one.kill()
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
         wait_for(lambda: not self.processes(), "a process of the other user is left")
         shutil.rmtree(self.folder)
 
@@ -176,6 +178,14 @@ def _uid(process: psutil.Process) -> int:
         return process.uids().real
     except psutil.NoSuchProcess:
         return -1
+
+
+def name_of(process: psutil.Process) -> str:
+    """Return the name of a process; empty where it has ended."""
+    try:
+        return "" if process.status() == psutil.STATUS_ZOMBIE else process.name()
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def _words(process: psutil.Process) -> list[str]:
