@@ -20,7 +20,7 @@ from gpuwatch.fleet.overview import QUERIES, Fleet, make_fleet
 from gpuwatch.fleet.prometheus import PrometheusClient
 from gpuwatch.fleet.reader import read_fleet
 from gpuwatch.ui.fleet import FleetApp, NewFleet
-from tests.support.prometheus import has_prometheus, serving
+from tests.support.prometheus import serving
 from tests.support.terminal import Terminal
 
 GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
@@ -57,8 +57,6 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=8)
     parser.add_argument("--times", type=int, default=9)
     args = parser.parse_args()
-    if not has_prometheus():
-        raise SystemExit("prometheus and promtool are not installed")
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder), args.hosts, args.gpus) as url:
         print(f"{args.hosts} hosts of {args.gpus} GPUs, {len(QUERIES)} queries, {os.cpu_count()} CPUs")
         show("command to first screen with all hosts", [opened(url, args.hosts) for _ in range(args.times)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import threading
 import urllib.request
@@ -28,6 +27,7 @@ from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB as GIBIBYTE
 from tests.driver import Driver, Gpu, Proc
 from tests.support.builders import EPOCH, GIB, gpu, snapshot
+from tests.support.prometheus import free_port
 from tests.support.recording import story
 from tests.support.terminal import Terminal
 from tests.support.waiting import PATIENCE, wait_for
@@ -128,8 +128,7 @@ def test_it_says_what_it_records_and_ends_after_a_time(busy: Driver, own_home: P
 
 
 def test_it_serves_metrics_from_the_same_process(busy: Driver, eager: Path, own_home: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        address = f"127.0.0.1:{one.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     with watching(busy, "--export", "--listen", address) as watch:
         line = watch.err()
         assert "; events go to " in line

@@ -17,6 +17,7 @@ from gpuwatch.errors import UsageError
 from gpuwatch.export.exporter import CONNECTIONS, Server, TextFile, parse_address
 from tests.support.builders import gpu, holding, snapshot
 from tests.support.exporting import exporter
+from tests.support.prometheus import free_port
 from tests.support.waiting import PATIENCE, wait_for
 
 SHOWN = snapshot([gpu(0, holdings=[holding(7, 20)])])
@@ -48,11 +49,6 @@ def server() -> Iterator[Server]:
     served = Server(exporter(SHOWN), "127.0.0.1", free_port())
     yield served
     served.close()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
 
 
 def port_of(served: Server) -> int:

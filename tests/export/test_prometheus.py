@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -15,7 +14,8 @@ import pytest
 
 from gpuwatch.commands.export import FILES, FOLDER
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.exporting import needs, promtool
+from tests.support.exporting import promtool
+from tests.support.prometheus import free_port, needs
 from tests.support.waiting import wait_for
 
 GPUWATCH = Path(sys.executable).parent / "gpuwatch"
@@ -118,11 +118,6 @@ def test_prometheus_takes_the_lines_for_its_configuration(tmp_path: Path) -> Non
     promtool("check", "config", str(tmp_path / "prometheus.yml"))
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
-
-
 def _firing(port: int) -> list[dict[str, str]]:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/alerts", timeout=5) as answer:
@@ -135,7 +130,7 @@ def _firing(port: int) -> list[dict[str, str]]:
 @pytest.mark.slow
 def test_a_real_prometheus_fires_the_alert_of_an_overshoot(driver: Driver, own_home: Path, tmp_path: Path) -> None:
     program = needs("prometheus")
-    exported, served = _free_port(), _free_port()
+    exported, served = free_port(), free_port()
     # As they are shipped, but without the minutes in between.
     rules = (FOLDER / FILES["rules"]).read_text().replace("for: 1m", "for: 0s").replace("interval: 15s", "interval: 1s")
     (tmp_path / "gpuwatch.rules.yml").write_text(rules)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -17,6 +14,7 @@ from gpuwatch.history import History
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
 from tests.support.builders import at
+from tests.support.prometheus import needs
 
 RECEIVED = 5000.0
 Labels = Mapping[str, str]
@@ -44,15 +42,6 @@ def metrics(made: Exporter) -> dict[str, list[tuple[Labels, float]]]:
         for sample in family.samples:
             found.setdefault(sample.name, []).append((sample.labels, sample.value))
     return found
-
-
-def needs(program: str) -> str:
-    """Return the path of a program of Prometheus; skips the test where there is none, but not in CI."""
-    path = shutil.which(program)
-    if path is None:
-        assert not os.environ.get("CI"), f"{program} is not installed"
-        pytest.skip(f"needs {program}, of Debian's package prometheus")
-    return path
 
 
 def promtool(*words: str, content: str = "") -> str:

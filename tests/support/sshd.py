@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from gpuwatch.config import RemoteHost
 from tests import CHECKOUT
 from tests.driver import Driver
 from tests.support.gpuholder import ROOT, unavailable
+from tests.support.prometheus import free_port
 from tests.support.waiting import wait_for
 
 SSHD = Path("/usr/sbin/sshd")
@@ -76,8 +76,7 @@ class Sshd:
         (folder / "authorized").write_text(public)
         user = f"ada:*:{LAB_USER}:{LAB_USER}:Ada:{folder}/home:/bin/sh\n"
         (folder / "passwd").write_text(Path("/etc/passwd").read_text() + user)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         key = (folder / "host.pub").read_text()
         (folder / "known").write_text(f"[127.0.0.1]:{self.port} {key}")
         (folder / "sshd_config").write_text(

@@ -205,7 +205,7 @@ async def test_the_cursor_stays_on_its_host_and_columns_sort() -> None:
         chosen = rows.selected.name
         await publish(app, pilot, fleet(a_fleet(59, 8)))
         assert rows.selected.name == chosen
-        await press(pilot, "t", "greater_than_sign")
+        await press(pilot, "t", "greater_than_sign", "greater_than_sign")
         table = cast(HostsScreen, top(app)).rows
         assert table.by == "gpus"
         await click(pilot, table, table.text[0].index("free") + 1, 0)

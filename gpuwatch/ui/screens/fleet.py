@@ -29,6 +29,7 @@ from gpuwatch.fleet.overview import (
 )
 from gpuwatch.fleet.reader import FleetReader
 from gpuwatch.model import Reading, known
+from gpuwatch.ui.screens.hosts import HostList
 from gpuwatch.ui.screens.list_screen import FILTER_KEY, SORT_KEYS, FilteredListScreen, fact_lines
 from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.view import mark_of
@@ -114,20 +115,7 @@ class FieldList(RowList[R]):
         )
 
 
-class HostTable(FieldList[Host]):
-    """Table of hosts."""
-
-    fields = HOST
-    NAMES = "host"
-    WIDTHS = MappingProxyType(
-        {"host": 0, "gpus": 4, "free": 5, "memory": 5, "left": 9, "busy": 6, "people": 6, "age": 6, "worst": 0}
-    )
-
-    def identity(self, row: Host) -> Hashable:
-        return row.name
-
-
-class HeatMap(HostTable):
+class HeatMap(HostList):
     """Heat map: a line for each host, with a cell for each of its GPUs."""
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -367,7 +355,7 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
 class HostsScreen(FleetScreen[Host]):
     """Hosts as a table."""
 
-    LIST: type[HostTable] = HostTable
+    LIST: type[HostList] = HostList
     NAME = "hosts"
     TITLE = "fleet"
     ROW, ROWS = "host", "hosts"
