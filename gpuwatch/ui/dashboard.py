@@ -207,4 +207,4 @@ class Dashboard(Screen[None]):
 
 def _bare(shown: Sequence[Hint]) -> list[Hint]:
     """Return the keys that are shown while there is no GPU."""
-    return [hint for hint in shown if hint[2] in ("help", "quit")]
+    return [hint for hint in shown if hint[2] in ("hosts", "help", "quit")]

@@ -120,6 +120,16 @@ async def test_the_list_comes_first_the_worst_host_at_the_top() -> None:
         assert isinstance(top(app), HostsScreen), "nothing is open behind it"
 
 
+async def test_a_host_that_cannot_be_reached_leads_back_to_the_list() -> None:
+    async with hosting() as (app, pilot, _, _):
+        silent = Snapshot(host="lost", state=SourceState.UNREACHABLE, words="No route to host")
+        await open_busy(app, pilot, frame(silent))
+        assert "No route to host" in text(app)
+        assert "H hosts" in lines(app)[-1]
+        await press(pilot, "H")
+        assert isinstance(top(app), HostsScreen)
+
+
 @pytest.mark.parametrize("size", [(160, 50), (80, 24), (60, 10), (40, 6)])
 async def test_hostile_names_and_troubles_fit_every_size(size: tuple[int, int]) -> None:
     rows = [Host(name=f"{number}{name[:38]}", trouble=name, worst=name) for number, name in enumerate(HOSTILE)]
