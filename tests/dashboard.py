@@ -49,7 +49,7 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             "percentunit",
         ),
         _number("Utilization", "avg(gpuwatch_gpu_utilization_ratio%)", "percentunit"),
-        _number("Age of the oldest figures", "max(gpuwatch_sample_age_seconds%)", "s"),
+        _number("Age of the oldest figures", "max(time() - gpuwatch_sample_timestamp_seconds%)", "s"),
         Panel(
             table.Panel,
             "Alerts that fire",

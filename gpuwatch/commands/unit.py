@@ -180,6 +180,10 @@ def _export_part(found: ConfigFile, program: Path, *, network: bool) -> str:
     )
     words = {"unit": UNIT, "program": program}
     if settings.textfile:
+        if not re.fullmatch(f"/{_PLAIN}", settings.textfile):
+            raise UsageError(
+                f"--unit: export.textfile is {settings.textfile!a}; write a path of letters, digits and /._+-"
+            )
         return _EXPORT.format(**words, allows="its folder", score=SCORE) + f"ReadWritePaths={settings.textfile}\n"
     from gpuwatch.export.exporter import is_loopback, parse_address
 

@@ -286,7 +286,7 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
     interval, only = interval_of(args, config), parse_indices(args.only)
     recording = make_recording(args, config.limits()) if record else None
     with ExitStack() as stack:
-        export = stack.enter_context(Export(args, config)) if not record or args.export else None
+        export = _export(args, config, stack) if not record or args.export else None
         signals = stack.enter_context(_signals())
         source = open_source(args, config, sampler, interval=interval, only=only, tmux=config.tmux)
         stack.callback(source.close)
@@ -326,6 +326,17 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
                 recording.close(_LAST_WORDS)
             if sinks is not None:
                 sinks.close(_CLOSING)
+
+
+def _export(args: argparse.Namespace, config: Config, stack: ExitStack) -> Export | None:
+    """Begin to serve metrics; without them the machine's service goes on, and says why. Raises UsageError."""
+    try:
+        return stack.enter_context(Export(args, config))
+    except UsageError as error:
+        if not getattr(args, "service", False):
+            raise
+        Console(ascii_only=config.ascii).warn(f"no metrics: {error}")
+        return None
 
 
 def _serve(args: argparse.Namespace) -> None:

@@ -6,8 +6,10 @@ eight connections are served at a time, and one that sends or takes nothing for 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
+import io
 import ipaddress
 import os
 import re
@@ -146,7 +148,7 @@ class TextFile:
 # Prometheus's web configuration file
 
 
-class _Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`tls_server_config`; paths count from the folder of the file."""
 
     cert_file: str
@@ -162,7 +164,7 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Source: prometheus.io/docs/prometheus/latest/configuration/https/.
     """
 
-    tls_server_config: _Tls | None = None
+    tls_server_config: TlsConfig | None = None
     basic_auth_users: dict[str, str] = {}
     """Passwords by user, hashed with bcrypt."""
 
@@ -200,6 +202,12 @@ def tls_context(config: WebConfig, folder: Path) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3 if tls.min_version == "TLS13" else ssl.TLSVersion.TLSv1_2
+    load_certificate(context, tls, folder)
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, tls: TlsConfig, folder: Path) -> None:
+    """Load the certificate, and the CA of those of clients; raises UsageError."""
     path = folder / tls.cert_file
     try:
         context.load_cert_chain(path, folder / tls.key_file, password=_no_password)
@@ -211,7 +219,6 @@ def tls_context(config: WebConfig, folder: Path) -> ssl.SSLContext | None:
     except (OSError, ValueError) as error:  # SSLError is an OSError
         words = clean(str(getattr(error, "reason", None) or error), 120)
         raise UsageError(f"--web-config: {clean(str(path))} or its key cannot be used: {words}") from None
-    return context
 
 
 def _no_password() -> str:
@@ -240,6 +247,14 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+class _Nowhere(io.TextIOBase):
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+_NOWHERE: Final = _Nowhere()
+
+
 class _Handler(WSGIRequestHandler):
     timeout = PATIENCE
 
@@ -255,6 +270,14 @@ class _Handler(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Print nothing."""
 
+    def get_stderr(self) -> Any:
+        return _NOWHERE  # where wsgiref would print a traceback of a request that makes no sense
+
+
+def _shut_down(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
@@ -262,6 +285,8 @@ class _Server(ThreadingMixIn, WSGIServer):
     request_queue_size = 16
 
     def __init__(self, *args: Any, **others: Any) -> None:
+        self.refresh: Callable[[], None] = lambda: None
+        """Called before each connection is answered."""
         self._free = threading.BoundedSemaphore(CONNECTIONS)
         super().__init__(*args, **others)
 
@@ -272,6 +297,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        self.refresh()
         if not self._free.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -282,9 +308,15 @@ class _Server(ThreadingMixIn, WSGIServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        # One that sends or takes a byte now and then is not silent, and yet would keep its place for ever.
+        limit = threading.Timer(PATIENCE, _shut_down, [request])
+        limit.daemon = True
         try:
+            with contextlib.suppress(RuntimeError):  # the system starts no more threads
+                limit.start()
             super().process_request_thread(request, client_address)
         finally:
+            limit.cancel()
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -303,6 +335,7 @@ class Server:
 
         Beyond the loopback only with a web configuration file that has TLS, and passwords or client certificates.
         """
+        self._exporter, self._path = exporter, web_config
         config = WebConfig() if web_config is None else read_web_config(web_config)
         if not is_loopback(host) and not config.protects:
             raise UsageError(
@@ -310,7 +343,9 @@ class Server:
                 "FILE with tls_server_config, and basic_auth_users or client certificates"
             )
         context = None if web_config is None else tls_context(config, web_config.absolute().parent)
-        app = _Application(make_wsgi_app(exporter.registry), config.basic_auth_users)
+        self._app = app = _Application(make_wsgi_app(exporter.registry), config.basic_auth_users)
+        self._context, self._config = context, config
+        self._stamp = self._read_stamp()
         kind = _Server6 if ":" in host else _Server
         try:
             self._server = make_server(host, port, app, server_class=kind, handler_class=_Handler)
@@ -321,9 +356,40 @@ class Server:
             self._server.socket = context.wrap_socket(
                 self._server.socket, server_side=True, do_handshake_on_connect=False
             )
+        self._server.refresh = self._refresh
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http{'s' * (context is not None)}://{shown}:{self._server.server_port}/metrics"
         start_thread(threading.Thread(target=self._server.serve_forever, name="gpuwatch-export", daemon=True))
+
+    def _read_stamp(self) -> list[float]:
+        """Return when the web configuration, the certificate and the key were changed."""
+        if self._path is None:
+            return []
+        tls, folder = self._config.tls_server_config, self._path.absolute().parent
+        paths = [self._path, *((folder / tls.cert_file, folder / tls.key_file) if tls else ())]
+        stamps = []
+        for path in paths:
+            with contextlib.suppress(OSError):
+                stamps.append(path.stat().st_mtime)
+        return stamps
+
+    def _refresh(self) -> None:
+        """Use a replaced certificate and replaced passwords; the old ones stay where these cannot be used, a trouble.
+
+        Called before a connection is answered. Whether there is TLS at all is fixed from the start.
+        """
+        stamp = self._read_stamp()
+        if self._path is None or stamp == self._stamp:
+            return
+        try:
+            config = read_web_config(self._path)
+            if self._context is not None and config.tls_server_config is not None:
+                load_certificate(self._context, config.tls_server_config, self._path.absolute().parent)
+        except UsageError as error:
+            self._exporter.trouble = str(error).removeprefix("--web-config: ")
+            return
+        self._config, self._app.users, self._exporter.trouble = config, config.basic_auth_users, ""
+        self._stamp = self._read_stamp()
 
     def close(self) -> None:
         """Close the port; running answers are not waited for."""
@@ -338,13 +404,15 @@ class _Application:
     """WSGI application: the metrics at /metrics for users with a password, where passwords are configured."""
 
     def __init__(self, metrics: Any, users: Mapping[str, str]) -> None:
-        self._metrics, self._users = metrics, users
+        self._metrics = metrics
+        self.users = users
+        """Passwords by user, hashed; may be replaced at any time."""
         self._known = b""
         """Hash of the credentials that were checked last and are right: bcrypt takes 50 ms and more."""
         self._key = os.urandom(16)
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        if self._users and not self._may_read(str(environ.get("HTTP_AUTHORIZATION", ""))):
+        if self.users and not self._may_read(str(environ.get("HTTP_AUTHORIZATION", ""))):
             start("401 Unauthorized", [("Content-Type", "text/plain"), ("WWW-Authenticate", "Basic")])
             return [b"Unauthorized\n"]
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
@@ -361,13 +429,14 @@ class _Application:
         scheme, _, encoded = header.partition(" ")
         if scheme.lower() != "basic":
             return False
-        digest = hashlib.blake2b(encoded.encode(errors="replace"), key=self._key).digest()
+        users = self.users
+        digest = hashlib.blake2b(f"{encoded} {users}".encode(errors="replace"), key=self._key).digest()
         if hmac.compare_digest(digest, self._known):
             return True
         try:
             user, _, password = b64decode(encoded, validate=True).decode().partition(":")
-            hashed = self._users.get(user, next(iter(self._users.values())))  # an unknown user takes as long
-            right = bcrypt.checkpw(password.encode(), hashed.encode()) and user in self._users
+            hashed = users.get(user, next(iter(users.values())))  # an unknown user takes as long
+            right = bcrypt.checkpw(password.encode(), hashed.encode()) and user in users
         except ValueError:
             return False
         if right:

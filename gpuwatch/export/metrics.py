@@ -119,8 +119,9 @@ class UserRow(NamedTuple):
     over: int | None
     """Bytes above the limits beyond the allowance; None where no limit is known."""
     idle: float | None
-    idle_memory: int
-    processes: int
+    idle_memory: int | None
+    """None where the idle time of a process is not known."""
+    processes: int | None
 
 
 class ProcessRow(NamedTuple):
@@ -176,10 +177,14 @@ def _instances(machine: Machine) -> Iterator[tuple[Labels, Instance]]:
 def _users(machine: Machine) -> Iterator[tuple[Labels, UserRow]]:
     """Yield each user on each GPU; all who are not visible are one."""
     processes, snapshot = machine.processes, machine.frame.snapshot
+    most: dict[tuple[int, str, tuple[int, ...]], int] = {}
+    for one in overshoots(snapshot, machine.allowances):  # of several limits of the same processes the worst counts
+        key = (one.gpu, one.user or UNSEEN_USER, one.pids)
+        most[key] = max(most.get(key, 0), one.held - one.declared)
     over: defaultdict[tuple[int, str], int] = defaultdict(int)
-    for one in overshoots(snapshot, machine.allowances):
-        over[one.gpu, one.user or UNSEEN_USER] += one.held - one.declared
-    for gpu in machine.fresh():
+    for (index, user, _), size in most.items():
+        over[index, user] += size
+    for gpu in (one for one in machine.fresh() if not one.unreliable):
         theirs: defaultdict[str, list[Holding]] = defaultdict(list)
         for holding in gpu.holdings:
             owner = processes.get(holding.pid)
@@ -194,16 +199,18 @@ def _users(machine: Machine) -> Iterator[tuple[Labels, UserRow]]:
 def _user(machine: Machine, gpu: Gpu, holdings: Sequence[Holding], promised: int, over: int) -> UserRow:
     sizes = [int(one.memory) for one in holdings if known(one.memory)]
     declared = declared_memory(replace(gpu, holdings=tuple(holdings)), machine.processes)
+    whole = len(sizes) == len(holdings) and not gpu.holdings_note
     idle = [(one, _idle(machine, gpu, one)) for one in holdings]
     resting = [(one, idle.seconds) for one, idle in idle if idle is not None and idle.seconds >= QUIET_S]
+    known_idle = whole and all(seconds is not None for _, seconds in idle)
     return UserRow(
-        memory=sum(sizes) if len(sizes) == len(holdings) else None,
+        memory=sum(sizes) if whole else None,
         declared=declared.declared if declared.limits else None,
         promised=promised,
         over=over if declared.limits else None,
         idle=max((seconds for _, seconds in resting), default=None),
-        idle_memory=sum(int(one.memory) for one, _ in resting if known(one.memory)),
-        processes=len({one.pid for one in holdings}),
+        idle_memory=sum(int(one.memory) for one, _ in resting if known(one.memory)) if known_idle else None,
+        processes=None if gpu.holdings_note else len({one.pid for one in holdings}),
     )
 
 
@@ -215,12 +222,13 @@ def _largest(machine: Machine) -> tuple[list[tuple[Labels, Row]], int]:
     """Return the largest processes, and the number of those that are left out."""
     processes, found = machine.processes, []
     taken = machine.frame.snapshot.taken
-    for gpu in machine.fresh():
+    for gpu in (one for one in machine.fresh() if not one.unreliable):
         for holding in gpu.holdings:
             process = processes.get(holding.pid) or Process(pid=holding.pid, start=holding.start)
             age = None if process.started is None else max(0.0, taken - process.started)
             row = Row(gpu, holding, process, mine=False, idle=_idle(machine, gpu, holding), age=age)
-            labels = (*gpu_labels(gpu), process.user or UNSEEN_USER, str(holding.pid), process.name)
+            instance = "" if holding.gpu_instance is None else str(holding.gpu_instance)
+            labels = (*gpu_labels(gpu), process.user or UNSEEN_USER, str(holding.pid), process.name, instance)
             found.append((labels, row))
     found.sort(key=lambda one: -float(one[1].holding.memory) if known(one[1].holding.memory) else 0.0)
     return found[: machine.per_process], max(0, len(found) - machine.per_process)
@@ -233,6 +241,20 @@ def _whole(machine: Machine) -> Iterable[tuple[Labels, Machine]]:
 def _info(machine: Machine) -> Iterable[tuple[Labels, Machine]]:
     snapshot = machine.frame.snapshot
     return (((__version__, snapshot.driver, snapshot.cuda), machine),)
+
+
+def _newest(machine: Machine) -> float:
+    return max((gpu.sampled for gpu in machine.frame.snapshot.gpus), default=0.0)
+
+
+def _sampled_at(machine: Machine) -> Value:
+    snapshot = machine.frame.snapshot
+    return snapshot.taken - (snapshot.monotonic - _newest(machine)) if _newest(machine) else None
+
+
+def _duration(machine: Machine) -> Value:
+    began = [gpu.sampled for gpu in machine.fresh()]
+    return max(0.0, machine.frame.snapshot.monotonic - min(began)) if began else None
 
 
 def _alerts(machine: Machine) -> Iterator[tuple[Labels, int]]:
@@ -435,7 +457,7 @@ GROUPS: Final[tuple[Group, ...]] = (
     ),
     Group(
         "one of the largest processes, with `--per-process`",
-        (*_USER_LABELS, "pid", "program"),
+        (*_USER_LABELS, "pid", "program", "mig_instance"),
         lambda machine: _largest(machine)[0] if machine.per_process else (),
         _field_metrics(PROCESS, _PROCESS, "process", lambda row: row),
     ),
@@ -458,12 +480,22 @@ GROUPS: Final[tuple[Group, ...]] = (
             Metric(
                 f"{PREFIX}_sample_age_seconds",
                 "Time since the newest sample of any GPU",
-                lambda machine: machine.age(max((gpu.sampled for gpu in machine.frame.snapshot.gpus), default=0.0)),
+                lambda machine: machine.age(_newest(machine)),
+            ),
+            Metric(
+                f"{PREFIX}_sample_timestamp_seconds",
+                "Time of the newest sample of any GPU, since the epoch",
+                _sampled_at,
+            ),
+            Metric(
+                f"{PREFIX}_interval_seconds",
+                "Time between two samples, as configured",
+                lambda machine: machine.frame.snapshot.interval,
             ),
             Metric(
                 f"{PREFIX}_sample_duration_seconds",
                 "Time that the last sample of all GPUs took",
-                lambda machine: _duration(machine),
+                _duration,
             ),
             Metric(
                 f"{PREFIX}_samples_total",
@@ -492,11 +524,6 @@ GROUPS: Final[tuple[Group, ...]] = (
     ),
 )
 """All metrics of gpuwatch, by the kind of their rows."""
-
-
-def _duration(machine: Machine) -> Value:
-    began = [gpu.sampled for gpu in machine.fresh()]
-    return max(0.0, machine.frame.snapshot.monotonic - min(began)) if began else None
 
 
 # -- names of other exporters ------------------------------------------------------------------------------------------
@@ -549,7 +576,8 @@ def _reading(path: str, factor: float) -> Callable[[GpuRow], Value]:
 def _relabelled(labels: Callable[[Gpu, str], Labels]) -> Callable[[Machine], Iterator[tuple[Labels, GpuRow]]]:
     def rows(machine: Machine) -> Iterator[tuple[Labels, GpuRow]]:
         for _, row in _answering(machine):
-            yield labels(row.gpu, machine.frame.snapshot.host), row
+            if row.gpu.uuid:  # else two of them would be one
+                yield labels(row.gpu, machine.frame.snapshot.host), row
 
     return rows
 
@@ -575,6 +603,7 @@ ALIASES: Final[tuple[Group, ...]] = (
         lambda machine: (
             ((re.sub("^GPU-", "", gpu.uuid).lower(), gpu.name, machine.frame.snapshot.driver), gpu)
             for gpu in machine.fresh()
+            if gpu.uuid
         ),
         (Metric("nvidia_smi_gpu_info", "As in nvidia_gpu_exporter: 1, with model and driver", lambda gpu: 1.0),),
     ),

@@ -9,11 +9,12 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from gpuwatch.alerts.alert import MARKS, Severity, Unit
+from gpuwatch.alerts.alert import MARKS, UNSEEN_USER, Severity, Unit
 from gpuwatch.analysis.people import PERSON
 from gpuwatch.fields import PROCESS, Amount, Field, amount, table
 from gpuwatch.filters import Grammar, Term, parse_numbers
@@ -29,10 +30,10 @@ T = TypeVar("T")
 QUERIES: Final = (
     '{__name__=~"gpuwatch:gpu_.+"}',
     '{__name__=~"gpuwatch:(user|host)_.+"}',
-    'up == 0 and on (job) {__name__="gpuwatch:host_age:seconds"}',
+    'up == 0 and on (job, instance) last_over_time({__name__="gpuwatch:host_driver_up:bool"}[1d])',
     '{__name__=~"ALERTS|ALERTS_FOR_STATE", alertname=~"Gpuwatch.+", severity=~"warning|critical"}',
 )
-"""Queries whose samples together are the fleet: of the jobs with a gpuwatch, the hosts that do not answer, too."""
+"""Queries whose samples together are the fleet: with the hosts that have not answered since a day at most."""
 LATE_S: Final = 300.0
 """Age of a host's newest sample from which on it is a trouble: by then Prometheus shows its values no more."""
 _LONGEST: Final = 200
@@ -46,6 +47,8 @@ _GPU_RULES: Final = {
     "gpuwatch:gpu_processes:count": "processes",
     "gpuwatch:gpu_up:bool": "up",
 }
+_HELD: Final = "gpuwatch:user_gpus:count"
+"""Rule of those who hold memory; a user without it has a promise alone."""
 _SEVERITIES: Final = {"warning": Severity.WARNING, "critical": Severity.CRITICAL}
 
 
@@ -136,6 +139,8 @@ def make_fleet(samples: Iterable[Sample], *, server: str, taken: float, received
     held: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     ages: dict[str, float] = {}
     down: set[str] = set()
+    answering: set[str] = set()
+    driverless: set[str] = set()
     firing: list[Labels] = []
     since: dict[tuple[str, ...], float] = {}
     for one in samples:
@@ -150,6 +155,8 @@ def make_fleet(samples: Iterable[Sample], *, server: str, taken: float, received
             held[label.instance, label.user][label.metric] = number
         elif label.metric == "gpuwatch:host_age:seconds":
             ages[label.instance] = number
+        elif label.metric == "gpuwatch:host_driver_up:bool":
+            (answering if number else driverless).add(label.instance)
         elif label.metric == "ALERTS":
             firing += [label] * (label.alertstate == "firing")
         elif label.metric == "ALERTS_FOR_STATE":
@@ -159,13 +166,19 @@ def make_fleet(samples: Iterable[Sample], *, server: str, taken: float, received
     cards: dict[str, list[HostGpu]] = defaultdict(list)
     for key, values in gpus.items():
         cards[key[0]].append(_gpu(labels[key], values))
-    instances = {*cards, *ages, *down, *(instance for instance, _ in held)} - {""}
-    names = host_names({*instances, *(one.instance for one in firing)} - {""})
+    fired = {one.instance for one in firing}
+    instances = {*cards, *ages, *down, *answering, *driverless, *fired, *(instance for instance, _ in held)} - {""}
+    names = host_names(instances)
     alerts = _alerts(firing, {key: max(0.0, taken - at) for key, at in since.items()}, names)
     by_host = {name: [one for one in alerts if one.host == name] for name in {one.host for one in alerts}}
-    people = Counter(instance for instance, _ in held)
+    people = Counter(one for (one, user), values in held.items() if user != UNSEEN_USER and _HELD in values)
+    troubles = dict.fromkeys(driverless, "its driver does not answer") | dict.fromkeys(
+        down, "its exporter does not answer"
+    )
     hosts = [
-        _host(names[one], cards.get(one, ()), people[one], by_host.get(names[one], ()), ages.get(one), one in down)
+        _host(
+            names[one], cards.get(one, ()), people[one], by_host.get(names[one], ()), ages.get(one), troubles.get(one)
+        )
         for one in instances
     ]
     return Fleet(
@@ -208,11 +221,16 @@ def _gpu(labels: Labels, values: Mapping[str, float]) -> HostGpu:
 
 
 def _host(
-    name: str, gpus: Iterable[HostGpu], people: int, alerts: Sequence[FleetAlert], age: float | None, down: bool
+    name: str,
+    gpus: Iterable[HostGpu],
+    people: int,
+    alerts: Sequence[FleetAlert],
+    age: float | None,
+    trouble: str | None,
 ) -> Host:
     cards = tuple(sorted(gpus, key=lambda gpu: (gpu.index, gpu.uuid)))
     late = age is not None and age >= LATE_S
-    trouble = "its exporter does not answer" if down else f"no figures for {long_duration(age or 0)}" if late else ""
+    trouble = trouble or (f"no figures for {long_duration(age or 0)}" if late else "")
     return Host(
         name=name,
         gpus=cards,
@@ -258,11 +276,12 @@ def _people(
 ) -> tuple[FleetPerson, ...]:
     by_user: dict[str, list[tuple[str, Mapping[str, float]]]] = defaultdict(list)
     for (instance, user), values in held.items():
-        by_user[user].append((instance, values))
+        if values.get("gpuwatch:user_memory:bytes") or _HELD in values:  # else the user has a promise alone
+            by_user[user].append((instance, values))
 
     def added(values: Iterable[Mapping[str, float]], rule: str) -> float | None:
         found = [one[rule] for one in values if rule in one]
-        return sum(found) if found else None
+        return total if found and isfinite(total := sum(found)) else None
 
     people = []
     for user, every in by_user.items():
@@ -515,13 +534,13 @@ def make_past(
     for one in owners:
         if one.number is not None and (rule := _OWNER_RULES.get(one.labels.metric)):
             held[clean(one.labels.uuid, _LONGEST), clean(one.labels.user, _LONGEST)][rule] = one.number
-    series = {
-        PastKey(clean(each.labels.uuid, _LONGEST), clean(each.labels.user, _LONGEST), figure): each.numbers(
-            start, step, count
-        )
-        for each in past
-        if (figure := _PAST_RULES.get(each.labels.metric))
-    }
+    series: dict[PastKey, list[float | None]] = {}
+    for each in past:
+        if figure := _PAST_RULES.get(each.labels.metric):
+            key = PastKey(clean(each.labels.uuid, _LONGEST), clean(each.labels.user, _LONGEST), figure)
+            before = series.get(key, [None] * count)  # of a GPU whose index changed there are two series
+            numbers = each.numbers(start, step, count)
+            series[key] = [old if new is None else new for old, new in zip(before, numbers, strict=True)]
     found = [HostOwner(uuid=uuid, user=user, **values) for (uuid, user), values in held.items()]
     found.sort(key=lambda one: -(one.memory or 0.0))
     return HostPast(host=host, start=start, step=step, series=series, owners=tuple(found))

@@ -11,10 +11,12 @@ import os
 import socket
 import ssl
 import stat
-import time
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -36,7 +38,6 @@ _MOST_SECRET: Final = 64 << 10
 _CHUNK: Final = 256 << 10
 _MOST_WORDS: Final = 200
 """Characters of a server's own words that are shown."""
-_LOOPBACK: Final = ("localhost", "::1")
 
 
 class PrometheusError(UnavailableError):
@@ -113,7 +114,7 @@ class _Answer(msgspec.Struct, frozen=True, tag_field="status", tag="success"):
 class PrometheusClient:
     """Client of one Prometheus server. Its calls raise PrometheusError; one thread at a time may use it."""
 
-    def __init__(self, settings: FleetSettings, url: str = "", *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: FleetSettings, url: str = "") -> None:
         """`url` is that of the flag; the credentials of `settings` are sent to the server of `settings` alone.
 
         Raises UsageError for settings that cannot be used.
@@ -130,7 +131,7 @@ class PrometheusClient:
             raise UsageError(f"{name}: {error}") from None
         self.warnings: list[str] = []
         """Warnings of the answers since they were cleared: of a partial answer, as of Thanos or remote reads."""
-        self._clock, self._timeout = clock, settings.timeout
+        self._timeout = settings.timeout
         own = urlsplit(settings.prometheus)
         self._foreign = bool(settings.prometheus) and (own.scheme, own.netloc) != (parts.scheme, parts.netloc)
         self._settings = FleetSettings(ca_file=settings.ca_file) if self._foreign else settings
@@ -140,6 +141,12 @@ class PrometheusClient:
             timeout=urllib3.Timeout(connect=settings.timeout, read=settings.timeout),
             ssl_context=_tls(settings.ca_file) if parts.scheme == "https" else None,
         )
+        self._sockets: list[socket.socket] = []
+        """Sockets of the connections that were made, the last one is in use."""
+        self._pool.pool_classes_by_scheme = {
+            "http": _pool_of(urllib3.HTTPConnectionPool, self._sockets),
+            "https": _pool_of(urllib3.HTTPSConnectionPool, self._sockets),
+        }
 
     def query(self, expression: str) -> list[Sample]:
         """Return the newest values of an expression."""
@@ -161,7 +168,7 @@ class PrometheusClient:
             raise self._error(self._refusal(status, type_, body))
         try:
             answer = msgspec.json.decode(body, type=_Answer)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             what = "its answer is torn" if "json" in type_ else f"it answers {clean(type_, 60) or 'without a type'}"
             raise self._error(f"{what}, and is no answer of Prometheus: {error}") from None
         if not isinstance(answer.data, kind):
@@ -171,33 +178,53 @@ class PrometheusClient:
 
     def _request(self, path: str, fields: dict[str, str]) -> tuple[int, str, bytes]:
         """Return status, type and body of an answer that came in time and is not too large."""
-        end = self._clock() + self._timeout
         headers = {"Accept-Encoding": "gzip", "Accept": "application/json", **self._credentials()}
-        try:
-            answer = self._pool.request(
-                "POST",
-                f"{self.url}/api/v1/{path}",
-                fields=fields,
-                headers=headers,
-                encode_multipart=False,
-                redirect=False,
-                preload_content=False,
-            )
+        with self._deadline() as is_over:
             try:
-                body = bytearray()
-                while chunk := answer.read(_CHUNK, decode_content=True):
-                    body += chunk
-                    if len(body) > MOST_BYTES:
-                        raise self._error(f"an answer of more than {size(MOST_BYTES)}; none larger is read")
-                    if self._clock() > end:
-                        raise self._error(f"the answer was not complete after {self._timeout:g} s")
-                answer.release_conn()
-            finally:
-                answer.close()
-        except (HTTPError, OSError) as error:
-            raise self._error(self._failure(error)) from None
+                answer = self._pool.request(
+                    "POST",
+                    f"{self.url}/api/v1/{path}",
+                    fields=fields,
+                    headers=headers,
+                    encode_multipart=False,
+                    redirect=False,
+                    preload_content=False,
+                )
+                try:
+                    body = bytearray()
+                    while chunk := answer.read(_CHUNK, decode_content=True):
+                        body += chunk
+                        if len(body) > MOST_BYTES:
+                            raise self._error(f"an answer of more than {size(MOST_BYTES)}; none larger is read")
+                    answer.release_conn()
+                finally:
+                    answer.close()
+            except (HTTPError, OSError) as error:
+                if not is_over.is_set():
+                    raise self._error(self._failure(error)) from None
+            if is_over.is_set():
+                raise self._error(f"no answer within {self._timeout:g} s")
         target = f" {answer.headers.get('Location', '')}" if 300 <= answer.status < 400 else ""
         return answer.status, target or answer.headers.get("Content-Type", ""), bytes(body)
+
+    @contextmanager
+    def _deadline(self) -> Iterator[threading.Event]:
+        """Limit the time of a whole request, where urllib3 limits that of each read; yield whether it is over."""
+        is_over = threading.Event()
+
+        def end() -> None:
+            is_over.set()
+            for one in self._sockets:
+                with suppress(OSError):
+                    socket.socket.shutdown(one, socket.SHUT_RDWR)
+
+        timer = threading.Timer(self._timeout, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield is_over
+        finally:
+            timer.cancel()
 
     def _error(self, words: str) -> PrometheusError:
         return PrometheusError(clean(f"{self.url}: {words}", 500))
@@ -234,7 +261,7 @@ class PrometheusClient:
             return f"it wants credentials ({status}): set token_file, or user and password_file, in [fleet]"
         try:
             words = msgspec.json.decode(body, type=_Failure).error
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             what = "is there a Prometheus server under this URL?" if status in (404, 405) else "an error page came"
             return f"answer {status} ({clean(type_, 60) or 'of no type'}); {what}"
         return f"it refuses a query ({status}): {words[:_MOST_WORDS]}"
@@ -256,6 +283,20 @@ class PrometheusClient:
             return read_secret(path, key)
         except UsageError as error:
             raise PrometheusError(str(error)) from None
+
+
+def _pool_of(kind: Any, sockets: list[socket.socket]) -> Any:
+    """Return a kind of pool whose connections note their socket, the last one in place of those before."""
+
+    class Connection(kind.ConnectionCls):  # type: ignore[misc]
+        def connect(self) -> None:
+            super().connect()
+            sockets[:] = [self.sock]
+
+    class Pool(kind):  # type: ignore[misc]
+        ConnectionCls = Connection
+
+    return Pool
 
 
 def read_secret(path: str, key: str) -> str:
@@ -292,9 +333,16 @@ def _check_credentials(settings: FleetSettings, url: SplitResult) -> None:
     for path, key in given:
         if path:
             host = url.hostname or ""
-            if url.scheme == "http" and host not in _LOOPBACK and not host.startswith("127."):
+            if url.scheme == "http" and not _is_loopback(host):
                 raise UsageError(f"{key}: it would go to {host} in the clear; write https:// in fleet.prometheus")
             read_secret(path, key)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _tls(ca_file: str) -> ssl.SSLContext:

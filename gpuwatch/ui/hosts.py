@@ -199,6 +199,8 @@ class HostsApp(GpuwatchApp):
             super().ask_to_end(key, whole_run=whole_run)
             return
         _, pid, start = key
+        if self.frame is None:  # a host was opened whose processes are not known yet
+            return
         if self.options.read_only:
             self.notify("read-only: no process can be ended", severity="warning", markup=False, timeout=4)
         elif not (0 < pid <= _LARGEST_PID and 0 < start < _LARGEST_START):

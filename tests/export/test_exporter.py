@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import bcrypt
 import pytest
 
 from gpuwatch.errors import UsageError
+from gpuwatch.export import exporter as exporting
 from gpuwatch.export.exporter import CONNECTIONS, Server, TextFile, parse_address
 from tests.support.builders import gpu, holding, snapshot
 from tests.support.exporting import exporter
 from tests.support.prometheus import free_port
 from tests.support.waiting import PATIENCE, wait_for
 
+TLS = "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n"
 SHOWN = snapshot([gpu(0, holdings=[holding(7, 20)])])
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with a certificate, its key, and the hash of the password `right`."""
-    names = [
-        "-keyout",
-        "key.pem",
-        "-out",
-        "cert.pem",
-        "-subj",
-        "/CN=localhost",
-        "-addext",
-        "subjectAltName=IP:127.0.0.1",
-    ]
-    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names]
-    subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+    make_certificate(tmp_path)
     hashed = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
-    tls = "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n"
-    (tmp_path / "web.yml").write_text(f"{tls}basic_auth_users: {{prometheus: '{hashed}'}}\n")
+    (tmp_path / "web.yml").write_text(f"{TLS}basic_auth_users: {{prometheus: '{hashed}'}}\n")
     return tmp_path
+
+
+def make_certificate(folder: Path) -> None:
+    names = ["-keyout", "key.pem", "-out", "cert.pem", "-subj", "/CN=x", "-addext", "subjectAltName=IP:127.0.0.1"]
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names]
+    subprocess.run(words, cwd=folder, check=True, capture_output=True)
 
 
 @pytest.fixture
@@ -75,7 +74,7 @@ def test_the_metrics_are_at_one_path_and_are_only_read(server: Server) -> None:
 def test_stalled_scrapers_take_no_more_than_their_places(server: Server) -> None:
     before = threading.active_count()
     stalled = [socket.create_connection(("127.0.0.1", port_of(server))) for _ in range(CONNECTIONS - 1)]
-    wait_for(lambda: threading.active_count() >= before + len(stalled))
+    wait_for(lambda: threading.active_count() >= before + 2 * len(stalled))
     assert get(server)[0] == 200
     more = [socket.create_connection(("127.0.0.1", port_of(server))) for _ in range(20)]
     refused = []
@@ -86,7 +85,7 @@ def test_stalled_scrapers_take_no_more_than_their_places(server: Server) -> None
         except TimeoutError:
             refused.append(False)
     assert sum(refused) >= len(more) - 1, "one of them has the last place"
-    assert threading.active_count() <= before + CONNECTIONS
+    assert threading.active_count() <= before + 2 * CONNECTIONS, "each has a thread, and one that ends it"
     for one in (*stalled, *more):
         one.close()
     wait_for(lambda: threading.active_count() <= before)
@@ -109,6 +108,44 @@ def test_other_machines_read_by_tls_with_the_right_password(folder: Path) -> Non
         assert [ask(one) for one in wrong] == [401] * 5
         with pytest.raises((http.client.BadStatusLine, ConnectionError)):  # no TLS
             get(served)
+    finally:
+        served.close()
+
+
+def test_a_connection_that_trickles_keeps_no_place(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "PATIENCE", 0.5)
+    before = threading.active_count()
+    with socket.create_connection(("127.0.0.1", port_of(server)), timeout=PATIENCE) as one:
+        one.sendall(b"GET /metrics HTTP/1.1\r\n")
+        with suppress(OSError):
+            while one.send(b"X: 1\r\n"):
+                time.sleep(0.02)
+    wait_for(lambda: threading.active_count() <= before)
+    assert get(server)[0] == 200
+
+
+def test_a_renewed_certificate_and_a_removed_password_count_at_once(folder: Path) -> None:
+    made = exporter(SHOWN)
+    served = Server(made, "127.0.0.1", free_port(), folder / "web.yml")
+    try:
+
+        def serial() -> str:
+            text = ssl.get_server_certificate(("127.0.0.1", port_of(served)), timeout=PATIENCE)
+            return hashlib.sha256(text.encode()).hexdigest()
+
+        first = serial()
+        (folder / "cert.pem").write_text("no certificate")
+        assert serial() == first, "the old one stays"
+        assert "cert.pem or its key cannot be used" in made.trouble
+        make_certificate(folder)
+        wait_for(lambda: serial() != first)
+        assert not made.trouble
+        context = ssl.create_default_context(cafile=str(folder / "cert.pem"))
+        hashed = bcrypt.hashpw(b"other", bcrypt.gensalt(4)).decode()
+        (folder / "web.yml").write_text(f"{TLS}basic_auth_users: {{prometheus: '{hashed}'}}\n")
+        at = http.client.HTTPSConnection("127.0.0.1", port_of(served), context=context, timeout=PATIENCE)
+        at.request("GET", "/metrics", headers={"Authorization": "Basic cHJvbWV0aGV1czpyaWdodA=="})
+        assert at.getresponse().status == 401
     finally:
         served.close()
 

@@ -145,3 +145,30 @@ def test_rules_and_dashboard_ask_for_metrics_that_there_are() -> None:
 
 def test_the_dashboard_is_the_one_that_is_made() -> None:
     assert (FOLDER / FILES["dashboard"]).read_text() == dashboard()
+
+
+def test_of_several_limits_of_one_process_the_worst_is_the_overshoot() -> None:
+    own, shared = declares(0, 8 * GIB), declares(0, 10 * GIB, scope="container 3f9a1c")
+    limits = (*own.limits, replace(shared.limits[0], declaration=1))
+    both = replace(own, declarations=(*own.declarations, *shared.declarations), limits=limits)
+    card = gpu(0, holdings=[holding(7, 20)])
+    found = metrics(exporter(snapshot([card], [process(7, declared=both)])))
+    assert found["gpuwatch_user_over_bytes"] == [({**CARD, "user": "ada"}, 12 * GIB)]
+
+
+def test_a_list_that_is_wrong_is_no_figure_of_a_user() -> None:
+    wrong = gpu(0, used_gib=20, holdings=[holding(7, 400)], unreliable=True)
+    found = metrics(exporter(snapshot([wrong]), per_process=5))
+    assert not [name for name in found if name.startswith(("gpuwatch_user", "gpuwatch_process_"))]
+    torn = gpu(0, holdings=[holding(7, 4, sm=Reason.UNSUPPORTED)], holdings_note="torn")
+    found = metrics(exporter(snapshot([torn])))
+    missing = {"memory_bytes", "processes", "idle_memory_bytes", "idle_seconds"}
+    assert not missing & {name.removeprefix("gpuwatch_user_") for name in found}
+
+
+def test_no_series_stands_twice_in_a_scrape() -> None:
+    """One process on two MIG instances of a GPU, and two GPUs whose UUID is not known."""
+    parts = [holding(7, 1, gpu_instance=7, compute_instance=0), holding(7, 2, gpu_instance=8, compute_instance=0)]
+    shown = snapshot([gpu(0, mig=True, holdings=parts), gpu(1, uuid=""), gpu(2, uuid="")])
+    lines = [line.rpartition(" ")[0] for line in text_of(exporter(shown, per_process=5)).splitlines() if line[0] != "#"]
+    assert len(lines) == len({*lines})

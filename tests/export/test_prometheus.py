@@ -44,8 +44,16 @@ tests:
         values: '2147483648x60'
       - series: 'gpuwatch_gpu_full_seconds{job="gpuwatch",instance="lab1:9836",gpu="2"}'
         values: '300x60'
-      - series: 'gpuwatch_sample_age_seconds{job="gpuwatch",instance="lab1:9836"}'
-        values: '90x60'
+      - series: 'gpuwatch_sample_timestamp_seconds{job="gpuwatch",instance="lab1:9836"}'
+        values: '0x60'
+      - series: 'gpuwatch_interval_seconds{job="gpuwatch",instance="lab1:9836"}'
+        values: '1x60'
+      - series: 'gpuwatch_sample_timestamp_seconds{job="gpuwatch",instance="lab3:9836"}'
+        values: '0x60'
+      - series: 'gpuwatch_interval_seconds{job="gpuwatch",instance="lab3:9836"}'
+        values: '3600x60'
+      - series: 'gpuwatch_driver_up{job="gpuwatch",instance="lab4:9836"}'
+        values: '0x60'
       - series: 'up{job="gpuwatch",instance="lab2:9836"}'
         values: '0x60'
       - series: 'gpuwatch_gpu_memory_declared_bytes{job="gpuwatch",instance="lab1:9836",gpu="2"}'
@@ -79,7 +87,7 @@ tests:
         exp_alerts:
           - exp_labels: {severity: warning, job: gpuwatch, instance: 'lab1:9836', gpu: 2, user: ada}
             exp_annotations:
-              summary: 'ada has held memory of GPU 2 of lab1:9836 for 31m 40s without using it'
+              summary: 'ada has held 2GiB of GPU 2 of lab1:9836 for half an hour without using it'
       - alertname: GpuwatchFillsUp
         eval_time: 5m
         exp_alerts:
@@ -89,7 +97,12 @@ tests:
         eval_time: 5m
         exp_alerts:
           - exp_labels: {severity: critical, job: gpuwatch, instance: 'lab1:9836'}
-            exp_annotations: {summary: 'the figures of lab1:9836 are 1m 30s old'}
+            exp_annotations: {summary: 'the figures of lab1:9836 are 5m 0s old'}
+      - alertname: GpuwatchDriverDown
+        eval_time: 5m
+        exp_alerts:
+          - exp_labels: {severity: critical, job: gpuwatch, instance: 'lab4:9836'}
+            exp_annotations: {summary: 'the driver of lab4:9836 does not answer'}
       - alertname: GpuwatchHostDown
         eval_time: 5m
         exp_alerts:

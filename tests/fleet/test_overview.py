@@ -306,3 +306,23 @@ def test_owners_and_past_of_a_host() -> None:
     (one,) = past.owners
     assert (one.user, one.memory, one.declared, one.idle) == ("ada", 40.0, 32.0, None)
     assert past.series == {PastKey("GPU-1", "", "power"): [300.0, None, None]}
+
+
+def test_a_host_without_a_driver_and_one_that_only_has_an_alert_are_hosts() -> None:
+    lines = [
+        'gpuwatch:host_driver_up:bool{instance="a:9400"} 0',
+        'up{instance="b:9400"} 0',
+        'gpuwatch:host_driver_up:bool{instance="b:9400"} 0',
+        alert("GpuwatchHostDown", "critical", instance="c:9400"),
+        'gpuwatch:host_driver_up:bool{instance="d:9400"} 1',
+    ]
+    found = {host.name: host.trouble or host.worst for host in fleet("\n".join(lines)).hosts}
+    silent = "its exporter does not answer"
+    assert found == {"a": "its driver does not answer", "b": silent, "c": "host down", "d": ""}
+
+
+def test_people_are_those_who_hold_memory_and_are_visible() -> None:
+    promised = 'gpuwatch:user_memory:bytes{instance="a:9400",user="cyn"} 0'
+    found = fleet("\n".join([card(0, 20.0), user("ada", "a:9400", 20.0), user("?", "a:9400", 1.0), promised]))
+    assert found.hosts[0].people == 1
+    assert [one.name for one in found.people] == ["ada", "?"]

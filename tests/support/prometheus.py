@@ -82,6 +82,7 @@ def samples(hosts: int, gpus: int) -> Iterator[tuple[str, str, float]]:
             yield "gpuwatch:user_memory:bytes", f'{base},user="{user}"', memory
             yield "gpuwatch:user_gpus:count", f'{base},user="{user}"', 1.0
         yield "gpuwatch:host_age:seconds", base, 7.0
+        yield "gpuwatch:host_driver_up:bool", base, 1.0
         yield "up", base, float(host % 100 != 99)
         if host % 50 == 1:
             alert = f'{base},alertname="GpuwatchMemoryNearLimit",severity="critical",gpu="1"'

@@ -194,6 +194,15 @@ async def test_an_open_host_that_is_lost_says_why_beside_its_old_figures() -> No
         assert fleet.asked.count(("open", "busy")) == 2
 
 
+async def test_no_process_of_the_host_before_is_asked_for_on_the_next_one() -> None:
+    async with hosting() as (app, pilot, _, commands):
+        await open_busy(app, pilot)
+        await press(pilot, "H", "end", "enter")
+        assert app.fleet.opened == "idle"
+        await press(pilot, "K")
+        assert not commands, "nothing of this host is on the screen yet"
+
+
 async def test_a_process_is_ended_over_there() -> None:
     async with hosting() as (app, pilot, _, commands):
         await open_busy(app, pilot)
