@@ -31,7 +31,7 @@ UNIT: Final = Path("/etc/systemd/system/gpuwatch.service")
 _UNIT: Final = """\
 # {unit}
 # The service of `gpuwatch watch --unit`, for everybody on this machine. As root:
-#   gpuwatch watch --unit > {unit}
+#   gpuwatch watch --unit{flags} > {unit}
 #   systemctl daemon-reload && systemctl enable --now gpuwatch
 # It reads {settings} alone. `systemd-analyze security` gives {score}.
 [Unit]
@@ -162,7 +162,9 @@ def print_unit(args: argparse.Namespace, *, program: Path | None = None, setting
         console.warn(f"--unit: {trouble}; the service runs as root, so install it where root alone can write:")
         console.err.write(_INSTALL)
         return UsageError.exit_code
-    unit = _UNIT.format(unit=UNIT, settings=settings, program=program, score=SCORE, reservations=SHARED)
+    unit = _UNIT.format(
+        unit=UNIT, flags=" --export" * args.export, settings=settings, program=program, score=SCORE, reservations=SHARED
+    )
     network = False
     if found.values.get("notify.urls") or found.values.get("notify.command"):
         unit += _NETWORK.format(unit=UNIT, settings=settings, score=NETWORK_SCORE)

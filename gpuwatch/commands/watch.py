@@ -305,7 +305,9 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
                     watch, config, demo=args.demo, named=named, watch=True, part=bool(only), service=args.service
                 )
                 log = str(named or ("" if args.demo else own_store()))
-            output.notes = [*_notes(args, log, seconds), *([] if export is None else [export.note])]
+            output.notes = _notes(args, log, seconds)
+            if export is not None and not getattr(args, "quiet", False):  # at once: the driver may be long in coming
+                output.warn(export.note)
 
             def apply(old: Config, new: Config) -> None:
                 apply_config(watch, old, new)

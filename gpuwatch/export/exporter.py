@@ -188,7 +188,11 @@ def read_web_config(path: Path) -> WebConfig:
             "client_ca_file, client_auth_type, min_version) and basic_auth_users"
         ) from None
     except msgspec.DecodeError as error:
-        raise UsageError(f"--web-config: {named} is no YAML: {clean(str(error), 200)}") from None
+        words = clean(" ".join(str(error).split()), 200)
+        raise UsageError(f"--web-config: {named} is no YAML: {words}") from None
+    tls = found.tls_server_config
+    if tls is not None and (not tls.client_ca_file) is not (tls.client_auth_type == "NoClientCert"):
+        raise UsageError(f"--web-config: {named}: client_auth_type and client_ca_file go together; one is missing")
     for user, hashed in found.basic_auth_users.items():
         if not re.fullmatch(r"\$2[aby]\$\d\d\$[./A-Za-z0-9]{53}", hashed):
             raise UsageError(f"--web-config: {named}: the password of {clean(user, 60)!a} is no hash of bcrypt")
@@ -217,8 +221,10 @@ def load_certificate(context: ssl.SSLContext, tls: TlsConfig, folder: Path) -> N
             required = tls.client_auth_type == "RequireAndVerifyClientCert"
             context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     except (OSError, ValueError) as error:  # SSLError is an OSError
-        words = clean(str(getattr(error, "reason", None) or error), 120)
-        raise UsageError(f"--web-config: {clean(str(path))} or its key cannot be used: {words}") from None
+        words = files.reason(error) if isinstance(error, OSError) and error.filename else str(error)
+        if isinstance(error, ssl.SSLError):
+            words = "they do not belong together, or one of them is no PEM"
+        raise UsageError(f"--web-config: {clean(str(path))} or its key cannot be used: {clean(words, 120)}") from None
 
 
 def _no_password() -> str:

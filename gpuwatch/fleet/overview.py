@@ -516,6 +516,8 @@ class HostPast(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of each value."""
     series: Mapping[PastKey, Sequence[float | None]] = {}
     owners: tuple[HostOwner, ...] = ()
+    gpus: tuple[HostGpu, ...] = ()
+    """GPUs that have a figure in the span, without one of now: of a host that does not answer none are listed."""
 
 
 def host_queries(instance: str) -> tuple[str, str]:
@@ -535,7 +537,10 @@ def make_past(
         if one.number is not None and (rule := _OWNER_RULES.get(one.labels.metric)):
             held[clean(one.labels.uuid, _LONGEST), clean(one.labels.user, _LONGEST)][rule] = one.number
     series: dict[PastKey, list[float | None]] = {}
+    gpus: dict[str, HostGpu] = {}
     for each in past:
+        if each.labels.uuid:
+            gpus[each.labels.uuid] = _gpu(each.labels, {"up": 0.0})
         if figure := _PAST_RULES.get(each.labels.metric):
             key = PastKey(clean(each.labels.uuid, _LONGEST), clean(each.labels.user, _LONGEST), figure)
             before = series.get(key, [None] * count)  # of a GPU whose index changed there are two series
@@ -543,4 +548,5 @@ def make_past(
             series[key] = [old if new is None else new for old, new in zip(before, numbers, strict=True)]
     found = [HostOwner(uuid=uuid, user=user, **values) for (uuid, user), values in held.items()]
     found.sort(key=lambda one: -(one.memory or 0.0))
-    return HostPast(host=host, start=start, step=step, series=series, owners=tuple(found))
+    known_gpus = tuple(sorted(gpus.values(), key=lambda gpu: (gpu.index, gpu.uuid)))
+    return HostPast(host=host, start=start, step=step, series=series, owners=tuple(found), gpus=known_gpus)

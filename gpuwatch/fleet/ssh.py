@@ -309,7 +309,7 @@ def make_host(name: str, status: Status, since: float, trouble: str = "") -> Hos
     if status.sampled is not None and -_GREATEST < status.sampled <= status.monotonic < _GREATEST:
         age = status.monotonic - status.sampled + since
     if not trouble and status.state not in (SourceState.OK, SourceState.STARTING):
-        trouble = clean(status.words, _SHORT) or status.state.value
+        trouble = clean(status.words, 2 * _SHORT) or status.state.value
     return Host(
         name=name,
         gpus=tuple(_make_gpu(one) for one in status.gpus),

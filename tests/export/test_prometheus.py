@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -126,9 +127,15 @@ def test_promtool_takes_the_rules_and_each_alert_fires_when_it_should(tmp_path: 
 
 
 def test_prometheus_takes_the_lines_for_its_configuration(tmp_path: Path) -> None:
-    (tmp_path / "prometheus.yml").write_text((FOLDER / FILES["scrape_config"]).read_text())
+    lines = (FOLDER / FILES["scrape_config"]).read_text()
     (tmp_path / "gpuwatch.rules.yml").write_text((FOLDER / FILES["rules"]).read_text())
-    promtool("check", "config", str(tmp_path / "prometheus.yml"))
+    for name in ("ca.crt", "gpuwatch.password"):
+        (tmp_path / name).touch()
+    with_tls = re.sub(r"^    # (scheme|tls_config|basic_auth):", r"    \1:", lines, flags=re.MULTILINE)
+    assert with_tls.count("#") == lines.count("#") - 3
+    for text in (lines, with_tls):
+        (tmp_path / "prometheus.yml").write_text(text)
+        promtool("check", "config", str(tmp_path / "prometheus.yml"))
 
 
 def _firing(port: int) -> list[dict[str, str]]:

@@ -301,11 +301,15 @@ def test_owners_and_past_of_a_host() -> None:
         gpuwatch_user_idle_seconds{on} NaN
         other{on} 1"""
     )
-    power = Range(labels=Labels(metric="gpuwatch_gpu_power_watts", uuid="GPU-1"), values=[(110.0, "300")])
-    past = make_past("a", owners, [power], start=100.0, step=10.0, count=3)
+    power, renumbered = (
+        Range(labels=Labels(metric="gpuwatch_gpu_power_watts", uuid="GPU-1", gpu=gpu), values=[(at, "300")])
+        for gpu, at in (("3", 110.0), ("4", 130.0))
+    )
+    past = make_past("a", owners, [power, renumbered], start=100.0, step=10.0, count=3)
     (one,) = past.owners
     assert (one.user, one.memory, one.declared, one.idle) == ("ada", 40.0, 32.0, None)
-    assert past.series == {PastKey("GPU-1", "", "power"): [300.0, None, None]}
+    assert past.series == {PastKey("GPU-1", "", "power"): [300.0, None, 300.0]}
+    assert [(gpu.index, gpu.uuid, gpu.up) for gpu in past.gpus] == [(4, "GPU-1", False)]
 
 
 def test_a_host_without_a_driver_and_one_that_only_has_an_alert_are_hosts() -> None:

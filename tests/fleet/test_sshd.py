@@ -168,7 +168,7 @@ def test_the_program_lists_opens_and_leaves_nothing(lab: Sshd, own_home: Path) -
         lab.driver.write()
         gpuwatch = [str(Path(sys.executable).parent / "gpuwatch"), "--host", "lab"]
         with Terminal(gpuwatch, columns=120, rows=30, env=lab.env) as terminal:
-            terminal.wait_for("1 GPUs")
+            terminal.wait_for("1 GPU,")
             terminal.send("\r")
             terminal.wait_for(str(training.pid))
             assert "lab · 1 GPU" in terminal.lines[0]

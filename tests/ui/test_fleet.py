@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 from textual.screen import Screen
 
+from gpuwatch.fleet.host import HostGpu
 from gpuwatch.fleet.overview import Fleet, HostOwner, HostPast, PastKey
 from gpuwatch.fleet.reader import FleetReader
 from gpuwatch.ui.fleet import FleetApp, FleetHelp
@@ -335,6 +336,19 @@ async def test_a_host_has_its_gpus_owners_alerts_and_graphs() -> None:
         assert line_of(app, "Power W").split()[2] == "300"
         await press(pilot, "escape")
         assert type(top(app)) is MapScreen
+
+
+async def test_a_host_that_is_down_still_shows_its_past() -> None:
+    async with running(size=(150, 40)) as (app, pilot, reader):
+        while cast(MapScreen, top(app)).rows.selected.gpus:
+            await press(pilot, "down")
+        await press(pilot, "enter")
+        assert "no values in this time" in text_of(app) or "reading" in text_of(app)
+        known = (HostGpu(index=0, uuid="GPU-a:9400-0", name="NVIDIA H100", up=False),)
+        await answer(pilot, reader, replace(past_of(reader), gpus=known))
+        assert "1 GPU H100" in lines(app)[0]
+        assert "down" in text_of(app)
+        assert line_of(app, "Power W").split()[2] == "300"
 
 
 async def test_a_host_that_cannot_be_read_says_so_and_keeps_its_graphs() -> None:

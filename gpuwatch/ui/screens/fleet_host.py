@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import ClassVar, Final
 
+from msgspec.structs import replace
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
@@ -197,6 +198,8 @@ class FleetHostScreen(TimeSheet):
         now = next((host for host in self.fleet.hosts if host.name == self.host_name), None)
         self._host = now or self._host
         host = self._host or Host(name=self.host_name)
+        if not host.gpus and self._past is not None:  # it does not answer, and has a past
+            host = replace(host, gpus=self._past.gpus)
         self.gpus.host = host
         self.gpus.owners = self._past.owners if self._past is not None else ()
         self.gpus.update_rows([None, *host.gpus])
@@ -217,7 +220,11 @@ class FleetHostScreen(TimeSheet):
     @property
     def _subject(self) -> str:
         selected, models = self.gpus.selected, {gpu.name.removeprefix("NVIDIA ") for gpu in self._chosen}
-        which = f"GPU {selected.index}" if selected is not None else f"{len(self._chosen)} GPUs"
+        which = (
+            f"GPU {selected.index}"
+            if selected is not None
+            else f"{len(self._chosen)} GPU{'s' * (len(self._chosen) != 1)}"
+        )
         return " ".join([which, *sorted(models)])
 
     def _alerts(self) -> Section:

@@ -23,7 +23,7 @@ from gpuwatch.units import gib
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
 
-_CELLS: Final = {"gpus": 5, "free": 5, "memory": 6, "left": 9, "busy": 7, "people": 7, "age": 6}
+_CELLS: Final = {"gpus": 6, "free": 6, "memory": 6, "left": 9, "busy": 7, "people": 8, "age": 6}
 _NEEDED: Final = ("gpus", "free", "memory", "busy", "age", "people", "left")
 """Columns beside the name and the worst alert, the most needed first: a narrow terminal shows fewer."""
 _LEAST_WORDS: Final = 14
@@ -126,7 +126,7 @@ class HostsScreen(ListScreen[HostList]):
         gpus = [gpu for one in found for gpu in one.gpus]
         troubles = sum(bool(one.trouble) for one in found)
         words = [f"{len(found)} host{'s' * (len(found) != 1)}"]
-        words += [f"{len(gpus)} GPUs, {sum(gpu.is_free for gpu in gpus)} free"] * bool(gpus)
+        words += [f"{len(gpus)} GPU{'s' * (len(gpus) != 1)}, {sum(gpu.is_free for gpu in gpus)} free"] * bool(gpus)
         parts: list[tuple[str, Role]] = [(f" {self.style_set.glyphs.dot} ".join(words), "text")]
         return [*parts, (f"{troubles} in trouble", "critical")] if troubles else parts
 
