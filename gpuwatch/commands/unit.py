@@ -108,7 +108,7 @@ PrivateNetwork=no
 RestrictAddressFamilies=AF_INET AF_INET6
 """
 _LOOPBACK: Final = "IPAddressAllow=localhost\n"
-EXPORT_SCORE: Final = "2.8"
+EXPORT_SCORE: Final = "2.9"
 """Exposure of the unit with the loopback alone."""
 
 _REMOVE: Final = """\

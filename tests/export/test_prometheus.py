@@ -148,6 +148,7 @@ def _firing(port: int) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.uncounted
 def test_a_real_prometheus_fires_the_alert_of_an_overshoot(driver: Driver, own_home: Path, tmp_path: Path) -> None:
     program = needs("prometheus")
     exported, served = free_port(), free_port()

@@ -15,7 +15,7 @@ from tests.support.fakessh import GOOD, WHOLE, put_ssh
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
 
 GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 LAB = f'case "$*" in *live*) {GOOD};; *) {WHOLE};; esac'

@@ -257,6 +257,7 @@ async def test_a_partial_answer_is_said() -> None:
         assert lines(app)[1].strip() == "the answer is partial: store eu-1 is down"
 
 
+@pytest.mark.uncounted
 @pytest.mark.parametrize("ascii_only", [False, True])
 async def test_it_fits_any_size(ascii_only: bool) -> None:
     hostile = "[/x] [b 日本語のプロセス" + "x" * 300
