@@ -38,11 +38,11 @@ _RULE = re.compile(r"record: (\S+)\n\s+expr: (gpuwatch_\w+)\n")
 
 @cache
 def demo_frame(number: int) -> Frame:
-    """Return the newest frame of a host: half a minute of the demo, with other GPUs free on each host."""
+    """Return the newest frame of a host: a quarter of a minute of the demo, with other GPUs free on each host."""
     engine, history = Engine(), History()
     source = DemoSource(clock=lambda: 0.0, wall=lambda: WALL)
     first = 40 + 45 * number
-    for second in map(float, range(first, first + 31)):
+    for second in map(float, range(first, first + 17)):
         snapshot = _with_free(source.at(second), number)
         view = history.add(snapshot, second)
         changes = engine.update(snapshot, view, second, snapshot.taken)
