@@ -32,7 +32,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from gpuwatch import files
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.errors import UsageError
-from gpuwatch.export.metrics import ALIASES, GROUPS, Group, Machine
+from gpuwatch.export.metrics import ALIASES, GROUPS, Group, ScrapedMachine
 from gpuwatch.model import Health
 from gpuwatch.monitor import Frame
 from gpuwatch.text import clean
@@ -90,7 +90,7 @@ class Exporter:
         frame = self._frame
         if frame is None:
             return
-        machine = Machine(
+        machine = ScrapedMachine(
             frame, self._clock(), self._failures, self._samples, self.allowances, per_process=self._per_process
         )
         for group in self._groups:

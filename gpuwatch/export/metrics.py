@@ -46,7 +46,7 @@ Value = float | None
 Labels = tuple[str, ...]
 
 
-class Metric(NamedTuple):
+class ExportedMetric(NamedTuple):
     """One metric of a kind of row."""
 
     name: str
@@ -62,12 +62,12 @@ class Group(NamedTuple):
     title: str
     """What a row is, for the documents."""
     labels: Labels
-    rows: Callable[[Machine], Iterable[tuple[Labels, Any]]]
+    rows: Callable[[ScrapedMachine], Iterable[tuple[Labels, Any]]]
     """Returns each row with the values of the labels."""
-    metrics: tuple[Metric, ...]
+    metrics: tuple[ExportedMetric, ...]
 
 
-class Machine(NamedTuple):
+class ScrapedMachine(NamedTuple):
     """Newest frame, and all else that the metrics are read from."""
 
     frame: Frame
@@ -104,7 +104,7 @@ class GpuRow(NamedTuple):
     """One GPU with what is computed for it."""
 
     gpu: Gpu
-    machine: Machine
+    machine: ScrapedMachine
     declared: DeclaredMemory
     full: float | None
     """Seconds until it is full, where its memory grows steadily."""
@@ -139,7 +139,7 @@ def gpu_labels(gpu: Gpu) -> Labels:
     return (gpu.uuid, str(gpu.index), gpu.name)
 
 
-def _answering(machine: Machine) -> Iterator[tuple[Labels, GpuRow]]:
+def _answering(machine: ScrapedMachine) -> Iterator[tuple[Labels, GpuRow]]:
     history, processes = machine.frame.history, machine.processes
     for gpu in machine.fresh():
         trend, free = history.trend(gpu.key), gpu.memory.free
@@ -148,33 +148,33 @@ def _answering(machine: Machine) -> Iterator[tuple[Labels, GpuRow]]:
         yield gpu_labels(gpu), GpuRow(gpu, machine, declared_memory(gpu, processes), full)
 
 
-def _listed(machine: Machine) -> Iterator[tuple[Labels, tuple[Gpu, Machine]]]:
+def _listed(machine: ScrapedMachine) -> Iterator[tuple[Labels, tuple[Gpu, ScrapedMachine]]]:
     return ((gpu_labels(gpu), (gpu, machine)) for gpu in machine.frame.snapshot.gpus)
 
 
-def _states(machine: Machine) -> Iterator[tuple[Labels, Gpu]]:
+def _states(machine: ScrapedMachine) -> Iterator[tuple[Labels, Gpu]]:
     return (((*gpu_labels(gpu), gpu.health.value), gpu) for gpu in machine.frame.snapshot.gpus)
 
 
-def _throttled(machine: Machine) -> Iterator[tuple[Labels, Gpu]]:
+def _throttled(machine: ScrapedMachine) -> Iterator[tuple[Labels, Gpu]]:
     for gpu in machine.fresh():
         if isinstance(gpu.throttle, tuple):
             yield from (((*gpu_labels(gpu), words), gpu) for words in throttle_words(gpu.throttle))
 
 
-def _xids(machine: Machine) -> Iterator[tuple[Labels, int]]:
+def _xids(machine: ScrapedMachine) -> Iterator[tuple[Labels, int]]:
     for gpu in machine.frame.snapshot.gpus:
         if isinstance(gpu.xids, tuple):
             yield from (((*gpu_labels(gpu), str(one.code)), one.count) for one in gpu.xids)
 
 
-def _instances(machine: Machine) -> Iterator[tuple[Labels, Instance]]:
+def _instances(machine: ScrapedMachine) -> Iterator[tuple[Labels, Instance]]:
     for gpu in machine.fresh():
         for one in gpu.instances:
             yield (*gpu_labels(gpu), one.uuid, str(one.gpu_instance), one.profile), one
 
 
-def _users(machine: Machine) -> Iterator[tuple[Labels, UserRow]]:
+def _users(machine: ScrapedMachine) -> Iterator[tuple[Labels, UserRow]]:
     """Yield each user on each GPU; all who are not visible are one."""
     processes, snapshot = machine.processes, machine.frame.snapshot
     most: dict[tuple[int, str, tuple[int, ...]], int] = {}
@@ -196,7 +196,7 @@ def _users(machine: Machine) -> Iterator[tuple[Labels, UserRow]]:
             yield (*gpu_labels(gpu), user), _user(machine, gpu, theirs[user], promised[user], over[gpu.index, user])
 
 
-def _user(machine: Machine, gpu: Gpu, holdings: Sequence[Holding], promised: int, over: int) -> UserRow:
+def _user(machine: ScrapedMachine, gpu: Gpu, holdings: Sequence[Holding], promised: int, over: int) -> UserRow:
     sizes = [int(one.memory) for one in holdings if known(one.memory)]
     declared = declared_memory(replace(gpu, holdings=tuple(holdings)), machine.processes)
     whole = len(sizes) == len(holdings) and not gpu.holdings_note
@@ -214,11 +214,11 @@ def _user(machine: Machine, gpu: Gpu, holdings: Sequence[Holding], promised: int
     )
 
 
-def _idle(machine: Machine, gpu: Gpu, holding: Holding) -> Idle | None:
+def _idle(machine: ScrapedMachine, gpu: Gpu, holding: Holding) -> Idle | None:
     return machine.frame.history.idle(gpu.key, holding.pid, holding.start)
 
 
-def _largest(machine: Machine) -> tuple[list[tuple[Labels, Row]], int]:
+def _largest(machine: ScrapedMachine) -> tuple[list[tuple[Labels, Row]], int]:
     """Return the largest processes, and the number of those that are left out."""
     processes, found = machine.processes, []
     taken = machine.frame.snapshot.taken
@@ -234,30 +234,30 @@ def _largest(machine: Machine) -> tuple[list[tuple[Labels, Row]], int]:
     return found[: machine.per_process], max(0, len(found) - machine.per_process)
 
 
-def _whole(machine: Machine) -> Iterable[tuple[Labels, Machine]]:
+def _whole(machine: ScrapedMachine) -> Iterable[tuple[Labels, ScrapedMachine]]:
     return (((), machine),)
 
 
-def _info(machine: Machine) -> Iterable[tuple[Labels, Machine]]:
+def _info(machine: ScrapedMachine) -> Iterable[tuple[Labels, ScrapedMachine]]:
     snapshot = machine.frame.snapshot
     return (((__version__, snapshot.driver, snapshot.cuda), machine),)
 
 
-def _newest(machine: Machine) -> float:
+def _newest(machine: ScrapedMachine) -> float:
     return max((gpu.sampled for gpu in machine.frame.snapshot.gpus), default=0.0)
 
 
-def _sampled_at(machine: Machine) -> Value:
+def _sampled_at(machine: ScrapedMachine) -> Value:
     snapshot = machine.frame.snapshot
     return snapshot.taken - (snapshot.monotonic - _newest(machine)) if _newest(machine) else None
 
 
-def _duration(machine: Machine) -> Value:
+def _duration(machine: ScrapedMachine) -> Value:
     began = [gpu.sampled for gpu in machine.fresh()]
     return max(0.0, machine.frame.snapshot.monotonic - min(began)) if began else None
 
 
-def _alerts(machine: Machine) -> Iterator[tuple[Labels, int]]:
+def _alerts(machine: ScrapedMachine) -> Iterator[tuple[Labels, int]]:
     counts: defaultdict[Labels, int] = defaultdict(int)
     for alert in machine.frame.alerts:
         if alert.severity >= Severity.WARNING:
@@ -309,17 +309,17 @@ _PROCESS: Final[Mapping[str, tuple[str, str]]] = {
 
 def _field_metrics(
     fields: Mapping[str, Field[Any]], names: Mapping[str, tuple[str, str]], part: str, row: Callable[[Any], Any]
-) -> tuple[Metric, ...]:
+) -> tuple[ExportedMetric, ...]:
     """Return the metrics of fields; a lower bound is none, since a graph cannot say that it is one."""
 
-    def metric(field: Field[Any], name: str, words: str) -> Metric:
+    def metric(field: Field[Any], name: str, words: str) -> ExportedMetric:
         ending, factor = _BASE[field.unit]
 
         def read(one: Any) -> Value:
             found = field.amount(row(one))
             return found.number * factor if found is not None and not found.at_least else None
 
-        return Metric(f"{PREFIX}_{part}_{name}{ending}", words, read)
+        return ExportedMetric(f"{PREFIX}_{part}_{name}{ending}", words, read)
 
     return tuple(metric(fields[key], name, words) for key, (name, words) in names.items())
 
@@ -338,33 +338,33 @@ GROUPS: Final[tuple[Group, ...]] = (
         _answering,
         (
             *_field_metrics(GPU, _GPU, "gpu", lambda row: row.gpu),
-            Metric(
+            ExportedMetric(
                 f"{PREFIX}_gpu_memory_declared_bytes",
                 "Sum of the limits that processes declared, as far as they can be read",
                 lambda row: row.declared.declared if row.declared.limits or not row.declared.unread else None,
             ),
-            Metric(
+            ExportedMetric(
                 f"{PREFIX}_gpu_unread_processes",
                 "Processes whose declarations cannot be read",
                 lambda row: row.declared.unread,
             ),
-            Metric(
+            ExportedMetric(
                 f"{PREFIX}_gpu_full_seconds",
                 "Time until the GPU is full, while it fills steadily",
                 lambda row: row.full,
             ),
-            Metric(
+            ExportedMetric(
                 f"{PREFIX}_gpu_ecc_uncorrected_errors_total",
                 "Uncorrected memory errors since the driver was loaded",
                 lambda row: _number(row.gpu.ecc_uncorrected),
                 counter=True,
             ),
-            Metric(
+            ExportedMetric(
                 f"{PREFIX}_gpu_remap_pending",
                 "Whether broken rows of memory will be replaced at the next reset",
                 lambda row: _number(row.gpu.remap_pending),
             ),
-            Metric(
+            ExportedMetric(
                 f"{PREFIX}_gpu_remap_failed",
                 "Whether the replacement of a broken row of memory ever failed",
                 lambda row: _number(row.gpu.remap_failed),
@@ -376,13 +376,15 @@ GROUPS: Final[tuple[Group, ...]] = (
         _GPU_LABELS,
         _listed,
         (
-            Metric(f"{PREFIX}_gpu_up", "Whether the GPU answers", lambda row: float(row[0].health is Health.OK)),
-            Metric(
+            ExportedMetric(
+                f"{PREFIX}_gpu_up", "Whether the GPU answers", lambda row: float(row[0].health is Health.OK)
+            ),
+            ExportedMetric(
                 f"{PREFIX}_gpu_sample_age_seconds",
                 "Time since the last sample of the GPU",
                 lambda row: row[1].age(row[0].sampled),
             ),
-            Metric(
+            ExportedMetric(
                 f"{PREFIX}_gpu_failed_samples_total",
                 "Samples in which the GPU did not answer, since the exporter was started",
                 lambda row: row[1].failures.get(row[0].key, 0),
@@ -394,20 +396,20 @@ GROUPS: Final[tuple[Group, ...]] = (
         "state of health of a GPU",
         (*_GPU_LABELS, "state"),
         _states,
-        (Metric(f"{PREFIX}_gpu_health", "1 for the present state: ok, or the fault", lambda gpu: 1.0),),
+        (ExportedMetric(f"{PREFIX}_gpu_health", "1 for the present state: ok, or the fault", lambda gpu: 1.0),),
     ),
     Group(
         "reason that limits the clocks of a GPU",
         (*_GPU_LABELS, "reason"),
         _throttled,
-        (Metric(f"{PREFIX}_gpu_throttled", "1 for each reason that limits the clocks now", lambda gpu: 1.0),),
+        (ExportedMetric(f"{PREFIX}_gpu_throttled", "1 for each reason that limits the clocks now", lambda gpu: 1.0),),
     ),
     Group(
         "XID of a GPU",
         (*_GPU_LABELS, "xid"),
         _xids,
         (
-            Metric(
+            ExportedMetric(
                 f"{PREFIX}_gpu_xid_errors_total",
                 "XIDs that the driver reported since the sampler was started",
                 float,
@@ -420,9 +422,11 @@ GROUPS: Final[tuple[Group, ...]] = (
         (*_GPU_LABELS, "mig_uuid", "mig_instance", "mig_profile"),
         _instances,
         (
-            Metric(f"{PREFIX}_mig_memory_used_bytes", "Memory in use", lambda one: _number(one.memory.used)),
-            Metric(f"{PREFIX}_mig_memory_free_bytes", "Memory that is free", lambda one: _number(one.memory.free)),
-            Metric(f"{PREFIX}_mig_memory_total_bytes", "Memory in all", lambda one: _number(one.memory.total)),
+            ExportedMetric(f"{PREFIX}_mig_memory_used_bytes", "Memory in use", lambda one: _number(one.memory.used)),
+            ExportedMetric(
+                f"{PREFIX}_mig_memory_free_bytes", "Memory that is free", lambda one: _number(one.memory.free)
+            ),
+            ExportedMetric(f"{PREFIX}_mig_memory_total_bytes", "Memory in all", lambda one: _number(one.memory.total)),
         ),
     ),
     Group(
@@ -430,29 +434,31 @@ GROUPS: Final[tuple[Group, ...]] = (
         _USER_LABELS,
         _users,
         (
-            Metric(f"{PREFIX}_user_memory_bytes", "Memory that the user's processes hold", lambda row: row.memory),
-            Metric(f"{PREFIX}_user_declared_bytes", "Memory that they declared", lambda row: row.declared),
-            Metric(
+            ExportedMetric(
+                f"{PREFIX}_user_memory_bytes", "Memory that the user's processes hold", lambda row: row.memory
+            ),
+            ExportedMetric(f"{PREFIX}_user_declared_bytes", "Memory that they declared", lambda row: row.declared),
+            ExportedMetric(
                 f"{PREFIX}_user_promised_bytes",
                 "Memory that they declared or reserved and do not use yet",
                 lambda row: row.promised,
             ),
-            Metric(
+            ExportedMetric(
                 f"{PREFIX}_user_over_bytes",
                 "Memory above what they declared, where it is beyond the allowance",
                 lambda row: row.over,
             ),
-            Metric(
+            ExportedMetric(
                 f"{PREFIX}_user_idle_seconds",
                 "Longest time for which one of them has held memory without running a kernel, from one minute on",
                 lambda row: row.idle,
             ),
-            Metric(
+            ExportedMetric(
                 f"{PREFIX}_user_idle_memory_bytes",
                 "Memory of those that have run no kernel for a minute or longer",
                 lambda row: row.idle_memory,
             ),
-            Metric(f"{PREFIX}_user_processes", "Processes that hold memory", lambda row: row.processes),
+            ExportedMetric(f"{PREFIX}_user_processes", "Processes that hold memory", lambda row: row.processes),
         ),
     ),
     Group(
@@ -465,51 +471,51 @@ GROUPS: Final[tuple[Group, ...]] = (
         "rule whose alerts hold",
         ("rule", "severity"),
         _alerts,
-        (Metric(f"{PREFIX}_alerts", "Alerts of gpuwatch's own rules that hold", float),),
+        (ExportedMetric(f"{PREFIX}_alerts", "Alerts of gpuwatch's own rules that hold", float),),
     ),
     Group(
         "machine",
         (),
         _whole,
         (
-            Metric(
+            ExportedMetric(
                 f"{PREFIX}_driver_up",
                 "Whether the driver answers",
                 lambda machine: float(machine.frame.snapshot.state is SourceState.OK),
             ),
-            Metric(
+            ExportedMetric(
                 f"{PREFIX}_sample_age_seconds",
                 "Time since the newest sample of any GPU",
                 lambda machine: machine.age(_newest(machine)),
             ),
-            Metric(
+            ExportedMetric(
                 f"{PREFIX}_sample_timestamp_seconds",
                 "Time of the newest sample of any GPU, since the epoch",
                 _sampled_at,
             ),
-            Metric(
+            ExportedMetric(
                 f"{PREFIX}_interval_seconds",
                 "Time between two samples, as configured",
                 lambda machine: machine.frame.snapshot.interval,
             ),
-            Metric(
+            ExportedMetric(
                 f"{PREFIX}_sample_duration_seconds",
                 "Time that the last sample of all GPUs took",
                 _duration,
             ),
-            Metric(
+            ExportedMetric(
                 f"{PREFIX}_samples_total",
                 "Samples since the exporter was started",
                 lambda machine: machine.samples,
                 counter=True,
             ),
-            Metric(
+            ExportedMetric(
                 f"{PREFIX}_nvml_calls_total",
                 "NVML calls since the sampler was started",
                 lambda machine: machine.frame.snapshot.nvml_calls,
                 counter=True,
             ),
-            Metric(
+            ExportedMetric(
                 f"{PREFIX}_processes_left_out",
                 "Processes without metrics of their own; absent without `--per-process`",
                 lambda machine: _largest(machine)[1] if machine.per_process else None,
@@ -520,7 +526,11 @@ GROUPS: Final[tuple[Group, ...]] = (
         "version",
         ("version", "driver", "cuda"),
         _info,
-        (Metric(f"{PREFIX}_build_info", "1, with the versions of gpuwatch, driver and CUDA", lambda machine: 1.0),),
+        (
+            ExportedMetric(
+                f"{PREFIX}_build_info", "1, with the versions of gpuwatch, driver and CUDA", lambda machine: 1.0
+            ),
+        ),
     ),
 )
 """All metrics of gpuwatch, by the kind of their rows."""
@@ -573,8 +583,8 @@ def _reading(path: str, factor: float) -> Callable[[GpuRow], Value]:
     return read
 
 
-def _relabelled(labels: Callable[[Gpu, str], Labels]) -> Callable[[Machine], Iterator[tuple[Labels, GpuRow]]]:
-    def rows(machine: Machine) -> Iterator[tuple[Labels, GpuRow]]:
+def _relabelled(labels: Callable[[Gpu, str], Labels]) -> Callable[[ScrapedMachine], Iterator[tuple[Labels, GpuRow]]]:
+    def rows(machine: ScrapedMachine) -> Iterator[tuple[Labels, GpuRow]]:
         for _, row in _answering(machine):
             if row.gpu.uuid:  # else two of them would be one
                 yield labels(row.gpu, machine.frame.snapshot.host), row
@@ -593,7 +603,7 @@ ALIASES: Final[tuple[Group, ...]] = (
         ("uuid",),
         _relabelled(lambda gpu, host: (re.sub("^GPU-", "", gpu.uuid).lower(),)),
         tuple(
-            Metric(f"nvidia_smi_{name}", f"As in nvidia_gpu_exporter: {path}", _reading(path, factor))
+            ExportedMetric(f"nvidia_smi_{name}", f"As in nvidia_gpu_exporter: {path}", _reading(path, factor))
             for name, (path, factor) in _SMI.items()
         ),
     ),
@@ -605,7 +615,11 @@ ALIASES: Final[tuple[Group, ...]] = (
             for gpu in machine.fresh()
             if gpu.uuid
         ),
-        (Metric("nvidia_smi_gpu_info", "As in nvidia_gpu_exporter: 1, with model and driver", lambda gpu: 1.0),),
+        (
+            ExportedMetric(
+                "nvidia_smi_gpu_info", "As in nvidia_gpu_exporter: 1, with model and driver", lambda gpu: 1.0
+            ),
+        ),
     ),
     Group(
         "GPU, by the names of NVIDIA's DCGM exporter",  # without its label modelName, which promtool finds fault with
@@ -613,10 +627,10 @@ ALIASES: Final[tuple[Group, ...]] = (
         _relabelled(lambda gpu, host: (str(gpu.index), gpu.uuid, f"nvidia{gpu.index}", host)),
         (
             *(
-                Metric(f"DCGM_FI_DEV_{name}", f"As in NVIDIA's DCGM exporter: {path}", _reading(path, factor))
+                ExportedMetric(f"DCGM_FI_DEV_{name}", f"As in NVIDIA's DCGM exporter: {path}", _reading(path, factor))
                 for name, (path, factor) in _DCGM.items()
             ),
-            Metric("DCGM_FI_DEV_XID_ERRORS", "As in NVIDIA's DCGM exporter: the last XID", _last_xid),
+            ExportedMetric("DCGM_FI_DEV_XID_ERRORS", "As in NVIDIA's DCGM exporter: the last XID", _last_xid),
         ),
     ),
 )

@@ -19,7 +19,7 @@ from gpuwatch.analysis.people import PERSON
 from gpuwatch.fields import PROCESS, Amount, Field, amount, table
 from gpuwatch.filters import Grammar, Term, parse_numbers
 from gpuwatch.fleet.host import HOST, Host, HostGpu, worst_first
-from gpuwatch.fleet.prometheus import Labels, Range, Sample
+from gpuwatch.fleet.prometheus import FleetSample, Labels, Range
 from gpuwatch.launch.placement import Request
 from gpuwatch.model import Reason, known
 from gpuwatch.text import clean
@@ -132,7 +132,9 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 # From samples to a fleet
 
 
-def make_fleet(samples: Iterable[Sample], *, server: str, taken: float, received: float, notes: Sequence[str]) -> Fleet:
+def make_fleet(
+    samples: Iterable[FleetSample], *, server: str, taken: float, received: float, notes: Sequence[str]
+) -> Fleet:
     """Return the fleet of the samples of `QUERIES`; a value that is not there, or not finite, is missing."""
     gpus: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     labels: dict[tuple[str, str], Labels] = {}
@@ -529,7 +531,7 @@ def host_queries(instance: str) -> tuple[str, str]:
 
 
 def make_past(
-    host: str, owners: Iterable[Sample], past: Iterable[Range], *, start: float, step: float, count: int
+    host: str, owners: Iterable[FleetSample], past: Iterable[Range], *, start: float, step: float, count: int
 ) -> HostPast:
     """Return the owners and the past of a host from the samples of `host_queries`."""
     held: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)

@@ -58,7 +58,7 @@ class Labels(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     severity: str = ""
 
 
-class Sample(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class FleetSample(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Newest value of a series."""
 
     labels: Labels = msgspec.field(name="metric")
@@ -99,7 +99,7 @@ class _Failure(msgspec.Struct, frozen=True):
 
 
 class _Vector(msgspec.Struct, frozen=True, tag_field="resultType", tag="vector"):
-    result: list[Sample]
+    result: list[FleetSample]
 
 
 class _Matrix(msgspec.Struct, frozen=True, tag_field="resultType", tag="matrix"):
@@ -148,7 +148,7 @@ class PrometheusClient:
             "https": _pool_of(urllib3.HTTPSConnectionPool, self._sockets),
         }
 
-    def query(self, expression: str) -> list[Sample]:
+    def query(self, expression: str) -> list[FleetSample]:
         """Return the newest values of an expression."""
         return self._post("query", {"query": expression}, _Vector).result
 
@@ -288,13 +288,13 @@ class PrometheusClient:
 def _pool_of(kind: Any, sockets: list[socket.socket]) -> Any:
     """Return a kind of pool whose connections note their socket, the last one in place of those before."""
 
-    class Connection(kind.ConnectionCls):  # type: ignore[misc]
+    class NotedConnection(kind.ConnectionCls):  # type: ignore[misc]
         def connect(self) -> None:
             super().connect()
             sockets[:] = [self.sock]
 
     class Pool(kind):  # type: ignore[misc]
-        ConnectionCls = Connection
+        ConnectionCls = NotedConnection
 
     return Pool
 

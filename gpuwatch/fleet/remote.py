@@ -18,7 +18,7 @@ from gpuwatch.alerts.limits import Limits
 from gpuwatch.config import RemoteHost
 from gpuwatch.declared.facts import Share
 from gpuwatch.fleet.host import Host
-from gpuwatch.fleet.ssh import TIMING, Connection, Hosts, RemoteLineError, Timing, explain_schema, make_host
+from gpuwatch.fleet.ssh import TIMING, Hosts, RemoteLineError, SshConnection, Timing, explain_schema, make_host
 from gpuwatch.live import Status
 from gpuwatch.model import SCHEMA, Snapshot, SourceState
 from gpuwatch.monitor import Frame, Monitor
@@ -122,11 +122,11 @@ class RemoteSource:
         with self._guard:
             self._connection.close()
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> SshConnection:
         # Each line is longer than one second's worth where the interval is longer than that.
         timing = replace(self._timing, silence=max(self._timing.silence, 3 * self._interval))
         words = ["--stream", f"--interval={self._interval:g}"]
-        return Connection(self._host, words, longest=LONGEST_SNAPSHOT, timing=timing, clock=self._clock)
+        return SshConnection(self._host, words, longest=LONGEST_SNAPSHOT, timing=timing, clock=self._clock)
 
     def _read(self) -> Snapshot | None:
         """Return the newest snapshot that came; a line that is none ends the connection."""

@@ -119,7 +119,7 @@ def kill_command(host: RemoteHost, pid: int, start: int, *, whole_run: bool = Fa
 # Connections
 
 
-class Connection:
+class SshConnection:
     """Connection to a host: an ssh process that is started again with back-off and jitter after each trouble.
 
     Nothing here waits. All methods are to be called from one thread, or under one lock.
@@ -350,7 +350,7 @@ class _Watched:
 
     def __init__(self, host: RemoteHost, timing: Timing, clock: Callable[[], float]) -> None:
         self.host = host
-        self.connection = Connection(host, ["--stream=live"], longest=LONGEST_STATUS, timing=timing, clock=clock)
+        self.connection = SshConnection(host, ["--stream=live"], longest=LONGEST_STATUS, timing=timing, clock=clock)
         self.status: Status | None = None
         self.received = 0.0
         self.paused = False

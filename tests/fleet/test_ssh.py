@@ -22,9 +22,9 @@ from gpuwatch.fleet.host import HOST, Host, HostGpu, worst_first
 from gpuwatch.fleet.remote import RemoteSource, read_line
 from gpuwatch.fleet.ssh import (
     INSTALL,
-    Connection,
     Hosts,
     RemoteLineError,
+    SshConnection,
     explain_exit,
     find_hosts,
     kill_command,
@@ -279,7 +279,7 @@ def test_after_each_trouble_it_waits_longer(put: Callable[..., list[RemoteHost]]
         failed.append(clock.now)
         return 1.0
 
-    connection = Connection(lab, [], longest=1000, clock=clock, jitter=jitter)
+    connection = SshConnection(lab, [], longest=1000, clock=clock, jitter=jitter)
 
     def fails(times: int) -> bool:
         clock.now += 0.02

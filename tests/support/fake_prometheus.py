@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from gpuwatch.fleet.overview import QUERIES
-from gpuwatch.fleet.prometheus import Sample
+from gpuwatch.fleet.prometheus import FleetSample
 from tests.support.prometheus import samples
 
 Fault = Callable[["Handler"], None]
@@ -35,9 +35,9 @@ def series(text: str) -> list[dict[str, Any]]:
     return found
 
 
-def decoded(text: str) -> list[Sample]:
+def decoded(text: str) -> list[FleetSample]:
     """Return the samples of such lines."""
-    return msgspec.convert(series(text), list[Sample])
+    return msgspec.convert(series(text), list[FleetSample])
 
 
 def a_fleet(hosts: int = 4, gpus: int = 4) -> str:

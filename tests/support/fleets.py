@@ -16,7 +16,7 @@ from gpuwatch.commands.export import FILES, FOLDER
 from gpuwatch.config import RemoteHost
 from gpuwatch.fleet.host import Host
 from gpuwatch.fleet.overview import Fleet, HostPast, make_fleet
-from gpuwatch.fleet.prometheus import Labels, Sample
+from gpuwatch.fleet.prometheus import FleetSample, Labels
 from gpuwatch.fleet.remote import RemoteHosts
 from gpuwatch.fleet.ssh import Hosts, make_host
 from gpuwatch.history import History
@@ -74,7 +74,7 @@ def demo_hosts(count: int = 6) -> list[Host]:
     return [*rows, Host(name="old-gpu", trouble=trouble)]
 
 
-def samples() -> Iterator[Sample]:
+def samples() -> Iterator[FleetSample]:
     """Yield what the recording rules make of the metrics of each host, and the alerts that fire."""
     rules = dict(_RULE.findall((FOLDER / FILES["rules"]).read_text()))
     for number, name in enumerate(NAMES):
@@ -110,9 +110,9 @@ _ALERTS: tuple[tuple[str, str, str, _Fires], ...] = (
 )
 
 
-def _sample(metric: str, labels: dict[str, str], value: float) -> Sample:
+def _sample(metric: str, labels: dict[str, str], value: float) -> FleetSample:
     known = {name: text for name, text in labels.items() if name in Labels.__struct_fields__}
-    return Sample(labels=Labels(metric=metric, **known), value=(WALL, repr(value)))
+    return FleetSample(labels=Labels(metric=metric, **known), value=(WALL, repr(value)))
 
 
 @cache

@@ -19,7 +19,7 @@ from gpuwatch.fleet.overview import Fleet, HostOwner, HostPast, PastKey
 from gpuwatch.fleet.reader import FleetReader
 from gpuwatch.ui.fleet import FleetApp, FleetHelp
 from gpuwatch.ui.options import Options
-from gpuwatch.ui.screens.fleet import AlertsScreen, FreeScreen, HostsScreen, MapScreen, PeopleOfFleet
+from gpuwatch.ui.screens.fleet import AlertsScreen, FreeScreen, MapScreen, PeopleOfFleet, TableScreen
 from gpuwatch.ui.screens.fleet_host import FleetHostScreen, owner_words, span_step
 from gpuwatch.units import GIB
 from tests.fleet.test_overview import NOW, alert, card, fleet, user
@@ -39,7 +39,7 @@ SMALL = "\n".join(
         'gpuwatch:host_age:seconds{instance="a:9400"} 7',
     ]
 )
-VIEWS = {"m": MapScreen, "t": HostsScreen, "f": FreeScreen, "u": PeopleOfFleet, "e": AlertsScreen}
+VIEWS = {"m": MapScreen, "t": TableScreen, "f": FreeScreen, "u": PeopleOfFleet, "e": AlertsScreen}
 
 
 class Reader:
@@ -153,13 +153,13 @@ async def test_enter_leads_from_free_gpus_and_people_to_hosts_and_from_an_alert_
     async with running() as (app, pilot, _):
         await press(pilot, "f", "enter")
         assert "filter: L40S free>=4" in lines(app)[0]
-        assert [host.name for host in cast(HostsScreen, top(app)).rows.found] == ["b"]
+        assert [host.name for host in cast(TableScreen, top(app)).rows.found] == ["b"]
         await press(pilot, "u", "enter")
         assert "filter: user:ada" in lines(app)[0]
-        assert [host.name for host in cast(HostsScreen, top(app)).rows.found] == ["a"]
+        assert [host.name for host in cast(TableScreen, top(app)).rows.found] == ["a"]
         await press(pilot, "escape")
-        assert type(top(app)) is HostsScreen
-        assert len(cast(HostsScreen, top(app)).rows.found) == 3
+        assert type(top(app)) is TableScreen
+        assert len(cast(TableScreen, top(app)).rows.found) == 3
         await press(pilot, "e", "enter")
         assert isinstance(top(app), FleetHostScreen)
         assert lines(app)[0].startswith(" a · 4 GPUs H100 ")
@@ -196,7 +196,7 @@ async def test_a_name_that_is_no_filter_ends_nothing() -> None:
     name = "gpu:x @nothing mem>"
     async with running(fleet(card(0, 0.0, name=name))) as (app, pilot, _):
         await press(pilot, "f", "enter")
-        assert type(top(app)) is HostsScreen
+        assert type(top(app)) is TableScreen
 
 
 async def test_the_cursor_stays_on_its_host_and_columns_sort() -> None:
@@ -207,7 +207,7 @@ async def test_the_cursor_stays_on_its_host_and_columns_sort() -> None:
         await publish(app, pilot, fleet(a_fleet(59, 8)))
         assert rows.selected.name == chosen
         await press(pilot, "t", "greater_than_sign", "greater_than_sign")
-        table = cast(HostsScreen, top(app)).rows
+        table = cast(TableScreen, top(app)).rows
         assert table.by == "gpus"
         await click(pilot, table, table.text[0].index("free") + 1, 0)
         assert table.by == "free"

@@ -352,7 +352,7 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
         self.app.exit(return_code=0)
 
 
-class HostsScreen(FleetScreen[Host]):
+class TableScreen(FleetScreen[Host]):
     """Hosts as a table."""
 
     LIST: type[HostList] = HostList
@@ -395,7 +395,7 @@ class HostsScreen(FleetScreen[Host]):
             fleet_actions(self).show_host(self.rows.selected.name)
 
 
-class MapScreen(HostsScreen):
+class MapScreen(TableScreen):
     """Hosts as a heat map."""
 
     LIST = HeatMap
@@ -486,7 +486,7 @@ class AlertsScreen(FleetScreen[FleetAlert]):
 
 VIEWS: Final[Mapping[str, type[FleetScreen[Any]]]] = {
     "map": MapScreen,
-    "hosts": HostsScreen,
+    "hosts": TableScreen,
     "free": FreeScreen,
     "people": PeopleOfFleet,
     "alerts": AlertsScreen,
