@@ -18,6 +18,7 @@ from typing import Final
 
 from gpuwatch.commands.console import Console
 from gpuwatch.config import ADMINISTRATORS, ExportConfig, Report
+from gpuwatch.config.keys import is_loopback
 from gpuwatch.config.reading import ConfigFile
 from gpuwatch.errors import UsageError
 from gpuwatch.files import check_source
@@ -187,7 +188,7 @@ def _export_part(found: ConfigFile, program: Path, *, network: bool) -> str:
                 f"--unit: export.textfile is {settings.textfile!a}; write a path of letters, digits and /._+-"
             )
         return _EXPORT.format(**words, allows="its folder", score=SCORE) + f"ReadWritePaths={settings.textfile}\n"
-    from gpuwatch.export.exporter import is_loopback, parse_address
+    from gpuwatch.export.exporter import parse_address
 
     if network or not is_loopback(parse_address(settings.listen)[0]):
         open_ = "" if network else f"{_PORT}IPAddressDeny=\n"

@@ -223,7 +223,7 @@ def greeting(frame: Frame, notes: Iterable[str]) -> str:
 def _notes(args: argparse.Namespace, log: str, seconds: float | None) -> list[str]:
     """Return where events and snapshots are recorded, and when the watch ends."""
     notes = [f"events go to {clean(log)}"] if log else []
-    if getattr(args, "record", None) is not None:
+    if args.record is not None:
         commands = "whole command lines" if args.record_commands else "programs without their arguments"
         who = "stand-ins for people and programs" if args.anonymise else commands
         notes.append(f"snapshots go to {clean(args.record)}, with {who}")
@@ -286,7 +286,9 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
     interval, only = interval_of(args, config), parse_indices(args.only)
     recording = make_recording(args, config.limits()) if record else None
     with ExitStack() as stack:
-        export = _export(args, config, stack) if not record or args.export else None
+        export = None
+        if not record or args.export:
+            export = _export(args, config, stack, needed=not record or not args.service)
         signals = stack.enter_context(_signals())
         source = open_source(args, config, sampler, interval=interval, only=only, tmux=config.tmux)
         stack.callback(source.close)
@@ -305,8 +307,8 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
                     watch, config, demo=args.demo, named=named, watch=True, part=bool(only), service=args.service
                 )
                 log = str(named or ("" if args.demo else own_store()))
-            output.notes = _notes(args, log, seconds)
-            if export is not None and not getattr(args, "quiet", False):  # at once: the driver may be long in coming
+            output.notes = _notes(args, log, seconds) if record else []
+            if export is not None and not output.quiet:  # at once: the driver may be long in coming
                 output.warn(export.note)
 
             def apply(old: Config, new: Config) -> None:
@@ -330,12 +332,12 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
                 sinks.close(_CLOSING)
 
 
-def _export(args: argparse.Namespace, config: Config, stack: ExitStack) -> Export | None:
-    """Begin to serve metrics; without them the machine's service goes on, and says why. Raises UsageError."""
+def _export(args: argparse.Namespace, config: Config, stack: ExitStack, *, needed: bool) -> Export | None:
+    """Begin to serve metrics; raises UsageError where they are needed. The machine's service goes on without them."""
     try:
         return stack.enter_context(Export(args, config))
     except UsageError as error:
-        if not getattr(args, "service", False):
+        if needed:
             raise
         Console(ascii_only=config.ascii).warn(f"no metrics: {error}")
         return None
@@ -389,14 +391,16 @@ class _Output:
     ) -> None:
         self.notes: Sequence[str] = ()
         """Notes of the greeting."""
-        self._quiet, self._json = events and args.quiet, events and args.json
-        self._events = events and not self._quiet
+        self.quiet = events and args.quiet
+        """Whether nothing is printed but what goes wrong."""
+        self._json = events and args.json
+        self._events = events and not self.quiet
         self._console = Console(ascii_only=config.ascii)
         self._signals = signals
         self._out, self._err = _printer(sys.stdout), _printer(sys.stderr)
         self._troubles = TroubleFinder()
         self._lines = LineFormatter(color=self._console.color)
-        self._greeted = self._quiet
+        self._greeted = self.quiet
         self._warned = False
         self._last: Frame | None = None
         self._terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]

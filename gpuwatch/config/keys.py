@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
+from ipaddress import ip_address
 from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
@@ -211,6 +212,14 @@ def read_flag(table: type[msgspec.Struct], name: str, raw: str) -> Any:
         return key.read(int(raw) if get_args(key.type)[0] is int and re.fullmatch("[0-9]{1,20}", raw) else raw)
     except ValueError as error:
         raise UsageError(f"--{name.replace('_', '-')}: {error}") from None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address or a name is reached from this machine alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def misordered(limits: Limits) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """Exporter: a sink whose newest frame Prometheus reads as metrics, over HTTP or from a file for node_exporter.
 
 A scrape is answered from the newest frame, and nothing is kept from one to the next but counters for each GPU. At most
-eight connections are served at a time, and one that sends or takes nothing for ten seconds is closed.
+eight connections are served at a time, each for ten seconds at most.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import hmac
 import io
-import ipaddress
 import os
 import re
 import socket
@@ -31,6 +30,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from gpuwatch import files
 from gpuwatch.alerts.limits import Allowances
+from gpuwatch.config.keys import is_loopback
 from gpuwatch.errors import UsageError
 from gpuwatch.export.metrics import ALIASES, GROUPS, Group, ScrapedMachine
 from gpuwatch.model import Health
@@ -43,7 +43,7 @@ PACE: Final = 15.0
 """Seconds between two writes of the file for node_exporter."""
 CONNECTIONS: Final = 8
 PATIENCE: Final = 10.0
-"""Seconds that a connection may be silent."""
+"""Seconds that a connection may take."""
 
 
 class Exporter:
@@ -245,28 +245,9 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(match[2])
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether an address to listen on is reached from this machine alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-class _Nowhere(io.TextIOBase):
-    def write(self, text: str) -> int:
-        return len(text)
-
-
-_NOWHERE: Final = _Nowhere()
-
-
 class _Handler(WSGIRequestHandler):
-    timeout = PATIENCE
-
     def setup(self) -> None:
         if isinstance(self.request, ssl.SSLSocket):
-            self.request.settimeout(PATIENCE)
             self.request.do_handshake()
         super().setup()
 
@@ -277,7 +258,7 @@ class _Handler(WSGIRequestHandler):
         """Print nothing."""
 
     def get_stderr(self) -> Any:
-        return _NOWHERE  # where wsgiref would print a traceback of a request that makes no sense
+        return io.StringIO()  # wsgiref would print a traceback of a request that makes no sense
 
 
 def _shut_down(connection: socket.socket) -> None:
@@ -314,13 +295,14 @@ class _Server(ThreadingMixIn, WSGIServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        # One that sends or takes a byte now and then is not silent, and yet would keep its place for ever.
+        # A limit for the whole connection: one that sends a byte now and then is never silent for long.
         limit = threading.Timer(PATIENCE, _shut_down, [request])
         limit.daemon = True
         try:
-            with contextlib.suppress(RuntimeError):  # the system starts no more threads
-                limit.start()
+            limit.start()
             super().process_request_thread(request, client_address)
+        except RuntimeError:  # the system starts no more threads
+            self.shutdown_request(request)
         finally:
             limit.cancel()
             self._free.release()
@@ -341,13 +323,9 @@ class Server:
 
         Beyond the loopback only with a web configuration file that has TLS, and passwords or client certificates.
         """
-        self._exporter, self._path = exporter, web_config
+        self._exporter, self._host, self._path = exporter, host, web_config
         config = WebConfig() if web_config is None else read_web_config(web_config)
-        if not is_loopback(host) and not config.protects:
-            raise UsageError(
-                f"--listen: {host} is not the loopback, so everybody could read who uses the GPUs; give --web-config "
-                "FILE with tls_server_config, and basic_auth_users or client certificates"
-            )
+        self._check(config)
         context = None if web_config is None else tls_context(config, web_config.absolute().parent)
         self._app = app = _Application(make_wsgi_app(exporter.registry), config.basic_auth_users)
         self._context, self._config = context, config
@@ -366,6 +344,14 @@ class Server:
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http{'s' * (context is not None)}://{shown}:{self._server.server_port}/metrics"
         start_thread(threading.Thread(target=self._server.serve_forever, name="gpuwatch-export", daemon=True))
+
+    def _check(self, config: WebConfig) -> None:
+        """Raise UsageError where an address beyond the loopback would be open to everybody."""
+        if not is_loopback(self._host) and not config.protects:
+            raise UsageError(
+                f"--listen: {self._host} is not the loopback, so everybody could read who uses the GPUs; give "
+                "--web-config FILE with tls_server_config, and basic_auth_users or client certificates"
+            )
 
     def _read_stamp(self) -> list[float]:
         """Return when the web configuration, the certificate and the key were changed."""
@@ -389,10 +375,12 @@ class Server:
             return
         try:
             config = read_web_config(self._path)
+            self._check(config)
+            tls_context(config, self._path.absolute().parent)  # the one in use is changed only by files that are sound
             if self._context is not None and config.tls_server_config is not None:
                 load_certificate(self._context, config.tls_server_config, self._path.absolute().parent)
         except UsageError as error:
-            self._exporter.trouble = str(error).removeprefix("--web-config: ")
+            self._exporter.trouble = str(error)
             return
         self._config, self._app.users, self._exporter.trouble = config, config.basic_auth_users, ""
         self._stamp = self._read_stamp()

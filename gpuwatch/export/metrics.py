@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from gpuwatch.alerts.alert import UNSEEN_USER, Severity, Unit
 from gpuwatch.alerts.limits import Allowances
+from gpuwatch.alerts.rules.memory import time_to_full
 from gpuwatch.alerts.rules.shares import overshoots
 from gpuwatch.fields import GPU, PROCESS, QUIET_S, Field, Row, throttle_words
 from gpuwatch.history import Idle
@@ -124,12 +125,6 @@ class UserRow(NamedTuple):
     processes: int | None
 
 
-class ProcessRow(NamedTuple):
-    """One of the largest processes on one GPU."""
-
-    row: Row
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # Rows
 
@@ -142,9 +137,8 @@ def gpu_labels(gpu: Gpu) -> Labels:
 def _answering(machine: ScrapedMachine) -> Iterator[tuple[Labels, GpuRow]]:
     history, processes = machine.frame.history, machine.processes
     for gpu in machine.fresh():
-        trend, free = history.trend(gpu.key), gpu.memory.free
-        steady = trend is not None and trend.steady and trend.speed > 0 and known(free)
-        full = float(free) / trend.speed if steady and trend is not None and known(free) else None
+        trend = history.trend(gpu.key)
+        full = time_to_full(gpu, trend) if trend is not None and trend.steady else None
         yield gpu_labels(gpu), GpuRow(gpu, machine, declared_memory(gpu, processes), full)
 
 

@@ -14,7 +14,6 @@ import stat
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -25,7 +24,7 @@ from urllib3.exceptions import HTTPError, NewConnectionError, SSLError, TimeoutE
 
 from gpuwatch import files
 from gpuwatch.config import FleetSettings
-from gpuwatch.config.keys import keys_of
+from gpuwatch.config.keys import is_loopback, keys_of
 from gpuwatch.errors import UnavailableError, UsageError
 from gpuwatch.text import clean
 from gpuwatch.units import size
@@ -333,16 +332,9 @@ def _check_credentials(settings: FleetSettings, url: SplitResult) -> None:
     for path, key in given:
         if path:
             host = url.hostname or ""
-            if url.scheme == "http" and not _is_loopback(host):
+            if url.scheme == "http" and not is_loopback(host):
                 raise UsageError(f"{key}: it would go to {host} in the clear; write https:// in fleet.prometheus")
             read_secret(path, key)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _tls(ca_file: str) -> ssl.SSLContext:

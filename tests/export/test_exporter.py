@@ -150,6 +150,20 @@ def test_a_renewed_certificate_and_a_removed_password_count_at_once(folder: Path
         served.close()
 
 
+def test_the_last_password_is_not_taken_away_while_others_can_reach_the_port(folder: Path) -> None:
+    made = exporter(SHOWN)
+    served = Server(made, "0.0.0.0", free_port(), folder / "web.yml")
+    try:
+        context = ssl.create_default_context(cafile=str(folder / "cert.pem"))
+        (folder / "web.yml").write_text(TLS)
+        at = http.client.HTTPSConnection("127.0.0.1", port_of(served), context=context, timeout=PATIENCE)
+        at.request("GET", "/metrics")
+        assert at.getresponse().status == 401
+        assert "is not the loopback" in made.trouble
+    finally:
+        served.close()
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

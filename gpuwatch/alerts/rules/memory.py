@@ -26,7 +26,7 @@ from gpuwatch.alerts.rule import (
     severity_of,
     sizes_by_pid,
 )
-from gpuwatch.history import HistoryView
+from gpuwatch.history import HistoryView, Trend
 from gpuwatch.model import Gpu, Memory, Process, known, number
 
 MEMORY: Final = "memory near limit"
@@ -143,6 +143,18 @@ def _memory_evidence(gpu: Gpu, found: Sequence[Holder]) -> str:
 # -- time to full -------------------------------------------------------------------------------------------------
 
 
+def time_to_full(gpu: Gpu, trend: Trend) -> float | None:
+    """Return the seconds until a GPU is full at the speed of a trend; None where it does not fill or is not judged."""
+    room = room_of(gpu.memory)
+    if room is None or not _is_judged(gpu) or trend.speed <= 0:
+        return None
+    return room[0] / trend.speed
+
+
+def _is_judged(gpu: Gpu) -> bool:
+    return not gpu.memory.unified and gpu.mig is not True
+
+
 def find_time_to_full(context: RuleContext) -> Iterator[Observation]:
     """Predict in how many seconds each GPU's memory is full, where it grows steadily (`history.Trend`).
 
@@ -151,10 +163,10 @@ def find_time_to_full(context: RuleContext) -> Iterator[Observation]:
     """
     for gpu in context.gpus:
         room, trend = room_of(gpu.memory), context.history.trend(gpu.key)
-        if room is None or trend is None or gpu.memory.unified or gpu.mig is True:
+        if room is None or trend is None or not _is_judged(gpu):
             continue
         free, usable = room
-        seconds = free / trend.speed if trend.speed > 0 else None
+        seconds = time_to_full(gpu, trend)
         level = keeps = None
         if seconds is not None:
             near = 100.0 * free / usable < context.limits.memory_critical
