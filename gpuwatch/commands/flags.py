@@ -18,6 +18,7 @@ _SHARED: Final[dict[str, dict[str, Any]]] = {
     "recording": {"metavar": "FILE", "action": "append", "help": "read a recording instead; may be repeated"},
     "json": {"action": "store_true", "help": "print JSON"},
     "demo": {"action": "store_true", "help": "show a simulated machine instead of this one"},
+    "theme": {"metavar": "NAME", "help": "dark (the default), light, or a theme of Textual: nord"},
 }
 
 

@@ -32,16 +32,10 @@ _NEAREST = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_flags(parser, "json")
+    add_flags(parser, "json", "theme")
     add_refused_demo(parser)
     parser.add_argument("--prometheus", metavar="URL", help="read this Prometheus server (default: that of [fleet])")
     parser.add_argument("--filter", metavar="TEXT", default=argparse.SUPPRESS, help="start with these hosts: 'free>=4'")
-    parser.add_argument(
-        "--theme",
-        metavar="NAME",
-        default=argparse.SUPPRESS,
-        help="dark (the default), light, or a theme of Textual: nord",
-    )
 
 
 def main(args: argparse.Namespace, _sampler: object = None) -> int:

@@ -21,18 +21,12 @@ from gpuwatch.ui.choices import read_choices
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    add_flags(parser)
+    add_flags(parser, "theme")
     add_refused_demo(parser)
     parser.add_argument("files", metavar="FILE", nargs="+", help="recordings, played as one")
     parser.add_argument("--at", metavar="TIME", help="begin at this time: 03:10, 03:10:22, '2026-11-21 03:10'")
     parser.add_argument(
         "--filter", metavar="TEXT", default=argparse.SUPPRESS, help="start with the processes that match"
-    )
-    parser.add_argument(
-        "--theme",
-        metavar="NAME",
-        default=argparse.SUPPRESS,
-        help="dark (the default), light, or a theme of Textual: nord",
     )
 
 

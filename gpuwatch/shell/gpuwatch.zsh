@@ -169,9 +169,9 @@ _shtab_gpuwatch_fleet_options=(
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--ascii[print only ASCII characters]"
   "--json[print JSON]"
+  "--theme[dark (the default), light, or a theme of Textual\: nord]:NAME:"
   "--prometheus[read this Prometheus server (default\: that of \[fleet\])]:URL:"
   "--filter[start with these hosts\: \'free\>\=4\']:TEXT:"
-  "--theme[dark (the default), light, or a theme of Textual\: nord]:NAME:"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -251,9 +251,9 @@ _shtab_gpuwatch_replay_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   "--config[read FILE instead of your gpuwatch.toml]:FILE:_files"
   "--ascii[print only ASCII characters]"
+  "--theme[dark (the default), light, or a theme of Textual\: nord]:NAME:(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)"
   "--at[begin at this time\: 03\:10, 03\:10\:22, \'2026-11-21 03\:10\']:TIME:"
   "--filter[start with the processes that match]:TEXT:"
-  "--theme[dark (the default), light, or a theme of Textual\: nord]:NAME:(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)"
   "(*):recordings, played as one:_files"
 )
 

@@ -19,7 +19,7 @@ from gpuwatch.fleet.overview import Fleet, HostOwner, HostPast, PastKey
 from gpuwatch.fleet.reader import FleetReader
 from gpuwatch.ui.fleet import FleetApp, FleetHelp
 from gpuwatch.ui.options import Options
-from gpuwatch.ui.screens.fleet import AlertsScreen, FreeScreen, MapScreen, PeopleOfFleet, TableScreen
+from gpuwatch.ui.screens.fleet import FleetAlertsScreen, FleetPeopleScreen, FreeScreen, MapScreen, TableScreen
 from gpuwatch.ui.screens.fleet_host import FleetHostScreen, owner_words, span_step
 from gpuwatch.units import GIB
 from tests.fleet.test_overview import NOW, alert, card, fleet, user
@@ -39,7 +39,7 @@ SMALL = "\n".join(
         'gpuwatch:host_age:seconds{instance="a:9400"} 7',
     ]
 )
-VIEWS = {"m": MapScreen, "t": TableScreen, "f": FreeScreen, "u": PeopleOfFleet, "e": AlertsScreen}
+VIEWS = {"m": MapScreen, "t": TableScreen, "f": FreeScreen, "u": FleetPeopleScreen, "e": FleetAlertsScreen}
 
 
 class Reader:

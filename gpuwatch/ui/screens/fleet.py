@@ -205,7 +205,7 @@ class FreeList(FieldList[FreeGpus]):
         return (row.name, row.memory)
 
 
-class FleetPeople(FieldList[FleetPerson]):
+class FleetPeopleList(FieldList[FleetPerson]):
     """People over all hosts."""
 
     fields = FLEET_PERSON
@@ -216,7 +216,7 @@ class FleetPeople(FieldList[FleetPerson]):
         return row.name
 
 
-class FleetAlerts(FieldList[FleetAlert]):
+class FleetAlertList(FieldList[FleetAlert]):
     """Alerts that fire."""
 
     fields = FLEET_ALERT
@@ -443,10 +443,10 @@ class FreeScreen(FleetScreen[FreeGpus]):
             fleet_actions(self).show_view("hosts", f"{chosen.name} free>={max(1, chosen.most)}")
 
 
-class PeopleOfFleet(FleetScreen[FleetPerson]):
+class FleetPeopleScreen(FleetScreen[FleetPerson]):
     """People over all hosts."""
 
-    LIST = FleetPeople
+    LIST = FleetPeopleList
     NAME = "fleet-people"
     TITLE = "people"
     ROW, ROWS, GRAMMAR = "user", "people", PEOPLE
@@ -464,10 +464,10 @@ class PeopleOfFleet(FleetScreen[FleetPerson]):
             fleet_actions(self).show_view("hosts", f"user:{self.rows.selected.name}")
 
 
-class AlertsScreen(FleetScreen[FleetAlert]):
+class FleetAlertsScreen(FleetScreen[FleetAlert]):
     """Alerts that fire."""
 
-    LIST = FleetAlerts
+    LIST = FleetAlertList
     NAME = "fleet-alerts"
     TITLE = "alerts that fire"
     ROW, ROWS, GRAMMAR = "alert", "alerts", ALERTS
@@ -488,7 +488,7 @@ VIEWS: Final[Mapping[str, type[FleetScreen[Any]]]] = {
     "map": MapScreen,
     "hosts": TableScreen,
     "free": FreeScreen,
-    "people": PeopleOfFleet,
-    "alerts": AlertsScreen,
+    "people": FleetPeopleScreen,
+    "alerts": FleetAlertsScreen,
 }
 """Screens by the names of their views."""
