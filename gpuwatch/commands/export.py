@@ -25,6 +25,7 @@ FILES: Final = {"rules": "rules.yml", "dashboard": "dashboard.json", "scrape_con
 """File that each flag prints."""
 EXPORT_FLAGS: Final = ExportConfig.__struct_fields__
 """Attributes of the flags that stand for keys of `[export]`."""
+_PATHS: Final = ("web_config", "textfile")
 INSTALL: Final = "pip install '.[export]' in the clone of gpuwatch"
 
 
@@ -84,10 +85,10 @@ class Export:
         self._server: Server | None = None
         try:
             if settings.textfile:
-                self._file = TextFile(self.sink, Path(settings.textfile))
+                self._file = TextFile(self.sink, Path(settings.textfile).expanduser())
                 self.note = f"metrics go to {clean(settings.textfile)}"
             else:
-                web = Path(settings.web_config) if settings.web_config else None
+                web = Path(settings.web_config).expanduser() if settings.web_config else None
                 self._server = Server(self.sink, *parse_address(settings.listen), web)
                 self.note = f"metrics are at {self._server.url}"
         except UsageError as error:  # it names the flag
@@ -112,7 +113,7 @@ class Export:
 def settings_of(args: argparse.Namespace, configured: ExportConfig) -> ExportConfig:
     """Return the settings of `[export]` under the flags; raises UsageError, which names the flag."""
     given: dict[str, Any] = {
-        name: read_flag(ExportConfig, name, text)
+        name: read_flag(ExportConfig, name, str(Path(text).absolute()) if text and name in _PATHS else text)
         for name in EXPORT_FLAGS
         if (text := getattr(args, name, None)) is not None
     }

@@ -124,9 +124,9 @@ class ExportConfig(msgspec.Struct, frozen=True, kw_only=True):
     listen: Annotated[Text, Meta(description="address and port; another than the loopback needs `web_config`")] = (
         "127.0.0.1:9836"
     )
-    web_config: Annotated[Text, Meta(description="Prometheus's web configuration file: TLS and passwords")] = ""
+    web_config: Annotated[FilePath, Meta(description="Prometheus's web configuration file: TLS and passwords")] = ""
     textfile: Annotated[
-        Text, Meta(description="folder of node_exporter's textfile collector: a file there instead of a port")
+        FilePath, Meta(description="folder of node_exporter's textfile collector: a file there instead of a port")
     ] = ""
     per_process: Annotated[
         int, Meta(ge=0, le=1000, description="number of processes, the largest, with metrics of their own")

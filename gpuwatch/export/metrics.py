@@ -100,6 +100,10 @@ class ScrapedMachine(NamedTuple):
             if gpu.health is Health.OK and age is not None and age <= oldest:
                 yield gpu
 
+    def trusted(self) -> Iterator[Gpu]:
+        """Yield those of them whose list of processes can be right."""
+        return (gpu for gpu in self.fresh() if not gpu.unreliable)
+
 
 class GpuRow(NamedTuple):
     """One GPU with what is computed for it."""
@@ -178,7 +182,7 @@ def _users(machine: ScrapedMachine) -> Iterator[tuple[Labels, UserRow]]:
     over: defaultdict[tuple[int, str], int] = defaultdict(int)
     for (index, user, _), size in most.items():
         over[index, user] += size
-    for gpu in (one for one in machine.fresh() if not one.unreliable):
+    for gpu in machine.trusted():
         theirs: defaultdict[str, list[Holding]] = defaultdict(list)
         for holding in gpu.holdings:
             owner = processes.get(holding.pid)
@@ -212,11 +216,11 @@ def _idle(machine: ScrapedMachine, gpu: Gpu, holding: Holding) -> Idle | None:
     return machine.frame.history.idle(gpu.key, holding.pid, holding.start)
 
 
-def _largest(machine: ScrapedMachine) -> tuple[list[tuple[Labels, Row]], int]:
-    """Return the largest processes, and the number of those that are left out."""
+def _largest(machine: ScrapedMachine) -> list[tuple[Labels, Row]]:
+    """Return the processes that have metrics of their own, the largest first."""
     processes, found = machine.processes, []
     taken = machine.frame.snapshot.taken
-    for gpu in (one for one in machine.fresh() if not one.unreliable):
+    for gpu in machine.trusted():
         for holding in gpu.holdings:
             process = processes.get(holding.pid) or Process(pid=holding.pid, start=holding.start)
             age = None if process.started is None else max(0.0, taken - process.started)
@@ -225,7 +229,12 @@ def _largest(machine: ScrapedMachine) -> tuple[list[tuple[Labels, Row]], int]:
             labels = (*gpu_labels(gpu), process.user or UNSEEN_USER, str(holding.pid), process.name, instance)
             found.append((labels, row))
     found.sort(key=lambda one: -float(one[1].holding.memory) if known(one[1].holding.memory) else 0.0)
-    return found[: machine.per_process], max(0, len(found) - machine.per_process)
+    return found[: machine.per_process]
+
+
+def _left_out(machine: ScrapedMachine) -> Value:
+    found = sum(len(gpu.holdings) for gpu in machine.trusted())
+    return max(0, found - machine.per_process) if machine.per_process else None
 
 
 def _whole(machine: ScrapedMachine) -> Iterable[tuple[Labels, ScrapedMachine]]:
@@ -458,7 +467,7 @@ GROUPS: Final[tuple[Group, ...]] = (
     Group(
         "one of the largest processes, with `--per-process`",
         (*_USER_LABELS, "pid", "program", "mig_instance"),
-        lambda machine: _largest(machine)[0] if machine.per_process else (),
+        lambda machine: _largest(machine) if machine.per_process else (),
         _field_metrics(PROCESS, _PROCESS, "process", lambda row: row),
     ),
     Group(
@@ -512,7 +521,7 @@ GROUPS: Final[tuple[Group, ...]] = (
             ExportedMetric(
                 f"{PREFIX}_processes_left_out",
                 "Processes without metrics of their own; absent without `--per-process`",
-                lambda machine: _largest(machine)[1] if machine.per_process else None,
+                _left_out,
             ),
         ),
     ),

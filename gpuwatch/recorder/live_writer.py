@@ -16,6 +16,7 @@ from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.health import HEALTH, STALE
 from gpuwatch.alerts.rules.memory import MEMORY, room_of
 from gpuwatch.alerts.rules.shares import OVERSHOOT
+from gpuwatch.fields import GPU
 from gpuwatch.history import HistoryView
 from gpuwatch.live import FILE, PACE, SERVICE, IdleHolding, Overuse, Status, StatusGpu, publish_processes
 from gpuwatch.model import Gpu, Health, Reason, Snapshot
@@ -103,7 +104,8 @@ def _rows(snapshot: Snapshot, near: dict[str, str]) -> Iterator[StatusGpu]:
 
 def _count(gpu: Gpu) -> int | None:
     """Return how many processes hold memory of a GPU; None where its list is not complete."""
-    return None if gpu.unreliable or gpu.holdings_note else len({one.pid for one in gpu.holdings})
+    found = GPU["processes"].amount(gpu)
+    return None if found is None or found.at_least else int(found.number)
 
 
 def _over(snapshot: Snapshot, alerts: Iterable[Alert]) -> tuple[Overuse, ...]:
