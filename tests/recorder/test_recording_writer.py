@@ -55,6 +55,11 @@ def put(writer: RecordingWriter, snapshots: Iterable[Snapshot]) -> None:
         wait_for(lambda: not writer._waiting)
 
 
+def wait_until_written(writer: RecordingWriter, path: Path, count: int) -> None:
+    """Wait until a recording has `count` snapshots and the writer has left the file: it checks it once more."""
+    wait_for(lambda: not writer._waiting and not writer._rows and len(play(path)) == count)
+
+
 def times(snapshots: Iterable[Snapshot]) -> list[float]:
     """Return when snapshots were taken."""
     return [one.taken for one in snapshots]
@@ -114,7 +119,7 @@ def test_a_folder_that_was_removed_is_reported_and_used_again(tmp_path: Path, ma
     path = folder / "day"
     writer = make(path)
     put(writer, snapshots[:1])
-    wait_for(lambda: len(play(path)) == 1)
+    wait_until_written(writer, path, 1)
     path.unlink()
     path.with_name("day.lock").unlink()
     folder.rmdir()
@@ -133,7 +138,7 @@ def test_a_file_that_was_moved_is_complete_and_a_new_one_begins(tmp_path: Path, 
     snapshots = [full(float(second)) for second in range(20)]
     writer = make(path)
     put(writer, snapshots[:10])
-    wait_for(lambda: len(play(path)) == 10)
+    wait_until_written(writer, path, 10)
     path.rename(tmp_path / "old")
     put(writer, snapshots[10:])
     writer.close(PATIENCE)
