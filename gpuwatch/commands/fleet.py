@@ -73,7 +73,7 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
 
         remembered = read_choices(fixed_settings(args))
         options = remembered.over(dashboard_options(config, config.interval, first_filter=words))
-        app = FleetApp(options=options, reader=reader, interval=config.fleet.interval)
+        app = FleetApp(options=options, reader=reader, interval=config.fleet.interval, save=remembered.save)
         return app.run_to_exit_code()
     finally:
         reader.close()

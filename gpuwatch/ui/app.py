@@ -8,13 +8,12 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, cast
 
 from rich.text import Text
 from textual.binding import Binding, BindingsMap, BindingType
 from textual.message import Message
 
-from gpuwatch import files
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.analysis.owner_message import message
 from gpuwatch.analysis.people import filter_for
@@ -24,7 +23,7 @@ from gpuwatch.filters import Filter, FilterError
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.text import clean
-from gpuwatch.ui.bindings import KEYS, GpuwatchCommands, keymap, make_bindings
+from gpuwatch.ui.bindings import KEYS, PaletteCommand, commands, keymap, make_bindings
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.desktop import Osc, clipboard, notification
 from gpuwatch.ui.layout import room_for_toasts
@@ -70,17 +69,6 @@ def reload(app: GpuwatchApp) -> None:
         came = Reloading(clean(f"the configuration was not read again: {error}"), failed=True)
     with contextlib.suppress(RuntimeError):  # the program is on its way out
         app.call_from_thread(app.apply_reload, came)
-
-
-def remember(app: GpuwatchApp, changed: dict[str, object]) -> None:
-    """Save choices on this thread; tell the user where that fails."""
-    assert app.helpers.remember is not None
-    try:
-        app.helpers.remember(changed)
-    except OSError as error:
-        words = f"your choice is not remembered: {files.words(error, None)}"
-        with contextlib.suppress(RuntimeError):  # the program is on its way out
-            app.call_from_thread(app.notify, words, severity="warning", markup=False, timeout=8)
 
 
 MOST_TOASTS: Final = 3
@@ -164,7 +152,6 @@ class GpuwatchApp(TerminalApp):
     """Textual application of the dashboard. Frames are `NewFrame` messages, from the monitor or from a test."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*KEYS]
-    COMMANDS: ClassVar[set[Any]] = {GpuwatchCommands}
 
     def __init__(
         self,
@@ -203,6 +190,9 @@ class GpuwatchApp(TerminalApp):
     def make_keys(self) -> list[Binding]:
         """Return the key bindings that the options ask for."""
         return make_bindings(self.options.keys)
+
+    def palette_commands(self) -> Sequence[PaletteCommand]:
+        return commands(self.keys)
 
     def get_default_screen(self) -> Dashboard:
         return self.dashboard
@@ -333,7 +323,7 @@ class GpuwatchApp(TerminalApp):
         changed = {name: value for name, value in chosen.items() if value != self._chosen.get(name)}
         self._chosen = chosen
         if changed and self.helpers.remember is not None:
-            self.background("gpuwatch-choices")(lambda: remember(self, changed))
+            self.remember(self.helpers.remember, changed)
 
     def _view(self, frame: Frame, now: float) -> View:
         paused = None if self._paused_at is None else now - self._paused_at

@@ -1,21 +1,19 @@
-"""Key bindings and the command palette: footer, help, palette and mouse read them from here."""
+"""Key bindings and the commands of the palette: footer, help, palette and mouse read them from here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, get_args
 
 from msgspec.structs import fields
 from textual.binding import Binding
-from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.keys import _character_to_key, key_to_character
 
 from gpuwatch.config import Theme
 from gpuwatch.config.keymap import DEFAULT_KEYS, Keys
 from gpuwatch.fields import PROCESS
-from gpuwatch.ui.actions import actions_of
 
 
 class _Action(NamedTuple):
@@ -245,25 +243,10 @@ def commands(keys: Sequence[Binding] = KEYS) -> list[PaletteCommand]:
         first = "The smallest first" if field.ascending else "The greatest first"
         words = f"{first if field.right else 'From A to Z'}; once more reverses it"
         found.append(PaletteCommand(f"Sort by {field.name}", words, f"sort_by('{column}')"))
-    found += [
-        PaletteCommand(f"Theme: {name}", f"Draw in the colours of {name}", f"theme('{name}')")
-        for name in get_args(Theme)
-    ]
-    return found
+    return [*found, *THEMES]
 
 
-class GpuwatchCommands(Provider):
-    """Provider of the palette's commands; each runs the same action as its key."""
-
-    async def discover(self) -> Hits:
-        """Yield all commands while nothing is typed."""
-        for one in commands(actions_of(self).keys):
-            yield DiscoveryHit(one.name, partial(self.app.run_action, one.action), help=one.help)
-
-    async def search(self, query: str) -> Hits:
-        matcher = self.matcher(query)
-        for one in commands(actions_of(self).keys):
-            score = matcher.match(one.name)
-            if score > 0:
-                run = partial(self.app.run_action, one.action)
-                yield Hit(score, matcher.highlight(one.name), run, help=one.help)
+THEMES: Final = tuple(
+    PaletteCommand(f"Theme: {name}", f"Draw in the colours of {name}", f"theme('{name}')") for name in get_args(Theme)
+)
+"""Commands that change the theme."""

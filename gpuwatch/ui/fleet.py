@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from textual.binding import Binding, BindingType
@@ -13,7 +13,7 @@ from textual.message import Message
 from gpuwatch.errors import NoThreadError
 from gpuwatch.fleet.overview import Fleet
 from gpuwatch.fleet.reader import FleetReader
-from gpuwatch.ui.bindings import key_names
+from gpuwatch.ui.bindings import THEMES, PaletteCommand, key_names
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.screens.fleet import VIEWS, FleetScreen, MapScreen
 from gpuwatch.ui.screens.fleet_host import FleetHostScreen
@@ -39,7 +39,6 @@ class NewFleet(Message):
 class FleetApp(TerminalApp):
     """Textual application of a fleet. Fleets are `NewFleet` messages, from the reader or from a test."""
 
-    ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c,ctrl+q", "quit", "quit", show=False, priority=True),
         Binding("ctrl+z", "suspend_process", "suspend", show=False),
@@ -52,9 +51,14 @@ class FleetApp(TerminalApp):
         reader: FleetReader | None = None,
         interval: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
+        save: Callable[[Mapping[str, object]], None] | None = None,
     ) -> None:
-        """`interval` are the seconds between two readings. Without a `reader` only what is published is shown."""
+        """`interval` are the seconds between two readings; `save` remembers a chosen theme.
+
+        Without a `reader` only what is published is shown.
+        """
         super().__init__(options)
+        self.save = save
         self.reader, self.clock, self.interval = reader, clock, interval
         self.fleet = reader.newest if reader is not None else Fleet()
         self.keys: Sequence[Binding] = ()
@@ -80,9 +84,20 @@ class FleetApp(TerminalApp):
             if isinstance(screen, FleetScreen | FleetHostScreen):
                 screen.refresh_fleet(self.fleet)
 
+    def paint(self) -> None:
+        """Remember the theme: the screens have drawn themselves in it."""
+        if self.save is not None:
+            self.remember(self.save, {"theme": self.theme.removeprefix("gpuwatch-")})
+
+    def palette_commands(self) -> Sequence[PaletteCommand]:
+        keys = [one for one in (*FleetScreen.VIEWS, *FleetScreen.REST) if one.action.startswith("app.")]
+        keys.remove(FleetScreen.PALETTE)
+        named = [PaletteCommand(one.tooltip, key_names(one.key), one.action) for one in keys]
+        return [*named, PaletteCommand("Help", "?", "help"), *THEMES]
+
     # -- what screens ask for --------------------------------------------------------------------------------------
 
-    def show_view(self, name: str, words: str = "") -> None:
+    def action_view(self, name: str, words: str = "") -> None:
         """Show a view, with a filter; the map lies below all others, and keeps its own filter."""
         kind = VIEWS[name]
         if type(self.screen) is kind and not words:

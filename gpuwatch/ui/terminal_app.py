@@ -1,19 +1,25 @@
-"""Application in a terminal: themes, glyphs, signals and background workers, whatever it shows."""
+"""Application in a terminal: themes, command palette, glyphs, signals and background workers, whatever it shows."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final, cast
 
 from textual import events
 from textual.app import App
+from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.filter import Monochrome
 from textual.screen import Screen
 
+from gpuwatch import files
 from gpuwatch.errors import NoThreadError
 from gpuwatch.text import clean
 from gpuwatch.threads import Worker
+from gpuwatch.ui.bindings import THEMES, PaletteCommand
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriver, is_utf8_terminal
 from gpuwatch.ui.theme import StyleSet, make_styles, theme_id, themes
@@ -29,12 +35,30 @@ def _enable_collector() -> None:
     gc.enable()
 
 
+class GpuwatchCommands(Provider):
+    """Provider of the palette's commands; each runs the same action as its key."""
+
+    async def discover(self) -> Hits:
+        """Yield all commands while nothing is typed."""
+        for one in cast("TerminalApp", self.app).palette_commands():
+            yield DiscoveryHit(one.name, partial(self.app.run_action, one.action), help=one.help)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for one in cast("TerminalApp", self.app).palette_commands():
+            score = matcher.match(one.name)
+            if score > 0:
+                run = partial(self.app.run_action, one.action)
+                yield Hit(score, matcher.highlight(one.name), run, help=one.help)
+
+
 class TerminalApp(App[int]):
     """Textual application that draws in gpuwatch's styles, and ends whatever its terminal does."""
 
     TITLE = "gpuwatch"
     CSS_PATH = "gpuwatch.tcss"
     NOTIFICATION_TIMEOUT = 6
+    COMMANDS: ClassVar[set[Any]] = {GpuwatchCommands}
 
     def __init__(self, options: Options | None = None) -> None:
         super().__init__(driver_class=TolerantDriver)
@@ -72,6 +96,10 @@ class TerminalApp(App[int]):
 
     def paint(self) -> None:
         """Draw the screens in new styles."""
+
+    def palette_commands(self) -> Sequence[PaletteCommand]:
+        """Return the commands of the palette, in its order."""
+        return THEMES
 
     def before_exit(self) -> None:
         """Finish what is under way; within a moment."""
@@ -161,6 +189,19 @@ class TerminalApp(App[int]):
         """Open a screen, unless a screen of its class is open already (a double click would open two)."""
         if not any(type(one) is type(screen) for one in self.screen_stack):
             self.push_screen(screen)
+
+    def remember(self, save: Callable[[Mapping[str, object]], None], changed: Mapping[str, object]) -> None:
+        """Save choices of the user on a background thread; tell the user where that fails."""
+
+        def call() -> None:
+            try:
+                save(changed)
+            except OSError as error:
+                words = f"your choice is not remembered: {files.words(error, None)}"
+                with contextlib.suppress(RuntimeError):  # the program is on its way out
+                    self.call_from_thread(self.notify, words, severity="warning", markup=False, timeout=8)
+
+        self.background("gpuwatch-choices")(call)
 
     def action_theme(self, name: str) -> None:
         """Change the theme."""

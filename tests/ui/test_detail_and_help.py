@@ -25,10 +25,11 @@ from gpuwatch.model import (
     Reason,
     Run,
 )
-from gpuwatch.ui.bindings import KEYS, GpuwatchCommands, make_replay_bindings
+from gpuwatch.ui.bindings import KEYS, PaletteCommand, commands, make_replay_bindings
 from gpuwatch.ui.screens.detail import DetailScreen, fact, gpu_section, place_section
 from gpuwatch.ui.screens.help import HelpScreen
 from gpuwatch.ui.screens.sheet import REASONS, Section
+from gpuwatch.ui.terminal_app import GpuwatchCommands
 from tests.support import builders
 from tests.support.builders import process
 from tests.support.screens import HOSTILE, PID, Host, a_snapshot, fits, frame_of, key_of, press, text_of, until
@@ -156,7 +157,9 @@ def test_a_gpu_in_trouble_says_so() -> None:
 async def test_a_command_runs_the_action_of_the_app() -> None:
     class Listening(Host):
         COMMANDS = {GpuwatchCommands}  # noqa: RUF012 - Textual declares it so
-        keys = KEYS
+
+        def palette_commands(self) -> list[PaletteCommand]:
+            return commands(KEYS)
 
         def action_sort_by(self, column: str) -> None:
             self.asked.append(column)

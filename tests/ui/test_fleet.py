@@ -135,6 +135,26 @@ async def test_each_view_has_its_key_everywhere_and_escape_leads_to_the_map() ->
         await until(pilot, lambda: not app.is_running or app.return_code == 0)
 
 
+async def test_the_palette_opens_views_and_changes_the_theme_which_is_saved() -> None:
+    saved: list[object] = []
+    async with running() as (app, pilot, reader):
+        app.save = saved.append
+        for words, kind in (("free gpus by model", FreeScreen), ("hosts as a heat", MapScreen)):
+            await press(pilot, "colon")
+            await pilot.press(*words)
+            await until(pilot, lambda: bool(getattr(app.screen, "_hit_count", 0)))
+            await press(pilot, "enter")
+            await until(pilot, lambda kind=kind: type(top(app)) is kind)  # type: ignore[misc]
+        await press(pilot, "enter", "ctrl+p")
+        await pilot.press(*"theme: light")
+        await until(pilot, lambda: bool(getattr(app.screen, "_hit_count", 0)))
+        await press(pilot, "enter")
+        await until(pilot, lambda: saved == [{"theme": "light"}])
+        assert app.theme == "gpuwatch-light"
+        assert isinstance(top(app), FleetHostScreen)
+        assert not reader.read
+
+
 async def test_tables_show_what_the_fields_say() -> None:
     async with running() as (app, pilot, _):
         await press(pilot, "t")

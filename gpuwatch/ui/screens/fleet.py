@@ -54,14 +54,11 @@ class FleetActions(Protocol):
     reader: FleetReader | None
     clock: Callable[[], float]
 
-    def show_view(self, name: str, words: str = "") -> None:
+    def action_view(self, name: str, words: str = "") -> None:
         """Show one of the views, with a filter."""
 
     def show_host(self, name: str) -> None:
         """Open a host."""
-
-    def action_reload(self) -> None:
-        """Read the server at once."""
 
 
 def fleet_actions(asking: MessagePump) -> FleetActions:
@@ -245,18 +242,27 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
     NOTHING: ClassVar[str] = "there is none"
     """Why there are no rows on a server that has hosts."""
     VIEWS: ClassVar[Sequence[Binding]] = (
-        Binding("m", "view('map')", "map", id="fleet.map", tooltip="Hosts as a heat map"),
-        Binding("t", "view('hosts')", "table", id="fleet.hosts", tooltip="Hosts as a table"),
-        Binding("f", "view('free')", "free", id="fleet.free", tooltip="Free GPUs by model, and on which hosts"),
-        Binding("u", "view('people')", "people", id="fleet.people", tooltip="People over all hosts"),
-        Binding("e", "view('alerts')", "alerts", id="fleet.alerts", tooltip="Alerts that fire"),
+        Binding("m", "app.view('map')", "map", id="fleet.map", tooltip="Hosts as a heat map"),
+        Binding("t", "app.view('hosts')", "table", id="fleet.hosts", tooltip="Hosts as a table"),
+        Binding("f", "app.view('free')", "free", id="fleet.free", tooltip="Free GPUs by model, and on which hosts"),
+        Binding("u", "app.view('people')", "people", id="fleet.people", tooltip="People over all hosts"),
+        Binding("e", "app.view('alerts')", "alerts", id="fleet.alerts", tooltip="Alerts that fire"),
+    )
+    PALETTE: ClassVar = Binding(
+        "colon,ctrl+p",
+        "app.command_palette",
+        "commands",
+        show=False,
+        id="fleet.palette",
+        tooltip="All commands, by name, and the themes",
     )
     REST: ClassVar[Sequence[Binding]] = (
-        Binding("R", "reload", "read", show=False, id="fleet.read", tooltip="Read the server now"),
+        PALETTE,
+        Binding("R", "app.reload", "read", show=False, id="fleet.read", tooltip="Read the server now"),
         Binding(
             "escape", "close", "back", show=False, id="fleet.close", tooltip="Clear the filter, or back to the map"
         ),
-        Binding("q", "quit", "quit", id="fleet.quit", tooltip="Quit"),
+        Binding("q", "app.quit", "quit", id="fleet.quit", tooltip="Quit"),
     )
     ENTER: ClassVar = Binding("enter", "choose", "host", id="fleet.choose", tooltip="Open it")
     BINDINGS: ClassVar[list[BindingType]] = [FILTER_KEY, ENTER, *VIEWS, *SORT_KEYS, *REST]
@@ -340,16 +346,7 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
         return "" if self.wrong else super().position()
 
     def leave(self) -> None:
-        fleet_actions(self).show_view("map")
-
-    def action_view(self, name: str) -> None:
-        fleet_actions(self).show_view(name)
-
-    def action_reload(self) -> None:
-        fleet_actions(self).action_reload()
-
-    def action_quit(self) -> None:
-        self.app.exit(return_code=0)
+        fleet_actions(self).action_view("map")
 
 
 class TableScreen(FleetScreen[Host]):
@@ -440,7 +437,7 @@ class FreeScreen(FleetScreen[FreeGpus]):
         """Show the hosts that have the most free GPUs of this model."""
         chosen = self.rows.selected
         if chosen is not None:
-            fleet_actions(self).show_view("hosts", f"{chosen.name} free>={max(1, chosen.most)}")
+            fleet_actions(self).action_view("hosts", f"{chosen.name} free>={max(1, chosen.most)}")
 
 
 class FleetPeopleScreen(FleetScreen[FleetPerson]):
@@ -461,7 +458,7 @@ class FleetPeopleScreen(FleetScreen[FleetPerson]):
     def action_choose(self) -> None:
         """Show the hosts on which this person holds memory."""
         if self.rows.selected is not None:
-            fleet_actions(self).show_view("hosts", f"user:{self.rows.selected.name}")
+            fleet_actions(self).action_view("hosts", f"user:{self.rows.selected.name}")
 
 
 class FleetAlertsScreen(FleetScreen[FleetAlert]):

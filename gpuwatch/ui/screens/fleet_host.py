@@ -14,7 +14,7 @@ from textual.message import Message
 from gpuwatch.fleet.host import HOST, Host, HostGpu
 from gpuwatch.fleet.overview import Fleet, HostOwner, HostPast, PastKey
 from gpuwatch.model import Reading, known
-from gpuwatch.ui.screens.fleet import fleet_actions, old_words
+from gpuwatch.ui.screens.fleet import FleetScreen, fleet_actions, old_words
 from gpuwatch.ui.screens.graph_sheet import SMALL, TimeSheet, largest
 from gpuwatch.ui.screens.sheet import Block, Fact, Section
 from gpuwatch.ui.theme import Role, StyleSet
@@ -94,6 +94,7 @@ class FleetHostScreen(TimeSheet):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down,j", "move(1)", "GPU", id="host.down", key_display="↓ ↑", tooltip="The next GPU: its graphs"),
         Binding("up,k", "move(-1)", "GPU", show=False, id="host.up", tooltip="The GPU before"),
+        FleetScreen.PALETTE,
     ]
     LEFT = 0.55
 
