@@ -143,7 +143,7 @@ async def showing(picture: Picture, frame: Frame | None = None) -> AsyncIterator
         frame, over = last_frame(picture.at, picture.watched, picture.gpus, picture.focus)
     source = DemoSource(clock=lambda: 0.0, wall=lambda: WALL)
     log = Events(alerts=over, watched=True, exists=True)
-    helpers = Helpers(events=lambda: log, ender=lambda: DemoEnder(lambda pid: source.end(pid, 0.0), VIEWER_UID))
+    helpers = Helpers(events=lambda: log, ender=lambda: DemoEnder(source.end, VIEWER_UID))
     options = Options(theme=picture.theme)
     app: TerminalApp
     if picture.app == "replay":

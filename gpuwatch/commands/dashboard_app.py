@@ -230,7 +230,7 @@ def _helpers(
             from gpuwatch.sources.demo import DemoSource, script
 
             assert isinstance(source, DemoSource)
-            return DemoEnder(lambda pid: source.end(pid, 0.0), script().people[script().viewer])
+            return DemoEnder(source.end, script().people[script().viewer])
         from gpuwatch.kill.pinned import make_pinner  # 2 MiB, for those who end processes
 
         return make_pinner(read_only=reloader.config.read_only, allow_root=args.allow_root_kill)

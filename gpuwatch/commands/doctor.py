@@ -153,7 +153,6 @@ def check_all(machine: Machine, snapshot: Snapshot, error: str = "") -> Iterator
         yield from _persistence(snapshot)
     yield _devices(machine, snapshot)
     yield _hidepid(machine)
-    yield _ptrace(machine)
     yield _service(machine, snapshot)
     yield from _container(machine, snapshot)
     yield _terminal(machine)
@@ -223,17 +222,6 @@ def _hidepid(machine: Machine) -> Check:
         return Check("hidepid", CheckMark.OK, "/proc hides processes of others, but not from root")
     step = "ask root to put you into the group of the mount's gid= option, or to mount /proc with hidepid=0"
     return Check("hidepid", CheckMark.MEND, "/proc hides the processes of other users: their owners are unknown", step)
-
-
-def _ptrace(machine: Machine) -> Check:
-    """Report Yama's ptrace scope. It limits attaching alone, not reading (security/yama/yama_lsm.c)."""
-    try:
-        scope = (machine.proc / "sys/kernel/yama/ptrace_scope").read_text().strip()
-    except OSError:
-        return Check("ptrace scope", CheckMark.OK, "not limited")
-    return Check(
-        "ptrace scope", CheckMark.OK, f"{clean(scope)[:8]}: gpuwatch attaches to no process, so it loses nothing"
-    )
 
 
 def _published(machine: Machine) -> tuple[Status | None, str]:

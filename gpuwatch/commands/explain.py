@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import msgspec
 
@@ -21,9 +20,6 @@ from gpuwatch.model import Knowledge, Presence, Process, Snapshot
 from gpuwatch.sampler.declarations import Declarations
 from gpuwatch.sampler.owners import Owners
 from gpuwatch.sources.sampler_process import SamplerProcess
-
-ReadDeclarations: TypeAlias = Callable[[Process, Snapshot, Config], Process]
-"""Returns a process with its declarations."""
 
 PATIENCE = 3.0
 """Seconds to wait for a process that holds no GPU; the child process that reads it gives up after 2."""
@@ -85,13 +81,8 @@ def parse_pid(text: str, command: str = "explain") -> int:
     return int(text)
 
 
-def find_process(
-    pid: int, snapshot: Snapshot, config: Config, *, read: ReadDeclarations = read_declarations
-) -> Process:
-    """Find a process in a snapshot or in /proc, with its declarations; raises GpuwatchError where there is none.
-
-    `read` reads the declarations that the snapshot does not have.
-    """
+def find_process(pid: int, snapshot: Snapshot, config: Config) -> Process:
+    """Find a process in a snapshot or in /proc, with its declarations; raises GpuwatchError where there is none."""
     process = next((one for one in snapshot.processes if one.pid == pid), None)
     if process is None and snapshot.demo:
         raise GpuwatchError(f"the demo has no process {pid}")
@@ -100,7 +91,7 @@ def find_process(
         if process.presence is not Presence.SEEN:
             raise GpuwatchError(_UNSEEN[process.presence].format(pid))
     if process.declared is None or process.declared.knowledge is Knowledge.PENDING:
-        process = read(process, snapshot, config)
+        process = read_declarations(process, snapshot, config)
     return process
 
 

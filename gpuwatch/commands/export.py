@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -66,48 +66,33 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     return watch.run(args, sampler, events=False, record=False)
 
 
-class Export:
-    """Exporter of one run, and where its metrics can be read."""
+def start_export(args: argparse.Namespace, config: Config, stack: ExitStack) -> tuple[Exporter, str]:
+    """Listen, or write the file, until `stack` is closed; return the sink, and a line that says where its metrics are.
 
-    def __init__(self, args: argparse.Namespace, config: Config) -> None:
-        """Listen, or write the file; raises UsageError."""
-        settings = settings_of(args, config.export)
-        if settings.textfile and settings.web_config:
-            raise UsageError("--web-config goes with --listen; --textfile writes a file, and opens no port")
-        try:
-            from gpuwatch.export.exporter import Exporter, Server, TextFile, parse_address
-        except ImportError as error:
-            raise UsageError(f"the metrics need {clean(str(error.name))}: {INSTALL}") from None
-        self.sink: Exporter = Exporter(
-            per_process=settings.per_process, names=settings.names, allowances=config.allowance
-        )
-        self._file: TextFile | None = None
-        self._server: Server | None = None
-        try:
-            if settings.textfile:
-                self._file = TextFile(self.sink, Path(settings.textfile).expanduser())
-                self.note = f"metrics go to {clean(settings.textfile)}"
-            else:
-                web = Path(settings.web_config).expanduser() if settings.web_config else None
-                self._server = Server(self.sink, *parse_address(settings.listen), web)
-                self.note = f"metrics are at {self._server.url}"
-        except UsageError as error:  # it names the flag
-            flag, colon, words = str(error).partition(":")
-            key = flag.removeprefix("--").replace("-", "_")
-            if getattr(config.export, key, "") != getattr(ExportConfig(), key, "") and getattr(args, key, None) is None:
-                flag = f"export.{key} in the configuration"
-            raise UsageError(f"{flag}{colon}{words}") from None
-
-    def __enter__(self) -> Export:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._server is not None:
-            self._server.close()
-        if self._file is not None:
-            self._file.close(0.2)
+    Raises UsageError, which names the flag or the key.
+    """
+    settings = settings_of(args, config.export)
+    if settings.textfile and settings.web_config:
+        raise UsageError("--web-config goes with --listen; --textfile writes a file, and opens no port")
+    try:
+        from gpuwatch.export.exporter import Exporter, Server, TextFile, parse_address
+    except ImportError as error:
+        raise UsageError(f"the metrics need {clean(str(error.name))}: {INSTALL}") from None
+    sink = Exporter(per_process=settings.per_process, names=settings.names, allowances=config.allowance)
+    try:
+        if settings.textfile:
+            stack.callback(TextFile(sink, Path(settings.textfile).expanduser()).close, 0.2)
+            return sink, f"metrics go to {clean(settings.textfile)}"
+        web = Path(settings.web_config).expanduser() if settings.web_config else None
+        server = Server(sink, *parse_address(settings.listen), web)
+        stack.callback(server.close)
+        return sink, f"metrics are at {server.url}"
+    except UsageError as error:  # it names the flag
+        flag, colon, words = str(error).partition(":")
+        key = flag.removeprefix("--").replace("-", "_")
+        if getattr(config.export, key, "") != getattr(ExportConfig(), key, "") and getattr(args, key, None) is None:
+            flag = f"export.{key} in the configuration"
+        raise UsageError(f"{flag}{colon}{words}") from None
 
 
 def settings_of(args: argparse.Namespace, configured: ExportConfig) -> ExportConfig:

@@ -31,7 +31,7 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.analysis.events import value_words
 from gpuwatch.commands.console import GREEN, Console
 from gpuwatch.commands.events import COLORS
-from gpuwatch.commands.export import EXPORT_FLAGS, Export, add_export_flags
+from gpuwatch.commands.export import EXPORT_FLAGS, add_export_flags, start_export
 from gpuwatch.commands.flags import add_flags, add_recording_flags, parse_indices, parse_value
 from gpuwatch.commands.recording import make_recording
 from gpuwatch.commands.startup import Reloader, apply_config, configured, format_reload, interval_of, open_source
@@ -286,15 +286,20 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
     interval, only = interval_of(args, config), parse_indices(args.only)
     recording = make_recording(args, config.limits()) if record else None
     with ExitStack() as stack:
-        export = None
+        exporter = None
         if not record or args.export:
-            export = _export(args, config, stack, needed=not record or not args.service)
+            try:
+                exporter, where = start_export(args, config, stack)
+            except UsageError as error:
+                if not (record and args.service):  # the machine's service goes on without metrics
+                    raise
+                Console(ascii_only=config.ascii).warn(f"no metrics: {error}")
         signals = stack.enter_context(_signals())
         source = open_source(args, config, sampler, interval=interval, only=only, tmux=config.tmux)
         stack.callback(source.close)
         output = _Output(args, config, signals, events=events)
         stack.callback(output.close)
-        others = (recording, None if export is None else export.sink)
+        others = (recording, exporter)
         watch = Monitor(
             source, output.publish, engine=Engine(config.limits()), sinks=[one for one in others if one is not None]
         )
@@ -308,15 +313,15 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
                 )
                 log = str(named or ("" if args.demo else own_store()))
             output.notes = _notes(args, log, seconds) if record else []
-            if export is not None and not output.quiet:  # at once: the driver may be long in coming
-                output.warn(export.note)
+            if exporter is not None and not output.quiet:  # at once: the driver may be long in coming
+                output.warn(where)
 
             def apply(old: Config, new: Config) -> None:
                 apply_config(watch, old, new)
                 if sinks is not None:
                     sinks.configure(old, new)
-                if export is not None:
-                    export.sink.allowances = new.allowance
+                if exporter is not None:
+                    exporter.allowances = new.allowance
                 if args.interval is None and new.interval != old.interval:
                     watch.set_interval(interval_of(args, new))
 
@@ -330,17 +335,6 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
                 recording.close(_LAST_WORDS)
             if sinks is not None:
                 sinks.close(_CLOSING)
-
-
-def _export(args: argparse.Namespace, config: Config, stack: ExitStack, *, needed: bool) -> Export | None:
-    """Begin to serve metrics; raises UsageError where they are needed. The machine's service goes on without them."""
-    try:
-        return stack.enter_context(Export(args, config))
-    except UsageError as error:
-        if needed:
-            raise
-        Console(ascii_only=config.ascii).warn(f"no metrics: {error}")
-        return None
 
 
 def _serve(args: argparse.Namespace) -> None:

@@ -66,14 +66,13 @@ class RemoteSource:
         interval: float = 1.0,
         timing: Timing = TIMING,
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
     ) -> None:
         self._host, self._interval, self._timing = host, interval, timing
         self._clock = clock
         self._guard = threading.Lock()
         self._closed = False
         self._connection = self._connect()
-        now = wall()
+        now = time.time()
         starting, words = SourceState.STARTING, f"connecting to {host.address} by ssh"
         self._last = Snapshot(host=host.name, taken=now, since=now, interval=interval, state=starting, words=words)
         self._received = self._sent = clock()
@@ -161,16 +160,14 @@ def _status(frame: Frame) -> Status:
 class RemoteHosts:
     """Hosts of a dashboard, one of which is opened; this machine is one of them where it has a monitor."""
 
-    def __init__(
-        self, hosts: Hosts, limits: Limits, *, local: Monitor | None = None, here: str = "", timing: Timing = TIMING
-    ) -> None:
+    def __init__(self, hosts: Hosts, limits: Limits, *, local: Monitor | None = None, here: str = "") -> None:
         """`limits` judge the host that is opened; `here` is the name of this machine, of the monitor `local`."""
         self.limits = limits
         self.here = here
         """Name of this machine; empty where it is not shown."""
         self.opened: str | None = None
         """Name of the host that is opened by ssh."""
-        self._hosts, self._local, self._timing = hosts, local, timing
+        self._hosts, self._local = hosts, local
         self._monitor: Monitor | None = None
 
     @property
@@ -206,7 +203,7 @@ class RemoteHosts:
             self._hosts.show(name, _status(frame))
             publish(frame, monitor)
 
-        source = RemoteSource(self._hosts.hosts[name], interval=interval, timing=self._timing)
+        source = RemoteSource(self._hosts.hosts[name], interval=interval)
         self._monitor = monitor = Monitor(source, show, engine=Engine(self.limits))
         start_thread(monitor)
         return monitor

@@ -348,9 +348,9 @@ def _count(number: int | None) -> int | None:
 class _Watched:
     """One host of the thread: its connection, and the last status that came."""
 
-    def __init__(self, host: RemoteHost, timing: Timing, clock: Callable[[], float]) -> None:
+    def __init__(self, host: RemoteHost, timing: Timing) -> None:
         self.host = host
-        self.connection = SshConnection(host, ["--stream=live"], longest=LONGEST_STATUS, timing=timing, clock=clock)
+        self.connection = SshConnection(host, ["--stream=live"], longest=LONGEST_STATUS, timing=timing)
         self.status: Status | None = None
         self.received = 0.0
         self.paused = False
@@ -380,18 +380,11 @@ class Hosts(threading.Thread):
     The methods may be called from any thread.
     """
 
-    def __init__(
-        self,
-        hosts: Sequence[RemoteHost],
-        *,
-        timing: Timing = TIMING,
-        clock: Callable[[], float] = time.monotonic,
-        pause: float = 0.2,
-    ) -> None:
+    def __init__(self, hosts: Sequence[RemoteHost], *, timing: Timing = TIMING, pause: float = 0.2) -> None:
         """`pause` are the seconds between two looks: reading all hosts at once costs less than line by line."""
         super().__init__(name="gpuwatch-hosts", daemon=True)
-        self._clock, self._pause = clock, pause
-        self._watched = {one.name: _Watched(one, timing, clock) for one in hosts}
+        self._pause = pause
+        self._watched = {one.name: _Watched(one, timing) for one in hosts}
         self._guard = threading.Lock()
         self._closed = threading.Event()
 
@@ -407,7 +400,7 @@ class Hosts(threading.Thread):
                 if self._closed.is_set():
                     return
                 try:
-                    one.read(self._clock())
+                    one.read(time.monotonic())
                 except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
                     one.connection.fail(clean(f"{type(error).__name__}: {error} (a fault in gpuwatch)", _SHORT))
 
@@ -422,7 +415,7 @@ class Hosts(threading.Thread):
 
     def rows(self) -> list[Host]:
         """Return the row of each host, in the order in which they were named."""
-        now = self._clock()
+        now = time.monotonic()
         with self._guard:
             return [one.row(now) for one in self._watched.values()]
 
@@ -430,7 +423,7 @@ class Hosts(threading.Thread):
         """Take the status of a host that is opened, whose snapshots are judged here, from there."""
         with self._guard:
             one = self._watched[name]
-            one.status, one.received = status, self._clock()
+            one.status, one.received = status, time.monotonic()
 
     def open(self, name: str | None) -> None:
         """End the connection of a host that has another one now, and resume those of all others; None for none."""

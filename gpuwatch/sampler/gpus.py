@@ -93,11 +93,6 @@ class SampledGpus:
         return [device for device in self._devices if not device.left_alone]
 
     @property
-    def count(self) -> int:
-        """Number of NVML calls so far."""
-        return self._calls.count
-
-    @property
     def listed(self) -> int:
         """Number of GPUs that the driver lists, with those that are skipped."""
         return self._count

@@ -271,11 +271,6 @@ class Calls:
         self._known: tuple[int, bytes, bytes] = (0, b"", b"")
         self._page = page
 
-    @property
-    def count(self) -> int:
-        """Number of calls so far."""
-        return self._page.calls
-
     @contextmanager
     def about(self, gpu: int, listed: int = 0, uuid: str = "", bus_id: str = "") -> Iterator[None]:
         """Context that notes on the page which GPU its calls concern, and what is known of it; see `CallInFlight`."""

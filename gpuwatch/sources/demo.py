@@ -251,19 +251,11 @@ class DemoSource:
         """Give values of PCIe and NVLink for this GPU alone."""
         self._focus = gpu or ""
 
-    def end(self, pid: int, after: float) -> None:
-        """End a process of the viewer, with its workers, `after` this many seconds; from any thread."""
-        at = self._clock() + after
-        ends = dict(self._ends)
-        for one in script().processes:
-            if pid in (one.pid, one.ends_with):
-                ends[one.pid] = min(at, ends.get(one.pid, at))
-        self._ends = ends
-
-    def has_ended(self, pid: int) -> bool:
-        """Return whether a process that the viewer ended has ended by now; from any thread."""
-        at = self._ends.get(pid)
-        return at is not None and self._clock() >= at
+    def end(self, pid: int) -> None:
+        """End a process of the viewer, with its workers; from any thread."""
+        now = self._clock()
+        ended = {one.pid: now for one in script().processes if pid in (one.pid, one.ends_with)}
+        self._ends = {**ended, **self._ends}
 
     def close(self) -> None:
         """Close the source; a waiting `next` returns."""

@@ -26,7 +26,7 @@ def pids(snapshot: Snapshot) -> set[int]:
 def test_the_rows_of_the_viewers_processes_go_and_only_theirs() -> None:
     clock = Clock()
     source = DemoSource(clock=clock, interval=0.5)
-    ender = DemoEnder(lambda pid: source.end(pid, 0.0), VIEWER_UID)
+    ender = DemoEnder(source.end, VIEWER_UID)
     seen = source.next(0.0)
     assert seen is not None
     targets = {one.pid: one for one in find_targets(seen).values()}

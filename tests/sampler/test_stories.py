@@ -44,10 +44,10 @@ gpus = SampledGpus(shared)
 for line in sys.stdin:
     seconds, shared.focus = line.rstrip("\\n").split(" ")
     now += float(seconds)
-    before = gpus.count
+    before = board.calls
     gpus.sample(lambda: None)
     gpus.listen()
-    look = {"now": now, "spent": gpus.count - before, "total": gpus.count, "gpus": gpus.rows()}
+    look = {"now": now, "spent": board.calls - before, "total": board.calls, "gpus": gpus.rows()}
     print(msgspec.json.encode(look).decode(), flush=True)
 """
 
