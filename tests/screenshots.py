@@ -58,7 +58,6 @@ class Picture:
     name: str
     columns: int
     rows: int
-    theme: str = "dark"
     at: float = 42.0
     """Seconds into the demo's script."""
     keys: tuple[str, ...] = ()
@@ -73,30 +72,19 @@ class Picture:
 PICTURES = (
     Picture("dashboard-160x50", 160, 50),
     Picture("dashboard-80x24", 80, 24),
-    Picture("dashboard-light-160x50", 160, 50, theme="light"),
-    Picture("gpus-60x10", 60, 10),
-    Picture("gpus-16-160x50", 160, 50, gpus=16, keys=("tab", "down", "down")),
-    Picture("gpus-64-160x50", 160, 50, gpus=64, keys=("tab", "down", "right", "f")),
-    Picture("gpus-64-light-80x24", 80, 24, theme="light", gpus=64, keys=("tab", "down", "right")),
     Picture("process-120x40", 120, 40, keys=("j", "enter")),
     Picture("gpu-160x50", 160, 50, at=700.0, keys=("tab", "j", "enter"), watched=650.0, focus=1),
-    Picture("gpu-light-160x50", 160, 50, theme="light", at=700.0, keys=("tab", "j", "enter"), watched=650.0, focus=1),
-    Picture("gpu-80x24", 80, 24, at=700.0, keys=("tab", "j", "enter"), watched=650.0, focus=1),
-    Picture("gpu-60x10", 60, 10, at=700.0, keys=("tab", "j", "enter"), watched=650.0, focus=1),
-    Picture("process-light-160x50", 160, 50, theme="light", at=700.0, keys=("enter",), watched=650.0, focus=1),
     Picture("people-120x36", 120, 36, at=345.0, keys=("u", "j", "j"), watched=305.0),
     Picture("tree-120x36", 120, 36, at=345.0, keys=("t", "right"), watched=305.0),
     Picture("strays-120x36", 120, 36, at=345.0, keys=("S", "space"), watched=305.0),
     Picture("events-120x36", 120, 36, at=300.0, keys=("e", "j", "j", "j"), watched=300.0),
     Picture("hosts-120x36", 120, 36, app="hosts"),
     Picture("fleet-120x36", 120, 36, keys=("j", "j"), app="fleet"),
-    Picture("replay-160x50", 160, 50, at=300.0, keys=("space",), watched=300.0, app="replay"),
-    Picture("replay-light-80x24", 80, 24, "light", 300.0, ("space", "t", *"14:30"), 300.0, app="replay"),
 )
 
 
-REPORTS = ("report-dark-1280x1250.png", "report-light-1280x1250.png")
-"""Pictures of a report's page."""
+REPORT = "report-light-1280x1250.png"
+"""Picture of a report's page."""
 
 
 def with_gpus(source: DemoSource, second: float, count: int) -> Snapshot:
@@ -144,18 +132,17 @@ async def showing(picture: Picture, frame: Frame | None = None) -> AsyncIterator
     source = DemoSource(clock=lambda: 0.0, wall=lambda: WALL)
     log = Events(alerts=over, watched=True, exists=True)
     helpers = Helpers(events=lambda: log, ender=lambda: DemoEnder(source.end, VIEWER_UID))
-    options = Options(theme=picture.theme)
     app: TerminalApp
     if picture.app == "replay":
         hour = MemoryRecording(source.at(second) for second in (0.0, picture.at, 3599.0))
-        app = ReplayApp(Replay(hour, at=frame.snapshot.taken), options=options)
+        app = ReplayApp(Replay(hour, at=frame.snapshot.taken), options=Options())
         frame = replace(frame, restarts=1)
     elif picture.app == "hosts":
-        app = HostsApp(DemoHosts(), options=options, clock=lambda: picture.at)
+        app = HostsApp(DemoHosts(), options=Options(), clock=lambda: picture.at)
     elif picture.app == "fleet":
-        app = FleetApp(options=options, reader=cast(FleetReader, DemoReader()), clock=lambda: 6.0)
+        app = FleetApp(reader=cast(FleetReader, DemoReader()), clock=lambda: 6.0)
     else:
-        app = GpuwatchApp(watch=Clockwork(), options=options, helpers=helpers, clock=lambda: picture.at)
+        app = GpuwatchApp(watch=Clockwork(), helpers=helpers, clock=lambda: picture.at)
     async with app.run_test(size=(picture.columns, picture.rows)) as pilot:
         if isinstance(app, GpuwatchApp) and picture.app != "hosts":
             app.publish(frame)
@@ -210,14 +197,13 @@ def save_png(svg: str, file: Path) -> None:
 def draw_report(folder: Path) -> None:
     """Draw the top of the page of `gpuwatch report --html`, of 6 hours of the demo."""
     if not browser.CHROMIUM:
-        print("report-*.png not drawn: no Chromium is installed", file=sys.stderr)
+        print(f"{REPORT} not drawn: no Chromium is installed", file=sys.stderr)
         return
     with tempfile.TemporaryDirectory() as temporary:
         store, page = Path(temporary, "store.sqlite"), Path(temporary, "page.html")
         save_demo(store, WALL)
         write_page(store, page, WALL, "6h")
-        for name in REPORTS:
-            browser.screenshot(page, (folder / name).absolute(), 1280, 1250, dark="dark" in name)
+        browser.screenshot(page, (folder / REPORT).absolute(), 1280, 1250)
 
 
 def main(folder: Path) -> None:

@@ -45,10 +45,11 @@ def open_page(page: Path, *flags: str) -> str:
     return done.stdout
 
 
-def screenshot(page: Path, file: Path, width: int, height: int, *, dark: bool = False) -> None:
-    """Draw the top of a page into a PNG file."""
-    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
-    open_page(page, f"--window-size={width},{height}", scheme, f"--screenshot={file}")
+def screenshot(page: Path, file: Path, width: int, height: int) -> None:
+    """Draw the top of a page into a PNG file, in its light colours."""
+    open_page(
+        page, f"--window-size={width},{height}", "--blink-settings=preferredColorScheme=1", f"--screenshot={file}"
+    )
 
 
 def measure(page: Path, width: int) -> dict[str, Any]:
