@@ -594,25 +594,31 @@ class UsagePart(_Part):
         return False
 
     def step(self) -> None:
-        """Write the sums of the last minute."""
+        """Write the sums of the last minute, and delete what is old; events are deleted where no use is kept too."""
+        self.store.keep, self.store.largest = self.settings.keep, self.settings.largest
         if not self.settings.is_kept:
             if self._counter is not None and self._lock.held:
                 self._write(last=True)  # what was counted until the configuration changed
             self._counter, self.error = None, ""
+            if self._lock.held and self._is_due("usage") and not self.store.is_empty:
+                self._prune()
             return
         if not self._is_due("retry") or not self._lock_held() or not (self._is_due("usage") or self.error):
             return
         self._set("usage", self._pace.usage)
         self._write()
-        if self._is_due("prune"):
-            self._set("prune", self._pace.prune)
-            self.store.prune(self._wall())
+        self._prune()
         self.error = ""
 
     def leave(self) -> None:
         """Write the sums."""
         if self._lock_held():
             self._write(last=True)
+
+    def _prune(self) -> None:
+        if self._is_due("prune"):
+            self._set("prune", self._pace.prune)
+            self.store.prune(self._wall())
 
     def _lock_held(self) -> bool:
         if not self._lock.acquire():
@@ -629,7 +635,6 @@ class UsagePart(_Part):
         with self._guard:
             if self._counter is not None and (sums := self._counter.pop(last=last)):
                 self._waiting.append(sums)
-        self.store.keep, self.store.largest = self.settings.keep, self.settings.largest
         if self._waiting and self._is_kept_elsewhere(self._wall()):
             for sums in self._waiting:
                 sums.use.clear()

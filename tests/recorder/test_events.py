@@ -35,6 +35,7 @@ from tests.support.recording import (
     start_program,
     story,
     wait_for,
+    write,
 )
 
 CRITICAL = Severity.CRITICAL
@@ -289,6 +290,16 @@ def test_damaged_files_are_never_overwritten_and_do_not_fill_the_disk(record: Re
     wait_for(lambda: "5 damaged ones are kept already" in one.trouble)
     assert one.path.read_bytes() == b"rubbish 5" * 1000
     assert {file.read_bytes()[:9] for file in folder.glob("*.damaged*")} == {b"rubbish %d" % n for n in range(5)}
+
+
+def test_where_no_use_is_kept_surplus_events_are_deleted_too(
+    record: Record, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuwatch.recorder.store._MOST_EVENTS", 10)
+    one = record(pace=QUICK._replace(usage=0.0, prune=0.0)).settle()
+    assert not one.path.exists(), "nothing happened yet"
+    write(one.path, *(ended(alert(str(number))) for number in range(30)))
+    wait_for(lambda: len(story(one.path)) == 10)
 
 
 def test_a_folder_that_cannot_be_made_is_reported(record: Record, folder: Path) -> None:
