@@ -9,7 +9,6 @@ import os
 import pwd
 import re
 import stat
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -35,8 +34,6 @@ _MOST_LINKS: Final = 40
 
 NO_HOME: Final = Path("/nonexistent")
 """Folder that replaces a missing home folder, by Debian's custom: nothing can be created there."""
-DRAFT_AGE: Final = 300.0
-"""Seconds after which a draft counts as abandoned, even where its writer's PID may be in another container."""
 
 
 class UnsafePathError(OSError):
@@ -274,25 +271,6 @@ def replace_file(folder: int, name: str, content: bytes, *, durable: bool = True
         with contextlib.suppress(OSError):  # the error that is on its way says more
             os.unlink(draft, dir_fd=folder)
         raise
-
-
-def sweep_drafts(folder: int, name: str) -> None:
-    """Remove the drafts of `replace_file` that killed writers left in an open folder.
-
-    A draft is removed where it is a regular file of ours, minutes old, and no process has its writer's PID.
-    """
-    drafts = re.compile(rf"\.{re.escape(name)}\.([1-9][0-9]{{0,9}})")
-    try:
-        for left in os.listdir(folder):
-            found = drafts.fullmatch(left)
-            if found is None or Path("/proc", found[1]).exists():
-                continue
-            facts = os.stat(left, dir_fd=folder, follow_symlinks=False)
-            ours = stat.S_ISREG(facts.st_mode) and facts.st_uid == os.geteuid()
-            if ours and time.time() - facts.st_mtime > DRAFT_AGE:
-                os.unlink(left, dir_fd=folder)
-    except OSError:  # somebody else sweeps too; what is left is found the next time
-        return
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -73,17 +73,6 @@ def test_a_draft_that_cannot_take_its_place_is_removed(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["name"]
 
 
-def test_drafts_of_killed_writers_are_swept_once_they_are_old(tmp_path: Path) -> None:
-    gone, young, alive = (tmp_path / f".name.{pid}" for pid in (1 << 30, (1 << 30) + 1, os.getpid()))
-    for one in (gone, young, alive, tmp_path / "name"):
-        one.touch()
-    for one in (gone, alive):
-        os.utime(one, (0, 0))
-    with files.opened_folder(tmp_path) as folder:
-        files.sweep_drafts(folder, "name")
-    assert sorted(tmp_path.iterdir()) == sorted([young, alive, tmp_path / "name"])
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_a_trial_of_a_folder_says_why_nothing_can_be_written(tmp_path: Path) -> None:
     files.check_folder(tmp_path / "new" / "below")

@@ -183,7 +183,7 @@ class LiveFile:
         self._worker.close(seconds)
 
     def _task(self) -> float:
-        frame, was_leader = self._frame, self._was_leader
+        frame = self._frame
         try:
             self._was_leader = self._is_leader()
             if not self.is_wanted:
@@ -191,14 +191,14 @@ class LiveFile:
             elif frame is not None and self._was_leader:
                 made = make_status(frame.snapshot, frame.alerts, frame.received, frame.history)
                 status = msgspec.structs.replace(made, sends=self.sends)
-                self._write(status, frame.snapshot, begins=not was_leader)
+                self._write(status, frame.snapshot)
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
             self.trouble = f"the figures for `gpuwatch status` cannot be written: {files.words(error, None)}"
         else:
             self.trouble = ""
         return self._pace
 
-    def _write(self, status: Status, snapshot: Snapshot, *, begins: bool) -> None:
+    def _write(self, status: Status, snapshot: Snapshot) -> None:
         if self._public:
             status = publish(status, snapshot, hidden=hides_pids())
             with contextlib.suppress(FileExistsError):
@@ -207,8 +207,6 @@ class LiveFile:
             if trouble := files.check_source(self._folder / FILE, missing_ok=True):
                 raise files.UnsafePathError(trouble)
         with files.opened_folder(self._folder, private=not self._public) as folder:
-            if begins:
-                files.sweep_drafts(folder, FILE)
             mode = 0o644 if self._public else 0o600
             files.replace_file(folder, FILE, msgspec.json.encode(status), durable=False, mode=mode)
 

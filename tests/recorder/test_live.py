@@ -23,7 +23,6 @@ from gpuwatch.monitor import Frame
 from gpuwatch.procfs import boot_id
 from gpuwatch.recorder.live_writer import LiveFile
 from tests.support.builders import GIB, at, gpu, holding, process, snapshot
-from tests.support.homes import plant_drafts
 from tests.support.waiting import wait_for
 
 LONG = 30.0
@@ -84,16 +83,6 @@ def test_who_leads_writes(folder: Path) -> None:
         sink.close(LONG)
         assert not sink.trouble
     assert not (folder / FILE).exists()
-
-
-def test_drafts_of_killed_writers_are_removed(folder: Path, start: Callable[[], LiveFile]) -> None:
-    folder.mkdir(mode=0o700)
-    dead, kept = plant_drafts(folder, FILE)
-    start().take(frame())
-    wait_for(lambda: read_status(folder))
-    left = {one.name for one in folder.iterdir()}
-    assert not left & dead
-    assert left >= kept
 
 
 def test_it_is_believed_for_three_intervals_and_a_little(folder: Path, start: Callable[[], LiveFile]) -> None:
