@@ -46,8 +46,7 @@ _SIZE_UNITS = {
     "gb": 10**9,
     "tb": 10**12,
 }
-_INTERVAL_UNITS = {"": 1.0, "s": 1.0, "ms": 0.001}
-_DURATION_UNITS = {**_INTERVAL_UNITS, "m": _MINUTE, "min": _MINUTE, "h": _HOUR, "d": _DAY}
+_DURATION_UNITS = {"": 1.0, "s": 1.0, "ms": 0.001, "m": _MINUTE, "min": _MINUTE, "h": _HOUR, "d": _DAY}
 _PERCENT_UNITS = {"": 1, "%": 1}
 
 
@@ -171,20 +170,6 @@ def parse_size(text: str, *, plain: bool = False) -> int:
     if result < MIB:
         raise ValueError(f"size {_quote(text)} is too small; 1MiB or more is allowed, such as 512MiB or 20GiB")
     return result
-
-
-def parse_interval(text: str) -> float:
-    """Return the seconds of an interval such as "0.5", "2s" or "500ms".
-
-    Raises ValueError for anything else, and outside 0.1 s to 3600 s.
-    """
-    hint = f"interval {_quote(text)} is not understood; write seconds, such as 0.5, 2s or 500ms"
-    number, unit = _parse(text, _INTERVAL_UNITS, hint)
-    seconds = float(number) * _INTERVAL_UNITS[unit]
-    if not MIN_INTERVAL_S <= seconds <= MAX_INTERVAL_S:
-        bounds = f"{MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g} seconds is allowed"
-        raise ValueError(f"interval {_quote(text)} is out of range; {bounds}")
-    return seconds
 
 
 def parse_duration(text: str) -> float:

@@ -18,7 +18,7 @@ from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.sampler.protocol import SamplerOptions
 from gpuwatch.sources.sampler_process import SAMPLER, SamplerProcess
 from gpuwatch.sources.source import Source
-from gpuwatch.units import parse_interval, parse_percent
+from gpuwatch.units import MAX_INTERVAL_S, MIN_INTERVAL_S, parse_duration, parse_percent
 
 if TYPE_CHECKING:  # what only some of the commands load: the history and the rules, the sampler's child or the demo
     from gpuwatch.monitor import Monitor
@@ -65,8 +65,12 @@ def _given(flags: Mapping[str, object]) -> dict[str, Any]:
 
 
 def interval_of(args: argparse.Namespace, config: Config) -> float:
-    """Return the seconds between two samples: `--interval` where it is given, else the configured value."""
-    return parse_value("--interval", parse_interval, args.interval) or config.interval
+    """Return the seconds between two samples: `--interval` or the configured value; raises UsageError."""
+    seconds = parse_value("--interval", parse_duration, args.interval)
+    if seconds is not None and not MIN_INTERVAL_S <= seconds <= MAX_INTERVAL_S:
+        bounds = f"{MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g} seconds is allowed"
+        raise UsageError(f"--interval: {args.interval!a} is out of range; {bounds}")
+    return config.interval if seconds is None else seconds
 
 
 # ---------------------------------------------------------------------------------------------------------------
