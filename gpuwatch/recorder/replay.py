@@ -11,8 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from math import inf
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -22,10 +21,9 @@ from gpuwatch.alerts.limits import Limits
 from gpuwatch.declared.facts import Share
 from gpuwatch.history import History
 from gpuwatch.model import Snapshot
-from gpuwatch.recorder.recording import Standing
-from gpuwatch.recorder.store import Events
+from gpuwatch.recorder.recording import Recording
 from gpuwatch.threads import Worker
-from gpuwatch.timeline import DAY, Minute, Timeline
+from gpuwatch.timeline import DAY, Timeline
 
 SPEEDS: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0)
 LEAD: Final = 60.0
@@ -43,26 +41,6 @@ _LONGEST: Final = 0.25
 _PAUSE: Final = 1.0
 """Seconds for which the snapshot before a gap is shown."""
 _HOUR: Final = 3600.0
-
-
-class RecordingReader(Protocol):
-    """Methods of `recording.Recording` that a replay calls, some of them on two threads at a time."""
-
-    first: float
-    last: float
-    notes: list[str]
-    """What could not be read so far, in one line each."""
-    limits: str
-    """Limits of the recorded alerts, as JSON."""
-
-    def minutes(self, since: float = 0.0, until: float = inf) -> Iterator[Minute]:
-        """Yield the minutes that begin in a span of wall-clock time, oldest first."""
-
-    def play(self, at: float) -> tuple[Standing, Iterator[Snapshot]]:
-        """Return what held a moment before `at`, and the snapshots from then on, oldest first."""
-
-    def events(self) -> Events:
-        """Return all recorded events, in the order of their start."""
 
 
 class Playback(NamedTuple):
@@ -89,7 +67,7 @@ class Replay:
 
     def __init__(
         self,
-        recording: RecordingReader,
+        recording: Recording,
         *,
         limits: Limits | None = None,
         at: float | None = None,

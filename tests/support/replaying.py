@@ -10,7 +10,7 @@ import msgspec
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.model import Snapshot
-from gpuwatch.recorder.recording import IdleTime, Standing
+from gpuwatch.recorder.recording import IdleTime, Recording, Standing
 from gpuwatch.recorder.replay import Replay
 from gpuwatch.recorder.store import Events
 from gpuwatch.timeline import Minute
@@ -26,8 +26,8 @@ def machine(second: float) -> Snapshot:
     return at(snapshot([gpu(0, holdings=[holding(100, min(second, 60.0))])]), second)
 
 
-class MemoryRecording:
-    """Recording whose snapshots and events are lists; it has the methods of `recorder.recording.Recording`."""
+class MemoryRecording(Recording):
+    """Recording whose snapshots and events are lists, with no file: it has what a replay reads, and no more."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class MemoryRecording:
         self.begun: list[float] = []
         """Arguments of `play`."""
 
-    def events(self) -> Events:
+    def events(self, since: float | None = None) -> Events:
         return self._events
 
     def minutes(self, since: float = 0.0, until: float = inf) -> Iterator[Minute]:
