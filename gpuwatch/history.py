@@ -8,14 +8,14 @@ the time that the machine was suspended: seconds without samples are a gap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import ceil, inf
 from operator import add
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from gpuwatch.model import Gpu, Health, Holding, Reading, Reason, Snapshot, Xid, known
+from gpuwatch.model import Gpu, Health, Holding, IdleHolding, Reading, Reason, Snapshot, Xid, known
 from gpuwatch.timeline import Key, Metric, Owner, Timeline, merge_holdings
 from gpuwatch.units import MIB
 
@@ -106,6 +106,11 @@ class Idle(NamedTuple):
 
 IdleTimes: TypeAlias = Mapping[tuple[str, int, int], Idle]
 """Idle times by GPU key, PID and start time."""
+
+
+def to_idle_times(holdings: Iterable[IdleHolding]) -> IdleTimes:
+    """Return idle times that were written as holdings by GPU key, PID and start time."""
+    return {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in holdings}
 
 
 class HoldingRecord(NamedTuple):
@@ -488,6 +493,14 @@ class HistoryView:
             return None
         began = record.watched if record.busy is None else record.busy
         return Idle(max(0.0, record.judged - began), at_least=record.busy is None)
+
+    def idle_holdings(self, snapshot: Snapshot) -> Iterator[IdleHolding]:
+        """Yield the idle times of the holdings in a snapshot, where they are known."""
+        for gpu in snapshot.gpus:
+            for pid, start in dict.fromkeys((one.pid, one.start) for one in gpu.holdings):
+                idle = self.idle(gpu.key, pid, start)
+                if idle is not None:
+                    yield IdleHolding(gpu.key, pid, start, round(idle.seconds, 3), idle.at_least)
 
     def growth(self, gpu_key: str, pid: int, start: int) -> int | None:
         """Return the bytes by which a holding grew in the last minute; negative where it shrank.

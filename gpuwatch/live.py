@@ -35,6 +35,7 @@ from gpuwatch.model import (
     Declaration,
     Declared,
     Health,
+    IdleHolding,
     Kind,
     Knowledge,
     Limit,
@@ -109,18 +110,6 @@ class Overuse(msgspec.Struct, frozen=True, kw_only=True):
     user: str
     gib: float
     """GiB beyond the limits, over all GPUs."""
-
-
-class IdleHolding(msgspec.Struct, frozen=True, array_like=True):
-    """Time for which a process has run nothing on one GPU."""
-
-    gpu: str
-    """Key of the GPU."""
-    pid: int
-    start: int
-    """Start of the process in clock ticks since boot."""
-    seconds: float
-    at_least: bool
 
 
 class LiveLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -452,6 +452,19 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     compute_instance: int | None = None
 
 
+class IdleHolding(msgspec.Struct, frozen=True, array_like=True):
+    """Time for which a process has run nothing on one GPU, in the live file and in recordings."""
+
+    gpu: str
+    """`Gpu.key`."""
+    pid: int
+    start: int
+    """Start of the process in clock ticks since boot."""
+    seconds: float
+    at_least: bool
+    """Whether it may have been idle for longer."""
+
+
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
     """One MIG instance of a GPU."""
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from gpuwatch.analysis.strays import StrayLimits
 from gpuwatch.config import Config
-from gpuwatch.history import Idle, IdleTimes
+from gpuwatch.history import Idle, IdleTimes, to_idle_times
 from gpuwatch.kill.policy import Policy
 from gpuwatch.live import LATE, read_status
 from gpuwatch.model import Snapshot
@@ -64,7 +64,7 @@ def read_idle(
         return None
     if clock() - found.monotonic > min(found.interval, OLDEST) + LATE:
         return {}
-    return {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in found.resting}
+    return to_idle_times(found.resting)
 
 
 def _demo_idle_times(snapshot: Snapshot) -> IdleTimes:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,7 @@ from gpuwatch.alerts.rules.memory import MEMORY, room_of
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.fields import GPU
 from gpuwatch.history import HistoryView
-from gpuwatch.live import FILE, PACE, SERVICE, IdleHolding, Overuse, Status, StatusGpu, publish_processes
+from gpuwatch.live import FILE, PACE, SERVICE, Overuse, Status, StatusGpu, publish_processes
 from gpuwatch.model import Gpu, Health, Reason, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.procfs import boot_id, pid_namespace
@@ -65,7 +66,7 @@ def make_status(
         others=sum(one.severity >= Severity.CRITICAL and one.rule not in shown for one in heard),
         over=_over(snapshot, [one for one in heard if one.rule == OVERSHOOT]),
         unread=unread_processes(snapshot),
-        resting=() if history is None else tuple(_resting(snapshot, history))[:_MOST_RESTING],
+        resting=() if history is None else tuple(islice(history.idle_holdings(snapshot), _MOST_RESTING)),
     )
 
 
@@ -75,14 +76,6 @@ def _people(snapshot: Snapshot) -> int | None:
     holders = {owners.get(one.pid) for gpu in snapshot.gpus for one in gpu.holdings}
     known = len(holders - {None})
     return known if known or (snapshot.gpus and not holders) else None
-
-
-def _resting(snapshot: Snapshot, history: HistoryView) -> Iterator[IdleHolding]:
-    for gpu in snapshot.gpus:
-        for key in dict.fromkeys((one.pid, one.start) for one in gpu.holdings):
-            idle = history.idle(gpu.key, *key)
-            if idle is not None:
-                yield IdleHolding(gpu.key, *key, round(idle.seconds, 3), idle.at_least)
 
 
 def _rows(snapshot: Snapshot, near: dict[str, str]) -> Iterator[StatusGpu]:

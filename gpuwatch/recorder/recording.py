@@ -25,8 +25,7 @@ import msgspec
 from gpuwatch import files
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.errors import UsageError
-from gpuwatch.history import Idle, IdleTimes
-from gpuwatch.model import SCHEMA, Snapshot
+from gpuwatch.model import SCHEMA, IdleHolding, Snapshot
 from gpuwatch.recorder.store import Events, StoreError, read_about, read_events, reading
 from gpuwatch.recorder.use import read_means
 from gpuwatch.text import LIMIT, clean
@@ -66,27 +65,11 @@ FORMER_SUFFIXES: Final = frozenset({".gz", ".zst"})
 """Ends of their names."""
 
 
-class IdleTime(NamedTuple):
-    """Time for which a process has not run a kernel on a GPU: an entry of `history.IdleTimes`."""
-
-    gpu: str
-    """`Gpu.key`."""
-    pid: int
-    start: int
-    seconds: float
-    at_least: bool
-
-
 class Standing(msgspec.Struct, frozen=True):
     """What held before the first snapshot of a row."""
 
-    idle: tuple[IdleTime, ...] = ()
+    idle: tuple[IdleHolding, ...] = ()
     alerts: tuple[Alert, ...] = ()
-
-    @property
-    def idle_times(self) -> IdleTimes:
-        """The idle times as a history has them."""
-        return {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in self.idle}
 
 
 class RecordingRow(NamedTuple):

@@ -19,12 +19,12 @@ from gpuwatch.alerts.alert import TROUBLE, Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.errors import UsageError
-from gpuwatch.history import History, HistoryView
+from gpuwatch.history import History, to_idle_times
 from gpuwatch.model import SCHEMA, Snapshot, encode
 from gpuwatch.monitor import Frame, seconds_suspended
 from gpuwatch.recorder.anonymise import Anonymiser, Commands
 from gpuwatch.recorder.recorder import NOT_RUNNING
-from gpuwatch.recorder.recording import FORMER_SUFFIXES, LARGEST_ROW, ROW_S, IdleTime, Standing, other_format, pack
+from gpuwatch.recorder.recording import FORMER_SUFFIXES, LARGEST_ROW, ROW_S, Standing, other_format, pack
 from gpuwatch.recorder.store import (
     UNWATCHED,
     Gap,
@@ -146,7 +146,7 @@ class RecordingWriter:
             return
         known: Standing | None = None
         if self._newest is None:  # what was known before the recording; alerts have texts that it may leave out
-            known = _standing(frame.snapshot, frame.history)
+            known = Standing(tuple(frame.history.idle_holdings(frame.snapshot)))
         self._newest = frame.snapshot
         if len(self._waiting) < MOST_WAITING:
             self._waiting.append((frame.snapshot, seconds_suspended(), known))
@@ -233,7 +233,7 @@ class RecordingWriter:
             self._end_row()
         if not self._lines:
             if last is not None:
-                self._standing = _standing(last, self._history.view, self._alerts)
+                self._standing = Standing(tuple(self._history.view.idle_holdings(last)), self._alerts)
             self._since, self._began = snapshot.taken, time.monotonic()
         view = self._history.add(snapshot, now, slept)
         changes = self._engine.update(snapshot, view, now, snapshot.taken)
@@ -248,7 +248,7 @@ class RecordingWriter:
     def _begin(self, snapshot: Snapshot, slept: float, known: Standing) -> None:
         """Go on from where the recording ended, if that was not long ago."""
         self._host = snapshot.host
-        self._history.restore_idle(known.idle_times, snapshot.monotonic + slept)
+        self._history.restore_idle(to_idle_times(known.idle), snapshot.monotonic + slept)
         if snapshot.taken - self._until < UNWATCHED:
             self._engine.restore(self._open, snapshot.monotonic, snapshot.taken)
         elif self._until:
@@ -310,10 +310,3 @@ def _delete_oldest(connection: Connection, size: int) -> None:
         delete_before(connection, before)
         for table in ("graph_values", "gpu_values"):
             connection.execute(f"DELETE FROM {table} WHERE at < ?", (before - 60,))
-
-
-def _standing(snapshot: Snapshot, history: HistoryView, alerts: tuple[Alert, ...] = ()) -> Standing:
-    """Return the idle times and the alerts that stand at a snapshot."""
-    keys = dict.fromkeys((gpu.key, one.pid, one.start) for gpu in snapshot.gpus for one in gpu.holdings)
-    times = ((key, history.idle(*key)) for key in keys)
-    return Standing(tuple(IdleTime(*key, *idle) for key, idle in times if idle is not None), alerts)

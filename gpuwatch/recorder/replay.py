@@ -19,7 +19,7 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.declared.facts import Share
-from gpuwatch.history import History
+from gpuwatch.history import History, to_idle_times
 from gpuwatch.model import Snapshot
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.threads import Worker
@@ -285,7 +285,7 @@ class Replay:
         self._past.clear()
         first = at if self._ahead is None else self._ahead.taken
         self._history, self._engine = History(), Engine(self._limits)
-        self._history.restore_idle(standing.idle_times, first)
+        self._history.restore_idle(to_idle_times(standing.idle), first)
         self._engine.restore(standing.alerts, first, first)
         self.restart(self._history, self._engine)
 

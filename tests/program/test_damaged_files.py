@@ -14,7 +14,8 @@ import pytest
 from gpuwatch import cli
 from gpuwatch.alerts.alert import Acknowledgement, Attention, Mute
 from gpuwatch.commands.stray_inputs import read_idle
-from gpuwatch.live import FILE, IdleHolding, Overuse, Status, StatusGpu, read_status
+from gpuwatch.live import FILE, Overuse, Status, StatusGpu, read_status
+from gpuwatch.model import IdleHolding
 from gpuwatch.procfs import boot_id
 from gpuwatch.recorder.store import Store, StoreError, marks_of, own_store, write_events, write_marks
 from tests.support.recording import alert, ended

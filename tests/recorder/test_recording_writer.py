@@ -17,12 +17,12 @@ import pytest
 from gpuwatch import cli
 from gpuwatch.errors import UsageError
 from gpuwatch.history import History, Idle
-from gpuwatch.model import Snapshot
+from gpuwatch.model import IdleHolding, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder import recording_writer
 from gpuwatch.recorder.anonymise import Commands
 from gpuwatch.recorder.recorder import NOT_RUNNING
-from gpuwatch.recorder.recording import IdleTime, Recording
+from gpuwatch.recorder.recording import Recording
 from gpuwatch.recorder.recording_writer import MOST_ROWS, RecordingWriter
 from gpuwatch.recorder.store import Store, own_store
 from tests.recorder.test_recording import record, small
@@ -79,7 +79,7 @@ def test_idle_times_of_before_the_recording_stand_at_its_beginning(tmp_path: Pat
     make(tmp_path / "day").take(Frame(shown, 5000.0, history.add(shown, 5000.0)))
     wait_for(lambda: play(tmp_path / "day"))
     standing, _ = Recording([tmp_path / "day"]).play(0.0)
-    assert standing.idle == (IdleTime(shown.gpus[0].key, 11, 11, 600.0, True),)
+    assert standing.idle == (IdleHolding(shown.gpus[0].key, 11, 11, 600.0, True),)
 
 
 @pytest.mark.parametrize(("pause", "count", "hows"), [(0.0, 1, {""}), (3600.0, 2, {"", NOT_RUNNING})])

@@ -7,8 +7,8 @@ import pytest
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.history import History, HistoryView
+from gpuwatch.model import IdleHolding
 from gpuwatch.monitor import Frame, Monitor
-from gpuwatch.recorder.recording import IdleTime
 from gpuwatch.recorder.replay import SPEEDS, Playback, events_until
 from gpuwatch.timeline import Key, Metric
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, snapshot
@@ -172,7 +172,7 @@ def test_an_alert_that_held_before_holds_after_a_move_and_ends_by_the_samples() 
 @pytest.mark.parametrize(("at_least", "busy"), [(True, None), (False, None), (True, 1)])
 def test_idle_times_go_on_after_a_move(*, at_least: bool, busy: int | None) -> None:
     snapshots = [at(snapshot([gpu(0, holdings=[holding(100, sm=0)])]), float(second)) for second in range(600)]
-    idle = (IdleTime(gpu(0).key, 100, 100, 3600.0, at_least), IdleTime("GPU-of-before", 7, 7, 60.0, False))
+    idle = (IdleHolding(gpu(0).key, 100, 100, 3600.0, at_least), IdleHolding("GPU-of-before", 7, 7, 60.0, False))
     if busy is not None:
         snapshots[400] = at(snapshot([gpu(0, holdings=[holding(100, sm=busy)])]), 400.0)
     _, frame = frames(MemoryRecording(snapshots, idle=idle), 0.0, 420.0)

@@ -9,8 +9,8 @@ from math import inf
 import msgspec
 
 from gpuwatch.alerts.alert import Alert
-from gpuwatch.model import Snapshot
-from gpuwatch.recorder.recording import IdleTime, Recording, Standing
+from gpuwatch.model import IdleHolding, Snapshot
+from gpuwatch.recorder.recording import Recording, Standing
 from gpuwatch.recorder.replay import Replay
 from gpuwatch.recorder.store import Events
 from gpuwatch.timeline import Minute
@@ -34,7 +34,7 @@ class MemoryRecording(Recording):
         snapshots: Iterable[Snapshot],
         events: Sequence[Alert] = (),
         *,
-        idle: Sequence[IdleTime] = (),
+        idle: Sequence[IdleHolding] = (),
         minutes: Sequence[Minute] = (),
     ) -> None:
         """`idle` are the idle times before each row; the alerts that held then are among `events`."""
