@@ -29,8 +29,6 @@ GPU_GONE: Final = 600.0
 """Seconds after which a GPU that no snapshot lists is removed."""
 MOST_THROTTLES: Final = 200
 """Changes of the reasons that limit a GPU's clocks that are kept, at most."""
-MOST_PEOPLE: Final = 1000
-"""Users whose use is stored, at most; beyond that the users who were seen longest ago are removed."""
 _UNJUDGED: Final = 60.0
 """Seconds without an SM value after which idle time is counted from 0; at least `_PATIENCE` intervals."""
 _SETTLED: Final = 60.0
@@ -389,12 +387,11 @@ def charged(holdings: Sequence[Holding], seconds: float, owner_of: Callable[[Hol
 class Usage:
     """Seconds that each sample charges, and the sum of each user's use; used from one thread."""
 
-    def __init__(self, most: int = MOST_PEOPLE) -> None:
+    def __init__(self) -> None:
         self.totals: Mapping[int, Use] = {}
         """Use by uid since the first snapshot; replaced, never changed."""
         self.seconds: Mapping[str, float] = {}
         """Seconds since the last sample of each GPU that the newest snapshot sampled anew; replaced, never changed."""
-        self._most = most
         self._stamps: dict[str, float] = {}
 
     def add(self, snapshot: Snapshot) -> None:
@@ -409,9 +406,7 @@ class Usage:
             uses = charged(gpu.holdings, self.seconds[gpu.key], lambda one: owners.get(one.pid))
             for uid, use in uses.items():
                 if uid is not None:
-                    totals[uid] = totals.pop(uid, NO_USE).plus(use)  # the first in the dict was seen longest ago
-        for uid in list(totals)[: max(0, len(totals) - self._most)]:
-            del totals[uid]
+                    totals[uid] = totals.get(uid, NO_USE).plus(use)
         self.totals = totals
 
     def _charge(self, gpu: Gpu, interval: float) -> float:

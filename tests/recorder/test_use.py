@@ -137,11 +137,11 @@ def test_no_more_is_charged_than_passed(samples: list[tuple[float, list[Holding]
 
 
 def test_the_use_of_people_is_that_since_the_first_sample_without_gaps() -> None:
-    usage = Usage(most=2)
+    usage = Usage()
     for second, pids in enumerate(([1, 2], [1, 2], [1], [3], [3])):
         people = [process(pid, f"user{pid}", uid=pid) for pid in pids]
         usage.add(at(snapshot([gpu(0, holdings=[holding(pid) for pid in pids])], people), second))
-    assert {who: use.held for who, use in usage.totals.items()} == {1: 2.0, 3: 2.0}, "2 was seen longest ago"
+    assert {who: use.held for who, use in usage.totals.items()} == {1: 2.0, 2: 1.0, 3: 2.0}
     alone = snapshot([gpu(0, holdings=[holding(3)])], [process(3, uid=3)])
     usage.add(at(alone, 100))
     usage.add(snapshot([gpu(0, health=Health.FAILED, sampled=0.0, holdings=[holding(3)])], [process(3, uid=3)]))
