@@ -77,31 +77,6 @@ NOT_THERE = frozenset({Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.GPU_NOT_FOUND
 WHOLE_DRIVER = frozenset({Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH, Code.UNKNOWN})
 """Codes that, where all GPUs return them, mean that the driver has changed or does not answer: start a new process."""
 
-_NAMES: dict[int, str] = {
-    Code.UNINITIALIZED: "uninitialized",
-    Code.INVALID_ARGUMENT: "invalid argument",
-    Code.NOT_SUPPORTED: "not supported",
-    Code.NO_PERMISSION: "no permission",
-    Code.NOT_FOUND: "not found",
-    Code.INSUFFICIENT_SIZE: "insufficient size",
-    Code.INSUFFICIENT_POWER: "insufficient power",
-    Code.DRIVER_NOT_LOADED: "driver not loaded",
-    Code.TIMEOUT: "timeout",
-    Code.IRQ_ISSUE: "interrupt issue",
-    Code.LIBRARY_NOT_FOUND: "library not found",
-    Code.FUNCTION_NOT_FOUND: "function not found",
-    Code.CORRUPTED_INFOROM: "corrupted inforom",
-    Code.GPU_IS_LOST: "GPU is lost",
-    Code.RESET_REQUIRED: "reset required",
-    Code.OPERATING_SYSTEM: "operating system",
-    Code.LIB_RM_VERSION_MISMATCH: "library and driver versions differ",
-    Code.ARGUMENT_VERSION_MISMATCH: "argument version mismatch",
-    Code.DEPRECATED: "deprecated",
-    Code.NOT_READY: "not ready",
-    Code.GPU_NOT_FOUND: "GPU not found",
-    Code.UNKNOWN: "unknown error",
-}
-
 _GPU: dict[int, tuple[Health, str]] = {
     # nvml.h: "The GPU has fallen off the bus or has otherwise become inaccessible".
     Code.GPU_IS_LOST: (
@@ -131,8 +106,11 @@ _GPU: dict[int, tuple[Health, str]] = {
 
 def error(code: int) -> str:
     """Describe a code: `NVML error 15: GPU is lost`; an unknown code as `NVML error 4242`."""
-    name = _NAMES.get(code)
-    return f"NVML error {code}: {name}" if name else f"NVML error {code}"
+    try:
+        name = Code(code).name.lower().replace("_", " ").replace("gpu", "GPU")
+    except ValueError:
+        return f"NVML error {code}"
+    return f"NVML error {code}: {name}"
 
 
 def health(failed: Failed) -> tuple[Health, str]:
