@@ -21,7 +21,6 @@ import msgspec
 
 import gpuwatch
 from gpuwatch import model
-from gpuwatch.alerts.rules import RULES
 from gpuwatch.alerts.rules.custom import GRAMMARS
 from gpuwatch.commands.completion import FOLDER as SHELL
 from gpuwatch.commands.docs import FOLDER, PAGES, summary
@@ -35,21 +34,6 @@ from tests.shell import shell_files
 
 PACKAGE: Final = Path(gpuwatch.__file__).parent
 _BLOCK: Final = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->\n)", re.DOTALL)
-
-
-def rules() -> Iterator[str]:
-    """Yield what each rule says and when."""
-    for rule in RULES:
-        yield f"### {rule.name}"
-        yield ""
-        yield _sentence(rule.summary)
-        yield ""
-        yield f"- Severity: {rule.severity}"
-        yield f"- Raised: {rule.raised}"
-        yield f"- Cleared: {rule.cleared}"
-        if rule.keys:
-            yield f"- Keys: {', '.join(f'`{key}`' for key in rule.keys)}"
-        yield ""
 
 
 def figures() -> Iterator[str]:
@@ -254,7 +238,7 @@ def _about(file: Path) -> str:
 
 
 TABLES: Final[dict[str, Callable[[], Iterator[str]]]] = {
-    one.__name__: one for one in (rules, figures, keys, configuration, stream, metrics, pages, layers, tree)
+    one.__name__: one for one in (figures, keys, configuration, stream, metrics, pages, layers, tree)
 }
 
 

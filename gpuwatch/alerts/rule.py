@@ -1,4 +1,4 @@
-"""Alert rule: name, words, limits and finder in one object, and the observations that a finder returns.
+"""Alert rule: name and finder in one object, and the observations that a finder returns.
 
 A finder returns nothing where a reading that it needs is missing: the alert then stays as it is. It returns everything
 that it can judge, fine or not, since only an observation that is fine ends an alert.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -73,19 +73,11 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Why the alert ends, in a fine observation; `{lasted}` is the duration. Where it is empty, `title` says why."""
 
 
-class Rule(msgspec.Struct, frozen=True):
-    """One rule: its name, its words for documents and help, its configuration keys, and its finder."""
+class Rule(NamedTuple):
+    """One rule: its name and its finder. `docs/alerts.md` says in words when it is raised and when it ends."""
 
     name: str
     find: Callable[[RuleContext], Iterable[Observation]]
-    summary: str = ""
-    severity: str = ""
-    """Possible severities and what they depend on: `warning`, or `warning, critical`."""
-    raised: str = ""
-    """Condition in words that raises the alert, with the default limits."""
-    cleared: str = ""
-    keys: tuple[str, ...] = ()
-    """Fields of `Limits` that are its keys in `[alerts]`."""
 
 
 class GpuProcess(msgspec.Struct):

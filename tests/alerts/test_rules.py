@@ -1,7 +1,8 @@
-"""Rules: their words and keys, and a table of what each finds in one snapshot with its history."""
+"""Rules: their section in the guide, and a table of what each finds in one snapshot with its history."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from gpuwatch.alerts.rules.hardware import ECC, MEANINGS, POWER, REMAP, TEMPERAT
 from gpuwatch.alerts.rules.idle import DEAD, IDLE, UNATTRIBUTED
 from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.alerts.rules.shares import OUTGROWN, OVERCOMMITTED, OVERSHOOT, allowance
+from gpuwatch.commands.docs import page_text
 from gpuwatch.history import History, Idle
 from gpuwatch.model import Health, Limit, Margin, Presence, Reason, Snapshot
 from tests.analysis.machines import card, person
@@ -25,18 +27,15 @@ from tests.support.alerting import Past, cap, observed, severities_of, uuid
 from tests.support.builders import GIB, at, filled, gpu, holding, memory, process, snapshot
 
 
-def test_each_rule_is_there_once_and_has_all_words() -> None:
+def test_each_rule_has_its_section_in_the_guide_and_each_limit_is_named_there_once() -> None:
+    rules = page_text("alerts").partition("\n## Rules\n")[2].partition("\n### What holds for all rules\n")[0]
+    assert re.findall(r"^### (.+)$", rules, re.MULTILINE) == [rule.name for rule in RULES]
+    keys = re.findall(r"`(\w+)`", "".join(re.findall(r"^- Keys: (.+)$", rules, re.MULTILINE)))
+    assert sorted(keys) == sorted(set(Limits.__struct_fields__) - {"off", "quiet", "custom", "allowances"})
+
+
+def test_former_names_stand_for_present_ones_and_every_xid_code_has_words() -> None:
     assert len(RULES) == len(RULE_NAMES)
-    for rule in RULES:
-        words = [rule.name, rule.severity, rule.summary, rule.raised, rule.cleared]
-        assert all(words)
-        assert "\n" not in "".join(words)
-
-
-def test_every_key_is_a_limit_and_every_limit_belongs_to_one_rule() -> None:
-    keys = [key for rule in RULES for key in rule.keys]
-    assert len(keys) == len(set(keys))
-    assert set(keys) == set(Limits.__struct_fields__) - {"off", "quiet", "custom", "allowances"}
     present = RULE_NAMES | set(Limits.__struct_fields__)
     assert set(FORMER_NAMES.values()) <= present
     assert present.isdisjoint(FORMER_NAMES)

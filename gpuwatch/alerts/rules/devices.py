@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from gpuwatch import text, units
 from gpuwatch.alerts.alert import Severity
-from gpuwatch.alerts.limits import Allowances
-from gpuwatch.alerts.rule import SAMPLES, GpuProcess, Observation, Rule, RuleContext, identity, joined, pid_and_user
+from gpuwatch.alerts.rule import GpuProcess, Observation, Rule, RuleContext, identity, joined, pid_and_user
 from gpuwatch.model import Gpu, Order, Process
 from gpuwatch.shares import usable, was_read
 
@@ -154,28 +153,7 @@ def _numbers(indices: Sequence[int]) -> str:
 
 
 RULES: Final = (
-    Rule(
-        DISAGREE,
-        find_outside_visible,
-        summary="a process is on a GPU that its CUDA_VISIBLE_DEVICES does not show",
-        severity="warning",
-        raised=f"memory there in {SAMPLES} samples over {units.long_duration(Allowances().after)}",
-        cleared="when it has left that GPU",
-    ),
-    Rule(
-        UNUSED,
-        find_unused,
-        summary="a process holds memory on several GPUs and computes on one",
-        severity="note; warning where it fills the others",
-        raised=f"no kernel on the others for {units.long_duration(IDLE_AFTER)}",
-        cleared="when it does not",
-    ),
-    Rule(
-        MISSPELT,
-        find_misspelt,
-        summary="a name like CUDA_VISIBLE_DIVICES stands in a process's environment",
-        severity="note; warning where the process is on several GPUs",
-        raised=f"in {SAMPLES} samples",
-        cleared="with the process",
-    ),
+    Rule(DISAGREE, find_outside_visible),
+    Rule(UNUSED, find_unused),
+    Rule(MISSPELT, find_misspelt),
 )

@@ -300,67 +300,11 @@ def _users(word: str, pids: Iterable[int], context: RuleContext) -> str:
 
 # -- the rules ----------------------------------------------------------------------------------------------------
 
-_DEFAULT: Final = Limits()
-
-
-def _codes(codes: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(codes)))
-
-
 RULES: Final = (
-    Rule(
-        TEMPERATURE,
-        find_hot,
-        summary="a GPU is nearly as hot as where it slows itself down",
-        severity="warning, critical",
-        raised=f"{_DEFAULT.temperature_margin:g} °C below its own slowdown temperature, critical at that, for "
-        f"{units.long_duration(_DEFAULT.temperature_for)}",
-        cleared=f"{_COOLER:g} °C cooler, as long",
-        keys=("temperature_margin", "temperature_for"),
-    ),
-    Rule(
-        THROTTLED,
-        find_throttled,
-        summary="heat or the power brake holds a GPU's clocks down",
-        severity="warning; note where the driver does it",
-        raised=f"for {units.long_duration(_DEFAULT.throttled_for)}; by the driver for heat alone, "
-        f"{units.long_duration(_SLOW_LONGER * _DEFAULT.throttled_for)}",
-        cleared=f"{units.long_duration(_FREE_FOR)} without",
-        keys=("throttled_for",),
-    ),
-    Rule(
-        POWER,
-        find_power_limited,
-        summary="a GPU draws all the power that it may",
-        severity="note",
-        raised=f"for {units.long_duration(_DEFAULT.power_for)}",
-        cleared=f"{units.long_duration(_BELOW_FOR)} below",
-        keys=("power_for",),
-    ),
-    Rule(
-        ECC,
-        find_uncorrected,
-        summary="a GPU has had memory errors that could not be corrected",
-        severity="warning; critical for an hour after a new one",
-        raised="at once",
-        cleared="when the count is 0 again: the driver was loaded anew, or the GPU reset",
-    ),
-    Rule(
-        REMAP,
-        find_remapped,
-        summary="broken memory waits for a reset to be replaced, or could not be replaced",
-        severity="warning; critical where it failed",
-        raised="at once",
-        cleared="when the GPU reports that none waits",
-    ),
-    Rule(
-        XID,
-        find_xids,
-        summary="the driver reported an error of a GPU, with what its code means",
-        severity="critical, warning by the code",
-        raised=f"at once, for the codes {_codes(_DEFAULT.xid_critical)} (critical) and "
-        f"{_codes(_DEFAULT.xid_warning)} (warning)",
-        cleared=f"{units.long_duration(_DEFAULT.xid_for)} after the newest",
-        keys=("xid_critical", "xid_warning", "xid_for"),
-    ),
+    Rule(TEMPERATURE, find_hot),
+    Rule(THROTTLED, find_throttled),
+    Rule(POWER, find_power_limited),
+    Rule(ECC, find_uncorrected),
+    Rule(REMAP, find_remapped),
+    Rule(XID, find_xids),
 )

@@ -7,7 +7,7 @@ from typing import Final
 
 from gpuwatch import units
 from gpuwatch.alerts.alert import Severity, Unit
-from gpuwatch.alerts.rule import NAMED, SAMPLES, Observation, Rule, RuleContext, joined
+from gpuwatch.alerts.rule import NAMED, Observation, Rule, RuleContext, joined
 from gpuwatch.alerts.rules.memory import holders
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, SourceState
@@ -98,20 +98,6 @@ def find_stale(context: RuleContext) -> Iterator[Observation]:
 
 
 RULES: Final = (
-    Rule(
-        HEALTH,
-        find_unhealthy,
-        summary="a GPU is lost, denied, not responding, or in need of a reset",
-        severity="critical; warning where it may pass",
-        raised="at once",
-        cleared=f"when it has answered in {SAMPLES} samples",
-    ),
-    Rule(
-        STALE,
-        find_stale,
-        summary="gpuwatch itself gets no new data",
-        severity="critical",
-        raised=f"nothing new for {STALE_INTERVALS:g} intervals, and for {_LATE:g} s",
-        cleared="with the next sample",
-    ),
+    Rule(HEALTH, find_unhealthy),
+    Rule(STALE, find_stale),
 )

@@ -11,7 +11,6 @@ from typing import Final
 
 from gpuwatch import units
 from gpuwatch.alerts.alert import Severity, Unit
-from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import (
     NAMED,
     GpuProcess,
@@ -186,36 +185,8 @@ def _dead(context: RuleContext, one: GpuProcess) -> Observation:
     )
 
 
-_DEFAULT: Final = Limits()
-
 RULES: Final = (
-    Rule(
-        IDLE,
-        find_idle,
-        summary="a user holds memory on a GPU, and none of their processes there computes",
-        severity="warning",
-        raised=f"{units.size(_DEFAULT.idle_memory)} or more without SM use for "
-        f"{units.long_duration(_DEFAULT.idle_after)}",
-        cleared="when one of them computes, or all have ended",
-        keys=("idle_memory", "idle_after"),
-    ),
-    Rule(
-        UNATTRIBUTED,
-        find_unattributed,
-        summary="unknown processes hold memory of a GPU: none that the driver lists does",
-        severity="warning",
-        raised=f"{units.size(_DEFAULT.unknown_memory)} or more for {units.long_duration(_DEFAULT.unknown_for)}",
-        cleared="below three quarters of that",
-        keys=("unknown_memory", "unknown_for"),
-    ),
-    Rule(
-        DEAD,
-        find_dead,
-        summary="a process that has ended, or is a zombie, still holds memory",
-        severity="warning",
-        raised=f"{units.size(_DEFAULT.ended_process_memory)} or more for "
-        f"{units.long_duration(_DEFAULT.ended_process_for)}",
-        cleared="below three quarters of that, or when the driver no longer lists it",
-        keys=("ended_process_memory", "ended_process_for"),
-    ),
+    Rule(IDLE, find_idle),
+    Rule(UNATTRIBUTED, find_unattributed),
+    Rule(DEAD, find_dead),
 )

@@ -14,7 +14,6 @@ from gpuwatch.alerts.alert import Severity, Unit
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import (
     NAMED,
-    SAMPLES,
     Observation,
     Rule,
     RuleContext,
@@ -222,27 +221,7 @@ def _growers(gpu: Gpu, history: HistoryView) -> dict[int, int]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-_DEFAULT: Final = Limits()
-
 RULES: Final = (
-    Rule(
-        MEMORY,
-        find_memory_near_limit,
-        summary="a GPU has little memory left; who holds it, and who grew",
-        severity="warning, critical",
-        raised=f"less than {_DEFAULT.memory_warning:g} % free, critical {_DEFAULT.memory_critical:g} %, in {SAMPLES} "
-        f"samples over {units.long_duration(_DEFAULT.memory_for)}",
-        cleared=f"{CLEAR_MARGIN:g} points above that, as long",
-        keys=("memory_warning", "memory_critical", "memory_for"),
-    ),
-    Rule(
-        FULL,
-        find_time_to_full,
-        summary="a GPU's memory will be full soon, at the speed of the last minutes",
-        severity="warning, critical",
-        raised=f"in less than {units.long_duration(_DEFAULT.full_warning)}, critical "
-        f"{units.long_duration(_DEFAULT.full_critical)}, for {units.long_duration(_DEFAULT.full_for)}",
-        cleared=f"one and a half times as far off, or no longer growing, for {units.long_duration(_DEFAULT.full_for)}",
-        keys=("full_warning", "full_critical", "full_for"),
-    ),
+    Rule(MEMORY, find_memory_near_limit),
+    Rule(FULL, find_time_to_full),
 )

@@ -17,7 +17,6 @@ from gpuwatch.alerts.alert import Severity, Unit
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.alerts.rule import (
     NAMED,
-    SAMPLES,
     Observation,
     Rule,
     RuleContext,
@@ -299,33 +298,8 @@ def _start_size(declaration: Declaration, memory: Memory) -> float | None:
     return declaration.value * total if declaration.basis is Basis.TOTAL and total is not None else None
 
 
-_DEFAULT: Final = Allowances()
-_OVER: Final = f"an allowance in {SAMPLES} samples over {units.long_duration(_DEFAULT.after)}"
-
 RULES: Final = (
-    Rule(
-        OVERSHOOT,
-        find_overshoots,
-        summary="a process, or all that share a limit, hold more than they declared",
-        severity="warning, critical; a note where the limit is a guess, a warning where the script was edited since",
-        raised=f"over the limit and {_OVER}; critical a second step ({units.size(_DEFAULT.second_step)} or "
-        f"{_SECOND_STEP_PERCENT:g} %) beyond",
-        cleared=f"{units.size(_CLEAR_BYTES)} below that, in {SAMPLES} samples",
-    ),
-    Rule(
-        OVERCOMMITTED,
-        find_overbooked,
-        summary="more is declared on a GPU than it has",
-        severity="note; warning where memory is near its limit",
-        raised=f"in {SAMPLES} samples",
-        cleared="when it is not",
-    ),
-    Rule(
-        OUTGROWN,
-        find_outgrown,
-        summary="a process holds more than the size it said it starts with; that is allowed",
-        severity="note",
-        raised=f"over the start size and {_OVER}",
-        cleared="when it does not",
-    ),
+    Rule(OVERSHOOT, find_overshoots),
+    Rule(OVERCOMMITTED, find_overbooked),
+    Rule(OUTGROWN, find_outgrown),
 )
