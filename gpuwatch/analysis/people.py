@@ -82,23 +82,6 @@ class Person(msgspec.Struct, frozen=True):
         return self.use.unknown > DOUBT * self.use.held
 
 
-class Totals(msgspec.Struct, frozen=True):
-    """Sums over all people."""
-
-    people: int
-    """Number of visible people."""
-    unseen: bool
-    """Whether there are processes whose owner is not visible."""
-    processes: int
-    held: int
-    """Bytes."""
-    at_least: bool
-    idle: int
-    """Bytes of these that ran nothing for `QUIET_S` or longer."""
-    total: int | None
-    """Bytes that programs can have on all GPUs that report it; None where no GPU does."""
-
-
 def people(snapshot: Snapshot, view: HistoryView | None = None) -> list[Person]:
     """Return the people who hold GPU memory, unsorted; all who are not visible are one person."""
     processes = {process.pid: process for process in snapshot.processes}
@@ -121,20 +104,6 @@ def names(snapshot: Snapshot) -> dict[int, str]:
         if one.uid is not None:
             found[one.uid] = _better(found.get(one.uid, ""), one.user, one.uid)
     return found
-
-
-def add_up(found: Sequence[Person], snapshot: Snapshot) -> Totals:
-    """Return the sums over all people."""
-    pids = {holding.pid for gpu in snapshot.gpus for holding in gpu.holdings}
-    return Totals(
-        people=sum(one.uid is not None for one in found),
-        unseen=any(one.uid is None for one in found),
-        processes=len(pids),
-        held=sum(one.memory for one in found),
-        at_least=any(one.at_least for one in found),
-        idle=sum(one.idle for one in found),
-        total=_total(snapshot.gpus),
-    )
 
 
 def filter_for(uid: int | None) -> str:
@@ -282,16 +251,20 @@ def stable_order() -> StableOrder[Person]:
 # Words
 
 
-def totals(box: Totals) -> tuple[str, ...]:
+def totals(found: Sequence[Person], snapshot: Snapshot) -> tuple[str, ...]:
     """Return wordings of the totals, the longest first: `9 people · 44 processes · 402 of 632 GiB held, 96 idle`."""
-    persons = [_count(box.people, "person", "people")] * bool(box.people or not box.unseen)
-    persons += ["some unknown"] * box.unseen
-    held = f"{'at least ' * box.at_least}{_whole_gib(box.held)}"
-    of = f" of {_whole_gib(box.total)}" if box.total is not None else ""
-    idle = f", {_whole_gib(box.idle)} of these idle" if box.idle else ""
-    memory = f"{held}{of} GiB held{idle}"
+    visible = sum(one.uid is not None for one in found)
+    unseen = any(one.uid is None for one in found)
+    persons = [_count(visible, "person", "people")] * bool(visible or not unseen)
+    persons += ["some unknown"] * unseen
+    processes = len({holding.pid for gpu in snapshot.gpus for holding in gpu.holdings})
+    held = f"{'at least ' * any(one.at_least for one in found)}{_whole_gib(sum(one.memory for one in found))}"
+    total = _total(snapshot.gpus)
+    of = f" of {_whole_gib(total)}" if total is not None else ""
+    idle = sum(one.idle for one in found)
+    memory = f"{held}{of} GiB held" + (f", {_whole_gib(idle)} of these idle" if idle else "")
     return (
-        " · ".join([*persons, _count(box.processes, "process", "processes"), memory]),
+        " · ".join([*persons, _count(processes, "process", "processes"), memory]),
         " · ".join([*persons, memory]),
         memory,
         f"{held}{of} GiB held",

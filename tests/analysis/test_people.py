@@ -15,7 +15,6 @@ from gpuwatch.analysis.people import (
     PERSON,
     Longest,
     Person,
-    add_up,
     filter_for,
     names,
     people,
@@ -28,7 +27,7 @@ from gpuwatch.filters import Filter, FilterError
 from gpuwatch.history import NO_USE, History, HistoryView, Idle, Use
 from gpuwatch.model import Presence, Process, Reason, Snapshot
 from tests.analysis.machines import card, person
-from tests.support.builders import EPOCH, GIB, MIB, USABLE_GIB, at, gpu, holding, process, snapshot, uid
+from tests.support.builders import EPOCH, GIB, MIB, at, gpu, holding, process, snapshot, uid
 
 
 def a_person(**changes: object) -> Person:
@@ -139,18 +138,16 @@ def test_the_whole_is_the_sum_of_all() -> None:
         ],
         [process(11, "ada"), process(12, "ben"), process(13, "you"), Process(pid=14, presence=Presence.GONE)],
     )
-    box = add_up(people(seen), seen)
-    assert (box.people, box.unseen, box.processes, box.held) == (3, True, 4, 65 * GIB)
-    assert box.total == round(2 * USABLE_GIB * GIB)
-    assert totals(box)[0] == "3 people · some unknown · 4 processes · 65 of 158 GiB held"
-    assert totals(box)[-1] == "65 of 158 GiB held"
+    forms = totals(people(seen), seen)
+    assert forms[0] == "3 people · some unknown · 4 processes · 65 of 158 GiB held"
+    assert forms[-1] == "65 of 158 GiB held"
 
 
 def test_the_whole_of_one_and_of_nobody() -> None:
     seen = snapshot([gpu(0, holdings=[holding(11, memory=Reason.UNSUPPORTED), holding(12, 30, sm=0)])])
     words = "1 person · 2 processes · at least 30 of 79 GiB held, 30 of these idle"
-    assert totals(add_up(people(seen, watched(seen, 70)), seen))[0] == words
-    assert totals(add_up([], snapshot([])))[0] == "0 people · 0 processes · 0.0 GiB held"
+    assert totals(people(seen, watched(seen, 70)), seen)[0] == words
+    assert totals([], snapshot([]))[0] == "0 people · 0 processes · 0.0 GiB held"
 
 
 HELD = st.builds(

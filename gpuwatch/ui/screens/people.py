@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rich.cells import cell_len, set_cell_size
 from textual.binding import Binding, BindingType
 
-from gpuwatch.analysis.people import PERSON, Person, add_up, names, people, stable_order, story, totals
+from gpuwatch.analysis.people import PERSON, Person, names, people, stable_order, story, totals
 from gpuwatch.model import Process
 from gpuwatch.shares import is_pending, was_read
 from gpuwatch.text import fit
@@ -213,7 +213,7 @@ class PeopleScreen(ListScreen[PeopleList]):
     def summary(self, room: int) -> list[tuple[str, Role]]:
         if self._frame is None or not self._frame.snapshot.gpus:
             return []
-        forms = totals(add_up(self.rows.found, self._frame.snapshot))
+        forms = totals(self.rows.found, self._frame.snapshot)
         return [(next((form for form in forms if cell_len(form) <= room), forms[-1]), "text")]
 
     def position(self) -> str:
