@@ -497,7 +497,8 @@ _MEANT = sorted(
 # Real names that are nearly one of those: another vendor's, or the CPU's.
 _REAL = frozenset(
     {
-        *("PYTORCH_MUSA_ALLOC_CONF", "TF_CPU_ALLOCATOR", "FLAGS_cpu_memory_limit_mb"),
+        *("PYTORCH_CPU_ALLOC_CONF", "PYTORCH_GCU_ALLOC_CONF", "PYTORCH_MACA_ALLOC_CONF", "PYTORCH_MUSA_ALLOC_CONF"),
+        *("TF_CPU_ALLOCATOR", "FLAGS_cpu_memory_limit_mb"),
         *("FLAGS_fraction_of_cpu_memory_to_use", "FLAGS_initial_cpu_memory_in_mb"),
     }
 )
@@ -505,28 +506,24 @@ _REAL = frozenset(
 # (docs.nvidia.com/deploy/mps/latest/appendix-environment-variables.html).
 _MISNAMED = {"CUDA_MPS_DEVICE_MEM_LIMIT": _MPS}
 
-_START = 3
-_TWO_SLIPS = 18
-"""Letters of a name from which two may be wrong: two wrong letters in a shorter name give another name."""
+_ALIKE = 0.9
+"""Least ratio of `difflib` for a slip: one wrong letter in the shortest name, two or three in the longer ones."""
 # An environment may be made of 100,000 names that are nearly right.
 _MOST_NAMES = 2000
 _MOST_HINTS = 8
-_BY_START: dict[str, list[str]] = {}
-for _name in _MEANT:
-    _BY_START.setdefault(_name[:_START], []).append(_name)
 
 
 def find_misspelt(names: Iterable[str]) -> list[Hint]:
     """Return a hint for each name that looks like a misspelt variable of gpuwatch's tables.
 
-    At most two letters may be missing, wrong, too many or swapped, and the first three must be right. A name that
+    One letter in ten or so may be missing, wrong, too many or swapped, and the first three must be right. A name that
     starts or ends with a known name (CUDA_VISIBLE_DEVICES_OLD) is no misspelling, nor is any name where the known one
     is set too. The search avoids false hints rather than finding all misspellings.
     """
     given = dict.fromkeys(islice(names, _MOST_NAMES))
     hints: list[Hint] = []
     for name in given:
-        meant = _find_meant(name) if name[:_START] in _BY_START else ""
+        meant = _find_meant(name)
         if meant and meant not in given:
             hints.append(Hint(rule="misspelt", words=f"{name} has no effect; {meant} was meant"))
             if len(hints) == _MOST_HINTS:
@@ -537,27 +534,12 @@ def find_misspelt(names: Iterable[str]) -> list[Hint]:
 @functools.lru_cache(maxsize=128)
 def _find_meant(name: str) -> str:
     """Return the known name that `name` misspells; empty where there is none."""
-    if name in _MEANT or name in _REAL or not name.replace("_", "").isalpha() or not name.isascii():
-        return _MISNAMED.get(name, "")
-    for meant in _BY_START[name[:_START]]:
-        slips = 2 if len(meant) >= _TWO_SLIPS else 1
-        # Names joined to another word are meant as they are.
-        joined = name.startswith(meant) or name.endswith(meant)
-        if not joined and abs(len(name) - len(meant)) <= slips and _is_slip(name, meant, slips):
-            return meant
-    return _MISNAMED.get(name, "")
+    if name in _MISNAMED:
+        return _MISNAMED[name]
+    near = [meant for meant in _MEANT if meant[:3] == name[:3] and abs(len(meant) - len(name)) <= 2]
+    joined = any(name.startswith(one) or name.endswith(one) for one in near)  # to another word: meant as it is
+    if not near or joined or name in _REAL or not name.replace("_", "").isalpha() or not name.isascii():
+        return ""
+    import difflib  # 1 ms, which the first picture would wait for
 
-
-def _is_slip(one: str, other: str, slips: int) -> bool:
-    """Return whether `slips` letters inserted, deleted, replaced or swapped turn `one` into `other`."""
-    same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    one, other = one[same:], other[same:]
-    if not slips or one == other:
-        return one == other
-    slips -= 1
-    return (
-        _is_slip(one[1:], other[1:], slips)
-        or _is_slip(one[1:], other, slips)
-        or _is_slip(one, other[1:], slips)
-        or (one[:2] == other[1::-1] and _is_slip(one[2:], other[2:], slips))
-    )
+    return next(iter(difflib.get_close_matches(name, near, n=1, cutoff=_ALIKE)), "")
