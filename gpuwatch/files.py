@@ -415,12 +415,17 @@ def _make_private(descriptor: int, mode: int, what: str) -> None:
 
 
 def check_source(
-    path: Path, uid: int | None = None, *, read: os.stat_result | None = None, missing_ok: bool = False
+    path: Path,
+    uid: int | None = None,
+    *,
+    read: os.stat_result | None = None,
+    missing_ok: bool = False,
+    kind: int = stat.S_IFREG,
 ) -> str:
     """Return in one line why another user could have written a file; empty where only the user or root could.
 
     `read` is the stat of the open file that was read: another file may be at its path now. With `missing_ok` the file
-    may be missing, in folders where only the user and root could create it.
+    may be missing, in folders where only the user and root could create it. `kind` is the type that it must have.
     The file, each link to it, and each folder above are checked: whoever can write any of these could have replaced the
     file. Each must be owned by `uid` (default: the effective uid) or root, and be writable only for its owner. In a
     sticky folder, such as /tmp, others can write, but not replace the user's files.
@@ -447,8 +452,8 @@ def check_source(
         if missing_ok and isinstance(error, FileNotFoundError):
             return ""
         return f"{_named(place)} cannot be checked ({error.strerror})"
-    if not stat.S_ISREG(state.st_mode):
-        return f"{_named(place)} is no ordinary file"
+    if stat.S_IFMT(state.st_mode) != kind:
+        return f"{_named(place)} is no {'socket' if kind == stat.S_IFSOCK else 'ordinary file'}"
     if read is not None and (read.st_dev, read.st_ino) != (state.st_dev, state.st_ino):
         return f"{_named(place)} was replaced while it was read"
     return ""
@@ -462,9 +467,12 @@ def _owner(place: Path, state: os.stat_result, trusted: set[int]) -> str:
 
 
 def _mode(place: Path, state: os.stat_result) -> str:
-    """Return the mode where others can write the place. A link has no mode, and a sticky folder protects its files."""
+    """Return the mode where others can write the place.
+
+    A link has no mode, that of a socket says who may connect, and a sticky folder protects its files.
+    """
     sticky = stat.S_ISDIR(state.st_mode) and state.st_mode & stat.S_ISVTX
-    if stat.S_ISLNK(state.st_mode) or sticky or not state.st_mode & _OTHERS:
+    if stat.S_IFMT(state.st_mode) in (stat.S_IFLNK, stat.S_IFSOCK) or sticky or not state.st_mode & _OTHERS:
         return ""
     mode = f"{stat.S_IMODE(state.st_mode):04o}"
     return f"others can write {_named(place)} (mode {mode}); `chmod go-w {_named(place)}` ends that"

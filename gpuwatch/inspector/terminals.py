@@ -1,6 +1,6 @@
 """Terminal of a process: finds the tmux, screen or Zellij pane in which it was started, and the login behind it.
 
-tmux -S SOCKET list-panes -a -F FORMAT
+tmux -u -S SOCKET list-panes -a -F FORMAT
 
 The environment of a process has only numbers of sessions and panes. Only the user's own tmux is asked for names: a
 server can make its client run a command (tmux/client.c, MSG_SHELL). In the answer a session's name has no `:`
@@ -10,13 +10,10 @@ user's hook `after-list-panes` runs in that server, as for every list of panes.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import resource
-import signal
+import shutil
 import stat
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,8 +22,9 @@ from typing import NamedTuple
 import msgspec
 
 from gpuwatch import procfs, programs
-from gpuwatch.child import die_with_parent
+from gpuwatch.child import describe_exit, run
 from gpuwatch.declared.facts import RelatedProcess, Unread
+from gpuwatch.files import check_source
 from gpuwatch.model import Pane
 from gpuwatch.text import clean, mask
 
@@ -168,16 +166,11 @@ MOST = 64
 """Servers whose answers are remembered, at most."""
 
 _LARGEST = 256 << 10
-"""Bytes of an answer, at most: a thousand panes have 100 kB."""
+"""Bytes of an answer, at most, from its end: a thousand panes have 100 kB."""
 
 _FORMAT = "#{pid} #{pane_id} #{session_id} #{window_index}:#{session_name}:#{window_name}"
 _LIST = ("list-panes", "-a", "-F", _FORMAT)
 _LINE = re.compile(rb"(\d{1,10}) (%\d{1,10}) (\$\d{1,10}) (\d{1,10}):([^:]+):(.*)")
-
-_ENVIRON = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
-"""Environment of the tmux client, without TMUX. With LC_ALL tmux writes UTF-8, else `_` for non-ASCII (tmux(1), -u)."""
-
-_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class _Row(NamedTuple):
@@ -246,45 +239,22 @@ class PaneNames:
 
     def ask(self, socket: Path, *arguments: str) -> bytes:
         """Run tmux on the server of a socket of the user's own; raises OSError, in plain words."""
-        if not socket.is_absolute():
-            raise OSError("TMUX names no socket")
-        socket = Path(os.path.realpath(socket))
-        if not stat.S_ISSOCK(socket.lstat().st_mode):
-            raise OSError(f"{socket} is no socket")
-        if words := _check_path(socket, {self.uid}, self.uid, others=0):
-            raise OSError(words)
-        return _run(self._find_program(), ("-S", str(socket), *arguments), self._patience)
-
-    def _find_program(self) -> str:
-        """Return the path of the first tmux on PATH that nobody but the user and root can replace; raises OSError."""
-        refused = "there is no tmux on PATH"
-        for folder in self._path.split(":"):
-            program = Path(os.path.realpath(f"{folder}/tmux"))
-            if not folder.startswith("/") or not os.access(program, os.X_OK) or not program.is_file():
-                continue
-            words = _check_path(program, {self.uid, 0}, self.uid, others=_OTHERS)
-            if not words:
-                return str(program)
-            refused = f"it is not run: {words}"
-        raise OSError(refused)
-
-
-def _check_path(path: Path, owners: set[int], uid: int, *, others: int) -> str:
-    """Return who else could have put a file at a path; empty where nobody could. Raises OSError.
-
-    `owners` may own the file, and its mode may have none of the bits `others`. The folders above it must be the
-    user's or root's. In a sticky one, such as /tmp, others cannot replace a folder, but they could make a file anew.
-    """
-    for place in (path, *path.parents):
-        state = place.lstat()
-        if place != path:
-            sticky = place != path.parent and state.st_mode & stat.S_ISVTX
-            owners, others = {uid, 0}, 0 if sticky else _OTHERS
-        if state.st_uid not in owners:
-            return f"uid {state.st_uid} owns {place}"
-        if state.st_mode & others:
-            return f"others can write {place}"
-    return ""
+        program = shutil.which("tmux", path=self._path)
+        if program is None:
+            raise OSError("there is no tmux on PATH")
+        if not socket.is_absolute() or socket.stat().st_uid != self.uid:
+            raise OSError(f"TMUX names no socket of uid {self.uid}")
+        # Any process may name any socket, and root may have the PATH of another user.
+        unsafe = check_source(socket, self.uid, kind=stat.S_IFSOCK) or check_source(Path(program), self.uid)
+        if unsafe:
+            raise OSError(f"it is not asked: {unsafe}")
+        command = (str(Path(program).absolute()), "-u", "-S", str(socket), *arguments)
+        code, answer = run(command, b"", output=1, timeout=self._patience, is_stopped=lambda: False, most=_LARGEST)
+        if code is None:
+            raise OSError(f"tmux does not answer within {self._patience:g} s")
+        if code:
+            raise OSError(f"tmux: {describe_exit(code)}")
+        return answer
 
 
 def _format_error(error: Exception) -> str:
@@ -304,45 +274,3 @@ def _parse_answer(output: bytes) -> _Listed:
             rows = listed.setdefault((int(server), pane.decode()), [])
             rows.append(_Row(number.decode(), mask(session, LONGEST), title))
     return listed
-
-
-def _limit_child() -> None:
-    die_with_parent()  # the reader has one thread, and may be killed while it waits
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST, _LARGEST))
-
-
-def _run(program: str, arguments: Sequence[str], patience: float) -> bytes:
-    """Run tmux and return its output; it is killed when this process ends. Raises OSError if it fails or hangs.
-
-    The output is a file in memory and not a pipe: a server that inherits it cannot keep this process waiting.
-    """
-    output = os.memfd_create("tmux", os.MFD_CLOEXEC)
-    try:
-        process = subprocess.Popen(
-            ["tmux", *arguments],
-            executable=program,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd="/",
-            env=_ENVIRON,
-            start_new_session=True,
-            preexec_fn=_limit_child,
-        )
-        try:
-            process.wait(patience)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # not reaped yet: the number is still its own
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(0.2)  # one that hangs in the kernel is reaped later
-            raise OSError(f"tmux does not answer within {patience:g} s") from None
-        answer = os.pread(output, _LARGEST, 0)
-    finally:
-        os.close(output)
-    if len(answer) == _LARGEST:
-        raise OSError(f"tmux printed more than {_LARGEST >> 10} KiB")
-    if process.returncode:
-        last = answer.rstrip().rpartition(b"\n")[2]
-        raise OSError(f"tmux: exit code {process.returncode}: {clean(last, 60)}")
-    return answer

@@ -40,7 +40,7 @@ def test_nothing_is_run_unless_it_is_wanted(tmux: Tmux, tmp_path: Path) -> None:
     pid = session(tmux)
     mark = tmp_path / "mark"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", fake(tmp_path, f"touch {mark}"))
+        patch.setenv("PATH", fake(tmp_path, f": > {mark}"))
         assert answered(pid, InspectorClient()).pane == PANE
         assert not mark.exists()
         assert answered(pid, InspectorClient(tmux=True)).pane == PANE
