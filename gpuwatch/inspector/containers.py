@@ -1,13 +1,11 @@
 """Names of containers, and of the pods that they belong to.
 
-Three sources are read, with the rights of the container's owner only: the command line of Podman's monitor, the
-state files of Docker and Podman, and the sockets of both, over which only `GET /containers/ID/json` is sent. Formats:
+Podman and CRI-O have the name on the command line of a container's monitor, which everybody may read. Docker is asked
+over its socket, with the rights of the container's owner only, and by nothing but `GET /containers/ID/json`. Formats:
 
-- `conmon … -c ID … -n NAME`, one for each container and its ancestor: containers/podman, libpod/oci_conmon_common.go
-- `/var/lib/docker/containers/ID/config.v2.json`, with `Name` and `Config.Labels`: moby/moby, container/container.go
-- `…/storage/overlay-containers/containers.json`, and `volatile-containers.json` for those started with `--rm`: a list
-  of `id` and `names`, CRI-O's too: containers/storage, containers.go
-- `GET /containers/ID/json`: docs.docker.com, Engine API, ContainerInspect; Podman answers the same
+- `conmon … -c ID … -n NAME`, one for each container and its ancestor: containers/podman, libpod/oci_conmon_common.go,
+  and cri-o/cri-o, internal/oci/runtime_oci.go
+- `GET /containers/ID/json`: docs.docker.com, Engine API, ContainerInspect
 - `k8s_CONTAINER_POD_NAMESPACE_UID_ATTEMPT`: the kubelet's names, of parts that have no `_` in them
 """
 
@@ -18,7 +16,7 @@ import pwd
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,9 +40,6 @@ MOST = 1024
 LONGEST = 80
 """Characters of a name."""
 
-_LARGEST_STATE = 4 << 20
-"""Bytes of a state file, at most; the list of a thousand containers has 1 MiB."""
-
 _LARGEST_ANSWER = 1 << 20
 _LARGEST_LINE = 64 << 10
 _ROOT = Owner(0, 0, ())
@@ -60,58 +55,29 @@ class ContainerName(NamedTuple):
     """`namespace/name`."""
 
 
-def _find_home(uid: int) -> Path | None:
-    try:
-        return Path(pwd.getpwuid(uid).pw_dir)
-    except KeyError:  # a container's own user
-        return None
-
-
-class Roots(msgspec.Struct, frozen=True, kw_only=True):
-    """Folders and sockets of root's runtimes; users' runtimes have theirs in their homes and below `run_user`."""
-
-    docker: Path = Path("/var/lib/docker/containers")
-    docker_socket: Path = Path("/run/docker.sock")
-    storage: Path = Path("/var/lib/containers/storage")
-    podman_socket: Path = Path("/run/podman/podman.sock")
-    run_user: Path = Path("/run/user")
-    home: Callable[[int], Path | None] = _find_home
-
-    def of_user(self, uid: int) -> Roots:
-        """Return the folders and sockets of a user's rootless runtimes."""
-        run, home = self.run_user / str(uid), self.home(uid) or Path("/nonexistent")
-        return msgspec.structs.replace(
-            self,
-            docker=Path("/nonexistent"),  # rootless Docker's state is asked for over its socket alone
-            docker_socket=run / "docker.sock",
-            storage=home / ".local/share/containers/storage",
-            podman_socket=run / "podman/podman.sock",
-        )
-
-
 class _Config(msgspec.Struct):
     labels: dict[str, str] | None = msgspec.field(name="Labels", default=None)
 
 
 class _Inspected(msgspec.Struct):
-    """Container as Docker's state file and its socket describe it."""
+    """Container as Docker describes it."""
 
     name: str = msgspec.field(name="Name", default="")
     config: _Config | None = msgspec.field(name="Config", default=None)
 
 
-class _Stored(msgspec.Struct):
-    """Container as a list of containers/storage describes it."""
-
-    id: str = ""
-    names: list[str] | None = None
-
-
 class ContainerNames:
     """Cache of the names of containers: each is looked up once a minute at most."""
 
-    def __init__(self, roots: Roots | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._roots = roots or Roots()
+    def __init__(
+        self,
+        docker_socket: Path = Path("/run/docker.sock"),
+        run_user: Path = Path("/run/user"),
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`docker_socket` is root's; a user's is `docker.sock` in the user's folder below `run_user`."""
+        self._docker_socket, self._run_user = docker_socket, run_user
         self._clock = clock
         self._found: dict[ContainerId, tuple[float, ContainerName]] = {}
         self._silent: dict[Path, float] = {}
@@ -128,36 +94,23 @@ class ContainerNames:
         when, name = self._found.get(container, (float("-inf"), ContainerName()))
         if now - when < FRESH:
             return name
-        name = next(filter(None, self._answers(container, pid, uid, proc)), ContainerName())
+        name = self._look_up(container, pid, uid, proc) or ContainerName()
         self._found.pop(container, None)
         self._found[container] = now, name
         while len(self._found) > MOST:
             del self._found[next(iter(self._found))]
         return name
 
-    def _answers(self, container: ContainerId, pid: int, uid: int | None, proc: Path) -> Iterator[ContainerName | None]:
-        """Ask one source after the other, the cheapest first.
-
-        A connection to a socket may start the daemon behind it (socket activation). Where Docker has
-        containers its daemon runs already; Podman works without a daemon, so its socket comes last.
-        """
-        owners = [(owner, self._roots.of_user(owner.uid)) for owner in [_find_owner(uid)] if owner is not None]
-        owners.append((_ROOT, self._roots))
-        allowed = [(owner, roots) for owner, roots in owners if os.geteuid() in (0, owner.uid)]
-        if container.runtime == "podman":
-            yield _read_monitor(pid, container.id, proc)
+    def _look_up(self, container: ContainerId, pid: int, uid: int | None, proc: Path) -> ContainerName | None:
         if container.runtime in ("podman", "cri-o"):
-            for owner, roots in allowed:
-                yield _read_storage(roots.storage, container.id, owner)
-        if container.runtime == "docker":
-            for owner, roots in owners:
-                # Anybody may try root's socket: the members of the group `docker` may use it.
-                if owner is _ROOT or (owner, roots) in allowed:
-                    yield _parse_inspected(_read(roots.docker / container.id / "config.v2.json", owner))
-                    yield self._ask_socket(roots.docker_socket, container.id, owner)
-        if container.runtime == "podman":
-            for owner, roots in allowed:
-                yield self._ask_socket(roots.podman_socket, container.id, owner)
+            return _read_monitor(pid, container.id, proc)
+        if container.runtime != "docker":
+            return None
+        found, owner = None, _find_owner(uid)
+        if owner is not None and os.geteuid() in (0, owner.uid):
+            found = self._ask_socket(self._run_user / str(owner.uid) / "docker.sock", container.id, owner)
+        # Anybody may try root's socket: the members of the group `docker` may use it.
+        return found or self._ask_socket(self._docker_socket, container.id, _ROOT)
 
     def _ask_socket(self, path: Path, ident: str, owner: Owner) -> ContainerName | None:
         if self._clock() < self._silent.get(path, float("-inf")):
@@ -184,7 +137,7 @@ def _find_owner(uid: int | None) -> Owner | None:
 
 
 def _read_monitor(pid: int, ident: str, proc: Path) -> ContainerName | None:
-    """Return the name on the command line of Podman's monitor, which everybody may read."""
+    """Return the name on the command line of the monitor of Podman or CRI-O."""
     for above in procfs.find_ancestors(pid, proc):
         try:
             if procfs.read_stat(above, proc).comm != b"conmon":
@@ -198,19 +151,6 @@ def _read_monitor(pid: int, ident: str, proc: Path) -> ContainerName | None:
                     return parse_name("".join(words[place + 1 : place + 2]))
                 if word.startswith("--name="):
                     return parse_name(word.removeprefix("--name="))
-    return None
-
-
-def _read_storage(folder: Path, ident: str, owner: Owner) -> ContainerName | None:
-    for name in ("containers.json", "volatile-containers.json"):
-        raw = _read(folder / "overlay-containers" / name, owner)
-        try:
-            stored = msgspec.json.decode(raw, type=list[_Stored]) if raw else []
-        except (ValueError, RecursionError):  # another format
-            continue
-        for one in stored:
-            if one.id == ident and one.names:
-                return parse_name(one.names[0])
     return None
 
 
@@ -236,22 +176,6 @@ def parse_name(name: str) -> ContainerName | None:
     if parts[0] == "k8s" and len(parts) == 6:
         return ContainerName(clean(parts[1], LONGEST), clean(f"{parts[3]}/{parts[2]}", 2 * LONGEST))
     return ContainerName(clean(name, LONGEST)) if name else None
-
-
-# -- files and sockets ---------------------------------------------------------------------------------------------
-
-
-def _read(path: Path, owner: Owner) -> bytes:
-    """Return the content of a file, read with its owner's rights; empty where that is not possible."""
-    try:
-        with acting_as(owner):
-            place = os.open(path, _LOOK)
-            try:
-                return files.read_ordinary(place, _LARGEST_STATE)[0]
-            finally:
-                os.close(place)
-    except OSError:  # not there, not ours to see, a link, too large
-        return b""
 
 
 def _ask(path: Path, ident: str, owner: Owner) -> bytes:

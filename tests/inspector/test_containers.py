@@ -1,8 +1,7 @@
-"""What containers are called: Podman's monitor, state files and sockets, with a server on a real socket.
+"""What containers are called: monitors' command lines, and Docker's sockets, with a server on a real one.
 
-No runtime runs here. The files and answers have the fields that are documented: moby's container/container.go and its
-Engine API (ContainerInspect), containers/storage's containers.go, conmon's arguments in Podman's
-libpod/oci_conmon_common.go, and the kubelet's names in pkg/kubelet/dockershim/naming.go.
+No runtime runs here. The answers have the fields that are documented: Docker's Engine API (ContainerInspect), conmon's
+arguments in Podman's libpod/oci_conmon_common.go, and the kubelet's names in pkg/kubelet/dockershim/naming.go.
 """
 
 from __future__ import annotations
@@ -17,13 +16,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuwatch.declared.facts import Facts
 from gpuwatch.inspector import containers, context
 from gpuwatch.inspector.cgroups import ContainerId
-from gpuwatch.inspector.containers import ContainerName, ContainerNames, Roots
+from gpuwatch.inspector.containers import ContainerName, ContainerNames
 from gpuwatch.model import Container
 from tests import CHECKOUT
 from tests.inspector.test_cgroups import ID, OTHER
@@ -36,32 +36,9 @@ needs_root = pytest.mark.skipif(not ROOT, reason="files of two users need root")
 DOCKER, PODMAN = ContainerId("docker", ID), ContainerId("podman", ID)
 
 
-def roots(folder: Path) -> Roots:
-    """A machine whose runtimes keep all they know below one folder."""
-    return Roots(
-        docker=folder / "docker",
-        docker_socket=folder / "docker.sock",
-        storage=folder / "storage",
-        podman_socket=folder / "podman.sock",
-        run_user=folder / "run",
-        home=lambda uid: folder / f"home-{uid}",
-    )
-
-
-def write(path: Path, content: object, uid: int | None = None) -> Path:
-    """Write JSON, with the folders above it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content))
-    if uid is not None:
-        os.chown(path, uid, uid)
-    return path
-
-
-def stored(folder: Path, *names: str, ident: str = ID, file: str = "containers.json") -> Path:
-    """Write a list of containers/storage."""
-    return write(
-        folder / "overlay-containers" / file, [{"id": OTHER}, {"id": ident, "names": list(names), "image": "x"}]
-    )
+def containers_of(folder: Path, **options: Any) -> ContainerNames:
+    """A machine whose runtimes have their sockets below one folder."""
+    return ContainerNames(folder / "docker.sock", folder / "run", **options)
 
 
 def ask(
@@ -131,69 +108,30 @@ def monitored(proc: Path, *argv: str) -> None:
 @pytest.mark.parametrize("flag", [["-n", "tender_turing"], ["--name", "tender_turing"], ["--name=tender_turing"]])
 def test_podmans_monitor_has_the_name_on_its_command_line(tmp_path: Path, public: Path, flag: list[str]) -> None:
     monitored(tmp_path, "/usr/bin/conmon", "--api-version", "1", "-c", ID, "-u", ID, "-r", "/usr/bin/crun", *flag)
-    assert ask(ContainerNames(roots(public)), PODMAN, proc=tmp_path) == ContainerName("tender_turing")
+    assert ask(containers_of(public), PODMAN, proc=tmp_path) == ContainerName("tender_turing")
     facts = Facts(pid=7, uid=1000, cgroup=f"/machine.slice/libpod-{ID}.scope/container", environ={})
-    found = context.find_container(facts, proc=tmp_path, names=ContainerNames(roots(public)))
+    found = context.find_container(facts, proc=tmp_path, names=containers_of(public))
     assert found == Container(runtime="podman", id=ID[:12], name="tender_turing")
 
 
 def test_the_monitor_of_another_container_says_nothing(tmp_path: Path, public: Path) -> None:
     monitored(tmp_path, "/usr/bin/conmon", "-c", OTHER, "-n", "outer")
     for _ in range(2):
-        assert ask(ContainerNames(roots(public)), PODMAN, proc=tmp_path) == ContainerName()
+        assert ask(containers_of(public), PODMAN, proc=tmp_path) == ContainerName()
         (tmp_path / "5/cmdline").unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("file", ["containers.json", "volatile-containers.json"])
-@needs_root
-def test_the_list_of_containers_has_their_names(public: Path, file: str) -> None:
-    stored(public / "storage", "web\x1b[2J", "alias", file=file)
-    assert ask(ContainerNames(roots(public)), PODMAN) == ContainerName("web\ufffd[2J")
-    assert ask(ContainerNames(roots(public)), ContainerId("podman", "f" * 64)) == ContainerName()
-
-
-@needs_root
-def test_the_list_in_a_home_is_read_with_its_owners_rights(public: Path) -> None:
-    home = public / f"home-{ME}/.local/share/containers/storage"
-    file = stored(home, "mine")
-    assert ask(ContainerNames(roots(public)), PODMAN, uid=ME) == ContainerName("mine")
-    secret = file.rename(public / "secret.json")
-    file.symlink_to(secret)
-    assert ask(ContainerNames(roots(public)), PODMAN, uid=ME) == ContainerName()  # a link
-    file.unlink()
-    file.parent.rmdir()
-    hidden = public / "hidden"
-    stored(hidden, "hidden")
-    hidden.chmod(0o700)
-    file.parent.symlink_to(hidden / "overlay-containers")
-    assert ask(ContainerNames(roots(public)), PODMAN, uid=ME) == ContainerName()  # a folder that is root's alone
-
-
-@needs_root
-def test_a_list_of_another_format_says_nothing(public: Path) -> None:
-    path = stored(public / "storage")
-    for text in ("", "{}", "[1]", "[" * 100_000, '[{"id": 3}]', "\xff"):
-        path.write_text(text)
-        assert ask(ContainerNames(roots(public)), PODMAN) == ContainerName()
-
-
-def test_cri_o_keeps_the_kubelets_names() -> None:
-    assert containers.parse_name("k8s_trainer_train-0_vision_1fb2_0") == ContainerName("trainer", "vision/train-0")
+def test_cri_o_keeps_the_kubelets_names(tmp_path: Path, public: Path) -> None:
+    monitored(tmp_path, "/usr/bin/conmon", "-b", "/x", "-c", ID, "-n", "k8s_trainer_train-0_vision_1fb2_0", "-u", ID)
+    asked = ask(containers_of(public), ContainerId("cri-o", ID), proc=tmp_path)
+    assert asked == ContainerName("trainer", "vision/train-0")
     assert containers.parse_name("k8s_mine") == ContainerName("k8s_mine")
     assert containers.parse_name("") is None
 
 
-@needs_root
-def test_docker_keeps_a_file_for_each_container(public: Path) -> None:
-    write(public / f"docker/{ID}/config.v2.json", INSPECTED)
-    with daemon(public / "docker.sock", {"Name": "/other"}) as server:
-        assert ask(ContainerNames(roots(public))) == ContainerName("trainer")
-    assert server.asked == []
-
-
 def test_docker_is_asked_over_its_socket(public: Path) -> None:
     clock = Clock()
-    names = ContainerNames(roots(public), clock=clock)
+    names = containers_of(public, clock=clock)
     with daemon(public / "docker.sock", INSPECTED) as server:
         assert ask(names) == ContainerName("trainer")
         clock.now += containers.FRESH - 1
@@ -219,18 +157,18 @@ def test_docker_is_asked_over_its_socket(public: Path) -> None:
 )
 def test_what_docker_may_answer(public: Path, answer: object, status: int, expected: ContainerName) -> None:
     with daemon(public / "docker.sock", answer, status=status):
-        assert ask(ContainerNames(roots(public))) == expected
+        assert ask(containers_of(public)) == expected
 
 
 def test_the_pod_is_named_by_its_containers_labels(public: Path) -> None:
     facts = Facts(pid=7, uid=1000, cgroup=f"/kubepods/pod1fb25a5c-2a6e-4b9c-8f0e-0d1a2b3c4d5e/docker-{ID}.scope")
     with daemon(public / "docker.sock", INSPECTED | {"Config": {"Labels": LABELS}}):
-        assert context.find_pod(facts, proc=public, names=ContainerNames(roots(public))) == "vision/train-0"
+        assert context.find_pod(facts, proc=public, names=containers_of(public)) == "vision/train-0"
 
 
 def test_a_daemon_that_hangs_is_left_alone_for_a_while(public: Path) -> None:
     clock = Clock()
-    names = ContainerNames(roots(public), clock=clock)
+    names = containers_of(public, clock=clock)
     with daemon(public / "docker.sock", INSPECTED, quiet=True) as server:
         assert ask(names) == ContainerName()
         assert ask(names, ContainerId("docker", OTHER)) == ContainerName()
@@ -243,16 +181,16 @@ def test_a_daemon_that_hangs_is_left_alone_for_a_while(public: Path) -> None:
 def test_what_is_no_socket_is_not_asked(public: Path) -> None:
     path = public / "docker.sock"
     path.write_text("")
-    assert ask(ContainerNames(roots(public))) == ContainerName()
+    assert ask(containers_of(public)) == ContainerName()
     path.unlink()
     with daemon(public / "real.sock", INSPECTED) as server:
         path.symlink_to("real.sock")
-        assert ask(ContainerNames(roots(public))) == ContainerName()
+        assert ask(containers_of(public)) == ContainerName()
         assert server.asked == []
     path.unlink()
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    assert ask(ContainerNames(roots(public))) == ContainerName()
+    assert ask(containers_of(public)) == ContainerName()
 
 
 @needs_root
@@ -260,25 +198,15 @@ def test_a_rootless_daemon_is_asked_with_its_owners_rights(public: Path) -> None
     path = public / f"run/{ME}/docker.sock"
     with daemon(path, INSPECTED) as server:
         os.chown(path, ME, ME)
-        assert ask(ContainerNames(roots(public)), uid=ME) == ContainerName("trainer")
+        assert ask(containers_of(public), uid=ME) == ContainerName("trainer")
         os.chown(path, SOMEBODY_ELSE, SOMEBODY_ELSE)
         path.chmod(0o666)
-        assert ask(ContainerNames(roots(public)), uid=ME) == ContainerName()
+        assert ask(containers_of(public), uid=ME) == ContainerName()
         assert len(server.asked) == 1
 
 
-def test_podmans_socket_is_asked_last(public: Path, tmp_path: Path) -> None:
-    uid = os.geteuid()
-    path = public / (f"run/{uid}/podman/podman.sock" if uid else "podman.sock")
-    with daemon(path, INSPECTED) as server:
-        monitored(tmp_path, "/usr/bin/conmon", "-c", ID, "-n", "by-its-monitor")
-        assert ask(ContainerNames(roots(public)), PODMAN, uid=uid, proc=tmp_path) == ContainerName("by-its-monitor")
-        assert server.asked == []
-        assert ask(ContainerNames(roots(public)), PODMAN, uid=uid) == ContainerName("trainer")
-
-
 def test_no_more_is_remembered_than_a_bound(public: Path) -> None:
-    names = ContainerNames(roots(public))
+    names = containers_of(public)
     for number in range(containers.MOST + 10):
         ask(names, ContainerId("containerd", f"{number:064x}"))
     assert len(names._found) == containers.MOST
@@ -288,25 +216,25 @@ AS_USER = """
 import json, os, sys
 from pathlib import Path
 from gpuwatch.inspector.cgroups import ContainerId
-from gpuwatch.inspector.containers import ContainerNames, Roots
+from gpuwatch.inspector.containers import ContainerNames
 uid, folder = int(sys.argv[1]), Path(sys.argv[2])
 os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
-names = ContainerNames(Roots(docker=folder / "docker", docker_socket=folder / "docker.sock", storage=folder / "storage",
-                    run_user=folder / "run", home=lambda uid: folder / f"home-{uid}"))
-for runtime, ident, of in json.loads(sys.argv[3]):
-    print(names.find(ContainerId(runtime, ident), 7, of, proc=folder).name)
+names = ContainerNames(folder / "docker.sock", folder / "run")
+for ident, of in json.loads(sys.argv[3]):
+    print(names.find(ContainerId("docker", ident), 7, of, proc=folder).name)
 """
 
 
 @needs_root
-def test_a_user_reads_their_own_state_and_nobody_elses(public: Path) -> None:
-    write(public / f"docker/{ID}/config.v2.json", INSPECTED).parent.parent.chmod(0o700)
-    stored(public / f"home-{ME}/.local/share/containers/storage", "mine", ident=ID)
-    stored(public / f"home-{SOMEBODY_ELSE}/.local/share/containers/storage", "theirs", ident=OTHER)
-    questions = [["docker", ID, None], ["podman", ID, ME], ["podman", OTHER, SOMEBODY_ELSE]]
-    with daemon(public / "docker.sock", INSPECTED):
+def test_a_user_asks_their_own_daemon_and_nobody_elses(public: Path) -> None:
+    own, other = public / f"run/{ME}/docker.sock", public / f"run/{SOMEBODY_ELSE}/docker.sock"
+    questions = [[ID, None], [OTHER, ME], ["f" * 64, SOMEBODY_ELSE]]
+    with daemon(public / "docker.sock", INSPECTED), daemon(own, INSPECTED), daemon(other, INSPECTED) as theirs:
         (public / "docker.sock").chmod(0o660)
+        os.chown(own, ME, ME)
+        other.chmod(0o666)
         command = [sys.executable, "-c", AS_USER, str(ME), str(public), json.dumps(questions)]
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n") == ["", "mine", "", ""]
+    assert done.stdout.split("\n") == ["", "trainer", "", ""]
+    assert theirs.asked == []

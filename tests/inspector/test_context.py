@@ -11,15 +11,13 @@ from hypothesis import strategies as st
 from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
 from gpuwatch.inspector import cgroups, context, runs
 from gpuwatch.inspector.cgroups import ContainerId
-from gpuwatch.inspector.containers import ContainerName, ContainerNames, Roots
+from gpuwatch.inspector.containers import ContainerName, ContainerNames
 from gpuwatch.model import ProcessContext
 from gpuwatch.text import clean
 from tests.declared.tables import Case, cases
 from tests.inspector.test_cgroups import BELOW, ID, POD
 
-NOBODY = ContainerNames(
-    Roots(docker=Path("/nonexistent"), docker_socket=Path("/nonexistent"), storage=Path("/nonexistent"))
-)
+NOBODY = ContainerNames(Path("/nonexistent"))
 
 
 PYTHON = "/opt/conda/bin/python"
