@@ -20,7 +20,8 @@ _SLEEP = "exec sleep 600"
 def started(tmux: Tmux, *words: str) -> int:
     """Start a window with a process in it, and give the PID of that."""
     pid = int(tmux.run(*words, "-P", "-F", "#{pane_pid}", _SLEEP))
-    wait_for(lambda: procfs.read_stat(pid).comm == b"sleep")
+    # The kernel sets the name before it has made the new environment.
+    wait_for(lambda: procfs.read_stat(pid).comm == b"sleep" and Path(f"/proc/{pid}/environ").read_bytes())
     return pid
 
 
