@@ -97,22 +97,11 @@ _KEY_NAMES = {
     "home": "Home",
     "end": "End",
     "slash": "/",
-    "less_than_sign": "<",
-    "greater_than_sign": ">",
-    "question_mark": "?",
-    "colon": ":",
     "plus": "+",
     "minus": "-",
-    "equals_sign": "=",
-    "comma": ",",
-    "full_stop": ".",
     "at": "@",
     "backslash": "\\",
     "underscore": "_",
-    "left_square_bracket": "[",
-    "right_square_bracket": "]",
-    "left_curly_bracket": "{",
-    "right_curly_bracket": "}",
 }
 
 

@@ -36,20 +36,11 @@ class NoColors(LineFilter):
     """Filter that drops colours and keeps bold, dim, reverse and underline (https://no-color.org)."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        return [Segment(text, _colorless(style), control) for text, style, control in segments]
-
-
-def _colorless(style: Style | None) -> Style | None:
-    if style is None or (style.color is None and style.bgcolor is None):
-        return style
-    return Style(
-        bold=style.bold,
-        dim=style.dim,
-        italic=style.italic,
-        underline=style.underline,
-        reverse=style.reverse,
-        meta=style.meta or None,
-    )
+        # The meta data, by which clicks are told apart, are lost with the colours.
+        return [
+            Segment(text, style and style.without_color + Style.from_meta(style.meta), control)
+            for text, style, control in segments
+        ]
 
 
 _STAND_INS: Final = {
