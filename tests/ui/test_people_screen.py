@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from gpuwatch.analysis.people import PERSON
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.ui.screens.people import PeopleList, PeopleScreen, apart, columns
+from gpuwatch.ui.screens.people import PeopleList, PeopleScreen, columns
 from gpuwatch.ui.theme import StyleSet, make_styles
 from tests.analysis.test_people import a_person
 from tests.support.builders import GIB, gpu, holding, process, snapshot, uid
@@ -89,26 +88,6 @@ def test_a_wider_terminal_never_lacks_a_column_of_a_narrower_one() -> None:
                 assert before <= names
             before = names
             assert width < 12 or 2 + sum(one.gap + one.cells for one in shown) <= width
-
-
-@pytest.mark.parametrize(
-    ("names", "cells", "shown"),
-    [
-        (["ada", "ben"], 5, ["ada  ", "ben  "]),
-        (["christopher", "ben"], 8, ["christo…", "ben     "]),
-        (["christopher.a", "christopher.b"], 8, ["chri…r.a", "chri…r.b"]),
-        (["aaaaaaaaaaaaaaaa", "aaaaaaaaaaaaaaaaa"], 8, ["aaa…2000", "aaa…2001"]),
-        (["ada", "ada"], 8, ["ada…2000", "ada…2001"]),
-        (["日本語のプロセス一", "日本語のプロセス二"], 9, ["日本…ス一", "日本…ス二"]),
-    ],
-)
-def test_no_two_names_look_alike(names: list[str], cells: int, shown: list[str]) -> None:
-    found = [a_person(uid=2000 + place, name=name) for place, name in enumerate(names)]
-    assert apart(found, cells, SKIN.glyphs) == shown
-    assert all(cell_len(one) == cells for one in shown)
-    in_ascii = apart(found, cells, make_styles("gpuwatch-dark", ascii_only=True).glyphs)
-    assert len(set(in_ascii)) == 2
-    assert all(one.isascii() for one in in_ascii)
 
 
 @pytest.mark.parametrize(

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec.structs import replace
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 
 from gpuwatch.analysis.people import PERSON, Person, names, people, stable_order, story, totals
 from gpuwatch.model import Process
 from gpuwatch.shares import is_pending, was_read
-from gpuwatch.text import fit
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen
-from gpuwatch.ui.theme import Background, Glyphs, Role, StyleSet
+from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank
 from gpuwatch.ui.widgets.notice import nothing_words
 from gpuwatch.ui.widgets.row_list import RowList
@@ -86,44 +84,6 @@ def name_of(one: Person) -> str:
     return "owner unknown" if one.uid is None else one.name
 
 
-def apart(found: Sequence[Person], cells: int, glyphs: Glyphs) -> list[str]:
-    """Return everybody's name in `cells` cells, all names different.
-
-    A cut name ends in an ellipsis. Where two cut names are equal, each keeps its beginning and its end; where these are
-    equal too, the uid is added.
-    """
-    names = [name_of(one) for one in found]
-    if glyphs.ascii:
-        names = ["".join(char if char.isascii() else "?" * cell_len(char) for char in name) for name in names]
-    shown = [fit(name, cells, ellipsis=glyphs.ellipsis) for name in names]
-    for shorten in (_ends, _numbered):
-        times = Counter(shown)
-        shown = [
-            shorten(name, one, cells, glyphs) if times[before] > 1 else before
-            for before, name, one in zip(shown, names, found, strict=True)
-        ]
-    return shown
-
-
-def _ends(name: str, _one: Person, cells: int, glyphs: Glyphs) -> str:
-    if cell_len(name) <= cells:
-        return fit(name, cells)
-    half = (cells - 1) // 2
-    tail = ""
-    for char in reversed(name):
-        if cell_len(char + tail) > half:
-            break
-        tail = char + tail
-    head = set_cell_size(name, cells - 1 - cell_len(tail))
-    return f"{head}{glyphs.ellipsis}{tail}"
-
-
-def _numbered(name: str, one: Person, cells: int, glyphs: Glyphs) -> str:
-    number = str(one.uid if one.uid is not None else "?")[-max(1, cells - 2) :]
-    room = cells - 1 - len(number)
-    return set_cell_size(name, room).rstrip() + glyphs.ellipsis + number
-
-
 def bar(share: float | None, uid: int | None, cells: int, styles: StyleSet) -> Cell:
     """Return a bar of exactly `cells` cells for a part of all GPU memory, in percent."""
     filled = min(100.0, share or 0.0) / 100 * cells
@@ -150,7 +110,6 @@ class PeopleList(RowList[Person]):
         self.by = "memory"
         self._order = stable_order()
         self.useful = UsefulColumns[Process]({"declared": _is_read})
-        self._names: list[str] = []
 
     @property
     def unseen_order(self) -> str:
@@ -166,10 +125,7 @@ class PeopleList(RowList[Person]):
         return self._order.sort(rows, self.by, reverse=self.reverse)
 
     def columns(self, styles: StyleSet, width: int) -> list[Column]:
-        """Return the columns, and shorten the names for them."""
-        found = columns(width, self.found, self.useful.useless)
-        self._names = apart(self.found, found[1].cells, styles.glyphs)
-        return found
+        return columns(width, self.found, self.useful.useless)
 
     def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
         one = self.found[place]
@@ -179,7 +135,7 @@ class PeopleList(RowList[Person]):
             if column.id == "badge":
                 cells.append(((styles.initial(one.uid), styles.badge(one.uid, background)),))
             elif column.id == "user":
-                cells.append(((self._names[place], role),))
+                cells.append(((name_of(one), role),))
             elif column.id == "bar":
                 cells.append(bar(one.share, one.uid, column.cells, styles))
             else:
