@@ -21,13 +21,13 @@ from gpuwatch.analysis.rows import rows
 from gpuwatch.fields import Row, RowKey
 from gpuwatch.filters import Filter, FilterError
 from gpuwatch.model import SourceState
-from gpuwatch.monitor import Frame
+from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.text import clean
 from gpuwatch.ui.bindings import KEYS, PaletteCommand, commands, keymap, make_bindings
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.desktop import Osc, clipboard, notification
 from gpuwatch.ui.layout import room_for_toasts
-from gpuwatch.ui.options import Helpers, MonitorControl, Options, Reloading
+from gpuwatch.ui.options import Helpers, Options, Reloading
 from gpuwatch.ui.partial_updates import is_covered
 from gpuwatch.ui.terminal_app import TerminalApp
 from gpuwatch.ui.theme import theme_id
@@ -156,7 +156,7 @@ class GpuwatchApp(TerminalApp):
     def __init__(
         self,
         *,
-        watch: MonitorControl | None = None,
+        watch: Monitor | None = None,
         options: Options | None = None,
         helpers: Helpers | None = None,
         clock: Callable[[], float] = time.monotonic,

@@ -21,10 +21,10 @@ from gpuwatch.child import start_error
 from gpuwatch.fields import RowKey
 from gpuwatch.fleet.remote import RemoteHosts
 from gpuwatch.fleet.ssh import kill_command
-from gpuwatch.monitor import Frame
+from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.text import clean
 from gpuwatch.ui.app import CLOSING_SECONDS, GpuwatchApp, NewFrame
-from gpuwatch.ui.options import Helpers, MonitorControl, Options
+from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.screens.hosts import HostsScreen
 
 _LARGEST_PID: Final = 2**22
@@ -78,7 +78,7 @@ class HostsApp(GpuwatchApp):
         self,
         fleet: RemoteHosts,
         *,
-        watch: MonitorControl | None = None,
+        watch: Monitor | None = None,
         options: Options,
         helpers: Helpers | None = None,
         run: Callable[[App[int], Sequence[str]], None] = suspend_for,

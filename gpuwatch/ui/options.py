@@ -3,57 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuwatch.alerts.alert import Alert, Mute
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.analysis.strays import DEFAULT_LIMITS, StrayLimits
 from gpuwatch.config.keymap import DEFAULT_KEYS, Keys
-from gpuwatch.monitor import Frame
 
 if TYPE_CHECKING:
     from gpuwatch.kill.demo import DemoEnder
     from gpuwatch.kill.pinned import Pinner
     from gpuwatch.recorder.store import Events
     from gpuwatch.timeline import Timeline
-
-
-class AlertControl(Protocol):
-    """Methods of the monitor that the dialog about an alert calls."""
-
-    def acknowledge(self, alert: Alert) -> None:
-        """Acknowledge an alert: it is quiet until it gets worse or ends."""
-
-    def unacknowledge(self, alert: Alert) -> None:
-        """Take back the acknowledgement of an alert."""
-
-    def mute(self, mute: Mute) -> None:
-        """Mute a rule, or one alert of it."""
-
-    def unmute(self, rule: str, key: str = "") -> None:
-        """Unmute a rule, or one alert of it."""
-
-
-class MonitorControl(AlertControl, Protocol):
-    """Methods of the monitor that the dashboard calls."""
-
-    @property
-    def newest(self) -> Frame | None:
-        """The last frame."""
-
-    def set_interval(self, seconds: float) -> None:
-        """Request a snapshot every `seconds`."""
-
-    def poke(self) -> None:
-        """Ask for a sample at once."""
-
-    def set_focus(self, gpu: str | None) -> None:
-        """Request PCIe and NVLink of this GPU (`Gpu.key`) alone; None for no GPU."""
-
-    def stop(self) -> None:
-        """Stop the monitor without waiting for it."""
 
 
 class Options(msgspec.Struct, frozen=True):

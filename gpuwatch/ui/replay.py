@@ -18,7 +18,7 @@ from gpuwatch.recorder.replay import SPEEDS, Playback, Replay, events_until
 from gpuwatch.recorder.store import Events
 from gpuwatch.ui.app import GpuwatchApp, NewFrame
 from gpuwatch.ui.bindings import make_replay_bindings
-from gpuwatch.ui.options import Helpers, MonitorControl, Options
+from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.screens.dialog import Dialog
 from gpuwatch.ui.theme import Glyphs
 from gpuwatch.ui.view import View
@@ -26,7 +26,7 @@ from gpuwatch.units import format_moment, long_duration, parse_moment
 
 if TYPE_CHECKING:
     from gpuwatch.fields import Row
-    from gpuwatch.monitor import Frame
+    from gpuwatch.monitor import Frame, Monitor
 
 _SAME: Final = 1.0
 """Seconds after the start of an event in which `{` goes to the event before it while the replay plays."""
@@ -37,7 +37,7 @@ class ReplayApp(GpuwatchApp, inherit_bindings=False):
 
     BINDINGS: ClassVar[list[BindingType]] = [*make_replay_bindings()]
 
-    def __init__(self, replay: Replay, *, watch: MonitorControl | None = None, options: Options) -> None:
+    def __init__(self, replay: Replay, *, watch: Monitor | None = None, options: Options) -> None:
         quiet = replace(options, read_only=True, caller=None, bell=False, toast=False, desktop="off")
         super().__init__(
             watch=watch,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from textual.app import App
@@ -15,7 +15,8 @@ from textual.screen import Screen
 from gpuwatch.alerts.alert import Alert, Mute, Severity
 from gpuwatch.history import History
 from gpuwatch.model import Gpu, Holding, Process, Snapshot
-from gpuwatch.monitor import Frame
+from gpuwatch.monitor import Frame, Monitor
+from gpuwatch.sources.source import Source
 from gpuwatch.ui.app import GpuwatchApp, NewFrame
 from gpuwatch.ui.options import Helpers, Options
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
@@ -26,10 +27,11 @@ SIZES = [(60, 10), (80, 24), (120, 36), (160, 50)]
 Running = tuple[GpuwatchApp, Pilot[int]]
 
 
-class Clockwork:
-    """Stands in for the monitor: remembers what it was asked."""
+class Clockwork(Monitor):
+    """Stands in for the monitor: remembers what it was asked; its thread is never started."""
 
     def __init__(self, newest: Frame | None = None) -> None:
+        super().__init__(cast("Source", None), lambda frame: None)
         self.newest = newest
         self.asked: list[Any] = []
 

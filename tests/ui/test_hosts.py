@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from textual.app import App
@@ -52,7 +52,7 @@ class StubHosts(RemoteHosts):
     def open(self, name: str | None, interval: float, publish: Callable[[Frame, object], object]) -> Monitor | None:
         self.opened = name
         self.asked.append(("open", name))
-        return cast("Monitor", Clockwork()) if name is not None else None
+        return Clockwork() if name is not None else None
 
     def retry(self) -> None:
         self.asked.append("retry")

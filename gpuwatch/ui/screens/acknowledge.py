@@ -16,10 +16,9 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from gpuwatch.alerts.alert import HOUR, TROUBLE, Alert, Mute
-from gpuwatch.monitor import Frame
+from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.text import fit
 from gpuwatch.ui.actions import actions_of
-from gpuwatch.ui.options import AlertControl
 from gpuwatch.ui.screens.dialog import Dialog
 from gpuwatch.ui.theme import UNICODE, Glyphs
 from gpuwatch.ui.view import mark_of, subject_of, subject_words
@@ -108,7 +107,7 @@ class AcknowledgeDialog(Dialog[None]):
     def __init__(
         self,
         alerts: Sequence[Alert],
-        watch: AlertControl,
+        watch: Monitor,
         glyphs: Glyphs = UNICODE,
         wall: Callable[[], float] = time.time,
         *,
