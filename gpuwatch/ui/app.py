@@ -19,7 +19,7 @@ from gpuwatch.analysis.owner_message import message
 from gpuwatch.analysis.people import filter_for
 from gpuwatch.analysis.rows import rows
 from gpuwatch.fields import Row, RowKey
-from gpuwatch.filters import Filter, FilterError
+from gpuwatch.filters import Filter, FilterError, ListFilter
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.text import clean
@@ -179,7 +179,7 @@ class GpuwatchApp(TerminalApp):
         self.dashboard = Dashboard()
         self.clock = clock
         self._began = clock()
-        self._sought = Filter()
+        self._sought: ListFilter[Row] = ListFilter()
         """Last filter that was typed: `n` and `N` jump by it."""
         self._paused_at: float | None = None
         self._chosen: dict[str, object] = {}
@@ -452,7 +452,7 @@ class GpuwatchApp(TerminalApp):
         """
         prompt = self.dashboard.prompt
         if not (prompt.display and prompt.finding):
-            self.dashboard.processes.filter = Filter()
+            self.dashboard.processes.filter = ListFilter()
             self.dashboard.following = False
         if prompt.display:
             prompt.close()

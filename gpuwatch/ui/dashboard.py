@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from textual import events
 from textual.app import ComposeResult
@@ -10,6 +10,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from gpuwatch.analysis.people import names
+from gpuwatch.filters import Filter
 from gpuwatch.model import SourceState
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.layout import Form, Layout, fit_layout
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
 
 
+_FILTER_HINT: Final = "user:ada  gpu:0-3  mem>10GiB  idle>30m  !text  mine  used>1"
+"""How a filter of processes looks."""
+
+
 class Dashboard(Screen[None]):
     """Main screen that draws frames. Its only data are the user's cursors, order and filter."""
 
@@ -53,7 +58,7 @@ class Dashboard(Screen[None]):
         self.active: Gpus | Processes = self.processes
         """Panel whose cursor the keys move."""
         self.notice = LinePanel(id="notice")
-        self.prompt = Prompt(id="prompt")
+        self.prompt = Prompt(Filter.parse, _FILTER_HINT, id="prompt")
         self.footer = Footer(id="footer")
 
     def compose(self) -> ComposeResult:
@@ -61,7 +66,6 @@ class Dashboard(Screen[None]):
         yield from (self.header, self.gpus, self.alerts, self.processes, self.notice, self.prompt, self.footer)
 
     def on_mount(self) -> None:
-        self.prompt.display = False
         self.activate(self.processes)
 
     # -----------------------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ async def test_events_have_the_same_marks_offers_and_jumps() -> None:
         assert isinstance(events, EventsScreen)
         await press(pilot, "n", *"@o", "tab", "enter")
         assert [one.title for one in events.rows.found] == ["event 3", "event 2", "event 1", "event 0"]
-        assert (events.rows.cursor, events.query_one(FilterInput).display) == (2, False)
+        assert (events.rows.cursor, events.prompt.display) == (2, False)
         await press(pilot, "slash", *"gpu:2-3 mem>3GiB")
         assert marked(app) == "mem>3GiB"
         assert "mem is no figure of this list" in text_of(app)

@@ -319,7 +319,7 @@ class EventsScreen(FilteredListScreen[EventList, Alert]):
         return [hint for hint in found if hint[1]]
 
     def summary(self, room: int) -> list[tuple[str, Role]]:
-        """Return the number of events, the filter, and errors of the filter or the log."""
+        """Return the number of events, the filter, and errors of the log."""
         found = self.rows.found
         total = len(self._every())
         shown = len(found) + sum(one.times - 1 for one in self.rows.repeats.values())
@@ -327,12 +327,7 @@ class EventsScreen(FilteredListScreen[EventList, Alert]):
         words += [f"{sum(alert.ended is None for alert in found)} ongoing"]
         words += [f"filter: {self.filter.text}"] * bool(self.filter.text) + ["ongoing only"] * self._ongoing_only
         words += ["since gpuwatch started"] * (self._read is None)
-        summary = f" {self.style_set.glyphs.dot} ".join(words)
-        # What is wrong with a filter comes first, where there is room for it at any width.
-        return [(self.wrong, "warning"), (summary, "muted"), (self._note * (not self.wrong), "warning")]
-
-    def position(self) -> str:
-        return "" if self.wrong else super().position()
+        return [(f" {self.style_set.glyphs.dot} ".join(words), "muted"), (self._note, "warning")]
 
     def why_empty(self) -> Sequence[str]:
         return [self._why_empty()]

@@ -320,7 +320,7 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
 
     def summary(self, room: int) -> list[tuple[str, Role]]:
         words = [f"filter: {self.filter.text}"] * bool(self.filter.text) + self.counts()
-        return [(self.wrong, "warning"), (f" {self.style_set.glyphs.dot} ".join(words), "muted")]
+        return [(f" {self.style_set.glyphs.dot} ".join(words), "muted")]
 
     def counts(self) -> list[str]:
         """Return the parts of the title: numbers of rows."""
@@ -341,9 +341,6 @@ class FleetScreen(FilteredListScreen[Any, R], Generic[R]):
         if self.filter.text:
             return [f"no {self.ROW} matches “{self.filter.text}”: Esc clears the filter"]
         return [self.NOTHING]
-
-    def position(self) -> str:
-        return "" if self.wrong else super().position()
 
     def leave(self) -> None:
         fleet_actions(self).action_view("map")

@@ -15,10 +15,8 @@ from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
-from textual.widgets import Input
 
-from gpuwatch.filters import ListFilter, Term, parse_most
-from gpuwatch.text import clean
+from gpuwatch.filters import ListFilter, Term
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.full_screen import FullScreen
 from gpuwatch.ui.theme import Role, StyleSet
@@ -26,7 +24,7 @@ from gpuwatch.ui.view import View, replay_words
 from gpuwatch.ui.widgets.footer import Hint, hints
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, blank
 from gpuwatch.ui.widgets.notice import notice_lines
-from gpuwatch.ui.widgets.prompt import FilterInput
+from gpuwatch.ui.widgets.prompt import Prompt
 from gpuwatch.ui.widgets.row_list import RowList
 from gpuwatch.units import long_duration
 
@@ -251,81 +249,55 @@ FILTER_KEY: Final = Binding(
 class FilteredListScreen(ListScreen[L], Generic[L, R]):
     """Screen with one list and a filter of its rows, which follows each key. Its `paint` draws the rows that match."""
 
-    DEFAULT_CSS = """
-    FilteredListScreen Input {
-        height: 1;
-        border: none;
-        padding: 0 1;
-        background: $panel;
-        color: $foreground;
-        display: none;
-    }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n", "find(1)", "next match", show=False, id="list.next", tooltip="The next match"),
         Binding("N", "find(-1)", "match before", show=False, id="list.before", tooltip="The match before"),
     ]
     FILTER_HINT: ClassVar[str]
-    """How a filter looks."""
+    """How a filter looks, with two blanks between its terms."""
     ROW: ClassVar[str]
     """What a row is: `event`."""
 
     def __init__(self, frame: Frame | None, styles: StyleSet, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(frame, styles, clock=clock)
         self.filter: ListFilter[R] = ListFilter()
-        self.wrong = ""
-        """Error of the filter that is being typed; the wrong term is left out meanwhile."""
         self._sought: ListFilter[R] = ListFilter()
         """Last filter that was typed: `n` and `N` jump by it."""
-        self._finding = False
-        """Whether the filter that is being typed is one to jump by."""
-        self._entry = FilterInput()
+        self.prompt = Prompt(
+            lambda text, saved: ListFilter(text.strip(), self.parse_filter(text, saved)), self.FILTER_HINT
+        )
 
     @abstractmethod
     def parse_filter(self, words: str, saved: Mapping[str, str]) -> tuple[Term[R], ...]:
         """Parse a filter of the rows; `saved` are the saved filters by name. Raises FilterError."""
 
     def entries(self) -> Iterable[Widget]:
-        return (self._entry,)
+        return (self.prompt,)
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        event.stop()
-        saved = self._entry.saved
-        parsed, wrong = parse_most(
-            clean(event.value, 200), lambda words: ListFilter(words.strip(), self.parse_filter(words, saved))
-        )
-        if parsed.terms:
-            self._sought = parsed
-        if not self._finding:
-            self.filter = parsed
-        self.wrong = str(wrong or "")
-        self._entry.mark(wrong)
+    def on_prompt_changed(self, message: Prompt.Changed) -> None:
+        message.stop()
+        self.filter = message.filter
+        if message.filter.terms:
+            self._sought = message.filter
         self.paint()
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Keep the filter, or jump by it, and move the focus back to the list."""
-        event.stop()
-        finding = self._finding
-        self._close_filter()
-        if finding and self._sought.terms:
-            self.action_find(1)
+    def on_prompt_sought(self, message: Prompt.Sought) -> None:
+        message.stop()
+        self._sought = message.filter
+        self.action_find(1)
+
+    def on_prompt_left(self, message: Prompt.Left) -> None:
+        """Draw the footer again in place of the prompt."""
+        message.stop()
+        self.paint()
 
     def _open_filter(self, words: str, *, finding: bool = False) -> None:
-        entry = self._entry
-        self._finding = finding
-        entry.open(words, actions_of(self).options.filters)
-        entry.placeholder = f"{self.FILTER_HINT}  {entry.offered}".rstrip()
-        self.paint()
-
-    def _close_filter(self) -> None:
-        self._entry.display = False
-        self._finding, self.wrong = False, ""
-        self.set_focus(None)
+        self.prompt.open(words, self.style_set, actions_of(self).options.filters, finding=finding)
         self.paint()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave `/` to the filter where it is open."""
-        return action != "filter" or not self._entry.display
+        return action != "filter" or not self.prompt.display
 
     def action_filter(self) -> None:
         self._open_filter(self.filter.text)
@@ -340,13 +312,13 @@ class FilteredListScreen(ListScreen[L], Generic[L, R]):
 
     def action_close(self) -> None:
         """Close what asks where to jump, or clear the filter where there is one; otherwise go back."""
-        if self._finding:
-            self._close_filter()
-        elif self._entry.display or self.filter.text:
-            self.filter = ListFilter()
-            self._close_filter()
-        else:
+        prompt = self.prompt
+        if not (prompt.display or self.filter.text):
             self.leave()
+            return
+        if not (prompt.display and prompt.finding):
+            self.filter = ListFilter()
+        prompt.close()
 
     def leave(self) -> None:
         """Go back to the screen below."""

@@ -13,7 +13,7 @@ from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.analysis.rows import process_order, rows
 from gpuwatch.analysis.strays import Stray
 from gpuwatch.fields import PROCESS, Row, RowKey, share_words
-from gpuwatch.filters import Filter
+from gpuwatch.filters import ListFilter
 from gpuwatch.model import Gpu, Presence
 from gpuwatch.monitor import Frame
 from gpuwatch.shares import is_conclusive, is_pending, unread_processes
@@ -132,7 +132,7 @@ class Processes(RowList[Row]):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.by = "memory"
-        self.filter = Filter()
+        self.filter: ListFilter[Row] = ListFilter()
         self.mine = False
         self.chosen: tuple[str, ...] = ()
         """Ids of the columns that the user chose, in order; empty for those that suit the width."""

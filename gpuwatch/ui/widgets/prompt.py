@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Final
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
 
 from rich.cells import cell_len
 from rich.highlighter import Highlighter
@@ -15,25 +15,12 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input
 
-from gpuwatch.filters import Filter, FilterError, parse_most
+from gpuwatch.filters import FilterError, ListFilter, parse_most
 from gpuwatch.ui.theme import StyleSet
 from gpuwatch.ui.widgets.lines import LineBuilder, LinePanel
 
 KEYS_HINT: Final = "Enter keeps it, Esc clears it"
-"""Hint beside a filter, before the hints of how it looks."""
-HINTS: Final = (
-    "user:ada,ben  gpu:0-3  mine  mem>10GiB  idle>30m  used>1  !text",
-    "user:ada  gpu:0-3  mine  mem>10GiB  idle>30m  used>1  !text",
-    "user:ada gpu:0-3 mine mem>10GiB idle>30m !text",
-    "user:ada gpu:0-3 mem>10GiB !text",
-    "user: gpu: mem> idle> !text",
-)
-"""How a filter looks; the longest that fits is shown."""
-FIND_HINTS: Final = (
-    "what to jump to: ada  gpu:0-3  mem>10GiB  idle>30m   Enter jumps, n and N go on, Esc leaves it",
-    "what to jump to: ada  gpu:0-3  mem>10GiB",
-    "Enter jumps, n and N go on",
-)
+FIND_HINT: Final = "Enter jumps to it, n and N go on"
 NOTE = 0.6
 """Part of the width for the note beside the filter."""
 
@@ -57,9 +44,9 @@ class FilterInput(Input):
         def highlight(self, text: Text) -> None:
             text.stylize(_MISTAKE, *self.place)
 
-    def __init__(self, *, placeholder: str = "", id: str | None = None) -> None:
+    def __init__(self, *, id: str | None = None) -> None:
         self._marker = self._Marker()
-        super().__init__(compact=True, select_on_focus=False, highlighter=self._marker, placeholder=placeholder, id=id)
+        super().__init__(compact=True, select_on_focus=False, highlighter=self._marker, id=id)
         self.saved: Mapping[str, str] = {}
         """Saved filters by name."""
 
@@ -69,7 +56,6 @@ class FilterInput(Input):
 
     def open(self, text: str, saved: Mapping[str, str]) -> None:
         """Begin with a text; the next keys go to it."""
-        self.display = True
         self.saved = saved
         self.value = text
         self.cursor_position = len(text)
@@ -110,28 +96,37 @@ class Prompt(Horizontal):
     """Line with an input for a filter, or for what to jump to."""
 
     class Changed(Message):
-        """Message: a valid filter was typed."""
+        """Message: a filter was typed; it has no wrong term."""
 
-        def __init__(self, filter: Filter) -> None:
+        def __init__(self, filter: ListFilter[Any]) -> None:
             self.filter = filter
             super().__init__()
 
     class Sought(Message):
         """Message: a filter to jump by was typed and confirmed."""
 
-        def __init__(self, filter: Filter) -> None:
+        def __init__(self, filter: ListFilter[Any]) -> None:
             self.filter = filter
             super().__init__()
 
     class Left(Message):
         """Message: the prompt was closed."""
 
-    def __init__(self, *, id: str | None = None) -> None:
+    def __init__(
+        self, parse: Callable[[str, Mapping[str, str]], ListFilter[Any]], hint: str, *, id: str | None = None
+    ) -> None:
+        """`parse` parses a filter with the saved filters by name, and raises FilterError.
+
+        `hint` shows how a filter looks: terms with two blanks between them, of which as many as fit are shown.
+        """
         super().__init__(id=id)
+        self.display = False
+        self._parse = parse
+        self._terms = hint.split("  ")
         self._style_set: StyleSet | None = None
         self.finding = False
         """Whether it asks what to jump to; the list stays as it is."""
-        self._sought = Filter()
+        self._sought: ListFilter[Any] = ListFilter()
         self._wrong: FilterError | None = None
         """Error of what is typed; the wrong term is left out."""
 
@@ -146,7 +141,7 @@ class Prompt(Horizontal):
         """Show the prompt with the present filter; `saved` are the saved filters by name."""
         self.display = True
         self._style_set = styles
-        self.finding, self._sought, self._wrong = finding, Filter(), None
+        self.finding, self._sought, self._wrong = finding, ListFilter(), None
         sign = " n " if finding else " / "
         self.query_one("#slash", LinePanel).show([LineBuilder(styles, "band").write(sign, "strong").build(3)])
         self.query_one(FilterInput).open(text, saved or {})
@@ -158,7 +153,7 @@ class Prompt(Horizontal):
         if self._style_set is None:  # the input is being made
             return
         entry = self.query_one(FilterInput)
-        parsed, wrong = parse_most(event.value, lambda text: Filter.parse(text, entry.saved))
+        parsed, wrong = parse_most(event.value, lambda text: self._parse(text, entry.saved))
         self._sought = parsed
         if not self.finding:
             self.post_message(self.Changed(parsed))
@@ -186,13 +181,14 @@ class Prompt(Horizontal):
         note, entry = self.query_one("#note", LinePanel), self.query_one(FilterInput)
         width = max(2, int(self.app.size.width * NOTE))
         offered = entry.offered
-        hints: tuple[str, ...] = FIND_HINTS if self.finding else HINTS
-        if entry.value and not self.finding:
-            hints = (*(f"{KEYS_HINT}   {hint}" for hint in hints), KEYS_HINT)
+        hints = ["  ".join(self._terms[:count]) for count in range(len(self._terms), 0, -1)]
+        if entry.value or self.finding:
+            keys = FIND_HINT if self.finding else KEYS_HINT
+            hints = [*(f"{keys}   {hint}" for hint in hints), keys]
         if offered.startswith("Tab"):
-            hints = (*(f"{hint}   {offered}" for hint in hints), *hints)
+            hints = [*(f"{hint}   {offered}" for hint in hints), *hints]
         elif offered:
-            hints = (offered,)
+            hints = [offered]
         text = str(wrong) if wrong else next((hint for hint in hints if len(hint) < width), hints[-1])
         if wrong:  # all that the filter leaves, but for the sign before it and the cursor behind it
             width = max(width, min(cell_len(text) + 2, self.app.size.width - 5 - cell_len(entry.value)))
