@@ -11,7 +11,6 @@ from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 from textual.message_pump import MessagePump
 
-from gpuwatch.analysis.rows import StableOrder
 from gpuwatch.filters import Grammar, ListFilter, Term, parse_most, parse_terms
 from gpuwatch.fleet.host import HOST, Host, HostGpu
 from gpuwatch.fleet.overview import (
@@ -34,18 +33,14 @@ from gpuwatch.ui.screens.list_screen import FILTER_KEY, SORT_KEYS, FilteredListS
 from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.view import mark_of
 from gpuwatch.ui.widgets.lines import Line
-from gpuwatch.ui.widgets.row_list import CURSOR_CELLS, RowList
-from gpuwatch.ui.widgets.table import Cell, Column, field_column
+from gpuwatch.ui.widgets.row_list import CURSOR_CELLS, LEAST_WORDS, NAME_CELLS, FieldList
+from gpuwatch.ui.widgets.table import Cell, Column
 from gpuwatch.units import gib, long_duration, ranges, size
 
 R = TypeVar("R")
 
-NAME_CELLS: Final = 24
-"""Cells of the longest name of a host or a person that is not cut."""
 CELL: Final = 5
 """Cells of a GPU in the heat map: its percent, a mark, and a blank."""
-_FILL: Final = 10
-"""Cells that a last column needs, at least."""
 
 
 class FleetActions(Protocol):
@@ -76,42 +71,6 @@ def old_words(fleet: Fleet, now: float, interval: float) -> str:
 # Lists
 
 
-class FieldList(RowList[R]):
-    """List whose columns are fields of its rows."""
-
-    WIDTHS: ClassVar[Mapping[str, int]]
-    """Cells of each column, the most needed first; 0 for the last one, which fills the line."""
-    NAMES: ClassVar[str]
-    """Column that is as wide as its longest text."""
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._order = StableOrder[R](self.fields, self.identity, lambda _: 0)
-
-    def ordered(self, rows: Sequence[R]) -> list[R]:
-        """Sort rows by the chosen column; at first they are in the order of the fleet."""
-        return self._order.sort(rows, self.by, reverse=self.reverse) if self.by else list(rows)
-
-    def columns(self, styles: StyleSet, width: int) -> list[Column]:
-        longest = max((cell_len(self.fields[self.NAMES].cell(row)) for row in self.found), default=0)
-        found: list[Column] = []
-        left = width - CURSOR_CELLS
-        for key, cells in self.WIDTHS.items():
-            cells = min(NAME_CELLS, max(longest, 6)) if key == self.NAMES else cells
-            gap = 0 if not found else 2
-            if gap + (cells or _FILL) > left and found:
-                break
-            left -= gap + cells
-            found.append(field_column(self.fields[key], cells, gap=gap))
-        return found
-
-    def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
-        row, glyphs = self.found[place], styles.glyphs
-        return tuple(
-            ((self.fields[column.id].cell(row, glyphs.missing, glyphs.least), column.role),) for column in self._columns
-        )
-
-
 class HeatMap(HostList):
     """Heat map: a line for each host, with a cell for each of its GPUs."""
 
@@ -136,7 +95,7 @@ class HeatMap(HostList):
             Column("cells", title, used, right=False, gap=2),
             Column("free", "free", 5, role="muted"),
         ]
-        if left - used - 7 >= _FILL:
+        if left - used - 7 >= LEAST_WORDS:
             found.append(Column("worst", "worst alert", 0, right=False, role="muted", gap=2))
         return found
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 
 from gpuwatch.analysis.rows import StableOrder
@@ -16,61 +16,37 @@ from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.view import mark_of
 from gpuwatch.ui.widgets.footer import Hint
 from gpuwatch.ui.widgets.lines import Line
-from gpuwatch.ui.widgets.row_list import RowList
-from gpuwatch.ui.widgets.table import Cell, Column, field_column
+from gpuwatch.ui.widgets.row_list import FieldList
+from gpuwatch.ui.widgets.table import Cell
 from gpuwatch.units import gib
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame
 
-_CELLS: Final = {"gpus": 6, "free": 6, "memory": 6, "left": 9, "busy": 7, "people": 8, "age": 6}
-_NEEDED: Final = ("gpus", "free", "memory", "busy", "age", "people", "left")
-"""Columns beside the name and the worst alert, the most needed first: a narrow terminal shows fewer."""
-_LEAST_WORDS: Final = 14
-"""Cells of the worst alert, at least."""
-_LONGEST_NAME: Final = 24
 _MOST_NAMED: Final = 8
 """GPUs that are listed one by one below the list."""
 
 
-class HostList(RowList[Host]):
+class HostList(FieldList[Host]):
     """List of hosts."""
 
     fields = HOST
+    NAMES = "host"
+    WIDTHS = MappingProxyType(
+        {"host": 0, "gpus": 4, "free": 4, "memory": 5, "left": 8, "busy": 6, "people": 6, "age": 4, "worst": 0}
+    )
+    NEEDED = ("host", "gpus", "free", "memory", "busy", "age", "people", "left")
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.by = "worst"
-        self._order = StableOrder(HOST, lambda one: one.name, lambda one: one.weight)
+        self._order = StableOrder(HOST, self.identity, lambda one: one.weight)
 
     def identity(self, row: Host) -> Hashable:
         return row.name
 
-    def ordered(self, rows: Sequence[Host]) -> list[Host]:
-        return self._order.sort(rows, self.by, reverse=self.reverse)
-
-    def columns(self, styles: StyleSet, width: int) -> list[Column]:
-        longest = max((cell_len(one.name) for one in self.found), default=0)
-        name = min(_LONGEST_NAME, max(6, longest), max(6, width // 4))
-        room = width - name - _LEAST_WORDS - 6
-        shown = []
-        for key in _NEEDED:
-            room -= _CELLS[key]
-            if room >= 0:
-                shown.append(key)
-        figures = [field_column(HOST[key], _CELLS[key]) for key in _CELLS if key in shown]
-        return [field_column(HOST["host"], name, gap=1), *figures, field_column(HOST["worst"], 0, gap=2)]
-
     def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
-        one, glyphs = self.found[place], styles.glyphs
-        cells: list[Cell] = []
-        for column in self._columns:
-            if column.id == "worst":
-                cells.append(_worst(one, styles))
-            else:
-                role: Role = "strong" if column.id == "host" else "text"
-                cells.append(((HOST[column.id].cell(one, glyphs.missing, glyphs.least), role),))
-        return tuple(cells)
+        return (*super().cells(place, styles, background)[:-1], _worst(self.found[place], styles))
 
 
 def _worst(one: Host, styles: StyleSet) -> Cell:

@@ -2,7 +2,8 @@
 
 `ItemCursor` is under every list of the program, `CursorPanel` under those that are panels. `RowList` is under the
 process list and the screens of people, runs, strays and events: a list is a subclass that has the columns for a width,
-the text of each cell, and what identifies a row; drawing, sorting, keys and mouse are here.
+the text of each cell, and what identifies a row; drawing, sorting, keys and mouse are here. `FieldList` is under the
+lists of hosts and of a fleet.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
+from rich.cells import cell_len
 from textual import events
 from textual.message import Message
 
+from gpuwatch.analysis.rows import StableOrder
 from gpuwatch.fields import Field
 from gpuwatch.filters import find_next
-from gpuwatch.ui.theme import Background, StyleSet
+from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, blank
-from gpuwatch.ui.widgets.table import Cell, Column, Table, TableRow, write_title
+from gpuwatch.ui.widgets.table import Cell, Column, Table, TableRow, field_column, write_title
 
 T = TypeVar("T")
 
@@ -307,3 +310,51 @@ class RowList(CursorPanel[T]):
             yield TableRow(
                 (self._keys[place], background), (cursor, *self.cells(place, styles, background)), background
             )
+
+
+NAME_CELLS: Final = 24
+"""Cells of the longest name that is not cut."""
+LEAST_WORDS: Final = 14
+"""Cells of a last column that fills the line, at least."""
+
+
+class FieldList(RowList[T]):
+    """List whose columns are fields of its rows."""
+
+    WIDTHS: ClassVar[Mapping[str, int]]
+    """Cells of each column, from left to right; 0 for the one of names, and for the last, which fills the line."""
+    NAMES: ClassVar[str]
+    """Column that is as wide as its longest text."""
+    NEEDED: ClassVar[Sequence[str]] = ()
+    """Columns but the last, the most needed first: a narrow terminal shows fewer. Empty for their order."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._order = StableOrder[T](self.fields, self.identity, lambda _: 0)
+
+    def ordered(self, rows: Sequence[T]) -> list[T]:
+        """Sort rows by the chosen column; without one they keep their order."""
+        return self._order.sort(rows, self.by, reverse=self.reverse) if self.by else list(rows)
+
+    def columns(self, styles: StyleSet, width: int) -> list[Column]:
+        longest = max((cell_len(self.fields[self.NAMES].cell(row)) for row in self.found), default=0)
+        widths = {**self.WIDTHS, self.NAMES: min(NAME_CELLS, max(longest, 6))}
+        *needed, last = widths
+        left = width - CURSOR_CELLS - LEAST_WORDS
+        kept = {last}
+        for key in self.NEEDED or needed:
+            left -= widths[key] + 2
+            if left < 0 and len(kept) > 1:
+                break
+            kept.add(key)
+        found: list[Column] = []
+        for key in (one for one in widths if one in kept):
+            role: Role = "strong" if key == self.NAMES else "text"
+            found.append(field_column(self.fields[key], widths[key], role=role, gap=2 if found else 0))
+        return found
+
+    def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
+        row, glyphs = self.found[place], styles.glyphs
+        return tuple(
+            ((self.fields[column.id].cell(row, glyphs.missing, glyphs.least), column.role),) for column in self._columns
+        )
