@@ -19,7 +19,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Final, NamedTuple, TextIO
@@ -248,7 +247,6 @@ _LAST_WORDS: Final = 0.2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, "json", "demo")
-    parser.add_argument("--events", metavar="FILE", help="record the events in FILE instead of your own store")
     parser.add_argument("--quiet", action="store_true", help="print nothing but what goes wrong")
     parser.add_argument("--for", dest="time", metavar="TIME", help="end after a time: 1h, 30min")
     parser.add_argument("--interval", metavar="S", default=argparse.SUPPRESS, help="time between two samples")
@@ -307,11 +305,8 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
         try:
             log = ""
             if record:
-                named = Path(args.events) if args.events else None
-                sinks = Sinks(
-                    watch, config, demo=args.demo, named=named, watch=True, part=bool(only), service=args.service
-                )
-                log = str(named or ("" if args.demo else own_store()))
+                sinks = Sinks(watch, config, demo=args.demo, watch=True, part=bool(only), service=args.service)
+                log = "" if args.demo else str(own_store())
             output.notes = _notes(args, log, seconds) if record else []
             if exporter is not None and not output.quiet:  # at once: the driver may be long in coming
                 output.warn(where)

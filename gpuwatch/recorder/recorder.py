@@ -43,7 +43,6 @@ from gpuwatch.recorder.store import (
     Store,
     StoreError,
     changed_marks,
-    check_file,
     check_pages,
     file_state,
     is_use_public,
@@ -102,11 +101,11 @@ class RecorderLock:
     The recorder's thread acquires and releases it; others look at `held`.
     """
 
-    def __init__(self, store: Path, *, watch: bool = False, private: bool = True) -> None:
-        """`watch` is whether this is a `gpuwatch watch`; `private` is as in `files.open_folder`."""
-        self._lock = files.FileLock(lock_path(store), private=private)
+    def __init__(self, store: Path, *, watch: bool = False) -> None:
+        """`watch` is whether this is a `gpuwatch watch`."""
+        self._lock = files.FileLock(lock_path(store))
         self._watches = lock_path(store, "watch")
-        self._watch = files.FileLock(self._watches, private=private) if watch else None
+        self._watch = files.FileLock(self._watches) if watch else None
         """Lock that a `gpuwatch watch` holds while it runs, which dashboards see."""
 
     @property
@@ -209,7 +208,6 @@ class EventsPart(_Part):
         pace: Pace,
         wall: Callable[[], float],
         *,
-        with_demo: bool,
         sends: bool,
     ) -> None:
         super().__init__(store, pace, wall)
@@ -217,7 +215,6 @@ class EventsPart(_Part):
         """Whether this gpuwatch sends messages; may be replaced at any time."""
         self._lock = lock
         self._restore = restore
-        self._with_demo = with_demo
         # What the monitor's thread hands over, under the guard.
         self._news: dict[str, Alert] = {}
         """Alerts that were raised, got worse, eased or ended, by id: the newest state of each."""
@@ -258,8 +255,8 @@ class EventsPart(_Part):
         return ", ".join([*words, f"{self._lost.lost} are lost"] if self._lost else words)
 
     def take(self, frame: Frame) -> bool:
-        """Read a frame; a demo's alerts are recorded only in a store that the user named."""
-        if frame.snapshot.demo and not self._with_demo:
+        """Read a frame; a demo's alerts are not recorded."""
+        if frame.snapshot.demo:
             return False
         now = self._wall()
         active = {alert.key: alert for alert in frame.alerts if alert.rule != TROUBLE}
@@ -693,8 +690,6 @@ class Recorder:
         self,
         *,
         folder: Path | None = None,
-        named: Path | None = None,
-        demo: bool = False,
         part: bool = False,
         watch: bool = False,
         days: PublicDays | None = None,
@@ -706,37 +701,25 @@ class Recorder:
         wall: Callable[[], float] = time.time,
         make_store: Callable[..., Store] = Store,
     ) -> None:
-        """Keep events in the store at `named`, all else in the user's store; in a demo only a named store is written.
+        """`folder` stands in for the user's state folder.
 
-        `folder` stands in for the user's state folder. `restore` and `attend` are called from the recorder's thread:
-        with the alerts that held when a gpuwatch recorded last, and with what others acknowledged and muted. Where only
-        a `part` of the GPUs is watched, events are kept at `named` alone. `watch` is whether this is a `gpuwatch
-        watch`, `sends` whether it sends messages. UsageError where something else is at `named`.
+        `restore` and `attend` are called from the recorder's thread: with the alerts that held when a gpuwatch recorded
+        last, and with what others acknowledged and muted. Where only a `part` of the GPUs is watched, marks alone are
+        kept. `watch` is whether this is a `gpuwatch watch`, `sends` whether it sends messages.
         """
-        if named is not None:
-            check_file(named)
         pace = pace or Pace()
-        own = own_store(folder)
-        path = named or own
-        store = make_store(path, private=named is None)
-        lock = RecorderLock(path, watch=watch, private=named is None)
-        self._locks = [lock] if named is None else [lock, RecorderLock(own, watch=watch)]
-        self.lock = self._locks[-1]
-        """Lock of the user's own store."""
+        path = own_store(folder)
+        store = make_store(path)
+        self.lock = RecorderLock(path, watch=watch)
+        """Lock of the user's store."""
         self.events: EventsPart | None = None
-        if named is not None or not part:
-            self.events = EventsPart(store, lock, restore, pace, wall, with_demo=named is not None, sends=sends)
-        self._parts: list[_Part] = [self.events] if self.events is not None else []
         self.usage: UsagePart | None = None
-        if not demo:
-            if named is not None:
-                store = make_store(own)
-            self._parts.append(MarksPart(store, attend, pace, wall))
-        if not demo and not part:
-            settings = usage or UsageSettings()
+        self._parts: list[_Part] = [MarksPart(store, attend, pace, wall)]
+        if not part:
+            self.events = EventsPart(store, self.lock, restore, pace, wall, sends=sends)
             others = () if days is not None else (is_use_public,)
-            self.usage = UsagePart(store, self.lock, settings, pace, wall, *others)
-            self._parts.append(self.usage)
+            self.usage = UsagePart(store, self.lock, usage or UsageSettings(), pace, wall, *others)
+            self._parts = [self.events, *self._parts, self.usage]
         self._public: PublicPart | None = None
         if days is not None and self.usage is not None:
             self._public = PublicPart(days, self.usage, self.lock, pace, wall)
@@ -780,17 +763,16 @@ class Recorder:
         self._worker.close(seconds)
 
     def _task(self) -> float:
-        if any(lock.held and lock.is_wanted for lock in self._locks):
+        if self.lock.held and self.lock.is_wanted:
             for part in self._parts:
                 part.run(part.leave)
-            for lock in self._locks:
-                lock.release()
+            self.lock.release()
         for part in self._parts:
             part.run(part.step)
         events = self.events
         # What is published is another file, and is made anew by itself.
-        damaged = {id(part.store) for part in self._parts if part.is_damaged and part is not self._public}
-        if events is not None and events.is_leader and id(events.store) in damaged:
+        is_damaged = any(part.is_damaged for part in self._parts if part is not self._public)
+        if events is not None and events.is_leader and is_damaged:
             events.run(lambda: self._set_aside(events.store))
         return self._pace.poll
 
@@ -803,8 +785,7 @@ class Recorder:
     def _leave(self) -> None:
         for part in self._parts:
             part.run(part.leave)
-        for lock in self._locks:
-            lock.close()
+        self.lock.close()
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -818,10 +799,7 @@ def _silent_leader() -> int | None:
 
 
 class Sinks:
-    """Sinks of one run: the recorder, the messenger and the live file.
-
-    A demo is neither recorded nor sent; its events are written only to a store that the user named.
-    """
+    """Sinks of one run: the recorder, the messenger and the live file. A demo has none."""
 
     def __init__(
         self,
@@ -829,36 +807,33 @@ class Sinks:
         config: Config,
         *,
         demo: bool = False,
-        named: Path | None = None,
         watch: bool = False,
         part: bool = False,
         service: bool = False,
     ) -> None:
-        """Make the sinks and add them to the monitor; raises UsageError where `named` is something else than a store.
+        """Make the sinks and add them to the monitor.
 
         `watch` is whether this is a `gpuwatch watch`, which comes before dashboards and keeps usage even where the
-        configuration says that a dashboard keeps none. Where only a `part` of the GPUs is watched, marks and a named
-        store alone are written. A `service` publishes for everybody what `publish` in the configuration says.
+        configuration says that a dashboard keeps none. Where only a `part` of the GPUs is watched, marks alone are
+        written. A `service` publishes for everybody what `publish` in the configuration says.
         """
         self._watch, self._service = watch, service
         self._recorder: Recorder | None = None
         self._messenger: Messenger | None = None
         self._live: LiveFile | None = None
         self._sinks: list[Sink] = []
-        if named is not None or not demo:
+        if not demo:
             self._recorder = Recorder(
-                named=named,
-                demo=demo,
                 part=part,
                 watch=watch,
                 restore=monitor.restore,
                 attend=monitor.attend,
                 usage=self._usage_settings(config),
                 days=PublicDays(own_store(), config.publish) if service else None,
-                sends=config.notify.sends and not demo and not part,
+                sends=config.notify.sends and not part,
             )
             self._sinks.append(self._recorder)
-        if self._recorder is not None and not demo and not part:
+        if self._recorder is not None and not part:
             lock = self._recorder.lock
             self._messenger = Messenger(config.notify, lambda: lock.held, silent_leader=_silent_leader)
             self._live = LiveFile(lambda: lock.held, public=service)

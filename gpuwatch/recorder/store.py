@@ -426,19 +426,6 @@ def copy_store(path: Path, target: Path) -> None:
             connection.backup(copy, pages=4096)
 
 
-def check_file(path: Path) -> None:
-    """Raise UsageError where `path` exists and is not a store."""
-    try:
-        with reading(path):
-            pass
-    except FileNotFoundError:
-        if not path.parent.is_dir():
-            raise UsageError(f"{text.clean(str(path))}: there is no folder {text.clean(str(path.parent))}") from None
-    except StoreError as error:
-        if path.is_symlink() or not path.is_file() or path.stat().st_size:  # an empty file is as good as none
-            raise UsageError(f"{error}; give a new file, or one that gpuwatch wrote") from None
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # Errors
 

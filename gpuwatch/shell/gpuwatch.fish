@@ -53,7 +53,7 @@ function _shtab_gpuwatch_using
 end
 
 set -g _shtab_gpuwatch_commands explain visible pick fleet run strays kill message report events replay recording watch export notify status config doctor docs completion
-set -g _shtab_gpuwatch_opts_with_value --at --by --config --events --file --filter --for --gpu --host --html --interval --keepalive --listen --max-util --memory --memory-critical --memory-warning --names --only --order --per-process --prometheus --record --record-size --recording --rule --share --signal --since --start --textfile --theme --until --user --web-config -n
+set -g _shtab_gpuwatch_opts_with_value --at --by --config --file --filter --for --gpu --host --html --interval --keepalive --listen --max-util --memory --memory-critical --memory-warning --names --only --order --per-process --prometheus --record --record-size --recording --rule --share --signal --since --start --textfile --theme --until --user --web-config -n
 
 complete -c gpuwatch -e
 complete -c gpuwatch -f
@@ -204,7 +204,6 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l config -xka "(__fish_co
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l ascii -d 'print only ASCII characters'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l json -d 'print JSON'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l demo -d 'show a simulated machine instead of this one'
-complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l events -xka "(__fish_complete_path (commandline -ct))" -d 'record the events in FILE instead of your own store'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l quiet -d 'print nothing but what goes wrong'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l for -x -d 'end after a time: 1h, 30min'
 complete -c gpuwatch -n '_shtab_gpuwatch_using watch' -l interval -x -d 'time between two samples'

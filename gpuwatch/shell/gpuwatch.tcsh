@@ -20,9 +20,8 @@ complete gpuwatch \
         'c/--html=/f/' \
         'c/--file=/f/' \
         'c/--rule=/(XID data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
-        'c/--events=/f/' \
         'c/--web-config=/f/' \
-        'c/--/(allow-root-kill anonymise ascii at bell by check config csv dashboard demo empty events export file filter fleet follow for gpu help host html ignore-reservations index init interval json keepalive listen max-util memory memory-critical memory-warning mine names once only order per-process prometheus quiet read-only record record-commands record-size recording remove rule rules run scrape-config service share show signal since start stream test textfile theme tmux unit until user verbose version wait web-config yes)/' \
+        'c/--/(allow-root-kill anonymise ascii at bell by check config csv dashboard demo empty export file filter fleet follow for gpu help host html ignore-reservations index init interval json keepalive listen max-util memory memory-critical memory-warning mine names once only order per-process prometheus quiet read-only record record-commands record-size recording remove rule rules run scrape-config service share show signal since start stream test textfile theme tmux unit until user verbose version wait web-config yes)/' \
         'c/-/(- h n)/' \
         'n/--recording/f/' \
         'n/--theme/(dark light ansi-dark ansi-light atom-one-dark atom-one-light catppuccin-frappe catppuccin-latte catppuccin-macchiato catppuccin-mocha dracula flexoki gruvbox monokai nord rose-pine rose-pine-dawn rose-pine-moon solarized-dark solarized-light textual-dark textual-light tokyo-night)/' \
@@ -34,7 +33,6 @@ complete gpuwatch \
         'n/--html/f/' \
         'n/--file/f/' \
         'n/--rule/(XID data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
-        'n/--events/f/' \
         'n/--web-config/f/' \
         'p/1/(explain visible pick fleet run strays kill message report events replay recording watch export notify status config doctor docs completion)/' \
         'n/replay/f/' \

@@ -338,7 +338,6 @@ _shtab_gpuwatch_watch_options=(
   "--ascii[print only ASCII characters]"
   "--json[print JSON]"
   "--demo[show a simulated machine instead of this one]"
-  "--events[record the events in FILE instead of your own store]:FILE:_files"
   "--quiet[print nothing but what goes wrong]"
   "--for[end after a time\: 1h, 30min]:TIME:"
   "--interval[time between two samples]:S:"

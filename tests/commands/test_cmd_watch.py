@@ -151,7 +151,7 @@ def test_a_signal_ends_it(busy: Driver, number: signal.Signals, code: int) -> No
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--events", "thesis.tex"], "thesis.tex"),
+        (["--record", "thesis.tex"], "thesis.tex"),
         (["--only", "9"], "gpuwatch: --only: there is no GPU 9; this machine has 0 to 1\n"),
     ],
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,8 +12,6 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Mute, Severity
-from gpuwatch.errors import UsageError
-from gpuwatch.recorder.recorder import Recorder, UsageSettings
 from gpuwatch.recorder.store import State, StoreError, lock_path, own_store, read_events
 from tests.support import uncovered
 from tests.support.builders import EPOCH
@@ -311,32 +307,6 @@ def test_a_folder_that_cannot_be_made_is_reported(record: Record, folder: Path) 
     one.settle(alert())
     one.expect("id-a warning")
     assert one.trouble == ""
-
-
-def test_a_named_file_that_is_something_else_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("shopping list\n")
-    os.mkfifo(tmp_path / "pipe")
-    for name in ("text", "pipe", "missing/mine"):
-        with pytest.raises(UsageError, match=str(tmp_path / name)):
-            Recorder(named=tmp_path / name)
-    assert (tmp_path / "text").read_text() == "shopping list\n"
-
-
-def test_a_named_file_is_gone_on_with_and_takes_the_events_alone(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    path = tmp_path / "mine.sqlite"
-    for _ in range(2):
-        with recording(tmp_path / "state") as make:
-            make(named=path, demo=True).settle(alert(), demo=True).expect("id-a warning")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
-    assert {file.name for file in tmp_path.iterdir()} == {"mine.sqlite", "mine.lock"}
-    with recording(tmp_path / "state") as make:
-        one = make(named=path, usage=UsageSettings()).settle(alert())
-        one.mark(lambda before: before.acknowledged(alert(), one.now))
-        wait_for(own_store(tmp_path / "state").exists)
-    assert ask(path, "SELECT count(*) FROM marks") == [(0,)]
-    assert ask(own_store(tmp_path / "state"), "SELECT count(*) FROM events") == [(0,)]
 
 
 def test_sqlite_is_loaded_only_where_something_is_recorded_or_read() -> None:
