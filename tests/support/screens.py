@@ -123,9 +123,9 @@ async def click(pilot: Pilot[Any], widget: Widget | type[Widget] | str, x: int, 
 
 
 async def set_size(pilot: Pilot[Any], size: tuple[int, int]) -> None:
-    """Set the size of the terminal, and wait until the app has it."""
+    """Set the size of the terminal, and wait until the app and its screen have it."""
     await pilot.resize_terminal(*size)
-    await until(pilot, lambda: pilot.app.size == size)
+    await until(pilot, lambda: pilot.app.size == size == pilot.app.screen.size)
     await pilot.pause()
 
 

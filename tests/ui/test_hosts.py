@@ -134,10 +134,9 @@ async def test_a_host_that_cannot_be_reached_leads_back_to_the_list() -> None:
 async def test_hostile_names_and_troubles_fit_every_size(size: tuple[int, int]) -> None:
     rows = [Host(name=f"{number}{name[:38]}", trouble=name, worst=name) for number, name in enumerate(HOSTILE)]
     async with hosting(StubHosts(rows), size) as (app, pilot, _, _):
-        assert fits(app)
-        assert "[b" in text(app)
+        await until(pilot, lambda: "[b" in text(app) and fits(app))
         await set_size(pilot, (120, 36))
-        assert fits(app)
+        await until(pilot, lambda: fits(app))
 
 
 async def test_an_opened_host_is_the_dashboard_and_named_on_its_screens() -> None:
