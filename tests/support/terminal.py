@@ -62,6 +62,8 @@ class Terminal:
         self.master, slave = os.openpty()
         self.raw = bytearray()
         """Every byte that the program has written."""
+        self._lines: list[str] | None = None
+        """The screen as it was last asked for, until it may have changed."""
         self._screen = pyte.Screen(columns or 80, rows or 24)  # what programs take it for where it has no size
         self._stream: pyte.ByteStream | None = pyte.ByteStream(self._screen) if draw else None
         self._set_size(columns, rows)
@@ -102,12 +104,14 @@ class Terminal:
         """Change the terminal's size, as dragging its corner does."""
         self._set_size(columns, rows)
         self._screen.resize(max(rows, 1), max(columns, 1))
+        self._lines = None
         self.process.send_signal(signal.SIGWINCH)
 
     def forget(self, columns: int, rows: int) -> None:
         """Lose all that is drawn, as a terminal does that is tiny for a moment; the program sees the size it had."""
         self._screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self._screen)
+        self._lines = None
         self.process.send_signal(signal.SIGWINCH)
 
     def send(self, keys: str | bytes) -> None:
@@ -136,12 +140,15 @@ class Terminal:
         self.raw += chunk
         if self._stream is not None:
             self._stream.feed(chunk)
+            self._lines = None
         return chunk or None
 
     @property
     def lines(self) -> list[str]:
         """The screen as it stands, line by line; half a wide character, whose other half was drawn over, is a blank."""
-        return [self._line(self._screen.buffer[row]) for row in range(self._screen.lines)]
+        if self._lines is None:
+            self._lines = [self._line(self._screen.buffer[row]) for row in range(self._screen.lines)]
+        return self._lines
 
     def _line(self, cells: Mapping[int, pyte.screens.Char]) -> str:
         text = ""
