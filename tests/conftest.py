@@ -7,13 +7,15 @@ child process that counts its lines takes 0.1 s more to start, so only those of 
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Generator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.uncovered import uncounted
 
 # A shell ignores SIGINT in what it starts in its background, nohup SIGHUP, and every child inherits that.
 for _signal, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -47,18 +49,9 @@ pytest_plugins = ["tests.support.idle", "tests.driver.fixtures", "tests.support.
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Run an uncounted test without the trace function of coverage.
-
-    pytest-cov's `no_cover` saves nothing in a worker of pytest-xdist: it pauses one of several collectors.
-    """
-    if "uncounted" not in item.keywords:
+    """Run an uncounted test without the trace function of coverage."""
+    with uncounted() if "uncounted" in item.keywords else nullcontext():
         return (yield)
-    trace = sys.gettrace()
-    sys.settrace(None)
-    try:
-        return (yield)
-    finally:
-        sys.settrace(trace)
 
 
 @pytest.fixture(autouse=True)

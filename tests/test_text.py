@@ -248,6 +248,7 @@ hostile_parts = st.sampled_from(
 )
 
 
+@pytest.mark.uncounted
 @settings(max_examples=20)
 @given(st.lists(hostile_parts, min_size=1, max_size=4), st.lists(hostile_parts, max_size=2))
 def test_of_a_line_made_to_be_slow_only_the_beginning_is_read(repeated: list[str], head: list[str]) -> None:

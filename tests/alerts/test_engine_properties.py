@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from gpuwatch.alerts.rule import Observation, Rule, RuleContext
 from gpuwatch.model import Reason
 from tests.support.alerting import Bench
 from tests.support.builders import gpu
+
+pytestmark = pytest.mark.uncounted
 
 AFTER, FOR = 3, 4.0
 

@@ -346,6 +346,7 @@ snapshots = st.builds(
 )
 
 
+@pytest.mark.uncounted
 @given(cards, snapshots)
 def test_whatever_there_is_each_cause_comes_once_and_fits_its_line(card: Gpu, snapshot: Snapshot) -> None:
     given = GapEvidence(snapshot).causes(card)

@@ -146,6 +146,7 @@ def test_the_order() -> None:
 # Whatever may come
 
 
+@pytest.mark.uncounted
 @given(any_machine(30), st.booleans())
 def test_every_process_is_there_once_and_the_sums_add_up(seen: Snapshot, mine: bool) -> None:
     listed = {(one.pid, one.start) for card in seen.gpus for one in card.holdings}

@@ -13,6 +13,7 @@ from gpuwatch.units import format_moment
 from tests.recorder.test_recording import demo, record
 from tests.support.launching import Call
 from tests.support.recording import change
+from tests.support.uncovered import uncounted
 
 
 @cache
@@ -24,7 +25,8 @@ def snapshots() -> list[Snapshot]:
 @pytest.fixture(scope="module")
 def day(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return a recording of the demo, with a gap."""
-    return str(record(tmp_path_factory.mktemp("recording") / "day.gpuwatch", snapshots()))
+    with uncounted():
+        return str(record(tmp_path_factory.mktemp("recording") / "day.gpuwatch", snapshots()))
 
 
 def time_of(second: int) -> str:

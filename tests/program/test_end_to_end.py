@@ -13,7 +13,7 @@ from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.gpuholder import ROOT, GpuHolder
 from tests.support.tmux import Tmux
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
 
 GPUWATCH = Path(sys.executable).parent / "gpuwatch"
 

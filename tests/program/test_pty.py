@@ -15,7 +15,7 @@ from gpuwatch.ui.terminal import LARGEST
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.terminal import OURS, Terminal, foreign, modes_on
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
 
 GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 

@@ -28,7 +28,7 @@ from tests.support.terminal import Terminal, foreign, modes_on
 from tests.support.uncovered import environment
 from tests.support.waiting import wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
 
 GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 EVIL = b"\x1b]2;PWN\x07\x1b]52;c;UFdO\x07\x1b[2J\xc2\x9b31m\x9b31m\xe2\x80\xaeevil\t\r\nTORN\xff"

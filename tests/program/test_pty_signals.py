@@ -17,7 +17,7 @@ from tests.support.terminal import Terminal, foreign, modes_on
 from tests.support.uncovered import environment
 from tests.support.waiting import wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
 
 GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 TITLES = "memory by owner"

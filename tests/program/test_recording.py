@@ -19,6 +19,8 @@ from tests.driver import Driver
 from tests.support.terminal import Terminal, foreign
 from tests.support.waiting import wait_for
 
+pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
+
 GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 WRITE = """
 import sys
@@ -39,7 +41,6 @@ for second in range(100_000):
 """
 
 
-@pytest.mark.slow
 def test_whatever_was_written_can_be_read_after_a_kill_at_any_moment(tmp_path: Path) -> None:
     path, chance, written = tmp_path / "day", random.Random(7), set()
     for run in range(3):
@@ -68,7 +69,6 @@ def recorded(path: Path) -> int:
         return 0
 
 
-@pytest.mark.slow
 def test_watch_records(tmp_path: Path) -> None:
     path = tmp_path / "day"
     command = [sys.executable, "-m", "gpuwatch", "watch", "--demo", "--interval", "100ms", "--quiet"]
@@ -79,7 +79,6 @@ def test_watch_records(tmp_path: Path) -> None:
     assert Recording([path]).host == "anonymous"
 
 
-@pytest.mark.slow
 def test_the_demo_is_recorded_and_played(driver: Driver, tmp_path: Path) -> None:
     path, env = tmp_path / "day", driver.write().env()
     with Terminal([GPUWATCH, "--demo", "--record", str(path)], columns=160, rows=50, env=env) as live:

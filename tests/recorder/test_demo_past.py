@@ -15,6 +15,7 @@ from gpuwatch.sources.demo import DAY, DemoSource
 from gpuwatch.timeline import Timeline
 
 
+@pytest.mark.uncounted
 def test_a_day_of_minutes_and_of_events_that_have_ended_for_the_dashboard_and_commands(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
