@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -11,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.errors import UsageError
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.units import format_moment
 from tests import CHECKOUT
 from tests.driver import Driver
 from tests.support.terminal import Terminal, foreign
-from tests.support.waiting import wait_for
+from tests.support.uncovered import environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
 
@@ -45,7 +45,11 @@ def test_whatever_was_written_can_be_read_after_a_kill_at_any_moment(tmp_path: P
     path, chance, written = tmp_path / "day", random.Random(7), set()
     for run in range(3):
         with subprocess.Popen(
-            [sys.executable, "-c", WRITE, path, str(run * 100_000)], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", WRITE, path, str(run * 100_000)],
+            cwd=CHECKOUT,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            text=True,
         ) as child:
             assert child.stdout is not None
             first = child.stdout.readline()
@@ -61,30 +65,31 @@ def test_whatever_was_written_can_be_read_after_a_kill_at_any_moment(tmp_path: P
         assert not recording.notes
 
 
-def recorded(path: Path) -> int:
-    """Return the number of snapshots in a recording, as far as it is written."""
-    try:
-        return len(list(Recording([path]).snapshots()))
-    except UsageError:
-        return 0
-
-
 def test_watch_records(tmp_path: Path) -> None:
     path = tmp_path / "day"
-    command = [sys.executable, "-m", "gpuwatch", "watch", "--demo", "--interval", "100ms", "--quiet"]
-    with subprocess.Popen([*command, "--record", path, "--anonymise"], cwd=CHECKOUT) as child:
-        wait_for(lambda: recorded(path) > 1)
-        child.send_signal(signal.SIGTERM)
+    command = [sys.executable, "-m", "gpuwatch", "watch", "--demo", "--interval", "100ms"]
+    with subprocess.Popen(
+        [*command, "--record", path, "--anonymise"], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert "raised" in child.stdout.readline()
+        child.send_signal(signal.SIGTERM)  # what waits for a row of ten seconds is written at the end
         assert child.wait(30) == 0
     assert Recording([path]).host == "anonymous"
 
 
 def test_the_demo_is_recorded_and_played(driver: Driver, tmp_path: Path) -> None:
-    path, env = tmp_path / "day", driver.write().env()
+    path, env, clocks = tmp_path / "day", driver.write().env(), set[str]()
+
+    def has_had_three_snapshots(one: Terminal) -> bool:
+        clocks.update(re.findall(r"\d\d:\d\d:\d\d$", one.lines[0].rstrip()))
+        return len(clocks) >= 3
+
     with Terminal([GPUWATCH, "--demo", "--record", str(path)], columns=160, rows=50, env=env) as live:
-        live.wait_for(lambda _: recorded(path) >= 3)
+        live.wait_for(has_had_three_snapshots)
         live.send("q")
         assert live.wait_exit() == 0
+    assert len(list(Recording([path]).snapshots())) >= 3
     last = format_moment(Recording([path]).last)[-8:]
     with Terminal([GPUWATCH, "replay", str(path)], columns=160, rows=50, env=env) as replay:
         replay.wait_for(lambda one: "REPLAY" in one.lines[0] and "? help" in one.lines[49])
