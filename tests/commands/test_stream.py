@@ -59,8 +59,15 @@ def test_a_status_comes_each_second_with_what_a_list_of_hosts_shows(driver: Driv
     assert last.monotonic - last.sampled >= 0
 
 
-@pytest.mark.parametrize("flag", ["--stream", "--stream=live"])
-@pytest.mark.parametrize("end", ["stdin ends", "stdin is silent", "stdout is full"])
+@pytest.mark.parametrize(
+    ("flag", "end"),
+    [
+        ("--stream", "stdin ends"),
+        ("--stream=live", "stdin ends"),
+        ("--stream=live", "stdin is silent"),
+        ("--stream=live", "stdout is full"),
+    ],
+)
 def test_it_ends_when_its_reader_gives_no_sign_of_life(driver: Driver, flag: str, end: str) -> None:
     """A connection that breaks without a word leaves both pipes open, and its writes block."""
     driver.gpus = [Gpu(index) for index in range(8)]
