@@ -11,7 +11,7 @@ The state file has a line for each thing, and each line is words with a space be
     mig gpu=0 gi=7 ci=0 uuid=MIG-0 memory_total=...
     proc gpu=0 pid=4711 kind=C memory=1073741824 sm=87
     xid gpu=0 code=79 n=1                                              (what happened, counted)
-    fault nvmlDeviceGetTemperature@3 ret=15 after=2
+    fault nvmlDeviceGetTemperature@3 ret=15 ok_after=2
 
 A key is the name of a field of `Gpu`, `Mig` or `Proc`. A key that is absent is "not supported"; a value `!15` is
 the return code 15; text is percent-encoded, so a name may hold any byte.
@@ -200,9 +200,7 @@ def _line(kind: str, values: Mapping[str, object]) -> str:
     return " ".join(words)
 
 
-FAULT = re.compile(
-    r"(\*|(?P<symbol>nvml\w+))(@\d+)?( (hang|segv|grow|empty|(sleep|ret|after|ok_after)=\d+))+", re.ASCII
-)
+FAULT = re.compile(r"(\*|(?P<symbol>nvml\w+))(@\d+)?( (hang|segv|grow|empty|(sleep|ret|ok_after)=\d+))+", re.ASCII)
 
 
 @cache
@@ -225,7 +223,7 @@ class Driver:
 
     A fault is `<symbol>[@<index>]`, with `*` for every symbol, and then what befalls the call: `hang`, `segv`,
     `sleep=<ms>`, `ret=<code>`; for a list `grow` (it never fits the buffer) or `empty` (success, no entries).
-    `after=<n>` starts it at the n-th call and `ok_after=<n>` ends it with that call, as the process counts them.
+    `ok_after=<n>` ends it with the n-th call, as the process counts them.
     """
 
     folder: Path

@@ -303,7 +303,7 @@ static int concerns(const struct line *fault, const struct symbol *symbol, int g
     if (strncmp(name, "*", length) != 0 && (strncmp(name, symbol->name, length) != 0 || symbol->name[length] != '\0'))
         return 0;
     uint64_t call = at == NULL ? all : here;
-    return call >= number_or(fault, "after", 0) && call <= number_or(fault, "ok_after", -1ULL);
+    return call <= number_or(fault, "ok_after", -1ULL);
 }
 
 static int has_word(const struct line *line, const char *word) {

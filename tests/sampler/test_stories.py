@@ -289,3 +289,9 @@ def test_a_driver_whose_events_cannot_be_waited_for(driver: Driver, later: Later
     row = [later(1) for _ in range(3)][-1].gpus[0]
     assert (row.health, row.xids, row.remap_pending) == (Health.OK, Reason.UNSUPPORTED, False)
     assert not driver.calls()["nvmlEventSetCreate"]
+
+
+def test_a_fault_must_be_known(driver: Driver) -> None:
+    for fault in ("nvmlDeviceGetTemprature hang", "nvmlInit_v2 hnag", "* ", "nvmlInit_v2@x hang"):
+        with pytest.raises(ValueError, match="not a fault"):
+            driver.put(faults=[fault])
