@@ -100,7 +100,9 @@ def test_a_snapshot_of_this_machine_leaves_no_child(machine: Driver) -> None:
     before = children()
     found = snapshot()
     assert [gpu.utilization for gpu in found.gpus] == [37, 0]
+    called = machine.calls(gpu=0)
     assert [gpu.index for gpu in snapshot(only=[1]).gpus] == [1]
+    assert machine.calls(gpu=0) == called
     assert children() <= before
 
 

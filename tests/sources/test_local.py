@@ -154,19 +154,6 @@ def test_a_driver_upgraded_under_us_heals_with_the_library(driver: Driver, sourc
     until(source, lambda it: it.state is SourceState.OK and all_are_well(it))
 
 
-def test_no_library_at_all(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch, driver: Driver) -> None:
-    monkeypatch.setattr(driver, "library", tmp_path / "nowhere" / "libnvidia-ml.so.1")
-    snapshot = until(start(), lambda it: it.state is not SourceState.STARTING)
-    assert snapshot.state is SourceState.NO_DRIVER
-    assert "libnvidia-ml.so.1" in snapshot.words
-
-
-def test_only_names_a_gpu_that_is_not_there(start: Start) -> None:
-    source = start(only=(9,))
-    snapshot = until(source, lambda it: it.state is SourceState.ENDED)
-    assert "no GPU 9" in snapshot.words
-
-
 def test_closing_does_not_wait_for_a_hung_driver(driver: Driver, start: Start) -> None:
     driver.put(faults=["* hang"])
     source = start()
