@@ -14,8 +14,8 @@ from gpuwatch.sources.demo import DemoSource
 from tests.program.test_pty import GPUWATCH
 from tests.support.demo_people import LEFTOVER_PID, RUN_PID, RUN_WORKER_PIDS, STRAY_PID, VIEWER_UID
 from tests.support.gpuholder import ROOT, unavailable
-from tests.support.killing import Clock
 from tests.support.terminal import Terminal
+from tests.support.waiting import Clock
 
 
 def pids(snapshot: Snapshot) -> set[int]:
@@ -24,7 +24,7 @@ def pids(snapshot: Snapshot) -> set[int]:
 
 
 def test_the_rows_of_the_viewers_processes_go_and_only_theirs() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     source = DemoSource(clock=clock, interval=0.5)
     ender = DemoEnder(source.end, VIEWER_UID)
     seen = source.next(0.0)

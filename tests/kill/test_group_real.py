@@ -25,7 +25,6 @@ from tests.support import builders
 from tests.support.gpuholder import ME, SOMEBODY_ELSE, GpuHolder
 from tests.support.killing import (
     POLICY,
-    Clock,
     a_pinner,
     a_target,
     asking,
@@ -37,7 +36,7 @@ from tests.support.killing import (
     target_of,
 )
 from tests.support.running import RealRun
-from tests.support.waiting import wait_for
+from tests.support.waiting import Clock, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +44,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def clock() -> Clock:
     """The clock of the group under test."""
-    return Clock()
+    return Clock(1000.0)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from gpuwatch.recorder.messages import (
 from gpuwatch.recorder.messages import cleared as over_message
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot, uid
 from tests.support.telling import Outbox, alert, ended, frame
-from tests.support.waiting import wait_for
+from tests.support.waiting import Clock, wait_for
 
 CRITICAL, WARNING, NOTE = Severity.CRITICAL, Severity.WARNING, Severity.NOTE
 
@@ -261,15 +261,6 @@ def test_whatever_happens_the_last_message_is_true(steps: list[tuple[str, str, f
 
 # ---------------------------------------------------------------------------------------------------------------
 # A route, and the sink
-
-
-class Clock:
-    """A clock that stands still unless it is moved."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def notes(*subjects: str) -> list[Message]:

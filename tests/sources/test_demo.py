@@ -43,21 +43,9 @@ from tests.support.demo_people import (
     UNATTRIBUTED_GPU,
     XID_GPU,
 )
+from tests.support.waiting import Clock
 
 MOMENTS = (0.0, 10.0, 40.0, 75.0, 90.0, 118.0)
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return self.now + 1_700_000_000.0
 
 
 def test_the_links_of_the_gpu_in_focus_follow_its_use() -> None:
@@ -74,12 +62,12 @@ def test_the_links_of_the_gpu_in_focus_follow_its_use() -> None:
 
 
 def source(seed: int = 1, begin: float = 0.0) -> DemoSource:
-    clock = Clock()
+    clock = Clock(1000.0)
     return DemoSource(seed, clock=clock, wall=clock.wall, begin=begin)
 
 
 def played(seconds: int, step: int = 1) -> Iterator[Snapshot]:
-    clock = Clock()
+    clock = Clock(1000.0)
     demo = DemoSource(1, clock=clock, wall=clock.wall, interval=step)
     for _ in range(0, seconds, step):
         shown = demo.next(0.0)
@@ -249,7 +237,7 @@ def test_a_lost_gpu_has_no_figures_and_says_since_when() -> None:
 
 
 def test_it_keeps_its_beat_and_skips_what_was_missed() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     demo = DemoSource(clock=clock, wall=clock.wall)
     assert demo.next(0.0)
     clock.now += 1.25

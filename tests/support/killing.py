@@ -25,16 +25,6 @@ NO_PROCESS = 2**22 + 1
 POLICY = Policy(uid=ME, euid=ME, pid=NO_PROCESS)
 
 
-class Clock:
-    """Time that passes when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def a_pinner(folder: Path, policy: Policy = POLICY, **seams: Any) -> Pinner:
     """The program as this person runs it, with its audit file in `folder`."""
     return Pinner(policy, Audit(folder), **seams)

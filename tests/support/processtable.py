@@ -21,7 +21,8 @@ from gpuwatch.kill.pinned import Pinner, find_targets
 from gpuwatch.model import Process, ProcessContext, Reason, Run, Snapshot, Unlisted
 from tests.support import builders
 from tests.support.gpuholder import ME
-from tests.support.killing import Clock, a_pinner, a_target, on_record
+from tests.support.killing import a_pinner, a_target, on_record
+from tests.support.waiting import Clock
 
 HEAD = 1000
 """Start time of the processes, in clock ticks; a story that reuses a PID counts on from it."""
@@ -134,7 +135,7 @@ class Story:
     def __init__(self, processes: Table) -> None:
         self._table = processes
         self._pinner = processes.pinner()
-        self._clock = Clock()
+        self._clock = Clock(1000.0)
         self._sampled = 0.0
         self._held: dict[int, float] = {}
         self._runs: dict[int, dict[str, Any]] = {}

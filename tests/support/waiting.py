@@ -20,8 +20,12 @@ def wait_for(true: Callable[[], object], what: str = "") -> None:
 class Clock:
     """Clock that a test sets."""
 
-    def __init__(self) -> None:
-        self.now = 100.0
+    def __init__(self, now: float = 100.0) -> None:
+        self.now = now
 
     def __call__(self) -> float:
         return self.now
+
+    def wall(self) -> float:
+        """Return the time of its wall clock."""
+        return self.now + 1_700_000_000.0
