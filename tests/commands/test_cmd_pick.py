@@ -10,8 +10,8 @@ import pytest
 
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.gpuholder import SOMEBODY_ELSE
-from tests.support.launching import Launcher
-from tests.support.reserving import family, needs_root, write
+from tests.support.launching import Launcher, starting
+from tests.support.reserving import needs_root, write
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def reserved_by(launch: Launcher, pid: int, index: int, size: int, *, owner: int
 
 
 def test_what_is_promised_is_one_number_everywhere(launch: Launcher) -> None:
-    with family("siblings", 1) as (pid,):
-        reserved_by(launch, pid, 2, 30 * GIB)
+    with starting() as start:
+        reserved_by(launch, start().pid, 2, 30 * GIB)
         done = launch("pick", "--memory", "60GiB", "-n", "4")
         picked = json.loads(launch("pick", "--memory", "60GiB", "--json").stdout)["gpus"][2]
         seen = json.loads(launch("--once", "--json").stdout)["gpus"][2]
@@ -68,9 +68,9 @@ def test_what_is_promised_is_one_number_everywhere(launch: Launcher) -> None:
 
 def test_a_reservation_is_worth_at_most_its_gpu_and_can_be_ignored_aloud(launch: Launcher, driver: Driver) -> None:
     needs_root()
-    with family("siblings", 2, uid=SOMEBODY_ELSE) as pids:
-        for pid in pids:
-            reserved_by(launch, pid, 2, 1 << 50, owner=SOMEBODY_ELSE)
+    with starting() as start:
+        for _ in range(2):
+            reserved_by(launch, start(user=SOMEBODY_ELSE).pid, 2, 1 << 50, owner=SOMEBODY_ELSE)
         counted = launch("pick", "--memory", "20GiB", "--json")
         ignored = launch("pick", "--memory", "20GiB", "--ignore-reservations")
     third = json.loads(counted.stdout)["gpus"][2]

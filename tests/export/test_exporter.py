@@ -6,7 +6,6 @@ import hashlib
 import http.client
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -21,26 +20,21 @@ from gpuwatch.export import exporter as exporting
 from gpuwatch.export.exporter import CONNECTIONS, Server, TextFile, parse_address
 from tests.support.builders import gpu, holding, snapshot
 from tests.support.exporting import exporter
+from tests.support.fake_prometheus import certificate
 from tests.support.prometheus import free_port
 from tests.support.waiting import PATIENCE, wait_for
 
-TLS = "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n"
+TLS = "tls_server_config: {cert_file: 127.0.0.1.pem, key_file: 127.0.0.1.key}\n"
 SHOWN = snapshot([gpu(0, holdings=[holding(7, 20)])])
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with a certificate, its key, and the hash of the password `right`."""
-    make_certificate(tmp_path)
+    certificate(tmp_path, "127.0.0.1")
     hashed = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
     (tmp_path / "web.yml").write_text(f"{TLS}basic_auth_users: {{prometheus: '{hashed}'}}\n")
     return tmp_path
-
-
-def make_certificate(folder: Path) -> None:
-    names = ["-keyout", "key.pem", "-out", "cert.pem", "-subj", "/CN=x", "-addext", "subjectAltName=IP:127.0.0.1"]
-    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names]
-    subprocess.run(words, cwd=folder, check=True, capture_output=True)
 
 
 @pytest.fixture
@@ -95,7 +89,7 @@ def test_stalled_scrapers_take_no_more_than_their_places(server: Server) -> None
 def test_other_machines_read_by_tls_with_the_right_password(folder: Path) -> None:
     served = Server(exporter(SHOWN), "0.0.0.0", free_port(), folder / "web.yml")
     try:
-        context = ssl.create_default_context(cafile=str(folder / "cert.pem"))
+        context = ssl.create_default_context(cafile=str(folder / "127.0.0.1.pem"))
 
         def ask(credentials: str) -> int:
             at = http.client.HTTPSConnection("127.0.0.1", port_of(served), context=context, timeout=PATIENCE)
@@ -134,13 +128,13 @@ def test_a_renewed_certificate_and_a_removed_password_count_at_once(folder: Path
             return hashlib.sha256(text.encode()).hexdigest()
 
         first = serial()
-        (folder / "cert.pem").write_text("no certificate")
+        (folder / "127.0.0.1.pem").write_text("no certificate")
         assert serial() == first, "the old one stays"
-        assert "cert.pem or its key cannot be used" in made.trouble
-        make_certificate(folder)
+        assert "127.0.0.1.pem or its key cannot be used" in made.trouble
+        certificate(folder, "127.0.0.1")
         wait_for(lambda: serial() != first)
         assert not made.trouble
-        context = ssl.create_default_context(cafile=str(folder / "cert.pem"))
+        context = ssl.create_default_context(cafile=str(folder / "127.0.0.1.pem"))
         hashed = bcrypt.hashpw(b"other", bcrypt.gensalt(4)).decode()
         (folder / "web.yml").write_text(f"{TLS}basic_auth_users: {{prometheus: '{hashed}'}}\n")
         at = http.client.HTTPSConnection("127.0.0.1", port_of(served), context=context, timeout=PATIENCE)
@@ -154,7 +148,7 @@ def test_the_last_password_is_not_taken_away_while_others_can_reach_the_port(fol
     made = exporter(SHOWN)
     served = Server(made, "0.0.0.0", free_port(), folder / "web.yml")
     try:
-        context = ssl.create_default_context(cafile=str(folder / "cert.pem"))
+        context = ssl.create_default_context(cafile=str(folder / "127.0.0.1.pem"))
         (folder / "web.yml").write_text(TLS)
         at = http.client.HTTPSConnection("127.0.0.1", port_of(served), context=context, timeout=PATIENCE)
         at.request("GET", "/metrics")
@@ -168,9 +162,12 @@ def test_the_last_password_is_not_taken_away_while_others_can_reach_the_port(fol
     ("content", "words"),
     [
         ("basic_auth_users: {ada: secret}", "the password of 'ada' is no hash of bcrypt"),
-        ("tls_server_config: {cert_file: missing.pem, key_file: key.pem}", "missing.pem"),
-        ("tls_server_config: {cert_file: key.pem, key_file: key.pem}", "key.pem or its key cannot be used"),
-        ("tls_server_config: {cert: cert.pem}", "allowed are tls_server_config"),
+        ("tls_server_config: {cert_file: missing.pem, key_file: 127.0.0.1.key}", "missing.pem"),
+        (
+            "tls_server_config: {cert_file: 127.0.0.1.key, key_file: 127.0.0.1.key}",
+            ".key or its key cannot be used",
+        ),
+        ("tls_server_config: {cert: 127.0.0.1.pem}", "allowed are tls_server_config"),
         ("http_server_config: {http2: true}", "http_server_config"),
         ("- [", "is no YAML"),
     ],
@@ -184,7 +181,7 @@ def test_a_wrong_web_configuration_is_one_line(content: str, words: str, folder:
 
 
 def test_nothing_is_served_beyond_the_loopback_without_tls_and_a_password(folder: Path) -> None:
-    for content in ("basic_auth_users: {}", "tls_server_config: {cert_file: cert.pem, key_file: key.pem}"):
+    for content in ("basic_auth_users: {}", "tls_server_config: {cert_file: 127.0.0.1.pem, key_file: 127.0.0.1.key}"):
         (folder / "web.yml").write_text(content)
         with pytest.raises(UsageError, match="is not the loopback"):
             Server(exporter(SHOWN), "0.0.0.0", free_port(), folder / "web.yml")

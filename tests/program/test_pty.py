@@ -12,29 +12,12 @@ import psutil
 import pytest
 
 from gpuwatch.ui.terminal import LARGEST
-from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.terminal import OURS, Terminal, foreign, modes_on
+from tests.driver import Driver
+from tests.support.terminal import OURS, Terminal, assert_given_back
 
 pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
 
 GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
-
-
-@pytest.fixture
-def busy(driver: Driver) -> Driver:
-    """Two GPUs; this process holds 12 GiB of the second."""
-    driver.gpus = [Gpu(0, util_gpu=37), Gpu(1, memory_used=12 * GIB, util_gpu=99)]
-    driver.procs = [Proc(1, os.getpid(), memory=12 * GIB, sm=98)]
-    return driver.write()
-
-
-def assert_left_well(terminal: Terminal) -> None:
-    """The terminal was given back as it was found, and nothing was sent that we do not mean to send."""
-    raw = bytes(terminal.raw)
-    assert modes_on(raw) == {7, 25}
-    assert terminal.modes() == terminal.modes_before
-    assert b"Traceback" not in raw
-    assert foreign(raw) == []
 
 
 def test_the_first_picture_is_whole_and_of_the_right_size(busy: Driver) -> None:
@@ -52,7 +35,7 @@ def test_the_first_picture_is_whole_and_of_the_right_size(busy: Driver) -> None:
         terminal.wait_for(lambda one: "q quit" in one.lines[29] and "12.0" in one.text)
         terminal.send("q")
         assert terminal.wait_exit() == 0
-        assert_left_well(terminal)
+        assert_given_back(terminal)
 
 
 @pytest.mark.parametrize("way", ["at the start", "by the terminal itself"])
@@ -88,7 +71,7 @@ def test_a_storm_of_sizes(busy: Driver) -> None:
         assert " 99 " not in terminal.lines[3]
         terminal.send("q")
         assert terminal.wait_exit() == 0
-        assert_left_well(terminal)
+        assert_given_back(terminal)
 
 
 @pytest.mark.parametrize("term", ["screen", "vt100"])
@@ -98,7 +81,7 @@ def test_any_terminal_that_can_move_its_cursor(busy: Driver, term: str) -> None:
         terminal.wait_for(lambda one: "12.0" in one.text and "q quit" in one.lines[29])
         terminal.send("q")
         assert terminal.wait_exit() == 0
-        assert_left_well(terminal)
+        assert_given_back(terminal)
         assert re.search(rb"[;\[][34]8;", bytes(terminal.raw)) is None  # 16 colours
 
 
@@ -151,7 +134,7 @@ def test_it_waits_for_a_driver_and_starts_with_it(tmp_path: Path, busy: Driver) 
         terminal.wait_for(lambda one: "· RAM " in one.text and "12.0" in one.text)
         terminal.send("q")
         assert terminal.wait_exit() == 0
-        assert_left_well(terminal)
+        assert_given_back(terminal)
 
 
 def test_a_driver_that_hangs_when_it_is_started(busy: Driver) -> None:
@@ -163,7 +146,7 @@ def test_a_driver_that_hangs_when_it_is_started(busy: Driver) -> None:
         everybody = terminal.tree()
         terminal.send("q")
         assert terminal.wait_exit(5.0) == 0
-        assert_left_well(terminal)
+        assert_given_back(terminal)
     assert psutil.wait_procs(everybody, timeout=5.0)[1] == []
 
 

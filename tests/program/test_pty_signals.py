@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import signal
 import sys
@@ -13,7 +12,7 @@ import pytest
 
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.recording import story
-from tests.support.terminal import Terminal, foreign, modes_on
+from tests.support.terminal import Terminal, assert_given_back, modes_on
 from tests.support.uncovered import environment
 from tests.support.waiting import wait_for
 
@@ -23,28 +22,10 @@ GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 TITLES = "memory by owner"
 
 
-@pytest.fixture
-def busy(driver: Driver) -> Driver:
-    """Two GPUs; this process holds 12 GiB of the second."""
-    driver.gpus = [Gpu(0, util_gpu=37), Gpu(1, memory_used=12 * GIB, util_gpu=99)]
-    driver.procs = [Proc(1, os.getpid(), memory=12 * GIB, sm=98)]
-    return driver.write()
-
-
 def assert_gone(everybody: list[psutil.Process]) -> None:
     """Nobody is left behind, a zombie neither."""
     assert len(everybody) > 1
     assert psutil.wait_procs(everybody, timeout=5.0)[1] == []
-
-
-def assert_given_back(terminal: Terminal) -> None:
-    """The terminal is as it was found."""
-    raw = bytes(terminal.raw)
-    assert modes_on(raw) == {7, 25}
-    assert raw.count(b"\x1b[<u") == raw.count(b"\x1b[>25u")  # the keyboard protocol is a stack
-    assert terminal.modes() == terminal.modes_before
-    assert b"Traceback" not in raw
-    assert foreign(raw) == []
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=lambda one: str(one))

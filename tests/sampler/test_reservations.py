@@ -24,9 +24,10 @@ from gpuwatch.sampler.reservations import (
     reserve,
 )
 from gpuwatch.shares import Reservation
+from tests.support.families import Member, family
 from tests.support.gpuholder import SOMEBODY_ELSE
 from tests.support.launching import starting
-from tests.support.reserving import GPU, family, needs_root, write
+from tests.support.reserving import GPU, needs_root, write
 
 Folders = tuple[Path, Path]
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -97,15 +98,16 @@ def test_nobody_reserves_in_the_name_of_another(both: Folders, sleeper: Start) -
         '{"gpus": {' + ",".join(f'"GPU-{n}": 1' for n in range(100)) + "}}",
     ],
 )
-def test_what_makes_no_sense_reserves_nothing(both: Folders, text: str) -> None:
-    with family("siblings", 1) as (pid,):
-        write(both[0], pid, text=text)
-        assert found(both) == []
+def test_what_makes_no_sense_reserves_nothing(both: Folders, sleeper: Start, text: str) -> None:
+    write(both[0], sleeper().pid, text=text)
+    assert found(both) == []
 
 
 def test_a_reservation_within_another_one_is_not_added_to_it(both: Folders) -> None:
     """A script that was started by `gpuwatch run` starts its programs by `gpuwatch run`."""
-    with family("nested", 4) as pids:
+    tree = Member("1", children=(Member("2", children=(Member("3", children=(Member("4"),)),)),))
+    with family(tree) as started:
+        pids = [started.pids[name] for name in tree.names]
         for pid, size in zip(pids[:3], (30, 20, 40), strict=True):
             write(both[0], pid, gpus={GPU: size, f"GPU-{size}": size})
         (one,) = found(both, *pids, os.getpid())
@@ -113,15 +115,15 @@ def test_a_reservation_within_another_one_is_not_added_to_it(both: Folders) -> N
         assert one.made == max(file.stat().st_ctime for file in both[0].iterdir())
 
 
-def test_what_was_reserved_for_whoever_asks_is_not_in_its_way(both: Folders) -> None:
+def test_what_was_reserved_for_whoever_asks_is_not_in_its_way(both: Folders, sleeper: Start) -> None:
     """A script that was started by `gpuwatch run` asks for its program; what it runs beside that still counts."""
     write(both[0], os.getppid())
     assert found(both) == []
     assert len(find_reservations(both, ())) == 1, "the stream shows it all the same"
-    with family("siblings", 1) as (beside,):
-        write(both[1], beside, gpus={GPU: 20})
-        (one,) = found(both, beside)
-        assert (one.gpus, one.pids) == ({GPU: 20}, frozenset({beside}))
+    beside = sleeper().pid
+    write(both[1], beside, gpus={GPU: 20})
+    (one,) = found(both, beside)
+    assert (one.gpus, one.pids) == ({GPU: 20}, frozenset({beside}))
 
 
 def test_planted_names_neither_hang_nor_lead_astray(both: Folders, tmp_path: Path, sleeper: Start) -> None:

@@ -204,6 +204,16 @@ class Terminal:
             self.hang_up()
 
 
+def assert_given_back(terminal: Terminal) -> None:
+    """The terminal is as it was found, and nothing was sent that we do not mean to send."""
+    raw = bytes(terminal.raw)
+    assert modes_on(raw) == {7, 25}
+    assert raw.count(b"\x1b[<u") == raw.count(b"\x1b[>25u")  # the keyboard protocol is a stack
+    assert terminal.modes() == terminal.modes_before
+    assert b"Traceback" not in raw
+    assert foreign(raw) == []
+
+
 def _take_terminal(ignore: Sequence[signal.Signals]) -> None:
     # As a terminal starts it, also where the tests themselves run in the background and are deaf to Ctrl-C.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
