@@ -106,7 +106,7 @@ def main() -> None:
     with ThreadPoolExecutor(1) as beside:
         others = beside.submit(other_checks)
         pytest = [*without_service(), sys.executable, "-m", "pytest"]
-        step("tests", *pytest, "-n", "3", *coverage, *sys.argv[1:], live=True)
+        step("tests", *pytest, "-n", "4", "--dist", "worksteal", *coverage, *sys.argv[1:], live=True)
         others.result()
     deep = [f"--include={','.join(DEEP)}", f"--fail-under={DEEP_FLOOR}"]
     command = [sys.executable, "-m", "coverage", "report", *deep]  # it warns of files that a killed process left
