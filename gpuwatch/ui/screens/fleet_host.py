@@ -59,7 +59,7 @@ class HostGpus(ItemCursor[HostGpu | None]):
             builder.write(
                 "" if gpu is None else f"{_gib(gpu.used, missing)}/{_gib(gpu.total, missing)}", "text", 12, right=True
             )
-            for key, words, cells in (("left", "left", 13), ("memory", "%", 7), ("busy", "% busy", 10)):
+            for key, words, cells in (("left", "left", 12), ("memory", "%", 7), ("busy", "% busy", 11)):
                 builder.write(f"{HOST[key].cell(one, missing, styles.glyphs.least)} {words}", "text", cells, right=True)
             if gpu is not None:
                 state: tuple[str, Role] = ("", "text") if gpu.up else ("down", "critical")
