@@ -294,13 +294,20 @@ def _fork(main: Callable[[], None], stdin: int, stdout: int, output: int, inheri
 
 
 def run(
-    command: Sequence[str], data: bytes, *, output: int, timeout: float, is_stopped: Callable[[], bool], most: int
+    command: Sequence[str] | Callable[[], None],
+    data: bytes,
+    *,
+    output: int,
+    timeout: float,
+    is_stopped: Callable[[], bool],
+    most: int,
+    grace: float = _GRACE,
 ) -> tuple[int | None, bytes]:
     """Run a program with `data` on its stdin; return its exit code and the last `most` bytes of its output.
 
     The exit code is None where the program was killed with its process group: after `timeout` seconds, or when
-    `is_stopped` is true. The call returns when the program has ended, even if another process still holds its pipe.
-    Raises OSError.
+    `is_stopped` is true. The call returns when the program has ended, even if another process still holds its pipe;
+    for one that was killed and hangs in the kernel it waits `grace` seconds. Raises OSError.
     """
     child = ChildProcess(command, output=output)
     received = b""
@@ -318,4 +325,4 @@ def run(
         return code, received
     finally:
         child.kill()
-        child.exit_code(_GRACE)
+        child.exit_code(grace)

@@ -16,6 +16,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -168,6 +169,9 @@ MOST = 64
 _LARGEST = 256 << 10
 """Bytes of an answer, at most, from its end: a thousand panes have 100 kB."""
 
+_GRACE = 0.2
+"""Seconds to wait for a client that was killed, at most: the whole answer has two."""
+
 _FORMAT = "#{pid} #{pane_id} #{session_id} #{window_index}:#{session_name}:#{window_name}"
 _LIST = ("list-panes", "-a", "-F", _FORMAT)
 _LINE = re.compile(rb"(\d{1,10}) (%\d{1,10}) (\$\d{1,10}) (\d{1,10}):([^:]+):(.*)")
@@ -248,8 +252,12 @@ class PaneNames:
         unsafe = check_source(socket, self.uid, kind=stat.S_IFSOCK) or check_source(Path(program), self.uid)
         if unsafe:
             raise OSError(f"it is not asked: {unsafe}")
-        command = (str(Path(program).absolute()), "-u", "-S", str(socket), *arguments)
-        code, answer = run(command, b"", output=1, timeout=self._patience, is_stopped=lambda: False, most=_LARGEST)
+        path = str(Path(program).absolute())
+        # Forked, and so killed with this process: the reader may be killed while a server hangs.
+        client = partial(os.execv, path, (path, "-u", "-S", str(socket), *arguments))
+        code, answer = run(
+            client, b"", output=1, timeout=self._patience, is_stopped=lambda: False, most=_LARGEST, grace=_GRACE
+        )
         if code is None:
             raise OSError(f"tmux does not answer within {self._patience:g} s")
         if code:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -209,6 +211,18 @@ def test_a_tmux_that_fails_is_ended_with_all_that_it_started(
     if mark.exists():
         wait_for(lambda: procfs.has_ended(int(mark.read_text())))
     assert (tmp_path / "runs").read_text() == "run\n"
+
+
+def test_a_tmux_that_hangs_ends_with_the_process_that_asks_it(tmp_path: Path, listening: PanePlace) -> None:
+    mark = tmp_path / "mark"
+    path = fake(tmp_path, f"echo $$ > {mark}.new; mv {mark}.new {mark}; exec sleep 600")
+    asking = (
+        f"from gpuwatch.inspector.terminals import PaneNames; from pathlib import Path; PaneNames(600, path={path!r})"
+    )
+    with subprocess.Popen([sys.executable, "-c", f"{asking}.ask(Path({listening.socket!r}))"]) as process:
+        wait_for(mark.exists)
+        process.kill()
+    wait_for(lambda: procfs.has_ended(int(mark.read_text())))
 
 
 def test_lines_that_make_no_sense_are_none_and_many_servers_are_not_all_remembered(
