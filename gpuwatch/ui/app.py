@@ -455,7 +455,7 @@ class GpuwatchApp(TerminalApp):
             self.dashboard.processes.filter = ListFilter()
             self.dashboard.following = False
         if prompt.display:
-            prompt.close()
+            prompt.cancel()
         self.paint()
 
     def action_interval(self, by: int) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+from textual.events import Key
+
+from gpuwatch.recorder.store import Events
 from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.events import EventsScreen
-from gpuwatch.ui.widgets.prompt import FilterInput
+from gpuwatch.ui.widgets.prompt import FilterInput, Prompt
 from tests.support.dashboards import alert, frame, machine, running, screen
-from tests.support.screens import press, text_of
+from tests.support.screens import press, text_of, until
 
 SAVED = {"big": "mem>4GiB", "ada": "user:ada", "bens": "user:ben"}
 
@@ -74,6 +79,18 @@ async def test_n_jumps_by_the_last_filter_round_the_end_and_hides_nothing() -> N
             await press(pilot, key)
             assert selected(app) == pid
         assert len(pids(app)) == 10
+
+
+@pytest.mark.parametrize("keys", [[], ["e"]])
+async def test_escape_clears_what_was_typed_in_the_same_moment(keys: list[str]) -> None:
+    async with running(frame(machine(2)), helpers=Helpers(events=Events)) as (app, pilot):
+        await press(pilot, *keys)
+        for key in ("slash", "a", "b", "escape"):
+            app.post_message(Key(key, "/" if key == "slash" else key if len(key) == 1 else None))
+        await until(pilot, lambda: not app.screen.query_one(Prompt).display)
+        await pilot.pause()
+        shown = app.screen.filter if isinstance(app.screen, EventsScreen) else app.dashboard.processes.filter
+        assert shown.text == ""
 
 
 async def test_events_have_the_same_marks_offers_and_jumps() -> None:

@@ -318,7 +318,7 @@ class FilteredListScreen(ListScreen[L], Generic[L, R]):
             return
         if not (prompt.display and prompt.finding):
             self.filter = ListFilter()
-        prompt.close()
+        prompt.cancel()
 
     def leave(self) -> None:
         """Go back to the screen below."""

@@ -170,6 +170,11 @@ class Prompt(Horizontal):
             self.post_message(self.Sought(self._sought))
         self.close()
 
+    def cancel(self) -> None:
+        """Close it with an empty filter; letters that were typed in the same moment are reported before that."""
+        self.query_one(FilterInput).value = ""
+        self.close()
+
     def close(self) -> None:
         self.display = False
         self.screen.set_focus(None)
