@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from gpuwatch.fleet.host import HostGpu
+from gpuwatch.fleet.host import HOST, HostGpu
 from gpuwatch.fleet.overview import Fleet, HostOwner, HostPast, PastKey
 from gpuwatch.fleet.reader import FleetReader
 from gpuwatch.ui.fleet import FleetApp, FleetHelp
@@ -228,7 +228,10 @@ async def test_the_cursor_stays_on_its_host_and_columns_sort() -> None:
         assert rows.selected.name == chosen
         await press(pilot, "t", "greater_than_sign", "greater_than_sign")
         table = cast(TableScreen, top(app)).rows
-        assert table.by == "gpus"
+        for order in ("gpus", "free", "memory", "left", "busy", "people", "age"):
+            assert table.by == order
+            assert f"▾{HOST[order].title}" in table.text[0]
+            await press(pilot, "greater_than_sign")
         await click(pilot, table, table.text[0].index("free") + 1, 0)
         assert table.by == "free"
         assert table.found[0].name == "node0000"

@@ -33,7 +33,7 @@ class HostList(FieldList[Host]):
     fields = HOST
     NAMES = "host"
     WIDTHS = MappingProxyType(
-        {"host": 0, "gpus": 4, "free": 4, "memory": 5, "left": 8, "busy": 6, "people": 6, "age": 4, "worst": 0}
+        {"host": 0, "gpus": 5, "free": 5, "memory": 6, "left": 9, "busy": 7, "people": 7, "age": 5, "worst": 0}
     )
     NEEDED = ("host", "gpus", "free", "memory", "busy", "age", "people", "left")
 

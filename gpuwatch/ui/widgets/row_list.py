@@ -322,7 +322,10 @@ class FieldList(RowList[T]):
     """List whose columns are fields of its rows."""
 
     WIDTHS: ClassVar[Mapping[str, int]]
-    """Cells of each column, from left to right; 0 for the one of names, and for the last, which fills the line."""
+    """Cells of each column, from left to right, with one for the mark of the order.
+
+    0 stands for the one of names, and for the last, which fills the line.
+    """
     NAMES: ClassVar[str]
     """Column that is as wide as its longest text."""
     NEEDED: ClassVar[Sequence[str]] = ()
@@ -340,17 +343,18 @@ class FieldList(RowList[T]):
         longest = max((cell_len(self.fields[self.NAMES].cell(row)) for row in self.found), default=0)
         widths = {**self.WIDTHS, self.NAMES: min(NAME_CELLS, max(longest, 6))}
         *needed, last = widths
-        left = width - CURSOR_CELLS - LEAST_WORDS
+        left = width - CURSOR_CELLS - LEAST_WORDS - 1
         kept = {last}
         for key in self.NEEDED or needed:
-            left -= widths[key] + 2
+            left -= widths[key] + 1
             if left < 0 and len(kept) > 1:
                 break
             kept.add(key)
         found: list[Column] = []
         for key in (one for one in widths if one in kept):
             role: Role = "strong" if key == self.NAMES else "text"
-            found.append(field_column(self.fields[key], widths[key], role=role, gap=2 if found else 0))
+            gap = 0 if not found else 2 if key == last else 1
+            found.append(field_column(self.fields[key], widths[key], role=role, gap=gap))
         return found
 
     def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
