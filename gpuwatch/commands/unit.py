@@ -127,7 +127,7 @@ _INSTALL: Final = """\
   sudo /opt/gpuwatch/bin/pip install .    # in a clone of gpuwatch
   /opt/gpuwatch/bin/gpuwatch watch --unit
 """
-_OTHERS: Final = ("config", "json", "demo", "events", "quiet", "time", "interval", "only", "record")
+_OTHERS: Final = ("config", "json", "demo", "quiet", "time", "interval", "only", "record")
 _SETTINGS: Final = ExportConfig.__struct_fields__
 _EXPORT_KEYS: Final = ("listen", "textfile")
 _PLAIN: Final = r"[A-Za-z0-9/._+-]+"

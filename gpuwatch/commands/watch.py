@@ -306,7 +306,7 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
             log = ""
             if record:
                 sinks = Sinks(watch, config, demo=args.demo, watch=True, part=bool(only), service=args.service)
-                log = "" if args.demo else str(own_store())
+                log = "" if args.demo or only else str(own_store())
             output.notes = _notes(args, log, seconds) if record else []
             if exporter is not None and not output.quiet:  # at once: the driver may be long in coming
                 output.warn(where)
@@ -334,7 +334,7 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
 
 def _serve(args: argparse.Namespace) -> None:
     """Set up the machine's service: it reads /etc alone, and records in /var/lib; raises UsageError."""
-    given = [name for name in ("config", "events", "only", "demo", "record") if getattr(args, name, None)]
+    given = [name for name in ("config", "only", "demo", "record") if getattr(args, name, None)]
     if given:
         raise UsageError(f"--service does not go with --{given[0]}: it watches this machine for everybody")
     if os.geteuid():
