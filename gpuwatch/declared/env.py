@@ -498,6 +498,7 @@ _MEANT = sorted(
 _REAL = frozenset(
     {
         *("PYTORCH_CPU_ALLOC_CONF", "PYTORCH_GCU_ALLOC_CONF", "PYTORCH_MACA_ALLOC_CONF", "PYTORCH_MUSA_ALLOC_CONF"),
+        *("PYTORCH_SDAA_ALLOC_CONF", "PYTORCH_SUPA_ALLOC_CONF"),
         *("TF_CPU_ALLOCATOR", "FLAGS_cpu_memory_limit_mb"),
         *("FLAGS_fraction_of_cpu_memory_to_use", "FLAGS_initial_cpu_memory_in_mb"),
     }

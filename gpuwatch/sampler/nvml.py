@@ -106,6 +106,8 @@ _GPU: dict[int, tuple[Health, str]] = {
 
 def error(code: int) -> str:
     """Describe a code: `NVML error 15: GPU is lost`; an unknown code as `NVML error 4242`."""
+    if code == Code.LIB_RM_VERSION_MISMATCH:
+        return f"NVML error {code}: driver/library version mismatch"  # as nvidia-smi says it
     try:
         name = Code(code).name.lower().replace("_", " ").replace("gpu", "GPU")
     except ValueError:
