@@ -303,11 +303,9 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
         )
         sinks: Sinks | None = None
         try:
-            log = ""
             if record:
                 sinks = Sinks(watch, config, demo=args.demo, watch=True, part=bool(only), service=args.service)
-                log = "" if args.demo or only else str(own_store())
-            output.notes = _notes(args, log, seconds) if record else []
+                output.notes = _notes(args, "" if args.demo or only else str(own_store()), seconds)
             if exporter is not None and not output.quiet:  # at once: the driver may be long in coming
                 output.warn(where)
 
