@@ -606,11 +606,6 @@ class UseReport(msgspec.Struct):
     """Whether any use was recorded, also before `since`."""
 
 
-def read_report(paths: Sequence[Path], by: By, since: float, until: float = inf, *, named: bool = False) -> UseReport:
-    """Add up the use as `read_reports` does, in one way."""
-    return read_reports(paths, (by,), since, until, named=named)[0]
-
-
 def read_reports(
     paths: Sequence[Path], ways: Sequence[By], since: float, until: float = inf, *, named: bool = False
 ) -> list[UseReport]:

@@ -17,10 +17,10 @@ from gpuwatch.commands import report
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
 from gpuwatch.errors import UsageError
 from gpuwatch.recorder.store import own_store
-from gpuwatch.recorder.use import By, EventCounts, GpuUse, UseLine, UseReport, read_report
+from gpuwatch.recorder.use import By, EventCounts, GpuUse, UseLine, UseReport
 from gpuwatch.units import format_moment
 from tests.support.builders import GIB
-from tests.support.recording import alert, ended
+from tests.support.recording import alert, ended, read_report
 from tests.support.storing import HOUR, batch, hours, save
 
 NOW = HOUR + 5 * 3600.0

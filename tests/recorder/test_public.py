@@ -32,9 +32,10 @@ from gpuwatch.recorder.store import (
     stores_read,
     write_events,
 )
-from gpuwatch.recorder.use import RunId, Sums, UsedGpu, UsedRun, load_older, read_means, read_report, write_use
+from gpuwatch.recorder.use import RunId, Sums, UsedGpu, UsedRun, load_older, read_means, write_use
 from gpuwatch.timeline import Key, Metric, Minute, Timeline
 from tests.support.gpuholder import SOMEBODY_ELSE
+from tests.support.recording import read_report
 from tests.support.reserving import needs_root
 
 DAY = 24 * 3600.0

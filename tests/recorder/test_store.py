@@ -33,11 +33,11 @@ from gpuwatch.recorder.store import (
     read_events,
     reading,
 )
-from gpuwatch.recorder.use import By, RunId, read_report
+from gpuwatch.recorder.use import By, RunId
 from tests import CHECKOUT
 from tests.support.builders import EPOCH
 from tests.support.gpuholder import ROOT, SOMEBODY_ELSE
-from tests.support.recording import alert, ask, change, ended, write
+from tests.support.recording import alert, ask, change, ended, read_report, write
 from tests.support.storing import HOUR, batch, hours, save
 
 WEEK = 7 * 86400

@@ -31,14 +31,24 @@ from gpuwatch.recorder.use import (
     UseLine,
     load_older,
     read_means,
-    read_report,
     read_reports,
     run_name,
     write_use,
 )
 from gpuwatch.timeline import Key, Metric, Minute, Timeline
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
-from tests.support.recording import PATIENCE, QUICK, Record, Recording, alert, ask, change, recording, wait_for
+from tests.support.recording import (
+    PATIENCE,
+    QUICK,
+    Record,
+    Recording,
+    alert,
+    ask,
+    change,
+    read_report,
+    recording,
+    wait_for,
+)
 from tests.support.storing import Frames, batch, save
 from tests.support.watches import Script
 

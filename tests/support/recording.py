@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,6 +24,7 @@ from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.recorder import EventsPart, Pace, Recorder, UsageSettings
 from gpuwatch.recorder.store import Gap, Store, StoreError, lock_path, own_store, read_marks, reading, write_events
+from gpuwatch.recorder.use import By, UseReport, read_reports
 from tests import CHECKOUT
 from tests.support.builders import EPOCH, snapshot
 from tests.support.waiting import PATIENCE as PATIENCE
@@ -288,6 +290,11 @@ def main(folder: str, count: str) -> None:
     for level in range(1, 1 << 30):
         one.feed(*(msgspec.structs.replace(each, severity=Severity(1 + level % 3)) for each in held))
         time.sleep(0.005)
+
+
+def read_report(paths: Sequence[Path], by: By, since: float, until: float = inf, *, named: bool = False) -> UseReport:
+    """Return the use of stores in one way."""
+    return read_reports(paths, (by,), since, until, named=named)[0]
 
 
 if __name__ == "__main__":
