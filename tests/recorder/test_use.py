@@ -420,7 +420,7 @@ def test_one_writes_and_another_goes_on_where_it_ends(record: Record, folder: Pa
         first.recorder.take(frame)
         second.recorder.take(frame)
     first.close()
-    assert held(folder)[0] >= 5.0, "the second may have written already"
+    assert 5.0 <= held(folder)[0] <= 10.0, "the second may have written already"
     wait_for(lambda: second.recorder.lock.held)
     feed(second, frames, base, 3)
     second.close()
