@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FOLDER: Final = Path(__file__).parent.parent / "export"
 FILES: Final = {"rules": "rules.yml", "dashboard": "dashboard.json", "scrape_config": "scrape.yml"}
 """File that each flag prints."""
-EXPORT_FLAGS: Final = ExportConfig.__struct_fields__
+EXPORT_FLAGS: Final = ("listen", "web_config", "textfile", "per_process", "names")
 """Attributes of the flags that stand for keys of `[export]`."""
 _PATHS: Final = ("web_config", "textfile")
 INSTALL: Final = "pip install '.[export]' in the clone of gpuwatch"
@@ -84,7 +84,7 @@ def start_export(args: argparse.Namespace, config: Config, stack: ExitStack) -> 
             stack.callback(TextFile(sink, Path(settings.textfile).expanduser()).close, 0.2)
             return sink, f"metrics go to {clean(settings.textfile)}"
         web = Path(settings.web_config).expanduser() if settings.web_config else None
-        server = Server(sink, *parse_address(settings.listen), web)
+        server = Server(sink, *parse_address(settings.listen), web, settings.hosts)
         stack.callback(server.close)
         return sink, f"metrics are at {server.url}"
     except UsageError as error:  # it names the flag

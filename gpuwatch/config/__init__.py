@@ -135,6 +135,12 @@ class ExportConfig(msgspec.Struct, frozen=True, kw_only=True):
         Literal["all", "own"],
         Meta(description='"all": also the names of nvidia_gpu_exporter and DCGM; "own": those of gpuwatch alone'),
     ] = "all"
+    hosts: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,253}\Z")], ...],
+        Meta(
+            max_length=MOST, description="names by which the loopback is asked, beside its own", extra={"form": "hosts"}
+        ),
+    ] = ()
 
 
 class FleetSettings(msgspec.Struct, frozen=True, kw_only=True):

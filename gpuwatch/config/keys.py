@@ -161,6 +161,7 @@ _ALLOWED: Final = {
     "path": "a path that begins with / or ~/",
     "address": f"an address of ssh: {ADDRESSES}",
     "program": 'the path of a program, such as "/opt/gpuwatch/bin/gpuwatch", of letters, digits and ._+~/-',
+    "hosts": 'a list of names or addresses without ports, such as ["gpu.example.org"]',
     "urls": 'a list of apprise\'s URLs, such as ["slack://..."]',
 }
 """Allowed values in words, by the format of a key or the name of a plain type."""

@@ -1,7 +1,8 @@
 """Exporter: a sink whose newest frame Prometheus reads as metrics, over HTTP or from a file for node_exporter.
 
 A scrape is answered from the newest frame, and nothing is kept from one to the next but counters for each GPU. At most
-eight connections are served at a time, each for ten seconds at most.
+eight connections are served at a time: each has two seconds for its request and ten for its answer, and where all eight
+are taken, a new one takes the place of one that has sent no request.
 """
 
 from __future__ import annotations
@@ -42,8 +43,12 @@ TEXTFILE: Final = "gpuwatch.prom"
 PACE: Final = 15.0
 """Seconds between two writes of the file for node_exporter."""
 CONNECTIONS: Final = 8
+REQUEST_PATIENCE: Final = 2.0
+"""Seconds in which a connection must have sent its headers, and after which it may lose its place to a new one."""
 PATIENCE: Final = 10.0
-"""Seconds that a connection may take."""
+"""Seconds that the answer to a connection may take."""
+WRONG_PASSWORD_PAUSE: Final = 1.0
+"""Seconds after a wrong password in which no other one is checked: bcrypt takes 50 ms of CPU and more."""
 
 
 class Exporter:
@@ -251,6 +256,12 @@ class _Handler(WSGIRequestHandler):
             self.request.do_handshake()
         super().setup()
 
+    def parse_request(self) -> bool:
+        parsed = super().parse_request()
+        if isinstance(self.server, _Server):
+            self.server.start_answer(self.request)
+        return parsed
+
     def address_string(self) -> str:
         return str(self.client_address[0])  # not by its name: asking for that may hang
 
@@ -261,9 +272,31 @@ class _Handler(WSGIRequestHandler):
         return io.StringIO()  # wsgiref would print a traceback of a request that makes no sense
 
 
-def _shut_down(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+class _Connection:
+    """Connection that has a place, and the timer that shuts it down.
+
+    The timer is for the whole connection: one that sends a byte now and then is never silent for long.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.began = time.monotonic()
+        self.has_asked = False
+        """Whether its headers have arrived."""
+        self._socket = connection
+        self._timer = threading.Timer(REQUEST_PATIENCE, self.shut_down)
+
+    def start_timer(self, seconds: float) -> None:
+        """Start the timer anew; raises RuntimeError where the system starts no more threads."""
+        self._timer.cancel()
+        self._timer = threading.Timer(seconds, self.shut_down)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def shut_down(self) -> None:
+        """Shut the connection down, which wakes the thread that serves it."""
+        self._timer.cancel()
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -274,7 +307,9 @@ class _Server(ThreadingMixIn, WSGIServer):
     def __init__(self, *args: Any, **others: Any) -> None:
         self.refresh: Callable[[], None] = lambda: None
         """Called before each connection is answered."""
-        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        self._places: dict[Any, _Connection] = {}
+        """Connections that are served, the oldest first."""
+        self._lock = threading.Lock()
         super().__init__(*args, **others)
 
     def server_bind(self) -> None:
@@ -283,29 +318,54 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
 
+    def _has_place(self, request: Any) -> bool:
+        """Give a connection a place, at need that of the oldest one that has sent no request, or that takes long."""
+        with self._lock:
+            if len(self._places) >= CONNECTIONS:
+                late = time.monotonic() - REQUEST_PATIENCE
+                silent = (held for held, one in self._places.items() if not one.has_asked)
+                slow = (held for held, one in self._places.items() if one.began < late)
+                given_up = next(silent, None) or next(slow, None)
+                if given_up is None:
+                    return False
+                self._places.pop(given_up).shut_down()
+            self._places[request] = _Connection(request)
+            return True
+
     def process_request(self, request: Any, client_address: Any) -> None:
         self.refresh()
-        if not self._free.acquire(blocking=False):
+        if not self._has_place(request):
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # the system starts no more threads
-            self._free.release()
             self.shutdown_request(request)
+            self._leave(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        # A limit for the whole connection: one that sends a byte now and then is never silent for long.
-        limit = threading.Timer(PATIENCE, _shut_down, [request])
-        limit.daemon = True
+        with self._lock:
+            connection = self._places.get(request) or _Connection(request)  # that has lost its place already
         try:
-            limit.start()
+            connection.start_timer(REQUEST_PATIENCE)
             super().process_request_thread(request, client_address)
         except RuntimeError:  # the system starts no more threads
             self.shutdown_request(request)
         finally:
-            limit.cancel()
-            self._free.release()
+            connection.shut_down()
+            self._leave(request)
+
+    def start_answer(self, request: Any) -> None:
+        """Give a connection whose headers have arrived the time for its answer."""
+        with self._lock:
+            connection = self._places.get(request)
+        if connection is not None:
+            connection.has_asked = True
+            connection.start_timer(PATIENCE)
+
+    def _leave(self, request: Any) -> None:
+        with self._lock:
+            self._places.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Print nothing: a scraper that went away, or that speaks no TLS, is no trouble of this machine."""
@@ -318,16 +378,22 @@ class _Server6(_Server):
 class Server:
     """HTTP server of an exporter's metrics, on threads of its own."""
 
-    def __init__(self, exporter: Exporter, host: str, port: int, web_config: Path | None = None) -> None:
+    def __init__(
+        self, exporter: Exporter, host: str, port: int, web_config: Path | None = None, hosts: Iterable[str] = ()
+    ) -> None:
         """Listen and serve; raises UsageError.
 
         Beyond the loopback only with a web configuration file that has TLS, and passwords or client certificates.
+        `hosts` are names, beside the machine's own, under which the loopback is asked.
         """
         self._exporter, self._host, self._path = exporter, host, web_config
         config = WebConfig() if web_config is None else read_web_config(web_config)
         self._check(config)
         context = None if web_config is None else tls_context(config, web_config.absolute().parent)
         self._app = app = _Application(make_wsgi_app(exporter.registry), config.basic_auth_users)
+        if is_loopback(host):
+            machine = os.uname().nodename.lower()
+            app.hosts = frozenset({machine, machine.partition(".")[0], *(one.lower() for one in hosts)})
         self._context, self._config = context, config
         self._stamp = self._read_stamp()
         kind = _Server6 if ":" in host else _Server
@@ -401,11 +467,20 @@ class _Application:
         self._metrics = metrics
         self.users = users
         """Passwords by user, hashed; may be replaced at any time."""
-        self._known = b""
-        """Hash of the credentials that were checked last and are right: bcrypt takes 50 ms and more."""
+        self.hosts: frozenset[str] | None = None
+        """Names that a request may have as its Host, beside those of the loopback; None for any.
+
+        A page of a browser on this machine can let its own name mean the loopback, and read what is there."""
+        self._known: dict[str, bytes] = {}
+        """Keyed hash of the right credentials of each user, which is checked without bcrypt."""
         self._key = os.urandom(16)
+        self._checking = threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        host = _host_name(str(environ.get("HTTP_HOST", "localhost")))
+        if self.hosts is not None and host not in self.hosts and not is_loopback(host):
+            start("403 Forbidden", [("Content-Type", "text/plain")])
+            return [b"Forbidden: this Host is not served here; the key hosts of [export] allows more\n"]
         if self.users and not self._may_read(str(environ.get("HTTP_AUTHORIZATION", ""))):
             start("401 Unauthorized", [("Content-Type", "text/plain"), ("WWW-Authenticate", "Basic")])
             return [b"Unauthorized\n"]
@@ -420,19 +495,35 @@ class _Application:
         return [_PAGE if known else b"Not found: /metrics has the metrics\n"]
 
     def _may_read(self, header: str) -> bool:
+        """Return whether credentials are right; those that were right before wait for nobody."""
         scheme, _, encoded = header.partition(" ")
-        if scheme.lower() != "basic":
-            return False
         users = self.users
-        digest = hashlib.blake2b(f"{encoded} {users}".encode(errors="replace"), key=self._key).digest()
-        if hmac.compare_digest(digest, self._known):
-            return True
         try:
             user, _, password = b64decode(encoded, validate=True).decode().partition(":")
-            hashed = users.get(user, next(iter(users.values())))  # an unknown user takes as long
-            right = bcrypt.checkpw(password.encode(), hashed.encode()) and user in users
         except ValueError:
             return False
-        if right:
-            self._known = digest
+        if scheme.lower() != "basic":
+            return False
+        hashed = users.get(user, next(iter(users.values())))  # an unknown user takes as long
+        digest = hashlib.blake2b(f"{encoded} {hashed}".encode(), key=self._key).digest()
+        if hmac.compare_digest(digest, self._known.get(user, b"")):
+            return True
+        if not self._checking.acquire(timeout=PATIENCE / 2):
+            return False
+        try:
+            right = bcrypt.checkpw(password.encode(), hashed.encode()) and user in users
+            if right:
+                self._known[user] = digest
+            else:
+                time.sleep(WRONG_PASSWORD_PAUSE)
+        except ValueError:  # a password with a NUL, or too long
+            return False
+        finally:
+            self._checking.release()
         return right
+
+
+def _host_name(text: str) -> str:
+    """Return the name or address in a Host header, without its port."""
+    match = re.fullmatch(r"\[([0-9a-fA-F:.]+)\](?::\d*)?|([^:\s]*?)\.?(?::\d*)?", text)
+    return ((match[1] or match[2]) if match else "").lower()

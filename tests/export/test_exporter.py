@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import http.client
+import os
 import socket
 import ssl
 import threading
@@ -14,10 +16,11 @@ from pathlib import Path
 
 import bcrypt
 import pytest
+from prometheus_client.core import Metric
 
 from gpuwatch.errors import UsageError
 from gpuwatch.export import exporter as exporting
-from gpuwatch.export.exporter import CONNECTIONS, Server, TextFile, parse_address
+from gpuwatch.export.exporter import CONNECTIONS, Exporter, Server, TextFile, parse_address
 from tests.support.builders import gpu, holding, snapshot
 from tests.support.exporting import exporter
 from tests.support.fake_prometheus import certificate
@@ -65,28 +68,99 @@ def test_the_metrics_are_at_one_path_and_are_only_read(server: Server) -> None:
     assert get(server, method="POST")[0] == 405
 
 
-def test_stalled_scrapers_take_no_more_than_their_places(server: Server) -> None:
+def test_whoever_has_sent_no_request_gives_way(server: Server) -> None:
     before = threading.active_count()
-    stalled = [socket.create_connection(("127.0.0.1", port_of(server))) for _ in range(CONNECTIONS - 1)]
-    wait_for(lambda: threading.active_count() >= before + 2 * len(stalled))
-    assert get(server)[0] == 200
-    more = [socket.create_connection(("127.0.0.1", port_of(server))) for _ in range(20)]
-    refused = []
-    for one in more:
-        one.settimeout(0.2)
-        try:
-            refused.append(one.recv(1) == b"")
-        except TimeoutError:
-            refused.append(False)
-    assert sum(refused) >= len(more) - 1, "one of them has the last place"
-    assert threading.active_count() <= before + 2 * CONNECTIONS, "each has a thread, and one that ends it"
-    for one in (*stalled, *more):
+    silent = [socket.create_connection(("127.0.0.1", port_of(server))) for _ in range(2 * CONNECTIONS)]
+    wait_for(lambda: sum(is_closed(one) for one in silent) >= CONNECTIONS)
+    wait_for(lambda: threading.active_count() <= before + 2 * CONNECTIONS)  # each has a thread, and one that ends it
+    assert [get(server)[0] for _ in range(20)] == [200] * 20
+    for one in silent:
         one.close()
     wait_for(lambda: threading.active_count() <= before)
-    assert get(server)[0] == 200
 
 
-def test_other_machines_read_by_tls_with_the_right_password(folder: Path) -> None:
+def test_whose_answer_takes_long_gives_way(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering, waiting, collect = threading.Event(), list[Exporter](), Exporter.collect
+
+    def first_ones_wait(made: Exporter) -> Iterator[Metric]:
+        if len(waiting) < CONNECTIONS:
+            waiting.append(made)
+            answering.wait(PATIENCE)
+        return collect(made)
+
+    monkeypatch.setattr(Exporter, "collect", first_ones_wait)
+    monkeypatch.setattr(exporting, "REQUEST_PATIENCE", 0.5)
+    slow = [threading.Thread(target=answers, args=(server,)) for _ in range(CONNECTIONS)]
+    for one in slow:
+        one.start()
+    wait_for(lambda: len(waiting) == CONNECTIONS)
+    wait_for(lambda: answers(server))
+    answering.set()
+
+
+def answers(served: Server) -> bool:
+    with suppress(OSError, http.client.HTTPException):
+        return get(served)[0] == 200
+    return False
+
+
+def is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def test_the_loopback_is_asked_by_its_own_names_alone() -> None:
+    """A page in a browser on this machine can have its own name mean 127.0.0.1."""
+    machine = os.uname().nodename
+    own = ["localhost", "LOCALHOST.:9836", "127.0.0.1", "127.9.9.9:80", "[::1]:9836", "[::1]", machine, f"{machine}:99"]
+    foreign = ["evil.example", "localhost.evil.example", "192.168.0.1", "", "[", "127.0.0.1@x"]
+    served = Server(exporter(SHOWN), "127.0.0.1", free_port(), hosts=["GPU.example.org"])
+    try:
+        answers = {host: get(served, Host=host)[0] for host in [*own, "gpu.example.org:8080", *foreign]}
+    finally:
+        served.close()
+    assert answers == {**dict.fromkeys([*own, "gpu.example.org:8080"], 200), **dict.fromkeys(foreign, 403)}
+
+
+def test_a_wrong_password_holds_up_no_right_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes = {name: bcrypt.hashpw(name.encode(), bcrypt.gensalt(4)).decode() for name in ("ada", "ben")}
+    (folder / "web.yml").write_text(f"basic_auth_users: {hashes}\n")
+    checked: list[bytes] = []
+    check = bcrypt.checkpw
+
+    def count_and_check(password: bytes, hashed: bytes) -> bool:
+        checked.append(password)
+        return check(password, hashed)
+
+    monkeypatch.setattr(bcrypt, "checkpw", count_and_check)
+    monkeypatch.setattr(exporting, "WRONG_PASSWORD_PAUSE", PATIENCE)
+    served = Server(exporter(SHOWN), "127.0.0.1", free_port(), folder / "web.yml")
+
+    def ask(user: str) -> int:
+        return get(served, Authorization=f"Basic {base64.b64encode(f'{user}:{user}'.encode()).decode()}")[0]
+
+    guesses = [socket.create_connection(("127.0.0.1", port_of(served))) for _ in range(4)]
+    try:
+        assert [ask(one) for one in ("ada", "ben", "ada", "ben")] == [200] * 4
+        assert checked == [b"ada", b"ben"], "what was right once is remembered"
+        for one in guesses:
+            one.sendall(b"GET / HTTP/1.1\r\nAuthorization: Basic YWRhOmd1ZXNz\r\n\r\n")
+        wait_for(lambda: len(checked) > 2)
+        assert [ask(one) for one in ("ada", "ben")] == [200] * 2
+        assert len(checked) == 3, "one wrong password is checked at a time, and the next one after a pause"
+    finally:
+        served.close()
+        for one in guesses:
+            one.close()
+
+
+def test_other_machines_read_by_tls_with_the_right_password(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "WRONG_PASSWORD_PAUSE", 0.0)
     served = Server(exporter(SHOWN), "0.0.0.0", free_port(), folder / "web.yml")
     try:
         context = ssl.create_default_context(cafile=str(folder / "127.0.0.1.pem"))
@@ -107,7 +181,7 @@ def test_other_machines_read_by_tls_with_the_right_password(folder: Path) -> Non
 
 
 def test_a_connection_that_trickles_keeps_no_place(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporting, "PATIENCE", 0.5)
+    monkeypatch.setattr(exporting, "REQUEST_PATIENCE", 0.5)
     before = threading.active_count()
     with socket.create_connection(("127.0.0.1", port_of(server)), timeout=PATIENCE) as one:
         one.sendall(b"GET /metrics HTTP/1.1\r\n")
