@@ -201,6 +201,14 @@ def test_what_was_masked_once_stays_masked_and_nothing_else_is(line: dict[str, A
     assert line["hidden"] or shown == line["shown"]
 
 
+@pytest.mark.parametrize("length", [10, 500, 1000, 1100])
+def test_a_secret_that_is_cut_is_not_shown_behind_one_that_is_masked(length: int) -> None:
+    """A masked secret makes the line shorter, so that the end of what was searched moves into what is shown."""
+    for rest in range(1, 40):
+        argv = ["x", "--token", "A" * length, "B" * max(1, 1124 - 13 - length - rest), "hf_" + "aBcD" * 8]
+        assert "hf_" not in format_command_line(argv, 100)
+
+
 def test_a_shape_is_known_wherever_it_stands() -> None:
     for token in ("hf_" + "aBcD" * 8, "npm_" + "a1" * 18, "12345678:AA" + "x-_" * 11):
         for where in ("{}", "x={}", "a:{},b", "echo {} | sh", "/v1/{}/x", '"{}"'):

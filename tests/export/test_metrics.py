@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gpuwatch.commands.export import FILES, FOLDER
 from gpuwatch.export.metrics import _GPU, ALIASES, GROUPS, NOT_EXPORTED
 from gpuwatch.fields import GPU
-from gpuwatch.model import Health, Instance, Promise, Reason, Xid
+from gpuwatch.model import Health, Instance, Memory, Promise, Reason, Xid
 from tests.dashboard import dashboard
 from tests.support.builders import GIB, gpu, holding, memory, process, snapshot
 from tests.support.declaring import declares
@@ -48,6 +48,44 @@ def test_names_of_other_exporters_have_their_units_and_labels() -> None:
     assert found["DCGM_FI_DEV_XID_ERRORS"] == [(dcgm, 79)]
     assert found["gpuwatch_gpu_xid_errors_total"] == [({**CARD, "xid": "31"}, 1), ({**CARD, "xid": "79"}, 1)]
     assert not [name for name in metrics(exporter(shown, names="own")) if not name.startswith("gpuwatch_")]
+
+
+def test_each_name_of_another_exporter_has_its_figure_in_its_unit() -> None:
+    """As docs/METRICS.md of nvidia_gpu_exporter and default-counters.csv of DCGM's exporter have them."""
+    sizes = Memory(total=80 * GIB, used=20 * GIB, free=59 * GIB, reserved=1 * GIB)
+    card = gpu(7, memory=sizes, encoder=3, decoder=4, power=310.5, fan=40, pstate=2)
+    found = metrics(exporter(snapshot([card])))
+    named = {name: one[0][1] for name, one in found.items() if name.startswith(("nvidia_smi_", "DCGM_"))}
+    assert named == pytest.approx(
+        {
+            "nvidia_smi_memory_used_bytes": 20 * GIB,
+            "nvidia_smi_memory_free_bytes": 59 * GIB,
+            "nvidia_smi_memory_total_bytes": 80 * GIB,
+            "nvidia_smi_memory_reserved_bytes": 1 * GIB,
+            "nvidia_smi_utilization_gpu_ratio": 0.5,
+            "nvidia_smi_utilization_memory_ratio": 0.2,
+            "nvidia_smi_temperature_gpu": 55,
+            "nvidia_smi_power_draw_watts": 310.5,
+            "nvidia_smi_enforced_power_limit_watts": 700,
+            "nvidia_smi_fan_speed_ratio": 0.4,
+            "nvidia_smi_clocks_current_sm_clock_hz": 1.98e9,
+            "nvidia_smi_clocks_current_memory_clock_hz": 2.619e9,
+            "nvidia_smi_pstate": 2,
+            "nvidia_smi_index": 7,
+            "nvidia_smi_gpu_info": 1,
+            "DCGM_FI_DEV_GPU_UTIL": 50,
+            "DCGM_FI_DEV_MEM_COPY_UTIL": 20,
+            "DCGM_FI_DEV_ENC_UTIL": 3,
+            "DCGM_FI_DEV_DEC_UTIL": 4,
+            "DCGM_FI_DEV_FB_USED": 20 * 1024,
+            "DCGM_FI_DEV_FB_FREE": 59 * 1024,
+            "DCGM_FI_DEV_FB_RESERVED": 1024,
+            "DCGM_FI_DEV_GPU_TEMP": 55,
+            "DCGM_FI_DEV_POWER_USAGE": 310.5,
+            "DCGM_FI_DEV_SM_CLOCK": 1980,
+            "DCGM_FI_DEV_MEM_CLOCK": 2619,
+        }
+    )
 
 
 def test_what_is_not_known_is_absent_and_never_zero() -> None:
