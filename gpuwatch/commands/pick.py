@@ -15,7 +15,7 @@ from gpuwatch.declared.facts import gpu_facts
 from gpuwatch.declared.visible_devices import CVD, ORDER, PCI_BUS_ID, order_certainty, parse
 from gpuwatch.errors import UsageError
 from gpuwatch.launch.placement import Offer, Request, choose, find_offers
-from gpuwatch.model import Order, Snapshot
+from gpuwatch.model import Gpu, Order, Snapshot
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sampler.reservations import SHARED, find_reservations, reservation_folders
 from gpuwatch.shares import Reservation
@@ -69,6 +69,9 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     snapshot = read_snapshot(args, config, sampler)
     check_gpus_exist("--only", only, snapshot)
     unwanted = {} if snapshot.demo else find_hidden(snapshot, os.environ)
+    named = [gpu for gpu in snapshot.gpus if gpu.index in only]
+    if all(gpu.key in unwanted for gpu in named):
+        check_not_hidden("--only", named, unwanted)
     unwanted |= {gpu.key: "not among --only" for gpu in snapshot.gpus if only and gpu.index not in only}
     reserved: list[Reservation] = []
     if not snapshot.demo:
@@ -124,6 +127,13 @@ def check_gpus_exist(flag: str, wanted: Iterable[int], snapshot: Snapshot) -> No
     unknown = set(wanted).difference(there)
     if unknown:
         raise UsageError(f"{flag}: there is no GPU {min(unknown)}; this machine has {', '.join(map(str, there))}")
+
+
+def check_not_hidden(flag: str, named: Iterable[Gpu], hidden: Mapping[str, str]) -> None:
+    """Raise UsageError for a named GPU that the caller's environment hides; `hidden` is that of `find_hidden`."""
+    for gpu in named:
+        if gpu.key in hidden:
+            raise UsageError(f"{flag}: GPU {gpu.index} is {hidden[gpu.key]}; name a visible one, or unset {CVD}")
 
 
 def find_hidden(snapshot: Snapshot, environ: Mapping[str, str]) -> dict[str, str]:

@@ -80,7 +80,8 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     pick.check_gpus_exist("--gpu", named, snapshot)
     number = len(named) or number
     console, folders = Console(ascii_only=config.ascii), reservation_folders(args.reservations or SHARED)
-    unwanted = {} if named else pick.find_hidden(snapshot, os.environ)
+    unwanted = pick.find_hidden(snapshot, os.environ)
+    pick.check_not_hidden("--gpu", [gpu for gpu in snapshot.gpus if gpu.index in named], unwanted)
     warnings: list[str] = []
 
     def find(reserved: Sequence[Reservation]) -> list[Offer]:

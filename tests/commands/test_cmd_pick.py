@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,16 @@ def test_what_the_caller_cannot_see_is_not_picked(launch: Launcher, driver: Driv
     none = launch("pick", "--share", "0.4", CUDA_VISIBLE_DEVICES="-1")
     assert none.returncode == 1
     assert "GPU 2: hidden by CUDA_VISIBLE_DEVICES=-1 in your environment" in none.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("pick", "--memory", "1GiB", "--only", "2"), ("run", "--memory", "1GiB", "--gpu", "1,2", "--", "true")]
+)
+def test_a_named_gpu_that_the_caller_cannot_see_is_refused(launch: Launcher, words: Sequence[str]) -> None:
+    done = launch(*words, CUDA_VISIBLE_DEVICES="1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{words[3]}: GPU 2 is hidden by CUDA_VISIBLE_DEVICES=1 in your environment" in done.stderr
+    assert not launch.shared.exists(), "who was refused has reserved nothing"
 
 
 # -- reservations ----------------------------------------------------------------------------------------------------
