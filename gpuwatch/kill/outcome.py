@@ -26,6 +26,7 @@ class Refusal(Enum):
     ANCESTOR = "gpuwatch runs inside it (a shell, tmux, a login): ending it would end this session"
     CHANGED = "process changed: this PID is no longer the process on screen"
     GONE = "it has already exited"
+    ABSENT = "there is no such process"
     NOT_YOURS = "it is not yours"
     NO_DEVICE = "it holds no GPU device open, so nothing shows that it is the process on the GPU"
     NOT_ON_GPU = "it is on no GPU: the driver does not list it, and it holds no GPU's device file open"

@@ -243,6 +243,8 @@ class Pinner:
         The caller closes the result. Never raises for a process that has ended, is hidden or has another owner.
         """
         result = self._refuse_unread(target) or self.open(target.pid)
+        if isinstance(result, Refused) and result.reason is Refusal.GONE and not target.on_screen:
+            result = replace(result, reason=Refusal.ABSENT)  # a PID that was typed may be wrong
         if isinstance(result, PinnedProcess):
             result.target = target
             try:

@@ -328,7 +328,7 @@ def test_a_pid_that_was_typed_is_a_target_on_no_gpu(tmp_path: Path) -> None:
         typed, gone = pinner.find_target(7, seen), pinner.find_target(8, seen)
         assert (typed.on_screen, typed.process.command, typed.key) == (False, "python 7.py", (7, HEAD))
         assert reason(pinner, typed) is Refusal.NOT_ON_GPU
-        assert reason(pinner, gone) is Refusal.GONE
+        assert reason(pinner, gone) is Refusal.ABSENT
         assert pinner.find_target(70, seen).on_screen
 
 

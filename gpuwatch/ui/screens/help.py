@@ -76,7 +76,7 @@ def _unread(frame: Frame | None) -> list[Section]:
     facts = (
         Fact("why", "Linux shows an environment to its owner and to root alone"),
         Fact("so", "their overshoots are not seen, and what is left may be less"),
-        Fact("mend", "`sudo gpuwatch`, or for everybody: `gpuwatch watch --unit`"),
+        Fact("mend", "root can start a service for all: `gpuwatch docs service`"),
     )
     return [Section(words[:1].upper() + words[1:], facts)] * bool(count)
 
