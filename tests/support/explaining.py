@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gpuwatch.commands.explain import explanation_lines
 from gpuwatch.config import Config
+from gpuwatch.declared.facts import Share
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.inspector.worker import Inspector
@@ -29,9 +30,10 @@ def card(index: int, total: float = 80, **changes: Any) -> Gpu:
 class InProcessInspector(InspectorClient):
     """Inspector that answers in this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, shares: tuple[Share, ...] = ()) -> None:
         super().__init__()
         self._inspector = Inspector()
+        self._shares = shares
         self._answers: list[Answer] = []
 
     @property
@@ -39,7 +41,7 @@ class InProcessInspector(InspectorClient):
         return False
 
     def ask(self, pid: int, start: int, user: str) -> None:
-        question = Question(pid=pid, start=start, user=user, cards=self.cards, driver=self.driver)
+        question = Question(pid=pid, start=start, user=user, cards=self.cards, driver=self.driver, shares=self._shares)
         self._answers.append(self._inspector.answer(question))
 
     def retain(self, wanted: Collection[tuple[int, int]]) -> None:

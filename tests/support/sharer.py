@@ -1,8 +1,9 @@
 """A real Python process with a command line, an environment and a folder of a test's choice, that never gets to run.
 
-It stops where Python imports `sitecustomize`, before it opens its script: so /proc has exactly what a training of that
-command line would show, whatever the script is. `first` is code that it runs before it says that it is ready: with it
-a test lets go of root's rights, sets a title, or starts workers.
+It stops where Python imports the `sitecustomize` of a virtual environment of its own, before it opens its script: so
+/proc has exactly what a training of that command line would show, whatever the script is, and no variable is set for
+that. `first` is code that it runs before it says that it is ready: with it a test lets go of root's rights, sets a
+title, or starts workers.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gpuwatch import procfs
 
 PREPARED = """
 import os, sys
+os.unlink(__file__)  # what it starts runs as usual
 def keep():
     os.write(1, b"ready\\n")
     while os.read(0, 1):
@@ -89,21 +91,36 @@ def sharing(
     environ: Mapping[str, str] | Mapping[bytes, bytes] | None = None,
     cwd: Path | None = None,
     first: str = "",
-    python: str = sys.executable,
+    name: str = "",
 ) -> Iterator[Sharing]:
-    """Run `python` with these arguments and exactly this environment (and PYTHONPATH) for as long as the block takes.
+    """Run `python` with these arguments and exactly this environment (and PATH) for as long as the block takes.
 
-    Its parent is this process. `first` may use `drop`, `set_title` and `run`; what it prints is in `said`.
+    Its parent is this process. `first` may use `drop`, `set_title` and `run`; what it prints is in `said`. A `name` is
+    its first argument in place of `python`, and of its path.
     """
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
         folder.chmod(0o755)
-        (folder / "sitecustomize.py").write_text(PREPARED + TITLE + DROP + CHILD + first + "\nkeep()\n")
-        given: dict[bytes, bytes] = {b"PYTHONPATH": name.encode()}
+        (folder / "bin").mkdir()
+        python = folder / "bin" / (name or "python")
+        python.symlink_to(Path(sys.executable).resolve())
+        (folder / "pyvenv.cfg").write_text(f"home = {sys.base_exec_prefix}/bin\n")
+        site = folder / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+        site.mkdir(parents=True)
+        (site / "sitecustomize.py").write_text(PREPARED + TITLE + DROP + CHILD + first + "\nkeep()\n")
+        given = {
+            b"PATH": os.fsencode(f"{python.parent}:/usr/bin:/bin")
+        }  # by which Python finds itself where it has no path
         for key, value in (environ or {}).items():
             given[_bytes(key)] = _bytes(value)
         process = subprocess.Popen(
-            [python, *argv], env=given, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            [name or python, *argv],
+            executable=python,
+            env=given,
+            cwd=cwd,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
         )
         try:
             yield Sharing(process)
