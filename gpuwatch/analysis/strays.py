@@ -262,6 +262,11 @@ class _Candidate(msgspec.Struct, eq=False, dict=True):
         return any(one.context.server for one in (self, *self.family))
 
     @property
+    def answers(self) -> bool:
+        """Whether it or one of its family has a port open, as a web server's worker has whose master was killed."""
+        return any(one.context.server.startswith(_LISTENS) for one in (self, *self.family))
+
+    @property
     def is_mps(self) -> bool:
         return self.process.name.startswith("nvidia-cuda-mps")  # the server and its control hold memory for others
 
@@ -420,6 +425,8 @@ def _has_unsure(gpu: Gpu, unsure: Set[int]) -> bool:
 _UNKNOWN: Final = "whether it is idle is not known yet"
 _STOPPED: Final = "stopped, as by Ctrl-Z: it cannot run"
 _PARENT_ENDED: Final = "its parent has ended"
+_LISTENS: Final = ("listens on", "gunicorn")
+"""Beginnings of `ProcessContext.server` of a process that has a port open; gunicorn's workers have a title."""
 
 
 def _is_zombie(one: _Candidate) -> bool:
@@ -453,8 +460,11 @@ def _is_stopped(one: _Candidate) -> bool:
 def _is_left_worker(one: _Candidate) -> bool:
     """Return whether a worker's run has ended, and it and its family are not in use: else it may be left on purpose.
 
-    In a container the launcher is not always visible: there the process must also have been adopted.
+    In a container the launcher is not always visible: there the process must also have been adopted. One that answers
+    on a port is in use for all that is known.
     """
+    if one.answers:
+        return False
     if one.process.state in _NOT_RUNNING or (_in_container(one) and not one.process.adopted):
         return False
     if one.on:
@@ -492,10 +502,9 @@ def _in_container(one: _Candidate) -> bool:
 
 def _is_certain_worker(one: _Candidate) -> bool:
     rests = not one.on or one.is_idle_for(one.limits.quiet_after)
-    # A rank may have started a server that is to outlive it, and that has its variables.
-    may_serve = one.context.service or one.context.server.startswith("listens on")
     lost = one.process.run is not None and one.process.run.orphaned and one.process.adopted
-    return lost and rests and not (_in_container(one) or may_serve)
+    # A rank may have started a service that is to outlive it, and that has its variables.
+    return lost and rests and not (_in_container(one) or one.context.service)
 
 
 def _worker_words(one: _Candidate) -> list[str]:
