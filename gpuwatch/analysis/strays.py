@@ -526,8 +526,10 @@ def _is_left_kernel(one: _Candidate) -> bool:
 
 def _is_leftover(one: _Candidate) -> bool:
     """Return whether a process is not in use, its parent and login have ended, and nothing else attends to it."""
-    process = one.process
-    if not one.on or not process.adopted or process.leader_alive is not False or process.state in _NOT_RUNNING:
+    process, pane = one.process, one.context.pane
+    # The command of a pane leads a session of its own.
+    ended = process.leader_alive is False or (pane is not None and pane.alive is False)
+    if not one.on or not process.adopted or not ended or process.state in _NOT_RUNNING:
         return False
     if one.is_attended or one.serves or one.context.notebook is not None or one.draws:
         return False
