@@ -29,6 +29,7 @@ from gpuwatch.kill.pinned import KillTarget, Pinner, make_pinner
 from gpuwatch.model import Snapshot, known
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.sources.source import Source
+from gpuwatch.text import shorten
 from gpuwatch.units import UNKNOWN, gib
 
 
@@ -133,7 +134,7 @@ def table(targets: Sequence[KillTarget], snapshot: Snapshot, uid: int, width: in
         TextColumn("GPU", gpus),
         TextColumn("GiB", memory),
         TextColumn("SM", busiest),
-        TextColumn("COMMAND", lambda target: target.process.command, right=False),
+        TextColumn("COMMAND", lambda target: shorten(target.process.command, _WIDEST_COMMAND), right=False),
     )
     return format_table(columns, targets, width=width)
 
@@ -152,6 +153,8 @@ _SEARCHED: Final = 6.0
 _AROUND: Final = 3.0
 """Seconds to wait for the run of a process, where the whole run is to be ended."""
 
+_WIDEST_COMMAND: Final = 300
+"""Characters of a command in the question: raylet's has 4,000, and no terminal's width cuts it in a pipe."""
 _LARGEST_PID: Final = 2**22
 """PID_MAX_LIMIT of the kernel (include/linux/threads.h)."""
 

@@ -63,15 +63,22 @@ def read_environs(line: Sequence[RelatedProcess]) -> Iterator[Mapping[str, str]]
 
 
 def find_ssh(line: Sequence[RelatedProcess]) -> str:
-    """Return the address from which the SSH login came; empty for a login without SSH.
+    """Return the address from which the SSH login came; empty for a login without SSH, and for a batch job.
 
     Source: ssh(1), "ENVIRONMENT": client address, client port, server address, server port; SSH_CLIENT is older.
     """
     for environ in read_environs(line):
+        if is_of_batch_job(environ):
+            return ""
         words = (environ.get("SSH_CONNECTION") or environ.get("SSH_CLIENT") or "").split()
         if words and _ADDRESS.fullmatch(words[0]) and words[0] != "UNKNOWN":
             return clean(words[0])
     return ""
+
+
+def is_of_batch_job(environ: Mapping[str, str]) -> bool:
+    """Return whether an environment is a batch job's: the rest of it is that of its submission, often elsewhere."""
+    return any(one.job in environ and one.mark in environ for one in programs.SCHEDULERS)
 
 
 def find_pane(line: Sequence[RelatedProcess], *, proc: Path = procfs.PROC) -> PanePlace | None:
@@ -91,8 +98,8 @@ def find_pane(line: Sequence[RelatedProcess], *, proc: Path = procfs.PROC) -> Pa
         own = (one for one in found if not one.server or one.server == process.pid or not visible)
         return _with_state(next(own, PanePlace(Pane(program=name))), alive=True, visible=visible)
     for environ in read_environs(line):
-        if any(one.job in environ and one.mark in environ for one in programs.SCHEDULERS):
-            return None  # a batch job has the environment of its submission, often from another machine
+        if is_of_batch_job(environ):
+            return None
         found = [one for parse in _PARSERS.values() if (one := parse(environ)) is not None]
         places = [_with_state(one, alive=_is_alive(one, proc) if visible else None, visible=visible) for one in found]
         if places:  # of one multiplexer in another, the one that runs

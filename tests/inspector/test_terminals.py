@@ -68,6 +68,8 @@ def test_ssh_logins() -> None:
         own = RelatedProcess(pid=1, environ=environ)
         assert terminals.find_ssh([own]) == expected
         assert terminals.find_ssh([own, above]) == (expected or "10.0.0.7")
+    job = {"SLURM_JOB_ID": "7", "SSH_CONNECTION": "10.0.0.8 51234 10.0.0.1 22"}
+    assert not terminals.find_ssh([RelatedProcess(pid=1, environ=job)]), "where the job was submitted"
 
 
 def server(tmux: Tmux) -> int:
