@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from gpuwatch import files
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.config import Config, ExportConfig
@@ -81,6 +83,9 @@ def start_export(args: argparse.Namespace, config: Config, stack: ExitStack) -> 
     sink = Exporter(per_process=settings.per_process, names=settings.names, allowances=config.allowance)
     try:
         if settings.textfile:
+            place = Path(settings.textfile).expanduser() / "gpuwatch.prom"
+            if os.geteuid() == 0 and (unsafe := files.check_source(place, missing_ok=True)):
+                raise UsageError(f"--textfile: {unsafe}")
             stack.callback(TextFile(sink, Path(settings.textfile).expanduser()).close, 0.2)
             return sink, f"metrics go to {clean(settings.textfile)}"
         web = Path(settings.web_config).expanduser() if settings.web_config else None

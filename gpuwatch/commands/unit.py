@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuwatch.commands.console import Console
+from gpuwatch.commands.export import INSTALL
 from gpuwatch.config import ADMINISTRATORS, ExportConfig, Report
 from gpuwatch.config.keys import is_loopback
 from gpuwatch.config.reading import ConfigFile
@@ -32,7 +33,7 @@ UNIT: Final = Path("/etc/systemd/system/gpuwatch.service")
 _UNIT: Final = """\
 # {unit}
 # The service of `gpuwatch watch --unit`, for everybody on this machine. As root:
-#   gpuwatch watch --unit{flags} > {unit}
+#   gpuwatch watch --unit{flags} > gpuwatch.service && install -m 644 gpuwatch.service {unit}
 #   systemctl daemon-reload && systemctl enable --now gpuwatch
 # It reads {settings} alone. `systemd-analyze security` gives {score}.
 [Unit]
@@ -114,12 +115,13 @@ EXPORT_SCORE: Final = "2.9"
 
 _REMOVE: Final = """\
 systemctl disable --now gpuwatch
-rm -rf {unit} {unit}.d
+rm -rf {unit} {unit}.d {reservations}
 systemctl daemon-reload
 # /run/gpuwatch is gone with the service. {state} is kept until you delete it: events and use of the last
 # {days}, {size} at most ([report] in {settings}).
 # rm -rf {state}
-# rm -rf /opt/gpuwatch  # the program, where it was installed for the service
+# rm -rf {settings.parent}  # its configuration
+# rm -rf /opt/gpuwatch /usr/local/bin/gpuwatch  # the program, where it was installed for the service
 """
 
 _INSTALL: Final = """\
@@ -132,6 +134,8 @@ _SETTINGS: Final = ExportConfig.__struct_fields__
 _EXPORT_KEYS: Final = ("listen", "textfile")
 _PLAIN: Final = r"[A-Za-z0-9/._+-]+"
 """Path of a program that means the same to systemd, without quotes."""
+STICKY: Final = stat.S_ISVTX
+"""Mode of a folder such as /tmp: everybody may write in it, and it is emptied now and then."""
 _MISSING: Final = "missing.py"
 _LOOK: Final = "import gpuwatch, sys; print(gpuwatch.__file__, *sys.path, sep='\\n')"
 
@@ -155,12 +159,19 @@ def print_unit(args: argparse.Namespace, *, program: Path | None = None, setting
     if args.remove:
         kept = found.values.get("report.keep", Report().keep), found.values.get("report.largest", Report().largest)
         words = _REMOVE.format(
-            unit=UNIT, state=DAYS, settings=settings, days=long_duration(kept[0]), size=size(kept[1])
+            unit=UNIT,
+            state=DAYS,
+            settings=settings,
+            reservations=SHARED,
+            days=long_duration(kept[0]),
+            size=size(kept[1]),
         )
         console.print(*words.splitlines())
         return 0
     if trouble := find_writable(program):
-        console.warn(f"--unit: {trouble}; the service runs as root, so install it where root alone can write:")
+        console.warn(
+            f"--unit: {trouble}; nothing is printed. Install it where root alone can write:"
+        )
         console.err.write(_INSTALL)
         return UsageError.exit_code
     unit = _UNIT.format(
@@ -188,8 +199,10 @@ def _export_part(found: ConfigFile, program: Path, *, network: bool) -> str:
                 f"--unit: export.textfile is {settings.textfile!a}; write a path of letters, digits and /._+-"
             )
         return _EXPORT.format(**words, allows="its folder", score=SCORE) + f"ReadWritePaths={settings.textfile}\n"
-    from gpuwatch.export.exporter import parse_address
-
+    try:
+        from gpuwatch.export.exporter import parse_address
+    except ImportError as error:
+        raise UsageError(f"--unit --export: {program} has no {clean(str(error.name))}: {INSTALL}") from None
     if network or not is_loopback(parse_address(settings.listen)[0]):
         open_ = "" if network else f"{_PORT}IPAddressDeny=\n"
         return _EXPORT.format(**words, allows="the network", score=NETWORK_SCORE) + open_
@@ -201,6 +214,9 @@ def find_writable(program: Path) -> str:
     named = clean(str(program))
     if not re.fullmatch(_PLAIN, str(program)):
         return f"the path {named} has characters that a unit cannot have"
+    for folder in (*program.parents, *program.resolve().parents):
+        if folder.stat().st_mode & STICKY:
+            return f"{named} lies below {clean(str(folder))}, where anybody can put another one once it is deleted"
     if trouble := _find_trouble([program, program.parent.parent / "pyvenv.cfg"]):
         return trouble  # before it is run
     try:

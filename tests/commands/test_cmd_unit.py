@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from gpuwatch.cli import parse
+from gpuwatch.commands import unit as unit_module
 from gpuwatch.commands.unit import EXPORT_SCORE, NETWORK_SCORE, SCORE, print_unit
+from gpuwatch.errors import UsageError
 
 OTHER = 12345
 """A uid that is nobody's."""
@@ -20,8 +24,9 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the files of a servic
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Path:
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An interpreter that finds gpuwatch in a folder of its own, where root alone can write."""
+    monkeypatch.setattr(unit_module, "STICKY", 0)  # the tests' own folder is below /tmp
     package, link = tmp_path / "venv" / "lib" / "gpuwatch", tmp_path / "venv" / "bin" / "python3"
     for folder in (package, link.parent, tmp_path / "base"):
         folder.mkdir(mode=0o755, parents=True)
@@ -122,6 +127,31 @@ def test_no_unit_where_gpuwatch_is_found_by_the_environment_alone(
     program.write_text("#!/bin/sh\nexit 1\n")
     assert unit(program, tmp_path / "none") == 2
     assert "PYTHONPATH" in capsys.readouterr().err
+
+
+def test_no_unit_below_a_folder_for_everybody(
+    program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unit_module, "STICKY", stat.S_ISVTX)
+    shared = tmp_path / "scratch"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    moved = shared / "python3"
+    moved.symlink_to(program.resolve())
+    assert unit(moved, tmp_path / "none") == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert "where anybody can put another one" in err
+
+
+def test_no_unit_for_metrics_without_what_they_need(
+    program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "gpuwatch.export.exporter", raising=False)
+    monkeypatch.setitem(sys.modules, "bcrypt", None)
+    with pytest.raises(UsageError, match=rf"--unit --export: {program} has no bcrypt"):
+        unit(program, tmp_path / "none", "--export")
+    assert not capsys.readouterr().out
 
 
 def test_removal_says_what_is_kept_and_how_long(
