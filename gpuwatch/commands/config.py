@@ -7,14 +7,14 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 import msgspec
 
 from gpuwatch import text
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags
-from gpuwatch.config import ADMINISTRATORS, Config, path
+from gpuwatch.config import ADMINISTRATORS, SECRETS, Config, path
 from gpuwatch.config.document import default_text, effective_text
 from gpuwatch.config.keys import escaped
 from gpuwatch.config.reading import load_traced
@@ -49,7 +49,7 @@ def main(
     """Run the command and return its exit code; UsageError for a wrong file, or if `--init` would overwrite a file."""
     console = Console(ascii_only=bool(args.ascii), out=out)
     if args.init:
-        lines, code = [init(Path(args.config) if args.config is not None else path())], 0
+        lines, code = [init(Path(args.config) if args.config is not None else path(), administrators)], 0
     elif args.show:
         lines, code = show(args.config, ascii_flag=bool(args.ascii), administrators=administrators), 0
     else:
@@ -67,15 +67,20 @@ def show(given: str | None, *, ascii_flag: bool, administrators: Path) -> list[s
     return effective_text(config, origins).splitlines()
 
 
-def init(file: Path) -> str:
-    """Write the documented file, readable by its owner only, as secrets may be added; never overwrite a file."""
+def init(file: Path, administrators: Path) -> str:
+    """Write the documented file; never overwrite a file.
+
+    Its owner alone can read it, as secrets may be added; the administrator's file is for everybody.
+    """
     content = default_text().encode()
+    mode = 0o644 if file.absolute() == administrators else 0o600
     try:
         for folder in reversed(file.absolute().parents):
             if not folder.exists():
-                folder.mkdir(mode=0o700)
-        with open(os.open(file, _NEW_FILE, 0o600), "wb") as opened:
+                folder.mkdir(mode=0o755 if mode == 0o644 else 0o700)
+        with open(os.open(file, _NEW_FILE, mode), "wb") as opened:
             try:
+                os.fchmod(opened.fileno(), mode)
                 opened.write(content)
                 opened.flush()
             except OSError:
@@ -102,15 +107,32 @@ def check(given: str | None, administrators: Path, check_urls: CheckUrls) -> tup
             raise
         return [str(error)], 2
     there = [file for file in (administrators, own) if os.path.lexists(file)]
-    lines = [
-        f"{shown_path(file)}: {'ok' if os.access(file, os.R_OK) else 'not readable: it does not hold for you'}"
-        for file in there
-    ]
-    lines += [*config.warnings, *_warnings(config, origins, check_urls)]
+    lines = [f"{shown_path(file)}: {'ok' if os.access(file, os.R_OK) else UNREADABLE}" for file in there]
+    if closed := find_closed(administrators):
+        lines.append(f"{shown_path(administrators)}: warning: {closed}; {OPEN}")
+    lines += [*config.warnings, *_warnings(config, origins, check_urls, administrators)]
     return lines or [f"{shown_path(path())}: not there; the defaults hold"], 0
 
 
-def _warnings(config: Config, origins: Mapping[str, Path], check_urls: CheckUrls) -> Iterator[str]:
+UNREADABLE: Final = "not readable: it does not hold for you"
+
+
+OPEN: Final = f"move [notify] with its secrets to {SECRETS} beside it, and then `chmod a+r` it"
+"""Mend of a file of the administrator that holds for root alone."""
+
+
+def find_closed(administrators: Path) -> str:
+    """Return that the administrator's file holds for root alone; empty where it is for everybody."""
+    try:
+        mode = stat.S_IMODE(administrators.stat().st_mode)
+    except OSError:
+        return ""
+    return "" if mode & stat.S_IROTH else f"it holds for root alone (mode {mode:04o})"
+
+
+def _warnings(
+    config: Config, origins: Mapping[str, Path], check_urls: CheckUrls, administrators: Path
+) -> Iterator[str]:
     """Yield warnings about a correct file: a command that cannot run, secrets that others can read."""
     if config.notify.command:
         reason = check_program(config.notify.command[0])
@@ -119,18 +141,24 @@ def _warnings(config: Config, origins: Mapping[str, Path], check_urls: CheckUrls
     if config.notify.urls:
         file = origins["notify.urls"]
         wrong = zip(config.notify.urls, check_urls(config.notify.urls), strict=False)
-        for reason in (_readable(file), *(f"{text.mask_url(url)} {reason}" for url, reason in wrong if reason)):
+        for reason in (
+            _readable(file, administrators),
+            *(f"{text.mask_url(url)} {reason}" for url, reason in wrong if reason),
+        ):
             if reason:
                 yield f"{shown_path(file)}: warning: key notify.urls: {text.clean(reason)}"
 
 
-def _readable(file: Path) -> str:
+def _readable(file: Path, administrators: Path) -> str:
     """Return a warning where others can read the secrets in a file."""
     mode = stat.S_IMODE(file.stat().st_mode)
     if not mode & (stat.S_IRGRP | stat.S_IROTH):
         return ""
     named = text.clean(str(file))
-    return f"others can read these secrets (mode {mode:04o}); `chmod go-r {named}` ends that"
+    mend = f"`chmod go-r {named}` ends that"
+    if file == administrators:
+        mend = f"move [notify] to {administrators.with_name(SECRETS)}, which root alone can read (chmod 600)"
+    return f"others can read these secrets (mode {mode:04o}); {mend}"
 
 
 def _in_ascii(line: str) -> str:

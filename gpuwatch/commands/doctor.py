@@ -17,10 +17,12 @@ from typing import Any, Final
 import msgspec
 
 from gpuwatch import files, procfs
+from gpuwatch.commands.config import OPEN, find_closed
 from gpuwatch.commands.console import GREEN, YELLOW, Console, fold
 from gpuwatch.commands.flags import add_flags, add_refused_demo
 from gpuwatch.commands.startup import read_snapshot
-from gpuwatch.config import Config, load
+from gpuwatch.config import ADMINISTRATORS, Config, load
+from gpuwatch.config import path as own_path
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.live import SERVICE, LiveFileError, Status, read_service
@@ -394,7 +396,14 @@ def _configuration(config: str | None) -> Check:
     except (GpuwatchError, OSError) as error:
         mend = "mend the file, or leave --config out" if config else "mend the file"
         return Check("configuration", CheckMark.MEND, clean(str(error)), mend)
-    return Check("configuration", CheckMark.OK, "without a mistake")
+    if closed := find_closed(ADMINISTRATORS):
+        return Check("configuration", CheckMark.MEND, f"{ADMINISTRATORS}: {closed}", f"as root {OPEN}")
+    hold = [
+        f"{files.shown_path(file)} holds for {whom}"
+        for file, whom in ((ADMINISTRATORS, "everybody"), (Path(config) if config else own_path(), "you"))
+        if file.exists()
+    ]
+    return Check("configuration", CheckMark.OK, "; ".join(["without a mistake", *hold]))
 
 
 def _store(path: Path) -> Check:

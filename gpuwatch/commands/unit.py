@@ -20,7 +20,7 @@ from gpuwatch.commands.console import Console
 from gpuwatch.commands.export import INSTALL
 from gpuwatch.config import ADMINISTRATORS, ExportConfig, Report
 from gpuwatch.config.keys import is_loopback
-from gpuwatch.config.reading import ConfigFile
+from gpuwatch.config.reading import ConfigFile, read_administrators
 from gpuwatch.errors import UsageError
 from gpuwatch.files import check_source
 from gpuwatch.recorder.store import DAYS
@@ -155,7 +155,8 @@ def print_unit(args: argparse.Namespace, *, program: Path | None = None, setting
     console, program = Console(ascii_only=bool(args.ascii)), program or Path(sys.executable)
     if os.path.lexists(settings) and not os.access(settings, os.R_OK):
         raise UsageError(f"--unit: {settings} cannot be read, and it says what the service may do; ask as root")
-    found = ConfigFile(settings, administrators=True)
+    read = read_administrators(settings)
+    found = read[0]
     if args.remove:
         kept = found.values.get("report.keep", Report().keep), found.values.get("report.largest", Report().largest)
         words = _REMOVE.format(
@@ -169,16 +170,14 @@ def print_unit(args: argparse.Namespace, *, program: Path | None = None, setting
         console.print(*words.splitlines())
         return 0
     if trouble := find_writable(program):
-        console.warn(
-            f"--unit: {trouble}; nothing is printed. Install it where root alone can write:"
-        )
+        console.warn(f"--unit: {trouble}; nothing is printed. Install it where root alone can write:")
         console.err.write(_INSTALL)
         return UsageError.exit_code
     unit = _UNIT.format(
         unit=UNIT, flags=" --export" * args.export, settings=settings, program=program, score=SCORE, reservations=SHARED
     )
     network = False
-    if found.values.get("notify.urls") or found.values.get("notify.command"):
+    if any(one.values.get(f"notify.{key}") for one in read for key in ("urls", "command")):
         unit += _NETWORK.format(unit=UNIT, settings=settings, score=NETWORK_SCORE)
         network = True
     if args.export:

@@ -25,6 +25,8 @@ from gpuwatch.values import DAY, HOUR, MOST, Bytes, FilePath, Seconds, Text, Url
 
 FILE: Final = "gpuwatch.toml"
 ADMINISTRATORS: Final = Path("/etc/gpuwatch") / FILE
+SECRETS: Final = "notify.toml"
+"""File beside the administrator's with its `[notify]`, which root alone reads: the other one is for everybody."""
 
 Command: TypeAlias = Annotated[
     tuple[Annotated[str, Meta(pattern=r"^[^\0]*\Z")], ...], Meta(max_length=MOST, extra={"form": "command"})
@@ -285,7 +287,7 @@ def keys_in_files(given: str | None, *, administrators: Path = ADMINISTRATORS) -
 
 
 def _load(given: str | None, administrators: Path) -> tuple[Config, dict[str, Path]]:
-    if given is None and _is_missing(path()) and _is_missing(administrators):
+    if given is None and all(map(_is_missing, (path(), administrators, administrators.with_name(SECRETS)))):
         return Config(), {}
     from gpuwatch.config.reading import load_traced  # 10 ms, for those who have a file
 

@@ -17,7 +17,7 @@ from gpuwatch import files, text
 from gpuwatch.alerts.limits import CustomRule
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
 from gpuwatch.alerts.rules.custom import parse_condition
-from gpuwatch.config import ADMINISTRATORS, Config, RemoteHost, keys, path
+from gpuwatch.config import ADMINISTRATORS, FILE, SECRETS, Config, RemoteHost, keys, path
 from gpuwatch.config.keymap import PRESETS, RESERVED, clash
 from gpuwatch.config.keys import ConfigKey, shown, toml_string
 from gpuwatch.declared.facts import Share
@@ -36,6 +36,11 @@ _FORMER_FIGURES: Final = {
     "ecc_uncorrected": "ecc",
 }
 """Figures that rules of version 0.1 called differently."""
+_TRUSTED: Final = (
+    *("notify.command", "notify.urls", "fleet.prometheus", "fleet.token_file", "fleet.user", "fleet.password_file"),
+    *("fleet.ca_file", "export.listen", "export.web_config", "export.textfile", "export.hosts"),
+)
+"""Keys that name a server, a token, an address or a command."""
 _MOST_BYTES: Final = 1 << 20
 """Largest size of a file, which is read before the first screen; a file of 64 rules has 6 KiB."""
 _MOST_PARTS: Final = 32
@@ -48,11 +53,14 @@ class ConfigFile:
     """Configuration file, read and checked: its values by the full names of their keys, and its tables.
 
     The administrator's file must be an ordinary file that only its owner can write; its shares are upper bounds.
-    `under` are the files whose values this one overrides. A missing file has no values, and `exists` is False. The
-    first mistake raises UsageError, in one line with the file, the key, what was found and what is allowed.
+    `under` are the files whose values this one overrides. A missing file has no values, and `exists` is False. A file
+    of `secrets` has `[notify]` alone, and root alone may be able to read it. The first mistake raises UsageError, in
+    one line with the file, the key, what was found and what is allowed.
     """
 
-    def __init__(self, path: Path, under: Sequence[ConfigFile] = (), *, administrators: bool = False) -> None:
+    def __init__(
+        self, path: Path, under: Sequence[ConfigFile] = (), *, administrators: bool = False, secrets: bool = False
+    ) -> None:
         self.path = path
         self.values: dict[str, Any] = {}
         self.shares: list[Share] = []
@@ -66,9 +74,11 @@ class ConfigFile:
         """Lines about what is read, and is written differently now."""
         self._stat: os.stat_result | None = None
         """Status of the file that was read; by now another file may have its name."""
-        content = self._open(administrators=administrators)
+        content = self._open(administrators=administrators, secrets=secrets)
         self.exists = content is not None
         self._document = self._parse(content or b"")
+        if secrets and (others := self._document.keys() - {"notify"}):
+            self._refuse(f"allowed is a table [notify] alone; what is for everybody belongs in {FILE}", min(others))
         self._read_keys()
         self._refuse_untrusted()
         self._read_shares(ceiling=administrators)
@@ -85,7 +95,7 @@ class ConfigFile:
             reason = f"key {_name(place)}: {reason}"
         raise UsageError(f"{shown_path(self.path)}: {reason}")
 
-    def _open(self, *, administrators: bool) -> bytes | None:
+    def _open(self, *, administrators: bool, secrets: bool) -> bytes | None:
         """Return the content of the file; None where there is no file."""
         try:
             with open(files.open_ordinary(self.path), "rb") as opened:
@@ -94,6 +104,9 @@ class ConfigFile:
                 if administrators and mode & (stat.S_IWGRP | stat.S_IWOTH):
                     remedy = f"it counts only after `chmod go-w {self.path}`"
                     self._refuse(f"others than its owner can write it (mode {mode:04o}); {remedy}")
+                if secrets and mode & (stat.S_IRGRP | stat.S_IROTH):
+                    remedy = f"it counts only after `chmod go-r {self.path}`"
+                    self._refuse(f"others than its owner can read its secrets (mode {mode:04o}); {remedy}")
                 content = opened.read(_MOST_BYTES + 1)
         except FileNotFoundError:
             return None
@@ -180,10 +193,10 @@ class ConfigFile:
         raise UsageError(f"{shown_path(self.path)}: unknown key {text.clean(_name(place), 80)}; {hint}")
 
     def _refuse_untrusted(self) -> None:
-        """Refuse a command or addresses that another user could have written."""
-        for key in ("command", "urls"):
-            if self.values.get(f"notify.{key}") and (reason := check_source(self.path, read=self._stat)):
-                self._refuse(f"found in a file that is not yours alone to write: {reason}", "notify", key)
+        """Refuse commands, servers, tokens and addresses that another user could have written."""
+        named = [key for key in _TRUSTED if self.values.get(key)] + ["host"] * ("host" in self._document)
+        if named and (reason := check_source(self.path, read=self._stat)):
+            self._refuse(f"found in a file that is not yours alone to write: {reason}", *named[0].split("."))
         if command := self.values.get("notify.command"):
             try:
                 reason = check_source(Path(command[0]).expanduser(), missing_ok=True)
@@ -303,14 +316,25 @@ def load_traced(given: str | None, *, administrators: Path = ADMINISTRATORS) -> 
 
     A value and a filter have their full names, a rule `rule NAME`, a host `host NAME`.
     """
-    theirs = ConfigFile(administrators, administrators=True)
+    found = read_administrators(administrators)
     named = Path(given) if given is not None else path()
-    if named == administrators:  # of the machine's service
-        return _merge([theirs]), _origins([theirs])
-    own = ConfigFile(named, [theirs])
-    if given is not None and not own.exists:
-        raise UsageError(f"--config: there is no file {text.clean(given)}")
-    return _merge([theirs, own]), _origins([theirs, own])
+    if named != administrators:  # else of the machine's service
+        own = ConfigFile(named, found)
+        if given is not None and not own.exists:
+            raise UsageError(f"--config: there is no file {text.clean(given)}")
+        if own.values.get("publish", publish := _merge(found).publish) != publish:
+            words = f"it says what the machine's service publishes, and counts in {administrators} alone"
+            raise UsageError(f"{shown_path(named)}: key publish: {words}")
+        found.append(own)
+    return _merge(found), _origins(found)
+
+
+def read_administrators(path: Path) -> list[ConfigFile]:
+    """Read the administrator's file, and for root the one beside it with the secrets of `[notify]`."""
+    common = ConfigFile(path, administrators=True)
+    if os.geteuid():
+        return [common]
+    return [common, ConfigFile(path.with_name(SECRETS), [common], administrators=True, secrets=True)]
 
 
 def _merge(both: Iterable[ConfigFile]) -> Config:

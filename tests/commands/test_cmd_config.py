@@ -140,3 +140,18 @@ def test_what_will_not_work_is_warned_of(tmp_path: Path) -> None:
     assert f"others can write {tell} (mode 0777)" in line
     tell.chmod(0o755)
     assert run("--check", "--config", str(file)) == (0, [f"{file}: ok"])
+
+
+def test_the_administrators_file_is_for_everybody(tmp_path: Path) -> None:
+    file, out = tmp_path / "etc" / "gpuwatch.toml", io.StringIO()
+    assert command.main(parse(["config", "--init", "--config", str(file)]), administrators=file, out=out) == 0
+    assert [one.stat().st_mode & 0o777 for one in (file, file.parent)] == [0o644, 0o755]
+    file.chmod(0o600)
+    assert command.main(parse(["config", "--check", "--config", str(file)]), administrators=file, out=out) == 0
+    assert (
+        "it holds for root alone (mode 0600); move [notify] with its secrets to notify.toml" in out.getvalue()
+    )
+    file.write_text("[notify]\nurls = ['json://localhost']\n")
+    file.chmod(0o644)
+    assert command.main(parse(["config", "--check", "--config", str(file)]), administrators=file, out=out) == 0
+    assert f"move [notify] to {file.with_name('notify.toml')}, which root alone can read" in out.getvalue()

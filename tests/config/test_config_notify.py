@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -186,6 +187,70 @@ def naming(program: Path, tmp_path: Path) -> Path:
     file.write_text(f'[notify]\ncommand = ["{program}"]\n')
     file.chmod(0o600)
     return file
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o606])
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        *(
+            (f"[fleet]\n{name} = {value!r}", f"fleet.{name}")
+            for name, value in {
+                "prometheus": "https://prometheus.example.org",
+                "user": "ada",
+                **dict.fromkeys(("token_file", "password_file", "ca_file"), "/etc/file"),
+            }.items()
+        ),
+        *(
+            (f"[export]\n{name} = {value!r}", f"export.{name}")
+            for name, value in {
+                "listen": "[::1]:9836",
+                "hosts": ["gpu.example.org"],
+                **dict.fromkeys(("web_config", "textfile"), "/etc/file"),
+            }.items()
+        ),
+        ("[[host]]\nname = 'lab'\naddress = 'lab'", "host"),
+    ],
+)
+def test_no_server_no_token_and_no_host_of_a_file_that_others_can_write(
+    file: Path, tmp_path: Path, mode: int, table: str, key: str
+) -> None:
+    file.write_text(f"{table}\n")
+    read(file, tmp_path)
+    file.chmod(mode)
+    with pytest.raises(
+        UsageError, match=rf"key {re.escape(key)}: found in a file that is not yours alone to write: others can"
+    ):
+        read(file, tmp_path)
+
+
+@as_root
+def test_secrets_of_the_administrator_have_a_file_of_their_own(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text("publish = 'use'\n[[share]]\nuser = 'ada'\nshare = 0.4\n")
+    secrets = file.with_name("notify.toml")
+    secrets.write_text("[notify]\nurls = ['slack://T0K3N']\n")
+    secrets.chmod(0o600)
+    config = load(str(file), administrators=file)
+    assert (config.notify.urls, len(config.shares), config.publish) == (("slack://T0K3N",), 1, "use")
+    secrets.chmod(0o640)
+    with pytest.raises(UsageError, match=r"notify\.toml: others than its owner can read its secrets \(mode 0640\)"):
+        load(str(file), administrators=file)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "geteuid", lambda: OTHER)
+        assert load(str(file), administrators=file).shares == config.shares, "it is nothing to others"
+    secrets.chmod(0o600)
+    secrets.write_text("[[share]]\nuser = 'ada'\nshare = 0.4\n")
+    with pytest.raises(UsageError, match=r"notify\.toml: key share: allowed is a table \[notify\] alone"):
+        load(str(file), administrators=file)
+
+
+def test_what_the_service_publishes_is_not_for_a_user_to_say(file: Path, tmp_path: Path) -> None:
+    file.write_text("publish = 'none'\n")
+    with pytest.raises(UsageError, match=r"key publish: it says what the machine's service publishes, and counts in"):
+        read(file, tmp_path)
+    assert load(str(file), administrators=file).publish == "none"
+    file.write_text("publish = 'shares'\n")
+    assert read(file, tmp_path).publish == "shares", "as `config --show` prints it"
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o757])
