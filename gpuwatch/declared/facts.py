@@ -63,9 +63,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     rank: int = 0
     """Among limits of one framework, GPU and scope the highest rank is in effect, among equal ranks the last one."""
     adds: str = ""
-    """Candidates with the same text here form a sum: the memory_limits of one GPU's logical devices."""
+    """Candidates with the same text here form a sum: logical devices of one GPU, engines of one process."""
     dynamic: bool = False
-    """Whether the value is only known at run time (`args.fraction`)."""
+    """Whether it is only known at run time what it comes to: `args.fraction`, or a `value` for each of many objects."""
     unread: str = ""
     """Why the value is not known, where it is not `dynamic`: its file was not read."""
     lifts: bool = False
@@ -101,6 +101,8 @@ class ScriptContents(msgspec.Struct, frozen=True, kw_only=True):
     hints: tuple[Hint, ...] = ()
     dotenv: bool = False
     """Whether it calls `load_dotenv()`, which sets variables from a file."""
+    unread: str = ""
+    """Code that it runs and that is not read: "it runs other code: exec(…) at line 3"."""
     error: str = ""
     """Why the source could not be parsed; empty where it could."""
 

@@ -13,7 +13,7 @@ A declaration without a limit (start sizes, caches, reserves, growth, defaults) 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -228,7 +228,7 @@ def _explain_loss(
         winner = best[candidate.scope, gpu, _rival(candidate)]
         if winner is not one:
             name = short_name(winner, one)
-            if winner.possible:
+            if winner.possible or (winner.candidate.lifts and winner.candidate.rank == candidate.rank):
                 return f"{name} may allow more"
             later = (one.candidate.rank, one.place) >= (winner.candidate.rank, winner.place)
             return f"it may not be in effect, and {name} allows more" if later else f"{name} comes before it"
@@ -257,7 +257,7 @@ _LABELS = {
 }
 
 _NAMED = 3
-"""Modules that are named, at most."""
+"""Modules, and parts of a sum, that are named, at most."""
 _UNKNOWN_EFFECT = "not known to be in effect"
 _ONE_GPU = "it is for one GPU, which is known only at run time"
 _MORE_THAN_IT_HAS = "it is more than the GPU has that it was guessed to mean"
@@ -326,7 +326,7 @@ def _selections(facts: Facts) -> Sequence[Selection]:
 
 
 def _sum(candidates: Iterable[Candidate]) -> Iterable[Candidate]:
-    """Add up candidates that form one sum: the memory limits of the logical devices of one GPU."""
+    """Add up candidates that form one sum: logical devices of one GPU, engines, sessions or pools of one process."""
     parts: defaultdict[tuple[str, str], list[Candidate]] = defaultdict(list)
     for candidate in candidates:
         if candidate.adds:
@@ -336,12 +336,14 @@ def _sum(candidates: Iterable[Candidate]) -> Iterable[Candidate]:
     for several in parts.values():
         values = [candidate.value for candidate in several if candidate.value is not None]
         known = len(values) == len(several)
-        texts = dict.fromkeys(candidate.text for candidate in several)
+        texts = Counter(candidate.text for candidate in several)
+        shown = [text if count == 1 else f"{count} × {text}" for text, count in texts.items()]
+        more = [f"{len(shown) - _NAMED} more"] if len(shown) > _NAMED else []
         yield msgspec.structs.replace(
             several[0],
-            value=sum(values) if known else None,
+            value=round(sum(values), 9) if known else None,
             dynamic=not known,
-            text=several[0].text if len(texts) == 1 else " + ".join(texts),
+            text=" + ".join([*shown[:_NAMED], *more]),
             confidence=weakest(*(candidate.confidence for candidate in several)),
         )
 
@@ -427,7 +429,9 @@ def _limits(candidate: Candidate, targets: Iterable[visible_devices.Target]) -> 
 def _explain_rest(evaluations: Sequence[Evaluation]) -> None:
     """Set the reason of candidates that are in effect and limit nothing."""
     sizes = (*LIMITS, Kind.CACHE, Kind.START)
-    said = {one.candidate.framework for one in evaluations if one.applies and one.candidate.kind in sizes}
+    said = {
+        one.candidate.framework for one in evaluations if (one.applies or one.undecided) and one.candidate.kind in sizes
+    }
     started = {one.candidate.framework: one for one in evaluations if one.applies and one.candidate.kind is Kind.START}
     for one in evaluations:
         candidate = one.candidate
@@ -506,7 +510,7 @@ def _script_words(script: Script | None) -> str:
 
 def _unread_words(facts: Facts) -> str:
     """Return a text about code of a program, and of what its script loads, that is not read."""
-    words = [facts.unread_code]
+    words = [facts.unread_code, facts.contents.unread]
     if facts.script is not None and facts.script.modules:
         contents, modules = facts.contents, facts.script.modules
         named = ", ".join(modules[:_NAMED]) + (f" and {len(modules) - _NAMED} more" if len(modules) > _NAMED else "")

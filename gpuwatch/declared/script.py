@@ -1,10 +1,11 @@
 """Reader of a Python script: the shares, environment variables, GPUs and imports that it declares in its code.
 
 The script is only parsed (`ast`), never imported, run or evaluated; modules beside it are not read. What it says at
-module level or in a function is LIKELY. A condition that holds in every process with a GPU, or that literals, ranks and
-the environment of the process decide, is followed, and its other branch dropped. Under any other condition, or behind
-an early return, a statement is POSSIBLE. Which function is called when, and in which order, is not followed; but a
-function that is named once, under a condition, runs under that condition.
+module level, or in a function that such code calls by name, is LIKELY. A condition that holds in every process with a
+GPU, or that literals, ranks and the environment of the process decide, is followed, and its other branch dropped. Under
+any other condition, behind an early return, or in a function that nothing calls by name, a statement is POSSIBLE. The
+order of calls is not followed. Of engines, sessions and pools the limits are added up where it is known how many are
+made; else they are POSSIBLE.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import re
 import tokenize
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias
 
@@ -23,9 +24,9 @@ from msgspec.structs import replace
 
 from gpuwatch.declared import script_patterns as patterns
 from gpuwatch.declared.facts import Candidate, ScriptContents, Selection, Variables
-from gpuwatch.declared.script_patterns import Item, Items, ScriptCondition, ScriptSource, Site, may_declare
+from gpuwatch.declared.script_patterns import Item, Items, MadeObject, ScriptCondition, ScriptSource, Site, may_declare
 from gpuwatch.declared.script_values import SOME, ScriptDevice, SymbolTable, children
-from gpuwatch.model import Hint
+from gpuwatch.model import Confidence, Hint, Kind
 from gpuwatch.text import clean
 
 MOST = 100
@@ -45,6 +46,19 @@ _DOTENV = re.compile(rb"^[^#\n]*\bload_dotenv\(", re.MULTILINE)
 _NOTEBOOK = re.compile(rb'\s*\{\s*"(?:cells|metadata|nbformat)"')
 
 
+_CALLED_IMPORT = re.compile(
+    rb"^[^#\n]*?(?<!\w)(?:import_module|__import__)[ \t]*\([ \t]*['\"]([.\w]+)['\"]", re.MULTILINE
+)
+_RUNS_CODE = re.compile(
+    rb"""^[^#\n]*?(?<![\w.])(?<!def[ ])
+    ((?:builtins\.)?exec|execfile|(?:[\w.]+\.)?(?:exec_module|spec_from_file_location)|(?:runpy\.)?run_(?:path|module)
+    |(?:(?:importlib\.)?import_module|__import__)(?=[ \t]*\((?![ \t]*['"][.\w]+['"])))
+    [ \t]*\(""",
+    re.MULTILINE | re.VERBOSE,
+)
+"""Calls that run code which is found at run time: of a file, a text, or a module whose name is computed."""
+
+
 def imported_names(source: bytes) -> list[str]:
     """Return the dotted names that a source imports, in order.
 
@@ -61,6 +75,7 @@ def imported_names(source: bytes) -> list[str]:
             name = words[0].decode("utf-8", "replace") if words else ""
             if name.replace(".", "").isidentifier():
                 found.setdefault(f"{package}{dot}{name}")
+    found |= dict.fromkeys(name.decode("utf-8", "replace") for name in _CALLED_IMPORT.findall(source))
     return list(found)
 
 
@@ -77,11 +92,15 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
     without any word of a declaration is not parsed.
     """
     raw = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else source
-    dotenv = bool(_DOTENV.search(raw))
+    dotenv, runs = bool(_DOTENV.search(raw)), _RUNS_CODE.search(raw)
+    unread = ""
+    if runs is not None:
+        line = raw.count(b"\n", 0, runs.start(1)) + 1
+        unread = f"it runs other code: {runs[1].decode()}(…) at line {line}"
     if _NOTEBOOK.match(raw) or name.endswith(".ipynb"):
         return ScriptContents(error="a notebook is no Python source")
     if not may_declare(raw):
-        return ScriptContents(imports=_packages(raw), dotenv=dotenv)
+        return ScriptContents(imports=_packages(raw), dotenv=dotenv, unread=unread)
     try:
         text = (
             source if isinstance(source, str) else source.decode(tokenize.detect_encoding(io.BytesIO(raw).readline)[0])
@@ -91,14 +110,14 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
             warnings.simplefilter("ignore")  # of what the source does oddly: `"\d"`, `1 is 1`
             tree = ast.parse(text)
         found = _Walk(tree, ScriptSource(text, name), None if dotenv else variables).result()
-        return replace(found, dotenv=dotenv)
+        return replace(found, dotenv=dotenv, unread=unread)
     except SyntaxError as error:
         words = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
     except (RecursionError, MemoryError):
         words = _TOO_DEEP
     except (ValueError, LookupError) as error:
         words = str(error)  # a NUL, a lone surrogate, bytes that are not in the encoding that it names
-    return ScriptContents(imports=_packages(raw), error=clean(words, _ERROR_WIDTH), dotenv=dotenv)
+    return ScriptContents(imports=_packages(raw), error=clean(words, _ERROR_WIDTH), dotenv=dotenv, unread=unread)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -107,11 +126,37 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
 _SETS_DEVICE = frozenset({"set_device", "setDevice", "select_device"})
 _WITH_DEVICE = ("torch.cuda.device", "cuda.Device")
 _EXITS = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort"})
-_CALLS_DEEP = 8
+_CALLS_DEEP = 16
+_MENTIONS = 16
+"""Places that name a function that are kept, at most."""
 _INVERSE = {"if": "unless", "unless": "if", "in except": "unless"}
 
 _When: TypeAlias = ScriptCondition | None
 """Condition under which a statement runs; None where none is in doubt."""
+
+_LAMBDA = "lambda"
+"""Name of all functions without one."""
+_UNCALLED = ScriptCondition("if its function is called", None)
+_MANY = "of each object, and how many are made is not known"
+
+
+class _Mention(NamedTuple):
+    """Place that names a function of the source."""
+
+    when: _When
+    function: str
+    """Function around it; empty for none."""
+    called: bool
+    again: bool
+    """Whether it is in a loop."""
+
+
+class _Run(NamedTuple):
+    """How a function runs, if it does."""
+
+    when: _When = None
+    once: bool = True
+    """Whether it runs once at most; False where that is not known."""
 
 
 class _Place(NamedTuple):
@@ -120,7 +165,9 @@ class _Place(NamedTuple):
     site: Site
     when: _When
     function: str
-    """Function around it, if only its name can call it; else empty."""
+    """Function around it: `main`, `Trainer.fit`; empty for none."""
+    again: bool
+    """Whether it is in a loop."""
     read: Callable[..., Items]
     arguments: tuple[object, ...]
     """Arguments of `read` after the site."""
@@ -133,14 +180,14 @@ class _Walk:
         self._symbols = SymbolTable(tree, variables)
         self._source = source
         self._places: list[_Place] = []
-        self._selected: list[tuple[ast.expr, _When]] = []
-        """GPUs that `torch.cuda.set_device` and the like choose."""
-        self._mentions: defaultdict[str, list[tuple[_When, str]]] = defaultdict(list)
-        """First two mentions of each name: the condition, and the function around it."""
+        self._selected: list[tuple[ast.expr, _When, str]] = []
+        """GPUs that `torch.cuda.set_device` and the like choose, with the condition and the function around it."""
+        self._mentions: defaultdict[str, list[_Mention]] = defaultdict(list)
+        self._runs: dict[str, _Run | None] = {"": _Run()}
         self._within: tuple[ScriptDevice, ...] = ()
         """GPUs of the `with torch.cuda.device(…):` around the present statement."""
-        self._function = ""
-        self._in_class = False
+        self._function, self._class, self._in_class, self._again = "", "", False, False
+        """Function and class around the present statement, whether it is the class's own, and in a loop."""
         self._tries = 0
         """Blocks of `try` around the present statement, within its function."""
         self._left: dict[str, ScriptCondition] = {}
@@ -150,15 +197,18 @@ class _Walk:
     def result(self) -> ScriptContents:
         """Return everything that the walk has found, in the order of the source."""
         current = self._find_current()
-        items: list[Item] = []
+        found: list[tuple[ast.AST, Item]] = []
+        counted: dict[ast.AST, bool] = {}  # whether a place runs once, for sure
         for one in sorted(self._places, key=lambda one: (one.site.node.lineno, one.site.node.col_offset)):
-            called, when = self._find_call(one.function)
-            if not called:
+            run = self._find_run(one.function)
+            if run is None:
                 continue
-            when = one.when or when
+            when = one.when or run.when
+            counted[one.site.node] = when is None and run.once and not one.again
             site = one.site._replace(condition=self._source.describe(when), current=one.site.current or current)
-            items += one.read(site, *one.arguments)
-        settings = [one for one in items if isinstance(one, tuple)]
+            found += [(one.site.node, item) for item in one.read(site, *one.arguments)]
+        items = _add_up(found, counted)
+        settings = [one for one in items if isinstance(one, tuple) and not isinstance(one, MadeObject)]
         candidates = [one for one in items if isinstance(one, Candidate)]
         selections = [one for one in items if isinstance(one, Selection)]
         hints = [one for one in items if isinstance(one, Hint)]
@@ -173,26 +223,28 @@ class _Walk:
             hints=tuple(hints[:MOST]),
         )
 
-    def _find_call(self, function: str) -> tuple[bool, _When]:
-        """Return whether a function may run, and under which condition, if it is mentioned only once.
-
-        One that only code mentions that never runs does not run either; one that nothing mentions may.
-        """
-        for _ in range(_CALLS_DEEP):
-            mentions = self._mentions.get(function, [])
-            if len(mentions) != 1:
-                return bool(mentions) or function not in self._symbols.mentioned, None
-            when, function = mentions[0]
-            if when is not None:
-                return True, when
-        return True, None
+    def _find_run(self, function: str, depth: int = _CALLS_DEEP) -> _Run | None:
+        """Return how a function runs; None where only code that never runs names it."""
+        if function not in self._runs:
+            self._runs[function] = _Run(_UNCALLED, once=False)  # what only calls itself is not called
+            mentions = self._mentions[function]
+            around = [self._find_run(one.function, depth - 1) if depth else _Run(_UNCALLED) for one in mentions]
+            live = [(one, run) for one, run in zip(mentions, around, strict=True) if run is not None]
+            calls = [one.when or run.when for one, run in live if one.called]
+            if not live and (mentions or function in self._symbols.mentioned):
+                self._runs[function] = None
+            elif calls:
+                once = len(live) == 1 and live[0][1].once and not live[0][0].again and "." not in function
+                self._runs[function] = _Run(None if None in calls else calls[0], once)
+        return self._runs[function]
 
     def _find_current(self) -> tuple[ScriptDevice, ...]:
         """Return the GPU that CUDA uses where nothing else is said: SOME where several are set, or one perhaps."""
-        if not self._selected:
+        chosen = [(node, when or run.when) for node, when, name in self._selected if (run := self._find_run(name))]
+        if not chosen:
             return (self._symbols.first_gpu,)
-        several = {self._symbols.devices(node) for node, _ in self._selected}
-        certain = len(several) == 1 and all(when is None for _, when in self._selected)
+        several = {self._symbols.devices(node) for node, _ in chosen}
+        certain = len(several) == 1 and all(when is None for _, when in chosen)
         return several.pop() if certain else (SOME,)
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -209,9 +261,11 @@ class _Walk:
             case ast.For(iter=head) | ast.AsyncFor(iter=head) | ast.While(test=head):
                 self._expression(head, when)
                 truth = self._symbols.truth(head) if isinstance(node, ast.While) else True
+                again, self._again = self._again, True
                 with self._scope("break"):
                     if truth is not False:
                         self._block(node.body, when if truth else ScriptCondition("while", head, when))
+                self._again = again
                 self._block(node.orelse, when)
             case ast.With() | ast.AsyncWith():
                 before = self._within
@@ -299,13 +353,15 @@ class _Walk:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr | ast.arguments):
                 self._expression(child, when)
-        outside = self._function, self._in_class, self._tries, self._within, self._left
-        # A framework may call a method, or what a decorator was given.
-        named = not (self._in_class or isinstance(node, ast.ClassDef) or node.decorator_list)
-        self._function, self._in_class = node.name if named else "", isinstance(node, ast.ClassDef)
+        outside = self._function, self._class, self._in_class, self._again, self._tries, self._within, self._left
+        if isinstance(node, ast.ClassDef):
+            self._class, self._in_class = node.name, True
+        else:
+            self._function = f"{self._class}.{node.name}" if self._in_class else node.name
+            self._in_class = self._again = False
         self._tries, self._within, self._left = 0, (), {}
         self._block(node.body, when)
-        self._function, self._in_class, self._tries, self._within, self._left = outside
+        self._function, self._class, self._in_class, self._again, self._tries, self._within, self._left = outside
 
     def _simple(self, node: ast.stmt, when: _When) -> None:
         """Follow a statement that contains no block."""
@@ -336,16 +392,30 @@ class _Walk:
 
     def _expression(self, node: ast.AST, when: _When) -> None:
         """Examine every call, dict and name in an expression, from left to right."""
-        waiting: list[tuple[ast.AST, _When]] = [(node, when)]
+        outside = self._function, self._again
+        waiting: list[tuple[ast.AST, _When, str, bool]] = [(node, when, *outside)]
+        called: set[ast.AST] = set()
+        match node:
+            case ast.Assign(targets=[ast.Name(id=alias)], value=value) if self._symbols.constant(alias) is value:
+                called.add(value)  # its calls are read under the name
         while waiting:
-            one, when = waiting.pop()
-            if isinstance(one, ast.Name) and len(self._mentions[one.id]) < 2:
-                self._mentions[one.id].append((when, self._function))
-            elif isinstance(one, ast.Call):
+            one, when, self._function, self._again = waiting.pop()
+            if isinstance(one, ast.Call):
+                called.add(one.func)
                 self._call(one, when)
             elif isinstance(one, ast.Dict):
-                self._add(one, when, patterns.provider_options, one)
-            waiting += reversed(self._parts(one, when))
+                self._add(one, when, patterns.options, one)
+            if isinstance(one, ast.Name | ast.Attribute):
+                name = self._symbols.called_function(one, self._class)
+                if (name in self._symbols.functions or "." in name) and len(self._mentions[name]) < _MENTIONS:
+                    self._mentions[name].append(_Mention(when, self._function, one in called, self._again))
+                named = self._symbols.path(one).rpartition(".")[2] if isinstance(one.ctx, ast.Load) else ""
+                if one not in called and named in patterns.PASSED:
+                    self._add(one, when, patterns.PASSED[named], one)
+            again = self._again or isinstance(one, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp)
+            function = _LAMBDA if isinstance(one, ast.Lambda) else self._function
+            waiting += [(part, under, function, again) for part, under in reversed(self._parts(one, when))]
+        self._function, self._again = outside
 
     def _parts(self, node: ast.AST, when: _When) -> list[tuple[ast.AST, _When]]:
         """Return the parts of an expression that may be computed, each with its condition."""
@@ -383,12 +453,44 @@ class _Walk:
         name = path.rpartition(".")[2]
         for read in patterns.CALLS.get(name, ()):
             self._add(node, when, read, node)
+        if not patterns.UTILIZATIONS.isdisjoint(one.arg for one in node.keywords) and name not in patterns.CALLS:
+            self._add(node, when, patterns.unused_arguments, node)
         if name in _SETS_DEVICE and node.args:
-            self._selected.append((node.args[0], when))
+            self._selected.append((node.args[0], when, self._function))
         elif isinstance(node.func, ast.Attribute) and path.endswith("cuda.Device().use"):
-            self._selected.append((node.func.value, when))
+            self._selected.append((node.func.value, when, self._function))
 
     def _add(self, node: ast.expr | ast.stmt, when: _When, read: Callable[..., Items], *arguments: object) -> None:
         if len(self._places) < _KEPT:
             site = Site(node, self._symbols, self._source, current=self._within)
-            self._places.append(_Place(site, when, self._function, read, arguments))
+            self._places.append(_Place(site, when, self._function, self._again, read, arguments))
+
+
+def _add_up(found: Sequence[tuple[ast.AST, Item]], counted: Mapping[ast.AST, bool]) -> list[Item]:
+    """Return what was found, the limits of objects marked to be added up; POSSIBLE where their number is not known.
+
+    An object that was deleted counts too: a limit that is too large accuses nobody.
+    """
+    parts = {part for _, item in found if isinstance(item, MadeObject) for part in item.parts}
+    used = [(node, item) for node, item in found if node not in parts]
+    objects = {item.candidate.framework for _, item in used if isinstance(item, MadeObject)}
+    limited = {one.framework for _, item in used if (one := _limit(item)) and not (one.lifts or one.void)}
+    items: list[Item] = []
+    for node, item in used:
+        one = _limit(item)
+        if one is None or one.framework not in objects or one.void:
+            items.append(item if one is None else one)
+        elif isinstance(item, MadeObject) and not all(counted.get(part, True) for part in (node, *item.parts)):
+            words = {"condition": one.condition or _MANY, "confidence": Confidence.POSSIBLE}
+            items += [replace(one, dynamic=not one.lifts, **words)] if one.framework in limited else []
+        elif not one.lifts:
+            items.append(one if one.condition else replace(one, adds=f"objects of {one.framework}, GPU {one.device}"))
+        elif one.framework in limited:
+            items.append(one)
+    return items
+
+
+def _limit(item: Item) -> Candidate | None:
+    """Return the limit that an item is, of an object or not."""
+    one = item.candidate if isinstance(item, MadeObject) else item
+    return one if isinstance(one, Candidate) and one.kind is Kind.CAP else None

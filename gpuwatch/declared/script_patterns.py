@@ -33,7 +33,17 @@ from gpuwatch.model import Basis, Confidence, Hint, Kind, Margin
 from gpuwatch.text import ELLIPSIS, clean, redact, shorten
 from gpuwatch.units import MIB
 
-Item: TypeAlias = Candidate | Selection | Hint | tuple[str, Setting]
+
+class MadeObject(NamedTuple):
+    """Engine, session or pool with an allocator of its own: the process may take what all of them take together."""
+
+    candidate: Candidate
+    """Its limit; one that lifts limits where it has none."""
+    parts: tuple[ast.expr, ...] = ()
+    """Objects and dicts of options that it is made of, which declare nothing besides."""
+
+
+Item: TypeAlias = Candidate | Selection | Hint | MadeObject | tuple[str, Setting]
 Items: TypeAlias = Iterator[Item]
 
 _CODE_RANK = 100
@@ -52,6 +62,10 @@ _MOST_OPTIONS = 256
 """Entries of a dict of options, at most; a longer dict is data."""
 _MOST_DEVICES = 64
 """GPUs and memory limits in one call, at most."""
+
+
+_UNUSED = "if it is used, of each object that uses it"
+"""Condition of options that no known call uses."""
 
 
 class ScriptCondition(NamedTuple):
@@ -149,6 +163,24 @@ class Site(NamedTuple):
         for one in call.keywords:
             found |= {one.arg: one.value} if one.arg else self.entries(one.value)
         return found
+
+    def under(self, words: str) -> Site:
+        """Return the place with a condition, unless it has one."""
+        return self if self.condition else self._replace(condition=words)
+
+    def is_open(self, call: ast.Call) -> bool:
+        """Return whether a call has arguments that are only known at run time: `*args`, `**json.load(file)`."""
+        packed = [self.follow(one.value) for one in call.keywords if one.arg is None]
+        return any(isinstance(one, ast.Starred) for one in call.args) or not all(map(self.is_known, packed))
+
+    def is_known(self, node: ast.expr) -> bool:
+        """Return whether `entries` has all entries of a dict."""
+        match node:
+            case ast.Dict(keys=keys) if len(keys) <= _MOST_OPTIONS:
+                return all(isinstance(key, ast.Constant) for key in keys)
+            case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
+                return all(one.arg for one in keywords)
+        return False
 
     def argument(self, call: ast.Call, place: int, name: str) -> ast.expr | None:
         """Return an argument by its position or its name; None where it is missing or None."""
@@ -303,7 +335,10 @@ _CONFIGURATIONS = ("LogicalDeviceConfiguration", "VirtualDeviceConfiguration")
 
 def _gpu_options(site: Site, call: ast.Call) -> Items:
     """Read `GPUOptions(per_process_gpu_memory_fraction=0.4, allow_growth=True)`."""
-    for name, value in site.keywords(call).items():
+    name, given = "per_process_gpu_memory_fraction", site.keywords(call)
+    if site.is_open(call) and name not in given:
+        yield site.candidate(EACH, name, _TENSORFLOW, Kind.CAP, basis=Basis.TOTAL, rank=_BELOW_LIMITS, dynamic=True)
+    for name, value in given.items():
         yield from _gpu_option(site, name, value)
 
 
@@ -408,10 +443,14 @@ class _Argument(NamedTuple):
     margin: Margin = Margin.FRAMEWORK
 
 
-_VLLM = ("LLM", "AsyncLLM", "EngineArgs", "AsyncEngineArgs")
+_ENGINE_ARGUMENTS = ("EngineArgs", "AsyncEngineArgs")
+_VLLM = ("LLM", "AsyncLLM", *_ENGINE_ARGUMENTS)
+_UTILIZATION = "gpu_memory_utilization"
+UTILIZATIONS = frozenset({_UTILIZATION, f"vllm_{_UTILIZATION}"})
+"""vLLM's argument, and that of trainers that start vLLM."""
 _LMDEPLOY = ("TurbomindEngineConfig", "PytorchEngineConfig")
 _ARGUMENTS = (
-    _Argument(_VLLM, "gpu_memory_utilization", "vllm", Kind.CAP, Basis.TOTAL, Margin.BUDGET),
+    _Argument(_VLLM, _UTILIZATION, "vllm", Kind.CAP, Basis.TOTAL, Margin.BUDGET),
     _Argument(_VLLM, "kv_cache_memory_bytes", "vllm", Kind.CACHE, Basis.BYTES),
     _Argument(("Engine", "ServerArgs", "Runtime"), "mem_fraction_static", "sglang", Kind.CACHE, Basis.FREE_AT_START),
     _Argument(("KvCacheConfig",), "free_gpu_memory_fraction", "tensorrt-llm", Kind.CACHE, Basis.FREE_AFTER_LOAD),
@@ -421,19 +460,56 @@ _ARGUMENTS = (
 
 def _argument(site: Site, call: ast.Call) -> Items:
     given = {name: value for name, value in site.keywords(call).items() if site.value(value) is not None}
-    called = site.path(call.func).rpartition(".")[2]
+    path = site.path(call.func)
+    package, called = path.partition(".")[0].replace("_", "-"), path.rpartition(".")[2]
     for one in _ARGUMENTS:
         value = given.get(one.name)
+        if value is None and one.basis is not Basis.BYTES and package == one.framework and site.is_open(call):
+            value = call
         if value is None or called not in one.callables:
             continue
         fields = {"basis": one.basis, **site.measure(value, most=None if one.basis is Basis.BYTES else 1)}
         count = site.value(value)
         if one.framework == "lmdeploy" and isinstance(count, int) and count > 0:
             fields = {"basis": Basis.NONE}  # a whole number is one of blocks
-        if one.name == "gpu_memory_utilization" and "kv_cache_memory_bytes" in given:
+        if one.name == _UTILIZATION and "kv_cache_memory_bytes" in given:
             fields["void"] = "kv_cache_memory_bytes takes its place"
         text = site.text(one.name, value)
         yield site.candidate(EACH, one.name, one.framework, one.kind, text=text, margin=one.margin, **fields)
+
+
+def _vllm_engine(site: Site, call: ast.Call) -> Items:
+    """Read `LLM(…)` and `AsyncLLM.from_engine_args(EngineArgs(…))`, each of which makes an engine."""
+    path, made = site.path(call.func), call
+    if path.endswith("from_engine_args"):
+        given = site.argument(call, 0, "engine_args")
+        found = site.follow(given) if given is not None else call
+        if isinstance(found, ast.Call) and site.path(found.func).endswith("EngineArgs"):
+            made = found
+    elif path == LOCAL:
+        return
+    parts = (*(site.follow(one.value) for one in made.keywords if one.arg is None), *([] if made is call else [made]))
+    limited, at = False, site._replace(node=made)
+    for item in _argument(at, made):
+        if isinstance(item, Candidate) and item.channel == _UTILIZATION and not item.void:
+            limited, item = True, MadeObject(item, parts)
+        yield item
+    if not limited and path.startswith("vllm."):
+        lifts = made is not call or path.endswith(".LLM")
+        fields = {"basis": Basis.TOTAL, "margin": Margin.BUDGET, "dynamic": not lifts, "lifts": lifts}
+        yield MadeObject(at.candidate(EACH, _UTILIZATION, "vllm", Kind.CAP, **fields), parts)
+
+
+def unused_arguments(site: Site, node: ast.expr) -> Items:
+    """Read `gpu_memory_utilization` in a dict, or in a call, of which it is not known how many engines it makes."""
+    if isinstance(node, ast.Call) and site.path(node.func) == LOCAL:
+        return  # a function of the source, which is read
+    entries = site.keywords(node) if isinstance(node, ast.Call) else site.entries(node)
+    for name in UTILIZATIONS.intersection(entries):
+        fields = {"text": site.text(name, entries[name]), "basis": Basis.TOTAL, "margin": Margin.BUDGET}
+        fields |= site.measure(entries[name], most=1) | {"dynamic": True}
+        if site.value(entries[name]) is not None:
+            yield site.under(_UNUSED).candidate(EACH, _UTILIZATION, "vllm", Kind.CAP, **fields)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -446,14 +522,24 @@ def _torch_fraction(site: Site, call: ast.Call) -> Items:
     Source: torch/cuda/memory.py, which accepts only a float.
     """
     fraction = site.argument(call, 0, "fraction")
+    if fraction is None and site.is_open(call):
+        fraction = call
     if fraction is None or re.search(r"\b(mps|xpu|npu)\.", site.path(call.func)):
         return
     fields = site.measure(fraction, most=1)
     if isinstance(site.value(fraction), int):
         fields = {"void": "PyTorch raises TypeError: the fraction must be a float"}
     fields |= {"text": site.text("fraction", fraction), "basis": Basis.TOTAL}
-    for device in site.devices(site.argument(call, 1, "device")):
-        yield site.candidate(device, "set_per_process_memory_fraction", "torch", Kind.CAP, **fields)
+    device = site.argument(call, 1, "device")
+    for one in (SOME,) if fraction is call and device is None else site.devices(device):
+        yield site.candidate(one, "set_per_process_memory_fraction", "torch", Kind.CAP, **fields)
+
+
+def _torch_passed(site: Site, _: ast.expr) -> Items:
+    """Read `functools.partial(torch.cuda.set_per_process_memory_fraction, 0.5)`: whether it is called is not known."""
+    place = site.under("if it is called")
+    fields = {"basis": Basis.TOTAL, "dynamic": True}
+    yield place.candidate(SOME, "set_per_process_memory_fraction", "torch", Kind.CAP, **fields)
 
 
 def _cupy_limit(site: Site, call: ast.Call) -> Items:
@@ -463,9 +549,10 @@ def _cupy_limit(site: Site, call: ast.Call) -> Items:
     """
     path = site.path(call.func)
     guessed = path.startswith(LOCAL) and "cupy" in site.symbols.imports
-    pools = ("get_default_memory_pool().set_limit", "MemoryPool().set_limit", "AsyncPool().set_limit")
+    pools = ("get_default_memory_pool().set_limit", ".MemoryPool().set_limit", "AsyncPool().set_limit")
     size, fraction = site.argument(call, 0, "size"), site.argument(call, 1, "fraction")
     name, value = ("size", size) if size is not None else ("fraction", fraction)
+    value = call if value is None and site.is_open(call) else value
     if value is None or not (guessed or path.endswith(pools)):
         return
     fields = site.measure(value, most=None if name == "size" else 1)
@@ -474,7 +561,15 @@ def _cupy_limit(site: Site, call: ast.Call) -> Items:
     if guessed and not site.condition:
         fields["confidence"] = Confidence.GUESS
     for device in site.current:
-        yield site.candidate(device, "set_limit", "cupy", Kind.START if "AsyncPool()" in path else Kind.CAP, **fields)
+        found = site.candidate(device, "set_limit", "cupy", Kind.START if "AsyncPool()" in path else Kind.CAP, **fields)
+        pool = site.follow(call.func.value) if isinstance(call.func, ast.Attribute) else call
+        yield MadeObject(found, (pool,)) if path.endswith(".MemoryPool().set_limit") else found
+
+
+def _cupy_pool(site: Site, call: ast.Call) -> Items:
+    """Read `cupy.cuda.MemoryPool()`, which has no limit until one is set."""
+    if site.path(call.func).startswith("cupy."):
+        yield MadeObject(site.candidate(EACH, "MemoryPool", "cupy", Kind.CAP, lifts=True))
 
 
 def _rmm_pool(site: Site, call: ast.Call) -> Items:
@@ -491,7 +586,13 @@ def _rmm_pool(site: Site, call: ast.Call) -> Items:
 def _rmm_resource(site: Site, call: ast.Call) -> Items:
     """Read `rmm.mr.PoolMemoryResource(upstream, initial_pool_size=…, maximum_pool_size=…)`."""
     if "rmm" in site.path(call.func):
-        yield from _rmm_sizes(site, call, 1, site.current)
+        limited = False
+        for item in _rmm_sizes(site, call, 1, site.current):
+            if isinstance(item, Candidate) and item.kind is Kind.CAP and not item.void:
+                limited, item = True, MadeObject(item)
+            yield item
+        if not limited:
+            yield MadeObject(site.candidate(EACH, "maximum_pool_size", "rmm", Kind.CAP, lifts=True))
 
 
 def _rmm_sizes(site: Site, call: ast.Call, first: int, devices: Sequence[ScriptDevice], void: str = "") -> Items:
@@ -501,6 +602,8 @@ def _rmm_sizes(site: Site, call: ast.Call, first: int, devices: Sequence[ScriptD
     ):
         size = site.argument(call, place, channel)
         for device in devices:
+            if size is None and kind is Kind.CAP and site.is_open(call):
+                size = call
             if size is not None:
                 candidate = site.candidate(device, channel, "rmm", kind, text=site.text(channel, size), void=void)
                 yield from _with_size(site, candidate, size, sizes.dask)
@@ -516,20 +619,50 @@ def _with_size(site: Site, candidate: Candidate, node: ast.expr, parse: sizes.Pa
     return [replace(candidate, basis=Basis.BYTES, **fields)]
 
 
-def provider_options(site: Site, options: ast.expr) -> Items:
-    """Read `gpu_mem_limit` in the options of ONNX Runtime's CUDA provider; its `device_id` is 0 by default.
+def options(site: Site, node: ast.expr) -> Items:
+    """Read a dict that no known call uses: it limits each object that is made with it."""
+    yield from unused_arguments(site, node)
+    entries = site.entries(node)
+    if "gpu_mem_limit" in entries:
+        yield from (replace(one, dynamic=not one.void) for one in _arena(site.under(_UNUSED), entries))
 
-    Each session has its own arena, so that the limits of one GPU add up.
-    """
-    entries = site.entries(options)
+
+def _arena(site: Site, entries: Mapping[str, ast.expr]) -> list[Candidate]:
+    """Return the limit in the options of ONNX Runtime's CUDA provider; its `device_id` is 0 by default."""
     limit = entries.get("gpu_mem_limit")
-    if limit is None:
-        return
     ordinals = _ordinals(site.value(entries["device_id"])) if "device_id" in entries else (0,)
     device = ScriptDevice(ordinals[0]) if ordinals else SOME
-    fields = {"text": site.text("gpu_mem_limit", limit), "adds": f"arenas, GPU {device.ordinal}"}
-    candidate = site.candidate(device, "gpu_mem_limit", "onnxruntime", Kind.CAP, **fields)
-    yield from _with_size(site, candidate, limit, sizes.plain_bytes)
+    text = site.text("gpu_mem_limit", limit) if limit is not None else ""
+    found = site.candidate(device, "gpu_mem_limit", "onnxruntime", Kind.CAP, text=text, lifts=limit is None)
+    return [found] if limit is None else _with_size(site, found, limit, sizes.plain_bytes)
+
+
+def _session(site: Site, call: ast.Call) -> Items:
+    """Read `InferenceSession(model, providers=[("CUDAExecutionProvider", options)])`; each has an arena of its own."""
+    given, beside = site.argument(call, 2, "providers"), site.argument(call, 3, "provider_options")
+    several = site.follow(given) if given is not None else call
+    others = site.follow(beside) if beside is not None else call
+    found: ast.expr | None = call  # its options: None for none, the call itself where they are not known
+    if given is None or site.path(several).endswith("get_available_providers()"):
+        found = call if beside is not None or site.is_open(call) else None
+    elif isinstance(several, ast.List | ast.Tuple):
+        for place, one in enumerate(map(site.follow, several.elts)):
+            name, chosen = one.elts if isinstance(one, ast.List | ast.Tuple) and len(one.elts) == 2 else (one, None)
+            if site.value(name) == "TensorrtExecutionProvider":
+                return  # TensorRT takes memory of its own, which these options do not limit
+            if beside is not None and chosen is None and isinstance(others, ast.List | ast.Tuple):
+                chosen = dict(enumerate(others.elts)).get(place)
+            if site.value(name) == "CUDAExecutionProvider":
+                found = None if chosen is None and others is call else site.follow(chosen or others)
+                break
+        else:
+            if UNKNOWN not in map(site.value, several.elts):
+                return  # it has no arena on a GPU
+    if found is not None and not site.is_known(found):
+        yield MadeObject(site.candidate(SOME, "gpu_mem_limit", "onnxruntime", Kind.CAP, dynamic=True))
+        return
+    for candidate in _arena(site, site.entries(found) if found is not None else {}):
+        yield MadeObject(candidate, () if found is None else (found,))
 
 
 def _jax_update(site: Site, call: ast.Call) -> Items:
@@ -563,12 +696,15 @@ _READERS: tuple[tuple[_Reader, tuple[str, ...]], ...] = (
     (_visible_devices, ("set_visible_devices",)),
     (_torch_fraction, ("set_per_process_memory_fraction",)),
     (_cupy_limit, ("set_limit",)),
+    (_cupy_pool, ("MemoryPool",)),
+    (_session, ("InferenceSession",)),
+    (_vllm_engine, ("LLM", "AsyncLLM", "from_engine_args", "from_vllm_config")),
     (_rmm_pool, ("reinitialize",)),
     (_rmm_resource, ("PoolMemoryResource",)),
     (_jax_update, ("update",)),
     (_jax_initialize, ("initialize",)),
-    (provider_options, ("dict",)),
-    (_argument, tuple(name for one in _ARGUMENTS for name in one.callables)),
+    (options, ("dict",)),
+    (_argument, tuple(name for one in _ARGUMENTS for name in one.callables if name not in _VLLM)),
     (_called_settings, ("update", "putenv", "__setitem__", "setdefault", "pop", "unsetenv", "set_flags")),
 )
 
@@ -576,6 +712,9 @@ CALLS: Mapping[str, list[_Reader]] = {
     name: [reader for reader, others in _READERS if name in others] for _, names in _READERS for name in names
 }
 """Readers of a call by the last part of its name."""
+
+PASSED: Mapping[str, Callable[[Site, ast.expr], Items]] = {"set_per_process_memory_fraction": _torch_passed}
+"""Readers of a function that is named without being called, by the last part of its name."""
 
 ATTRIBUTES: Mapping[str, Callable[[Site, ast.Attribute, ast.expr], Items]] = {
     "per_process_gpu_memory_fraction": _gpu_options_assigned,
@@ -588,6 +727,7 @@ ATTRIBUTES: Mapping[str, Callable[[Site, ast.Attribute, ast.expr], Items]] = {
 _CALL_WORDS = re.compile(
     rb"gpu_options|GPUOptions|memory_growth|device_configuration|visible_device|memory_fraction|set_limit|pool_size"
     rb"|reinitialize|distributed\.initialize|gpu_mem|kv_cache_memory|mem_fraction|cache_max_entry|local_device_ids"
+    rb"|vllm|sglang|InferenceSession"
 )
 """Words: a source without any of them declares nothing by a call or an attribute."""
 _ENVIRON_WORDS = re.compile(rb"environ|putenv|unsetenv|set_flags")

@@ -31,6 +31,8 @@ _TESTS_DEEP = 20
 """Tests within tests that are followed, at most."""
 _BINDINGS = 8
 """Bindings of one name that are compared, at most."""
+_BASES = 4
+"""Bases of a class that are followed, at most, and how far."""
 _LARGEST = 1e18
 _LONGEST = 4096
 _MOST = 1000
@@ -124,6 +126,12 @@ class SymbolTable:
         """Top-level packages that are imported anywhere, in the order of their first import."""
         self.mentioned: set[str] = set()
         """Names that are read anywhere."""
+        self.functions: set[str] = set()
+        """Names of functions and methods."""
+        self.classes: dict[str, tuple[list[str], list[str]]] = {}
+        """Names of the bases and of the methods of each class."""
+        self._open = False
+        """Whether the source runs text as code, or sets names by their text: then no name's value is known."""
         self._environ = None if variables is None else dict(variables)
         self._stored: set[str] = set()
         """Keys that the source sets or deletes: `os.environ["LOCAL_RANK"] = …`, `{"LOCAL_RANK": …}`."""
@@ -158,7 +166,7 @@ class SymbolTable:
     def constant(self, name: str) -> ast.expr | None:
         """Return the only expression that is assigned to a name, unless other code may change it."""
         found = self._single(name)
-        return found if isinstance(found, ast.expr) and name not in self._mutated else None
+        return found if isinstance(found, ast.expr) and name not in self._mutated and not self._open else None
 
     def _single(self, name: str) -> _Binding:
         """Return the only binding of a name; None where it has none, or several."""
@@ -175,13 +183,21 @@ class SymbolTable:
         unbound.
         """
         tail = ""
-        while isinstance(node, ast.Attribute | ast.Call | ast.Subscript) and len(tail) <= _PATH:
-            if isinstance(node, ast.Attribute):
-                tail, node = f".{node.attr}{tail}", node.value
-            elif isinstance(node, ast.Call):
-                tail, node = f"(){tail}", node.func
-            else:
-                tail, node = f"[]{tail}", node.value
+        inner: ast.expr | None = node
+        while inner is not None and len(tail) <= _PATH:
+            node = inner
+            match node:
+                case (
+                    ast.Attribute(value=inner, attr=name)
+                    | ast.Call(func=ast.Name(id="getattr"), args=[inner, ast.Constant(value=str(name)), *_])
+                ):
+                    tail = f".{name}{tail}"
+                case ast.Call(func=inner):
+                    tail = f"(){tail}"
+                case ast.Subscript(value=inner):
+                    tail = f"[]{tail}"
+                case _:
+                    inner = None
         if len(tail) > _PATH or not isinstance(node, ast.Name):
             return LOCAL if len(tail) > _PATH else LOCAL + tail
         bindings = self._bindings.get(node.id)
@@ -192,6 +208,37 @@ class SymbolTable:
             return imported + tail
         found = self._single(node.id)
         return (self.path(found, depth - 1) if isinstance(found, ast.expr) and depth else LOCAL) + tail
+
+    def called_function(self, node: ast.expr, inside: str) -> str:
+        """Return the function of the source that a call of `node` in class `inside` runs: `main`, `Trainer.fit`.
+
+        An empty text stands for all others, and for a method of an object that is not known.
+        """
+        match node:
+            case ast.Name(id=name) if name in self.classes:
+                return self._method(name, "__init__")
+            case ast.Name(id=name):
+                alias = self.constant(name)
+                return alias.id if isinstance(alias, ast.Name) else name
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name):
+                overridden = sum(name in methods for _, methods in self.classes.values()) > 1
+                return "" if overridden else self._method(inside, name)
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
+                bases, _ = self.classes.get(inside, ([], []))
+                return next(filter(None, (self._method(base, name) for base in bases)), "")
+            case ast.Attribute(value=base, attr=name):
+                known = self.constant(base.id) if isinstance(base, ast.Name) else None
+                base = base if known is None else known
+                base = base.func if isinstance(base, ast.Call) else base
+                return self._method(base.id, name) if isinstance(base, ast.Name) else ""
+        return ""
+
+    def _method(self, name: str, method: str, depth: int = _BASES) -> str:
+        """Return a method of a class, or of the first of its bases in the source that has it."""
+        bases, methods = self.classes.get(name, ([], []))
+        if method in methods:
+            return f"{name}.{method}"
+        return next(filter(None, (self._method(base, method, depth - 1) for base in bases)), "") if depth else ""
 
     # -----------------------------------------------------------------------------------------------------------------
     # Values
@@ -359,11 +406,15 @@ class SymbolTable:
                 self.mentioned.add(name)
             case ast.Name(id=name):
                 self._bindings[name].append(self._assigned.get(node))
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                self._bindings[name].append(None)
+                self.functions.add(name)
+            case ast.ClassDef(name=name, bases=bases, body=body):
+                self._bindings[name].append(None)
+                methods = [one.name for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+                self.classes[name] = ([one.id for one in bases[:_BASES] if isinstance(one, ast.Name)], methods)
             case (
                 ast.arg(arg=str(name))
-                | ast.FunctionDef(name=str(name))
-                | ast.AsyncFunctionDef(name=str(name))
-                | ast.ClassDef(name=str(name))
                 | ast.ExceptHandler(name=str(name))
                 | ast.MatchAs(name=str(name))
                 | ast.MatchStar(name=str(name))
@@ -389,6 +440,8 @@ class SymbolTable:
                 self._stored.update(_literal_texts(*keys))
             case ast.keyword(arg=str(name)):
                 self._stored.add(name)
+            case ast.Call(func=ast.Name(id="exec" | "globals")):
+                self._open = True
             case ast.Call(func=ast.Attribute(value=base, attr=name), args=arguments):
                 if name in _MUTATORS:
                     self._mutated.update(_names(base))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.declared.facts import ScriptContents
-from gpuwatch.declared.script import read_script
+from gpuwatch.declared.script import imported_names, read_script
 from gpuwatch.declared.script_patterns import may_declare
 from tests.support.scanning import LIMIT, TF, TORCH, only, setting
 
@@ -151,6 +151,41 @@ def test_a_source_without_any_telling_word_need_not_be_parsed(source: bytes, exp
     assert may_declare(source) is expected
 
 
+@pytest.mark.parametrize(
+    ("source", "unread"),
+    [
+        ("exec(open('a').read())", "exec(…) at line 2"),
+        ("if a:\n  exec (compile(open('a').read(), 'a', 'exec'))", "exec(…) at line 3"),
+        ("import builtins\nbuiltins.exec(a)", "builtins.exec(…) at line 3"),
+        ("import runpy\nrunpy.run_path('a.py')", "runpy.run_path(…) at line 3"),
+        ("runpy.run_module(mod_name='a')", "runpy.run_module(…) at line 2"),
+        ("from importlib import import_module\nm = import_module(f'models.{a}')", "import_module(…) at line 3"),
+        ("importlib.import_module(a)", "importlib.import_module(…) at line 2"),
+        ("m = __import__(a)", "__import__(…) at line 2"),
+        ("s = importlib.util.spec_from_file_location('a', p)", "importlib.util.spec_from_file_location(…) at line 2"),
+        *(
+            (harmless, "")
+            for harmless in (
+                "cursor.exec('x'); self.exec(y); app.exec_()",
+                "# exec(a)",
+                "def exec(a): pass",
+                "import re; re.compile(a); model.eval()",
+                "importlib.import_module('torch'); __import__('os').environ",
+                "execute(a); my_exec(a); not_runpy.run_pathology(a)",
+            )
+        ),
+    ],
+)
+def test_code_that_a_source_runs_from_elsewhere_is_named(source: str, unread: str) -> None:
+    """Whether the source is parsed or not, or cannot be."""
+    for after in ("", LIMIT, "import vllm\nprint 1"):
+        assert read_script(f"x = 1\n{source}\n{after}").unread == (f"it runs other code: {unread}" if unread else "")
+
+
+def test_a_module_that_is_imported_by_a_literal_name_is_an_import() -> None:
+    assert imported_names(b"import_module('a.b'); importlib.import_module(x)\n__import__( \"c\" )") == ["a.b", "c"]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # For any input
 
@@ -177,6 +212,9 @@ WORDS = [
     "a = b = (c, *d) = a",
     "f(f)(*f)[f](f)",
     "torch.cuda.set_per_process_memory_fraction(0.5)",
+    "vllm.LLM(*a, **b)",
+    "onnxruntime.InferenceSession(a, a, a, **{'gpu_mem_limit': 1})",
+    "self.f().f(lambda: f(a))",
     "\\",
     "(",
     "'''",
