@@ -46,9 +46,9 @@ _DOTENV = re.compile(rb"^[^#\n]*\bload_dotenv\(", re.MULTILINE)
 _NOTEBOOK = re.compile(rb'\s*\{\s*"(?:cells|metadata|nbformat)"')
 
 
-_CALLED_IMPORT = re.compile(
-    rb"^[^#\n]*?(?<!\w)(?:import_module|__import__)[ \t]*\([ \t]*['\"]([.\w]+)['\"]", re.MULTILINE
-)
+_CALLED_IMPORT = re.compile(rb"(?:import_module|__import__)[ \t]*\([ \t]*['\"]([.\w]+)['\"]")
+_CODE_WORDS = re.compile(rb"exec|import_|run_|spec_from")
+"""Words: a source without any of them calls nothing of the next, which takes longer to search."""
 _RUNS_CODE = re.compile(
     rb"""^[^#\n]*?(?<![\w.])(?<!def[ ])
     ((?:builtins\.)?exec|execfile|(?:[\w.]+\.)?(?:exec_module|spec_from_file_location)|(?:runpy\.)?run_(?:path|module)
@@ -92,8 +92,8 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
     without any word of a declaration is not parsed.
     """
     raw = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else source
-    dotenv, runs = bool(_DOTENV.search(raw)), _RUNS_CODE.search(raw)
-    unread = ""
+    dotenv, unread = bool(_DOTENV.search(raw)), ""
+    runs = _RUNS_CODE.search(raw) if _CODE_WORDS.search(raw) else None
     if runs is not None:
         line = raw.count(b"\n", 0, runs.start(1)) + 1
         unread = f"it runs other code: {runs[1].decode()}(…) at line {line}"
@@ -408,7 +408,8 @@ class _Walk:
             if isinstance(one, ast.Name | ast.Attribute):
                 name = self._symbols.called_function(one, self._class)
                 if (name in self._symbols.functions or "." in name) and len(self._mentions[name]) < _MENTIONS:
-                    self._mentions[name].append(_Mention(when, self._function, one in called, self._again))
+                    sure = one in called and not self._symbols.is_ambiguous(name)
+                    self._mentions[name].append(_Mention(when, self._function, sure, self._again))
                 named = self._symbols.path(one).rpartition(".")[2] if isinstance(one.ctx, ast.Load) else ""
                 if one not in called and named in patterns.PASSED:
                     self._add(one, when, patterns.PASSED[named], one)

@@ -161,7 +161,7 @@ class Site(NamedTuple):
         """Return the keyword arguments of a call, and those in `**options` where they are known."""
         found: dict[str, ast.expr] = {}
         for one in call.keywords:
-            found |= {one.arg: one.value} if one.arg else self.entries(one.value)
+            found |= {one.arg: one.value} if one.arg else self.entries(one.value) if self.is_known(one.value) else {}
         return found
 
     def under(self, words: str) -> Site:
@@ -170,12 +170,12 @@ class Site(NamedTuple):
 
     def is_open(self, call: ast.Call) -> bool:
         """Return whether a call has arguments that are only known at run time: `*args`, `**json.load(file)`."""
-        packed = [self.follow(one.value) for one in call.keywords if one.arg is None]
+        packed = [one.value for one in call.keywords if one.arg is None]
         return any(isinstance(one, ast.Starred) for one in call.args) or not all(map(self.is_known, packed))
 
     def is_known(self, node: ast.expr) -> bool:
         """Return whether `entries` has all entries of a dict."""
-        match node:
+        match self.follow(node):
             case ast.Dict(keys=keys) if len(keys) <= _MOST_OPTIONS:
                 return all(isinstance(key, ast.Constant) for key in keys)
             case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -126,8 +126,10 @@ class SymbolTable:
         """Top-level packages that are imported anywhere, in the order of their first import."""
         self.mentioned: set[str] = set()
         """Names that are read anywhere."""
-        self.functions: set[str] = set()
-        """Names of functions and methods."""
+        self.functions: Counter[str] = Counter()
+        """Definitions of each function or method, by its name."""
+        self.methods: Counter[str] = Counter()
+        """Definitions of each method alone."""
         self.classes: dict[str, tuple[list[str], list[str]]] = {}
         """Names of the bases and of the methods of each class."""
         self._open = False
@@ -221,8 +223,7 @@ class SymbolTable:
                 alias = self.constant(name)
                 return alias.id if isinstance(alias, ast.Name) else name
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name):
-                overridden = sum(name in methods for _, methods in self.classes.values()) > 1
-                return "" if overridden else self._method(inside, name)
+                return "" if self.methods[name] > 1 else self._method(inside, name)  # a subclass may have its own
             case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
                 bases, _ = self.classes.get(inside, ([], []))
                 return next(filter(None, (self._method(base, name) for base in bases)), "")
@@ -232,6 +233,11 @@ class SymbolTable:
                 base = base.func if isinstance(base, ast.Call) else base
                 return self._method(base.id, name) if isinstance(base, ast.Name) else ""
         return ""
+
+    def is_ambiguous(self, name: str) -> bool:
+        """Return whether a function's name may stand for something else, too: a parameter, another function."""
+        functions = self.functions[name]
+        return len(self._bindings.get(name, ())) > functions or functions - self.methods[name] > 1
 
     def _method(self, name: str, method: str, depth: int = _BASES) -> str:
         """Return a method of a class, or of the first of its bases in the source that has it."""
@@ -408,10 +414,11 @@ class SymbolTable:
                 self._bindings[name].append(self._assigned.get(node))
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 self._bindings[name].append(None)
-                self.functions.add(name)
+                self.functions[name] += 1
             case ast.ClassDef(name=name, bases=bases, body=body):
                 self._bindings[name].append(None)
                 methods = [one.name for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+                self.methods.update(methods)
                 self.classes[name] = ([one.id for one in bases[:_BASES] if isinstance(one, ast.Name)], methods)
             case (
                 ast.arg(arg=str(name))
