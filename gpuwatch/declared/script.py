@@ -472,26 +472,20 @@ def _add_up(found: Sequence[tuple[ast.AST, Item]], counted: Mapping[ast.AST, boo
 
     An object that was deleted counts too: a limit that is too large accuses nobody.
     """
-    parts = {part for _, item in found if isinstance(item, MadeObject) for part in item.parts}
-    used = [(node, item) for node, item in found if node not in parts]
-    objects = {item.candidate.framework for _, item in used if isinstance(item, MadeObject)}
-    limited = {one.framework for _, item in used if (one := _limit(item)) and not (one.lifts or one.void)}
+    made = [item for _, item in found if isinstance(item, MadeObject)]
+    parts = {part for one in made for part in one.parts}
+    plain = [(node, item.candidate if isinstance(item, MadeObject) else item) for node, item in found]
+    caps = [one for _, one in plain if isinstance(one, Candidate) and one.kind is Kind.CAP]
+    limited = {one.framework for one in caps if not (one.lifts or one.void)}
+    objects = {one.candidate.framework for one in made}
     items: list[Item] = []
-    for node, item in used:
-        one = _limit(item)
-        if one is None or one.framework not in objects or one.void:
-            items.append(item if one is None else one)
-        elif isinstance(item, MadeObject) and not all(counted.get(part, True) for part in (node, *item.parts)):
-            words = {"condition": one.condition or _MANY, "confidence": Confidence.POSSIBLE}
-            items += [replace(one, dynamic=not one.lifts, **words)] if one.framework in limited else []
-        elif not one.lifts:
-            items.append(one if one.condition else replace(one, adds=f"objects of {one.framework}, GPU {one.device}"))
-        elif one.framework in limited:
-            items.append(one)
+    for (node, one), (_, item) in zip(plain, found, strict=True):
+        if node in parts or (isinstance(item, MadeObject) and item.candidate.framework not in limited):
+            continue
+        if isinstance(item, MadeObject) and not all(counted.get(part, True) for part in (node, *item.parts)):
+            fields = {"condition": item.candidate.condition or _MANY, "confidence": Confidence.POSSIBLE}
+            one = replace(item.candidate, dynamic=not item.candidate.lifts, **fields)
+        elif one in caps and one.framework in objects and not (one.lifts or one.condition or one.void):
+            one = replace(one, adds=f"objects of {one.framework}, GPU {one.device}")
+        items.append(one)
     return items
-
-
-def _limit(item: Item) -> Candidate | None:
-    """Return the limit that an item is, of an object or not."""
-    one = item.candidate if isinstance(item, MadeObject) else item
-    return one if isinstance(one, Candidate) and one.kind is Kind.CAP else None

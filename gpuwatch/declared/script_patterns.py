@@ -478,6 +478,14 @@ def _argument(site: Site, call: ast.Call) -> Items:
         yield site.candidate(EACH, one.name, one.framework, one.kind, text=text, margin=one.margin, **fields)
 
 
+def _made(items: Items, without: Candidate, parts: tuple[ast.expr, ...] = ()) -> Items:
+    """Return the limit among the items as that of an object, or `without` as one that has none."""
+    several = list(items)
+    limits = [one for one in several if isinstance(one, Candidate) and one.kind is Kind.CAP and not one.void]
+    yield from (one for one in several if one not in limits)
+    yield from (MadeObject(one, parts) for one in limits or [without])
+
+
 def _vllm_engine(site: Site, call: ast.Call) -> Items:
     """Read `LLM(…)` and `AsyncLLM.from_engine_args(EngineArgs(…))`, each of which makes an engine."""
     path, made = site.path(call.func), call
@@ -489,15 +497,9 @@ def _vllm_engine(site: Site, call: ast.Call) -> Items:
     elif path == LOCAL:
         return
     parts = (*(site.follow(one.value) for one in made.keywords if one.arg is None), *([] if made is call else [made]))
-    limited, at = False, site._replace(node=made)
-    for item in _argument(at, made):
-        if isinstance(item, Candidate) and item.channel == _UTILIZATION and not item.void:
-            limited, item = True, MadeObject(item, parts)
-        yield item
-    if not limited and path.startswith("vllm."):
-        lifts = made is not call or path.endswith(".LLM")
-        fields = {"basis": Basis.TOTAL, "margin": Margin.BUDGET, "dynamic": not lifts, "lifts": lifts}
-        yield MadeObject(at.candidate(EACH, _UTILIZATION, "vllm", Kind.CAP, **fields), parts)
+    at, lifts = site._replace(node=made), made is not call or path.endswith("LLM")
+    fields = {"basis": Basis.TOTAL, "margin": Margin.BUDGET, "dynamic": not lifts, "lifts": lifts}
+    yield from _made(_argument(at, made), at.candidate(EACH, _UTILIZATION, "vllm", Kind.CAP, **fields), parts)
 
 
 def unused_arguments(site: Site, node: ast.expr) -> Items:
@@ -537,9 +539,8 @@ def _torch_fraction(site: Site, call: ast.Call) -> Items:
 
 def _torch_passed(site: Site, _: ast.expr) -> Items:
     """Read `functools.partial(torch.cuda.set_per_process_memory_fraction, 0.5)`: whether it is called is not known."""
-    place = site.under("if it is called")
     fields = {"basis": Basis.TOTAL, "dynamic": True}
-    yield place.candidate(SOME, "set_per_process_memory_fraction", "torch", Kind.CAP, **fields)
+    yield site.under("if it is called").candidate(SOME, "set_per_process_memory_fraction", "torch", Kind.CAP, **fields)
 
 
 def _cupy_limit(site: Site, call: ast.Call) -> Items:
@@ -586,13 +587,8 @@ def _rmm_pool(site: Site, call: ast.Call) -> Items:
 def _rmm_resource(site: Site, call: ast.Call) -> Items:
     """Read `rmm.mr.PoolMemoryResource(upstream, initial_pool_size=…, maximum_pool_size=…)`."""
     if "rmm" in site.path(call.func):
-        limited = False
-        for item in _rmm_sizes(site, call, 1, site.current):
-            if isinstance(item, Candidate) and item.kind is Kind.CAP and not item.void:
-                limited, item = True, MadeObject(item)
-            yield item
-        if not limited:
-            yield MadeObject(site.candidate(EACH, "maximum_pool_size", "rmm", Kind.CAP, lifts=True))
+        without = site.candidate(EACH, "maximum_pool_size", "rmm", Kind.CAP, lifts=True)
+        yield from _made(_rmm_sizes(site, call, 1, site.current), without)
 
 
 def _rmm_sizes(site: Site, call: ast.Call, first: int, devices: Sequence[ScriptDevice], void: str = "") -> Items:
@@ -661,8 +657,8 @@ def _session(site: Site, call: ast.Call) -> Items:
     if found is not None and not site.is_known(found):
         yield MadeObject(site.candidate(SOME, "gpu_mem_limit", "onnxruntime", Kind.CAP, dynamic=True))
         return
-    for candidate in _arena(site, site.entries(found) if found is not None else {}):
-        yield MadeObject(candidate, () if found is None else (found,))
+    options = {} if found is None else site.entries(found)
+    yield from _made(iter(_arena(site, options)), _arena(site, {})[0], () if found is None else (found,))
 
 
 def _jax_update(site: Site, call: ast.Call) -> Items:
