@@ -91,7 +91,7 @@ def _merge_setting(before: Setting | None, setting: Setting) -> Setting:
     return replace(setting, value=None) if doubted else setting
 
 
-_WORKER = "from multiprocessing."
+WORKER = "from multiprocessing."
 """Beginning of the code of a spawned worker, which inherits its variables. Source: multiprocessing/spawn.py."""
 
 
@@ -104,7 +104,7 @@ def _child_settings(facts: Facts) -> Iterable[tuple[str, Setting]]:
     if not environs:
         return
     first, values = environs[0]
-    inherited = len(environs) > 1 or any(word.startswith(_WORKER) for word in first.argv[1:8])
+    inherited = len(environs) > 1 or any(word.startswith(WORKER) for word in first.argv[1:8])
     sure = Confidence.LIKELY if inherited else Confidence.GUESS
     for name, value in values.items():
         if all(environ.get(name) == value for _, environ in environs):

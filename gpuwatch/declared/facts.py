@@ -76,6 +76,10 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Condition on which it depends, where its confidence is POSSIBLE: "if `args.cap`"."""
 
 
+OBJECTS = "objects"
+"""Beginning of `Candidate.adds` of a sum over engines, sessions or pools that a script makes."""
+
+
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """Selection of GPUs, among the visible ones, by a script."""
 

@@ -21,7 +21,17 @@ import msgspec
 
 from gpuwatch.declared import env, flags, frameworks, visible_devices
 from gpuwatch.declared.env import Environment, weakest
-from gpuwatch.declared.facts import Candidate, Facts, GpuFacts, Script, Selection, Share, Unread, format_excerpt
+from gpuwatch.declared.facts import (
+    OBJECTS,
+    Candidate,
+    Facts,
+    GpuFacts,
+    Script,
+    Selection,
+    Share,
+    Unread,
+    format_excerpt,
+)
 from gpuwatch.declared.flags import find_program
 from gpuwatch.model import LIMITS, Basis, Confidence, Declaration, Declared, Hint, Kind, Knowledge, Limit, Margin, Order
 from gpuwatch.text import clean
@@ -271,7 +281,7 @@ def resolve(facts: Facts, gpus: Sequence[GpuFacts], driver: str = "") -> Declare
     environment = env.merge_environment(facts)
     found = frameworks.identify(facts)
     selected = visible_devices.device_set(environment.settings, _selections(facts), found, facts, gpus, driver)
-    candidates = list(_sum(_candidates(facts, gpus, environment)))
+    candidates = list(_sum(_candidates(facts, gpus, environment), facts))
     candidates += frameworks.defaults(found or ())
     margin = Margin.EAGER if frameworks.eager(facts) else Margin.FRAMEWORK
     evaluations = [Evaluation(_complete(candidate, facts, margin), place) for place, candidate in enumerate(candidates)]
@@ -325,8 +335,14 @@ def _selections(facts: Facts) -> Sequence[Selection]:
     return [msgspec.structs.replace(one, where=path) for one in facts.contents.selections]
 
 
-def _sum(candidates: Iterable[Candidate]) -> Iterable[Candidate]:
-    """Add up candidates that form one sum: logical devices of one GPU, engines, sessions or pools of one process."""
+def _sum(candidates: Iterable[Candidate], facts: Facts) -> Iterable[Candidate]:
+    """Add up candidates that form one sum: logical devices of one GPU, engines, sessions or pools of one process.
+
+    Of several in a script that a parent runs, as vLLM's engines, each may be in a process of its own.
+    """
+    parent = facts.ancestors[0].argv if facts.ancestors else ()
+    apart = parent == facts.argv or any(word.startswith(env.WORKER) for word in facts.argv[1:8])
+    apart |= facts.script is not None and facts.script.likely
     parts: defaultdict[tuple[str, str], list[Candidate]] = defaultdict(list)
     for candidate in candidates:
         if candidate.adds:
@@ -339,12 +355,16 @@ def _sum(candidates: Iterable[Candidate]) -> Iterable[Candidate]:
         texts = Counter(candidate.text for candidate in several)
         shown = [text if count == 1 else f"{count} × {text}" for text, count in texts.items()]
         more = [f"{len(shown) - _NAMED} more"] if len(shown) > _NAMED else []
+        sure, condition = weakest(*(candidate.confidence for candidate in several)), several[0].condition
+        if apart and len(several) > 1 and several[0].adds.startswith(OBJECTS):
+            sure, condition = Confidence.POSSIBLE, "if all of them are in this process"
         yield msgspec.structs.replace(
             several[0],
             value=round(sum(values), 9) if known else None,
             dynamic=not known,
             text=" + ".join([*shown[:_NAMED], *more]),
-            confidence=weakest(*(candidate.confidence for candidate in several)),
+            confidence=sure,
+            condition=condition,
         )
 
 

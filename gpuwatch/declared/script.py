@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec.structs import replace
 
 from gpuwatch.declared import script_patterns as patterns
-from gpuwatch.declared.facts import Candidate, ScriptContents, Selection, Variables
+from gpuwatch.declared.facts import OBJECTS, Candidate, ScriptContents, Selection, Variables
 from gpuwatch.declared.script_patterns import Item, Items, MadeObject, ScriptCondition, ScriptSource, Site, may_declare
 from gpuwatch.declared.script_values import SOME, ScriptDevice, SymbolTable, children
 from gpuwatch.model import Confidence, Hint, Kind
@@ -395,9 +395,10 @@ class _Walk:
         outside = self._function, self._again
         waiting: list[tuple[ast.AST, _When, str, bool]] = [(node, when, *outside)]
         called: set[ast.AST] = set()
+        known: ast.AST | None = None  # a function whose calls are read under another name
         match node:
             case ast.Assign(targets=[ast.Name(id=alias)], value=value) if self._symbols.constant(alias) is value:
-                called.add(value)  # its calls are read under the name
+                known = value
         while waiting:
             one, when, self._function, self._again = waiting.pop()
             if isinstance(one, ast.Call):
@@ -411,7 +412,7 @@ class _Walk:
                     sure = one in called and not self._symbols.is_ambiguous(name)
                     self._mentions[name].append(_Mention(when, self._function, sure, self._again))
                 named = self._symbols.path(one).rpartition(".")[2] if isinstance(one.ctx, ast.Load) else ""
-                if one not in called and named in patterns.PASSED:
+                if one not in called and one is not known and named in patterns.PASSED:
                     self._add(one, when, patterns.PASSED[named], one)
             again = self._again or isinstance(one, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp)
             function = _LAMBDA if isinstance(one, ast.Lambda) else self._function
@@ -485,7 +486,8 @@ def _add_up(found: Sequence[tuple[ast.AST, Item]], counted: Mapping[ast.AST, boo
         if isinstance(item, MadeObject) and not all(counted.get(part, True) for part in (node, *item.parts)):
             fields = {"condition": item.candidate.condition or _MANY, "confidence": Confidence.POSSIBLE}
             one = replace(item.candidate, dynamic=not item.candidate.lifts, **fields)
-        elif one in caps and one.framework in objects and not (one.lifts or one.condition or one.void):
-            one = replace(one, adds=f"objects of {one.framework}, GPU {one.device}")
+        elif isinstance(one, Candidate) and one.kind is Kind.CAP and one.framework in objects:
+            adds = "" if one.lifts or one.condition or one.void else f"{OBJECTS} of {one.framework}, GPU {one.device}"
+            one = replace(one, adds=adds)
         items.append(one)
     return items
