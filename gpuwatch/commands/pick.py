@@ -74,14 +74,15 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         check_not_hidden("--only", named, unwanted)
     unwanted |= {gpu.key: "not among --only" for gpu in snapshot.gpus if only and gpu.index not in only}
     reserved: list[Reservation] = []
+    console = Console(ascii_only=config.ascii)
     if not snapshot.demo:
         folders = reservation_folders(args.reservations or SHARED)
-        reserved = add_user_names(find_reservations(folders, holding_pids(snapshot), caller=os.getpid()), snapshot)
+        found = find_reservations(folders, holding_pids(snapshot), caller=os.getpid(), sweep=True, warn=console.warn)
+        reserved = add_user_names(found, snapshot)
     offers = find_offers(snapshot, wanted, reserved, hidden=unwanted, ignore=args.ignore_reservations)
     chosen = choose(offers, number)
     enough = len(chosen) == number
     value = ",".join(str(offer.gpu.index) if args.index else offer.gpu.uuid for offer in chosen) if enough else None
-    console = Console(ascii_only=config.ascii)
     if args.json:
         console.print_json(msgspec.json.encode(_json(value, offers, chosen)).decode())
     elif value is not None:

@@ -88,12 +88,14 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         return find_offers(snapshot, wanted, reserved, hidden=unwanted, ignore=args.ignore_reservations)
 
     with locked_folder(folders, warnings.append) as folder:
-        reserved = find_reservations(folders, pick.holding_pids(snapshot), caller=os.getpid())
+        reserved = find_reservations(
+            folders, pick.holding_pids(snapshot), caller=os.getpid(), sweep=True, warn=warnings.append
+        )
         offers = find(reserved)
         fit = {offer.gpu.index: offer for offer in offers if not offer.why}
         chosen = [fit[index] for index in named if index in fit] if named else choose(offers, number)
-        if len(chosen) == number and folder is not None:
-            reserve(folder, {offer.gpu.uuid: offer.wanted for offer in chosen}, warnings.append)
+        wants = {offer.gpu.uuid: offer.wanted for offer in chosen}
+        mine = len(chosen) == number and folder is not None and reserve(folder, wants, warnings.append)
     if args.ignore_reservations or len(chosen) < number:  # now with names, which are not waited for under the lock
         offers = find(pick.add_user_names(reserved, snapshot))
     asked = [offer for offer in offers if not named or offer.gpu.index in named]
@@ -110,7 +112,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     variables = list(changes(allocation, os.environ, torch=torch_obstacle(command, os.environ)))
     console.warn(*_agreement_warnings(command, config.shares, chosen, snapshot))
     if not args.quiet:
-        console.warn(*_gpu_lines(chosen, reserved=folder is not None))
+        console.warn(*_gpu_lines(chosen, reserved=mine))
     if args.verbose:
         console.warn(*_change_lines(variables, allocation))
     new = {**os.environ, **{one.name: one.value for one in variables if one.value is not None}}

@@ -23,17 +23,22 @@ from gpuwatch.config.keys import is_loopback
 from gpuwatch.config.reading import ConfigFile, read_administrators
 from gpuwatch.errors import UsageError
 from gpuwatch.files import check_source
-from gpuwatch.recorder.store import DAYS
+from gpuwatch.recorder.store import DAYS, EVENTS_BYTES
 from gpuwatch.sampler.reservations import SHARED
 from gpuwatch.text import clean
 from gpuwatch.units import long_duration, size
 
 UNIT: Final = Path("/etc/systemd/system/gpuwatch.service")
+AGAIN: Final = (
+    f"gpuwatch watch --unit >gpuwatch.service && install -m 644 gpuwatch.service {UNIT} && systemctl daemon-reload && "
+    "systemctl restart gpuwatch"
+)
+"""Lines that print and use the unit again."""
 
 _UNIT: Final = """\
 # {unit}
 # The service of `gpuwatch watch --unit`, for everybody on this machine. As root:
-#   gpuwatch watch --unit{flags} > gpuwatch.service && install -m 644 gpuwatch.service {unit}
+#   gpuwatch watch --unit{flags} >gpuwatch.service && install -m 644 gpuwatch.service {unit}
 #   systemctl daemon-reload && systemctl enable --now gpuwatch
 # It reads {settings} alone. `systemd-analyze security` gives {score}.
 [Unit]
@@ -52,7 +57,9 @@ TimeoutStopSec=5
 UMask=0077
 StateDirectory=gpuwatch
 RuntimeDirectory=gpuwatch
-# It reads everybody's processes, and their scripts with the rights of their owners; it writes in its two folders.
+# It reads everybody's processes, and their scripts with the rights of their owners; it writes in its two folders, and
+# removes the reservations of runs that have ended.
+ReadWritePaths=-{reservations}
 CapabilityBoundingSet=CAP_SYS_PTRACE CAP_DAC_READ_SEARCH CAP_SETUID CAP_SETGID
 NoNewPrivileges=yes
 ProtectSystem=strict
@@ -165,7 +172,7 @@ def print_unit(args: argparse.Namespace, *, program: Path | None = None, setting
             settings=settings,
             reservations=SHARED,
             days=long_duration(kept[0]),
-            size=size(kept[1]),
+            size=size(kept[1] + EVENTS_BYTES),
         )
         console.print(*words.splitlines())
         return 0

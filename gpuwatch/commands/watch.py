@@ -13,6 +13,7 @@ import os
 import re
 import select
 import signal
+import socket
 import sys
 import threading
 import time
@@ -34,7 +35,7 @@ from gpuwatch.commands.export import EXPORT_FLAGS, add_export_flags, start_expor
 from gpuwatch.commands.flags import add_flags, add_recording_flags, parse_indices, parse_value
 from gpuwatch.commands.recording import make_recording
 from gpuwatch.commands.startup import Reloader, apply_config, configured, format_reload, interval_of, open_source
-from gpuwatch.commands.unit import print_unit
+from gpuwatch.commands.unit import AGAIN, print_unit
 from gpuwatch.config import ADMINISTRATORS, Config, ExportConfig
 from gpuwatch.errors import GpuwatchError, NoThreadError, UsageError
 from gpuwatch.model import SourceState
@@ -442,9 +443,10 @@ class _Output:
 
     def _reload(self, reloader: Reloader) -> None:
         try:
-            words = format_reload(
-                reloader(), later=("tmux", *(f"export.{name}" for name in ExportConfig.__struct_fields__))
-            )
+            read = reloader()
+            words = format_reload(read, later=("tmux", *(f"export.{name}" for name in ExportConfig.__struct_fields__)))
+            if read.config.notify.sends and not _has_network():
+                words += f"; no message can be sent: the service's unit allows no network; print it again: {AGAIN}"
         except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
             words = f"configuration not changed: {type(error).__name__}: {error}"
         self.warn(words)
@@ -453,6 +455,15 @@ class _Output:
         """Print the waiting lines."""
         for printer in (self._out, self._err):
             printer.close(_LAST_WORDS)
+
+
+def _has_network() -> bool:
+    """Return whether sockets of the network can be opened, which RestrictAddressFamilies of a unit decides."""
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM).close()
+    except OSError:
+        return False
+    return True
 
 
 def _printer(stream: TextIO | None) -> Printer:

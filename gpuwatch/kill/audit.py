@@ -1,7 +1,8 @@
-"""Audit file of signals: one JSON line for each process that was signalled, or refused; never rewritten."""
+"""Audit file of signals, bounded in size: one JSON line for each process that was signalled, or refused."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -15,6 +16,9 @@ from gpuwatch.errors import NoThreadError
 from gpuwatch.threads import Worker
 
 FILE_NAME: Final = "actions.jsonl"
+
+LARGEST: Final = 4 << 20
+"""Bytes after which a new file is begun; the one before it is kept as `actions.jsonl.1`."""
 
 ANSWER_SECONDS: Final = 2.0
 """Seconds for which the file system is waited for; a home folder on NFS may never answer."""
@@ -62,6 +66,9 @@ class Audit:
     def _open(self) -> int:
         folder = files.open_folder(self.path.parent)
         try:
+            with contextlib.suppress(FileNotFoundError):
+                if os.stat(FILE_NAME, dir_fd=folder, follow_symlinks=False).st_size > LARGEST:
+                    os.replace(FILE_NAME, f"{FILE_NAME}.1", src_dir_fd=folder, dst_dir_fd=folder)
             return files.open_file(folder, FILE_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         finally:
             os.close(folder)

@@ -34,7 +34,11 @@ _RETRY = 0.02
 _EVERY = 2.0
 """Seconds after which the stream's reservations are read again."""
 MOST = 512
-"""Files of a folder that are read, at most; a busy machine has some tens. Each costs 0.1 ms."""
+"""Files of one owner that are read, at most; a busy machine has some tens. Each costs 0.1 ms."""
+_MOST_NAMES = 1 << 16
+"""Files of a folder whose owners are looked at, at most. Each costs 3 µs."""
+_SWEEP = 60.0
+"""Seconds after which a stream removes the files of ended runs: its user's own, as root everybody's."""
 _LARGEST = 1 << 14
 """Bytes of a file, at most; a file with 16 GPUs takes 1 kB."""
 _NAME = re.compile(r"([0-9]{1,10})-([0-9]{1,20})\.json")
@@ -66,18 +70,27 @@ class _Entry(NamedTuple):
     gpus: Mapping[str, int]
 
 
-def _read_folder(path: Path, proc: Path, *, sweep: bool) -> Iterator[tuple[int, _Entry]]:
-    """Yield the files of living processes, by PID; raises OSError."""
+def _read_folder(
+    path: Path, proc: Path, *, sweep: bool, warn: Callable[[str], None] | None
+) -> Iterator[tuple[int, _Entry]]:
+    """Yield the files of living processes, by PID; raises OSError. `warn` gets a line about an owner of too many."""
+    count: Counter[int] = Counter()
     with contextlib.ExitStack() as opened:
         folder = os.open(path, _FOLDER)
         opened.callback(os.close, folder)
         with os.scandir(folder) as entries:
-            names = [_NAME.fullmatch(entry.name) for entry in islice(entries, MOST)]
+            names = [_NAME.fullmatch(entry.name) for entry in islice(entries, _MOST_NAMES)]
         for name in filter(None, names):
             with contextlib.suppress(OSError, ValueError, RecursionError):  # it ended meanwhile, or it is not of ours
                 pid = int(name[1])
+                maker = os.stat(name[0], dir_fd=folder, follow_symlinks=False).st_uid
+                count[maker] += 1
+                if count[maker] > MOST:
+                    if warn is not None and count[maker] == MOST + 1:
+                        warn(f"uid {maker} has more than {MOST} files in {clean(str(path))}; the others are not read")
+                    continue
                 if not _is_living(pid, int(name[2]), proc):
-                    if sweep and os.stat(name[0], dir_fd=folder, follow_symlinks=False).st_uid == os.geteuid():
+                    if sweep and os.geteuid() in (0, maker):
                         os.unlink(name[0], dir_fd=folder)
                     continue
                 owner = psinfo.read_uids(pid, proc)[0]
@@ -93,18 +106,24 @@ def _is_living(pid: int, start: int, proc: Path) -> bool:
 
 
 def find_reservations(
-    folders: Sequence[Path], holders: Collection[int], *, caller: int = 0, proc: Path = procfs.PROC
+    folders: Sequence[Path],
+    holders: Collection[int],
+    *,
+    caller: int = 0,
+    sweep: bool = False,
+    warn: Callable[[str], None] | None = None,
+    proc: Path = procfs.PROC,
 ) -> list[Reservation]:
     """Return the outer reservations: a run inside another run uses the memory that the outer run reserved.
 
     `holders` are the PIDs that hold a GPU: each is assigned to the reservation that it belongs to. Reservations of
-    `caller`, or of a run that started it, are left out, and our files whose process has ended are removed. Processes
-    that /proc hides from us (hidepid) count as ended.
+    `caller`, or of a run that started it, are left out. With `sweep` our files whose process has ended are removed, and
+    by root all such files. Processes that /proc hides from us (hidepid) count as ended.
     """
     entries: dict[int, _Entry] = {}
     for path in folders:
         with contextlib.suppress(OSError):  # nobody has reserved anything there
-            entries.update(_read_folder(path, proc, sweep=bool(caller)))
+            entries.update(_read_folder(path, proc, sweep=sweep, warn=warn))
     if not entries:  # as most of the time: no ancestors need to be read
         return []
     parents: dict[int, int] = {}
@@ -146,13 +165,14 @@ class ReservationReader:
         self._folders, self._proc, self._clock = folders, proc, clock
         self._last: list[Reservation] = []
         self._holders: frozenset[int] | None = None
-        self._due = 0.0
+        self._due = self._sweep = 0.0
 
     def read(self, holders: Collection[int]) -> list[Reservation]:
         """Return the reservations, at most some seconds old; `holders` as in `find_reservations`."""
         now = self._clock()
         if now >= self._due or holders != self._holders:
-            self._last = find_reservations(self._folders, holders, proc=self._proc)
+            sweep, self._sweep = now >= self._sweep, now + _SWEEP if now >= self._sweep else self._sweep
+            self._last = find_reservations(self._folders, holders, sweep=sweep, proc=self._proc)
             self._holders, self._due = frozenset(holders), now + _EVERY
         return self._last
 
@@ -205,11 +225,16 @@ def _open_shared(path: Path) -> int:
     return folder
 
 
-def reserve(folder: int, gpus: Mapping[str, int], warn: Callable[[str], None]) -> None:
-    """Reserve bytes by GPU for this process and the program it becomes, also where it had a reservation."""
+def reserve(folder: int, gpus: Mapping[str, int], warn: Callable[[str], None]) -> bool:
+    """Reserve bytes by GPU for this process and the program it becomes, also where it had a reservation.
+
+    Returns False, and `warn` gets a line, where nothing could be written.
+    """
     pid, start = os.getpid(), procfs.read_stat(os.getpid()).start_ticks
     content = msgspec.json.encode({"pid": pid, "start": start, "gpus": gpus})
     try:
         files.replace_file(folder, f"{pid}-{start}.json", content, durable=False, mode=0o644)
     except OSError as error:
         warn(f"nothing is reserved: {error.strerror}")
+        return False
+    return True

@@ -164,4 +164,4 @@ def test_removal_says_what_is_kept_and_how_long(
     printed = capsys.readouterr().out
     assert "systemctl disable --now gpuwatch\n" in printed
     assert "/var/lib/gpuwatch is kept" in printed
-    assert "30 d, 8 MiB" in printed
+    assert "30 d, 40 MiB" in printed

@@ -15,7 +15,7 @@ import pytest
 
 from gpuwatch import files
 from gpuwatch.files import state_folder
-from gpuwatch.kill.audit import Audit
+from gpuwatch.kill.audit import LARGEST, Audit
 from tests.support.gpuholder import ROOT
 from tests.support.homes import make_homeless
 
@@ -110,6 +110,17 @@ def test_each_line_is_one_write(tmp_path: Path) -> None:
     append(Audit(tmp_path, write=counted), "outcome", {"command": "a\nb"})
     assert len(written) == 1
     assert written[0].count(b"\n") == 1
+
+
+def test_a_large_file_is_followed_by_another_and_one_old_one_is_kept(audit: Audit) -> None:
+    for number in range(3):
+        audit.append("sent", {"pid": number})
+        assert audit.flush() is None
+        os.truncate(audit.path, LARGEST + 1)
+    audit.append("sent", {"pid": 3})
+    assert audit.flush() is None
+    assert json.loads(audit.path.read_text())["pid"] == 3
+    assert sorted(file.name for file in audit.path.parent.iterdir()) == ["actions.jsonl", "actions.jsonl.1"]
 
 
 def test_no_text_can_fail_or_split_a_line(audit: Audit) -> None:

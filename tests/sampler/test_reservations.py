@@ -53,7 +53,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 def found(both: Folders, *holders: int) -> list[Reservation]:
     """Read as `gpuwatch pick` does."""
-    return find_reservations(both, holders, caller=os.getpid())
+    return find_reservations(both, holders, caller=os.getpid(), sweep=True)
 
 
 # -- what counts -----------------------------------------------------------------------------------------------------
@@ -66,10 +66,10 @@ def test_a_reservation_lives_as_long_as_its_process(both: Folders, sleeper: Star
     assert one == Reservation(frozenset({process.pid}), os.getuid(), {GPU: 1000}, file.stat().st_ctime)
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie holds nothing either
+    assert find_reservations(both, ()) == []
+    assert file.exists()
     assert ReservationReader(both).read(()) == []
-    assert file.exists(), "the stream removes nothing"
-    assert found(both) == []
-    assert not file.exists(), "whoever asks for a GPU removes their own"
+    assert not file.exists(), "a stream removes its user's own"
 
 
 def test_a_pid_that_was_given_away_again_reserves_nothing(both: Folders, sleeper: Start) -> None:
@@ -87,7 +87,7 @@ def test_nobody_reserves_in_the_name_of_another(both: Folders, sleeper: Start) -
     assert (one.uid, one.pids) == (SOMEBODY_ELSE, frozenset({theirs.pid}))
     end(theirs)
     assert found(both) == []
-    assert len(list(both[0].iterdir())) == 2, "neither is ours to remove"
+    assert len(list(both[0].iterdir())) == 1, "root removes what has ended, and nothing that names a living process"
 
 
 @pytest.mark.parametrize(
@@ -143,12 +143,32 @@ def test_planted_names_neither_hang_nor_lead_astray(both: Folders, tmp_path: Pat
     assert found(both) == [], "a folder that is a link is not read"
 
 
-def test_of_a_flooded_folder_so_many_files_are_read(both: Folders, tmp_path: Path) -> None:
+def test_of_one_owners_flood_so_many_files_are_read(both: Folders, tmp_path: Path) -> None:
     both[0].mkdir()
     for number in range(MOST + 100):
         (both[0] / f"1-{number}.json").touch()
-    assert find_reservations(both, (), caller=1, proc=tmp_path) == []
+    warnings: list[str] = []
+    assert find_reservations(both, (), sweep=True, warn=warnings.append, proc=tmp_path) == []
     assert len(list(both[0].iterdir())) == 100, "those that were read are swept"
+    assert warnings == [f"uid {os.geteuid()} has more than {MOST} files in {both[0]}; the others are not read"]
+
+
+def test_a_flood_of_one_user_hides_nobody_elses_and_root_removes_it(both: Folders, sleeper: Start) -> None:
+    needs_root()
+    both[0].mkdir()
+    for number in range(MOST + 100):
+        file = both[0] / f"{2**22 + 1}-{number}.json"
+        file.touch()
+        os.chown(file, SOMEBODY_ELSE, SOMEBODY_ELSE)
+    process = sleeper()
+    write(both[0], process.pid)
+    assert len(find_reservations(both, ())) == 1
+    now = 100.0
+    stream = ReservationReader(both, clock=lambda: now)
+    for _ in range(2):
+        assert len(stream.read(())) == 1
+        now += 60
+    assert len(list(both[0].iterdir())) == 1, "the service of the machine removes what has ended within a minute"
 
 
 def test_the_stream_reads_again_now_and_then_and_where_the_holders_changed(both: Folders, sleeper: Start) -> None:
