@@ -8,9 +8,9 @@ the time that the machine was suspended: seconds without samples are a gap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
-from math import ceil, inf
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from itertools import accumulate, pairwise
+from math import inf
 from operator import add
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias, TypeVar
@@ -142,12 +142,12 @@ class HoldingHistory:
         self._loading: dict[Owner, float] = {}
         """Processes that were seen to start, with the time, until `_SETTLED` seconds have passed."""
 
-    def add(self, holdings: tuple[Holding, ...], time: float, *, complete: bool, interval: float) -> int:
+    def add(self, holdings: tuple[Holding, ...], time: float, *, complete: bool, interval: float) -> dict[Owner, int]:
         """Add a sample; return the bytes by which settled processes have grown since the last sample."""
         records: dict[Owner, HoldingRecord] = {}  # a new dict: the old one belongs to views that were handed out
         before, loading, patience = self.records, self._loading, max(_UNJUDGED, _PATIENCE * interval)
         trusted = self._trusted if self._trusted is not None and time - self._trusted <= HOLDING_GONE else None
-        grown = 0
+        grown: dict[Owner, int] = {}
         for owner, (size, sm) in merge_holdings(holdings).items():
             old = before.get(owner) or _find_ended(before, owner)
             record = records[owner] = _extend(old, size, sm, time, trusted, patience)
@@ -155,7 +155,7 @@ class HoldingHistory:
                 if trusted is not None:
                     loading[owner] = time
             elif record.points is not old.points and old.points and owner not in loading:
-                grown += record.points[-1][1] - old.points[-1][1]
+                grown[owner] = record.points[-1][1] - old.points[-1][1]
         for owner, record in before.items():
             if owner not in records and time - record.seen <= HOLDING_GONE:
                 records[owner] = record
@@ -211,114 +211,136 @@ def _add_point(points: tuple[tuple[float, int], ...], time: float, size: int) ->
 # -- growth -------------------------------------------------------------------------------------------------------
 
 SLOT: Final = 5.0
-"""Seconds that one point covers."""
+"""Seconds that one level covers."""
 _SPAN: Final = 60
 """Slots that are examined: five minutes."""
-_LEAST: Final = 12
-"""Slots that the points must span for a trend: a minute."""
+_LEAST: Final = 13
+"""Slots for which memory must have grown: more than a minute, since a model that is loaded in a minute is no growth."""
 _BLOCK: Final = 4
-"""Slots (20 s) in a block, whose peaks are compared; also the least distance of two points for a slope."""
+"""Slots (20 s) that tell how fast it grows lately, at least; two rises at least, where it grows in steps."""
 _SILENCE: Final = 20.0
 """Seconds without a sample after which the estimate starts again; at least `_PATIENCE` intervals."""
+_FREED: Final = 6.0
+"""Seconds for which the memory must be below its peak before it counts as freed: an allocator takes it again sooner."""
 _GROWN: Final = 256 * MIB
-"""Bytes by which the memory must have grown over the points before a speed is computed."""
-_QUANTILE: Final = 0.3
-"""Quantile of all slopes that gives the speed. After a single step (a model is loaded) at least half of them are 0."""
-
-_Point: TypeAlias = tuple[int, int]
-"""A slot's number and bytes."""
+"""Bytes by which the memory must have grown before a speed is computed."""
+_UNEVEN: Final = 0.1
+"""Most deviation from a straight line, as a part of what it grew: four equal steps have 0.07, a single one 0.3."""
 
 
 class Trend(NamedTuple):
     """Growth of a GPU's memory."""
 
     speed: float = 0.0
-    """Bytes per second by which it certainly grew in the last minutes; 0 where it does not grow, or has stopped."""
+    """Bytes per second by which it grows; 0 where it does not grow, has stopped, or was freed."""
     steady: bool = False
-    """Whether it grew in each 20 s of the last minute, and is now at the highest level of these minutes."""
+    """Whether it has grown evenly for more than a minute, and still does."""
 
 
 _FLAT: Final = Trend()
 
 
 class TrendEstimator:
-    """Estimator of the growth of one GPU's memory over the last minutes, with a point every five seconds.
+    """Estimator of the growth of one GPU's memory over the last minutes, with a level every five seconds.
 
-    It adds up by how much the memory of running processes grew and shrank. The start or end of a process does not
-    count, so that a restarted job is no growth. A point is the peak of its slot, not the last value: memory runs out at
-    a peak, and an allocator that frees and takes the same memory again shows no growth.
+    It adds up by how much the memory of each running process grew and shrank. The start of a process does not count,
+    and with its end all that it grew is forgotten, so that a restarted job is no growth. A level is the peak of its
+    slot, not the last value: memory runs out at a peak, and an allocator that frees and takes the same memory again
+    shows no growth.
     """
 
     def __init__(self) -> None:
         self.trend: Trend | None = None
-        """None while there are too few points."""
-        self._points: list[_Point] = []
-        self._level = 0
+        """None while there are too few levels."""
+        self._slots: list[dict[Owner, int]] = []
+        """Peak of each process in each slot, oldest first."""
+        self._peaks: dict[Owner, int] = {}
+        self._levels: dict[Owner, int] = {}
         self._slot: int | None = None
-        self._peak = 0
         self._last = 0.0
+        self._running: Set[Owner] = frozenset()
+        self._floor = -inf
+        """Level below which memory was freed."""
+        self._high = 0.0
+        """Time of the last sample above that."""
+        self._steady, self._block = 0.0, _BLOCK
+        """Speed of the last steady trend, and the slots that tell its speed lately."""
 
-    def add(self, grown: int, time: float, interval: float) -> None:
-        """Add a sample: the bytes by which the GPU's processes grew since the last sample."""
+    def add(self, grown: Mapping[Owner, int], running: Set[Owner], time: float, interval: float) -> None:
+        """Add a sample: the bytes by which processes grew since the last sample, and all that it lists."""
         slot = int(time // SLOT)
         if self._slot is None or not 0.0 <= time - self._last <= max(_SILENCE, _PATIENCE * interval):
-            self._points, self._slot, self._level, self._peak, self.trend = [], slot, 0, 0, None
-            grown = 0
+            self.trend, self._slots, self._peaks, self._levels, self._slot = None, [], {}, {}, slot
+            self._floor, self._steady, grown = -inf, 0.0, {}
         self._last = time
-        self._level += grown
-        if slot == self._slot:
-            self._peak = max(self._peak, self._level)
-            return
-        self._points = [point for point in self._points if point[0] >= self._slot - _SPAN]
-        self._points.append((self._slot, self._peak))
-        # Worked out once a slot, from those that are complete.
-        self.trend = estimate_trend(self._points, max(_BLOCK, ceil(interval / SLOT)))
-        self._slot, self._peak = slot, self._level
+        # A process that is missing in a single list has not ended.
+        ended = self._levels.keys() - running - self._running
+        self._running = running
+        if ended:
+            self._levels = {owner: level for owner, level in self._levels.items() if owner not in ended}
+        if slot != self._slot:
+            missed = [self._levels] * (slot - self._slot - 1)
+            self._slots = [*self._slots, self._peaks, *missed][-_SPAN:]
+            self._peaks = dict(self._levels)
+        if self._slots and (slot != self._slot or ended):
+            self._estimate()  # from the slots that are complete
+        self._slot = slot
+        if grown:
+            self._levels = dict(self._levels)
+        for owner, size in grown.items():
+            level = self._levels[owner] = self._levels.get(owner, 0) + size
+            self._peaks[owner] = max(level, self._peaks.get(owner, 0))
+        if sum(self._levels.values()) >= self._floor:
+            self._high = time
+        elif time - self._high >= _FREED and self.trend is not None:
+            self.trend, self._steady = _FLAT, 0.0
+
+    def _estimate(self) -> None:
+        levels = [*accumulate((sum(one.get(owner, 0) for owner in self._levels) for one in self._slots), max)]
+        self._floor = levels[-1] - max(_GROWN, (levels[-1] - levels[0]) / 10)
+        found = estimate_trend(levels)
+        if found is None:
+            self.trend = None
+        elif found[0].steady:
+            self.trend, self._block = found
+            self._steady = self.trend.speed
+        else:
+            # A pause does not end it at once; then it is as slow as lately.
+            lately = (levels[-1] - levels[max(0, len(levels) - 1 - self._block)]) / self._block / SLOT
+            self._steady = self._steady if lately > self._steady / 4 else 0.0
+            self.trend = Trend(min(self._steady, lately)) if self._steady else _FLAT
 
 
-def estimate_trend(points: list[_Point], block: int = _BLOCK) -> Trend | None:
-    """Return the trend of (slot, bytes), oldest first; None where they span too little time.
+def estimate_trend(levels: Sequence[int]) -> tuple[Trend, int] | None:
+    """Return the trend of the levels of successive slots, which never fall, and the slots that tell its speed lately.
 
-    The speed is a low quantile of the slopes between all pairs of points (Theil and Sen take the median), so that a
-    single step, however high, is no trend; it is never more than the speed of the last minute.
+    It is that of the longest time up to now in which they grew evenly: whatever was before, a flat hour or the load of
+    a model, does not count. Where they grow in steps, a pause lasts no longer than those before, and the more time is
+    needed the longer these are. The result is None where the levels are too few.
     """
-    first, last = points[0], points[-1]
-    if last[0] - first[0] < max(_LEAST, 3 * block):
+    newest = len(levels) - 1
+    if newest < _LEAST:
         return None
-    if last[1] - first[1] <= _GROWN:
-        return _FLAT
-    # Every other point is enough where there are many: a quarter of the pairs, 60 µs for five minutes.
-    some = points[::-2] if len(points) > _SPAN // 2 else points[::-1]
-    slopes = sorted(
-        [
-            (size - before) / (slot - past)
-            for place, (slot, size) in enumerate(some, 1)
-            for past, before in some[place:]
-            if slot - past >= block
-        ]
-    )
-    slope = slopes[int(_QUANTILE * len(slopes))]
-    peaks = _peaks(points, block)
-    least, lately = slope * block / 4, peaks[3] - peaks[0]
-    if slope <= 0 or lately < 3 * least:
-        return _FLAT
-    top = max(size for _, size in points)
-    high = last[1] >= top - max(_GROWN, (last[1] - first[1]) / 10)
-    grew = all(after - before >= least for before, after in pairwise(peaks))
-    # An allocator that warms up comes to rest: it is as slow as in the last minute, and in the last 20 s slower still.
-    slows = peaks[3] - peaks[2] < lately / 6
-    return Trend(min(slope, lately / (3 * block)) / SLOT, high and grew and not slows)
-
-
-def _peaks(points: list[_Point], block: int) -> list[int]:
-    """Return the peaks of the last four blocks of slots, oldest first; an empty block has the peak before it."""
-    newest = points[-1][0]
-    peaks: list[int] = []
-    for blocks in (3, 2, 1, 0):
-        until = newest - blocks * block
-        inside = [size for slot, size in points if until - block < slot <= until]
-        peaks.append(max(inside) if inside else peaks[-1] if peaks else points[0][1])
-    return peaks
+    for first in range(newest - _LEAST + 1):
+        rise = levels[-1] - levels[first]
+        if rise <= _GROWN:
+            break
+        least = rise / (newest - first) / 2
+        if levels[first + 1] - levels[first] < least:
+            continue
+        rises = [slot for slot in range(first + 1, newest + 1) if levels[slot] - levels[slot - 1] >= least]
+        begin, last = rises[0], rises[-1]
+        pause = max((after - before for before, after in pairwise(rises)), default=_SPAN)
+        if newest - first < _LEAST + 3 * (pause - 1) or newest - last >= pause:
+            continue
+        speed = (levels[last] - levels[begin]) / (last - begin)
+        off = [levels[slot] - speed * slot for slot in range(begin, last + 1)]
+        mean, block = sum(off) / len(off), max(_BLOCK, 2 * pause)
+        lately = (levels[last] - levels[last - block]) / block
+        # An allocator that warms up comes to rest: lately it is slower.
+        if 0.8 <= lately / speed <= 1.4 and sum((one - mean) ** 2 for one in off) <= len(off) * (_UNEVEN * rise) ** 2:
+            return Trend(speed / SLOT, steady=True), block
+    return _FLAT, _BLOCK
 
 
 # -- usage --------------------------------------------------------------------------------------------------------
@@ -624,7 +646,7 @@ class _GpuHistory:
         time = now - max(0.0, snapshot.monotonic - gpu.sampled)
         grown = self._holdings.add(gpu.holdings, time, complete=complete, interval=interval)
         if complete:
-            self._growth.add(grown, time, interval)
+            self._growth.add(grown, {(one.pid, one.start) for one in gpu.holdings}, time, interval)
             if gpu.health is Health.OK:
                 self._complete = (gpu, snapshot)
 

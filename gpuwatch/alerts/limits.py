@@ -110,7 +110,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     full_critical: Annotated[
         Seconds, Meta(ge=0, le=DAY, description="the same, for a critical alert", extra={"at_most": "full_warning"})
     ] = 120.0
-    full_for: Annotated[Seconds, Meta(ge=0, le=HOUR, description="time for which that is predicted")] = 20.0
+    full_for: Annotated[Seconds, Meta(ge=0, le=HOUR, description="time for which that is predicted")] = 5.0
     idle_after: Annotated[Seconds, Meta(ge=10, le=7 * DAY, description="time without computing")] = 1800.0
     idle_memory: Annotated[Bytes, Meta(ge=MIB, description="least memory of one user on one GPU")] = GIB
     unknown_memory: Annotated[Bytes, Meta(ge=MIB, description="memory of unknown processes")] = GIB

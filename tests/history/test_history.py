@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import combinations
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -309,7 +309,7 @@ def trend_after(course: Callable[[int], float], until: int, step: int = 1, **cha
 
 
 def test_a_steady_growth_has_its_speed_after_a_minute() -> None:
-    assert trend_after(lambda second: second / 30, 65) is None
+    assert trend_after(lambda second: second / 30, 70) is None
     trend = trend_after(lambda second: second / 30, 71)
     assert trend is not None
     assert trend.steady
@@ -343,25 +343,75 @@ def test_a_step_does_not_change_the_speed_of_a_slow_growth() -> None:
     assert trend.speed == pytest.approx(GIB / 100, rel=0.05)
 
 
-def test_a_gap_starts_a_trend_anew() -> None:
+def trend_with_a_jump(silence: int, grown: float, interval: float = 1.0) -> Trend | None:
+    """Return the trend where a steady growth of 2 GiB/min is followed by a silence, and by so many GiB more."""
     history = History()
     for second in range(100):
-        watched(history, machine(holding(7, second / 30)), second)
-    assert watched(history, machine(holding(7, 99 / 30)), 119).trend(KEY) is not None
-    assert watched(history, machine(holding(7, 40)), 145).trend(KEY) is None
+        watched(history, snapshot([gpu(0, holdings=[holding(7, second / 30)])], interval=interval), second)
+    for second in range(100 + silence, 172 + silence):
+        view = watched(
+            history, snapshot([gpu(0, holdings=[holding(7, second / 30 + grown)])], interval=interval), second
+        )
+        if second == 101 + silence:
+            assert (view.trend(KEY) is None) is (silence > max(20, 2.5 * interval))
+    return view.trend(KEY)
+
+
+@pytest.mark.parametrize(("silence", "interval"), [(0, 1.0), (18, 1.0), (21, 1.0), (300, 1.0), (300, 200.0)])
+def test_a_gap_starts_a_trend_anew(silence: int, interval: float) -> None:
+    """What it grew meanwhile is no growth: nobody saw when."""
+    after = trend_with_a_jump(silence, 40.0 if silence > 2.5 * interval + 18 else 0.0, interval)
+    assert after is not None
+    assert after.steady
+    assert after.speed == pytest.approx(GIB / 30, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "grows"),
+    [
+        (0, 59, False),
+        (0, 115, False),
+        (30, 115, False),
+        (0, 140, True),
+        (60, 140, True),
+        (200, 280, True),
+    ],
+)
+def test_what_a_process_takes_in_its_first_minute_is_no_growth(since: int, until: int, grows: bool) -> None:
+    """The seconds are those of its life; the loads of its first 60 s do not count, all after that does."""
+    history = History()
+    for second in range(-20, until):
+        held = [holding(8, 10)] + ([holding(7, 1 + max(0, second - since) / 10)] if second >= 0 else [])
+        view = watched(history, machine(*held), 1020 + second)
+    trend = view.trend(KEY)
+    assert trend is not None
+    assert trend.steady is grows
+    if grows:
+        assert trend.speed == pytest.approx(GIB / 10, rel=0.01)
+
+
+def test_what_a_process_had_grown_is_forgotten_with_its_end_and_the_others_go_on() -> None:
+    """A process that is missing in a single list has not ended."""
+    history, speeds = History(), {}
+    for second in range(200):
+        held = [holding(7, 5 + second / 30), holding(8, 10 + second / 10)]
+        shown = [held[0]] if second == 100 or second > 150 else held
+        trend = watched(history, machine(*shown), second).trend(KEY)
+        speeds[second] = round(trend.speed * 60 / GIB, 1) if trend is not None else None
+    assert speeds[99] == speeds[106] == speeds[150] == 8.0
+    assert {speeds[second] for second in range(156, 200)} == {2.0}
 
 
 @given(
-    st.lists(
-        st.tuples(st.integers(0, 400), st.integers(0, 80 * GIB)), min_size=1, max_size=80, unique_by=lambda p: p[0]
-    )
+    st.lists(st.integers(0, 3), min_size=1, max_size=60),
+    st.integers(1, GIB),
 )
-def test_a_trend_never_grows_faster_than_its_points(points: list[tuple[int, int]]) -> None:
-    points.sort()
-    trend = estimate_trend(points)
-    if trend is not None and trend.speed:
-        pairs = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2)]
-        assert 0 < trend.speed * SLOT <= max(pairs) + 1e-6
+def test_a_trend_never_grows_faster_than_its_levels(rises: list[int], size: int) -> None:
+    levels = [*accumulate(rise * size for rise in rises)]
+    found = estimate_trend(levels)
+    if found is not None and found[0].speed:
+        assert found[0].steady
+        assert 0 < found[0].speed * SLOT <= max(rises) * size + 1e-6
 
 
 def test_growth_is_against_a_minute_ago_and_may_be_negative() -> None:

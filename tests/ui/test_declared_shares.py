@@ -94,6 +94,9 @@ async def test_what_limits_cannot_be_read_is_said_once_and_not_in_each_row() -> 
         assert "Declared shares of 1 process are not readable" in text(app)
 
 
+FILLING = "GPU 0 near limit: 1.0 GiB of 79.1 free, full in about 25 s"
+
+
 @pytest.mark.parametrize(
     ("about", "words"),
     [
@@ -105,6 +108,11 @@ async def test_what_limits_cannot_be_read_is_said_once_and_not_in_each_row() -> 
         (alert(0, rule="time to full", title="GPU 0 full in about 4 min"), "full in 4 min"),
         (alert(0, rule="time to full", title="GPU 0 full in about 4 min", unjudged=True), "was filling"),
         (alert(0, rule="time to full", title="GPU 0 full in about 4 min", evidence="now: no longer"), "was filling"),
+        (alert(0, rule="memory near limit", title="GPU 0 full: 0.1 GiB of 79.1 free"), "full"),
+        (alert(0, rule="memory near limit", title="GPU 0 near limit: 1.0 GiB of 79.1 free"), "near limit"),
+        (alert(0, rule="memory near limit", title=FILLING), "full in 25 s"),
+        (alert(0, rule="memory near limit", title=FILLING, unjudged=True), "near limit"),
+        (alert(0, rule="memory near limit", title=FILLING, evidence="now: 40.0 of 79.1 GiB free again"), "near limit"),
         (alert(0, rule="hot memory", title="hot memory: GPU 0 temperature 83 °C, above 80"), "hot memory"),
         (alert(0, rule="temperature near slowdown", title="GPU 0 at 84 °C, slows down at 87"), "near slowdown"),
         (alert(0, rule="overbooked", title="GPU 0 overbooked: 114 % declared"), "overbooked 114 %"),

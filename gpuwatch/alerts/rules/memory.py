@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from math import ceil
 from typing import Final, NamedTuple
 
 import msgspec
@@ -71,6 +70,9 @@ def find_memory_near_limit(context: RuleContext) -> Iterator[Observation]:
         if gpu.holdings or gpu.holdings_note or not (gpu.memory.unified or gpu.memory.used == 0):
             level, keeps = (_memory_severity(percent - margin, context.limits) for margin in (0.0, CLEAR_MARGIN))
         word = " full" if percent < _FULL else " near limit" if level else ""
+        trend = context.history.trend(gpu.key) if keeps is not None and percent >= _FULL else None
+        seconds = time_to_full(gpu, trend) if trend is not None and trend.steady else None
+        soon = f", full in about {format_prediction(seconds)}" if seconds is not None else ""
         seen = Observation(
             gpu=gpu,
             level=level,
@@ -78,7 +80,7 @@ def find_memory_near_limit(context: RuleContext) -> Iterator[Observation]:
             raise_for=context.limits.memory_for,
             clear_for=context.limits.memory_for,
             stamp=gpu.sampled,
-            title=f"GPU {gpu.index}{word}: {units.gib(free)} GiB of {units.gib(usable)} free",
+            title=f"GPU {gpu.index}{word}: {units.gib(free)} GiB of {units.gib(usable)} free{soon}",
             how="" if keeps is not None else f"{units.gib(free)} of {units.gib(usable)} GiB free again",
             value=free,
             unit=Unit.FREE,
@@ -171,13 +173,14 @@ def find_time_to_full(context: RuleContext) -> Iterator[Observation]:
             near = 100.0 * free / usable < context.limits.memory_critical
             limits = (-context.limits.full_warning, -context.limits.full_critical)
             level = severity_of(-seconds, *limits) if trend.steady and not near else None
-            keeps = Severity.CRITICAL if near else severity_of(-seconds / _LATER, *limits)
+            # A pause in its growth decides nothing yet.
+            keeps = Severity.CRITICAL if near or not trend.steady else severity_of(-seconds / _LATER, *limits)
         seen = Observation(
             gpu=gpu,
             level=level,
             keeps=keeps,
             raise_for=context.limits.full_for,
-            clear_for=context.limits.full_for,
+            clear_for=context.limits.full_for if seconds is not None else 0.0,
             stamp=gpu.sampled,
             title=f"GPU {gpu.index} does not fill up",
             value=seconds,
@@ -205,10 +208,10 @@ def find_time_to_full(context: RuleContext) -> Iterator[Observation]:
 
 
 def format_prediction(seconds: float) -> str:
-    """Format a predicted time coarsely: in minutes, below one minute in tens of seconds."""
+    """Format a predicted time coarsely: in minutes, below one minute in steps of five seconds."""
     if seconds > 55:
         return units.long_duration(60 * max(1, round(seconds / 60)))
-    return units.long_duration(10 * max(1, ceil(seconds / 10)))
+    return units.long_duration(5 * max(1, round(seconds / 5)))
 
 
 def _growers(gpu: Gpu, history: HistoryView) -> dict[int, int]:

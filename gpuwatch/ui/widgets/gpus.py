@@ -580,6 +580,9 @@ def short_title(alert: Alert) -> str:
     For an alert about a process the words name only its user, or the rule: the process list has the rest.
     """
     if alert.rule == "memory near limit":
+        _, _, soon = alert.title.partition(", full in about ")
+        if soon and not (alert.unjudged or alert.evidence.startswith("now: ")):
+            return f"full in {soon}"
         return "full" if f"GPU {alert.index} full" in alert.title else "near limit"
     if alert.rule == OVERSHOOT:
         return f"{_USES.split(alert.title)[0]} over limit"
