@@ -224,8 +224,6 @@ _FREED: Final = 6.0
 """Seconds for which the memory must be below its peak before it counts as freed: an allocator takes it again sooner."""
 _GROWN: Final = 256 * MIB
 """Bytes by which the memory must have grown before a speed is computed."""
-_UNEVEN: Final = 0.1
-"""Most deviation from a straight line, as a part of what it grew: four equal steps have 0.07, a single one 0.3."""
 
 
 class Trend(NamedTuple):
@@ -334,11 +332,10 @@ def estimate_trend(levels: Sequence[int]) -> tuple[Trend, int] | None:
         if newest - first < _LEAST + 3 * (pause - 1) or newest - last >= pause:
             continue
         speed = (levels[last] - levels[begin]) / (last - begin)
-        off = [levels[slot] - speed * slot for slot in range(begin, last + 1)]
-        mean, block = sum(off) / len(off), max(_BLOCK, 2 * pause)
+        block = max(_BLOCK, 2 * pause)
         lately = (levels[last] - levels[last - block]) / block
-        # An allocator that warms up comes to rest: lately it is slower.
-        if 0.8 <= lately / speed <= 1.4 and sum((one - mean) ** 2 for one in off) <= len(off) * (_UNEVEN * rise) ** 2:
+        # An allocator that warms up comes to rest, so that it is slower lately; after a slow growth it may be faster.
+        if 0.8 <= lately / speed <= 1.25:
             return Trend(speed / SLOT, steady=True), block
     return _FLAT, _BLOCK
 

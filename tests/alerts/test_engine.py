@@ -26,6 +26,22 @@ NOTE, WARNING, CRITICAL = Severity
 LOST = gpu(1, health=Health.LOST)
 
 
+@pytest.mark.parametrize(
+    ("gap", "interval", "counts"),
+    [(2, 1.0, True), (60, 1.0, True), (61, 1.0, False), (900, 1.0, False), (150, 60.0, True), (151, 60.0, False)],
+)
+def test_samples_before_a_gap_do_not_count(gap: float, interval: float, counts: bool) -> None:
+    """Two that are bad, a minute or two and a half intervals without a sample, and three more that are bad."""
+    bench = Bench()
+    before = bench.feed_free(4, 4)
+    after = [
+        words(bench.feed(filled(4), seconds=gap, interval=interval)),
+        *(words(bench.feed(filled(4), interval=interval)) for _ in range(2)),
+    ]
+    raised = ("+critical",)
+    assert (before, after) == ([(), ()], [raised, (), ()] if counts else [(), (), raised])
+
+
 def cleared(bench: Bench) -> Alert:
     """Return the one alert that the last snapshot ended."""
     (alert,) = bench.last.cleared

@@ -153,6 +153,13 @@ def test_one_that_we_saw_appear_grew_from_nothing() -> None:
     assert watched(history, machine(holding(7, 40)), 90).growth(KEY, 7, 7) == 0
 
 
+@pytest.mark.parametrize(("gap", "grown"), [(59, 40 * GIB), (60, 40 * GIB), (61, None), (600, None)])
+def test_one_that_may_have_started_long_before_a_gap_ended_was_not_seen_to_appear(gap: int, grown: int | None) -> None:
+    history = History()
+    watched(history, machine(), 0)
+    assert watched(history, machine(holding(7, 40)), gap).growth(KEY, 7, 7) == grown
+
+
 def test_one_that_an_incomplete_list_may_have_hidden_did_not_appear() -> None:
     history = History()
     watched(history, machine(holdings_note="the list was not read"), 0)
@@ -343,6 +350,23 @@ def test_a_step_does_not_change_the_speed_of_a_slow_growth() -> None:
     assert trend.speed == pytest.approx(GIB / 100, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("before", "step", "after"),
+    # GiB/min until 200 s, GiB at once then, GiB/min from then on
+    [(2, 0, 20), (2, 0, 5), (10, 0, 4), (20, 0, 2), (5, 10, 5), (5, 3, 5), (5, 40, 5), (0, 30, 5), (3, 5, 12)],
+)
+def test_a_steady_speed_is_never_far_off(before: float, step: float, after: float) -> None:
+    """A change is seen with the second slot that is complete."""
+    history, steady = History(), 0
+    for second in range(400):
+        size = before * min(second, 200) / 60 + (step + after * (second - 200) / 60 if second > 200 else 0)
+        trend = watched(history, machine(holding(7, 1 + size)), second).trend(KEY)
+        if trend is not None and trend.steady and not 200 <= second < 210:
+            steady += second > 200
+            assert 1 / 1.5 <= trend.speed * 60 / GIB / (before if second < 200 else after) <= 1.5
+    assert steady > 60
+
+
 def trend_with_a_jump(silence: int, grown: float, interval: float = 1.0) -> Trend | None:
     """Return the trend where a steady growth of 2 GiB/min is followed by a silence, and by so many GiB more."""
     history = History()
@@ -357,10 +381,13 @@ def trend_with_a_jump(silence: int, grown: float, interval: float = 1.0) -> Tren
     return view.trend(KEY)
 
 
-@pytest.mark.parametrize(("silence", "interval"), [(0, 1.0), (18, 1.0), (21, 1.0), (300, 1.0), (300, 200.0)])
-def test_a_gap_starts_a_trend_anew(silence: int, interval: float) -> None:
-    """What it grew meanwhile is no growth: nobody saw when."""
-    after = trend_with_a_jump(silence, 40.0 if silence > 2.5 * interval + 18 else 0.0, interval)
+@pytest.mark.parametrize(
+    ("silence", "grown", "interval"),
+    [(0, 0.0, 1.0), (18, 0.0, 1.0), (21, 40.0, 1.0), (300, 40.0, 1.0), (300, -10.0, 1.0), (300, 0.0, 200.0)],
+)
+def test_a_gap_starts_a_trend_anew(silence: int, grown: float, interval: float) -> None:
+    """What it grew or freed meanwhile is no growth: nobody saw when."""
+    after = trend_with_a_jump(silence, grown, interval)
     assert after is not None
     assert after.steady
     assert after.speed == pytest.approx(GIB / 30, rel=0.01)
