@@ -535,7 +535,7 @@ class HistoryView:
     def trend(self, gpu_key: str) -> Trend | None:
         """Return how fast the running processes on a GPU take more memory; None where that is not known yet.
 
-        This needs a minute of samples without a gap of 20 s; the result changes every five seconds.
+        This needs 70 s of samples without a gap of 20 s; the result changes every five seconds.
         """
         return self._gpus.get(gpu_key, _NO_GPU).trend
 
