@@ -23,8 +23,9 @@ def same_event(known: Iterable[Alert]) -> Callable[[Alert], Alert | None]:
     """Return the function that finds the event of `known` that an event is; None where it is another one.
 
     Whoever recorded it may be another gpuwatch, which raised the same event under an id of its own. The machine's
-    service publishes no process, so that such an event is the nearest one of the same rule, GPU and users, as far as
-    these are published, that held at its time; each event of `known` is one of the service's at most.
+    service publishes no process, so that such an event is the nearest one of the same rule, GPUs and users, as far as
+    these are published, that held at its time; each event of `known` is one of the service's at most. An event without
+    an end held until it was last seen: what began later is another one, which may be somebody else's.
     """
     every = list(known)
     ids = {alert.id: alert for alert in every}
@@ -37,8 +38,13 @@ def same_event(known: Iterable[Alert]) -> Callable[[Alert], Alert | None]:
         by_gpu[alert.rule, alert.gpu].append(alert)
 
     def is_same(one: Alert, other: Alert) -> bool:
-        people = {user.uid for user in one.users}
-        return _overlap(one, other) and (not people or any(other.is_about(uid) for uid in people))
+        people, gpus, others = {user.uid for user in one.users}, set(one.gpus), set(other.gpus)
+        return (
+            one.raised <= _until(other)
+            and other.raised <= _until(one)
+            and (not people or any(other.is_about(uid) for uid in people))
+            and not (gpus and others and gpus.isdisjoint(others))
+        )
 
     def find(one: Alert) -> Alert | None:
         if same := ids.get(one.id) or found.get(one.id):
@@ -56,11 +62,9 @@ def same_event(known: Iterable[Alert]) -> Callable[[Alert], Alert | None]:
     return find
 
 
-def _overlap(one: Alert, other: Alert) -> bool:
-    """Return whether two events held at one time."""
-    return all(
-        first.ended is None or first.ended + SAME >= second.raised for first, second in ((one, other), (other, one))
-    )
+def _until(alert: Alert) -> float:
+    """Return the wall-clock time until which an event surely held."""
+    return max(alert.raised, alert.seen if alert.ended is None else alert.ended)
 
 
 def without_known(logged: Iterable[Alert], known: Iterable[Alert]) -> list[Alert]:

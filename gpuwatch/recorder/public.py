@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import date, timedelta
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -53,7 +54,7 @@ class PublicTable(NamedTuple):
 
     levels: dict[str, Literal["shares", "use", ""]]
     rows: str = ""
-    """SQL that follows FROM and the name of the table; it may use :since, :until and :span."""
+    """SQL that follows FROM and the name of the table; it may use the values of `make_day`."""
     sql: Mapping[str, str] = MappingProxyType({})
     """SQL of the columns that are not copied as they are."""
 
@@ -62,7 +63,7 @@ def _levels(level: Literal["shares", "use", ""], names: str) -> dict[str, Litera
     return dict.fromkeys(names.split(), level)
 
 
-_DURING: Final = "coalesce(ended, seen) >= :since AND raised < :until"
+_DURING: Final = "coalesce(ended, seen) >= :since AND raised < :last"
 _FIGURES: Final = "rule host gpu index severity most raised worse seen ended lasted unit peak mean last gpus"
 """Fields of an alert that are figures; a field that is added is not public until it stands here."""
 _PEOPLE: Final = "owners users"
@@ -133,6 +134,7 @@ def make_day(store: Path, day: date, publish: Publish, now: float) -> bytes:
     """
     since, until, later = (int(time.mktime((day + timedelta(days=days)).timetuple())) for days in range(3))
     values = {"now": now, "since": since, "until": until, "values": now - _VALUES if now < until else until}
+    values["last"] = inf if now < until else until  # today has what a clock dated that ran ahead
     if not store.exists():
         raise FileNotFoundError(store)
     for span in (MINUTE, HOUR) if now < later else (HOUR,):
@@ -163,6 +165,8 @@ def _select(store: Path, publish: Publish, values: dict[str, float]) -> bytes:
                 )
         write_about(connection, "publish", publish)
         write_about(connection, "written", values["now"])
+        (first,) = connection.execute("SELECT min(at) FROM stored.use").fetchone()
+        write_about(connection, "since", first)
         connection.execute("COMMIT")
         connection.execute("DETACH stored")
         return connection.serialize()

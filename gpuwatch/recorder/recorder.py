@@ -213,6 +213,8 @@ class EventsPart(_Part):
         super().__init__(store, pace, wall)
         self.sends = sends
         """Whether this gpuwatch sends messages; may be replaced at any time."""
+        self.is_settled = False
+        """Whether it is known which events of before still hold."""
         self._lock = lock
         self._restore = restore
         # What the monitor's thread hands over, under the guard.
@@ -348,7 +350,7 @@ class EventsPart(_Part):
         with self._guard:
             self._settle_at = self._snapshots + _SNAPSHOTS
         self._hand_over(events.values())
-        self._open = events
+        self._open, self.is_settled = events, not events
         self._set("carry", self._pace.carry)
         self._due.pop("touch", None)
         return events
@@ -370,6 +372,7 @@ class EventsPart(_Part):
             self._settle_at = None
             self._update_all(events)
             self._settle(events, self._until or now, NOT_RUNNING)
+            self.is_settled = True
         elif self._settle_at is None:
             lost = self._update_all(events, also_active=self._is_due("carry"))
             if lost is not None:
@@ -649,10 +652,16 @@ class PublicPart(_Part):
     """Part that publishes the days of the machine's service, where it holds the lock."""
 
     def __init__(
-        self, days: PublicDays, usage: UsagePart, lock: RecorderLock, pace: Pace, wall: Callable[[], float]
+        self,
+        days: PublicDays,
+        events: EventsPart,
+        usage: UsagePart,
+        lock: RecorderLock,
+        pace: Pace,
+        wall: Callable[[], float],
     ) -> None:
         super().__init__(usage.store, pace, wall)
-        self._days, self._usage, self._lock = days, usage, lock
+        self._days, self._events, self._usage, self._lock = days, events, usage, lock
 
     def take(self, frame: Frame) -> bool:
         """Ignore a frame: what is published is what was recorded."""
@@ -664,8 +673,9 @@ class PublicPart(_Part):
         self._set("public", 0.0)
 
     def step(self) -> None:
-        """Publish the days, once a minute."""
-        if self._lock.held and self._is_due("retry") and self._is_due("public"):
+        """Publish the days, once a minute; an event that is published without an end holds."""
+        is_due = self._is_due("retry") and self._is_due("public")
+        if self._lock.held and is_due and self._events.is_settled:
             self._set("public", self._pace.usage)
             with contextlib.suppress(FileNotFoundError):  # nothing was recorded yet
                 self._days.write(self._wall(), self._usage.settings.keep)
@@ -721,8 +731,8 @@ class Recorder:
             self.usage = UsagePart(store, self.lock, usage or UsageSettings(), pace, wall, *others)
             self._parts = [self.events, *self._parts, self.usage]
         self._public: PublicPart | None = None
-        if days is not None and self.usage is not None:
-            self._public = PublicPart(days, self.usage, self.lock, pace, wall)
+        if days is not None and self.events is not None and self.usage is not None:
+            self._public = PublicPart(days, self.events, self.usage, self.lock, pace, wall)
             self._parts.append(self._public)
         self._pace = pace
         self._note: tuple[str, float] = ("", 0.0)

@@ -808,6 +808,14 @@ class Events(msgspec.Struct, frozen=True):
             return alert
         return msgspec.structs.replace(alert, ended=self.watched_until or alert.seen, how=UNFINISHED)
 
+    def watched_seconds(self, since: float, until: float) -> float:
+        """Return how long a gpuwatch recorded in a span of wall-clock time: without gaps of `UNWATCHED` and more."""
+        at, end, seconds = max(since, self.since or since), min(until, self.watched_until or until), 0.0
+        for gap in (*sorted(one for one in self.gaps if not one.lost), Gap(end, math.inf)):
+            seconds += max(0.0, min(gap.since, end) - at)
+            at = max(at, gap.until)
+        return seconds
+
     def state(self, alert: Alert) -> State:
         """Return the state of one of the events."""
         if alert.ended is not None:
@@ -894,6 +902,8 @@ def read_events(path: Path, since: float | None = None, *, named: bool = False, 
             gaps = [Gap(float(row[0]), float(row[1]), int(row[2])) for row in rows if _are_numbers(row)]
             written = read_about(connection, "written")
             firsts = [connection.execute(f"SELECT min(at) FROM {name}").fetchone() for name in _BY_MINUTE]
+            with contextlib.suppress(ValueError):  # a public day says when its service began
+                firsts.append((float(read_about(connection, "since")),))
     except FileNotFoundError:
         return Events(watched=watched, watched_until=None if watched else touched)
     with contextlib.suppress(ValueError):
@@ -901,7 +911,12 @@ def read_events(path: Path, since: float | None = None, *, named: bool = False, 
     if is_public(path):
         watched = touched is not None and time.time() - touched < _FRESH
     old = since is not None and touched is not None and not watched and touched < since
-    sound = [one for one in alerts if one is not None and not (old and one.ended is None)]
+    # What is open held until the last sign of life of its gpuwatch: nobody knows of later.
+    sound = [
+        one if one.ended is not None else msgspec.structs.replace(one, seen=max(one.seen, touched or 0.0))
+        for one in alerts
+        if one is not None and not (old and one.ended is None)
+    ]
     return Events(
         alerts=tuple(sorted(sound, key=lambda alert: alert.raised)),
         gaps=tuple(gaps),

@@ -32,11 +32,13 @@ from gpuwatch.recorder.store import (
     stores_read,
     write_events,
 )
+from gpuwatch.recorder.store import own_store as store_of
 from gpuwatch.recorder.use import RunId, Sums, UsedGpu, UsedRun, load_older, read_means, write_use
 from gpuwatch.timeline import Key, Metric, Minute, Timeline
 from tests.support.gpuholder import SOMEBODY_ELSE
-from tests.support.recording import read_report
+from tests.support.recording import read_report, recording
 from tests.support.reserving import needs_root
+from tests.support.waiting import wait_for
 
 DAY = 24 * 3600.0
 SECRET = "/home/ada/secret"
@@ -375,3 +377,58 @@ def test_doctor_says_what_of_the_past_is_published_and_what_is_not_used(closed: 
     assert service().found.endswith("and the past of everybody since 2026-11-23")
     make_newer(public_files(folder)[1])
     assert "1 of 2 days of its past are not used: " in service().found
+
+
+def held(at: float, until: float, name: str, user: str, **changes: object) -> Alert:
+    """Return an overshoot of a user that was seen to hold until a time, and has no end."""
+    one = event(at, name, subject=f"{name}:1 {GPU}")
+    changes = {"ended": None, "seen": until, "users": (AlertUser(sum(map(ord, user)), user),), **changes}
+    return msgspec.structs.replace(one, owners=(user,), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("level", ["shares", "use"])
+@pytest.mark.parametrize(
+    ("theirs", "mine", "found"),
+    [
+        (held(NOW - 300, NOW - 200, "e3", "ada"), held(NOW - 171, NOW, "m", "hal"), ["e3", "m"]),
+        (held(NOW - 300, NOW - 200, "e3", "ada"), held(NOW - 199, NOW, "m", "ada"), ["e3", "m"]),
+        (held(NOW - 300, NOW - 200, "e3", "ada", ended=NOW - 200), held(NOW - 190, NOW, "m", "hal"), ["e3", "m"]),
+        (held(NOW - 300, NOW - 200, "e3", "ada"), held(NOW - 250, NOW, "m", "ada"), ["m"]),
+        (
+            held(NOW - 300, NOW - 200, "e3", "ada", gpus=(AlertGpu("GPU-2", 1),)),
+            held(NOW - 250, NOW, "m", "ada"),
+            ["e3", "m"],
+        ),
+    ],
+    ids=["another-person", "again", "ended", "the-same", "another-gpu"],
+)
+def test_what_began_after_an_event_was_last_seen_is_another_one(
+    tmp_path: Path, theirs: Alert, mine: Alert, found: list[str], level: Publish
+) -> None:
+    needs_root()
+    path = tmp_path / "closed" / "gpuwatch-box3.2.sqlite"
+    path.parent.mkdir()
+    Store(path, private=False).write(lambda one: write_events(one, [theirs], [], theirs.seen))
+    days = publish(path, level, theirs.seen)  # as the service leaves them when it stops
+    every = {one.id: one.raised for one in read_all_events([*days, own_store(tmp_path, mine)]).alerts}
+    assert list(every) == found
+    assert every["m"] == (mine.raised if len(found) == 2 else theirs.raised)
+
+
+def test_an_event_of_before_is_published_once_it_is_known_whether_it_holds(tmp_path: Path) -> None:
+    needs_root()
+    store = store_of(tmp_path / "closed")
+    with recording(tmp_path / "closed") as record:
+        days = PublicDays(store, "shares", tmp_path / "days")
+        first = record(now=NOW, days=days).settle(held(NOW - 60, NOW, "e3", "ada"))
+        wait_for(lambda: public_files(tmp_path / "days"))
+        first.close()
+        (day,) = public_files(tmp_path / "days")
+        (before,) = read_all_events([day]).alerts
+        assert before.ended is None
+        days = PublicDays(store, "shares", tmp_path / "days")
+        second = record(now=NOW + 20, days=days).start()
+        wait_for(lambda: second.restored)
+        assert read_all_events([day]).alerts[0].seen < NOW + 19
+        second.settle()
+        wait_for(lambda: read_all_events([day]).alerts[0].ended is not None)

@@ -126,7 +126,7 @@ def test_events_are_read_as_they_were_written_since_a_time(path: Path) -> None:
     gaps = (Gap(EPOCH, NOW), Gap(NOW, NOW + 1, 3))
     write(path, done, alert(raised_monotonic=7.0), gaps=gaps, now=NOW)
     found = read_events(path)
-    assert (found.alerts, found.gaps) == ((alert(), done), gaps)
+    assert (found.alerts, found.gaps) == ((alert(seen=NOW), done), gaps), "what is open held until the last write"
     assert [found.state(one) for one in found.alerts] == [State.OPEN, State.ENDED]
     assert (found.note, found.watched_until, found.exists) == ("3 events could not be written", NOW, True)
     assert read_events(path.with_name("none")).exists is False
