@@ -106,6 +106,13 @@ IdleTimes: TypeAlias = Mapping[tuple[str, int, int], Idle]
 """Idle times by GPU key, PID and start time."""
 
 
+def merge_idle(one: Idle, other: Idle) -> Idle:
+    """Return what two gpuwatches know together: who saw the process busy knows more, and later use counts."""
+    if one.at_least and other.at_least:
+        return max(one, other)
+    return min(known for known in (one, other) if not known.at_least)
+
+
 def to_idle_times(holdings: Iterable[IdleHolding]) -> IdleTimes:
     """Return idle times that were written as holdings by GPU key, PID and start time."""
     return {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in holdings}

@@ -4,10 +4,10 @@ The gpuwatch that holds the recorder's lock replaces `live.json` in its user's r
 no sampler is needed for a status line, and one sample is enough to find strays: the file has the idle times of all
 holdings. A reader trusts it only if it is the reader's own (under sudo, the caller's), of this boot, and seconds old.
 
-The machine's service writes another one for everybody, `/run/gpuwatch/live.json`, without idle times and with the
-declared shares of all processes: Linux shows the environment of a process to its owner and to root alone, so an
-ordinary user knows the shares of other people only from this file. It has numbers, names of channels and base names of
-scripts: never an environment, an argument, a title or a path. It is trusted only where root alone can write it, of this
+The machine's service writes another one for everybody, `/run/gpuwatch/live.json`, with the declared shares of all
+processes too: Linux shows the environment of a process to its owner and to root alone, so an ordinary user knows the
+shares of other people only from this file. It has numbers, names of channels and base names of scripts: never an
+environment, an argument, a title or a path. It is trusted only where root alone can write it, of this
 PID namespace, and ten seconds old at most, or three of its samples. A process counts only with its start time; none is
 signalled because of it.
 """

@@ -130,6 +130,8 @@ class Minute(msgspec.Struct, frozen=True, kw_only=True):
     """Mean of each series that has values, by `str(Key)`: `GPU-…/user:1001/memory`."""
     users: dict[str, str] = {}
     """Names of the users by owner: `user:1001`."""
+    seconds: float = 60.0
+    """Seconds of it that were watched."""
 
 
 class Extent(NamedTuple):

@@ -265,10 +265,12 @@ def _days(machine: Machine) -> list[Path]:
 
 
 def published_lines(machine: Machine, snapshot: Snapshot) -> Iterator[str]:
-    """Yield what the machine's service publishes of the viewer: the processes, and the programs of the past."""
+    """Yield what the machine's service publishes of the viewer: processes, their idle times, programs of the past."""
     found, why = _published(machine)
     mine = {one.key for one in snapshot.processes if one.uid == machine.uid}
     lines = [msgspec.json.encode(one) for one in found.processes if (one.pid, one.start) in mine] if found else []
+    idle = [msgspec.structs.asdict(one) for one in found.resting if (one.pid, one.start) in mine] if found else []
+    lines += map(msgspec.json.encode, idle)
     days = [path for path in _days(machine) if not refused_day(path)]
     programs: set[str] = set()
     for path in days:

@@ -45,6 +45,8 @@ COLORS: Final = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.NOTE
 
 _WIDEST: Final = 24
 """Cells of a column that holds names."""
+_ALL: Final = 120.0
+"""Seconds of a time span of which it need not be said that they were not watched: what is known is by the minute."""
 _POLL: Final = 1.0
 """Seconds between two checks of a store with `--follow`."""
 _NARROWEST: Final = 24
@@ -112,20 +114,21 @@ def main(
         since, until = parse_span(args, DAY, now)
         found = _read(path, since, given=bool(args.file), warn=left_out.append)
     chosen_by = EventFilter(gpus, user, _rules(args.rule, found))
-    chosen = [alert for alert in found.alerts if alert.raised <= until and chosen_by(alert)]
+    last = until if args.until else math.inf  # a clock that ran ahead dated events later than now
+    chosen = [alert for alert in found.alerts if alert.raised <= last and chosen_by(alert)]
     console = Console(ascii_only=bool(args.ascii))
     if args.json:
         console.print_json(*(_json(alert, found) for alert in chosen))
     else:
         filtered = bool(gpus or user or args.rule)
-        gaps = () if filtered and not chosen else [gap for gap in found.gaps if gap.since <= until]
+        gaps = () if filtered and not chosen else [gap for gap in found.gaps if gap.since <= last]
         rows = events_rows(chosen, now, watched=found.watched, until=found.watched_until, gaps=gaps, each=filtered)
         if rows:
             console.print(*table(rows, width=console.width, color=console.color))
     if covered:
         console.warn(*notes, covered if chosen else f"no such event; {covered}")
     else:
-        console.warn(*left_out, *_words(path, found, chosen, args, now, since, played=played))
+        console.warn(*left_out, *_words(path, found, chosen, args, now, (since, until), played=played))
     if args.follow:
         _follow(
             console,
@@ -225,24 +228,28 @@ def _words(
     chosen: Collection[Alert],
     args: argparse.Namespace,
     now: float,
-    since: float,
+    span: tuple[float, float],
     *,
     played: bool,
 ) -> Iterable[str]:
-    """Return warnings: that there are no events, what could not be read, that gpuwatch is not running."""
+    """Yield what was watched of a span of time, what could not be read, and that gpuwatch is not running."""
     if not found.exists:
         yield f"nothing was recorded yet ({clean(str(path))}); the dashboard and `gpuwatch watch` record events"
         yield from filter(None, [former_store(path)])
         return
+    (since, until), notes = span, []
     if not chosen:
-        which = "no event of these" if found.alerts else "no event"
         asked = args.since or args.until
-        notes = ["in that time" if asked else "in the last 24h"]
-        if (first := found.since or since) > since:
-            notes.append(f"recorded since {moment(first, now)}")
-        elif not asked:
-            notes.append("--since 7d looks further back")
-        yield f"{which} {'; '.join(notes)}"
+        which = "no event of these" if found.alerts else "no event"
+        notes = [f"{which} {'in that time' if asked else 'in the last 24h'}"]
+    if found.since is not None and not (args.json and chosen):
+        watched, whole = found.watched_seconds(since, until), until - since
+        words = f"watched {long_duration(watched)} of {long_duration(whole)}"
+        words = "watched all of it" if whole - watched < _ALL else words
+        notes.append(f"{words}, since {moment(found.since, now)}" if found.since >= since + _ALL else words)
+    if not (chosen or asked or (found.since or since) > since):
+        notes.append("--since 7d looks further back")
+    yield from filter(None, ["; ".join(notes)])
     if played:
         return
     if found.damaged:

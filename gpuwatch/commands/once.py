@@ -123,7 +123,7 @@ def print_snapshot(
 
 
 def _idle_times(snapshot: Snapshot) -> IdleTimes | None:
-    """Return the idle times that a `gpuwatch watch` has stored, for a filter: one snapshot has none."""
+    """Return the idle times that others have counted, for a filter: one snapshot has none."""
     from gpuwatch.commands.stray_inputs import idle_times  # 15 ms, for those who filter
 
     return idle_times(snapshot)
@@ -163,7 +163,7 @@ def table(
         lines += ["", f"no process matches {keep.text}" if keep.terms else "no process holds a GPU"]
     notes = [f"GPU {gpu.index}: {gpu.holdings_note}" for gpu in snapshot.gpus if gpu.holdings_note]
     if idle is None and re.search(r"(?i)\bidle\b", keep.text):
-        notes.append("idle times are not known: one snapshot has none, and no gpuwatch of yours runs")
+        notes.append("idle times are not known: one snapshot has none, and no gpuwatch of yours or of the machine runs")
     notes += [*_overcommitted(declared), *_gaps(snapshot)]
     if unread := unread_processes(snapshot):
         notes.append(f"{unread_words(unread)}; what is left may be less")

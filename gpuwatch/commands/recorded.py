@@ -45,7 +45,7 @@ def recorded_snapshot(recording: Recording, at: float) -> tuple[Snapshot, str]:
         found = snapshot
     if found is None:
         raise UsageError(f"no snapshot of {format_moment(at)} can be read")
-    if after is None or at - found.taken < gap_limit(found):
+    if after is None or at <= found.taken or after.taken - found.taken < gap_limit(found):
         return found, ""
     span = f"{format_moment(found.taken)} to {format_moment(after.taken)}"
     gap = long_duration(after.taken - found.taken)

@@ -15,13 +15,18 @@ from gpuwatch.commands.flags import add_flags, add_span_flags, parse_span
 from gpuwatch.commands.recorded import on_demo_store, open_recording
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
 from gpuwatch.errors import GpuwatchError, UsageError
-from gpuwatch.recorder.store import StoreError, former_store, own_store, stores_read
+from gpuwatch.recorder.store import StoreError, former_store, is_public, own_store, stores_read
 from gpuwatch.recorder.use import By, UseReport, read_reports
 from gpuwatch.text import clean
 from gpuwatch.values import DAY
 
 _WAYS: Final[tuple[By, ...]] = get_args(By)
 _FORMER_NAMES: Final = {"run": "job"}
+_NOT_PUBLIC: Final = (
+    "the machine's service publishes values of the GPUs and events, but not who used how much, and you have recorded "
+    'nothing: an administrator can change that (publish = "use" in /etc/gpuwatch/gpuwatch.toml), or leave a dashboard '
+    "or `gpuwatch watch` running, which records for you alone"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -130,6 +135,8 @@ def _read(args: argparse.Namespace, ways: Sequence[By], now: float) -> tuple[lis
         notes += filter(None, [former_store(own_store())])
         if not parts[0].exists:
             unread = "".join(f" ({note})" for note in notes)
+            if any(map(is_public, paths)):
+                raise GpuwatchError(f"{_NOT_PUBLIC}{unread}")
             raise GpuwatchError(f"nothing was recorded yet: leave a dashboard or `gpuwatch watch` running{unread}")
     return parts, until, notes
 

@@ -89,7 +89,7 @@ def use_notes(total: GpuUse) -> list[str]:
     """Return what a reader of the tables should know: how time is divided, and what is missing, a sentence each."""
     notes = [
         "GPU·h is the time of GPUs, divided among those who held memory on a GPU, by memory",
-        "idle h is the part of it in which the holder's processes ran nothing; events count for who caused them",
+        "idle h is the part of it in which the run that held the memory ran nothing; events count for who caused them",
     ]
     if total.unknown > _DOUBT * total.gpu:
         part = percent(total.unknown, total.gpu)

@@ -1,4 +1,4 @@
-"""Inputs of the search for strays beside a snapshot: the viewer, the limits, and the idle times of `gpuwatch watch`."""
+"""Inputs of the search for strays beside a snapshot: the viewer, the limits, and the idle times that others counted."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Final
 
 from gpuwatch.analysis.strays import StrayLimits
 from gpuwatch.config import Config
-from gpuwatch.history import Idle, IdleTimes, to_idle_times
+from gpuwatch.history import Idle, IdleTimes, merge_idle, to_idle_times
 from gpuwatch.kill.policy import Policy
-from gpuwatch.live import LATE, read_status
+from gpuwatch.live import LATE, SERVICE, read_status
 from gpuwatch.model import Snapshot
 
 OLDEST: Final = 60.0
@@ -33,18 +33,27 @@ def stray_limits(config: Config) -> StrayLimits:
 
 
 def idle_times(
-    snapshot: Snapshot, environ: Mapping[str, str] = os.environ, warn: Callable[[str], None] = lambda words: None
+    snapshot: Snapshot,
+    environ: Mapping[str, str] = os.environ,
+    warn: Callable[[str], None] = lambda words: None,
+    service: Path = SERVICE,
 ) -> IdleTimes | None:
-    """Return the idle times that a `gpuwatch watch` has stored; None where none runs.
+    """Return the idle times that a gpuwatch of the user and the machine's service know; None where none of them runs.
 
-    In the demo they are those of a watch that began 40 minutes earlier. `warn` is called with one line about a damaged
-    file.
+    Each counts from its own start on. In the demo they are those of a watch that began 40 minutes earlier. `warn` is
+    called with one line about a damaged file.
     """
     if snapshot.demo:
         return _demo_idle_times(snapshot)
     uids = dict.fromkeys((os.geteuid(), caller(environ)))
     found = [one for uid in uids if (one := read_idle(uid=uid, warn=warn)) is not None]
-    return next(filter(None, found), {} if found else None)
+    if (published := read_idle(service, uid=0, warn=warn)) is not None:
+        found.append(published)
+    merged: dict[tuple[str, int, int], Idle] = {}
+    for times in found:
+        for key, idle in times.items():
+            merged[key] = merge_idle(merged[key], idle) if key in merged else idle
+    return merged if found else None
 
 
 def read_idle(

@@ -1,8 +1,8 @@
 """`gpuwatch strays`: own processes that nobody attends to, and the reason for each.
 
-One snapshot tells neither the idle time of a process nor its CPU use. A `gpuwatch watch` stores idle times; without
-one, rules that need them do not match. The CPU use of strays and possible strays is measured by a second look. The exit
-code is 0 whether there are strays or not; 3 where there is no driver.
+One snapshot tells neither the idle time of a process nor its CPU use. A gpuwatch that watches, and the machine's
+service, store idle times; without one, rules that need them do not match. The CPU use of strays and possible strays is
+measured by a second look. The exit code is 0 whether there are strays or not; 3 where there is no driver.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def publish(status: Status, snapshot: Snapshot, *, hidden: bool = False) -> Stat
         severity="",
         people=None,
         over=() if hidden else status.over,
-        resting=(),
+        resting=() if hidden else status.resting,
         processes=processes,
     )
 

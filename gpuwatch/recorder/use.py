@@ -137,12 +137,16 @@ class UseCounter:
         self._known: dict[tuple[int, int], _KnownRun] = {}
         """Runs of the last snapshot's processes, by PID and start time."""
         self._newest: tuple[Snapshot, HistoryView] | None = None
+        self._began = 0.0
+        """Wall-clock time of the first snapshot."""
 
     def add(self, snapshot: Snapshot, history: HistoryView) -> None:
         """Add a snapshot that the history ends with; one that comes again, with other marks, is not added twice."""
         if self._newest is not None and self._newest[0] is snapshot:
             return
-        if self._newest is not None and floor(self._newest[0].taken / MINUTE) != floor(snapshot.taken / MINUTE):
+        if self._newest is None:
+            self._began = snapshot.taken
+        elif floor(self._newest[0].taken / MINUTE) != floor(snapshot.taken / MINUTE):
             self._add_means()
         self._newest = snapshot, history
         self._sums.host = snapshot.host or self._sums.host
@@ -171,7 +175,9 @@ class UseCounter:
         at = floor(snapshot.taken / MINUTE) * MINUTE
         values = {str(key): float(f"{one:.4g}") for key, one in history.timeline.means(at, MINUTE).items()}
         users = {user_owner(one.uid): one.user for one in snapshot.processes if one.uid is not None and one.user}
-        self._sums.means = [*self._sums.means[1 - _MOST_MINUTES :], Minute(at=at, values=values, users=users)]
+        seconds = min(max(0.0, snapshot.taken - max(at, self._began)), MINUTE)
+        made = Minute(at=at, values=values, users=users, seconds=seconds)
+        self._sums.means = [*self._sums.means[1 - _MOST_MINUTES :], made]
 
     def _charge(self, gpu: Gpu, seconds: float, end: float, runs: Mapping[int, RunId]) -> None:
         total = number(gpu.memory.total)
@@ -272,6 +278,8 @@ _RUN: Final = """INSERT INTO runs (uid, key, name, launcher, first, last) VALUES
 _OF_GPU: Final = (Metric.USED, Metric.UTILIZATION, Metric.POWER, Metric.TEMPERATURE)
 """Metrics of a GPU with columns of their own in `gpu_values`, in their order."""
 _GPU_VALUES: Final = "INSERT OR REPLACE INTO gpu_values SELECT ?, id, ?, ?, ?, ? FROM gpus WHERE uuid = ?"
+_SECONDS: Final = "seconds"
+"""Name of the watched seconds among the means of a minute."""
 _BEFORE: Final = 4 * HOUR
 """Seconds before a run was first seen in which use may have been charged to it: two and a half of the longest
 intervals. Older rows need no search."""
@@ -318,8 +326,16 @@ def _write_means(connection: Connection, means: Sequence[Minute], keep: float) -
     if not means:
         return
     for one in means:
-        values, gpus = _divide(one.values)
-        body = zlib.compress(msgspec.json.encode(values))
+        found, seconds = one.values, one.seconds
+        (is_there,) = connection.execute("SELECT count(*) FROM graph_values WHERE at = ?", (int(one.at),)).fetchone()
+        # Of another gpuwatch, which ended in this minute.
+        for before in read_means(connection, one.at, one.at + 1) if is_there else ():
+            seconds += before.seconds
+            part = one.seconds / seconds if seconds else 1.0
+            both = {name: old + part * (found[name] - old) for name, old in before.values.items() if name in found}
+            found = before.values | found | both
+        values, gpus = _divide(found)
+        body = zlib.compress(msgspec.json.encode({**values, _SECONDS: round(min(seconds, MINUTE), 1)}))
         connection.execute("INSERT OR REPLACE INTO graph_values VALUES (?, ?)", (int(one.at), body))
         connection.executemany("INSERT OR IGNORE INTO gpus (uuid) VALUES (?)", [(gpu,) for gpu in gpus])
         rows = [(int(one.at), *(row.get(metric) for metric in _OF_GPU), gpu) for gpu, row in gpus.items()]
@@ -384,7 +400,8 @@ def read_means(connection: Connection, since: float, until: float) -> Iterator[M
         sound.update(name for name in values.keys() - sound if parse_key(name) is not None)
         kept = {name: value for name, value in values.items() if value >= 0 and name in sound}
         if at in of_gpus or at in of_use or isinstance(body, bytes):
-            yield Minute(at=float(at), values=kept | of_use.get(at, {}) | of_gpus.get(at, {}), users=users)
+            shown, seconds = kept | of_use.get(at, {}) | of_gpus.get(at, {}), values.get(_SECONDS, float(MINUTE))
+            yield Minute(at=float(at), values=shown, users=users, seconds=seconds)
 
 
 def _read_gpu_values(connection: Connection, since: float, until: float) -> dict[int, dict[str, float]]:
@@ -542,9 +559,9 @@ class GpuUse(NamedTuple):
     gpu: float = 0.0
     """GPU-seconds, those of each GPU divided among its holders by memory."""
     busy: float = 0.0
-    """GPU-seconds of `gpu` in which a process of the holder was seen to run a kernel on the GPU (SM over 0)."""
+    """GPU-seconds of `gpu` in which a process of the run was seen to run a kernel on the GPU (SM over 0)."""
     idle: float = 0.0
-    """GPU-seconds of `gpu` in which none did."""
+    """GPU-seconds of `gpu` in which none of the run did, whatever other runs of the user did."""
     unknown: float = 0.0
     """GPU-seconds of `gpu` in which it is not known whether one did."""
     memory: float = 0.0
