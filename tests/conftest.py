@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.machine_service import hide_service
 from tests.support.uncovered import uncounted
 
 # A shell ignores SIGINT in what it starts in its background, nohup SIGHUP, and every child inherits that.
@@ -45,6 +46,15 @@ COUNTED = (
 """Tests that run what runs in a child process alone: the sampler, the inspector, the dashboard in its terminal, …"""
 
 pytest_plugins = ["tests.support.idle", "tests.driver.fixtures", "tests.support.inspecting", "tests.support.tmux"]
+
+
+_SEEN = hide_service()
+"""Folders of the machine's own service that the tests see all the same."""
+
+
+def pytest_report_header() -> str:
+    """Say that the tests may fail by the machine's service."""
+    return f"only root can hide {', '.join(_SEEN)}: tests without the machine's service may fail" if _SEEN else ""
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Alert, AlertGpu, Severity, Unit
+from gpuwatch.analysis.events import moment
 from gpuwatch.cli import parse
 from gpuwatch.commands import events
 from gpuwatch.commands.flags import parse_span
@@ -22,6 +23,7 @@ from gpuwatch.values import DAY
 from tests.support import recording
 from tests.support.builders import EPOCH, GIB
 from tests.support.recording import alert, ended
+from tests.support.storing import batch, save
 
 NOW = EPOCH + 3600.0
 
@@ -93,6 +95,26 @@ def test_an_event_of_several_gpus_names_each(own: Path, capsys: pytest.CaptureFi
     write(own, msgspec.structs.replace(FULL, title="ada opened GPUs", gpus=on))
     assert run() == 0
     assert "0-1,3  ada, ben  ada opened GPUs" in capsys.readouterr().out
+
+
+def test_what_was_watched_is_said_beside_the_events(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, last = EPOCH - 6 * 3600, EPOCH - 3600
+    save(own, batch(int(first)), batch(int(last)))
+    recording.write(own, FULL, gaps=[recording.Gap(first + 3600, first + 5400)], now=last)
+    for words, said in (
+        ([], f"watched 4 h 30 min of 1 d, since {moment(first, NOW)}"),
+        (["--since", format_moment(first + 60), "--until", format_moment(first + 3600)], "watched all of it"),
+        (["--rule", "XID"], "no event of these in the last 24h; watched 4 h 30 min of 1 d, since "),
+    ):
+        run(*words)
+        assert said in capsys.readouterr().err
+
+
+def test_an_event_of_a_clock_that_ran_ahead_is_found(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(own, msgspec.structs.replace(FULL, raised=NOW + DAY))
+    for words, found in (([], True), (["--until", format_moment(NOW - 1)], False)):
+        run(*words)
+        assert (FULL.title in capsys.readouterr().out) is found
 
 
 # ---------------------------------------------------------------------------------------------------------------

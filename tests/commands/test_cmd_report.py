@@ -15,8 +15,8 @@ from gpuwatch.alerts.alert import AlertCause, AlertGpu
 from gpuwatch.cli import parse
 from gpuwatch.commands import report
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
-from gpuwatch.errors import UsageError
-from gpuwatch.recorder.store import own_store
+from gpuwatch.errors import GpuwatchError, UsageError
+from gpuwatch.recorder.store import Store, own_store, public_file, write_events
 from gpuwatch.recorder.use import By, EventCounts, GpuUse, UseLine, UseReport
 from gpuwatch.units import format_moment
 from tests.support.builders import GIB
@@ -88,6 +88,17 @@ def test_where_nobody_watched_that_is_said(capsys: pytest.CaptureFixture[str]) -
     captured = capsys.readouterr()
     assert captured.out.endswith(" · watched 0.0 of 1 h\n")
     assert captured.err.startswith("gpuwatch: gpuwatch was not running in that time, or no GPU listed its processes; ")
+
+
+def test_beside_a_service_that_publishes_no_use_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "stores_read", lambda since, warn: [own_store()])
+    with pytest.raises(GpuwatchError, match="nothing was recorded yet: leave a dashboard"):
+        run()
+    day = public_file(tmp_path, "2026-11-24")
+    Store(day).write(lambda one: write_events(one, [], [], NOW))
+    monkeypatch.setattr(report, "stores_read", lambda since, warn: [day, own_store()])
+    with pytest.raises(GpuwatchError, match=r"not who used how much.*an administrator can change that"):
+        run()
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from gpuwatch.sources.sampler_process import SamplerProcess
 from tests.driver import Driver, Gpu, Proc
 from tests.support.builders import EPOCH, GIB, gpu
 from tests.support.launching import Call
+from tests.support.reserving import needs_root
 from tests.support.screens import HOSTILE
 from tests.support.straying import HOUR, LEFT, find, held, left, machine, mine, told
 from tests.support.waiting import wait_for
@@ -156,6 +157,35 @@ def test_under_sudo_idle_times_are_roots_and_the_callers(tmp_path: Path, monkeyp
         a_watch(caller, 100, 4321)
         a_watch(root, 101, 4321)
         assert kept() is None, "neither is whose it should be"
+
+
+KEY = (gpu(0).key, 100, 100)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "known"),
+    [
+        (None, Idle(700.0, at_least=True), Idle(700.0, at_least=True)),
+        (Idle(60.0, at_least=True), Idle(700.0, at_least=True), Idle(700.0, at_least=True)),
+        (Idle(60.0, at_least=False), Idle(700.0, at_least=True), Idle(60.0, at_least=False)),
+        (Idle(900.0, at_least=False), Idle(700.0, at_least=True), Idle(900.0, at_least=False)),
+        (Idle(60.0, at_least=False), Idle(700.0, at_least=False), Idle(60.0, at_least=False)),
+    ],
+)
+def test_idle_times_are_those_of_the_service_and_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mine: Idle | None, theirs: Idle, known: Idle
+) -> None:
+    needs_root()
+    own, service = tmp_path / "own", tmp_path / "service"
+    monkeypatch.setattr(files, "runtime_folder", lambda environ=None, uid=None: own)
+    for folder, idle in ((own, mine), (service, theirs)):
+        folder.mkdir(mode=0o700)
+        rests = () if idle is None else (IdleHolding(*KEY, *idle),)
+        told = Status(monotonic=time.monotonic(), boot=boot_id(), resting=rests)
+        (folder / FILE).write_bytes(msgspec.json.encode(told))
+    assert stray_inputs.idle_times(NOW, {}, service=service) == {KEY: known}
+    (service / FILE).chmod(0o666)
+    assert stray_inputs.idle_times(NOW, {}, service=service) == ({} if mine is None else {KEY: mine})
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -17,10 +17,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.cli import parse
 from gpuwatch.commands import watch
 from gpuwatch.errors import UsageError
-from gpuwatch.history import History
+from gpuwatch.history import History, Idle, to_idle_times
 from gpuwatch.live import FILE, OLDEST, SCHEMA, SOURCE, LiveFileError, SharesReader, Status, read_service
 from gpuwatch.model import Declaration, Declared, Kind, Knowledge, Limit, Presence, Visible, known
 from gpuwatch.monitor import Frame
@@ -28,7 +29,7 @@ from gpuwatch.recorder.live_writer import LiveFile, make_status, publish
 from gpuwatch.text import clean
 from tests import CHECKOUT
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.builders import gpu, holding, process, snapshot
+from tests.support.builders import at, gpu, holding, process, snapshot
 from tests.support.dashboards import alert
 from tests.support.gpuholder import ME, SOMEBODY_ELSE, unavailable
 from tests.support.reserving import needs_root
@@ -39,6 +40,7 @@ import json, os, subprocess, sys, time
 from pathlib import Path
 
 sys.path.insert(0, os.getcwd())
+from gpuwatch.commands.stray_inputs import idle_times
 from gpuwatch.model import encode
 from gpuwatch.live import SharesReader
 from gpuwatch.recorder.store import reading, stores_read
@@ -70,7 +72,8 @@ if os.fork() == 0:
         asking.published = shares
         (one,) = asking.annotate([training], cards, 1)
         told.append(json.loads(encode(builders.snapshot(cards, [one])))["processes"][0]["declared"])
-    print(json.dumps({"uid": os.geteuid(), "raw": raw, "stores": stores, "told": told}), flush=True)
+    idle = [pid for _, pid, _ in idle_times(builders.snapshot(cards)) or ()]
+    print(json.dumps({"uid": os.geteuid(), "raw": raw, "stores": stores, "told": told, "idle": idle}), flush=True)
     os._exit(0)
 os.wait()
 while not 2 < time.time() % 60 < 59:  # a minute that has hardly begun may have no value yet
@@ -123,6 +126,7 @@ def test_an_ordinary_user_sees_what_only_root_can_read(driver: Driver) -> None:
     assert limit["bytes"] == pytest.approx(0.4 * 79.6 * GIB, rel=0.01)
     assert told["declarations"][0]["channel"] == "GPUWATCH_SHARE"
     assert told["declarations"][0]["why"] == SOURCE
+    assert seen["idle"] == [training.pid]
     assert not any(words in seen["raw"] for words in (secret, "SECRET", "sleep"))
     assert any(path.startswith("/var/lib/gpuwatch/") for path in seen["stores"]), seen["stores"]
     assert past["day"].startswith("/var/lib/gpuwatch/public-")
@@ -206,6 +210,19 @@ def test_a_row_of_a_host_is_for_the_users_own_readers_alone() -> None:
     public = publish(mine, shown)
     assert (public.people, public.worst, public.severity) == (None, "", "")
     assert [(one.processes, known(one.left)) for one in public.gpus] == [(None, False)]
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_who_is_over_and_who_is_idle_is_published_unless_processes_are_hidden(hidden: bool) -> None:
+    shown = at(seen_by_root(), 30.0)
+    history = History()
+    for second in (0.0, 30.0):
+        history.add(at(snapshot([gpu(0, holdings=[holding(11, 30, sm=0)])]), second), second)
+    over = alert(0, rule=OVERSHOOT, gpu=gpu(0).key, pids=(11,))
+    mine = make_status(shown, (over,), time.monotonic(), history.view)
+    public = publish(mine, shown, hidden=hidden)
+    assert [one.user for one in public.over] == ([] if hidden else ["ada"])
+    assert to_idle_times(public.resting) == ({} if hidden else {(gpu(0).key, 11, 11): Idle(30.0, at_least=True)})
 
 
 def test_what_is_not_read_or_hidden_is_not_published() -> None:

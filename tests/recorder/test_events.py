@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -193,6 +194,22 @@ def test_nothing_is_ended_before_the_engine_could_go_on(record: Record) -> None:
         second.recorder.take(one)
     second.close()
     assert [one.id for one in read_events(first.path).open] == ["id-a"]
+
+
+def test_no_event_ends_before_it_was_seen(record: Record, folder: Path) -> None:
+    path = write(own_store(folder), alert(seen=EPOCH + 90.0), now=EPOCH + 50.0)
+    lock_path(path).touch()
+    os.utime(lock_path(path), (EPOCH + 50.0, EPOCH + 50.0))
+    record(now=EPOCH + 1000.0).settle()
+    wait_for(lambda: story(path) == ["id-a ended"])
+    (one,) = read_events(path).alerts
+    assert (one.ended, one.lasted) == (EPOCH + 90.0, 90.0)
+
+
+def test_an_event_that_ended_between_two_writes_is_recorded(record: Record) -> None:
+    one = record().settle()
+    one.feed(cleared=[ended(alert(raised=EPOCH + 990.0), after=5.0)])
+    one.expect("id-a ended")
 
 
 def test_the_lock_says_until_when_a_gpuwatch_recorded(record: Record) -> None:

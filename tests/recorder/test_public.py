@@ -12,13 +12,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuwatch.alerts.alert import Alert, AlertGpu, AlertUser, Severity, Unit
+from gpuwatch.alerts.alert import Acknowledgement, Alert, AlertCause, AlertGpu, AlertUser, Mute, Severity, Unit
 from gpuwatch.commands import doctor
 from gpuwatch.history import Use
 from gpuwatch.live import FILE
 from gpuwatch.model import Snapshot
 from gpuwatch.recorder.live_writer import make_status
 from gpuwatch.recorder.public import COLUMNS, PublicDays, Publish
+from gpuwatch.recorder.recorder import UsageSettings
 from gpuwatch.recorder.store import (
     MINUTE,
     Gap,
@@ -31,6 +32,7 @@ from gpuwatch.recorder.store import (
     refused_day,
     stores_read,
     write_events,
+    write_marks,
 )
 from gpuwatch.recorder.store import own_store as store_of
 from gpuwatch.recorder.use import RunId, Sums, UsedGpu, UsedRun, load_older, read_means, write_use
@@ -117,6 +119,28 @@ def test_each_column_of_a_store_says_whether_it_is_public() -> None:
             for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         }
     assert {name: set(table.levels) for name, table in COLUMNS.items()} == there
+
+
+@pytest.mark.parametrize("level", ["shares", "use"])
+def test_of_a_full_store_the_public_columns_alone_have_values(closed: Path, level: Publish) -> None:
+    def fill(connection: sqlite3.Connection) -> None:
+        cause = AlertCause(pid=4711, uid=1001, user="ada", run="4711:1")
+        one = msgspec.structs.replace(event(NOW - 60, "e4"), causes=(cause,))
+        write_events(connection, [one], [Gap(NOW - 9, NOW)], NOW)
+        acknowledged = Acknowledgement(key="k", at=NOW)
+        write_marks(connection, {("mute", "XID", ""): Mute(rule="XID"), ("ack", "", "k"): acknowledged}, NOW)
+
+    Store(closed, private=False).write(fill)
+    today, _ = publish(closed, level)
+    with reading(closed) as stored, reading(today) as public:
+        for name, table in COLUMNS.items():
+            assert stored.execute(f"SELECT count(*) FROM {name}").fetchone() > (0,), name
+            for column, least in table.levels.items():
+                asked = f"SELECT count(*) FROM {name} WHERE {column} != ''"
+                assert least in ("shares", level) or public.execute(asked).fetchone() == (0,), (name, column)
+        kinds = {kind for (kind,) in public.execute("SELECT kind FROM event_about")}
+        assert {kind for (kind,) in stored.execute("SELECT kind FROM event_about")} == {"user", "gpu", "run"}
+        assert kinds == ({"user", "gpu"} if level == "use" else set())
 
 
 @pytest.mark.parametrize("level", ["shares", "use"])
@@ -421,14 +445,35 @@ def test_an_event_of_before_is_published_once_it_is_known_whether_it_holds(tmp_p
     with recording(tmp_path / "closed") as record:
         days = PublicDays(store, "shares", tmp_path / "days")
         first = record(now=NOW, days=days).settle(held(NOW - 60, NOW, "e3", "ada"))
+        first.expect("e3 warning")
+        first.recorder.configure(UsageSettings(is_kept=False), "shares")
         wait_for(lambda: public_files(tmp_path / "days"))
+        first.recorder.configure(UsageSettings(is_kept=False), "none")
+        wait_for(lambda: not public_files(tmp_path / "days"), "another level counts at once")
+        first.recorder.configure(UsageSettings(is_kept=False), "shares")
+        wait_for(lambda: public_files(tmp_path / "days"))
+        late = event(NOW + 1, "late", subject="12:1")
+        first.feed(held(NOW - 60, NOW, "e3", "ada"), cleared=[late])
         first.close()
         (day,) = public_files(tmp_path / "days")
-        (before,) = read_all_events([day]).alerts
-        assert before.ended is None
+        before = read_all_events([day]).alerts
+        assert [(one.id, one.ended) for one in before] == [("e3", None), ("late", NOW + 61)], "the end is published"
         days = PublicDays(store, "shares", tmp_path / "days")
         second = record(now=NOW + 20, days=days).start()
         wait_for(lambda: second.restored)
         assert read_all_events([day]).alerts[0].seen < NOW + 19
         second.settle()
         wait_for(lambda: read_all_events([day]).alerts[0].ended is not None)
+
+
+def test_an_event_of_a_clock_that_ran_ahead_is_published_today(closed: Path) -> None:
+    ahead = event(NOW + 3 * DAY, "ahead", subject="12:1")
+    Store(closed, private=False).write(lambda one: write_events(one, [ahead], [], NOW))
+    days = publish(closed, "shares")
+    assert [[one.id for one in read_all_events([day]).alerts] for day in days] == [["e2", "ahead"], ["e1"]]
+
+
+def test_a_public_day_says_since_when_the_service_watches(closed: Path) -> None:
+    for level in ("shares", "use"):
+        found = read_all_events([publish(closed, level)[0]])
+        assert found.since == int(MIDNIGHT - 7200) // 60 * 60

@@ -218,6 +218,17 @@ def test_what_is_older_than_it_is_kept_is_deleted(path: Path) -> None:
     assert ask(path, "SELECT event FROM event_about") == [("id-new",)]
 
 
+def test_what_is_kept_is_kept_to_the_minute(path: Path) -> None:
+    first = HOUR + 3600
+    save(path, *(batch(first + second) for second in (-60, 0)))
+    later = [first + 3600 * number for number in range(1, 26)]
+    ends = [alert(str(end), gpus=(GPU0,), seen=float(first + end), ended=float(first + end)) for end in (-1, 0)]
+    save(path, *(batch(hour) for hour in later), events=ends)
+    Store(path, keep=3600.0).prune(later[-1])
+    assert ask(path, "SELECT DISTINCT at FROM use") == [(hour,) for hour in (first, *later)]
+    assert ask(path, "SELECT id FROM events") == [("id-0",)]
+
+
 def test_after_a_week_the_minutes_of_an_hour_are_one_row(path: Path) -> None:
     save(path, *(batch(HOUR + 3600 * hour, use=hours(0.5)) for hour in (0, 1, 200)))
     save(path, *(batch(HOUR + 3600 * hour) for hour in range(201, 230)))

@@ -69,8 +69,9 @@ def counted(*shown: Snapshot, step: float = 1.0, first: float = 0.0) -> Sums:
     for number, one in enumerate(shown):
         second = first + number * step
         seen = at(one, second, taken=EPOCH + second)
+        view = history.add(seen, 5000.0 + second)
         for _ in range(2):  # the second time with other marks
-            counter.add(seen, history.add(seen, 5000.0 + second))
+            counter.add(seen, view)
     return counter.pop(last=True)
 
 
@@ -304,6 +305,21 @@ def means(path: Path) -> list[Minute]:
 def test_means_are_read_back_and_old_ones_deleted(tmp_path: Path, batches: list[list[int]], left: list[int]) -> None:
     path = stored(tmp_path / "x", *(Sums(means=[minute(number) for number in one]) for one in batches))
     assert means(path) == [minute(number) for number in left]
+
+
+def test_a_minute_in_which_another_went_on_has_the_mean_of_both(tmp_path: Path) -> None:
+    path, history = tmp_path / "store", History()
+    for seconds, gib in ((range(40), 10), (range(45, 61), 70)):
+        counter = UseCounter()
+        for second in seconds:
+            seen = at(snapshot([gpu(0, holdings=[holding(1, gib)])]), second, taken=EPOCH // 60 * 60 + second)
+            counter.add(seen, history.add(seen, 5000.0 + second))
+        stored(path, counter.pop(last=True))
+        history = History()
+    (first, *_) = means(path)
+    used = first.values[str(Key(gpu(0).key, "", Metric.USED))] / GIB
+    assert used == pytest.approx((39 * 10 + 14 * 70) / 53, rel=0.02)
+    assert 50 <= first.seconds <= 55
 
 
 def test_values_of_gpus_stand_in_columns_and_a_store_without_that_table_is_read_and_gets_it(tmp_path: Path) -> None:
