@@ -17,7 +17,7 @@ from gpuwatch.cli import parse
 from gpuwatch.commands import events
 from gpuwatch.commands.flags import parse_span
 from gpuwatch.files import FileLock
-from gpuwatch.recorder.store import lock_path, own_store
+from gpuwatch.recorder.store import Gap, lock_path, own_store
 from gpuwatch.units import format_moment
 from gpuwatch.values import DAY
 from tests.support import recording
@@ -100,7 +100,7 @@ def test_an_event_of_several_gpus_names_each(own: Path, capsys: pytest.CaptureFi
 def test_what_was_watched_is_said_beside_the_events(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, last = EPOCH - 6 * 3600, EPOCH - 3600
     save(own, batch(int(first)), batch(int(last)))
-    recording.write(own, FULL, gaps=[recording.Gap(first + 3600, first + 5400)], now=last)
+    recording.write(own, FULL, gaps=[Gap(first + 3600, first + 5400)], now=last)
     for words, said in (
         ([], f"watched 4 h 30 min of 1 d, since {moment(first, NOW)}"),
         (["--since", format_moment(first + 60), "--until", format_moment(first + 3600)], "watched all of it"),

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -403,11 +404,11 @@ def test_doctor_says_what_of_the_past_is_published_and_what_is_not_used(closed: 
     assert "1 of 2 days of its past are not used: " in service().found
 
 
-def held(at: float, until: float, name: str, user: str, **changes: object) -> Alert:
+def held(at: float, until: float, name: str, user: str, **changes: Any) -> Alert:
     """Return an overshoot of a user that was seen to hold until a time, and has no end."""
     one = event(at, name, subject=f"{name}:1 {GPU}")
     changes = {"ended": None, "seen": until, "users": (AlertUser(sum(map(ord, user)), user),), **changes}
-    return msgspec.structs.replace(one, owners=(user,), **changes)  # type: ignore[arg-type]
+    return msgspec.structs.replace(one, owners=(user,), **changes)
 
 
 @pytest.mark.parametrize("level", ["shares", "use"])
