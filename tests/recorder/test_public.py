@@ -139,6 +139,9 @@ def test_of_a_full_store_the_public_columns_alone_have_values(closed: Path, leve
             for column, least in table.levels.items():
                 asked = f"SELECT count(*) FROM {name} WHERE {column} != ''"
                 assert least in ("shares", level) or public.execute(asked).fetchone() == (0,), (name, column)
+        people = {"event_about", "users", "runs", "use"} if level == "shares" else set()
+        empty = {name for name in COLUMNS if public.execute(f"SELECT count(*) FROM {name}").fetchone() == (0,)}
+        assert empty == {"marks", "graph_values"} | people
         kinds = {kind for (kind,) in public.execute("SELECT kind FROM event_about")}
         assert {kind for (kind,) in stored.execute("SELECT kind FROM event_about")} == {"user", "gpu", "run"}
         assert kinds == ({"user", "gpu"} if level == "use" else set())
