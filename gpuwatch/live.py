@@ -212,7 +212,7 @@ def publish_processes(processes: Iterable[Process]) -> Iterator[LiveProcess]:
     """Yield what everybody may know of the declared shares of processes."""
     for one in islice((one for one in processes if one.presence is Presence.SEEN), _MOST):
         declared = one.declared
-        if declared is None or declared.knowledge is not Knowledge.READ:
+        if declared is None or (declared.knowledge is not Knowledge.READ and not declared.limits):
             continue
         visible = declared.visible or Visible()
         yield LiveProcess(
@@ -229,7 +229,7 @@ def publish_processes(processes: Iterable[Process]) -> Iterator[LiveProcess]:
 
 
 def _publish_limit(limit: Limit, declared: Declared) -> LiveLimit:
-    of = declared.declarations[limit.declaration]
+    of, known = declared.declarations[limit.declaration], declared.knowledge is Knowledge.READ
     base = of.where.rpartition("/")[2]
     name = blake2b(limit.scope.encode("utf-8", "replace"), key=_SECRET, digest_size=4).hexdigest()
     return LiveLimit(
@@ -242,7 +242,8 @@ def _publish_limit(limit: Limit, declared: Declared) -> LiveLimit:
         kind=of.kind,
         basis=of.basis,
         value=of.value,
-        confidence=of.confidence,
+        # Without its script, say, which may set something else, a limit of its environment is not certain.
+        confidence=of.confidence if known or of.confidence is not Confidence.CERTAIN else Confidence.LIKELY,
         where="" if ELLIPSIS in base else base,  # a long path may have been cut within the name of a folder
         line=of.line,
     )

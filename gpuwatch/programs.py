@@ -428,13 +428,21 @@ def find_source(argv: tuple[str, ...]) -> CodeSource | None:
 
 
 def unread_code(argv: tuple[str, ...]) -> str:
-    """Return why the code that a Python runs is in no file that could be read; empty for any other program."""
+    """Return why the code that a command line runs is in no file that is read; empty for a script, and for a monitor.
+
+    A module of Python counts: its file may be read all the same, where it is the user's.
+    """
     if is_kernel(argv):
         return "the code of a notebook is not read"
     name, _, source = parse_command(argv)
-    bare = source is None and bool(argv) and is_python(argv[0])
-    wrapper = name in _PYTHON_WRAPPERS and find_source(argv) is None  # ipython
-    return "code that is typed or piped into Python is not read" if bare or wrapper else ""
+    if source is None and (is_monitor(name) or name in MANAGERS):
+        return ""
+    found = find_source(argv)
+    if found is not None:
+        return f"the code of {found.text.partition('.')[0]} is not read" if found.kind is SourceKind.MODULE else ""
+    if name in _PYTHON_WRAPPERS or (source is None and bool(argv) and is_python(argv[0])):  # ipython
+        return "code that is typed or piped into Python is not read"
+    return f"the code of {name} is not read" if name else ""
 
 
 def _find_wrapped(arguments: Sequence[str]) -> CodeSource | None:

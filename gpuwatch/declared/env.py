@@ -182,6 +182,9 @@ VARIABLES = (
     Variable("OLLAMA_GPU_OVERHEAD", "ollama", Kind.RESERVE, sizes.plain_bytes),
     # tensorflow/core/common_runtime/gpu/gpu_device.cc, MinSystemMemory.
     Variable("TF_DEVICE_MIN_SYS_MEMORY_IN_MB", "tensorflow", Kind.RESERVE, sizes.mib),
+    # CUDA.jl docs/src/usage/memory.md: above the soft one it collects garbage, above the hard one it fails.
+    Variable("JULIA_CUDA_HARD_MEMORY_LIMIT", "julia", Kind.CAP, sizes.julia),
+    Variable("JULIA_CUDA_SOFT_MEMORY_LIMIT", "julia", Kind.GROWTH, sizes.julia),
     # docs.jax.dev, gpu-memory: XLA heeds it too.
     Variable(_TF_ALLOCATOR, "tensorflow", Kind.GROWTH, values=_ASYNC),
     Variable(_TF_ALLOCATOR, "jax", Kind.GROWTH, values=_ASYNC),
@@ -213,7 +216,7 @@ def candidates(settings: Mapping[str, Setting]) -> list[Candidate]:
     A value that the framework would refuse gives a `void` candidate, a setting without a value a `dynamic` one.
     """
     found = [one for row in VARIABLES for one in _read_variable(settings, row)]
-    for several in (_jax, _tensorflow, _torch, _theano, _mps, _hami):
+    for several in (_jax, _tensorflow, _torch, _theano, _mps, _rasa, _hami):
         found += several(settings)
     return found
 
@@ -414,17 +417,21 @@ def theanorc(text: str, path: str) -> list[Candidate]:
 
 _MPS = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 _MPS_THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+_RASA = "TF_GPU_MEMORY_ALLOC"
 _HAMI_LIBRARY = "libvgpu"
 
 
 def find_lack(channel: str, facts: Facts) -> str:
-    """Return the condition on which a variable of MPS or HAMi has an effect, unless the process is known to meet it."""
+    """Return the condition on which a variable of MPS, HAMi or Rasa has an effect; empty where the process meets it."""
     if channel in (_MPS, _MPS_THREADS) and not facts.mps:
         return "if an MPS daemon serves it"
     if _HAMI.fullmatch(channel) and (
         isinstance(facts.libraries, Unread) or not any(one.startswith(_HAMI_LIBRARY) for one in facts.libraries)
     ):
         return "if HAMi's libvgpu.so is loaded"
+    names = [*facts.contents.imports, *(word.rpartition("/")[2].partition(".")[0] for word in facts.argv[:4])]
+    if channel == _RASA and "rasa" not in names:
+        return "if it runs Rasa, which reads it"
     return ""
 
 
@@ -433,16 +440,24 @@ def _mps(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
 
     Quotes, as in NVIDIA's example, are removed. Source: docs.nvidia.com/deploy/mps, environment variables.
     """
-    if not _is_set(settings, _MPS):
-        return
-    candidate = _candidate(settings, _MPS, "", Kind.HARD, margin=_EXACT)
-    value = settings[_MPS].value
+    if _is_set(settings, _MPS):
+        yield from _entries(_candidate(settings, _MPS, "", Kind.HARD, margin=_EXACT), settings[_MPS].value, sizes.mps)
+
+
+def _rasa(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
+    """Read the limits that Rasa sets for TensorFlow, one for each device."""
+    if _is_set(settings, _RASA):
+        yield from _entries(_candidate(settings, _RASA, "tensorflow", Kind.CAP), settings[_RASA].value, sizes.rasa)
+
+
+def _entries(candidate: Candidate, value: str | None, parse: sizes.Parser) -> Iterable[Candidate]:
+    """Return the candidates of a list with an entry for each device."""
     if value is None:
         yield candidate
         return
     for entry in value[:LIMIT].strip(" '\"").split(",")[:_MANY]:
         if entry.strip():
-            yield from parse_value(candidate, entry, sizes.mps)
+            yield from parse_value(candidate, entry, parse)
 
 
 _HAMI = re.compile(r"(CUDA_DEVICE_(?:MEMORY|SM)_LIMIT)(?:_([0-9]{1,2}))?")
@@ -494,21 +509,21 @@ _MEANT = sorted(
     | {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"}
     | {"CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT", "CUDA_OVERSUBSCRIBE"}
 )
-# Real names that are nearly one of those: another vendor's, or the CPU's.
-_REAL = frozenset(
+_OTHERS = frozenset(
     {
-        *("PYTORCH_CPU_ALLOC_CONF", "PYTORCH_GCU_ALLOC_CONF", "PYTORCH_MACA_ALLOC_CONF", "PYTORCH_MUSA_ALLOC_CONF"),
-        *("PYTORCH_SDAA_ALLOC_CONF", "PYTORCH_SUPA_ALLOC_CONF"),
-        *("TF_CPU_ALLOCATOR", "FLAGS_cpu_memory_limit_mb"),
-        *("FLAGS_fraction_of_cpu_memory_to_use", "FLAGS_initial_cpu_memory_in_mb"),
+        *("cpu", "xpu", "npu", "mlu", "gcu", "dcu", "hpu", "tpu", "ipu", "hip", "rocm", "maca", "musa", "sdaa", "supa"),
+        *("sycl", "ascend", "reactant"),
     }
 )
+"""Words of real names of other vendors, and of the CPU's: FLAGS_fraction_of_xpu_memory_to_use is no slip."""
 # Not slips of the finger. NVIDIA's page on MPS has the first in an example
 # (docs.nvidia.com/deploy/mps/latest/appendix-environment-variables.html).
 _MISNAMED = {"CUDA_MPS_DEVICE_MEM_LIMIT": _MPS}
 
 _ALIKE = 0.9
 """Least ratio of `difflib` for a slip: one wrong letter in the shortest name, two or three in the longer ones."""
+_LONG = 17
+"""Length from which a name whose words are spelled in another way can only be a slip; CUDA_MEM_FRACTION is others'."""
 # An environment may be made of 100,000 names that are nearly right.
 _MOST_NAMES = 2000
 _MOST_HINTS = 8
@@ -537,10 +552,24 @@ def _find_meant(name: str) -> str:
     """Return the known name that `name` misspells; empty where there is none."""
     if name in _MISNAMED:
         return _MISNAMED[name]
-    near = [meant for meant in _MEANT if meant[:3] == name[:3] and abs(len(meant) - len(name)) <= 2]
+    near = [meant for meant in _MEANT if meant[:3] == name[:3]]
     joined = any(name.startswith(one) or name.endswith(one) for one in near)  # to another word: meant as it is
-    if not near or joined or name in _REAL or not name.replace("_", "").isalpha() or not name.isascii():
+    if not near or joined or not name.replace("_", "").isalpha() or not name.isascii():
+        return ""
+    if not _OTHERS.isdisjoint(name.lower().split("_")):
+        return ""
+    tried: list[tuple[str, dict[str, str]]] = []
+    for spell in (_shorten, str) if len(name) > _LONG else (str,):
+        form = spell(name)
+        tried.append((form, {spell(one): one for one in near if abs(len(spell(one)) - len(form)) <= 2}))
+    if not any(alike for _, alike in tried):
         return ""
     import difflib  # 1 ms, which the first picture would wait for
 
-    return next(iter(difflib.get_close_matches(name, near, n=1, cutoff=_ALIKE)), "")
+    found = ((alike, difflib.get_close_matches(form, alike, n=1, cutoff=_ALIKE)) for form, alike in tried)
+    return next((alike[several[0]] for alike, several in found if several), "")
+
+
+def _shorten(name: str) -> str:
+    """Return a name with the words that people confuse in one spelling: XLA_PYTHON_CLIENT_MEMORY_FRACTION."""
+    return name.replace("MEMORY", "MEM").replace("memory", "mem").replace("ALLOCATOR_CONF", "ALLOC_CONF")

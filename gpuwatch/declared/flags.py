@@ -6,15 +6,16 @@ merge keys, with which 400 bytes can fill any memory; here a file is read line b
 `vllm serve m`, `python /usr/local/bin/vllm serve m`, `python -m vllm.entrypoints.openai.api_server` and the title
 `VLLM::EngineCore` are all vLLM.
 
-A flag counts only on the command line of its own program, and in full: `--mem` for `--mem-fraction-static` is
-ignored, because its meaning depends on the program's other flags. As in argparse and click, the last of equal flags
-counts.
+A flag counts on the command line of its own program. Where that uses argparse, a beginning that no other flag of it
+has counts too: `--gpu-memory-util`; a shorter one (`--mem`) is possible. As in argparse and click, the last of equal
+flags counts. On any other command line a word of `SHARE_WORDS` with a value is possible: what comes of it is decided in
+code that is not read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -25,7 +26,7 @@ from gpuwatch.declared.env import file_confidence
 from gpuwatch.declared.facts import SHOWN, Candidate, FrameworkConfig, Unread, format_excerpt, parse_value, void
 from gpuwatch.model import Confidence, Kind, Margin
 from gpuwatch.programs import SourceKind
-from gpuwatch.text import clean
+from gpuwatch.text import clean, mask
 
 _KEY = re.compile(r"""(?:"([^"\\]*)"|'([^']*)'|([^\W\d][\w./-]*))[ \t]*:(?:[ \t]+(.*))?""")
 _QUOTED = re.compile(r"""(?:"([^"\\]*)"|'((?:[^']|'')*)')[ \t]*(?:#.*)?""")
@@ -87,6 +88,8 @@ class Program(NamedTuple):
     """Modules that follow `python -m`; their submodules count too."""
     title: str = ""
     """Regular expression for the beginning of the titles that its processes set; empty for none."""
+    runs_others: bool = False
+    """Whether it runs code of its users, which may declare more than its flags."""
 
 
 class Started(NamedTuple):
@@ -109,9 +112,10 @@ PROGRAMS = (
     Program("tgi", names=("text-generation-launcher", "text-generation-server"), modules=("text_generation_server",)),
     Program("tensorflow-serving", names=("tensorflow_model_server",)),
     Program("triton", names=("tritonserver",)),
-    Program("dask", names=("dask-cuda-worker",), modules=("dask_cuda",)),
+    Program("dask", names=("dask-cuda-worker",), modules=("dask_cuda",), runs_others=True),
     Program("llama.cpp", names=tuple(_LLAMA.split()), modules=("llama_cpp",)),
     Program("ollama", names=("ollama", "ollama_llama_server")),
+    Program("spark", names=("spark-submit", "spark-shell", "spark-sql", "pyspark"), runs_others=True),
 )
 
 _SCRIPTS = {
@@ -144,7 +148,16 @@ def find_program(argv: Sequence[str]) -> Started | None:
             found = next((_BY_FRAMEWORK[owner] for folder, owner in owners if folder in source.text), None)
         if found is None and name == "dask" and arguments[:2] == ("cuda", "worker"):
             found = _BY_FRAMEWORK["dask"]
+        if name == "java" and any(word.startswith("org.apache.spark.") for word in arguments):
+            found = _BY_FRAMEWORK["spark"]
     return Started(found, arguments) if found else None
+
+
+def find_unread(argv: Sequence[str]) -> str:
+    """Return why the code that a command line runs is not read; empty where its flags are all that it can declare."""
+    found = find_program(argv)
+    known = found is not None and not found.program.runs_others
+    return "" if known else mask(programs.unread_code(tuple(argv)), 2 * SHOWN)
 
 
 class Flag(NamedTuple):
@@ -162,6 +175,8 @@ class Flag(NamedTuple):
     prefix: str = ""
     """Beginning that a value must have: `tensorflow,gpu-memory-fraction=` of `--backend-config`."""
     confidence: Confidence = Confidence.CERTAIN
+    shortest: str = ""
+    """Beginning of its name that no other flag of the program has, where the program accepts it; else empty."""
 
 
 _VLLM_CACHE = "--kv-cache-memory-bytes"
@@ -171,16 +186,26 @@ _TRTLLM_FRACTION = (
     "--kv-cache-free-gpu-mem-fraction",  # trtllm-bench shortens it
 )
 
+_RAPIDS = "spark.rapids.memory.gpu."
+_NO_POOL = f"{_RAPIDS}pool=NONE"
+
 FLAGS = (
     # vllm/config/cache.py: above 0, up to 1, of the total; the budget of the whole instance.
-    Flag("vllm", ("--gpu-memory-utilization",), Kind.CAP, sizes.positive_fraction, margin=Margin.BUDGET),
-    Flag("vllm", (_VLLM_CACHE,), Kind.CACHE, sizes.vllm),
+    Flag(
+        "vllm",
+        ("--gpu-memory-utilization",),
+        Kind.CAP,
+        sizes.positive_fraction,
+        margin=Margin.BUDGET,
+        shortest="--gpu-m",
+    ),
+    Flag("vllm", (_VLLM_CACHE,), Kind.CACHE, sizes.vllm, shortest="--kv-cache-mem"),
     # sglang/srt/server_args.py; model_runner_kv_cache_mixin.py: of what is free before the weights are loaded.
-    Flag("sglang", ("--mem-fraction-static",), Kind.CACHE, sizes.fraction_of_free_at_start),
+    Flag("sglang", ("--mem-fraction-static",), Kind.CACHE, sizes.fraction_of_free_at_start, shortest="--mem-f"),
     # nvidia.github.io/TensorRT-LLM/commands/trtllm-serve.
     Flag("tensorrt-llm", _TRTLLM_FRACTION, Kind.CACHE, sizes.fraction_of_free_after_load),
     # lmdeploy/messages.py: of what is free since 0.2.2, of the total in 0.2.0 and 0.2.1.
-    Flag("lmdeploy", ("--cache-max-entry-count",), Kind.CACHE, sizes.fraction_or_blocks),
+    Flag("lmdeploy", ("--cache-max-entry-count",), Kind.CACHE, sizes.fraction_or_blocks, shortest="--cache-m"),
     # text-generation-inference/launcher/src/main.rs.
     Flag("tgi", ("--cuda-memory-fraction",), Kind.CAP, sizes.fraction),
     # tensorflow/serving/model_servers/main.cc: 0 leaves it to TensorFlow, whose session it configures.
@@ -198,6 +223,50 @@ FLAGS = (
     Flag("dask", ("--rmm-pool-size",), Kind.START, sizes.dask),
     Flag("dask", ("--rmm-maximum-pool-size",), Kind.CAP, sizes.dask),
     Flag("dask", ("--device-memory-limit",), Kind.CACHE, sizes.dask),
+    # spark-rapids, RapidsConf.scala: of the total, of what is free at the start, and what RMM leaves free.
+    *(
+        row
+        for key, kind, parse in (
+            ("maxAllocFraction", Kind.CAP, sizes.fraction),
+            ("allocFraction", Kind.START, sizes.fraction_of_free_at_start),
+            ("reserve", Kind.RESERVE, sizes.spark),
+        )
+        for row in (
+            Flag("spark", ("--conf", "-c"), kind, parse, prefix=f"{_RAPIDS}{key}="),
+            Flag("spark", (f"-D{_RAPIDS}{key}",), kind, parse),
+        )
+    ),
+)
+
+SHARE_WORDS: Mapping[str, tuple[Kind, sizes.Parser]] = {
+    **{
+        name.lstrip("-").replace("-", "_"): (flag.kind, flag.parse)
+        for flag in FLAGS
+        for name in flag.names
+        if name.startswith("--") and not flag.prefix
+    },
+    **dict.fromkeys(
+        (
+            *("per_process_memory_fraction", "gpu_memory_fraction", "gpu_mem_fraction", "memory_fraction"),
+            *("mem_fraction", "vram_fraction", "gpu_memory_util"),
+        ),
+        (Kind.CAP, sizes.fraction_or_off),
+    ),
+    "gpu_mem_limit": (Kind.CAP, sizes.plain_bytes),
+    "rmm_pool_fraction": (Kind.START, sizes.fraction_or_off),
+}
+"""Words of a share in options, overrides and `key=value` lists of any program, with `_`."""
+
+_SHORTEST = 5
+"""Characters of a beginning of a flag, at least: `--mem`."""
+_MOST_WORDS = 8
+_LONGEST = 4096
+"""Characters of an argument that are searched, at most."""
+_WORDS = "|".join(sorted((word.replace("_", "[_-]") for word in SHARE_WORDS), key=len, reverse=True))
+_GIVEN = re.compile(
+    rf"""(?<![A-Za-z0-9])[\w.+-]*?(?<![A-Za-z0-9])(?<!cpu[_-])(?<!host[_-])({_WORDS})
+    (?:(?:["']?\s*[=:]\s*["']?|\s+(?=[\d.]))([^\s,;"'{{}}()\[\]]+)|["']?$)""",
+    re.VERBOSE | re.ASCII,
 )
 
 _CONFIG = "--config"
@@ -228,21 +297,48 @@ def candidates(
     """
     found = find_program(argv)
     if found is None:
-        return []
-    table = {name: flag for flag in FLAGS if flag.program == found.program.framework for name in flag.names}
+        return list(_possible(programs.parse_command(tuple(argv)).arguments, where))
+    table = [(name, flag) for flag in FLAGS if flag.program == found.program.framework for name in flag.names]
     given: dict[Flag, list[Candidate]] = {}
-    for name, value, text in _find_flags(found.arguments, table):
-        flag = table[name]
+    for flag, name, value, text in _find_flags(found.arguments, table):
         given.pop(flag, None)  # so that the order stays that of the command line
         given[flag] = _read(flag, name, value, text, where)
     if config is not None:
-        given = {**dict(_read_config(config, table, given)), **given}
-    ignored = any(_VLLM_CACHE in flag.names and several and not several[0].void for flag, several in given.items())
+        given = {**dict(_read_config(config, dict(table), given)), **given}
+    why = f"{_NO_POOL} makes no pool" if any(_NO_POOL in word for word in found.arguments) else ""
+    if any(_VLLM_CACHE in flag.names and several and not several[0].void for flag, several in given.items()):
+        why = f"vLLM ignores it beside {_VLLM_CACHE}"
     return [
-        void(one, f"vLLM ignores it beside {_VLLM_CACHE}") if ignored and flag.margin is Margin.BUDGET else one
+        void(one, why) if why and (flag.margin is Margin.BUDGET or flag.program == "spark") else one
         for flag, several in given.items()
         for one in several
     ]
+
+
+def _possible(arguments: Sequence[str], where: str) -> Iterable[Candidate]:
+    """Return a candidate for each word of a share with a value, of equal words the last: what uses it is not known."""
+    found: dict[str, Candidate] = {}
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
+        for match in _GIVEN.finditer(argument[:_LONGEST]):
+            word, value = match[1].replace("-", "_"), match[2]
+            text = match[0]
+            if value is None:
+                if not argument.startswith("-") or not following:
+                    continue
+                value, text = following, f"{argument} {following}"
+            kind, parse = SHARE_WORDS[word]
+            candidate = Candidate(
+                channel=word,
+                where=where,
+                text=format_excerpt(text),
+                kind=kind,
+                confidence=Confidence.POSSIBLE,
+                condition="if its code uses it so",
+            )
+            for one in parse_value(candidate, value, parse)[:1]:
+                found.pop(word, None)
+                found[word] = replace(one, void="", dynamic=bool(one.void))
+    return [*found.values()][:_MOST_WORDS]
 
 
 def _read_config(
@@ -276,28 +372,36 @@ def _read_config_text(config: FrameworkConfig) -> dict[str, tuple[int, str]]:
     return parse_flat_yaml(config.text)
 
 
-def _find_flags(arguments: Sequence[str], table: Mapping[str, Flag]) -> Iterator[tuple[str, str | None, str]]:
+def _find_flags(
+    arguments: Sequence[str], table: Collection[tuple[str, Flag]]
+) -> Iterator[tuple[Flag, str, str | None, str]]:
     """Find flags among arguments; return for each its name, its value (None where it is missing) and its text.
 
-    `_` counts as `-`, because users write both.
+    `_` counts as `-`, because users write both. The name of a beginning is in full, unless it may mean another flag.
     """
     for place, argument in enumerate(arguments):
         if argument == "--":
             return
         written, equals, value = argument.partition("=")
-        name = written.replace("_", "-")
-        if name not in table:
-            continue
+        short = written.replace("_", "-")
         text = argument
-        if not equals:
-            if place + 1 >= len(arguments):
-                yield name, None, argument
-                continue
+        if not equals and place + 1 < len(arguments):
             value = arguments[place + 1]
             text = f"{argument} {value}"
-        prefix = table[name].prefix
-        if value.startswith(prefix):
-            yield name, value.removeprefix(prefix), text
+        exact = any(short == name for name, _ in table)
+        for name, flag in table:
+            if exact:
+                fits = short == name
+            else:
+                fits = bool(flag.shortest) and len(short) >= _SHORTEST and name.startswith(short)
+            if not fits:
+                continue
+            if not exact and not short.startswith(flag.shortest):
+                name = short
+            if not equals and place + 1 >= len(arguments):
+                yield flag, name, None, argument
+            elif value.startswith(flag.prefix):
+                yield flag, name, value.removeprefix(flag.prefix), text
 
 
 def _candidate(flag: Flag, channel: str, text: str, where: str) -> Candidate:
@@ -314,4 +418,7 @@ def _candidate(flag: Flag, channel: str, text: str, where: str) -> Candidate:
 
 def _read(flag: Flag, name: str, value: str | None, text: str, where: str) -> list[Candidate]:
     candidate = _candidate(flag, name, text, where)
+    if name not in flag.names:
+        words = f"if {name} means {flag.names[0]}"
+        candidate = replace(candidate, confidence=Confidence.POSSIBLE, condition=words)
     return [void(candidate, "it was given no value")] if value is None else parse_value(candidate, value, flag.parse)

@@ -35,6 +35,8 @@ NAMES: Mapping[str, str] = {
     "dask": "Dask-CUDA",
     "llama.cpp": "llama.cpp",
     "ollama": "Ollama",
+    "julia": "CUDA.jl",
+    "spark": "Spark RAPIDS",
 }
 """Name of each framework by its id, which candidates contain."""
 
@@ -58,6 +60,7 @@ _LIBRARIES = {
     "lmdeploy": ("_turbomind.",),
     "triton": ("libtritonserver.so",),
     "llama.cpp": ("libllama.so",),
+    "julia": ("libjulia.so", "libjulia-internal.so"),
 }
 """Beginnings of file names of libraries, by the framework that they identify."""
 _JAX_ON_CPU = "libjax_common.so"
@@ -77,6 +80,20 @@ _IMPORTS = {
     "llama_cpp": "llama.cpp",
 }
 """Framework of each package with another name. Keras alone identifies no framework: it has three backends."""
+
+_PACKAGES = """
+    numpy scipy pandas polars sklearn skimage cv2 PIL matplotlib seaborn plotly tqdm rich yaml toml tomli h5py zarr
+    numba pyarrow requests aiohttp httpx fastapi flask uvicorn pydantic click typer fire absl hydra omegaconf dotenv
+    psutil pynvml wandb mlflow tensorboard tensorboardX comet_ml neptune torch_geometric torchmetrics torchtext
+    torchdata timm einops transformers datasets tokenizers diffusers peft trl bitsandbytes safetensors
+    huggingface_hub sentencepiece evaluate deepspeed apex xformers flash_attn triton keras kornia albumentations
+    monai gym gymnasium stable_baselines3 nltk spacy gensim sympy networkx xgboost lightgbm catboost optuna onnx
+    openai sentence_transformers ultralytics detectron2 librosa soundfile ml_collections chex orbax distrax numpyro
+    pyro gpytorch dask distributed joblib mpi4py horovod pytest setuptools pkg_resources six attr attrs loguru ipdb
+    pycuda cuda nvidia IPython ipywidgets
+"""
+PACKAGES = frozenset(_IMPORTS).union(_PACKAGES.split())
+"""Packages that many scripts import, and that limit no memory unless the script asks for it."""
 
 _IMPLIED = {
     "vllm": ("torch",),

@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from gpuwatch import programs
 from gpuwatch.declared import env, flags, frameworks, visible_devices
 from gpuwatch.declared.env import Environment, weakest
 from gpuwatch.declared.facts import (
@@ -26,6 +27,7 @@ from gpuwatch.declared.facts import (
     Candidate,
     Facts,
     GpuFacts,
+    RelatedProcess,
     Script,
     Selection,
     Share,
@@ -317,7 +319,7 @@ def _candidates(facts: Facts, gpus: Sequence[GpuFacts], environment: Environment
     """Return all candidates; those closer to the process come later, because the last of equal ones counts."""
     for file in facts.rc:
         yield from env.theanorc(file.text, file.path)
-    for relative in reversed(facts.ancestors):
+    for relative in reversed(_telling_ancestors(facts)):
         yield from flags.candidates(
             relative.argv, f"command line of parent {relative.pid}", facts.configs.get(relative.pid)
         )
@@ -328,6 +330,18 @@ def _candidates(facts: Facts, gpus: Sequence[GpuFacts], environment: Environment
             sure = env.file_confidence(candidate.confidence, facts.script)
             yield msgspec.structs.replace(candidate, where=facts.script.path, confidence=sure)
     yield from agreed_candidates(facts, gpus)
+
+
+def _telling_ancestors(facts: Facts) -> list[RelatedProcess]:
+    """Return the ancestors whose arguments may be the process's own, because it shows a title, and known programs."""
+    found: list[RelatedProcess] = []
+    below = facts.argv
+    for relative in facts.ancestors:
+        hidden = len(below) < 2 or programs.is_worker(below)
+        if hidden or find_program(relative.argv):
+            found.append(relative)
+        below = relative.argv if hidden else below
+    return found
 
 
 def _selections(facts: Facts) -> Sequence[Selection]:
@@ -452,6 +466,7 @@ def _explain_rest(evaluations: Sequence[Evaluation]) -> None:
     said = {
         one.candidate.framework for one in evaluations if (one.applies or one.undecided) and one.candidate.kind in sizes
     }
+    perhaps = {one.candidate.framework for one in evaluations if one.possible and one.candidate.kind in sizes}
     started = {one.candidate.framework: one for one in evaluations if one.applies and one.candidate.kind is Kind.START}
     for one in evaluations:
         candidate = one.candidate
@@ -461,6 +476,8 @@ def _explain_rest(evaluations: Sequence[Evaluation]) -> None:
             one.applies, one.why = False, f"{short_name(started[candidate.framework], one)} comes before it"
         elif candidate.kind is Kind.DEFAULT and candidate.framework in said:
             one.applies, one.why = False, "something else was declared"
+        elif candidate.kind is Kind.DEFAULT and not perhaps.isdisjoint(("", candidate.framework)):
+            one.applies, one.why = False, "something else may have been declared"
         elif candidate.unread:
             one.why = candidate.unread
         elif candidate.kind in _LABELS:
@@ -530,7 +547,8 @@ def _script_words(script: Script | None) -> str:
 
 def _unread_words(facts: Facts) -> str:
     """Return a text about code of a program, and of what its script loads, that is not read."""
-    words = [facts.unread_code, facts.contents.unread]
+    unread = facts.unread_code or (flags.find_unread(facts.argv) if facts.script is None else "")
+    words = [unread, facts.contents.unread]
     if facts.script is not None and facts.script.modules:
         contents, modules = facts.contents, facts.script.modules
         named = ", ".join(modules[:_NAMED]) + (f" and {len(modules) - _NAMED} more" if len(modules) > _NAMED else "")
@@ -539,6 +557,8 @@ def _unread_words(facts: Facts) -> str:
         words.append(f"{before}{named} {'is' if len(modules) == 1 else 'are'} not read")
     if facts.contents.dotenv:
         words.append("the variables that load_dotenv() sets are not read")
+    if facts.mps or (not isinstance(facts.environ, Unread) and "CUDA_MPS_PIPE_DIRECTORY" in facts.environ):
+        words.append("the limit that an MPS daemon may set cannot be read")
     return "; ".join(filter(None, words))
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import io
+import posixpath
 import re
 import tokenize
 import warnings
@@ -79,6 +80,46 @@ def imported_names(source: bytes) -> list[str]:
     return list(found)
 
 
+_PATH = re.compile(rb"^[^\n#]*\b(?:sys\.path\b(?!\.(?:pop|remove|index))\s*[.+\[=]|addsitedir\b)([^\n]*)", re.MULTILINE)
+_LITERAL = re.compile(rb"""['"]([^'"\n]*)['"]""")
+_PATH_WORDS = re.compile(
+    rb"\b(?:r|os|path|sys|insert|append|extend|join|abspath|realpath|normpath|dirname|getcwd|str|Path|pathlib|resolve"
+    rb"|absolute|parents?|__file__|\d+)\b|[\s.,:/()\[\]=+]"
+)
+
+
+def added_folders(source: bytes, path: str) -> tuple[list[str], bool]:
+    """Return the folders that a source adds to `sys.path`, with a `/` or empty, and whether it may add others.
+
+    `os.path.join(os.path.dirname(__file__), "..")` is worked out for a source at `path`, anything with names is not.
+    """
+    found: list[str] = []
+    unknown = False
+    for text in _PATH.findall(source):
+        literals = [one.decode("utf-8", "replace") for one in _LITERAL.findall(text)]
+        if _PATH_WORDS.sub(b"", _LITERAL.sub(b"", text.partition(b"#")[0])):
+            unknown = True
+            continue
+        above = [int(one) for one in re.findall(rb"parents\[(\d)\]", text)]
+        up = text.count(b"dirname(") + text.count(b".parent") + sum(above)
+        start = path if b"__file__" in text else "."
+        folder = posixpath.normpath("/".join([start, *[".."] * up, *literals[: 1 if start == "." else None]]))
+        found.append("" if folder == "." else f"{folder}/")
+    return found, unknown
+
+
+_OWN_CODE = re.compile(rb"^\s*(?:async\s+def|def|class)\s", re.MULTILINE)
+_USE = rb"^(?![^\n]*\bimport\b)[^\n=#]*\b%s\b"
+
+
+def stub_imports(source: bytes) -> list[str]:
+    """Return the names that a source without a function of its own imports and calls: `sys.exit(main())`."""
+    if _OWN_CODE.search(source):
+        return []
+    last = ((name, name.rpartition(".")[2]) for name in imported_names(source))
+    return [name for name, word in last if re.search(_USE % re.escape(word.encode()), source, re.MULTILINE)]
+
+
 def _packages(source: bytes) -> tuple[str, ...]:
     """Return the packages on lines that look like imports; some of them may be in a docstring."""
     found = dict.fromkeys(name.partition(".")[0] for name in imported_names(source))
@@ -99,7 +140,7 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
         unread = f"it runs other code: {runs[1].decode()}(…) at line {line}"
     if _NOTEBOOK.match(raw) or name.endswith(".ipynb"):
         return ScriptContents(error="a notebook is no Python source")
-    if not may_declare(raw):
+    if not may_declare(raw) and b"\0" not in raw:  # compiled code cannot be parsed
         return ScriptContents(imports=_packages(raw), dotenv=dotenv, unread=unread)
     try:
         text = (

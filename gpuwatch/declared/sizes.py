@@ -115,6 +115,12 @@ percent_of_sms = Fraction(Basis.NONE, whole=100)
 mib = Bytes(MIB)
 plain_bytes = Bytes()
 
+_LETTERS = (("k", KIB), ("m", MIB), ("g", GIB), ("t", TIB))
+spark = Bytes(
+    units=tuple((end, size) for one, size in _LETTERS for low in (f"{one}b", one) for end in (low, low.upper()))
+)
+"""Parser of Spark's sizes, all binary. Source: spark, JavaUtils.java, byteSuffixes."""
+
 genv = Bytes(
     units=(("b", 1), ("k", 10**3), ("m", 10**6), ("g", 10**9), ("ki", KIB), ("mi", MIB), ("gi", GIB)), off=False
 )
@@ -206,6 +212,40 @@ def mps(text: str) -> Sizes:
     device = int(match[1]) if match[1].isdecimal() else match[1]
     (size,) = _bytes(int(match[2]) * _BINARY[match[3].lower()], text)
     return (size._replace(device=device),)
+
+
+_JULIA_UNITS = {
+    **{"": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB},
+    **{"k": 10**3, "kB": 10**3, "K": 10**3, "KB": 10**3, "M": 10**6, "MB": 10**6, "G": 10**9, "GB": 10**9},
+}
+_JULIA = re.compile(r"([0-9]{1,19}(?:\.[0-9]{0,19})?)(%|[a-zA-Z]*)")
+
+
+def julia(text: str) -> Sizes:
+    """Parse a limit of CUDA.jl: `25%` of the GPU, bytes, `1.5GiB` (binary) or `1.5G` and `1.5GB` (decimal); 0 is off.
+
+    Source: CUDA.jl src/pool.jl, parse_limit.
+    """
+    match = _JULIA.fullmatch(text.strip())
+    if match is not None and match[2] == "%":
+        return Fraction(off=0, whole=100)(match[1])
+    if match is None or match[2] not in _JULIA_UNITS:
+        raise ValueError(f"{_excerpt(text)} is not like 25% or 1.5GiB")
+    return _bytes(float(match[1]) * _JULIA_UNITS[match[2]], text) if float(match[1]) else ()
+
+
+_RASA = re.compile(r"\s*([0-9]{1,4})\s*:\s*([0-9]{1,12})\s*(?::.*)?")
+
+
+def rasa(text: str) -> Sizes:
+    """Parse one entry of Rasa's TF_GPU_MEMORY_ALLOC: TensorFlow's ordinal, `:`, MiB.
+
+    Source: rasa/utils/tensorflow/environment.py.
+    """
+    match = _RASA.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{_excerpt(text)} is not like 0:1024")
+    return (Size(int(match[2]) * MIB, Basis.BYTES, int(match[1])),)
 
 
 _DASK = re.compile(r"([0-9]{0,19}(?:\.[0-9]{0,19})?(?:e[0-9]{1,2})?)\s*(?:([kmgt])(i?))?b?", re.IGNORECASE)

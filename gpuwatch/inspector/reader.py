@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuwatch import procfs, programs
-from gpuwatch.declared import flags, script
+from gpuwatch.declared import flags, frameworks, script
 from gpuwatch.declared.facts import (
     LOCAL_RANKS,
     Facts,
@@ -230,15 +230,17 @@ def _named_variables(variables: Mapping[str, str] | Unread, source: bytes) -> Va
 
 
 def _reaches_mps(process: RelatedProcess, proc: Path) -> bool:
-    """Return whether an MPS daemon has its control socket where a process with variables of MPS would connect to it.
+    """Return whether an MPS daemon has its control socket where a process would connect to it.
 
     The kernel lists the sockets that are in use; the file of a daemon that was killed stays. Sources: proc_net(5);
     docs.nvidia.com/deploy/mps, "CUDA_MPS_PIPE_DIRECTORY".
     """
     variables = process.environ
-    if isinstance(variables, Unread) or not any(name.startswith("CUDA_MPS_") for name in variables):
+    if isinstance(variables, Unread):
         return False
     folder = variables.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
+    if not os.path.lexists(proc / str(process.pid) / "root" / folder.lstrip("/") / "control"):
+        return False  # without reading the table
     control = b" " + files.encode_environ(f"{folder.rstrip('/')}/control")
     for pid in (process.pid, os.getpid()):  # in a container the daemon may be the machine's
         try:
@@ -365,25 +367,30 @@ class _Main(NamedTuple):
 def _find_script(target: _Target) -> tuple[Script | None, str]:
     """Return the scanned script of a process; None where there is none, or it was not found, and why it is not read."""
     titled = False
+    lost = "the process that started it, whose code it runs, was not found"
     for place, process in enumerate(target.line):
-        source = programs.find_source(process.argv)
+        argv = process.argv
+        if argv and not programs.is_python(argv[0]) and _runs_python(target.proc, process.pid):
+            argv = ("python", *argv[1:])  # `exec -a name python train.py`
+        source = programs.find_source(argv)
         if source is None:
             # A process that shows a title has lost its arguments; those of its ancestors still name its source.
-            known = programs.is_python(process.argv[0] if process.argv else "")
-            if known or not _runs_python(target.proc, process.pid):
-                return None, programs.unread_code(process.argv)
+            if argv == process.argv or len(argv) > 1:
+                python = bool(argv) and programs.is_python(argv[0])
+                return None, flags.find_unread(argv) if python or not place else lost
             titled = True
         elif source.kind is SourceKind.CODE:
             code = _Main("-c", files.encode_environ(source.text), likely=titled)
             return _scan(target, place, code), ""
         elif source.kind is not SourceKind.WORKER:
-            return _read_script(target, place, source, titled=titled), ""
-    return None, ""
+            script = _read_script(target, place, source, titled=titled)
+            return script, "" if script else flags.find_unread(argv)
+    return None, lost
 
 
 def _runs_python(proc: Path, pid: int) -> bool:
     try:
-        return programs.is_python(str((proc / str(pid) / "exe").readlink()))
+        return programs.is_python(str((proc / str(pid) / "exe").readlink()).removesuffix(" (deleted)"))
     except OSError:  # not ours to see, or it has ended
         return False
 
@@ -408,33 +415,50 @@ def _read_script(target: _Target, place: int, source: CodeSource, *, titled: boo
 
 def _scan(target: _Target, place: int, main: _Main) -> Script:
     """Scan a script, and find the modules that it imports from its folder."""
+    process = target.line[place]
     contents = target.scan(main.path, main.data, _named_variables(target.line[0].environ, main.data))
     try:
         with acting_as(target.owner):
-            modules = _find_modules(target.proc / str(target.line[place].pid), main)
+            modules = _find_modules(target.proc / str(process.pid), main, target.line[0].environ)
     except PermissionError:  # root may not act as its owner here
+        modules = []
+    if (known := flags.find_program(process.argv)) is not None and not known.program.runs_others:
         modules = []
     return Script(
         path=format_path(main.path), contents=contents, edited=main.edited, likely=main.likely, modules=tuple(modules)
     )
 
 
-def _find_modules(process: Path, main: _Main) -> list[str]:
-    """Return the paths of the modules with code that a script imports from its folder."""
-    found: list[str] = []
+def _find_modules(process: Path, main: _Main, variables: Mapping[str, str] | Unread) -> list[str]:
+    """Return the code that a script imports and that is not read: modules of its folders, packages of a stub."""
+    found: dict[str, None] = {}
+    here: set[str] = set()
     tried = {main.path}
-    for name in script.imported_names(main.data):
-        for paths in _module_paths(name, main.folder, main.own):
+    added, changed = script.added_folders(main.data, main.path)
+    path = "" if isinstance(variables, Unread) else variables.get("PYTHONPATH", "")
+    added += [f"{one.rstrip('/')}/" for one in path.split(":") if one]
+    own_folders = [main.folder, *(one for one in added if not one.endswith(("-packages/", "/python3/")))]
+    names = script.imported_names(main.data)
+    for name, folder in ((name, folder) for name in names for folder in own_folders):
+        root = name.partition(".")[0]
+        if folder != main.folder and (not root or root in frameworks.PACKAGES):
+            continue
+        for paths in _module_paths(name, folder, main.own):
             if len(tried) > _MOST_TRIED or len(found) == _MOST_MODULES:
-                return found
+                return [*found]
             for path in paths if tried.isdisjoint(paths) else ():
                 exists = _has_code(process, path, main)
                 if exists:
-                    found.append(format_path(path))
+                    found[format_path(path)] = None
                 if exists is not None:
+                    here.add(root)
                     break
             tried.update(paths)
-    return found
+    foreign = names if changed else script.stub_imports(main.data)
+    for root in dict.fromkeys(name.partition(".")[0] for name in foreign):
+        if root and root not in here and root not in frameworks.PACKAGES and root not in sys.stdlib_module_names:
+            found[format_path(root)] = None
+    return [*found][:_MOST_MODULES]
 
 
 def _module_paths(name: str, folder: str, own: str) -> Iterator[tuple[str, str]]:

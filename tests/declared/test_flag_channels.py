@@ -52,4 +52,4 @@ def test_no_command_line_is_too_odd(first: str, rest: list[str]) -> None:
     for candidate in candidates([first, *rest]):
         assert candidate.text.isprintable()
         assert len(candidate.text) <= 80
-        assert (candidate.value is None) == bool(candidate.void)
+        assert (candidate.value is None) == (bool(candidate.void) or candidate.dynamic)
