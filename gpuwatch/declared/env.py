@@ -516,14 +516,18 @@ _OTHERS = frozenset(
     }
 )
 """Words of real names of other vendors, and of the CPU's: FLAGS_fraction_of_xpu_memory_to_use is no slip."""
+# CUDA_MEM_FRACTION is others'.
+_LONG = [name for name in _MEANT if name != "CUDA_MEMORY_FRACTION"]
 # Not slips of the finger. NVIDIA's page on MPS has the first in an example
 # (docs.nvidia.com/deploy/mps/latest/appendix-environment-variables.html).
-_MISNAMED = {"CUDA_MPS_DEVICE_MEM_LIMIT": _MPS}
+_MISNAMED = {
+    "CUDA_MPS_DEVICE_MEM_LIMIT": _MPS,
+    **{name.replace("_MEM_", "_MEMORY_"): name for name in _MEANT if "_MEM_" in name},
+    **{re.sub("_(mem|MEM)(ory|ORY)_", r"_\1_", name): name for name in _LONG if "_MEMORY_" in name.upper()},
+}
 
 _ALIKE = 0.9
 """Least ratio of `difflib` for a slip: one wrong letter in the shortest name, two or three in the longer ones."""
-_LONG = 17
-"""Length from which a name whose words are spelled in another way can only be a slip; CUDA_MEM_FRACTION is others'."""
 # An environment may be made of 100,000 names that are nearly right.
 _MOST_NAMES = 2000
 _MOST_HINTS = 8
@@ -552,24 +556,12 @@ def _find_meant(name: str) -> str:
     """Return the known name that `name` misspells; empty where there is none."""
     if name in _MISNAMED:
         return _MISNAMED[name]
-    near = [meant for meant in _MEANT if meant[:3] == name[:3]]
+    near = [meant for meant in _MEANT if meant[:3] == name[:3] and abs(len(meant) - len(name)) <= 2]
     joined = any(name.startswith(one) or name.endswith(one) for one in near)  # to another word: meant as it is
     if not near or joined or not name.replace("_", "").isalpha() or not name.isascii():
         return ""
     if not _OTHERS.isdisjoint(name.lower().split("_")):
         return ""
-    tried: list[tuple[str, dict[str, str]]] = []
-    for spell in (_shorten, str) if len(name) > _LONG else (str,):
-        form = spell(name)
-        tried.append((form, {spell(one): one for one in near if abs(len(spell(one)) - len(form)) <= 2}))
-    if not any(alike for _, alike in tried):
-        return ""
     import difflib  # 1 ms, which the first picture would wait for
 
-    found = ((alike, difflib.get_close_matches(form, alike, n=1, cutoff=_ALIKE)) for form, alike in tried)
-    return next((alike[several[0]] for alike, several in found if several), "")
-
-
-def _shorten(name: str) -> str:
-    """Return a name with the words that people confuse in one spelling: XLA_PYTHON_CLIENT_MEMORY_FRACTION."""
-    return name.replace("MEMORY", "MEM").replace("memory", "mem").replace("ALLOCATOR_CONF", "ALLOC_CONF")
+    return next(iter(difflib.get_close_matches(name, near, n=1, cutoff=_ALIKE)), "")

@@ -188,6 +188,7 @@ _TRTLLM_FRACTION = (
 
 _RAPIDS = "spark.rapids.memory.gpu."
 _NO_POOL = f"{_RAPIDS}pool=NONE"
+_CONF = ("--conf", "-c", "-D")
 
 FLAGS = (
     # vllm/config/cache.py: above 0, up to 1, of the total; the budget of the whole instance.
@@ -224,18 +225,9 @@ FLAGS = (
     Flag("dask", ("--rmm-maximum-pool-size",), Kind.CAP, sizes.dask),
     Flag("dask", ("--device-memory-limit",), Kind.CACHE, sizes.dask),
     # spark-rapids, RapidsConf.scala: of the total, of what is free at the start, and what RMM leaves free.
-    *(
-        row
-        for key, kind, parse in (
-            ("maxAllocFraction", Kind.CAP, sizes.fraction),
-            ("allocFraction", Kind.START, sizes.fraction_of_free_at_start),
-            ("reserve", Kind.RESERVE, sizes.spark),
-        )
-        for row in (
-            Flag("spark", ("--conf", "-c"), kind, parse, prefix=f"{_RAPIDS}{key}="),
-            Flag("spark", (f"-D{_RAPIDS}{key}",), kind, parse),
-        )
-    ),
+    Flag("spark", _CONF, Kind.CAP, sizes.fraction, prefix=f"{_RAPIDS}maxAllocFraction="),
+    Flag("spark", _CONF, Kind.START, sizes.fraction_of_free_at_start, prefix=f"{_RAPIDS}allocFraction="),
+    Flag("spark", _CONF, Kind.RESERVE, sizes.spark, prefix=f"{_RAPIDS}reserve="),
 )
 
 SHARE_WORDS: Mapping[str, tuple[Kind, sizes.Parser]] = {
@@ -246,14 +238,10 @@ SHARE_WORDS: Mapping[str, tuple[Kind, sizes.Parser]] = {
         if name.startswith("--") and not flag.prefix
     },
     **dict.fromkeys(
-        (
-            *("per_process_memory_fraction", "gpu_memory_fraction", "gpu_mem_fraction", "memory_fraction"),
-            *("mem_fraction", "vram_fraction", "gpu_memory_util"),
-        ),
+        ("per_process_memory_fraction", "gpu_memory_fraction", "gpu_mem_fraction", "memory_fraction", "mem_fraction"),
         (Kind.CAP, sizes.fraction_or_off),
     ),
     "gpu_mem_limit": (Kind.CAP, sizes.plain_bytes),
-    "rmm_pool_fraction": (Kind.START, sizes.fraction_or_off),
 }
 """Words of a share in options, overrides and `key=value` lists of any program, with `_`."""
 
@@ -264,7 +252,7 @@ _LONGEST = 4096
 """Characters of an argument that are searched, at most."""
 _WORDS = "|".join(sorted((word.replace("_", "[_-]") for word in SHARE_WORDS), key=len, reverse=True))
 _GIVEN = re.compile(
-    rf"""(?<![A-Za-z0-9])[\w.+-]*?(?<![A-Za-z0-9])(?<!cpu[_-])(?<!host[_-])({_WORDS})
+    rf"""(?<![\w.+-])[\w.+-]*?(?<![A-Za-z0-9])(?<!cpu[_-])(?<!host[_-])({_WORDS})
     (?:(?:["']?\s*[=:]\s*["']?|\s+(?=[\d.]))([^\s,;"'{{}}()\[\]]+)|["']?$)""",
     re.VERBOSE | re.ASCII,
 )
@@ -320,8 +308,7 @@ def _possible(arguments: Sequence[str], where: str) -> Iterable[Candidate]:
     found: dict[str, Candidate] = {}
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=False):
         for match in _GIVEN.finditer(argument[:_LONGEST]):
-            word, value = match[1].replace("-", "_"), match[2]
-            text = match[0]
+            word, value, text = match[1].replace("-", "_"), match[2], match[0]
             if value is None:
                 if not argument.startswith("-") or not following:
                     continue
@@ -383,6 +370,8 @@ def _find_flags(
         if argument == "--":
             return
         written, equals, value = argument.partition("=")
+        if argument.startswith("-Dspark."):
+            written, equals, value = "-D", "=", argument[2:]
         short = written.replace("_", "-")
         text = argument
         if not equals and place + 1 < len(arguments):
@@ -390,11 +379,8 @@ def _find_flags(
             text = f"{argument} {value}"
         exact = any(short == name for name, _ in table)
         for name, flag in table:
-            if exact:
-                fits = short == name
-            else:
-                fits = bool(flag.shortest) and len(short) >= _SHORTEST and name.startswith(short)
-            if not fits:
+            begins = bool(flag.shortest) and len(short) >= _SHORTEST and name.startswith(short)
+            if not (short == name if exact else begins):
                 continue
             if not exact and not short.startswith(flag.shortest):
                 name = short

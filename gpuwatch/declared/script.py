@@ -116,8 +116,9 @@ def stub_imports(source: bytes) -> list[str]:
     """Return the names that a source without a function of its own imports and calls: `sys.exit(main())`."""
     if _OWN_CODE.search(source):
         return []
-    last = ((name, name.rpartition(".")[2]) for name in imported_names(source))
-    return [name for name, word in last if re.search(_USE % re.escape(word.encode()), source, re.MULTILINE)]
+    lines = re.sub(rb";[ \t]*", b"\n", source)
+    last = ((name, name.rpartition(".")[2]) for name in imported_names(lines))
+    return [name for name, word in last if re.search(_USE % re.escape(word.encode()), lines, re.MULTILINE)]
 
 
 def _packages(source: bytes) -> tuple[str, ...]:
