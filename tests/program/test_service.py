@@ -23,7 +23,7 @@ from gpuwatch.commands import watch
 from gpuwatch.errors import UsageError
 from gpuwatch.history import History, Idle, to_idle_times
 from gpuwatch.live import FILE, OLDEST, SCHEMA, SOURCE, LiveFileError, SharesReader, Status, read_service
-from gpuwatch.model import Declaration, Declared, Kind, Knowledge, Limit, Presence, Visible, known
+from gpuwatch.model import Confidence, Declaration, Declared, Kind, Knowledge, Limit, Presence, Visible, known
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.live_writer import LiveFile, make_status, publish
 from gpuwatch.text import clean
@@ -230,6 +230,16 @@ def test_what_is_not_read_or_hidden_is_not_published() -> None:
     assert published(seen_by_root(presence=Presence.UNSURE)).processes == ()
     unread = process(11, declared=Declared(knowledge=Knowledge.UNREADABLE))
     assert published(snapshot([gpu(0, holdings=[holding(11, 1)])], [unread])).processes == ()
+
+
+def test_a_limit_that_was_read_is_published_as_likely_where_the_script_is_gone() -> None:
+    said = Declaration(channel="XLA_PYTHON_CLIENT_MEM_FRACTION", kind=Kind.CAP, value=0.25, effective=True)
+    limit = Limit(gpu=gpu(0).uuid, bytes=20 * GIB, declaration=0)
+    gone = Declared(knowledge=Knowledge.UNREADABLE, declarations=(said,), limits=(limit,))
+    shown = snapshot([gpu(0, holdings=[holding(11, 1)])], [process(11, declared=gone)])
+    (one,) = published(shown).processes
+    assert [(limit.bytes, limit.confidence) for limit in one.limits] == [(20 * GIB, Confidence.LIKELY)]
+    assert not one.conclusive
 
 
 def other(**changes: Any) -> Callable[[Path], None]:
