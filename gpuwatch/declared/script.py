@@ -108,13 +108,15 @@ def added_folders(source: bytes, path: str) -> tuple[list[str], bool]:
     return found, unknown
 
 
-_OWN_CODE = re.compile(rb"^\s*(?:async\s+def|def|class)\s", re.MULTILINE)
+_LONGEST_STUB = 4096
+"""Bytes of a source that only starts a package, at most; pip's have 250."""
+_OWN_CODE = re.compile(rb"^[ \t]*(?:async\s+def|def|class)\s", re.MULTILINE)
 _USE = rb"^(?![^\n]*\bimport\b)[^\n=#]*\b%s\b"
 
 
 def stub_imports(source: bytes) -> list[str]:
     """Return the names that a source without a function of its own imports and calls: `sys.exit(main())`."""
-    if _OWN_CODE.search(source):
+    if len(source) > _LONGEST_STUB or _OWN_CODE.search(source):
         return []
     lines = re.sub(rb";[ \t]*", b"\n", source)
     last = ((name, name.rpartition(".")[2]) for name in imported_names(lines))
