@@ -42,12 +42,14 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     config = configured(args)
     source = open_source(args, config, sampler, interval=interval_of(args, config), only=only, tmux=config.tmux)
     console, began = Console(), False
-    unread = threading.Event()
+    reader = StreamReader(source, keepalive)
     try:
         if keepalive:
-            start_thread(threading.Thread(target=_end_unread, args=(keepalive, unread, source), daemon=True))
-        for snapshot, line in (_statuses if args.stream == "live" else _snapshots)(source, config, unread):
-            console.print_bytes(line + b"\n")
+            start_thread(reader)
+        for snapshot, line in (_statuses if args.stream == "live" else _snapshots)(source, config, reader.gone):
+            if reader.asked.is_set() or not reader.asks:
+                reader.asked.clear()
+                console.print_bytes(line + b"\n")
             began = began or snapshot.state is SourceState.OK
             # A driver that goes away later is waited for.
             if snapshot.state is SourceState.ENDED or (snapshot.state is SourceState.NO_DRIVER and not began):
@@ -57,21 +59,21 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         source.close()
 
 
-def _snapshots(source: Source, _config: Config, unread: threading.Event) -> Iterator[tuple[Snapshot, bytes]]:
+def _snapshots(source: Source, _config: Config, gone: threading.Event) -> Iterator[tuple[Snapshot, bytes]]:
     """Yield each snapshot, and its line."""
-    while not unread.is_set():
+    while not gone.is_set():
         snapshot = source.next(timeout=60.0)
         if snapshot is not None:
             yield snapshot, encode(snapshot)
 
 
-def _statuses(source: Source, config: Config, unread: threading.Event) -> Iterator[tuple[Snapshot, bytes]]:
+def _statuses(source: Source, config: Config, gone: threading.Event) -> Iterator[tuple[Snapshot, bytes]]:
     """Yield each second the newest snapshot, and the line of its status with the alerts of this machine's rules."""
     monitor = Monitor(source, lambda frame: None, engine=Engine(config.limits()), known_idle=idle_times)
     start_thread(monitor)
     due = time.monotonic()
     try:
-        while not unread.wait(_FIRST if monitor.newest is None else max(0.0, due - time.monotonic())):
+        while not gone.wait(_FIRST if monitor.newest is None else max(0.0, due - time.monotonic())):
             frame = monitor.newest
             if frame is None:
                 continue
@@ -83,17 +85,32 @@ def _statuses(source: Source, config: Config, unread: threading.Event) -> Iterat
         monitor.stop()
 
 
-def _end_unread(seconds: float, unread: threading.Event, source: Source) -> None:
-    """End this program when stdin ends, or brings nothing for some seconds.
+class StreamReader(threading.Thread):
+    """Thread that reads the signs of life of whoever reads the lines, and ends the program when there are none.
 
-    A connection that breaks without a word closes neither stdin nor stdout, and a write to it waits for ever.
+    A connection that breaks without a word closes neither stdin nor stdout, and a write to it waits for ever. A reader
+    that asks for each line by a `.` gets the newest one then: lines that wait in a slow network are old when they come.
     """
-    poller = select.poll()
-    poller.register(0, select.POLLIN)
-    with contextlib.suppress(OSError):
-        while poller.poll(seconds * 1000) and os.read(0, 4096):
-            pass
-    unread.set()
-    source.close()
-    time.sleep(_LAST)
-    os._exit(0)
+
+    def __init__(self, source: Source, patience: float | None) -> None:
+        """`patience` are the seconds without a sign of life after which the program ends."""
+        super().__init__(name="gpuwatch-reader", daemon=True)
+        self._source, self._patience = source, patience or 0.0
+        self.gone = threading.Event()
+        self.asks = False
+        """Whether it asks for lines; one that does not gets each."""
+        self.asked = threading.Event()
+        """Set while a line is asked for that was not sent yet."""
+
+    def run(self) -> None:
+        poller = select.poll()
+        poller.register(0, select.POLLIN)
+        with contextlib.suppress(OSError):
+            while poller.poll(self._patience * 1000) and (signs := os.read(0, 4096)):
+                if b"." in signs:
+                    self.asks = True
+                    self.asked.set()
+        self.gone.set()
+        self._source.close()
+        time.sleep(_LAST)
+        os._exit(0)

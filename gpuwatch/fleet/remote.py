@@ -137,17 +137,17 @@ class RemoteSource:
         except RemoteLineError as error:
             self._connection.fail(str(error))
             return None
-        self._connection.accept()
+        late = self._connection.accept(snapshot.monotonic)
         if snapshot.state is SourceState.ENDED:  # this reader goes on
             snapshot = replace(snapshot, state=SourceState.UNREACHABLE)
-        return replace(snapshot, host=self._host.name)
+        return replace(snapshot, host=self._host.name, taken=snapshot.taken + late, monotonic=snapshot.monotonic + late)
 
     def _repeat(self, now: float) -> Snapshot:
         """Return the last snapshot again: its figures keep their age, by this machine's clock."""
         last, trouble, passed = self._last, self._connection.trouble, max(0.0, now - self._received)
         if trouble:
             is_new = last.state is not SourceState.UNREACHABLE
-            since = last.taken + passed if is_new else last.since
+            since = 0.0 if last.state is SourceState.STARTING else last.taken + passed if is_new else last.since
             self._last = last = replace(last, state=SourceState.UNREACHABLE, since=since, words=trouble)
         return replace(last, taken=last.taken + passed, monotonic=last.monotonic + passed)
 

@@ -34,7 +34,9 @@ LONGEST_STATUS: Final = 1 << 18
 """Bytes of a line of status; 64 GPUs take 10 kB."""
 
 _OPTIONS: Final = (
-    *("-a", "-x"),  # neither the agent nor the screen is lent to the other host
+    # Neither the agent, nor the screen, nor a Kerberos ticket (GSSAPIDelegateCredentials) is lent to the other host.
+    # Snapshots repeat themselves: compressed, 104 kB of them are 5.5 kB.
+    *("-a", "-x", "-k", "-C"),
     *("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=2"),
     # What the user's configuration may ask for, and what would outlive this connection or stand in its way.
     *("-o", "ControlMaster=no", "-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none", "-o", "LogLevel=ERROR"),
@@ -44,7 +46,10 @@ _MOST_ERRORS: Final = 4096
 """Bytes of ssh's stderr that are kept, the last ones."""
 _COST: Final = 1 << 16
 """Bytes of a line that count as one line more."""
-_GREATEST: Final = 2.0**63
+_DRIFT: Final = 2e-4
+"""Seconds a second by which the clocks of two machines may drift apart: twice what a bad oscillator does."""
+GREATEST: Final = 2.0**63
+"""Bound of the numbers that another machine may send."""
 _SHORT: Final = 200
 _USAGE, _NOT_FOUND, _SSH = 2, 127, 255
 """Exit codes: gpuwatch refuses a flag, the shell finds no program, ssh itself has failed."""
@@ -122,7 +127,8 @@ def kill_command(host: RemoteHost, pid: int, start: int, *, whole_run: bool = Fa
 class SshConnection:
     """Connection to a host: an ssh process that is started again with back-off and jitter after each trouble.
 
-    Nothing here waits. All methods are to be called from one thread, or under one lock.
+    Nothing here waits. All methods are to be called from one thread, or under one lock. Each line is asked for
+    by a `.`: over a slow connection one line is on its way, and the next one is the newest.
     """
 
     def __init__(
@@ -153,6 +159,8 @@ class SshConnection:
         self._counted = 0.0
         self._works = False
         """Whether a line of this attempt was good."""
+        self._least = 0.0
+        """Least delay of a line of this attempt; its zero is unknown, since the two clocks have nothing in common."""
         self._other = b""
         """Last line before the first good one that is no JSON: what a login script prints."""
         self._errors = b""
@@ -184,15 +192,23 @@ class SshConnection:
             lines = [line for line in lines if line.startswith(b"{")]
         if lines:
             self._heard = now
+            child.write(b".")
         elif child.eof:
             self._check_exit(child, now)
         else:
             self._check_silence(now)
         return lines
 
-    def accept(self) -> None:
-        """Note that a line was good: the connection works."""
+    def accept(self, sent: float) -> float:
+        """Note that a line was good; return by how many seconds it came later than the fastest one of this attempt.
+
+        `sent` is the time at which it was sent, by the monotonic clock over there.
+        """
+        now = self._clock()
+        delay = (1 - _DRIFT) * now - sent
+        self._least = min(delay, self._least) if self._works else delay
         self._works, self.trouble = True, ""
+        return min(delay - self._least, now - self._began)
 
     def fail(self, words: str) -> None:
         """End this attempt with a trouble, and wait for the next one."""
@@ -231,6 +247,7 @@ class SshConnection:
         try:
             command = ssh_command(self._host, *self._words)
             self._child = ChildProcess(command, longest_line=self._longest, errors=True)
+            self._child.write(b".")
         except OSError as error:  # no ssh, no memory, no room for a process
             self.fail(f"ssh cannot be started: {clean(start_error(error), _SHORT)}")
 
@@ -306,7 +323,7 @@ def make_host(name: str, status: Status, since: float, trouble: str = "") -> Hos
     """Return the row of a host from its status, which came `since` seconds ago; each number has bounds."""
     severities = {one.name.lower(): one for one in Severity}
     age = None
-    if status.sampled is not None and -_GREATEST < status.sampled <= status.monotonic < _GREATEST:
+    if status.sampled is not None and -GREATEST < status.sampled <= status.monotonic < GREATEST:
         age = status.monotonic - status.sampled + since
     if not trouble and status.state not in (SourceState.OK, SourceState.STARTING):
         trouble = clean(status.words, 2 * _SHORT) or status.state.value
@@ -338,7 +355,7 @@ def _make_gpu(gpu: StatusGpu) -> HostGpu:
 
 
 def _bounded(reading: Reading) -> Reading:
-    return Reason.ERROR if known(reading) and not 0 <= reading < _GREATEST else reading
+    return Reason.ERROR if known(reading) and not 0 <= reading < GREATEST else reading
 
 
 def _count(number: int | None) -> int | None:
@@ -362,8 +379,8 @@ class _Watched:
         lines = self.connection.read_lines()
         if lines:
             try:
-                self.status, self.received = read_status_line(lines[-1]), now
-                self.connection.accept()
+                self.status = read_status_line(lines[-1])
+                self.received = now - self.connection.accept(self.status.monotonic)
             except RemoteLineError as error:
                 self.connection.fail(str(error))
 

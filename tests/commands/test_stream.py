@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from gpuwatch.live import Status
+from gpuwatch.model import Snapshot
 from gpuwatch.procfs import boot_id
 from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
@@ -82,6 +83,27 @@ def test_it_ends_when_its_reader_gives_no_sign_of_life(driver: Driver, flag: str
             while select.select([process.stdout], [], [], PATIENCE)[0] and os.read(process.stdout.fileno(), 1 << 16):
                 pass
         assert process.wait(PATIENCE) == 0
+
+
+def test_a_reader_that_asks_for_each_line_gets_the_newest(driver: Driver) -> None:
+    """What waits in a slow network is old when it comes; what was not asked for is left out."""
+    driver.write()
+    with streaming(driver, "--stream", "--keepalive=1h") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def ask() -> int:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(b".")
+            process.stdin.flush()
+            return msgspec.json.decode(process.stdout.readline(), type=Snapshot).sequence
+
+        ask()  # a line may be on its way before the first one was asked for
+        first = ask()
+        while select.select([process.stdout], [], [], 0.5)[0]:
+            first = msgspec.json.decode(process.stdout.readline(), type=Snapshot).sequence
+        assert ask() > first + 1
 
 
 def test_it_goes_on_while_its_reader_gives_signs_of_life(driver: Driver) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -14,6 +16,7 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.config import RemoteHost
@@ -25,6 +28,7 @@ from gpuwatch.fleet.ssh import (
     Hosts,
     RemoteLineError,
     SshConnection,
+    Timing,
     explain_exit,
     find_hosts,
     kill_command,
@@ -35,6 +39,7 @@ from gpuwatch.fleet.ssh import (
 from gpuwatch.live import SCHEMA, StatusGpu
 from gpuwatch.model import Reason, Snapshot, SourceState, encode
 from gpuwatch.text import clean
+from gpuwatch.ui.widgets.notice import state_words
 from tests.support.builders import GIB
 from tests.support.fakessh import GOOD, QUICK, SHOWN, WHOLE, line, put_ssh, repeat, status, wait_for_snapshot
 from tests.support.waiting import Clock, wait_for
@@ -61,6 +66,51 @@ def test_the_command_of_an_address(address: str, target: list[str]) -> None:
     assert command[:2] == ["ssh", "-T"]
     assert "BatchMode=yes" in command
     assert command[-len(target) - 2 :] == [*target, "gpuwatch", "--stream"]
+
+
+ASKED_FOR = """Host *
+ForwardAgent yes
+ForwardX11 yes
+GSSAPIDelegateCredentials yes
+BatchMode no
+Compression no
+ConnectTimeout 999
+ControlMaster auto
+LocalForward 9999 localhost:1
+RemoteForward 9998 localhost:1
+RemoteCommand top
+LogLevel DEBUG
+ServerAliveInterval 99
+ServerAliveCountMax 99
+"""
+"""What a user's configuration may ask for."""
+IN_EFFECT = {
+    "forwardagent": "no",
+    "forwardx11": "no",
+    "gssapidelegatecredentials": "no",
+    "batchmode": "yes",
+    "compression": "yes",
+    "connecttimeout": "10",
+    "controlmaster": "false",
+    "clearallforwardings": "yes",
+    "localforward": None,
+    "remoteforward": None,
+    "remotecommand": None,
+    "loglevel": "ERROR",
+    "serveraliveinterval": "5",
+    "serveralivecountmax": "2",
+}
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="ssh itself says what its options mean")
+def test_what_ssh_is_called_with_overrules_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(ASKED_FOR)
+    command = ssh_command(LAB, "--stream")
+    command[1:1] = ["-G", "-F", str(tmp_path / "config")]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = dict(one.split(" ", 1) for one in printed.splitlines() if " " in one)
+    # An ssh that knows no Kerberos has no such line.
+    assert {key: found.get(key, "no" if key.startswith("gss") else None) for key in IN_EFFECT} == IN_EFFECT
 
 
 def test_a_process_is_ended_over_there_by_its_pid_and_start() -> None:
@@ -173,16 +223,16 @@ def test_any_bytes_are_a_status_or_a_trouble(sent: bytes) -> None:
 _NUMBERS = st.integers() | st.floats(allow_nan=False) | st.sampled_from([10**400, -1, 2**63, 1e308])
 
 
-@given(_NUMBERS, _NUMBERS, st.text(max_size=300))
-def test_any_numbers_and_texts_make_a_row_that_can_be_drawn(number: Any, other: Any, words: str) -> None:
+@given(_NUMBERS, _NUMBERS, st.text(max_size=300), st.sampled_from(["critical", "warning", "note", "", "\x1b"]))
+def test_any_numbers_and_texts_make_a_row_that_can_be_drawn(number: Any, other: Any, words: str, severity: str) -> None:
     count = number if isinstance(number, int) else 7
     card = StatusGpu(index=count, used=number, total=other, left=other, utilization=number, processes=count)
     sent = status(
-        gpus=(card,), alerts={"critical": count}, worst=words, severity=words, words=words, people=count,
+        gpus=(card,), alerts={"critical": count}, worst=words, severity=severity, words=words, people=count,
         monotonic=float(other) if abs(other) < 1e300 else 0.0, sampled=1.0, state=SourceState.SILENT,
     )  # fmt: skip
     row = make_host("lab", sent, 1.0)
-    cells = [field.cell(row) for field in HOST.values()]
+    cells = [field.cell(one) for one in (row, replace(row, trouble="")) for field in HOST.values()]
     assert all(clean(cell, 10_000) == cell for cell in cells)
     assert all(len(cell) < 210 for cell in cells)
 
@@ -271,8 +321,10 @@ def test_figures_keep_their_age_while_nothing_comes(put: Callable[..., list[Remo
         wait_for(lambda: rows()["lab"].trouble)
 
 
-def test_after_each_trouble_it_waits_longer(put: Callable[..., list[RemoteHost]]) -> None:
-    (lab,) = put(lab="exit 255")
+@pytest.mark.parametrize("script", ["exit 255", f"printf '%s\\n' '{line()}'; exit 255"], ids=["dead", "a line"])
+def test_after_each_trouble_it_waits_longer(put: Callable[..., list[RemoteHost]], script: str) -> None:
+    """Also where each login brings a line before it dies: else there would be one a second."""
+    (lab,) = put(lab=script)
     clock, failed = Clock(), list[float]()
 
     def jitter() -> float:
@@ -283,7 +335,8 @@ def test_after_each_trouble_it_waits_longer(put: Callable[..., list[RemoteHost]]
 
     def fails(times: int) -> bool:
         clock.now += 0.02
-        connection.read_lines()
+        for sent in connection.read_lines():
+            connection.accept(read_status_line(sent).monotonic)
         return len(failed) == times
 
     wait_for(lambda: fails(4))
@@ -343,6 +396,59 @@ def test_a_lost_host_says_why_and_its_figures_grow_old(put: Callable[..., list[R
     assert lost.monotonic > fresh.monotonic
     assert lost.taken - fresh.taken == pytest.approx(lost.monotonic - fresh.monotonic)
     source.close()
+
+
+DELAYS = ((0.3, 0.0), (0.3, 0.0), (2.5, 2.2), (0.1, 0.0), (1.1, 1.0), (29.1, 29.0))
+"""Delay of each line on its way, and how much older than the fastest so far it is."""
+
+
+def test_a_line_that_was_long_on_its_way_is_as_old_as_it_is(put: Callable[..., list[RemoteHost]]) -> None:
+    (lab,) = put(lab=GOOD)
+    clock, theirs = Clock(), -5000.0
+    connection = SshConnection(lab, [], longest=10_000, clock=clock)
+    wait_for(connection.read_lines)
+    for delay, late in DELAYS:
+        clock.now += 60.0
+        assert connection.accept(clock.now + theirs - delay) == pytest.approx(late, abs=0.1)
+    for _ in range(60):  # a slower clock over there is no delay, nor is a time that nobody can send
+        clock.now += 3600.0
+        theirs -= 0.1
+        assert connection.accept(clock.now + theirs) == pytest.approx(0.0, abs=0.1)
+    assert 0 <= connection.accept(-1e300) <= clock.now
+    connection.accept(1e300)
+    assert 0 <= connection.accept(clock.now) <= clock.now
+    connection.close()
+
+
+def test_time_never_goes_back_where_an_opened_host_sends_late(put: Callable[..., list[RemoteHost]]) -> None:
+    sent = [replace(SHOWN, sequence=at, taken=5000.0 + at, monotonic=900.0 + at) for at in (0, 1, 2, 40)]
+    lines = "; ".join(f"printf '%s\\n' '{encode(one).decode()}'; sleep 0.3" for one in sent)
+    (lab,) = put(lab=f"{lines}; sleep 1000")
+    clock = Clock()
+    source = RemoteSource(lab, clock=clock, timing=Timing(silence=1000.0))
+    seen: list[Snapshot] = []
+
+    def came() -> bool:
+        clock.now += 0.05
+        seen.extend([one] if (one := source.next(0.0)) else [])
+        return bool(seen) and seen[-1].sequence == 40
+
+    wait_for(came)
+    source.close()
+    had = [one for one in seen if one.gpus]
+    assert [one.monotonic for one in had] == sorted(one.monotonic for one in had)
+    assert [one.taken - one.monotonic for one in had] == [4100.0] * len(had)
+
+
+def test_a_host_that_never_answered_has_no_time_since_which_it_sends_nothing(
+    put: Callable[..., list[RemoteHost]],
+) -> None:
+    (lab,) = put(lab="exit 255")
+    source = RemoteSource(lab, timing=QUICK)
+    seen = wait_for_snapshot(source, lambda one: one.state is SourceState.UNREACHABLE)
+    source.close()
+    assert state_words(seen)[0][0] == "the host has sent nothing yet"
+    assert " since " in state_words(replace(seen, since=5.0))[0][0]
 
 
 def test_a_source_that_ends_over_there_does_not_end_this_one(put: Callable[..., list[RemoteHost]]) -> None:

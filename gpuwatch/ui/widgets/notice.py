@@ -45,7 +45,10 @@ def starting_words(seconds: float, waits_for: str = "") -> list[tuple[str, Role]
 def state_words(seen: Snapshot) -> list[tuple[str, Role]]:
     """Return the words for the state of the stream: since when, why, and what to do."""
     since = f" since {clock(seen.since)}" if seen.since and seen.state is not SourceState.NO_DRIVER else ""
-    words: list[tuple[str, Role]] = [(_TITLES[seen.state] + since, "strong")]
+    title = _TITLES[seen.state] + since
+    if seen.state is SourceState.UNREACHABLE and not seen.since:
+        title = "the host has sent nothing yet"
+    words: list[tuple[str, Role]] = [(title, "strong")]
     if seen.words:
         words += [("", "muted"), (seen.words, "text")]
     if seen.state in _NEXT:
