@@ -42,6 +42,7 @@ from gpuwatch.threads import Worker, start_thread
 TEXTFILE: Final = "gpuwatch.prom"
 PACE: Final = 15.0
 """Seconds between two writes of the file for node_exporter."""
+_NOTHING: Final = b"# gpuwatch has no figures yet\n"
 CONNECTIONS: Final = 8
 REQUEST_PATIENCE: Final = 2.0
 """Seconds in which a connection must have sent its headers, and after which it may lose its place to a new one."""
@@ -128,19 +129,23 @@ class TextFile:
         self._worker.close(seconds)
 
     def _task(self) -> float:
+        written = False
         try:
-            self._write()
+            written = self._write()
             self._exporter.trouble = ""
         except OSError as error:
             self._exporter.trouble = f"{clean(str(self._folder / TEXTFILE))} cannot be written: {files.reason(error)}"
-        return self._pace
+        return self._pace if written else min(self._pace, 1.0)
 
-    def _write(self) -> None:
+    def _write(self) -> bool:
+        """Replace the file, and return whether there are figures yet."""
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            files.replace_file(folder, TEXTFILE, generate_latest(self._exporter.registry), durable=False, mode=0o644)
+            content = generate_latest(self._exporter.registry)
+            files.replace_file(folder, TEXTFILE, content or _NOTHING, durable=False, mode=0o644)
         finally:
             os.close(folder)
+        return bool(content)
 
     def _leave(self) -> None:
         try:

@@ -268,6 +268,17 @@ def _alerts(machine: ScrapedMachine) -> Iterator[tuple[Labels, int]]:
     yield from counts.items()
 
 
+def _gpu_alerts(machine: ScrapedMachine) -> Iterator[tuple[Labels, int]]:
+    """Yield the alerts about each GPU; an alert about processes has the name of their owner."""
+    gpus = {gpu.key: gpu for gpu in machine.frame.snapshot.gpus}
+    counts: defaultdict[Labels, int] = defaultdict(int)
+    for alert in machine.frame.alerts:
+        if alert.gpu in gpus:
+            for user in (alert.owners if alert.subject else ()) or ("",):
+                counts[(*gpu_labels(gpus[alert.gpu]), user, alert.rule, alert.severity.name.lower())] += 1
+    yield from counts.items()
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Metrics
 
@@ -475,6 +486,18 @@ GROUPS: Final[tuple[Group, ...]] = (
         ("rule", "severity"),
         _alerts,
         (ExportedMetric(f"{PREFIX}_alerts", "Alerts of gpuwatch's own rules that hold", float),),
+    ),
+    Group(
+        "rule whose alerts hold on a GPU",
+        (*_USER_LABELS, "rule", "severity"),
+        _gpu_alerts,
+        (
+            ExportedMetric(
+                f"{PREFIX}_gpu_alerts",
+                "Alerts that hold on the GPU, notes too; with the owner where they are about processes",
+                float,
+            ),
+        ),
     ),
     Group(
         "machine",

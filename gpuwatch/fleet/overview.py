@@ -30,10 +30,11 @@ T = TypeVar("T")
 QUERIES: Final = (
     '{__name__=~"gpuwatch:gpu_.+"}',
     '{__name__=~"gpuwatch:(user|host)_.+"}',
-    'up == 0 and on (job, instance) last_over_time({__name__="gpuwatch:host_driver_up:bool"}[1d])',
+    'up and on (job, instance) (last_over_time({__name__="gpuwatch:host_driver_up:bool"}[1d])'
+    ' unless on (job, instance) ({__name__="gpuwatch:host_driver_up:bool"} and on (job, instance) up == 1))',
     '{__name__=~"ALERTS|ALERTS_FOR_STATE", alertname=~"Gpuwatch.+", severity=~"warning|critical"}',
 )
-"""Queries whose samples together are the fleet: with the hosts that have not answered since a day at most."""
+"""Queries whose samples together are the fleet: with the hosts that had figures within a day, and have none now."""
 LATE_S: Final = 300.0
 """Age of a host's newest sample from which on it is a trouble: by then Prometheus shows its values no more."""
 _LONGEST: Final = 200
@@ -49,6 +50,8 @@ _GPU_RULES: Final = {
 }
 _HELD: Final = "gpuwatch:user_gpus:count"
 """Rule of those who hold memory; a user without it has a promise alone."""
+_LOST: Final = ("host down", "driver down", "lost")
+"""Alerts about what does not answer, in words: they come before others of their severity."""
 _SEVERITIES: Final = {"warning": Severity.WARNING, "critical": Severity.CRITICAL}
 
 
@@ -140,7 +143,7 @@ def make_fleet(
     labels: dict[tuple[str, str], Labels] = {}
     held: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     ages: dict[str, float] = {}
-    down: set[str] = set()
+    down: dict[str, str] = {}
     answering: set[str] = set()
     driverless: set[str] = set()
     firing: list[Labels] = []
@@ -164,7 +167,7 @@ def make_fleet(
         elif label.metric == "ALERTS_FOR_STATE":
             since[_alert_key(label)] = number
         elif label.metric == "up":
-            down.add(label.instance)
+            down[label.instance] = "gpuwatch gives no figures any more" if number else "its exporter does not answer"
     cards: dict[str, list[HostGpu]] = defaultdict(list)
     for key, values in gpus.items():
         cards[key[0]].append(_gpu(labels[key], values))
@@ -174,9 +177,7 @@ def make_fleet(
     alerts = _alerts(firing, {key: max(0.0, taken - at) for key, at in since.items()}, names)
     by_host = {name: [one for one in alerts if one.host == name] for name in {one.host for one in alerts}}
     people = Counter(one for (one, user), values in held.items() if user != UNSEEN_USER and _HELD in values)
-    troubles = dict.fromkeys(driverless, "its driver does not answer") | dict.fromkeys(
-        down, "its exporter does not answer"
-    )
+    troubles = dict.fromkeys(driverless, "its driver does not answer") | down
     hosts = [
         _host(
             names[one], cards.get(one, ()), people[one], by_host.get(names[one], ()), ages.get(one), troubles.get(one)
@@ -270,7 +271,8 @@ def _alerts(
         )
         for one in firing
     ]
-    return tuple(sorted(found, key=lambda one: (-one.severity, -(one.age or 0.0), one.host, one.title)))
+    by = {one: (-one.severity, one.rule not in _LOST, -(one.age or 0.0), one.host, one.title) for one in found}
+    return tuple(sorted(found, key=by.__getitem__))
 
 
 def _people(

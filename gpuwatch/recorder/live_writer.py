@@ -41,7 +41,9 @@ def make_status(
     """
     holding = tuple(alerts)
     heard = [one for one in holding if not one.muted]
-    worst = max((one for one in heard if one.severity >= Severity.WARNING), key=lambda one: one.severity, default=None)
+    # A GPU that does not answer comes before one that is full, which its holders can mend.
+    loud = (one for one in heard if one.severity >= Severity.WARNING)
+    worst = max(loud, key=lambda one: (one.severity, one.rule == HEALTH), default=None)
     near = {one.gpu: one.severity.name.lower() for one in heard if one.rule == MEMORY}
     shown = {MEMORY, HEALTH, STALE, OVERSHOOT}
     stamps = [gpu.sampled for gpu in snapshot.gpus if gpu.health is Health.OK and gpu.sampled]

@@ -21,6 +21,8 @@ from prometheus_client.core import Metric
 from gpuwatch.errors import UsageError
 from gpuwatch.export import exporter as exporting
 from gpuwatch.export.exporter import CONNECTIONS, Exporter, Server, TextFile, parse_address
+from gpuwatch.history import History
+from gpuwatch.monitor import Frame
 from tests.support.builders import gpu, holding, snapshot
 from tests.support.exporting import exporter
 from tests.support.fake_prometheus import certificate
@@ -311,4 +313,14 @@ def test_a_folder_that_goes_away_is_a_trouble_and_no_end(tmp_path: Path) -> None
     wait_for(lambda: "gpuwatch.prom cannot be written" in made.trouble)
     folder.mkdir()
     wait_for(lambda: not made.trouble)
+    written.close(PATIENCE)
+
+
+def test_the_file_is_never_empty_and_has_the_first_figures_at_once(tmp_path: Path) -> None:
+    made = Exporter()
+    written = TextFile(made, tmp_path, pace=1000.0)
+    file = tmp_path / "gpuwatch.prom"
+    assert file.read_text().startswith("# gpuwatch has no figures yet")
+    made.take(Frame(SHOWN, time.monotonic(), History().view))
+    wait_for(lambda: "gpuwatch_driver_up 1.0" in file.read_text())
     written.close(PATIENCE)

@@ -7,14 +7,21 @@ import re
 import pytest
 from msgspec.structs import replace
 
+from gpuwatch.alerts.alert import Severity
+from gpuwatch.alerts.rules.health import HEALTH
+from gpuwatch.alerts.rules.memory import FULL, MEMORY
+from gpuwatch.alerts.rules.shares import OVERCOMMITTED, OVERSHOOT
 from gpuwatch.commands.export import FILES, FOLDER
 from gpuwatch.export.metrics import _GPU, ALIASES, GROUPS, NOT_EXPORTED
 from gpuwatch.fields import GPU
+from gpuwatch.history import History
 from gpuwatch.model import Health, Instance, Memory, Promise, Reason, Xid
+from gpuwatch.monitor import Frame
 from tests.dashboard import dashboard
 from tests.support.builders import GIB, gpu, holding, memory, process, snapshot
+from tests.support.dashboards import alert
 from tests.support.declaring import declares
-from tests.support.exporting import exporter, metrics, promtool, text_of
+from tests.support.exporting import RECEIVED, exporter, metrics, promtool, text_of
 
 UUID = gpu(0).uuid
 CARD = {"uuid": UUID, "gpu": "0", "name": "NVIDIA H100 80GB HBM3"}
@@ -179,6 +186,24 @@ def test_rules_and_dashboard_ask_for_metrics_that_there_are() -> None:
         asked = set(re.findall(r"\bgpuwatch_[a-z_]+", (FOLDER / FILES[name]).read_text()))
         assert len(asked) > 5
         assert asked <= known
+
+
+def test_rules_of_the_severity_of_an_alert_name_alerts_that_there_are() -> None:
+    named = set(re.findall(r'rule="([^"]+)"', (FOLDER / FILES["rules"]).read_text()))
+    assert named == {FULL, OVERSHOOT, HEALTH, OVERCOMMITTED}
+
+
+def test_an_alert_about_a_gpu_has_the_severity_of_the_dashboard_and_its_owner() -> None:
+    shown = snapshot([gpu(0, holdings=[holding(7, 20)])])
+    key = shown.gpus[0].key
+    over = alert(0, Severity.NOTE, rule=OVERSHOOT, subject=f"7 1 {key}", owners=("ada",))
+    near = alert(0, rule=MEMORY, owners=("ada", "ben"))
+    made = exporter(shown)
+    made.take(Frame(shown, RECEIVED, History().view, (over, near, alert(gpu=""))))
+    assert metrics(made)["gpuwatch_gpu_alerts"] == [
+        ({**CARD, "user": "ada", "rule": OVERSHOOT, "severity": "note"}, 1),
+        ({**CARD, "user": "", "rule": MEMORY, "severity": "critical"}, 1),
+    ]
 
 
 def test_the_dashboard_is_the_one_that_is_made() -> None:

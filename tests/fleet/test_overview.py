@@ -112,12 +112,14 @@ def test_a_host_that_does_not_answer_and_one_with_old_figures_say_so() -> None:
     lines = [
         card(0, 20.0),
         'up{instance="b:9400",job="gpuwatch"} 0',
+        'up{instance="d:9100",job="nodes"} 1',
         'gpuwatch:host_age:seconds{instance="c:9400"} 400',
         card(0, 0.0, host="c:9400"),
     ]
     found = fleet("\n".join(lines))
     assert {host.name: host.trouble for host in found.hosts} == {
         "b": "its exporter does not answer",
+        "d": "gpuwatch gives no figures any more",
         "c": "no figures for 6 min 40 s",
         "a": "",
     }
@@ -179,6 +181,15 @@ def test_alerts_are_listed_worst_first_and_count_for_their_host() -> None:
     ]
     (host,) = found.hosts
     assert (host.alerts, host.worst, host.severity) == (2, "GPU 3: memory near limit", Severity.CRITICAL)
+
+
+def test_a_lost_gpu_is_worse_than_one_that_is_full() -> None:
+    lines = [alert(f"Gpuwatch{name}", "critical", instance="a:9400", gpu=gpu) for name, gpu in _CRITICAL.items()]
+    (host,) = fleet("\n".join(lines).replace(str(NOW - 600), str(NOW), 2)).hosts
+    assert (host.worst, host.alerts) == ("GPU 1: lost", 3)
+
+
+_CRITICAL = {"NearLimit": "0", "GpuLost": "1", "Overshoot": "2"}
 
 
 # -- people and free GPUs -------------------------------------------------------------------------------------------

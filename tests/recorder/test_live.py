@@ -14,14 +14,16 @@ import msgspec
 import pytest
 
 from gpuwatch import files
-from gpuwatch.alerts.alert import Alert
+from gpuwatch.alerts.alert import Alert, Severity
+from gpuwatch.alerts.rules.health import HEALTH
+from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.commands.stray_inputs import read_idle
 from gpuwatch.history import History, Idle
 from gpuwatch.live import FILE, Status, read_status
 from gpuwatch.model import Health
 from gpuwatch.monitor import Frame
 from gpuwatch.procfs import boot_id
-from gpuwatch.recorder.live_writer import LiveFile
+from gpuwatch.recorder.live_writer import LiveFile, make_status
 from tests.support.builders import GIB, at, gpu, holding, process, snapshot
 from tests.support.waiting import wait_for
 
@@ -68,6 +70,16 @@ def test_what_was_written_is_read_and_goes_with_its_writer(folder: Path, start: 
     assert read_status(folder) is None
     assert not (folder / FILE).exists()
     assert not [thread for thread in threading.enumerate() if thread.name == "gpuwatch-live"]
+
+
+def test_of_two_critical_alerts_a_gpu_that_does_not_answer_is_the_worst() -> None:
+    near, lost, warned = (
+        Alert(rule=rule, gpu="GPU-0", severity=severity, title=rule, evidence="", raised=0.0)
+        for rule, severity in ((MEMORY, Severity.CRITICAL), (HEALTH, Severity.CRITICAL), (HEALTH, Severity.WARNING))
+    )
+    shown = snapshot([gpu(0)])
+    assert make_status(shown, (near, lost), 0.0).worst == HEALTH
+    assert make_status(shown, (near, warned), 0.0).worst == MEMORY
 
 
 def test_who_leads_writes(folder: Path) -> None:

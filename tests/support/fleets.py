@@ -106,7 +106,7 @@ _Fires = Callable[[float], bool]
 _ALERTS: tuple[tuple[str, str, str, _Fires], ...] = (
     ("GpuwatchGpuLost", "critical", "gpuwatch_gpu_up", lambda value: value == 0),
     ("GpuwatchNearLimit", "critical", "gpuwatch_gpu_memory_free_bytes", lambda value: value < 4e9),
-    ("GpuwatchOvershoot", "warning", "gpuwatch_user_over_bytes", lambda value: value > 8e9),
+    ("GpuwatchOvershoot", "critical", "gpuwatch_user_over_bytes", lambda value: value > 8e9),
 )
 
 
