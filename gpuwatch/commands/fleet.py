@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import re
 
 import msgspec
 
@@ -11,7 +12,7 @@ from gpuwatch.commands.console import Console
 from gpuwatch.commands.dashboard import check_terminal
 from gpuwatch.commands.flags import add_flags, add_refused_demo
 from gpuwatch.commands.startup import configured, fixed_settings
-from gpuwatch.config import Config
+from gpuwatch.config import ADDRESS, Config
 from gpuwatch.errors import UsageError
 from gpuwatch.filters import FilterError, parse_terms
 from gpuwatch.launch.placement import Request
@@ -53,6 +54,7 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
         fleet = read_fleet(client)
         shown = msgspec.to_builtins(fleet)
         del shown["received"], shown["trouble"]  # of a screen alone
+        shown["instances"] = {name: clean(instance) for name, instance in fleet.instances.items()}
         console.print_json(msgspec.json.encode(shown).decode())
         console.warn(*fleet.notes)
         return 0
@@ -100,14 +102,17 @@ def pick(args: argparse.Namespace, wanted: Request, count: int) -> int:
         raise UsageError(f"--{given[0].replace('_', '-')} does not go with --fleet")
     config = configured(args)
     fleet = read_fleet(PrometheusClient(config.fleet, args.prometheus or ""))
-    enough, fewer = find_hosts(fleet.hosts, wanted, count)
+    named = [host for host in fleet.hosts if (found := re.match(ADDRESS, host.name)) and not found["user"]]
+    enough, fewer = find_hosts(named, wanted, count)
     console = Console(ascii_only=config.ascii)
     if args.json:
         document = {"hosts": [_document(one, count) for one in enough]}
         console.print_json(msgspec.json.encode(document).decode())
     else:
         console.print(*(one.host.name for one in enough))
-    console.warn(*fleet.notes, *([] if enough else _reasons(fleet, fewer, count)))
+    odd = len(fleet.hosts) - len(named)
+    words = f"{odd} {'host is' if odd == 1 else 'hosts are'} left out: an `instance` that is no address"
+    console.warn(*fleet.notes, *[words] * bool(odd), *([] if enough else _reasons(fleet, fewer, count)))
     return 0 if enough else 1
 
 

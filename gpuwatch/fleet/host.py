@@ -11,6 +11,11 @@ from gpuwatch.alerts.alert import MARKS, Severity, Unit
 from gpuwatch.fields import Amount, Field, amount, table
 from gpuwatch.model import Reading, Reason, known
 
+MOST_GPUS: Final = 256
+"""Most GPUs of a host: whatever sends more sends nothing that is true."""
+GREATEST: Final = 2.0**63
+"""Bound of the numbers that another machine, or a server, may send."""
+
 
 class HostGpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU of a host, as far as a row of it shows."""

@@ -9,6 +9,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from math import isfinite
 from typing import Final, NamedTuple, TypeVar
 
@@ -18,7 +19,7 @@ from gpuwatch.alerts.alert import MARKS, UNSEEN_USER, Severity, Unit
 from gpuwatch.analysis.people import PERSON
 from gpuwatch.fields import PROCESS, Amount, Field, amount, table
 from gpuwatch.filters import Grammar, Term, parse_numbers
-from gpuwatch.fleet.host import HOST, Host, HostGpu, worst_first
+from gpuwatch.fleet.host import HOST, MOST_GPUS, Host, HostGpu, worst_first
 from gpuwatch.fleet.prometheus import FleetSample, Labels, Range
 from gpuwatch.launch.placement import Request
 from gpuwatch.model import Reason, known
@@ -37,6 +38,11 @@ QUERIES: Final = (
 """Queries whose samples together are the fleet: with the hosts that had figures within a day, and have none now."""
 LATE_S: Final = 300.0
 """Age of a host's newest sample from which on it is a trouble: by then Prometheus shows its values no more."""
+MOST_SERIES: Final = 2048
+"""Series of a host that are read; 16 GPUs with 50 people have 400."""
+_MOST_HOSTS: Final = 4096
+_MOST_ROWS: Final = 10_000
+"""People and alerts of a fleet, each."""
 _LONGEST: Final = 200
 """Characters of a name from the server."""
 _GPU_RULES: Final = {
@@ -136,9 +142,12 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_fleet(
-    samples: Iterable[FleetSample], *, server: str, taken: float, received: float, notes: Sequence[str]
+    samples: Iterable[FleetSample], *, server: str, taken: float, received: float, notes: Iterable[str]
 ) -> Fleet:
-    """Return the fleet of the samples of `QUERIES`; a value that is not there, or not finite, is missing."""
+    """Return the fleet of the samples of `QUERIES`; a value that is not there, or not finite, is missing.
+
+    `notes` are read after the samples.
+    """
     gpus: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     labels: dict[tuple[str, str], Labels] = {}
     held: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
@@ -148,10 +157,16 @@ def make_fleet(
     driverless: set[str] = set()
     firing: list[Labels] = []
     since: dict[tuple[str, ...], float] = {}
+    series: Counter[str] = Counter()
+    left_out = 0
     for one in samples:
         label, number = one.labels, one.number
         if number is None:
             continue
+        if series[label.instance] >= MOST_SERIES or (label.instance not in series and len(series) >= _MOST_HOSTS):
+            left_out += 1
+            continue
+        series[label.instance] += 1
         if rule := _GPU_RULES.get(label.metric):
             key = (label.instance, label.uuid or label.gpu)
             labels[key] = label
@@ -175,7 +190,9 @@ def make_fleet(
     instances = {*cards, *ages, *down, *answering, *driverless, *fired, *(instance for instance, _ in held)} - {""}
     names = host_names(instances)
     alerts = _alerts(firing, {key: max(0.0, taken - at) for key, at in since.items()}, names)
-    by_host = {name: [one for one in alerts if one.host == name] for name in {one.host for one in alerts}}
+    by_host: dict[str, list[FleetAlert]] = defaultdict(list)
+    for each in alerts:
+        by_host[each.host].append(each)
     people = Counter(one for (one, user), values in held.items() if user != UNSEEN_USER and _HELD in values)
     troubles = dict.fromkeys(driverless, "its driver does not answer") | down
     hosts = [
@@ -184,15 +201,17 @@ def make_fleet(
         )
         for one in instances
     ]
+    too_many = f"{left_out:,} series are left out: {MOST_SERIES:,} of a host are read, and {_MOST_HOSTS:,} hosts"
+    total = sum(float(gpu.total) for host in hosts for gpu in host.gpus if known(gpu.total))
     return Fleet(
         server=server,
         taken=taken,
         received=received,
-        notes=tuple(clean(note, _LONGEST) for note in dict.fromkeys(notes)),
+        notes=tuple(clean(note, _LONGEST) for note in (*dict.fromkeys(notes), *(too_many,) * bool(left_out))),
         hosts=tuple(worst_first(hosts)),
         instances={name: instance for instance, name in names.items()},
-        people=_people(held, names, sum(float(gpu.total) for host in hosts for gpu in host.gpus if known(gpu.total))),
-        alerts=alerts,
+        people=_people(held, names, total)[:_MOST_ROWS],
+        alerts=alerts[:_MOST_ROWS],
         free=free_gpus(hosts),
     )
 
@@ -231,7 +250,7 @@ def _host(
     age: float | None,
     trouble: str | None,
 ) -> Host:
-    cards = tuple(sorted(gpus, key=lambda gpu: (gpu.index, gpu.uuid)))
+    cards = tuple(sorted(gpus, key=lambda gpu: (gpu.index, gpu.uuid)))[:MOST_GPUS]
     late = age is not None and age >= LATE_S
     trouble = trouble or (f"no figures for {long_duration(age or 0)}" if late else "")
     return Host(
@@ -537,12 +556,12 @@ def make_past(
 ) -> HostPast:
     """Return the owners and the past of a host from the samples of `host_queries`."""
     held: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
-    for one in owners:
+    for one in islice(owners, MOST_SERIES):
         if one.number is not None and (rule := _OWNER_RULES.get(one.labels.metric)):
             held[clean(one.labels.uuid, _LONGEST), clean(one.labels.user, _LONGEST)][rule] = one.number
     series: dict[PastKey, list[float | None]] = {}
     gpus: dict[str, HostGpu] = {}
-    for each in past:
+    for each in islice(past, MOST_SERIES):
         if each.labels.uuid:
             gpus[each.labels.uuid] = _gpu(each.labels, {"up": 0.0})
         if figure := _PAST_RULES.get(each.labels.metric):
@@ -552,5 +571,5 @@ def make_past(
             series[key] = [old if new is None else new for old, new in zip(before, numbers, strict=True)]
     found = [HostOwner(uuid=uuid, user=user, **values) for (uuid, user), values in held.items()]
     found.sort(key=lambda one: -(one.memory or 0.0))
-    known_gpus = tuple(sorted(gpus.values(), key=lambda gpu: (gpu.index, gpu.uuid)))
+    known_gpus = tuple(sorted(gpus.values(), key=lambda gpu: (gpu.index, gpu.uuid)))[:MOST_GPUS]
     return HostPast(host=host, start=start, step=step, series=series, owners=tuple(found), gpus=known_gpus)

@@ -6,7 +6,6 @@ Source: prometheus.io/docs/prometheus/latest/querying/api, "Instant queries" and
 from __future__ import annotations
 
 import base64
-import math
 import os
 import socket
 import ssl
@@ -26,13 +25,17 @@ from gpuwatch import files
 from gpuwatch.config import FleetSettings
 from gpuwatch.config.keys import is_loopback, keys_of
 from gpuwatch.errors import UnavailableError, UsageError
+from gpuwatch.fleet.host import GREATEST
 from gpuwatch.text import clean
 from gpuwatch.units import size
 
 T = TypeVar("T")
 
-MOST_BYTES: Final = 128 << 20
+MOST_BYTES: Final = 64 << 20
 """Largest answer. The figures of 1,000 hosts with 8 GPUs have 11 MB."""
+MOST_VALUES: Final = 500_000
+"""Most values of an answer, 300 bytes each in memory; 1,000 hosts with 8 GPUs have 56,000."""
+_MOST_WARNINGS: Final = 5
 _MOST_SECRET: Final = 64 << 10
 _CHUNK: Final = 256 << 10
 _MOST_WORDS: Final = 200
@@ -79,7 +82,7 @@ class Range(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         """Return a value for each of `count` steps from `start` on; None where the server has none."""
         found: list[float | None] = [None] * count
         for at, text in self.values:
-            place = round((at - start) / step) - 1
+            place = round((at - start) / step) - 1 if abs(at) < GREATEST else -1
             if 0 <= place < count:
                 found[place] = _number(text)
         return found
@@ -90,7 +93,7 @@ def _number(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if math.isfinite(number) else None
+    return number if abs(number) < GREATEST else None  # neither infinite nor beyond what can be drawn
 
 
 class _Failure(msgspec.Struct, frozen=True):
@@ -129,7 +132,7 @@ class PrometheusClient:
         except ValueError as error:
             raise UsageError(f"{name}: {error}") from None
         self.warnings: list[str] = []
-        """Warnings of the answers since they were cleared: of a partial answer, as of Thanos or remote reads."""
+        """Warnings of the answers since they were cleared, a few: of a partial answer, as of Thanos or remote reads."""
         self._timeout = settings.timeout
         own = urlsplit(settings.prometheus)
         self._foreign = bool(settings.prometheus) and (own.scheme, own.netloc) != (parts.scheme, parts.netloc)
@@ -165,14 +168,17 @@ class PrometheusClient:
         status, type_, body = self._request(path, {**fields, "timeout": f"{self._timeout:g}"})
         if status != 200:
             raise self._error(self._refusal(status, type_, body))
+        if body.count(b"[") > MOST_VALUES:  # each value is in brackets
+            raise self._error(f"an answer of more than {MOST_VALUES:,} values; none larger is read")
         try:
             answer = msgspec.json.decode(body, type=_Answer)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             what = "its answer is torn" if "json" in type_ else f"it answers {clean(type_, 60) or 'without a type'}"
             raise self._error(f"{what}, and is no answer of Prometheus: {error}") from None
         if not isinstance(answer.data, kind):
             raise self._error("it answers with another kind of values than was asked for")
-        self.warnings += answer.warnings
+        more = [one for one in dict.fromkeys(answer.warnings) if one not in self.warnings]
+        self.warnings += more[: _MOST_WARNINGS - len(self.warnings)]
         return answer.data
 
     def _request(self, path: str, fields: dict[str, str]) -> tuple[int, str, bytes]:
@@ -260,7 +266,7 @@ class PrometheusClient:
             return f"it wants credentials ({status}): set token_file, or user and password_file, in [fleet]"
         try:
             words = msgspec.json.decode(body, type=_Failure).error
-        except (msgspec.DecodeError, RecursionError):
+        except (ValueError, RecursionError):
             what = "is there a Prometheus server under this URL?" if status in (404, 405) else "an error page came"
             return f"answer {status} ({clean(type_, 60) or 'of no type'}); {what}"
         return f"it refuses a query ({status}): {words[:_MOST_WORDS]}"

@@ -22,10 +22,9 @@ CLOSING_S: Final = 0.2
 def read_fleet(client: PrometheusClient) -> Fleet:
     """Read the fleet once; raises PrometheusError."""
     client.warnings.clear()
-    samples = [one for query in QUERIES for one in client.query(query)]
-    notes = [f"the answer is partial: {words}" for words in client.warnings]
-    now = time.time()
-    return make_fleet(samples, server=client.url, taken=now, received=time.monotonic(), notes=notes)
+    samples = (one for query in QUERIES for one in client.query(query))  # one answer after the other is in memory
+    notes = (f"the answer is partial: {words}" for words in client.warnings)  # of all answers, once they are read
+    return make_fleet(samples, server=client.url, taken=time.time(), received=time.monotonic(), notes=notes)
 
 
 def read_past(client: PrometheusClient, host: str, instance: str, start: float, step: float, count: int) -> HostPast:

@@ -20,7 +20,7 @@ from gpuwatch.alerts.alert import Severity
 from gpuwatch.child import Backoff, ChildProcess, describe_exit, start_error
 from gpuwatch.config import ADDRESS, ADDRESSES, RemoteHost
 from gpuwatch.errors import UsageError
-from gpuwatch.fleet.host import Host, HostGpu
+from gpuwatch.fleet.host import GREATEST, MOST_GPUS, Host, HostGpu
 from gpuwatch.live import SCHEMA, Status, StatusGpu
 from gpuwatch.model import Health, Reading, Reason, SourceState, known
 from gpuwatch.text import clean
@@ -41,15 +41,12 @@ _OPTIONS: Final = (
     # What the user's configuration may ask for, and what would outlive this connection or stand in its way.
     *("-o", "ControlMaster=no", "-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none", "-o", "LogLevel=ERROR"),
 )
-_MOST_GPUS: Final = 256
 _MOST_ERRORS: Final = 4096
 """Bytes of ssh's stderr that are kept, the last ones."""
 _COST: Final = 1 << 16
 """Bytes of a line that count as one line more."""
 _DRIFT: Final = 2e-4
 """Seconds a second by which the clocks of two machines may drift apart: twice what a bad oscillator does."""
-GREATEST: Final = 2.0**63
-"""Bound of the numbers that another machine may send."""
 _SHORT: Final = 200
 _USAGE, _NOT_FOUND, _SSH = 2, 127, 255
 """Exit codes: gpuwatch refuses a flag, the shell finds no program, ssh itself has failed."""
@@ -314,8 +311,8 @@ def read_status_line(line: bytes) -> Status:
         status = _decode_status(line)
     except (ValueError, RecursionError):
         raise RemoteLineError(f"it sent no line of status: {clean(line[:40])}") from None
-    if len(status.gpus) > _MOST_GPUS:
-        raise RemoteLineError(f"it sent a line with more than {_MOST_GPUS} GPUs")
+    if len(status.gpus) > MOST_GPUS:
+        raise RemoteLineError(f"it sent a line with more than {MOST_GPUS} GPUs")
     return status
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands.conftest import GPUWATCH
-from tests.fleet.test_overview import ROOM
+from tests.fleet.test_overview import ROOM, alert, card
 from tests.support.fake_prometheus import FakePrometheus, a_fleet, fake_prometheus
 from tests.support.launching import Call
 from tests.support.terminal import Terminal, foreign, modes_on
@@ -75,6 +75,21 @@ def test_a_mistake_is_found_before_the_server_is_asked(call: Call, fake: FakePro
     assert not fake.asked
 
 
+def test_foreign_text_is_clean_in_json_too(call: Call, fake: FakePrometheus) -> None:
+    odd = "c\\u202e\\u001b"
+    fake.lines = card(0, 0.0, host=f"x{odd}:1", name=odd) + "\n" + alert("GpuwatchX", user=odd, instance=f"{odd}:1")
+    out = call("fleet", "--json", "--prometheus", fake.url)[1]
+    assert all(ord(each) not in (0x202E, 0x1B) for each in out)
+    assert "\\u001b" not in out
+
+
+@pytest.mark.parametrize("command", ["fleet --json", "pick --fleet --empty"])
+def test_an_answer_that_is_no_text_is_one_line(call: Call, fake: FakePrometheus, command: str) -> None:
+    fake.fault = lambda handler: handler.reply(200, b"\xff\xfe")
+    code, out, err = call(*command.split(), "--prometheus", fake.url)
+    assert (code, out, err.count("\n")) == (3, "", 1)
+
+
 # -- pick -----------------------------------------------------------------------------------------------------------
 
 
@@ -85,6 +100,16 @@ def test_hosts_with_room_are_printed_best_first(call: Call, fake: FakePrometheus
     document = json.loads(call(*ask, "-n", "2", "--json")[1])
     assert [one["host"] for one in document["hosts"]] == ["b", "a"]
     assert [(gpu["index"], gpu["chosen"]) for gpu in document["hosts"][0]["gpus"]] == [(0, True), (1, True), (2, False)]
+
+
+def test_a_name_that_is_no_address_is_left_out_and_counted(call: Call, fake: FakePrometheus) -> None:
+    odd = ("-oProxyCommand=x", ":1", "a b", "x;y", "eve@lab", "$(x)")
+    fake.lines = "\n".join(card(0, 0.0, host=host) for host in ("lab1:1", "[::1]:1", *odd))
+    ask = ("pick", "--fleet", "--empty", "--prometheus", fake.url)
+    words = f"gpuwatch: {len(odd)} hosts are left out: an `instance` that is no address\n"
+    assert call(*ask) == (0, "[::1]\nlab1\n", words)
+    document = json.loads(call(*ask, "--json")[1])
+    assert [one["host"] for one in document["hosts"]] == ["[::1]", "lab1"]
 
 
 def test_where_no_host_has_room_the_nearest_are_named(call: Call, fake: FakePrometheus) -> None:

@@ -158,6 +158,19 @@ def test_foreign_text_is_cleaned() -> None:
     assert all(text.isprintable() and "\u202e" not in text for text in texts)
 
 
+def test_what_no_host_has_is_left_out_with_a_line() -> None:
+    """20,000 series of one instance, and 5,000 instances; a host beside them is whole."""
+    flood = "\n".join(
+        f'gpuwatch:gpu_memory_used:bytes{{instance="f:1",uuid="G{n}",gpu="{n}",user="u{n}"}} 1' for n in range(20_000)
+    )
+    found = fleet(f"{card(0, 20.0)}\n{flood}")
+    by_name = {host.name: host for host in found.hosts}
+    assert (len(by_name["a"].gpus), len(by_name["f"].gpus)) == (1, 256)
+    assert found.notes == ("17,952 series are left out: 2,048 of a host are read, and 4,096 hosts",)
+    many = fleet("\n".join(f'up{{instance="h{n}:1"}} 0' for n in range(5000)))
+    assert (len(many.hosts), many.notes[0].split()[0]) == (4096, "904")
+
+
 def test_an_empty_server_has_no_host() -> None:
     assert fleet("").hosts == ()
 

@@ -217,6 +217,23 @@ def test_an_answer_without_end_is_cut_by_size(fake: FakePrometheus, monkeypatch:
     assert "an answer of more than 1 MiB" in trouble(fake.url)
 
 
+_BEGIN = b'{"status":"success","data":{"resultType":"vector","result":['
+ODD = {
+    b"\xff\xfe": "is no answer of Prometheus",
+    _BEGIN + b'{"metric":{"user":"\xff"},"value":[1,"1"]}]}}': "utf-8",
+    _BEGIN + b"[" * 600_000: "an answer of more than 500,000",
+}
+
+
+@pytest.mark.parametrize("body", ODD, ids=["no text", "no text in a label", "too many"])
+@pytest.mark.parametrize("status", [200, 400])
+def test_an_answer_that_cannot_be_read_is_one_line(fake: FakePrometheus, body: bytes, status: int) -> None:
+    fake.fault = lambda handler: handler.reply(status, body)
+    words = trouble(fake.url)
+    assert (ODD[body] if status == 200 else "answer 400") in words
+    assert words.isprintable()
+
+
 @pytest.mark.parametrize("part", ["headers", "body", "continue"])
 def test_an_answer_that_trickles_is_given_up(fake: FakePrometheus, part: str) -> None:
     def drip(handler: Handler) -> None:
@@ -260,6 +277,23 @@ def test_warnings_of_a_partial_answer_are_kept(fake: FakePrometheus) -> None:
     client = PrometheusClient(FleetSettings(), fake.url)
     assert client.query(QUERY)
     assert client.warnings == fake.warnings
+
+
+def test_of_many_warnings_a_few_are_kept(fake: FakePrometheus) -> None:
+    fake.warnings = [f"store {number} does not answer" for number in range(20_000)]
+    client = PrometheusClient(FleetSettings(), fake.url)
+    for _ in range(3):
+        client.query(QUERY)
+    assert client.warnings == fake.warnings[:5]
+
+
+@pytest.mark.parametrize("text", ["1e308", "-1e308", "1e19", "NaN", "+Inf", "1_0.x"])
+def test_a_value_beyond_all_bounds_is_none(text: str) -> None:
+    labels = prometheus.Labels()
+    assert prometheus.FleetSample(labels=labels, value=(1.0, text)).number is None
+    odd = [(110.0, text), (1e308, "1"), (-1e308, "1"), (120.0, "1")]
+    assert prometheus.Range(labels=labels, values=odd).numbers(100.0, 1e-3, 3) == [None] * 3
+    assert prometheus.Range(labels=labels, values=odd).numbers(100.0, 10.0, 3) == [None, 1.0, None]
 
 
 def test_values_over_time_have_gaps() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import ClassVar, Final
@@ -51,6 +52,9 @@ class HostGpus(ItemCursor[HostGpu | None]):
     def draw(self, styles: StyleSet, width: int) -> list[Line]:
         missing = styles.glyphs.missing
         lines = []
+        owners: dict[str, list[HostOwner]] = defaultdict(list)
+        for owner in self.owners:
+            owners[owner.uuid].append(owner)
         for place, gpu in enumerate(self.found):
             one = self.host if gpu is None else Host(name="", gpus=(gpu,))
             builder = LineBuilder(styles, "cursor" if place == self.cursor else "base")
@@ -65,10 +69,9 @@ class HostGpus(ItemCursor[HostGpu | None]):
                 state: tuple[str, Role] = ("", "text") if gpu.up else ("down", "critical")
                 builder.gap(2).write(*(("free", "note") if gpu.is_free else state), 5)
             lines.append(builder.build(width))
-            for owner in self.owners:
-                if gpu is not None and owner.uuid == gpu.uuid:
-                    words = f"{owner.user} {owner_words(owner, missing)}"
-                    lines.append(LineBuilder(styles).gap(6).write(words, "muted").build(width))
+            for owner in owners[gpu.uuid] if gpu is not None else ():
+                words = f"{owner.user} {owner_words(owner, missing)}"
+                lines.append(LineBuilder(styles).gap(6).write(words, "muted").build(width))
         return lines
 
 
@@ -269,14 +272,17 @@ class FleetHostScreen(TimeSheet):
         used = self.added("used", sum)
         uuids = {gpu.uuid for gpu in chosen}
         series = self._past.series if self._past is not None else {}
-        people = sorted({key.user for key in series if key.user and key.uuid in uuids})
+        held: dict[str, list[Values]] = defaultdict(list)
+        for key in series:
+            if key.user and key.uuid in uuids:
+                held[key.user].append(self.read(*key))
+        people = sorted(held)
         styles.add_people({zlib.crc32(user.encode()): user for user in people})
         curves, below = [], [0.0 for _ in used]
         for user in people:
-            parts = [self.read(uuid, user, "memory") for uuid in uuids]
             values = [
                 None if total is None else sum(one or 0.0 for one in some)  # who is not listed held nothing
-                for total, *some in zip(used, *parts, strict=True)
+                for total, *some in zip(used, *held[user], strict=True)
             ]
             below = [base + (value or 0.0) for base, value in zip(below, values, strict=True)]
             uid = zlib.crc32(user.encode())
