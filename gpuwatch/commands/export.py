@@ -16,6 +16,7 @@ from gpuwatch.commands.flags import add_flags
 from gpuwatch.config import Config, ExportConfig
 from gpuwatch.config.keys import read_flag
 from gpuwatch.errors import UsageError
+from gpuwatch.extras import install_hint
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.text import clean
 
@@ -28,7 +29,6 @@ FILES: Final = {"rules": "rules.yml", "dashboard": "dashboard.json", "scrape_con
 EXPORT_FLAGS: Final = ("listen", "web_config", "textfile", "per_process", "names")
 """Attributes of the flags that stand for keys of `[export]`."""
 _PATHS: Final = ("web_config", "textfile")
-INSTALL: Final = "pip install '.[export]' in the clone of gpuwatch"
 
 
 def add_export_flags(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +79,7 @@ def start_export(args: argparse.Namespace, config: Config, stack: ExitStack) -> 
     try:
         from gpuwatch.export.exporter import Exporter, Server, TextFile, parse_address
     except ImportError as error:
-        raise UsageError(f"the metrics need {clean(str(error.name))}: {INSTALL}") from None
+        raise UsageError(f"the metrics need {clean(str(error.name))}: {install_hint('export')}") from None
     sink = Exporter(per_process=settings.per_process, names=settings.names, allowances=config.allowance)
     try:
         if settings.textfile:

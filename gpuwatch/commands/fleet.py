@@ -14,6 +14,7 @@ from gpuwatch.commands.flags import add_flags, add_refused_demo
 from gpuwatch.commands.startup import configured, fixed_settings
 from gpuwatch.config import ADDRESS, Config
 from gpuwatch.errors import UsageError
+from gpuwatch.extras import install_hint
 from gpuwatch.filters import FilterError, parse_terms
 from gpuwatch.launch.placement import Request
 from gpuwatch.text import clean
@@ -26,7 +27,9 @@ try:
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "urllib3":
         raise
-    raise UsageError("a fleet needs urllib3: pip install '.[fleet]' in the clone of gpuwatch") from None
+    _INSTALLED = False  # `--help` does without
+else:
+    _INSTALLED = True
 
 _NEAREST = 5
 """Hosts without enough room that are named, at most."""
@@ -44,6 +47,7 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
 
     Raises UsageError, and UnavailableError where nothing can be printed.
     """
+    _check_installed()
     if args.demo:
         raise UsageError("--demo does not go with `gpuwatch fleet`: the demo is one machine")
     config = configured(args)
@@ -81,6 +85,11 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
         reader.close()
 
 
+def _check_installed() -> None:
+    if not _INSTALLED:
+        raise UsageError(f"a fleet needs urllib3: {install_hint('fleet')}")
+
+
 def _check_filter(args: argparse.Namespace, config: Config) -> str:
     words = clean(args.filter or "")
     try:
@@ -96,6 +105,7 @@ def _check_filter(args: argparse.Namespace, config: Config) -> str:
 
 def pick(args: argparse.Namespace, wanted: Request, count: int) -> int:
     """Print the hosts with `count` GPUs that have room, best first, and return the exit code: 1 where there is none."""
+    _check_installed()
     given = [flag for flag in ("demo", "index", "ignore_reservations") if getattr(args, flag)]
     given += ["only"] * (args.only is not None)
     if given:

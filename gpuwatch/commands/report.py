@@ -15,6 +15,7 @@ from gpuwatch.commands.flags import add_flags, add_span_flags, parse_span
 from gpuwatch.commands.recorded import on_demo_store, open_recording
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
 from gpuwatch.errors import GpuwatchError, UsageError
+from gpuwatch.extras import install_hint
 from gpuwatch.recorder.store import StoreError, former_store, is_public, own_store, stores_read
 from gpuwatch.recorder.use import By, UseReport, read_reports
 from gpuwatch.text import clean
@@ -74,7 +75,7 @@ def _main_html(args: argparse.Namespace, now: float) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "gpuwatch":
             raise
-        raise UsageError("--html needs matplotlib and jinja2: pip install '.[html]' in the clone of gpuwatch") from None
+        raise UsageError(f"--html needs matplotlib and jinja2: {install_hint('html')}") from None
 
     path = Path(args.html)
     report_page.check_target(path)

@@ -22,7 +22,7 @@ from urllib.request import getproxies
 LIMIT = 45
 """Seconds after which the child ends by itself, in case its parent has died."""
 
-NOT_INSTALLED = "needs apprise: pip install '.[notify]' in the clone of gpuwatch"
+NOT_INSTALLED = "needs apprise"
 NO_ADDRESS = "is no address: one begins like mailto://"
 UNKNOWN = "has an address that apprise does not understand"
 REASONS = {

@@ -22,6 +22,7 @@ from gpuwatch import text, units
 from gpuwatch.alerts.alert import MARKS, TROUBLE, Alert, Severity
 from gpuwatch.child import Backoff, describe_exit, python_command, run
 from gpuwatch.config import Notify
+from gpuwatch.extras import install_hint
 from gpuwatch.files import check_source
 from gpuwatch.monitor import Frame
 from gpuwatch.threads import Worker
@@ -254,6 +255,8 @@ APPRISE_LIMIT: Final = 30.0
 """Seconds that a service may take: apprise itself gives a server 4 s to connect and 4 s to answer, each time."""
 APPRISE: Final = python_command(str(Path(__file__).with_name("apprise_child.py")))
 """The child that imports apprise."""
+_NOT_INSTALLED: Final = "needs apprise"
+"""Answer of the child where apprise cannot be imported."""
 _OUTPUT: Final = 64 * 1024
 """Bytes of a program's output that are read: the last ones."""
 _QUOTED: Final = 200
@@ -342,7 +345,8 @@ def _ask_apprise(
     except ValueError:
         reasons = []
     if len(reasons) == len(urls):
-        return [text.clean(reason, _QUOTED) for reason in reasons]
+        hint = f"{_NOT_INSTALLED}: {install_hint('notify')}" if _NOT_INSTALLED in reasons else ""
+        return [hint if reason == _NOT_INSTALLED else text.clean(reason, _QUOTED) for reason in reasons]
     if code is None:
         return ["was stopped" if is_stopped() else "does not answer (timeout)"] * len(urls)
     return [f"could not be asked: the child that sends ended with {describe_exit(code)}"] * len(urls)

@@ -15,6 +15,7 @@ import pytest
 
 from gpuwatch import cli
 from gpuwatch.config import Notify
+from gpuwatch.extras import install_hint
 from gpuwatch.procfs import PROC
 from gpuwatch.recorder.apprise_child import NO_ADDRESS, NOT_INSTALLED, UNKNOWN, carry_out
 from gpuwatch.recorder.messages import (
@@ -251,7 +252,7 @@ def test_urls_are_checked_without_a_network_and_their_routes_numbered(tmp_path: 
     # A module in its place that cannot be imported, as where it is not installed.
     (tmp_path / "apprise.py").write_text("raise ImportError")
     bare = [str(script(tmp_path, f"PYTHONPATH={tmp_path} exec {' '.join(APPRISE)}"))]
-    assert check_urls(["slack://a/b/c"], bare) == [NOT_INSTALLED]
+    assert check_urls(["slack://a/b/c"], bare) == [f"{NOT_INSTALLED}: {install_hint('notify')}"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

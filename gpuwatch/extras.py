@@ -1,0 +1,53 @@
+"""Optional packages: the command that installs those of an extra into the environment in which gpuwatch runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from gpuwatch.text import clean
+
+_NAMES = ("gpuwatch-tui", "gpuwatch")
+"""Names of the distribution, the newest first."""
+
+
+def install_hint(extra: str, prefix: Path | None = None) -> str:
+    """Return the command that installs the packages of an extra; they are had by name, gpuwatch itself is not.
+
+    `prefix` is the environment, by default the one that runs.
+    """
+    place = prefix or Path(sys.prefix)
+    words = shlex.join(packages_of(extra)) or f"the packages of the extra {extra}"
+    if (place / "pipx_metadata.json").is_file():
+        command = f"pipx inject {shlex.quote(place.name)}"
+    elif re.search(r"^uv = ", _settings(place), re.MULTILINE):  # it has no pip
+        command = f"uv pip install --python {shlex.quote(str(place / 'bin' / 'python'))}"
+    else:
+        command = f"{shlex.quote(str(place / 'bin' / 'pip'))} install"
+    return clean(f"{'' if os.access(place, os.W_OK) else 'sudo '}{command} {words}", 400)
+
+
+def packages_of(extra: str) -> list[str]:
+    """Return the packages of an extra with their versions, as gpuwatch's own metadata names them."""
+    from importlib import metadata  # it takes 25 ms, and nearly nobody needs it
+
+    for name in _NAMES:
+        try:
+            wanted = metadata.requires(name) or ()
+        except metadata.PackageNotFoundError:
+            continue
+        parts = [one.partition(";") for one in wanted]
+        found = [package.strip() for package, _, when in parts if re.search(rf"extra == ['\"]{extra}['\"]", when)]
+        if found:
+            return found
+    return []
+
+
+def _settings(place: Path) -> str:
+    try:
+        return (place / "pyvenv.cfg").read_text("utf-8", "replace")
+    except OSError:
+        return ""
