@@ -23,7 +23,7 @@ def install_hint(extra: str, prefix: Path | None = None) -> str:
     words = shlex.join(packages_of(extra)) or f"the packages of the extra {extra}"
     if (place / "pipx_metadata.json").is_file():
         command = f"pipx inject {shlex.quote(place.name)}"
-    elif re.search(r"^uv = ", _settings(place), re.MULTILINE):  # it has no pip
+    elif (file := place / "pyvenv.cfg").is_file() and re.search("^uv = ", file.read_text(), re.MULTILINE):  # has no pip
         command = f"uv pip install --python {shlex.quote(str(place / 'bin' / 'python'))}"
     else:
         command = f"{shlex.quote(str(place / 'bin' / 'pip'))} install"
@@ -44,10 +44,3 @@ def packages_of(extra: str) -> list[str]:
         if found:
             return found
     return []
-
-
-def _settings(place: Path) -> str:
-    try:
-        return (place / "pyvenv.cfg").read_text("utf-8", "replace")
-    except OSError:
-        return ""
