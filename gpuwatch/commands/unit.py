@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from gpuwatch.commands.console import Console
-from gpuwatch.commands.export import INSTALL
 from gpuwatch.config import ADMINISTRATORS, ExportConfig, Report
 from gpuwatch.config.keys import is_loopback
 from gpuwatch.config.reading import ConfigFile, read_administrators
 from gpuwatch.errors import UsageError
+from gpuwatch.extras import install_hint
 from gpuwatch.files import check_source
 from gpuwatch.recorder.store import DAYS, EVENTS_BYTES
 from gpuwatch.sampler.reservations import SHARED
@@ -208,7 +208,9 @@ def _export_part(found: ConfigFile, program: Path, *, network: bool) -> str:
     try:
         from gpuwatch.export.exporter import parse_address
     except ImportError as error:
-        raise UsageError(f"--unit --export: {program} has no {clean(str(error.name))}: {INSTALL}") from None
+        raise UsageError(
+            f"--unit --export: {program} has no {clean(str(error.name))}: {install_hint('export')}"
+        ) from None
     if network or not is_loopback(parse_address(settings.listen)[0]):
         open_ = "" if network else f"{_PORT}IPAddressDeny=\n"
         return _EXPORT.format(**words, allows="the network", score=NETWORK_SCORE) + open_
