@@ -19,6 +19,11 @@ from gpuwatch.text import LIMIT, Clean, clean, mask, redact, shorten
 from gpuwatch.units import MIB
 from gpuwatch.values import Bytes, Fraction, Gpus, Pattern, Text
 
+CVD = "CUDA_VISIBLE_DEVICES"
+NO_GPU = "it concerns no GPU that the process can see"
+WITHIN = "counted within"
+"""Words in the note of visible GPUs that a job or a container numbers."""
+
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Value of an environment variable, and the place that set it."""
@@ -35,6 +40,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """As in `Candidate`."""
     default: bool = False
     """Whether a script sets it only if it is not set yet: then a value in the environment wins."""
+    removes: bool = False
+    """Whether a script removes it: it is not set any more, or was not yet removed when it was read."""
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,8 +207,17 @@ class Unread(StrEnum):
     ENDED = "ended"
     TOO_LONG = "too long"
     """It is longer than the limit for reading."""
+    MOVED = "moved"
+    """It was found by a relative path, and the process has changed its working directory since."""
     FAILED = "failed"
     """Reading failed: too large, no ordinary file, no answer in time, no such file."""
+
+    @property
+    def of_file(self) -> str:
+        """Words for a file that was not read."""
+        if self is Unread.MOVED:
+            return "is not known: its folder has changed, and another file has the same path"
+        return "is not ours to read" if self is Unread.DENIED else "could not be read"
 
 
 class MigFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -355,7 +355,7 @@ def _read_config(
 def _read_config_text(config: FrameworkConfig) -> dict[str, tuple[int, str]]:
     """Read a server's file; raises ValueError with the reason."""
     if isinstance(config.text, Unread):
-        raise ValueError("it is not ours to read" if config.text is Unread.DENIED else "it could not be read")
+        raise ValueError(f"it {config.text.of_file}")
     return parse_flat_yaml(config.text)
 
 

@@ -229,7 +229,6 @@ _UNREAD = {
     Unread.OVERWRITTEN: "its environment was overwritten by a title",
     Unread.ENDED: "its environment cannot be read: it has ended",
     Unread.TOO_LONG: "its environment is too long to be read",
-    Unread.FAILED: "its environment could not be read",
 }
 
 _LONGEST_WORDS = 300
@@ -299,7 +298,9 @@ def read_context(
         server=parts.read("ports", lambda: servers.find_server(facts, table), ""),
         peer=peer,
     )
-    words = [_UNREAD[facts.environ], *parts.words] if isinstance(facts.environ, Unread) else parts.words
+    words = parts.words
+    if isinstance(facts.environ, Unread):
+        words = [_UNREAD.get(facts.environ, "its environment could not be read"), *words]
     return msgspec.structs.replace(found, words=clean("; ".join(words), _LONGEST_WORDS))
 
 

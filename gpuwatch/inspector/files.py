@@ -64,9 +64,11 @@ class Found(NamedTuple):
 
     data: bytes
     modified: float
-    """Seconds since the epoch."""
+    """Last change of the content or of the entry (`mv`, `cp -p` and rsync keep an old mtime), in seconds since 1970."""
     likely: bool
     """True where the file was opened by its path in our own mount namespace: the process may see another file there."""
+    entry: tuple[int, int]
+    """Device and inode."""
 
 
 class _How(ctypes.Structure):
@@ -98,7 +100,7 @@ def read_file(process: Path, path: str, limit: int) -> Found:
         data, facts = files.read_ordinary(place, limit)
     finally:
         os.close(place)
-    return Found(data, facts.st_mtime, likely)
+    return Found(data, max(facts.st_mtime, facts.st_ctime), likely, (facts.st_dev, facts.st_ino))
 
 
 def _open_inside(process: Path, root: int, path: str) -> int:

@@ -6,6 +6,7 @@ process reads (`gpuwatch.inspector.worker`).
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import pwd
@@ -79,6 +80,10 @@ def scan_source(name: str, source: bytes, variables: Variables = None) -> Script
     return script.read_script(source, name, variables)
 
 
+class UnknownFolderError(OSError):
+    """Raised for a relative path that means one file in the working directory and another one where PWD points."""
+
+
 class Ancestor(NamedTuple):
     """Ancestor of a process, cached for its other descendants."""
 
@@ -99,6 +104,32 @@ class _Target(NamedTuple):
         """Read a file by the path that a process of `line` has for it, with the owner's rights; raises OSError."""
         with acting_as(self.owner):
             return files.read_file(self.proc / str(self.line[place].pid), path, limit)
+
+    def find_file(self, place: int, path: str, limit: int) -> tuple[files.Found, str]:
+        """Read a file that a process of `line` has opened at its start, and return the folder of a relative path.
+
+        The folder is empty where it is the working directory. A program may change that (`os.chdir`); the shell that
+        started it left its own in PWD, which is out of date where a launcher has chosen the folder (`cwd=`). Where
+        both have a file of this path, and not the same one, `UnknownFolderError` is raised.
+        """
+        environ = self.line[place].environ
+        start = "" if isinstance(environ, Unread) else environ.get("PWD", "")
+        if path.startswith("/") or not start.startswith("/"):
+            return self.read_file(place, path, limit), ""
+        if start == str((self.proc / str(self.line[place].pid) / "cwd").readlink()):
+            return self.read_file(place, path, limit), ""
+        start = f"{start.rstrip('/')}/"
+        try:
+            found = self.read_file(place, path, limit)
+        except (FileNotFoundError, NotADirectoryError):
+            return self.read_file(place, start + path, limit), start
+        try:
+            other = self.read_file(place, start + path, limit)
+        except OSError:  # the process cannot have opened it either
+            return found, ""
+        if other.entry != found.entry:
+            raise UnknownFolderError(errno.EAGAIN, "it may be another file: the working directory has changed")
+        return found, ""
 
     def was_edited(self, place: int, file: files.Found) -> bool:
         """Return whether a file was changed after the program started that runs it; a fork runs its parent's source."""
@@ -159,6 +190,8 @@ def reason(error: OSError) -> Unread:
     """Return why a file of a process could not be read."""
     if isinstance(error, PermissionError):
         return Unread.DENIED
+    if isinstance(error, UnknownFolderError):
+        return Unread.MOVED
     return Unread.ENDED if isinstance(error, ProcessLookupError) else Unread.FAILED
 
 
@@ -400,16 +433,17 @@ def _read_script(target: _Target, place: int, source: CodeSource, *, titled: boo
     for path in _module_files(source.text) if module else [source.text]:
         shown = format_path(path)
         try:
-            file = target.read_file(place, path, LARGEST_SCRIPT)
+            file, folder = target.find_file(place, path, LARGEST_SCRIPT)
         except FileNotFoundError:
             if module:
                 continue  # an installed module, then: no script of the user's
             return Script(path=shown, contents=Unread.FAILED)
         except OSError as error:
-            return None if module else Script(path=shown, contents=reason(error))
-        own = path[: path.rfind("/") + 1]
+            unknown = isinstance(error, UnknownFolderError)
+            return None if module and not unknown else Script(path=shown, contents=reason(error))
+        own = folder + path[: path.rfind("/") + 1]
         edited, likely = target.was_edited(place, file), file.likely or titled
-        return _scan(target, place, _Main(path, file.data, edited, likely, "" if module else own, own))
+        return _scan(target, place, _Main(path, file.data, edited, likely, folder if module else own, own))
     return None
 
 
@@ -513,7 +547,7 @@ def _read_configs(target: _Target) -> dict[int, FrameworkConfig]:
             continue
         shown = format_path(path)
         try:
-            file = target.read_file(place, path, LARGEST_CONFIG)
+            file, _ = target.find_file(place, path, LARGEST_CONFIG)
         except OSError as error:
             found[process.pid] = FrameworkConfig(path=shown, text=reason(error))
             continue

@@ -161,3 +161,75 @@ def test_a_kernel_without_the_newer_call_opens_by_the_root(tmp_path: Path, monke
     monkeypatch.setattr(files, "_SYS_OPENAT2", 100_000)
     with sharing("train.py", cwd=tmp_path) as process:
         assert script_of(reader.read(process.pid, scan=seen)) == ("train.py", SOURCE)
+
+
+OTHER = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.1)\n"
+FOLDERS = {"start": SOURCE, "now": OTHER, "none": None, "same": "a link to the one at the start"}
+
+
+@pytest.mark.parametrize("kind", ["script", "module", "config"])
+@pytest.mark.parametrize(
+    ("start", "now", "found"),
+    [
+        ("start", "now", Unread.MOVED),
+        ("start", "same", SOURCE),
+        ("start", "none", SOURCE),
+        ("none", "now", OTHER),
+    ],
+)
+def test_a_relative_path_after_the_folder_has_changed(
+    tmp_path: Path, kind: str, start: str, now: str, found: str | Unread
+) -> None:
+    """PWD has the folder at the start; it is wrong where a launcher has chosen another: then one file is there."""
+    for name, which in (("a", start), ("b", now)):
+        (tmp_path / name).mkdir()
+        if which == "same":
+            os.link(tmp_path / "a" / "train.py", tmp_path / "b" / "train.py")
+        elif (text := FOLDERS[which]) is not None:
+            (tmp_path / name / "train.py").write_text(text)
+    argv = {
+        "script": ["train.py"],
+        "module": ["-m", "train"],
+        "config": ["-m", "vllm.entrypoints.openai.api_server", "--config", "train.py"],
+    }
+    moved = f"os.chdir({str(tmp_path / 'b')!r})"
+    environ = {"PWD": str(tmp_path / "a")}
+    with sharing(*argv[kind], cwd=tmp_path / "a", environ=environ, first=moved) as process:
+        facts = reader.read(process.pid, scan=seen)
+    if kind == "config":
+        assert [one.text for one in facts.configs.values()] == [found]
+    elif isinstance(found, Unread):
+        assert facts.script == Script(path="train.py", contents=found)
+    else:
+        assert script_of(facts) == ("train.py", found)
+
+
+def test_modules_are_sought_where_the_script_was_found(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a" / "train.py").write_text("import limits\n")
+    (tmp_path / "a" / "limits.py").write_text(SOURCE)
+    environ = {"PWD": str(tmp_path / "a")}
+    with sharing(
+        "train.py", cwd=tmp_path / "a", environ=environ, first=f"os.chdir({str(tmp_path / 'b')!r})"
+    ) as process:
+        script = reader.read(process.pid, scan=seen).script
+    assert script is not None
+    assert script.modules == (f"{tmp_path}/a/limits.py",)
+
+
+@pytest.mark.parametrize("how", ["mv", "cp -p", "touch -d @1000000000"])
+def test_a_script_that_keeps_its_old_time_was_replaced_all_the_same(tmp_path: Path, how: str) -> None:
+    """The time of the content is that of the new file's; the time of the entry shows the replacement."""
+    for name, text in (("train.py", SOURCE), ("new.py", OTHER)):
+        (tmp_path / name).write_text(text)
+        os.utime(tmp_path / name, (1e9, 1e9))
+    with sharing("train.py", cwd=tmp_path) as process:
+        before = reader.read(process.pid, scan=seen).script
+        wait_for(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) - process.start / os.sysconf("SC_CLK_TCK") > 1.5)
+        files_ = ["train.py"] if how.startswith("touch") else ["new.py", "train.py"]
+        subprocess.run([*how.split(), *files_], cwd=tmp_path, check=True)
+        after = reader.read(process.pid, scan=seen).script
+    assert before is not None
+    assert after is not None
+    assert (before.edited, after.edited) == (False, True)

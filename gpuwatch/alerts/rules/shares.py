@@ -44,7 +44,7 @@ _CLEAR_BYTES: Final = 128 * units.MIB
 
 _SURE: Final = {Confidence.GUESS: Severity.NOTE, Confidence.STALE: Severity.WARNING}
 """Highest severity of an overshoot by how sure its limit is."""
-_DOUBT: Final = {Confidence.GUESS: "a guess", Confidence.STALE: "the file was edited after the process started"}
+_DOUBT: Final = {Confidence.GUESS: "a guess", Confidence.STALE: "the file was changed after the process started"}
 
 
 # -- uses more than declared --------------------------------------------------------------------------------------
