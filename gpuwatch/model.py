@@ -64,7 +64,7 @@ class Confidence(StrEnum):
     LIKELY = "likely"
     """It is usually in effect where it was read, but it could have been changed since."""
     STALE = "stale"
-    """The file was edited after the process started."""
+    """The file was changed after the process started."""
     GUESS = "guess"
     POSSIBLE = "possible"
     """It depends on a condition that is not known to hold: it is no limit, and raises no alert."""
@@ -129,6 +129,10 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Whether it is in effect."""
     why: str = ""
     """Why it is in effect, or why not."""
+    each: bool = False
+    """Whether it limits the process on each GPU that it sees."""
+    ordinal: bool = False
+    """Whether it limits the process on one GPU, by its number among those that it sees."""
     guessed: bool = False
     """Whether its GPU is a guess, because CUDA's order of the GPUs is one (`heuristic`)."""
     undecided: bool = False
@@ -186,6 +190,8 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Names of the frameworks that it uses: `JAX`; empty if none is known."""
     visible: Visible | None = None
     """None if it is not known."""
+    unseen: str = ""
+    """Why the GPUs that it sees are not known."""
     declarations: tuple[Declaration, ...] = ()
     """Declarations that were found, those in effect first. If there are many, only some; see `left_out`."""
     left_out: int = 0
@@ -279,7 +285,7 @@ class ProcessContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     slurm: str = ""
     """Slurm job and step: `4711.0`, `4711.batch`, or the job alone."""
     batch: str = ""
-    """Other scheduler and its job: `pbs 4711`, `lsf 4711`, `sge 4711`, or HTCondor's slot: `condor slot1_2`."""
+    """Other scheduler and its job: `pbs 4711`, `lsf`, `sge`, `flux`, or HTCondor's slot: `condor slot1_2`."""
     unit: str = ""
     """Systemd unit of the service: `ollama.service`; empty for the scope of a login session."""
     user_unit: bool = False

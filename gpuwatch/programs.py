@@ -170,6 +170,7 @@ SCHEDULERS = (
     Scheduler("lsf", "LSB_JOBID", "LSB_JOBID"),
     Scheduler("sge", "JOB_ID", "SGE_ROOT"),
     Scheduler("condor", "_CONDOR_SLOT", "_CONDOR_JOB_AD"),
+    Scheduler("flux", "FLUX_JOB_ID", "FLUX_JOB_ID"),
 )
 """Sources: srun(1), qsub(1B) of OpenPBS, bsub(1) of LSF, submit(1) of Grid Engine, HTCondor's manual ("Services for
 Running Jobs")."""

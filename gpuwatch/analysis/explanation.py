@@ -14,6 +14,7 @@ from gpuwatch.model import (
     Basis,
     Container,
     Declaration,
+    Declared,
     Gpu,
     Kind,
     Knowledge,
@@ -75,7 +76,7 @@ def explain_process(process: Process, snapshot: Snapshot, allowances: Allowances
         if declared.frameworks:
             together = "exchanges data between GPUs, which takes buffers of its own" if declared.collective else ""
             found.append(Point("uses", ", ".join(declared.frameworks), together))
-        found.append(_sees(declared.visible, names))
+        found.append(_sees(declared, names))
         said = [one for one in declared.declarations if one.kind is not Kind.DEFAULT]
         found += (_declaration(one, names) for one in said)
         if declared.left_out:
@@ -120,9 +121,10 @@ def order_words(visible: Visible) -> str:
     return _ORDERS[visible.order] if visible.gpus else ""
 
 
-def _sees(visible: Visible | None, names: Mapping[str, str]) -> Point:
+def _sees(declared: Declared, names: Mapping[str, str]) -> Point:
+    visible = declared.visible
     if visible is None:
-        return Point("sees", "not known")
+        return Point("sees", "not known", declared.unseen)
     said = visible.text or "not set, so all are visible"
     return Point(
         "sees", device_map(visible, names) or "no GPU", _joined(said, visible.where, order_words(visible), visible.note)

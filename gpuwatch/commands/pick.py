@@ -11,8 +11,8 @@ import msgspec
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags, parse_indices
 from gpuwatch.commands.startup import configured, read_snapshot
-from gpuwatch.declared.facts import gpu_facts
-from gpuwatch.declared.visible_devices import CVD, ORDER, PCI_BUS_ID, order_certainty, parse
+from gpuwatch.declared.facts import CVD, gpu_facts
+from gpuwatch.declared.visible_devices import ORDER, PCI_BUS_ID, order_certainty, parse
 from gpuwatch.errors import UsageError
 from gpuwatch.launch.placement import Offer, Request, choose, find_offers
 from gpuwatch.model import Gpu, Order, Snapshot

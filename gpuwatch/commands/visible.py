@@ -12,8 +12,8 @@ from gpuwatch.commands.console import Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, read_snapshot
 from gpuwatch.declared.env import find_misspelt
-from gpuwatch.declared.facts import gpu_facts
-from gpuwatch.declared.visible_devices import CVD, ORDER, parse
+from gpuwatch.declared.facts import CVD, gpu_facts
+from gpuwatch.declared.visible_devices import ORDER, parse
 from gpuwatch.model import Gpu, Snapshot, Visible
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.text import clean

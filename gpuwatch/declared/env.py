@@ -40,7 +40,6 @@ _WHY = {
     Unread.OVERWRITTEN: "its environment was overwritten by a title of its own",
     Unread.ENDED: "it ended while its environment was read",
     Unread.TOO_LONG: "its environment is too long to be read",
-    Unread.FAILED: "its environment could not be read",
 }
 
 
@@ -60,7 +59,7 @@ def merge_environment(facts: Facts) -> Environment:
     settings: dict[str, Setting] = {}
     words = ""
     if isinstance(own, Unread):
-        words = _WHY[own]
+        words = _WHY.get(own, "its environment could not be read")
         heir = next((relative for relative in facts.ancestors if not isinstance(relative.environ, Unread)), None)
         if heir is not None and not isinstance(heir.environ, Unread):
             words += f"; that of its parent {heir.pid} was read in its place"
@@ -75,6 +74,8 @@ def merge_environment(facts: Facts) -> Environment:
         settings.setdefault(name, setting)
     for name, setting in script_settings(facts.script):
         before = settings.get(name)
+        if before is None and setting.removes and not isinstance(own, Unread):
+            continue  # there is nothing to remove
         if before is None or not (setting.default or setting.confidence in _UNSURE):
             settings[name] = _merge_setting(before, setting)
     return Environment(settings, not isinstance(own, Unread), words)

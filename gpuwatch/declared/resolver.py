@@ -23,6 +23,7 @@ from gpuwatch import programs
 from gpuwatch.declared import env, flags, frameworks, visible_devices
 from gpuwatch.declared.env import Environment, weakest
 from gpuwatch.declared.facts import (
+    NO_GPU,
     OBJECTS,
     Candidate,
     Facts,
@@ -35,12 +36,18 @@ from gpuwatch.declared.facts import (
     format_excerpt,
 )
 from gpuwatch.declared.flags import find_program
+from gpuwatch.declared.script_patterns import read_ordinals
 from gpuwatch.model import LIMITS, Basis, Confidence, Declaration, Declared, Hint, Kind, Knowledge, Limit, Margin, Order
 from gpuwatch.text import clean
 from gpuwatch.units import size
 
 _SEARCHED = 4096
 """Characters of a command line in which a pattern is searched, at most."""
+
+
+_JAX_VISIBLE = "JAX_CUDA_VISIBLE_DEVICES"
+_SURE = (Confidence.CERTAIN, Confidence.LIKELY)
+_UNSURE = (Confidence.STALE, Confidence.GUESS)
 
 
 def agreed_candidates(facts: Facts, gpus: Sequence[GpuFacts]) -> list[Candidate]:
@@ -192,9 +199,11 @@ def _least_of_family(family: Iterable[Evaluation], gpu: str) -> Evaluation | Non
     )
 
 
-def _order(limit: _GpuLimit) -> tuple[int, int, int]:
+def _order(limit: _GpuLimit) -> tuple[bool, int, int, int]:
+    """Return the sort key of a limit: one that may not be in effect lowers none that is."""
     first = limit.members[0]
-    return (limit.bytes, _STRONGEST.index(first.candidate.kind), first.place)
+    unsure = any(one.candidate.confidence in _UNSURE for one in limit.members)
+    return (unsure, limit.bytes, _STRONGEST.index(first.candidate.kind), first.place)
 
 
 def _winner(several: Sequence[Evaluation], gpu: str) -> Evaluation | None:
@@ -247,6 +256,8 @@ def _explain_loss(
     limit = least.get((candidate.scope, gpus[0]))
     if limit is None:
         return "another framework of the process may take any amount"
+    if candidate.confidence in _UNSURE and limit.bytes > one.limits[gpus[0]]:
+        return f"it may not be in effect, and {short_name(limit.members[0], one)} allows more"
     than = "" if limit.bytes < one.limits[gpus[0]] else " than what its frameworks may take together"
     return f"{short_name(limit.members[0], one)} is less{than}"
 
@@ -282,7 +293,8 @@ def resolve(facts: Facts, gpus: Sequence[GpuFacts], driver: str = "") -> Declare
     """
     environment = env.merge_environment(facts)
     found = frameworks.identify(facts)
-    selected = visible_devices.device_set(environment.settings, _selections(facts), found, facts, gpus, driver)
+    selections = _selections(facts, environment, found)
+    selected = visible_devices.device_set(environment.settings, selections, found, facts, gpus, driver)
     candidates = list(_sum(_candidates(facts, gpus, environment), facts))
     candidates += frameworks.defaults(found or ())
     margin = Margin.EAGER if frameworks.eager(facts) else Margin.FRAMEWORK
@@ -303,6 +315,7 @@ def resolve(facts: Facts, gpus: Sequence[GpuFacts], driver: str = "") -> Declare
         incomplete=bool(unread),
         frameworks=tuple(frameworks.NAMES[name] for name in found or ()),
         visible=selected.visible,
+        unseen=selected.why,
         declarations=tuple(_declaration(one) for one in ordered),
         limits=tuple(msgspec.structs.replace(limit, declaration=place[id(one)]) for limit, one in limits),
         collective=frameworks.collective(facts),
@@ -344,9 +357,17 @@ def _telling_ancestors(facts: Facts) -> list[RelatedProcess]:
     return found
 
 
-def _selections(facts: Facts) -> Sequence[Selection]:
+def _selections(facts: Facts, environment: Environment, found: Mapping[str, Confidence] | None) -> Sequence[Selection]:
+    """Return the selections among the visible GPUs: JAX's variable, which JAX alone reads, then those of the script."""
     path = facts.script.path if facts.script is not None else ""
-    return [msgspec.structs.replace(one, where=path) for one in facts.contents.selections]
+    selections = [msgspec.structs.replace(one, where=path) for one in facts.contents.selections]
+    setting = environment.settings.get(_JAX_VISIBLE)
+    if setting is None or setting.value == "all" or not found or "jax" not in found:
+        return selections
+    ordinals = read_ordinals(setting.value) if setting.confidence in _SURE else None
+    text = setting.text or format_excerpt(f"{_JAX_VISIBLE}={setting.value}")
+    own = Selection(channel=_JAX_VISIBLE, framework="jax", ordinals=ordinals, where=setting.where, line=setting.line)
+    return [msgspec.structs.replace(own, text=text), *selections]
 
 
 def _sum(candidates: Iterable[Candidate], facts: Facts) -> Iterable[Candidate]:
@@ -433,7 +454,10 @@ def _locate(one: Evaluation, selected: visible_devices.DeviceSet, gpus: Sequence
     if candidate.some_gpu and len({target.gpu for target in targets}) != 1:
         one.why = one.why or _ONE_GPU
         _leave_undecided(one, targets)
-    if isinstance(candidate.device, int) and seen is not None and seen.order is Order.HEURISTIC and targets:
+    if isinstance(candidate.device, int) and seen is None:
+        one.why = one.why or f"its GPU is not known: {selected.why}"
+        _leave_undecided(one, visible_devices.targets(None, None, gpus))
+    elif isinstance(candidate.device, int) and seen is not None and seen.order is Order.HEURISTIC and targets:
         one.guessed = True
         one.candidate = msgspec.structs.replace(candidate, confidence=weakest(candidate.confidence, Confidence.GUESS))
         if any(target.total is not None and one.limits.get(target.gpu, 0) > target.total for target in targets):
@@ -487,7 +511,7 @@ def _explain_rest(evaluations: Sequence[Evaluation]) -> None:
         elif candidate.dynamic:
             one.why = "its value is only known at run time"
         else:
-            one.applies, one.why = False, "it concerns no GPU that the process can see"
+            one.applies, one.why = False, NO_GPU
 
 
 def _declaration(one: Evaluation) -> Declaration:
@@ -507,6 +531,8 @@ def _declaration(one: Evaluation) -> Declaration:
         confidence=candidate.confidence,
         effective=effective,
         why=one.why,
+        each=candidate.kind in LIMITS and candidate.device is None and not candidate.some_gpu,
+        ordinal=candidate.kind in LIMITS and (isinstance(candidate.device, int) or candidate.some_gpu),
         guessed=one.guessed,
         undecided=one.undecided and (effective or one.possible),
         condition=candidate.condition if one.possible else "",
@@ -537,11 +563,7 @@ def _script_words(script: Script | None) -> str:
     if script is None:
         return ""
     if isinstance(script.contents, Unread):
-        return (
-            f"{script.path} could not be read"
-            if script.contents is not Unread.DENIED
-            else f"{script.path} is not ours to read"
-        )
+        return f"{script.path} {script.contents.of_file}"
     return f"{script.path} could not be understood: {script.contents.error}" if script.contents.error else ""
 
 

@@ -246,7 +246,7 @@ class Site(NamedTuple):
         )
 
 
-def _ordinals(value: Value) -> tuple[int, ...] | None:
+def read_ordinals(value: Value) -> tuple[int, ...] | None:
     """Return a list of ordinals as TensorFlow and JAX accept it: `"1,2"`, `[1, 2]`, 1; None for any other value."""
     if isinstance(value, str):
         parts = [part.strip() for part in value.split(",")]
@@ -322,6 +322,7 @@ def _setting(site: Site, name: Value, node: ast.expr | None, *, default: bool = 
             confidence=site.confidence,
             condition=site.condition,
             default=default,
+            removes=node is None and isinstance(site.node, ast.Delete | ast.Call),
         ),
     )
 
@@ -365,7 +366,7 @@ def _gpu_option(site: Site, name: str, value: ast.expr) -> Items:
     elif name == "allow_growth":
         yield from _growth(site, EACH, value, name, text)
     elif name == "visible_device_list" and site.value(value) != "":  # empty is the default: all that are visible
-        yield site.selection(name, _TENSORFLOW, _ordinals(site.value(value)), text)
+        yield site.selection(name, _TENSORFLOW, read_ordinals(site.value(value)), text)
 
 
 def _growth(site: Site, device: ScriptDevice, value: ast.expr, channel: str, text: str) -> Items:
@@ -579,7 +580,7 @@ def _rmm_pool(site: Site, call: ast.Call) -> Items:
         return
     pool, chosen = site.argument(call, 0, "pool_allocator"), site.argument(call, 4, "devices")
     void = "" if pool is not None and site.value(pool) else "ignored without pool_allocator=True"
-    ordinals = (0,) if chosen is None else _ordinals(site.value(chosen))
+    ordinals = (0,) if chosen is None else read_ordinals(site.value(chosen))
     devices = (SOME,) if ordinals is None else tuple(map(ScriptDevice, ordinals))
     yield from _rmm_sizes(site, call, 2, devices, void)
 
@@ -626,7 +627,7 @@ def options(site: Site, node: ast.expr) -> Items:
 def _arena(site: Site, entries: Mapping[str, ast.expr]) -> list[Candidate]:
     """Return the limit in the options of ONNX Runtime's CUDA provider; its `device_id` is 0 by default."""
     limit = entries.get("gpu_mem_limit")
-    ordinals = _ordinals(site.value(entries["device_id"])) if "device_id" in entries else (0,)
+    ordinals = read_ordinals(site.value(entries["device_id"])) if "device_id" in entries else (0,)
     device = ScriptDevice(ordinals[0]) if ordinals else SOME
     text = site.text("gpu_mem_limit", limit) if limit is not None else ""
     found = site.candidate(device, "gpu_mem_limit", "onnxruntime", Kind.CAP, text=text, lifts=limit is None)
@@ -670,14 +671,14 @@ def _jax_update(site: Site, call: ast.Call) -> Items:
 def _jax_visible(site: Site, _: ast.expr, value: ast.expr) -> Items:
     chosen = site.value(value)
     if chosen != "all":  # the default
-        yield site.selection("jax_cuda_visible_devices", "jax", _ordinals(chosen))
+        yield site.selection("jax_cuda_visible_devices", "jax", read_ordinals(chosen))
 
 
 def _jax_initialize(site: Site, call: ast.Call) -> Items:
     """Read `jax.distributed.initialize(…, local_device_ids=[0, 1])`."""
     chosen = site.argument(call, 3, "local_device_ids")
     if chosen is not None and site.path(call.func).endswith("distributed.initialize"):
-        yield site.selection("local_device_ids", "jax", _ordinals(site.value(chosen)))
+        yield site.selection("local_device_ids", "jax", read_ordinals(site.value(chosen)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -69,6 +69,10 @@ _OPERATORS: dict[type[ast.operator | ast.cmpop], Callable[[Any, Any], Any]] = {
 _CONVERSIONS: dict[str, Callable[[Any], object]] = {"int": int, "float": float, "bool": bool}
 
 
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_REPEATED = (*_FUNCTIONS, ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
 class Unknown(Enum):
     """Type of UNKNOWN, which stands for a value that is only known at run time."""
 
@@ -87,6 +91,9 @@ class _Loop(NamedTuple):
 
     iterable: ast.expr
 
+
+_Position: TypeAlias = tuple[int, int]
+"""Line and column in a source."""
 
 _Binding: TypeAlias = str | ast.expr | _Loop | None
 """Path of an import, an assigned expression, a loop; None for anything else."""
@@ -135,10 +142,12 @@ class SymbolTable:
         self._open = False
         """Whether the source runs text as code, or sets names by their text: then no name's value is known."""
         self._environ = None if variables is None else dict(variables)
-        self._stored: set[str] = set()
-        """Keys that the source sets or deletes: `os.environ["LOCAL_RANK"] = …`, `{"LOCAL_RANK": …}`."""
-        self._defaulted: set[str] = set()
+        self._stored: defaultdict[str, list[_Position]] = defaultdict(list)
+        """Keys that the source sets or deletes, and the ends of the statements that do: `os.environ["RANK"] = …`."""
+        self._defaulted: defaultdict[str, list[_Position]] = defaultdict(list)
         """Keys that the source sets where they are missing: `os.environ.setdefault("LOCAL_RANK", …)`."""
+        self._blocks: list[tuple[_Position, _Position, bool]] = []
+        """Functions and loops, whose code may run later or again, by their begin and end, and whether it is a loop."""
         self._bindings: defaultdict[str, list[_Binding]] = defaultdict(list)
         self._assigned: dict[ast.expr, _Binding] = {}
         """Binding of each name that is the only target of an assignment or a loop."""
@@ -322,8 +331,8 @@ class SymbolTable:
                         return value
                 return evaluate(last)
             case ast.Compare(left=left, ops=[kind], comparators=[right]):
-                if self.path(right) == "os.environ":
-                    found = self._read_variable(evaluate(left), None) is not None
+                if self.path(right) in ("os.environ", "os.environ.keys()"):
+                    found = self._read_variable(node, evaluate(left), None) is not None
                     return found is isinstance(kind, ast.In) if isinstance(kind, ast.In | ast.NotIn) else _unknown()
                 return _compare(evaluate(left), kind, evaluate(right))
             case ast.IfExp(test=test, body=body, orelse=orelse):
@@ -338,7 +347,7 @@ class SymbolTable:
                 if isinstance(evaluate(base), ScriptDevice):
                     return "cuda"
             case ast.Subscript(value=base, slice=key) if self.path(base) == "os.environ":
-                return self._read_variable(evaluate(key))
+                return self._read_variable(node, evaluate(key))
             case ast.Subscript(value=base, slice=ast.Slice(lower=lower, upper=upper, step=None)):
                 return _cut(evaluate(base), *(None if bound is None else evaluate(bound) for bound in (lower, upper)))
             case ast.Subscript(value=base, slice=index):
@@ -377,7 +386,7 @@ class SymbolTable:
                 return str(getattr(_text(evaluate(base)), method)())
         path = self.path(function)
         if path in GETS and arguments:
-            return self._read_variable(*map(evaluate, arguments), *[None] * (len(arguments) == 1))
+            return self._read_variable(function, *map(evaluate, arguments), *[None] * (len(arguments) == 1))
         if path.endswith(_LISTS) and arguments:  # without a type the list begins with the CPU
             return EACH if evaluate(arguments[0]) == "GPU" else ()
         if path.endswith(("torch.device", "cuda.Device")) and arguments:
@@ -393,18 +402,34 @@ class SymbolTable:
         found = self._values[name]
         return _unknown() if isinstance(found, Unknown) else found
 
-    def _read_variable(self, name: Known, *default: Known) -> Known:
-        """Return a variable that the process was started with and the source does not set, else the default."""
-        if self._environ is None or not isinstance(name, str) or name in self._stored:
+    def _read_variable(self, node: ast.expr, name: Known, *default: Known) -> Known:
+        """Return a variable that the process was started with and the source has not set before, else the default."""
+        if self._environ is None or not isinstance(name, str) or self._may_follow(node, self._stored.get(name)):
             raise _UnknownError
         if name in self._environ:
             return _bounded(self._environ[name])
-        return default[0] if default and name not in self._defaulted else _unknown()
+        return default[0] if default and not self._may_follow(node, self._defaulted.get(name)) else _unknown()
+
+    def _may_follow(self, node: ast.expr, places: list[_Position] | None) -> bool:
+        """Return whether an expression may be computed after one of these places has run.
+
+        At module level, what stands later runs later. In a function that is so for what stands in the same function,
+        and in a loop not at all.
+        """
+        if not places:
+            return False
+        here = (node.lineno, node.col_offset)
+        around = [one for one in self._blocks if one[0] <= here < one[1]]
+        if min(places) <= here or any(loop for _, _, loop in around):
+            return True
+        return bool(around) and max(places) > min(end for _, end, _ in around)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Collecting
 
     def _collect(self, node: ast.AST) -> None:
+        if isinstance(node, _REPEATED):
+            self._blocks.append(((node.lineno, node.col_offset), _end(node), not isinstance(node, _FUNCTIONS)))
         match node:
             case ast.Constant() | ast.Expr():
                 pass
@@ -442,20 +467,23 @@ class SymbolTable:
                 self._collect_imports(node)
             case ast.Subscript(value=base, slice=key, ctx=ast.Store() | ast.Del()):
                 self._mutated.update(_names(base))
-                self._stored.update(_literal_texts(key))
+                given = self._assigned.get(node)  # it is computed first: `os.environ["A"] = os.environ.get("A", "0")`
+                for name in _literal_texts(key):
+                    self._stored[name].append(_end(given if isinstance(given, ast.expr) else node))
             case ast.Dict(keys=keys):
-                self._stored.update(_literal_texts(*keys))
+                for name in _literal_texts(*keys):
+                    self._stored[name].append(_end(node))
             case ast.keyword(arg=str(name)):
-                self._stored.add(name)
+                self._stored[name].append(_end(node))
             case ast.Call(func=ast.Name(id="exec" | "globals")):
                 self._open = True
             case ast.Call(func=ast.Attribute(value=base, attr=name), args=arguments):
                 if name in _MUTATORS:
                     self._mutated.update(_names(base))
-                if name in _STORES:
-                    self._stored.update(_literal_texts(*arguments[:1]))
-                elif name == "setdefault":
-                    self._defaulted.update(_literal_texts(*arguments[:1]))
+                if name in _STORES or name == "setdefault":
+                    kept = self._defaulted if name == "setdefault" else self._stored
+                    for text in _literal_texts(*arguments[:1]):
+                        kept[text].append(_end(node))
 
     def _collect_imports(self, node: ast.Import | ast.ImportFrom) -> None:
         prefix = "." * node.level + (node.module or "") + "." if isinstance(node, ast.ImportFrom) else ""
@@ -470,6 +498,10 @@ class SymbolTable:
                 self._bindings[alias.asname or alias.name].append(path)
             else:
                 self._bindings[package].append(package)
+
+
+def _end(node: ast.expr | ast.stmt | ast.keyword) -> _Position:
+    return node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
 
 
 def children(node: ast.AST) -> list[ast.AST]:

@@ -18,8 +18,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpuwatch.declared.facts import Facts, GpuFacts, MigFacts, Selection, Setting, Unread
+from gpuwatch.declared.facts import CVD, WITHIN, Facts, GpuFacts, MigFacts, RelatedProcess, Selection, Setting, Unread
+from gpuwatch.declared.flags import find_program
 from gpuwatch.model import Confidence, Hint, Order, Visible
+from gpuwatch.programs import is_worker
 from gpuwatch.text import clean, mask
 
 PCI_BUS_ID = "PCI_BUS_ID"
@@ -249,7 +251,6 @@ def _excerpt(entry: str) -> str:
     return mask(entry.strip(_BLANKS), _SHOWN)
 
 
-CVD = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
 NVD = "NVIDIA_VISIBLE_DEVICES"
 # The step's first: it is a part of the job's, and what srun starts has both.
@@ -275,6 +276,8 @@ class DeviceSet(NamedTuple):
     hints: tuple[Hint, ...]
     unselected: Visible | None = None
     """Visible devices before the script selects: TensorFlow's list_physical_devices counts these."""
+    why: str = ""
+    """Why they are not known; empty where they are."""
 
 
 class Target(NamedTuple):
@@ -297,7 +300,7 @@ class _Assigned(NamedTuple):
 
 
 _FROM_SURE = (Order.EXACT, Order.IDENTICAL, Order.HEURISTIC)
-_EDITED = "the file was edited after the process started"
+_EDITED = "the file was changed after the process started"
 _MAY_NOT_HOLD = "it may not be in effect"
 _INHERITED = "its own environment may say otherwise"
 
@@ -321,11 +324,15 @@ def device_set(
     hints = _hints(settings)
     setting = settings.get(CVD)
     value = setting.value if setting else None
-    if value is None and (setting or not _was_read(facts)):
-        return DeviceSet(None, hints)
+    if (setting is None or setting.where.startswith(_STARTED)) and (launcher := _find_launcher(settings, facts)):
+        return DeviceSet(None, hints, why=f"{launcher} sets {CVD} in its workers after they have started")
+    if value is None and setting:
+        return DeviceSet(None, hints, why=_explain_missing(CVD, setting))
+    if value is None and not _was_read(facts):
+        return DeviceSet(None, hints, why="its environment was not read")
     base = _assigned(settings, value, facts.cgroup, gpus)
     if base is None:
-        return DeviceSet(None, hints)
+        return DeviceSet(None, hints, why="the GPUs of its container are not known")
     order = settings.get(ORDER)
     seen = parse(value, base.gpus, order.value if order else None, driver=driver)
     certainty = max(seen.order, base.order, key=_FROM_SURE.index) if seen.gpus else seen.order
@@ -333,12 +340,46 @@ def device_set(
     if setting:
         text, where, doubt = _text(CVD, setting), _where(setting), _explain_doubt(setting)
         within = value and not _is_uuid(value) and len(base.gpus) < len(gpus)
-        notes += [f"counted within {base.text}" if within else "", doubt]
+        notes += [f"{WITHIN} {base.text}" if within else "", doubt]
         certainty = Order.HEURISTIC if doubt not in ("", _INHERITED) else certainty
     seen = msgspec.structs.replace(
         seen, order=certainty, text=text, where=where, note="; ".join(filter(None, notes)), doubtful=bool(doubt)
     )
     return DeviceSet(_narrow(seen, selections, frameworks), hints, seen)
+
+
+_STARTED = "environment"
+"""Beginning of the place of a variable that a process was started with."""
+_NOSET = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
+
+
+def _find_launcher(settings: Mapping[str, Setting], facts: Facts) -> str:
+    """Return the program that sets CUDA_VISIBLE_DEVICES in a process after its start; empty where its own counts.
+
+    A program that such a worker starts has the worker's value in its own environment; a fork has what the worker was
+    started with. Sources: ray/_private/accelerators/nvidia_gpu.py; distributed/nanny.py, `WorkerProcess._run`, which
+    sets what dask_cuda/cuda_worker.py and local_cuda_cluster.py hand over.
+    """
+    itself = RelatedProcess(pid=facts.pid, argv=facts.argv, environ=facts.environ)
+    noset = settings.get(_NOSET)
+    for one in (itself, *facts.ancestors) if not noset or (noset.value or "").lower() not in ("1", "true") else ():
+        title = one.argv[0] if one.argv else ""
+        script = any(word.endswith("/default_worker.py") and "/ray/" in word for word in one.argv[:8])
+        if script or title.startswith("ray::") or title.rpartition("/")[2] == "raylet":
+            given = [None if isinstance(each.environ, Unread) else each.environ.get(CVD) for each in (itself, one)]
+            return "Ray" if given[0] == given[1] else ""
+    above = (find_program(relative.argv) for relative in facts.ancestors)
+    nanny = any(one is not None and one.program.framework == "dask" for one in above)
+    return "Dask-CUDA" if nanny or ("dask_cuda" in facts.contents.imports and is_worker(facts.argv)) else ""
+
+
+def _explain_missing(name: str, setting: Setting) -> str:
+    """Return why the value that a script gives a variable is not known."""
+    if setting.removes:
+        return f"{_where(setting)} removes {name}, before or after CUDA has started"
+    if setting.condition:
+        return f"{_where(setting)} sets {name} {setting.condition}"
+    return f"{_where(setting)} sets {name} to what is only known at run time"
 
 
 def _explain_doubt(setting: Setting) -> str:
@@ -361,10 +402,9 @@ def _was_read(facts: Facts) -> bool:
 
 def _hints(settings: Mapping[str, Setting]) -> tuple[Hint, ...]:
     hints: list[Hint] = []
-    for name in (CVD, ORDER):
-        setting = settings.get(name)
-        if setting and setting.value is None:
-            hints.append(Hint(rule="dynamic", words=f"{_where(setting)} sets {name} to what is only known at run time"))
+    order = settings.get(ORDER)
+    if order and order.value is None:
+        hints.append(Hint(rule="dynamic", words=_explain_missing(ORDER, order)))
     given = settings.get(NVD)
     if given and given.line:
         words = f"{NVD} has no effect on a process that runs already ({_where(given)}); {CVD} has"

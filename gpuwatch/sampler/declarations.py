@@ -11,10 +11,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 import msgspec
 
-from gpuwatch.declared.facts import GpuFacts, gpu_facts
+from gpuwatch.declared.facts import CVD, NO_GPU, WITHIN, GpuFacts, gpu_facts
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import ROOM, bounded
 from gpuwatch.model import Declared, Gpu, Health, Knowledge, Order, Presence, Process, ProcessContext, Reason
@@ -104,11 +105,13 @@ class Declarations:
         room = ROOM
         while room * len(processes) > _ROOM:  # by halves: not all are to be cut anew whenever one comes or goes
             room //= 2
-        held: defaultdict[int, set[str]] = defaultdict(set)
+        holders: defaultdict[int, Holder] = defaultdict(Holder)
         for gpu in gpus:
             for one in gpu.holdings:
-                held[one.pid].add(gpu.uuid)
-        return tuple(self._annotated(process, room, held.get(process.pid, set())) for process in processes)
+                if one.memory != 0 and one.kind != "G":  # graphics do not heed CUDA's variables
+                    before = holders[one.pid]
+                    holders[one.pid] = Holder(before.gpus | {gpu.uuid}, before.confined or "M" in one.kind)
+        return tuple(self._annotated(process, room, holders.get(process.pid, Holder()), gpus) for process in processes)
 
     def collect(self) -> None:
         """Read the answers that have come; to be called when a descriptor is readable, and from time to time."""
@@ -143,17 +146,19 @@ class Declarations:
             poller.poll(min(left, POLL) * 1000)
             self.collect()
 
-    def _annotated(self, process: Process, room: int, held: AbstractSet[str]) -> Process:
+    def _annotated(self, process: Process, room: int, holder: Holder, gpus: Sequence[Gpu]) -> Process:
         entry = self._known.get(process.key)
         if entry is None:
             declared = _ABSENT.get(process.presence, _PENDING)
             return msgspec.structs.replace(process, declared=declared, context=None)
         if entry.room != room:
             entry.sent, entry.room = bounded(entry.declared, room), room
-        declared = entry.sent
+        around = entry.context
+        if around is None or around.container or around.pod or around.batch_job:
+            holder = holder._replace(confined=True)
+        declared = without_contradicted(entry.sent, holder, gpus)
         if declared.knowledge is Knowledge.UNREADABLE and process.uid != self._viewer:
             declared = self.published.get(process.key, declared)
-        declared = _without_contradicted(declared, held)
         return msgspec.structs.replace(process, declared=declared, context=entry.context)
 
     def _ask(self, processes: Sequence[Process]) -> None:
@@ -198,34 +203,77 @@ class Declarations:
             self._inspector.cards = ordered
 
 
-def _without_contradicted(declared: Declared, held: AbstractSet[str]) -> Declared:
+class Holder(NamedTuple):
+    """GPUs on which NVML lists a process with memory, and what may number its GPUs anew."""
+
+    gpus: frozenset[str] = frozenset()
+    """UUIDs."""
+    confined: bool = False
+    """Whether it is in a container or a batch job, whose device cgroup may hide GPUs, or is a client of MPS."""
+
+
+def without_contradicted(declared: Declared, holder: Holder, gpus: Sequence[Gpu]) -> Declared:
+    """Correct what a process is said to see, and its limits, where NVML lists it on other GPUs: NVML is certain.
+
+    A process on a GPU that it is said not to see has another mapping than was read: a script has chosen after CUDA's
+    start, or a device cgroup numbers the GPUs. Its limits by ordinal are then not known on any GPU. One for each GPU
+    that it sees is known where all GPUs that are in question are of one size. The mapping itself is kept only where the
+    process's own environment decides: then it is the process that disagrees.
+    """
+    seen, held = declared.visible, holder.gpus
+    if seen is None or not held:
+        return declared
+    parents = {one.uuid: gpu.uuid for gpu in gpus for one in gpu.instances}
+    shown = frozenset(parents.get(uuid, uuid) for uuid in seen.gpus)
+    if held <= shown:  # most of them
+        return _without_guessed(declared, held)
+    replace = msgspec.structs.replace
+    outside = ", ".join(f"GPU {gpu.index}" for gpu in gpus if gpu.uuid in held - shown)
+    hides = "was guessed to hide" if seen.order is Order.HEURISTIC else "would hide"
+    words = f"its memory is on {outside}, which {_joined(seen.text, seen.where, ' in ')} {hides}"
+    sizes = {gpu.memory.total if gpu.mig is not True else gpu.uuid for gpu in gpus if gpu.uuid in held | shown}
+    said = declared.declarations
+    moves = len(sizes) == 1 and not any(one.ordinal and (one.limits or one.undecided) for one in said)
+    changed = []
+    for one in said:
+        mapped = (one.each or one.ordinal) and bool(one.limits or one.why == NO_GPU)
+        limits = dict.fromkeys(sorted(held), next(iter(one.limits.values()))) if moves and one.limits else {}
+        if mapped:
+            one = replace(one, limits=limits, why=one.why if limits else words, undecided=one.undecided or not limits)
+        changed.append(one)
+    first = {one.scope: one for one in reversed(declared.limits) if said[one.declaration].each}
+    kept = [one for one in declared.limits if not (said[one.declaration].each or said[one.declaration].ordinal)]
+    kept += [replace(one, gpu=gpu) for one in first.values() if moves for gpu in sorted(held)]
+    declared = replace(declared, declarations=tuple(changed), limits=tuple(kept))
+    own = seen.text.startswith(f"{CVD}=") and seen.where == "environment" and WITHIN not in seen.note
+    counts = seen.order is not Order.HEURISTIC or len(held) > len(shown)
+    if own and counts and not seen.doubtful and not holder.confined:
+        return replace(declared, visible=replace(seen, note=_joined(seen.note, f"its memory is on {outside}", "; ")))
+    return replace(declared, visible=None, unseen=words)
+
+
+def _joined(first: str, second: str, between: str) -> str:
+    return between.join(filter(None, (first, second)))
+
+
+def _without_guessed(declared: Declared, held: AbstractSet[str]) -> Declared:
     """Drop a framework's limits on guessed GPUs where the process holds memory only on other GPUs.
 
-    `held` are the UUIDs of the GPUs on which NVML lists the process: they are certain. Where there are none nothing is
-    dropped. Else all limits of the framework are: one that was meant for a held GPU would replace others on that GPU.
+    All limits of the framework are dropped: one that was meant for a held GPU would replace others on that GPU.
     """
-    if not held:
-        return declared
     guessed: defaultdict[str, set[str]] = defaultdict(set)
     for one in declared.declarations:
         if one.guessed and one.effective:
             guessed[one.framework or one.channel] |= one.limits.keys()
     wrong = {name for name, gpus in guessed.items() if gpus and gpus.isdisjoint(held)}
-    replace = msgspec.structs.replace
-    if wrong:
-        of = [one.framework or one.channel for one in declared.declarations]
-        changed = [
-            replace(one, limits={}, why=_ELSEWHERE, undecided=True)
-            if one.limits and one.effective and name in wrong
-            else one
-            for one, name in zip(declared.declarations, of, strict=True)
-        ]
-        limits = [one for one in declared.limits if of[one.declaration] not in wrong]
-        declared = replace(declared, declarations=tuple(changed), limits=tuple(limits))
-    seen = declared.visible
-    if seen is None or seen.order is not Order.HEURISTIC or not seen.gpus or not held.isdisjoint(seen.gpus):
+    if not wrong:
         return declared
-    if not any(gpu.startswith("MIG-") for gpu in seen.gpus):
-        note = "; ".join(filter(None, (seen.note, "its memory is on another GPU")))
-        declared = replace(declared, visible=replace(seen, note=note))
-    return declared
+    of = [one.framework or one.channel for one in declared.declarations]
+    changed = [
+        msgspec.structs.replace(one, limits={}, why=_ELSEWHERE, undecided=True)
+        if one.limits and one.effective and name in wrong
+        else one
+        for one, name in zip(declared.declarations, of, strict=True)
+    ]
+    limits = [one for one in declared.limits if of[one.declaration] not in wrong]
+    return msgspec.structs.replace(declared, declarations=tuple(changed), limits=tuple(limits))

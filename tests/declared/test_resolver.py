@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,13 +18,15 @@ from hypothesis import strategies as st
 from gpuwatch.declared.facts import Facts, File, GpuFacts, RelatedProcess, Script, Share, Unread
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.declared.script import read_script
-from gpuwatch.model import Knowledge, Order
+from gpuwatch.model import Confidence, Knowledge, Order
 from gpuwatch.shares import is_conclusive
 from gpuwatch.units import MIB
 from tests.declared.tables import Case, cases
 from tests.support.resolving import DOCKER, JAX, TENSORFLOW, TORCH, A, B, C, D, E, M, T, facts, limits, visible
 
 MACHINES = {"A": A, "B": B, "C": C, "D": D, "E": E, "E1": E[:1], "M": M, "T": T}
+CUPY = frozenset({"_carray.cpython-311-x86_64-linux-gnu.so"})
+VLLM = TORCH | {"_vllm_fa2_C.abi3.so"}
 LIBRARIES = {
     "JAX": JAX,
     "JAX_ON_CPU": frozenset({"libjax_common.so"}),
@@ -80,6 +83,7 @@ def test_what_a_process_declared(case: Case) -> None:
     found: dict[str, object] = {
         "visible": visible(declared, machine) if "visible" in expect else None,
         "visible_where": seen and seen.where,
+        "unseen": declared.unseen,
         "order": seen and seen.order,
         "note": seen and seen.note,
         "knowledge": declared.knowledge,
@@ -104,7 +108,35 @@ def test_an_edited_script_does_not_take_the_place_of_what_the_process_was_starte
     alone = resolve(Facts(pid=1, environ={}, libraries=TORCH, script=script), A).visible
     assert alone is not None
     assert (alone.order, alone.doubtful) == (Order.HEURISTIC, True)
-    assert alone.note == "the file was edited after the process started"
+    assert alone.note == "the file was changed after the process started"
+
+
+TORCH_16 = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.2, 0)\n"
+
+
+@pytest.mark.parametrize("edited", [True, False])
+@pytest.mark.parametrize(
+    ("environ", "script", "libraries"),
+    [
+        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": ".5"}, "os.environ['XLA_PYTHON_CLIENT_MEM_FRACTION'] = '.2'", JAX),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.5"}, TORCH_16, TORCH),
+        ({"CUPY_GPU_MEMORY_LIMIT": "50%"}, "cupy.get_default_memory_pool().set_limit(fraction=0.2)", CUPY),
+        ({"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=40G"}, TORCH_16, TORCH),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.5"}, "LLM(gpu_memory_utilization=0.2)", VLLM),
+    ],
+)
+def test_a_changed_script_does_not_lower_what_the_environment_limits(
+    environ: dict[str, str], script: str, libraries: frozenset[str], *, edited: bool
+) -> None:
+    """40 GiB that are certain, and 16 in a script that may not be the one that runs."""
+    found = read_script("import os, cupy\nfrom vllm import LLM\n" + script, "train.py")
+    source = Script(path="train.py", contents=found, edited=edited)
+    known = msgspec.structs.replace(facts(environ, libraries=libraries, mps=True, cgroup=DOCKER), script=source)
+    declared = resolve(known, E[:1])
+    (limit,) = declared.limits
+    assert limit.bytes / MIB == (40960 if edited else 16384)
+    stale = [one.why for one in declared.declarations if one.confidence is Confidence.STALE]
+    assert all("it may not be in effect" in why for why in stale)
 
 
 def test_unreadable_is_not_undeclared() -> None:
