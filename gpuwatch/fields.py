@@ -371,10 +371,12 @@ def throttle_words(reasons: Iterable[str]) -> list[str]:
 
 
 def state_words(gpu: Gpu) -> str:
-    """Return the troubles of a GPU in words: health, throttling, unified memory; empty where there are none."""
+    """Return the troubles of a GPU in words: health, low clocks, unknown work, unified memory; empty for none."""
     if gpu.health is not Health.OK:
         return f"{gpu.health.value}: {gpu.words}" if gpu.words else gpu.health.value
     words = throttle_words(gpu.throttle) if isinstance(gpu.throttle, tuple) else []
+    if gpu.is_busy_unlisted and gpu.persistence is not False:  # else a single look has woken it
+        words.append("busy, but no process is listed")
     if gpu.memory.unified:
         words.append("unified memory: the machine's, not the GPU's own")
     return ", ".join(words)

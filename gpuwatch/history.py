@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import accumulate, pairwise
 from math import inf
-from operator import add
+from operator import add, attrgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
@@ -29,6 +29,9 @@ GPU_GONE: Final = 600.0
 """Seconds after which a GPU that no snapshot lists is removed."""
 MOST_THROTTLES: Final = 200
 """Changes of the reasons that limit a GPU's clocks that are kept, at most."""
+SENSORS: Final = (*("memory.used", "utilization", "temperature", "power", "fan", "sm_clock", "memory_clock", "pstate"),)
+"""Figures of a GPU of which it is kept whether they ever had a value: those that are read every 10 s or more often."""
+_READ: Final = tuple((path, attrgetter(path)) for path in SENSORS)
 _UNJUDGED: Final = 60.0
 """Seconds without an SM value after which idle time is counted from 0; at least `_PATIENCE` intervals."""
 _SETTLED: Final = 60.0
@@ -466,6 +469,7 @@ class GpuView(NamedTuple):
     ecc: tuple[int, float | None] | None = None
     listed: tuple[Gpu, Snapshot] | None = None
     throttles: tuple[Throttle, ...] = ()
+    answered: frozenset[str] = frozenset()
 
 
 _NO_GPU: Final = GpuView()
@@ -562,6 +566,10 @@ class HistoryView:
         """Return the last changes of the reasons that limit a GPU's clocks, oldest first; `MOST_THROTTLES` at most."""
         return self._gpus.get(gpu_key, _NO_GPU).throttles
 
+    def answered(self, gpu_key: str) -> frozenset[str]:
+        """Return the `SENSORS` of a GPU that have had a value since gpuwatch started."""
+        return self._gpus.get(gpu_key, _NO_GPU).answered
+
     def ecc(self, gpu_key: str) -> tuple[int, float | None] | None:
         """Return a GPU's number of uncorrected memory errors, and the reader's time of its last increase.
 
@@ -631,6 +639,7 @@ class _GpuHistory:
         self._complete: tuple[Gpu, Snapshot] | None = None
         """Last row with a complete list of processes, and its snapshot."""
         self._throttles: tuple[Throttle, ...] = ()
+        self._answered: frozenset[str] = frozenset()
 
     def restore_idle(self, owner: Owner, idle: Idle, now: float) -> None:
         since = now - idle.seconds
@@ -646,6 +655,8 @@ class _GpuHistory:
         reasons = () if isinstance(gpu.throttle, Reason) else gpu.throttle
         if reasons != (self._throttles[-1].reasons if self._throttles else ()):
             self._throttles = (*self._throttles[-MOST_THROTTLES + 1 :], Throttle(snapshot.taken, reasons))
+        if new := [name for name, read in _READ if name not in self._answered and known(read(gpu))]:
+            self._answered |= {*new}
         interval, complete = snapshot.interval, not gpu.holdings_note
         time = now - max(0.0, snapshot.monotonic - gpu.sampled)
         grown = self._holdings.add(gpu.holdings, time, complete=complete, interval=interval)
@@ -657,4 +668,5 @@ class _GpuHistory:
     def view(self, key: str, timeline: Timeline) -> GpuView:
         utilization, errors = timeline.last_minute(Key(key, "", Metric.UTILIZATION)), self._errors
         records, trend = self._holdings.records, self._growth.trend
-        return GpuView(utilization, records, trend, errors.xids, errors.ecc, self._complete, self._throttles)
+        rest = (self._complete, self._throttles, self._answered)
+        return GpuView(utilization, records, trend, errors.xids, errors.ecc, *rest)

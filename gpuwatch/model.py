@@ -511,6 +511,10 @@ class Xid(msgspec.Struct, frozen=True, kw_only=True):
     """Wall-clock time of the newest one."""
 
 
+BUSY = 20
+"""Percent of utilization from which on a GPU counts as busy without a listed process: an idle one may show a few."""
+
+
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU: its identity, its values, its health, and its holdings."""
 
@@ -614,6 +618,12 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         """Identity of this GPU: its UUID, or its index for as long as the UUID is unknown."""
         return self.uuid or f"index-{self.index}"
+
+    @property
+    def is_busy_unlisted(self) -> bool:
+        """Whether kernels run on it although its list of processes can be trusted and is empty."""
+        busy = known(self.utilization) and self.utilization >= BUSY
+        return busy and self.health is Health.OK and not (self.holdings or self.holdings_note or self.unreliable)
 
 
 INDEX_UNKNOWN = -1

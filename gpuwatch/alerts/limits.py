@@ -115,6 +115,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     idle_memory: Annotated[Bytes, Meta(ge=MIB, description="least memory of one user on one GPU")] = GIB
     unknown_memory: Annotated[Bytes, Meta(ge=MIB, description="memory of unknown processes")] = GIB
     unknown_for: Annotated[Seconds, Meta(ge=0, le=DAY, description="time for which it holds")] = 60.0
+    busy_unlisted_for: Annotated[
+        Seconds, Meta(ge=0, le=DAY, description="time for which a GPU is busy without a listed process")
+    ] = 180.0
     ended_process_memory: Annotated[
         Bytes, Meta(ge=MIB, description="memory still held by a process that has ended")
     ] = 256 * MIB
@@ -127,6 +130,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     throttled_for: Annotated[
         Seconds, Meta(ge=0, le=DAY, description="time of a slowdown by heat or by the power brake")
     ] = 60.0
+    sensor_failed_for: Annotated[
+        Seconds, Meta(ge=0, le=DAY, description="time for which a figure that was there gives an error")
+    ] = 15.0
     power_for: Annotated[Seconds, Meta(ge=0, le=7 * DAY, description="time at the power limit; a note")] = 1800.0
     xid_for: Annotated[
         Seconds, Meta(ge=10, le=7 * DAY, description="time after the newest XID at which its alert ends")

@@ -145,7 +145,7 @@ class GapEvidence:
         if gpu.holdings_note or gpu.unreliable:
             note = gpu.holdings_note or "it has entries that cannot be true"
             reason = f"the driver's list of processes is not all: {note}"
-            yield GapCause(GapKind.LIST, reason, f"{_fuser(gpu)} shows who has it open")
+            yield GapCause(GapKind.LIST, reason, f"{fuser(gpu, self._snapshot.viewer)} shows who has it open")
         if not known(gpu.memory.reserved) and not gpu.memory.unified:
             yield GapCause(
                 GapKind.COUNTED,
@@ -195,7 +195,7 @@ class GapEvidence:
             )
         if reason := self._hidden(gpu):
             as_root = "" if self._snapshot.viewer == 0 else "`sudo gpuwatch --once` looks into all, and "
-            yield GapCause(GapKind.HIDDEN, reason, f"{as_root}{_fuser(gpu)} names them")
+            yield GapCause(GapKind.HIDDEN, reason, f"{as_root}{fuser(gpu, self._snapshot.viewer)} names them")
         if is_drivers or gpu.memory.unified:
             return
         if not ended:
@@ -232,7 +232,7 @@ class GapEvidence:
         is_complete = is_complete and not snapshot.unsearched and not snapshot.hides and not snapshot.confined
         who = "no other process has it open:" if is_complete else "if nobody has it open,"
         reason = f"{who} the driver has lost track of memory, and only a reset of the GPU frees it"
-        return GapCause(GapKind.LEAK, reason, f"{_fuser(gpu)} names nobody: {reset}")
+        return GapCause(GapKind.LEAK, reason, f"{fuser(gpu, self._snapshot.viewer)} names nobody: {reset}")
 
     def _ended_by(self, left: Sequence[Process]) -> str:
         """Return how to end leftover processes: the user's own by a command, those of others by their owners."""
@@ -285,6 +285,7 @@ def _fit(line: str) -> str:
     return line if len(line) <= _LINE and line.isascii() else fit(line, _LINE).rstrip()
 
 
-def _fuser(gpu: Gpu) -> str:
+def fuser(gpu: Gpu, viewer: int) -> str:
+    """Return the command that shows who has a GPU open, for a viewer by uid."""
     number = gpu.minor if known(gpu.minor) else "*"
-    return f"`sudo fuser -v /dev/nvidia{number}`"
+    return f"`{'sudo ' * (viewer != 0)}fuser -v /dev/nvidia{number}`"

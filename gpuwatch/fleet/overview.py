@@ -22,7 +22,7 @@ from gpuwatch.filters import Grammar, Term, parse_numbers
 from gpuwatch.fleet.host import HOST, MOST_GPUS, Host, HostGpu, worst_first
 from gpuwatch.fleet.prometheus import FleetSample, Labels, Range
 from gpuwatch.launch.placement import Request
-from gpuwatch.model import Reason, known
+from gpuwatch.model import BUSY, Reason, known
 from gpuwatch.text import clean
 from gpuwatch.units import GIB, long_duration
 
@@ -480,6 +480,8 @@ def _busy(gpu: HostGpu) -> float:
 
 def _fits(gpu: HostGpu, wanted: Request) -> bool:
     if not gpu.up or not known(gpu.left) or (wanted.empty and not gpu.is_free):
+        return False
+    if wanted.empty and known(gpu.utilization) and gpu.utilization >= BUSY:  # although no process is listed
         return False
     if wanted.busy is not None and not (known(gpu.utilization) and gpu.utilization <= wanted.busy):
         return False

@@ -118,14 +118,17 @@ def find_offers(
 
 
 def choose(offers: Iterable[Offer], count: int) -> list[Offer]:
-    """Return the `count` GPUs with the most memory left, or fewer; of equal ones the less busy, then the first."""
+    """Return the `count` GPUs with the most memory left, or fewer; of equal ones the less busy, then the first.
+
+    Last come those that are busy although no process is listed: who uses them, and for how long, nobody knows.
+    """
     fit = [offer for offer in offers if not offer.why]
     return sorted(fit, key=_rank)[:count]
 
 
-def _rank(offer: Offer) -> tuple[int, float, int]:
+def _rank(offer: Offer) -> tuple[bool, int, float, int]:
     busy = offer.gpu.utilization
-    return (-offer.left, float(busy) if known(busy) else 100.0, offer.gpu.index)
+    return (offer.gpu.is_busy_unlisted, -offer.left, float(busy) if known(busy) else 100.0, offer.gpu.index)
 
 
 def _unfit(gpu: Gpu) -> str:
@@ -167,6 +170,9 @@ def _used(gpu: Gpu, people: Mapping[int, Process], promises: Sequence[Promise]) 
     """Return why a GPU is not empty, or not known to be; empty where it is. Programs that only draw do not count."""
     if gpu.holdings_note:
         return f"whether it is empty is not known: {gpu.holdings_note}"
+    # Without persistence mode our own look wakes the GPU, and its first utilization may be that of waking up.
+    if gpu.is_busy_unlisted and gpu.persistence is not False:
+        return f"it is not empty: {gpu.utilization:.0f} % busy, but no process is listed"
     unknown = known(gpu.unattributed) and gpu.unattributed >= GIB
     if not (promises or unknown or any(one.kind != "G" for one in gpu.holdings)):
         return ""

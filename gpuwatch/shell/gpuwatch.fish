@@ -181,7 +181,7 @@ complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l since -x -d 'from then
 complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l until -x -d 'up to then, as --since (default: now)'
 complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l gpu -x -d 'about these GPUs alone'
 complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l user -x -d 'about one user'
-complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l rule -xka "XID data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared" -d 'of the rules with this in their name: limit'
+complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l rule -xka "XID busy-without-a-process data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap sensor-failed temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared" -d 'of the rules with this in their name: limit'
 complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l file -xka "(__fish_complete_path (commandline -ct))" -d 'another store than your own'
 complete -c gpuwatch -n '_shtab_gpuwatch_using events' -l follow -d 'go on with what is recorded, until interrupted'
 complete -c gpuwatch -n '_shtab_gpuwatch_using; and test $_shtab_gpuwatch_npos -eq 0' -a replay -d 'Show a recording in the dashboard: play it, and move to any time of it.'

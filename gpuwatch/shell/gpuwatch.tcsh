@@ -19,7 +19,7 @@ complete gpuwatch \
         'c/--by=/(user gpu run)/' \
         'c/--html=/f/' \
         'c/--file=/f/' \
-        'c/--rule=/(XID data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
+        'c/--rule=/(XID busy-without-a-process data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap sensor-failed temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
         'c/--web-config=/f/' \
         'c/--/(allow-root-kill anonymise ascii at bell by check config csv dashboard demo empty export file filter fleet follow for gpu help host html ignore-reservations index init interval json keepalive listen max-util memory memory-critical memory-warning mine names once only order per-process prometheus quiet read-only record record-commands record-size recording remove rule rules run scrape-config service share show signal since start stream test textfile theme tmux unit until user verbose version wait web-config yes)/' \
         'c/-/(- h n)/' \
@@ -32,7 +32,7 @@ complete gpuwatch \
         'n/--by/(user gpu run)/' \
         'n/--html/f/' \
         'n/--file/f/' \
-        'n/--rule/(XID data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
+        'n/--rule/(XID busy-without-a-process data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap sensor-failed temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)/' \
         'n/--web-config/f/' \
         'p/1/(explain visible pick fleet run strays kill message report events replay recording watch export notify status config doctor docs completion)/' \
         'n/replay/f/' \

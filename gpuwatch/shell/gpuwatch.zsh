@@ -124,7 +124,7 @@ _shtab_gpuwatch_events_options=(
   "--until[up to then, as --since (default\: now)]:TIME:"
   "--gpu[about these GPUs alone]:0,2:"
   "--user[about one user]:NAME:"
-  "--rule[of the rules with this in their name\: limit]:NAME:(XID data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)"
+  "--rule[of the rules with this in their name\: limit]:NAME:(XID busy-without-a-process data-stale ended-process-holds-memory gpu-health idle-but-held memory-near-limit memory-of-unknown-processes misspelt-variable opened-GPUs-it-does-not-use outside-visible-devices overbooked past-start-size power-limit row-remap sensor-failed temperature-near-slowdown throttled time-to-full uncorrected-ECC uses-more-than-declared)"
   "--file[another store than your own]:FILE:_files"
   "--follow[go on with what is recorded, until interrupted]"
 )

@@ -47,6 +47,7 @@ WRONG: tuple[tuple[str, Severity, int | None, float, tuple[dict[str, Any], ...]]
     ("overbooked", NOTE, 7, 10, (job(7, 2, limit=60),)),
     ("outside visible devices", WARNING, 4, 20, (job(4, 2, visible=5),)),
     ("misspelt variable", NOTE, 4, 10, (job(4, 2, hint="CUDA_VISIBLE_DIVICES is surely to be …_DEVICES"),)),
+    ("sensor failed", WARNING, 0, 20, ({"gpu": 0, "power": "error", "fan": "error"},)),
     ("temperature near slowdown", WARNING, 0, 20, ({"gpu": 0, "temperature": 84},)),
     ("throttled", WARNING, 0, 70, ({"gpu": 0, "throttle": ["hw thermal"]},)),
     ("uncorrected ECC", CRITICAL, 0, 5, ({"gpu": 0, "ecc_uncorrected": 1},)),

@@ -66,7 +66,7 @@ class Case(msgspec.Struct, forbid_unknown_fields=True):
     watched: list[tuple[str, str]] = []
 
 
-def history(idle: Any = (), ecc: Any = None, xids: Any = (), **fields: float) -> Past:
+def history(idle: Any = (), ecc: Any = None, xids: Any = (), **fields: Any) -> Past:
     """Return a history that says this."""
     idles = {(index, pid): Idle(seconds, at_least) for index, pid, seconds, at_least in idle}
     return Past(idles, ecc and tuple(ecc), {code: (count, newest) for code, count, newest in xids}, **fields)

@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -218,13 +219,16 @@ def test_an_empty_gpu_has_no_program_that_computes_and_nothing_that_is_promised(
         gpu(4),
         gpu(5, unattributed=2 * GIB),
         gpu(6, holdings_note="NVML lists none in this container"),
+        gpu(7, utilization=100),
+        gpu(8, utilization=100, persistence=False),  # our own look may have woken it
     ]
     promised = (reservation(frozenset({7}), uid("ben"), {cards[4].uuid: GIB}),)
     offers = find_offers(snapshot(cards, [process(1, "ada")]), Request(empty=True), promised)
-    assert [bool(offer.why) for offer in offers] == [False, True, False, True, True, True, True]
+    assert [bool(offer.why) for offer in offers] == [False, True, False, True, True, True, True, True, False]
     assert offers[1].why == "it is not empty; held by ada 1.0"
     assert "promised to uid" in offers[4].why
     assert offers[6].why == "whether it is empty is not known: NVML lists none in this container"
+    assert offers[7].why == "it is not empty: 100 % busy, but no process is listed"
     assert offers[0].wanted == offers[0].left > 0, "without a size it is all of the memory"
     half = find_offers(snapshot(cards), Request(share=0.5, empty=True))[0]
     assert (half.why, half.wanted) == ("", USABLE // 2)
@@ -244,9 +248,11 @@ def test_the_most_room_comes_first_then_the_less_busy_then_the_lower_index() -> 
         gpu(3, used_gib=5, utilization=10),
         gpu(4, used_gib=5, utilization=Reason.NO_SAMPLE),
         gpu(5, used_gib=70),
+        gpu(6, utilization=100),  # by whom, nobody knows
     ]
+    cards[1:3] = [msgspec.structs.replace(one, holdings=(holding(9),)) for one in cards[1:3]]
     chosen = choose(find_offers(snapshot(cards), Request(memory=FEW)), 9)
-    assert [one.gpu.index for one in chosen] == [2, 3, 1, 4, 0]
+    assert [one.gpu.index for one in chosen] == [2, 3, 1, 4, 0, 6]
     assert len(choose(chosen, 2)) == 2
 
 

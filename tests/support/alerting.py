@@ -162,17 +162,18 @@ def only(bench: Bench, rule: str) -> Alert:
 class Past(HistoryView):
     """History that says what a test has set."""
 
-    __slots__ = ("_ecc", "_idle", "_xids")
+    __slots__ = ("_answered", "_ecc", "_idle", "_xids")
 
     def __init__(
         self,
         idle: Mapping[tuple[int, int], Idle] | None = None,
         ecc: tuple[int, float | None] | None = None,
         xids: XidCounts | None = None,
+        answered: Iterable[str] = (),
         **fields: Any,
     ) -> None:
         super().__init__(**fields)
-        self._idle, self._ecc, self._xids = idle or {}, ecc, xids or {}
+        self._idle, self._ecc, self._xids, self._answered = idle or {}, ecc, xids or {}, frozenset(answered)
 
     def idle(self, gpu_key: str, pid: int, start: int) -> Idle | None:
         return next((one for (index, who), one in self._idle.items() if (uuid(index), who) == (gpu_key, pid)), None)
@@ -182,6 +183,9 @@ class Past(HistoryView):
 
     def xids(self, gpu_key: str) -> XidCounts:
         return self._xids
+
+    def answered(self, gpu_key: str) -> frozenset[str]:
+        return self._answered
 
 
 def severities_of(rule: str, *gpus: Gpu, people: Iterable[Process] = (), **changes: Any) -> list[Severity | None]:

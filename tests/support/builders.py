@@ -48,7 +48,7 @@ def gpu(index: int, *, used_gib: float | None = None, holdings: Iterable[Holding
         "sampled": 1000.0,
         "slow_sampled": 1000.0,
         "memory": card,
-        "utilization": 50,
+        "utilization": 50 if held else 0,
         "memory_utilization": 20,
         "encoder": 0,
         "decoder": 0,

@@ -147,7 +147,8 @@ UNUSUAL: list[tuple[dict[str, Any], bool, str]] = [
     ({"ecc_uncorrected": 2}, False, "2 ECC errors"),
     ({"utilization": 0}, False, "free"),
     ({"utilization": Reason.UNSUPPORTED}, False, "free"),
-    ({"utilization": 60}, False, "unknown processes"),
+    ({"utilization": 60}, False, "busy, no process"),
+    ({"utilization": 19}, False, "unknown processes"),
     ({"utilization": 0, "used_gib": 20}, False, "unknown processes"),
     ({"used_gib": 40, "holdings_note": "you may not see this", "unattributed": Reason.DENIED}, False, "░░░░"),
 ]

@@ -1,4 +1,4 @@
-"""Rules about hardware: heat, throttling, power, memory errors and the driver's errors (XID).
+"""Rules about hardware: heat, throttling, power, unknown work, sensors, memory errors and the driver's errors (XID).
 
 The figures of a GPU in trouble are unreliable and not judged; but an XID often explains why it is lost.
 """
@@ -6,17 +6,23 @@ The figures of a GPU in trouble are unreliable and not judged; but an XID often 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Final
 
 from gpuwatch import units
 from gpuwatch.alerts.alert import Severity, Unit
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import NAMED, Observation, Rule, RuleContext, and_more, holder_name, joined, severity_of
-from gpuwatch.model import Gpu, Reason, known, number
+from gpuwatch.alerts.unattributed import fuser
+from gpuwatch.fields import GPU
+from gpuwatch.history import SENSORS
+from gpuwatch.model import Gpu, Presence, Reason, known, number
 
 TEMPERATURE: Final = "temperature near slowdown"
 THROTTLED: Final = "throttled"
 POWER: Final = "power limit"
+BUSY: Final = "busy without a process"
+SENSOR: Final = "sensor failed"
 ECC: Final = "uncorrected ECC"
 REMAP: Final = "row remap"
 XID: Final = "XID"
@@ -140,6 +146,64 @@ def find_power_limited(context: RuleContext) -> Iterator[Observation]:
             value=number(gpu.power),
             unit=Unit.WATTS,
             how="" if level else "below its power limit again",
+        )
+
+
+# -- work without a process, figures without a value ------------------------------------------------------------------
+
+
+def find_busy_unlisted(context: RuleContext) -> Iterator[Observation]:
+    """Find GPUs that compute although no process is listed on them.
+
+    In a container that is so whenever somebody outside computes. What draws a display need not be listed.
+    """
+    snapshot = context.snapshot
+    if snapshot.confined or any(one.presence is Presence.ELSEWHERE for one in snapshot.processes):
+        return
+    for gpu in context.listed:
+        if not known(gpu.utilization) or gpu.display_active is True:
+            continue
+        level = Severity.WARNING if gpu.is_busy_unlisted else None
+        causes = "a process that this system does not see (container, vGPU, WSL), hung work, or a fault of the driver"
+        look = f"{fuser(gpu, snapshot.viewer)} shows who has it open"
+        yield Observation(
+            gpu=gpu,
+            level=level,
+            keeps=level,
+            raise_for=context.limits.busy_unlisted_for,
+            forgives=_FLICKER,
+            clear_for=_FREE_FOR,
+            stamp=gpu.sampled,
+            title=f"GPU {gpu.index} busy, but no process is listed",
+            evidence=joined(f"{gpu.utilization:.0f} %", _watts(gpu), causes, look) if level else "",
+            value=gpu.utilization,
+            unit=Unit.PERCENT,
+            how="" if level else "a process is listed" if gpu.holdings else "no longer busy",
+        )
+
+
+def find_failed_sensors(context: RuleContext) -> Iterator[Observation]:
+    """Find figures that had a value since gpuwatch started, and now give an error: a GPU that fails may begin so."""
+    for gpu in context.gpus:
+        failing = [path for path in SENSORS if attrgetter(path)(gpu) is Reason.ERROR]
+        failed = [path for path in failing if path in context.history.answered(gpu.key)]
+        level = Severity.WARNING if failed else None
+        names = [GPU[path.partition(".")[0]].name for path in failed]
+        yield Observation(
+            gpu=gpu,
+            level=level,
+            keeps=level,
+            partial=bool(failing),  # one that failed before gpuwatch started
+            raise_for=context.limits.sensor_failed_for,
+            stamp=gpu.sampled,
+            title=f"GPU {gpu.index}: {' and '.join(filter(None, (', '.join(names[:-1]), *names[-1:])))} cannot be read",
+            evidence=joined(
+                "the driver gave a value before, and now an error: the GPU may be about to fail",
+                _users("held by", [one.pid for one in gpu.holdings], context),
+            )
+            if failed
+            else "",
+            how="" if failed else "all figures can be read again",
         )
 
 
@@ -304,6 +368,8 @@ RULES: Final = (
     Rule(TEMPERATURE, find_hot),
     Rule(THROTTLED, find_throttled),
     Rule(POWER, find_power_limited),
+    Rule(BUSY, find_busy_unlisted),
+    Rule(SENSOR, find_failed_sensors),
     Rule(ECC, find_uncorrected),
     Rule(REMAP, find_remapped),
     Rule(XID, find_xids),

@@ -16,6 +16,7 @@ from textual import events
 
 from gpuwatch import shares
 from gpuwatch.alerts.alert import Alert, Severity
+from gpuwatch.alerts.rules.hardware import BUSY
 from gpuwatch.alerts.rules.health import HEALTH
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.fields import GPU, throttle_words
@@ -427,7 +428,9 @@ class _GpuRow:
             words += throttle_words(gpu.throttle[:1])
         if not words and not gpu.holdings and known(gpu.memory.used) and known(gpu.memory.total):
             busy = known(gpu.utilization) and gpu.utilization >= _BUSY
-            if busy or gpu.memory.used >= 0.05 * gpu.memory.total:
+            if gpu.is_busy_unlisted:
+                words = [_BRIEF[BUSY]]
+            elif busy or gpu.memory.used >= 0.05 * gpu.memory.total:
                 words = ["unknown processes"]
             else:
                 words = ["promised" if shares.has_promised(gpu) else "free"]
@@ -570,6 +573,8 @@ _BRIEF = {
     "ended process holds memory": "ended process",
     "uncorrected ECC": "ECC errors",
     "row remap": "broken memory",
+    BUSY: "busy, no process",
+    "sensor failed": "sensor failed",
 }
 """Words for rules whose title repeats the row, or is long."""
 
