@@ -8,7 +8,7 @@ functions.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -485,6 +485,17 @@ GPU: Final[Mapping[str, Field[Gpu]]] = table(
     )
 )
 """Fields of a GPU: all figures of a snapshot; rules compare nearly all of them."""
+
+
+def process_words(gpus: Sequence[Gpu], count: int) -> str:
+    """Return the number of processes: `3 processes`, `3 processes listed` where there may be others.
+
+    `processes not listed` where the driver lists those of no GPU.
+    """
+    noted = [bool(gpu.holdings_note) for gpu in gpus if gpu.health is Health.OK]
+    if not count and noted and all(noted):
+        return "processes not listed"
+    return f"{count} process{'es' * (count != 1)}{' listed' * any(noted)}"
 
 
 def host_words(usage: HostUsage, missing: str = UNKNOWN) -> list[str]:

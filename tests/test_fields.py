@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.fields import host_words
-from gpuwatch.model import HostUsage, Reason
-from tests.support.builders import GIB
+from gpuwatch.fields import host_words, process_words
+from gpuwatch.model import Gpu, Health, HostUsage, Reason
+from tests.support.builders import GIB, gpu
 
 MEASURED = HostUsage(
     cores=64, cpu=36.6, memory_total=512 * GIB, memory_used=212 * GIB, swap_total=8 * GIB, swap_used=0, load=12.14
@@ -35,3 +35,21 @@ MEASURED = HostUsage(
 )
 def test_words_about_the_host(usage: HostUsage, expected: str) -> None:
     assert " · ".join(host_words(usage, "?")) == expected
+
+
+@pytest.mark.parametrize(
+    ("notes", "count", "words"),
+    [
+        (["", ""], 0, "0 processes"),
+        (["", ""], 1, "1 process"),
+        (["no list", "no list"], 0, "processes not listed"),
+        (["no list", ""], 0, "0 processes listed"),
+        (["no list", "no list"], 3, "3 processes listed"),
+        ([], 0, "0 processes"),
+    ],
+)
+def test_a_count_of_processes_says_where_there_may_be_others(notes: list[str], count: int, words: str) -> None:
+    gpus = [gpu(index, holdings_note=note) for index, note in enumerate(notes)]
+    assert process_words(gpus, count) == words
+    lost = Gpu(index=9, health=Health.LOST)
+    assert process_words([*gpus, lost], count) == words

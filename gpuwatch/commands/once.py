@@ -26,7 +26,7 @@ from gpuwatch.commands.startup import (
     open_source,
 )
 from gpuwatch.config import Config
-from gpuwatch.fields import GPU, PROCESS, Field, Row, host_words, share_words, state_words
+from gpuwatch.fields import GPU, PROCESS, Field, Row, host_words, process_words, share_words, state_words
 from gpuwatch.filters import Filter
 from gpuwatch.history import HistoryView, IdleTimes
 from gpuwatch.model import Gpu, Snapshot, encode
@@ -143,8 +143,8 @@ def table(
     head = [
         snapshot.host,
         _count(len(snapshot.gpus), "GPU"),
-        _count(len(snapshot.processes), "process", "processes"),
-        _count(people, "person", "people"),
+        listed := process_words(snapshot.gpus, len(snapshot.processes)),
+        _count(people, "person", "people") if people or listed == "0 processes" else "",
         *host_words(snapshot.host_usage),
         clock,
     ]
@@ -160,7 +160,9 @@ def table(
         columns = [one for one in _ROW_COLUMNS if any(map(str.strip, map(one.cell, holdings)))]
         lines += ["", *format_table(columns, holdings)]
     else:
-        lines += ["", f"no process matches {keep.text}" if keep.terms else "no process holds a GPU"]
+        noted = any(gpu.holdings_note for gpu in snapshot.gpus)
+        none = listed if noted and not snapshot.processes else "no process holds a GPU"
+        lines += ["", f"no process matches {keep.text}" if keep.terms else none]
     notes = [f"GPU {gpu.index}: {gpu.holdings_note}" for gpu in snapshot.gpus if gpu.holdings_note]
     if idle is None and re.search(r"(?i)\bidle\b", keep.text):
         notes.append("idle times are not known: one snapshot has none, and no gpuwatch of yours or of the machine runs")

@@ -68,3 +68,15 @@ def test_no_escape_of_a_gpu_or_a_variable_reaches_the_output(
         monkeypatch.setenv("CUDA_DEVICE_ORDER", hostile)
         _, out, err = call(*arguments.replace("PID", str(os.getpid())).split(" "), *flags)
         assert not CONTROLS.search(out + err)
+
+
+def test_where_the_driver_lists_no_process_none_is_counted(call: Call, driver: Driver) -> None:
+    """GTX 660: the lists are not supported, and so nobody is known to hold the GPU, or not to."""
+    kinds = ("Compute", "Graphics", "MPSCompute")
+    driver.faults = [f"nvmlDeviceGet{kind}RunningProcesses_v3 ret=3" for kind in kinds]
+    driver.put(gpus=[Gpu(0, memory_used=2 * GIB, util_gpu=90)])
+    _, out, _ = call("--once")
+    assert " · 1 GPU · processes not listed · " in out
+    assert "\nprocesses not listed\n" in out
+    assert "\nGPU 0: this driver does not list this GPU's processes\n" in out
+    assert not any(words in out for words in ("0 process", "0 people", "no process"))

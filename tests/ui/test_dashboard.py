@@ -164,6 +164,14 @@ async def test_a_row_says_what_is_unusual_about_a_gpu() -> None:
             assert words == "free" or not row.rstrip().endswith(" free")
 
 
+async def test_where_the_driver_lists_no_process_none_is_counted() -> None:
+    card = gpu(0, used_gib=2, utilization=90, holdings_note="this driver does not list this GPU's processes")
+    async with running(frame(snapshot([card])), (160, 50)) as (app, _):
+        assert "1 GPU · processes not listed" in app.dashboard.header.text[0]
+        assert "this driver does not list this GPU's processes" in text(app)
+        assert not any(words in text(app) for words in ("0 process", "no process holds", "busy, no process"))
+
+
 async def test_a_toast_comes_where_the_alerts_are_out_of_sight_or_it_covers_nothing() -> None:
     assert room_for_toasts(120, 36)
     assert not room_for_toasts(100, 50)

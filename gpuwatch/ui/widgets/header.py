@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from rich.cells import cell_len
 
-from gpuwatch.fields import host_words
+from gpuwatch.fields import host_words, process_words
 from gpuwatch.model import SourceState
 from gpuwatch.recorder.replay import Playback
 from gpuwatch.ui.theme import Role
@@ -42,10 +42,10 @@ def _facts(view: View, fits: Callable[[str], bool], dot: str) -> str:
     gpus, processes = len(seen.gpus), len(seen.processes)
     people = len({process.uid for process in seen.processes if process.uid is not None})
     host = seen.host or "this machine"
-    counts = [f"{gpus} GPU{'s' * (gpus != 1)}", f"{processes} process{'es' * (processes != 1)}"]
+    counts = [f"{gpus} GPU{'s' * (gpus != 1)}", process_words(seen.gpus, processes)]
     who = [f"{people} {'people' if people != 1 else 'person'}"] * bool(people)
     usage = host_words(seen.host_usage, view.styles.glyphs.missing)
-    short = [*counts[:1], *[f"{processes} proc"] * bool(gpus)]
+    short = [counts[0], *[f"{processes} proc" if counts[1][0].isdigit() else counts[1]] * bool(gpus)]
     if not gpus:  # then nothing is known of processes, and the words below say of GPUs what is
         counts, who = [], []
     wordings = (
