@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from gpuwatch.model import Gpu, Health, Holding, IdleHolding, Reading, Reason, Snapshot, Xid, known
+from gpuwatch.shares import GapStart
 from gpuwatch.timeline import Key, Metric, Owner, Timeline, merge_holdings
 from gpuwatch.units import MIB
 
@@ -31,6 +32,8 @@ MOST_THROTTLES: Final = 200
 """Changes of the reasons that limit a GPU's clocks that are kept, at most."""
 SENSORS: Final = (*("memory.used", "utilization", "temperature", "power", "fan", "sm_clock", "memory_clock", "pstate"),)
 """Figures of a GPU of which it is kept whether they ever had a value: those that are read every 10 s or more often."""
+_GAP_STEP: Final = 256 * MIB
+"""Bytes by which memory of unknown processes must differ to be told apart."""
 _READ: Final = tuple((path, attrgetter(path)) for path in SENSORS)
 _UNJUDGED: Final = 60.0
 """Seconds without an SM value after which idle time is counted from 0; at least `_PATIENCE` intervals."""
@@ -470,6 +473,7 @@ class GpuView(NamedTuple):
     listed: tuple[Gpu, Snapshot] | None = None
     throttles: tuple[Throttle, ...] = ()
     answered: frozenset[str] = frozenset()
+    gaps: tuple[tuple[int, float], ...] = ()
 
 
 _NO_GPU: Final = GpuView()
@@ -566,6 +570,16 @@ class HistoryView:
         """Return the last changes of the reasons that limit a GPU's clocks, oldest first; `MOST_THROTTLES` at most."""
         return self._gpus.get(gpu_key, _NO_GPU).throttles
 
+    def gap_starts(self, snapshot: Snapshot) -> dict[str, GapStart]:
+        """Return when the memory of unknown processes rose above half of its size, by GPU key, as far as known."""
+        starts: dict[str, GapStart] = {}
+        for gpu in snapshot.gpus:
+            gaps = self._gpus.get(gpu.key, _NO_GPU).gaps
+            if gaps and known(gpu.unattributed):
+                below = [at for step, at in gaps[1:] if 2 * (step + 1) * _GAP_STEP <= gpu.unattributed]
+                starts[gpu.key] = GapStart(below[-1] if below else gaps[0][1], at_least=not below)
+        return starts
+
     def answered(self, gpu_key: str) -> frozenset[str]:
         """Return the `SENSORS` of a GPU that have had a value since gpuwatch started."""
         return self._gpus.get(gpu_key, _NO_GPU).answered
@@ -640,6 +654,9 @@ class _GpuHistory:
         """Last row with a complete list of processes, and its snapshot."""
         self._throttles: tuple[Throttle, ...] = ()
         self._answered: frozenset[str] = frozenset()
+        self._gaps: tuple[tuple[int, float], ...] = ()
+        """(-1, time of the first sample), then the memory of unknown processes in steps, each with the last time at
+        which it was no more: steps and times rise."""
 
     def restore_idle(self, owner: Owner, idle: Idle, now: float) -> None:
         since = now - idle.seconds
@@ -657,6 +674,9 @@ class _GpuHistory:
             self._throttles = (*self._throttles[-MOST_THROTTLES + 1 :], Throttle(snapshot.taken, reasons))
         if new := [name for name, read in _READ if name not in self._answered and known(read(gpu))]:
             self._answered |= {*new}
+        if known(gpu.unattributed):
+            step, shown = int(gpu.unattributed // _GAP_STEP), snapshot.taken + 2 * snapshot.interval
+            self._gaps = (*[one for one in self._gaps or ((-1, shown),) if one[0] < step], (step, shown))
         interval, complete = snapshot.interval, not gpu.holdings_note
         time = now - max(0.0, snapshot.monotonic - gpu.sampled)
         grown = self._holdings.add(gpu.holdings, time, complete=complete, interval=interval)
@@ -668,5 +688,5 @@ class _GpuHistory:
     def view(self, key: str, timeline: Timeline) -> GpuView:
         utilization, errors = timeline.last_minute(Key(key, "", Metric.UTILIZATION)), self._errors
         records, trend = self._holdings.records, self._growth.trend
-        rest = (self._complete, self._throttles, self._answered)
+        rest = (self._complete, self._throttles, self._answered, self._gaps)
         return GpuView(utilization, records, trend, errors.xids, errors.ecc, *rest)

@@ -787,6 +787,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     unsearched: int = 0
     """Number of processes that the search could not look into: other people's, unless root searches, and others while
     no file descriptor or no memory is left."""
+    reached: int = 0
+    """Number of processes that a single snapshot's search looked at before its time was over; 0 if it ended."""
+    existing: int = 0
+    """Number of processes that there were at its start; 0 if it ended."""
     hides: bool = False
     """/proc hides other people's processes (hidepid)."""
     mps: tuple[int, ...] = ()

@@ -165,6 +165,26 @@ def declared_memory(gpu: Gpu, processes: Mapping[int, Process]) -> DeclaredMemor
     )
 
 
+OWN: Final = 512 * MIB
+"""Bytes that a driver may use for itself besides the reserved memory: page tables, channels, the display."""
+OWN_EACH: Final = 32 * MIB
+"""Bytes that a driver may use for itself per process that holds the GPU, in addition to `OWN`."""
+
+
+def of_driver(gpu: Gpu) -> int:
+    """Return the bytes that a driver may have taken for itself on a GPU: a smaller gap belongs to no process."""
+    return OWN + OWN_EACH * len(gpu.holdings)
+
+
+class GapStart(NamedTuple):
+    """Time at which the present memory of unknown processes was taken."""
+
+    at: float
+    """Wall-clock time by which it was there."""
+    at_least: bool
+    """Whether it was there when gpuwatch started: it may be older."""
+
+
 def has_promised(gpu: Gpu) -> bool:
     """Return whether enough is promised to be shown as more than `<0.1`."""
     return known(gpu.promised) and gpu.promised >= 0.05 * GIB

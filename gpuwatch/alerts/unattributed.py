@@ -6,20 +6,19 @@ Only evidence decides the order. The step is a command to type or a thing to do;
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
+from math import inf
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from gpuwatch import units
 from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, Unlisted, known
+from gpuwatch.shares import GapStart, of_driver
 from gpuwatch.text import fit
 
-OWN: Final = 512 * units.MIB
-"""Bytes that a driver may use for itself besides the reserved memory: page tables, channels, the display."""
-OWN_EACH: Final = 32 * units.MIB
-"""Bytes that a driver may use for itself per process that holds the GPU, in addition to `OWN`."""
 SMALL: Final = 64 * units.MIB
 """Bytes below which a gap means nothing: process list and memory are read at different times, pages are rounded."""
 _SMALL_SHARE: Final = 0.01
@@ -30,6 +29,7 @@ _LINE: Final = 110
 _NAMED: Final = 3
 """Names in a line, at most."""
 _MPS_SERVER: Final = "nvidia-cuda-mps-server"
+_UNDATED: Final = "when the memory was taken is not known, and so not by whom"
 
 
 class GapKind(Enum):
@@ -78,9 +78,11 @@ def matters(gap: int, total: float | None) -> bool:
     return gap >= SMALL and not (total is not None and gap < _SMALL_SHARE * total and gap < _SMALL_OF_LARGE)
 
 
-def of_driver(gpu: Gpu) -> int:
-    """Return the bytes that a driver may have taken for itself on a GPU: a smaller gap belongs to no process."""
-    return OWN + OWN_EACH * len(gpu.holdings)
+def cut_words(snapshot: Snapshot) -> str:
+    """Return how far a search that was cut short got; empty for one that was not."""
+    if snapshot.reached >= snapshot.existing:
+        return ""
+    return f"the search was cut short: {snapshot.reached} of {snapshot.existing} processes were looked at"
 
 
 class GapEvidence:
@@ -89,8 +91,10 @@ class GapEvidence:
     Each process of the snapshot is looked at once, however many GPUs there are.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, starts: Mapping[str, GapStart] = MappingProxyType({})) -> None:
+        """`starts` are the times at which memory of unknown processes was taken, by `Gpu.key`, as far as known."""
         self._snapshot = snapshot
+        self._starts = starts
         self._holders = {one.pid for gpu in snapshot.gpus for one in gpu.holdings}
         self._ended = {one.pid for one in snapshot.processes if one.has_ended}
         self._servers = {one.pid for one in snapshot.processes if one.name == _MPS_SERVER} | {*snapshot.mps}
@@ -159,10 +163,14 @@ class GapEvidence:
                 "start gpuwatch on the host, or in a container with `--pid=host`",
                 harmless=is_drivers,
             )
-        if left := [one.process for one in self.leftovers(gpu)]:
+        start = self._starts.get(gpu.key)
+        is_dated = start is not None and not start.at_least
+        if left := _before(start, self.leftovers(gpu)):
             has, them = ("has it open and is", "it") if len(left) == 1 else ("have it open and are", "them")
             reason = f"{_named(left)} {has} not listed: what started {them} has ended"
-            yield GapCause(GapKind.LEFTOVER, reason, self._ended_by(left), tuple(one.pid for one in left))
+            mine = any(one.uid == self._snapshot.viewer for one in left)
+            step = self._ended_by(left) if is_dated else _UNDATED + ": `gpuwatch strays` lists yours" * mine
+            yield GapCause(GapKind.LEFTOVER, reason, step, tuple(one.pid for one in left))
         if servers := self._find_servers(gpu):
             yield GapCause(
                 GapKind.MPS,
@@ -178,14 +186,19 @@ class GapEvidence:
                 "nothing needs to be done; `nvidia-smi -q -d MEMORY` shows the driver's own figures",
                 harmless=True,
             )
-        if others := [one.process for one in self._others if gpu.uuid in one.gpus]:
+        if others := _before(start, [one for one in self._others if gpu.uuid in one.gpus]):
             has, them = ("has", "it") if len(others) == 1 else ("have", "them")
             users = sorted({one.user for one in others if one.user and one.uid != self._snapshot.viewer})
             ending = f"end {them}, where you no longer need {them}, and look again"
-            reason = f"{_named(others)} {has} it open with CUDA, and the driver does not list {them}"
-            step = f"ask {', '.join(users[:_NAMED])}" if users else ending
+            reason = f"{_named(others)} {has} the GPU open"
+            step = _UNDATED
+            if is_dated:
+                reason = f"{_named(others)} {has} it open with CUDA, and the driver does not list {them}"
+                step = f"ask {', '.join(users[:_NAMED])}" if users else ending
             yield GapCause(GapKind.UNLISTED, reason, step, tuple(one.pid for one in others))
-        ended = tuple(sorted({one.pid for one in gpu.holdings} & self._ended))
+        # What is listed of a process that has ended is no part of the gap.
+        unlisted = {one.pid for one in gpu.holdings if not known(one.memory) or one.memory < SMALL}
+        ended = tuple(sorted(unlisted & self._ended))
         if ended:
             reason = (
                 f"PID {ended[0]} has ended and is still being cleaned up: the driver gives its memory back bit by bit"
@@ -194,7 +207,8 @@ class GapEvidence:
                 GapKind.ENDING, reason, "wait some seconds; where it stays, see who else has the GPU open", ended
             )
         if reason := self._hidden(gpu):
-            as_root = "" if self._snapshot.viewer == 0 else "`sudo gpuwatch --once` looks into all, and "
+            is_all = self._snapshot.viewer == 0 or cut_words(self._snapshot)
+            as_root = "" if is_all else "`sudo gpuwatch --once` looks into all, and "
             yield GapCause(GapKind.HIDDEN, reason, f"{as_root}{fuser(gpu, self._snapshot.viewer)} names them")
         if is_drivers or gpu.memory.unified:
             return
@@ -213,6 +227,8 @@ class GapEvidence:
     def _hidden(self, gpu: Gpu) -> str:
         """Return why a process may have the GPU open unseen; empty where none can."""
         unread = self._snapshot.unsearched
+        if cut := cut_words(self._snapshot):
+            return f"{cut}, and any other may have it open"
         if self._hides:
             return "/proc hides other people's processes (hidepid): one may have it open without being listed"
         if gpu.mig is True and self._snapshot.viewer > 0:
@@ -258,6 +274,12 @@ def _find_workers(snapshot: Snapshot) -> set[int]:
         found.update(new)
         above += new
     return found
+
+
+def _before(start: GapStart | None, found: Iterable[Unlisted]) -> list[Process]:
+    """Return the processes that were there when the memory was taken, as far as that is known."""
+    began = inf if start is None else start.at
+    return [one.process for one in found if one.process.started is None or one.process.started <= began]
 
 
 def _is_attended(process: Process) -> bool:

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gpuwatch.alerts import unattributed
 from gpuwatch.fields import PROCESS, Amount, Field, amount, table
 from gpuwatch.history import HistoryView, Idle, IdleTimes
 from gpuwatch.model import (
@@ -32,6 +31,7 @@ from gpuwatch.model import (
     known,
     number,
 )
+from gpuwatch.shares import of_driver
 from gpuwatch.units import GIB, MIB, long_duration, steady_duration
 
 
@@ -378,7 +378,7 @@ class _Machine:
     def has_gap(self, gpus: Iterable[Gpu]) -> bool:
         """Return whether on one of these GPUs more memory is unattributed than a driver takes for itself."""
         judged = (gpu for gpu in gpus if gpu.key in self._gpus and not gpu.memory.unified)
-        return any(known(gpu.unattributed) and gpu.unattributed > unattributed.of_driver(gpu) for gpu in judged)
+        return any(known(gpu.unattributed) and gpu.unattributed > of_driver(gpu) for gpu in judged)
 
     def join(self, process: Process, gpu: Gpu, held: Sequence[Holding]) -> _OnGpu:
         """Join the holdings of a process on one GPU."""

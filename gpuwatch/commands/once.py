@@ -12,7 +12,7 @@ from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import RuleContext
 from gpuwatch.alerts.rules.memory import find_memory_near_limit
 from gpuwatch.alerts.rules.shares import find_overshoots
-from gpuwatch.alerts.unattributed import GapEvidence
+from gpuwatch.alerts.unattributed import GapEvidence, cut_words
 from gpuwatch.analysis.rows import rows, sort
 from gpuwatch.commands.console import Console, TextColumn, cut, format_table
 from gpuwatch.commands.filters import check_filter_flag
@@ -203,11 +203,13 @@ def _gaps(snapshot: Snapshot) -> list[str]:
     unknown = GPU["unknown"]
     evidence = GapEvidence(snapshot)
     found = [(gpu, evidence.causes(gpu)) for gpu in snapshot.gpus]
-    return [
+    lines = [
         f"GPU {gpu.index}: {GPU['unknown'].cell(gpu)} GiB of unknown processes: {first.reason}; {first.step}"
         for gpu, (first, *_) in ((gpu, several) for gpu, several in found if several)
         if unknown.amount(gpu) is not None and not first.harmless
     ]
+    cut = cut_words(snapshot) if lines else ""
+    return lines + [cut] * (bool(cut) and not any(cut in line for line in lines))
 
 
 def _count(number: int, one: str, many: str = "") -> str:

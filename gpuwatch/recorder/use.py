@@ -24,7 +24,6 @@ import msgspec
 from gpuwatch import programs
 from gpuwatch.alerts.alert import UNSEEN_USER, Alert, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
-from gpuwatch.alerts.unattributed import of_driver
 from gpuwatch.history import NO_USE, HistoryView, Use, charged
 from gpuwatch.model import Gpu, Holding, Process, Reason, Snapshot, known, number
 from gpuwatch.recorder.store import (
@@ -45,6 +44,7 @@ from gpuwatch.recorder.store import (
     tables,
     write_about,
 )
+from gpuwatch.shares import of_driver
 from gpuwatch.text import clean
 from gpuwatch.timeline import Key, Metric, Minute, Timeline, parse_key, user_owner
 

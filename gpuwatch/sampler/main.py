@@ -42,6 +42,7 @@ from gpuwatch.sampler.unlisted import (
     candidates,
     find_openers,
     find_unlisted,
+    has_gap,
     is_held,
 )
 from gpuwatch.shares import add_promised
@@ -190,6 +191,8 @@ class Sampler:
             unlisted=unlisted,
             searched=search.ended_at if search else 0.0,
             unsearched=search.unsearched if search else 0,
+            reached=search.cut[0] if search else 0,
+            existing=search.cut[1] if search else 0,
             hides=search is not None and search.hides,
             mps=search.mps if search else (),
         )
@@ -232,8 +235,8 @@ class Sampler:
         if self._options.once and self._search and rows:
             read = self._read_owners(listed, is_sure=is_sure)
             self._annotate(rows, read)  # the inspector, another process, begins
-            held = any(map(is_held, rows))
-            self._search.run_once(PATIENT if self._options.patient else ONCE if held else STEP)
+            patient = self._options.patient or any(map(has_gap, rows))
+            self._search.run_once(PATIENT if patient else ONCE if any(map(is_held, rows)) else STEP)
             if search:
                 read = (*read, *self._owners.read({one.pid for one in candidates(search.found, listed)}))
         else:

@@ -21,6 +21,7 @@ from gpuwatch import procfs
 from gpuwatch.model import Gpu, Health, Presence, Process, Unlisted, known
 from gpuwatch.programs import is_monitor
 from gpuwatch.sampler import machine
+from gpuwatch.shares import of_driver
 
 EVERY = 20.0
 """Seconds between the end of a search and the next one, at least."""
@@ -31,7 +32,7 @@ PAUSE = 0.05
 ONCE = 0.05
 """Seconds of the search for a single snapshot, at most: in that time it reads some 700 processes."""
 PATIENT = 1.0
-"""Seconds of the search for a single snapshot with `Options.patient`, at most."""
+"""Seconds of the search for a single snapshot with `Options.patient`, or with memory to explain, at most."""
 MOST_FILES = 1024
 """Open files of one process that are read, at most, the lowest numbers first: CUDA opens its files early."""
 MOST = 256
@@ -95,6 +96,8 @@ class OpenFileSearch:
         self.unsearched = 0
         """Processes whose open files we may not read, or could not read this time; with hidepid there may be any
         number more."""
+        self.cut = (0, 0)
+        """Processes that a search which was cut short looked at, and how many there were; zeros for a whole one."""
         self.hides = False
         """Whether /proc hides other people's processes from us."""
         self.mps: tuple[int, ...] = ()
@@ -106,7 +109,7 @@ class OpenFileSearch:
         self._search: Iterator[None] | None = None
         self._due = clock()
         self._open: dict[int, Open] = {}
-        self._unseen = 0
+        self._unseen = self._reached = self._existing = 0
         self._servers: list[int] = []
 
     def pause(self) -> float:
@@ -133,6 +136,7 @@ class OpenFileSearch:
         if self._search is not None:
             self._search = None
             self._publish()
+            self.cut = (self._reached, self._existing)
 
     def _all(self) -> Iterator[None]:
         """Read all processes, one after the other."""
@@ -142,7 +146,9 @@ class OpenFileSearch:
         except OSError:  # no file descriptor is left: what was found before stays, with its age
             self.unsearched = max(self.unsearched, 1)
             return
-        for pid in map(int, filter(str.isdecimal, names)):
+        pids = [int(name) for name in names if name.isdecimal()]
+        self._existing = len(pids)
+        for self._reached, pid in enumerate(pids, 1):
             if not self._is_ours(pid):
                 self._note_unseen(pid)
             elif (one := self._read(pid)) and len(self._open) < _MOST_OPEN:
@@ -207,6 +213,11 @@ def candidates(found: Sequence[Open], listed: Collection[int]) -> list[Open]:
 def is_held(gpu: Gpu) -> bool:
     """Return whether any process may hold a GPU's memory; else a single snapshot need not wait for the search."""
     return bool(gpu.holdings) or not known(gpu.unattributed) or gpu.unattributed >= _NOTHING
+
+
+def has_gap(gpu: Gpu) -> bool:
+    """Return whether a GPU has memory of unknown processes to explain: more than a driver takes for itself."""
+    return known(gpu.unattributed) and gpu.unattributed > of_driver(gpu)
 
 
 def find_unlisted(found: Sequence[Open], processes: Mapping[int, Process], gpus: Sequence[Gpu]) -> tuple[Unlisted, ...]:

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuwatch.alerts.rules.idle import UNATTRIBUTED
-from gpuwatch.alerts.unattributed import OWN, OWN_EACH, GapCause, GapEvidence, GapKind, matters, missing
+from gpuwatch.alerts.unattributed import GapCause, GapEvidence, GapKind, matters, missing
 from gpuwatch.model import Gpu, Health, Memory, Presence, Process, ProcessContext, Reason, Snapshot, Unlisted, Xid
+from gpuwatch.shares import OWN, OWN_EACH, GapStart
 from tests.support import builders
 from tests.support.alerting import observed
 from tests.support.builders import GIB, MIB, TOTAL, holding
 
+GONE = Process(pid=70, presence=Presence.GONE)
 PLAIN = [GapKind.ENDING, GapKind.LEAK]
 """What remains of a large gap where nothing points to anything."""
 
@@ -33,12 +35,18 @@ def left(pid: int, user: str = "you", **changes: Any) -> Unlisted:
 
 
 def found(card: Gpu, *people: Process, **changes: Any) -> list[GapCause]:
-    """Return the causes for a card of a machine that was searched."""
-    return GapEvidence(builders.snapshot([card], people, **{"searched": builders.EPOCH, **changes})).causes(card)
+    """Return the causes for a card of a machine that was searched, whose gap came an hour after its processes."""
+    starts = changes.pop("starts", {card.key: LATER})
+    snapshot = builders.snapshot([card], people, **{"searched": builders.EPOCH, **changes})
+    return GapEvidence(snapshot, starts).causes(card)
 
 
 def kinds(card: Gpu, *people: Process, **changes: Any) -> list[GapKind]:
     return [one.kind for one in found(card, *people, **changes)]
+
+
+LATER = GapStart(builders.EPOCH, at_least=False)
+"""When the memory was taken: an hour after the start of all processes."""
 
 
 # -- gaps ----------------------------------------------------------------------------------------------------------
@@ -211,8 +219,51 @@ def test_what_a_driver_takes_for_itself() -> None:
     "gone", [Process(pid=70, presence=Presence.GONE), builders.process(70, state="zombie")], ids=["gone", "zombie"]
 )
 def test_a_process_that_is_still_being_cleaned_up(gone: Process) -> None:
-    one, last = found(loose(), gone)
-    assert (one.kind, one.pids, last.kind) == (GapKind.ENDING, (70,), GapKind.LEAK)
+    for memory in (0, Reason.UNSUPPORTED):
+        one, last = found(loose(holdings=[holding(70, memory=memory)], used_gib=8), gone)
+        assert (one.kind, one.pids, last.kind) == (GapKind.ENDING, (70,), GapKind.LEAK)
+
+
+def test_what_an_ended_process_is_listed_with_is_no_part_of_the_gap() -> None:
+    """4.0 GiB of unknown processes beside 4.0 GiB that are listed for a process that has ended."""
+    first, last = found(loose(4, holdings=[holding(70, 4)], used_gib=8, unattributed=4 * GIB), GONE)
+    assert (first.kind, first.pids, last.kind) == (GapKind.ENDING, (), GapKind.LEAK)
+    assert "70" not in first.reason
+
+
+STRAY, LIVE = left(4711, "ben"), left(4712, "rea", adopted=False, ppid=900)
+
+
+@pytest.mark.parametrize(
+    ("start", "named", "advice"),
+    [
+        (LATER, [4711, 4712], ["ben can end it", "ask rea"]),
+        (GapStart(builders.EPOCH - 3600 - 1, at_least=False), [], []),  # both are younger than the gap
+        (GapStart(builders.EPOCH - 3600 - 1, at_least=True), [], []),
+        (GapStart(builders.EPOCH, at_least=True), [4711, 4712], 2 * ["when the memory was taken is not known"]),
+        (None, [4711, 4712], 2 * ["when the memory was taken is not known"]),
+    ],
+    ids=str,
+)
+def test_nobody_is_named_for_memory_that_was_taken_before_their_start(
+    start: GapStart | None, named: list[int], advice: list[str]
+) -> None:
+    given = found(loose(), unlisted=(STRAY, LIVE), starts={loose().key: start} if start else {})
+    suspects = [one for one in given if one.pids]
+    assert [one.pids[0] for one in suspects] == named
+    for one, words in zip(suspects, advice, strict=True):
+        assert one.step.startswith(words)
+    if named and (start is None or start.at_least):
+        assert suspects[1].reason == "PID 4712 python (rea) has the GPU open"
+
+
+def test_a_search_that_was_cut_short_says_how_far_it_came() -> None:
+    for viewer in (0, 1000):
+        hidden = found(loose(), reached=700, existing=3395, searched=0.0, viewer=viewer)[0]
+        assert hidden.kind is GapKind.HIDDEN
+        assert "cut short: 700 of 3395 processes were looked at" in hidden.reason
+        assert "sudo gpuwatch" not in hidden.step
+        assert ("sudo" in hidden.step) is (viewer != 0)
 
 
 @pytest.mark.parametrize(
@@ -252,12 +303,12 @@ EVERYTHING: dict[str, Any] = {
     "unsearched": 4,
     "hides": True,
 }
-GONE = Process(pid=70, presence=Presence.GONE)
 OLD = Memory(total=TOTAL, used=18 * GIB, free=1, reserved=Reason.UNSUPPORTED)
 
 
 def test_the_order() -> None:
-    card = loose(holdings_note="list incomplete", memory=OLD, unattributed=Reason.UNSUPPORTED)
+    note, rest = "list incomplete", dict[str, Any](memory=OLD, unattributed=Reason.UNSUPPORTED)
+    card = loose(holdings_note=note, holdings=[holding(70, memory=0)], **rest)
     assert kinds(card, GONE, **EVERYTHING) == [
         GapKind.LIST,
         GapKind.COUNTED,

@@ -46,7 +46,7 @@ def test_figures_are_in_base_units_and_by_gpu() -> None:
 
 
 def test_names_of_other_exporters_have_their_units_and_labels() -> None:
-    shown = snapshot([gpu(0, used_gib=20, xids=(Xid(code=31, last=5.0), Xid(code=79, last=9.0)))])
+    shown = snapshot([gpu(0, used_gib=20, utilization=50, xids=(Xid(code=31, last=5.0), Xid(code=79, last=9.0)))])
     found = metrics(exporter(shown))
     assert found["nvidia_smi_memory_used_bytes"] == [({"uuid": UUID.removeprefix("GPU-")}, 20 * GIB)]
     dcgm = {"gpu": "0", "UUID": UUID, "device": "nvidia0", "Hostname": "box3"}
@@ -60,7 +60,7 @@ def test_names_of_other_exporters_have_their_units_and_labels() -> None:
 def test_each_name_of_another_exporter_has_its_figure_in_its_unit() -> None:
     """As docs/METRICS.md of nvidia_gpu_exporter and default-counters.csv of DCGM's exporter have them."""
     sizes = Memory(total=80 * GIB, used=20 * GIB, free=59 * GIB, reserved=1 * GIB)
-    card = gpu(7, memory=sizes, encoder=3, decoder=4, power=310.5, fan=40, pstate=2)
+    card = gpu(7, memory=sizes, encoder=3, decoder=4, utilization=50, power=310.5, fan=40, pstate=2)
     found = metrics(exporter(snapshot([card])))
     named = {name: one[0][1] for name, one in found.items() if name.startswith(("nvidia_smi_", "DCGM_"))}
     assert named == pytest.approx(

@@ -51,7 +51,7 @@ def card(index: int, used: float, *, left: float | None = None, host: str = "a:9
         "memory_total:bytes": 80 * GIB,
         "memory_free:bytes": (80 - used) * GIB,
         "memory_left:bytes": (80 - used if left is None else left) * GIB,
-        "utilization:ratio": 0.5 if used else 0.0,
+        "utilization:ratio": 0.5,
         "processes:count": float(used > 0),
         "up:bool": 1.0,
     } | {key.replace("__", ":"): value for key, value in changes.items() if key != "name"}
@@ -92,7 +92,7 @@ def test_a_host_has_its_gpus_its_people_and_its_age() -> None:
     assert host.gpus[1].utilization == 50
     assert found.instances == {"a": "a:9400"}
     assert {key: HOST[key].cell(host) for key in ("gpus", "free", "memory", "left", "busy")} == {
-        "gpus": "2", "free": "1", "memory": "12", "left": "130.0", "busy": "25",
+        "gpus": "2", "free": "1", "memory": "12", "left": "130.0", "busy": "50",
     }  # fmt: skip
 
 
@@ -278,10 +278,9 @@ def test_the_other_lists_are_filtered_too() -> None:
 ROOM = "\n".join(
     [
         *(card(index, 10.0, host="a:1") for index in range(3)),
-        *(card(index, 0.0, host="b:1") for index in range(2)),
+        *(card(index, 0.0, host="b:1", utilization__ratio=0.0) for index in range(2)),
         card(2, 5.0, host="b:1", utilization__ratio=0.9),
         card(0, 0.0, host="c:1"),
-        card(3, 4.0, host="c:1", processes__count=0.0, utilization__ratio=0.9),  # busy, though nobody is listed
         card(1, 0.0, host="c:1", memory_left__bytes=None),
         card(2, 0.0, host="c:1", up__bool=0.0),
         *(card(index, 0.0, host="d:1") for index in range(8)),
@@ -355,3 +354,9 @@ def test_people_are_those_who_hold_memory_and_are_visible() -> None:
     found = fleet("\n".join([card(0, 20.0), user("ada", "a:9400", 20.0), user("?", "a:9400", 1.0), promised]))
     assert found.hosts[0].people == 1
     assert [one.name for one in found.people] == ["ada", "?"]
+
+
+@pytest.mark.parametrize(("busy", "is_empty"), [(0.19, True), (0.2, False), (None, True)])
+def test_a_busy_gpu_is_not_empty_though_nobody_is_listed(busy: float | None, is_empty: bool) -> None:
+    enough, _ = find_hosts(fleet(card(0, 0.0, utilization__ratio=busy)).hosts, Request(empty=True), 1)
+    assert bool(enough) is is_empty

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.history import GPU_GONE, SLOT, SLOTS, History, HistoryView, Idle, Trend, estimate_trend
+from gpuwatch.history import GPU_GONE, SENSORS, SLOT, SLOTS, History, HistoryView, Idle, Trend, estimate_trend
 from gpuwatch.model import Gpu, Health, Memory, Reading, Reason, Snapshot, Xid, known
+from gpuwatch.shares import GapStart
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, snapshot, uid
 from tests.support.histories import KEY, machine, watched
 
@@ -444,3 +445,26 @@ def test_a_trend_never_grows_faster_than_its_levels(rises: list[int], size: int)
 def test_growth_is_against_a_minute_ago_and_may_be_negative() -> None:
     assert growth_after(*((second, second) for second in range(121))) == 60 * GIB
     assert growth_after(*((second, 50 - second) for second in range(30))) == -29 * GIB
+
+
+def test_memory_of_unknown_processes_began_when_it_rose_above_half_of_what_it_is() -> None:
+    """Without growth since gpuwatch started it may be older; what came and went is none of it."""
+    history, sizes = History(), {0: 0.3, 1: 0.3, 2: 9.0, 3: 0.3, 10: 0.4, 11: 8.0, 12: 8.1, 60: 8.0}
+    for second, size in sizes.items():
+        shown = machine(unattributed=round(size * GIB))
+        view = watched(history, shown, second)
+    slack = 2 * shown.interval
+    assert view.gap_starts(shown) == {KEY: GapStart(EPOCH + 10 + slack, at_least=False)}
+    small = machine(unattributed=round(0.4 * GIB))
+    assert view.gap_starts(small) == {KEY: GapStart(EPOCH + slack, at_least=True)}
+    assert view.gap_starts(machine(unattributed=Reason.UNSUPPORTED)) == {}
+    assert HistoryView().gap_starts(shown) == {}
+
+
+def test_a_figure_has_answered_once_it_had_a_value() -> None:
+    history = History()
+    view = watched(history, machine(power=Reason.ERROR, fan=Reason.UNSUPPORTED, temperature=50), 0)
+    assert view.answered(KEY) == {*SENSORS} - {"power", "fan"}
+    view = watched(history, machine(power=300, temperature=Reason.ERROR), 1)
+    assert view.answered(KEY) == {*SENSORS} - {"fan"}
+    assert view.answered("GPU-other") == frozenset()

@@ -158,6 +158,8 @@ def observed(row: Gpu, look: Look, field: str) -> Any:
         return [one.pid for one in row.holdings]
     if field == "age":
         return look.now - row.sampled
+    if field == "parts":
+        return [[one.pid, one.gpu_instance, one.memory] for one in row.holdings]
     if field.startswith("slices"):
         return [one.memory.used if field.endswith("used") else one.gpu_instance for one in row.instances]
     if field.startswith("held."):

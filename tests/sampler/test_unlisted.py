@@ -219,9 +219,10 @@ def test_a_single_walk_is_cut_short(tree: Tree) -> None:
     looked.run_once(0.05)
     assert 10 < len(looked.found) < 40
     assert looked.ended_at == 0.0
+    assert looked.cut == (len(looked.found), 50), "of how many it looked at how many"
     looked = OpenFileSearch(proc=tree.root, uid=os.getuid(), clock=Ticking(0.0))
     looked.run_once()
-    assert (len(looked.found), looked.ended_at > 0) == (50, True)
+    assert (len(looked.found), looked.ended_at > 0, looked.cut) == (50, True, (0, 0))
 
 
 def test_of_very_many_files_only_so_many_are_looked_at(tree: Tree) -> None:

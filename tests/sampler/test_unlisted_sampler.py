@@ -104,7 +104,7 @@ def test_a_worker_whose_parent_has_ended_stays(driver: Driver) -> None:
 def test_a_single_snapshot_finds_who_is_left_where_nobody_is_listed(driver: Driver) -> None:
     need_the_machines_own_pids()
     with GpuHolder(devices=CUDA, orphan=True) as held:
-        snapshot, _ = once(training(driver).env(), patient=True)
+        snapshot, _ = once(training(driver).env())  # 8 GiB to explain: it waits, without being asked to
         one = of(snapshot, held.pid)[held.pid]
     assert (snapshot.processes, snapshot.gpus[1].unattributed) == ((), 8 * GIB)
     assert one.process.adopted

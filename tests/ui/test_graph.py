@@ -165,6 +165,25 @@ def test_areas_without_colours_are_made_of_initials() -> None:
     assert rows == [" " * 24, "b" * 24, "b" * 24, "a" * 24]
 
 
+@pytest.mark.parametrize("name", STYLE_SETS)
+def test_a_limit_is_a_line_of_its_own_sign_with_and_without_colours(name: str) -> None:
+    """On areas, on what is free above them, and across a curve on its level, where every fourth cell is the limit's."""
+    styles = STYLE_SETS[name]
+    sign = "-" if styles.glyphs.ascii else "╌"
+    for limit, row in ((30.0, 2), (90.0, 0)):
+        limits = (GraphLimit("limit", limit, styles("warning")),)
+        graph = of([50.0] * 24, stacked=True, styles=styles, limits=limits)
+        rows = plot(draw_graph(graph, styles, 24 + AXIS, 6))
+        assert [sign * 24 in one for one in rows] == [at == row for at in range(4)]
+    limits = (GraphLimit("limit", 90.0, styles("warning")),)
+    rows = plot(draw_graph(of([10.0] * 24, styles=styles, limits=limits), styles, 24 + AXIS, 6))
+    assert len(set(rows[0])) == 1
+    assert rows[0][0] != " "
+    if styles.glyphs.ascii:
+        rows = plot(draw_graph(of([90.0] * 24, styles=styles, limits=limits), styles, 24 + AXIS, 6))
+        assert rows[0].count(sign) == 6
+
+
 def test_the_legend_has_the_newest_values_and_those_of_the_cursor() -> None:
     graph = of([1.0] * 30 + [2.0] * 30, [5.0] * 60, stacked=True)
     assert "Memory GiB  a ada 7  b bda 7" in plain(draw_graph(graph, STYLE_SETS["colours"], 66, 9)[0])

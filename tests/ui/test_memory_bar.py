@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuwatch.model import Reason
-from gpuwatch.ui.theme import ASCII, PLAIN, UNICODE, Glyphs
+from gpuwatch.ui.theme import ASCII, PLAIN, UNICODE, Glyphs, make_styles
 from gpuwatch.ui.widgets.gpus import BarSegment, Part, memory_bar, sparkline
 from tests.support import builders
 from tests.support.builders import GIB, RESERVED, TOTAL
@@ -96,6 +96,18 @@ def test_memory_of_unknown_processes_is_hatched_and_not_free() -> None:
 )
 def test_a_mark_stands_where_the_part_of_who_holds_more_would_end(held: list[Part], places: list[int]) -> None:
     assert marks(held, 40) == places
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, PLAIN, ASCII], ids=["unicode", "few colours", "ascii"])
+def test_the_mark_of_a_limit_is_seen_without_colours(glyphs: Glyphs) -> None:
+    """Its sign is no part of the bar otherwise, and it is the only cell of the bar that is bold without colours."""
+    held = [part("ada", 20 * CELL, declared=10 * CELL), part("ben", 10 * CELL, 2)]
+    bar, without = drawn(held, 40, glyphs, 5 * CELL), drawn([part("ada", 20 * CELL), held[1]], 40, glyphs, 5 * CELL)
+    assert bar[9] == glyphs.declared != " "
+    assert (bar.count(glyphs.declared), glyphs.declared in without) == (1, False)
+    styles = make_styles("gpuwatch-dark", colors=0)
+    assert styles.mark(1).bold
+    assert not any(make(1).bold for make in (styles.owner, styles.seam, styles.edge))
 
 
 def test_a_gap_is_not_zero() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from gpuwatch.analysis.explanation import Point, context_points, explain_process
 from gpuwatch.analysis.rows import rows
 from gpuwatch.analysis.strays import Stray
 from gpuwatch.fields import GPU, PROCESS, Amount, Field, Row, RowKey, reading, throttle_words
+from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Promise, Reason, Snapshot, known
 from gpuwatch.timeline import Metric, merge_holdings, process_owner
 from gpuwatch.ui.actions import actions_of
@@ -190,7 +191,7 @@ def idle_words(row: Row) -> str:
 # -- the GPU -------------------------------------------------------------------------------------------------------
 
 
-def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
+def gpu_section(gpu: Gpu, snapshot: Snapshot, history: HistoryView | None = None) -> Section:
     """Describe all that is known of a GPU itself."""
     facts = [
         _text("name", gpu.name, "not known"),
@@ -206,7 +207,7 @@ def gpu_section(gpu: Gpu, snapshot: Snapshot) -> Section:
     slow = f"; fan, clocks and others {long_duration(now - gpu.slow_sampled)} ago" if gpu.slow_sampled else ""
     throttle = gpu.throttle if isinstance(gpu.throttle, Reason) else ", ".join(throttle_words(gpu.throttle))
     facts += [
-        *_memory_facts(gpu, snapshot),
+        *_memory_facts(gpu, snapshot, history.gap_starts(snapshot) if history is not None else {}),
         *_declared_facts(gpu, snapshot),
         fact(GPU["utilization"], gpu),
         *(fact(GPU[key], gpu) for key in _RATES if _is_used(GPU[key], gpu)),
@@ -238,12 +239,12 @@ def _with_limit(key: str, limit_key: str, gpu: Gpu) -> Fact:
     return found if found.missing else replace(found, value=words)
 
 
-def _memory_facts(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
+def _memory_facts(gpu: Gpu, snapshot: Snapshot, starts: Mapping[str, shares.GapStart]) -> list[Fact]:
     """Describe the memory, and the likely causes where no listed process holds a part of it."""
     unified = [Fact("unified", "the GPU shares the machine's memory; these are the machine's figures")]
     likely = [
         Fact("" if place else "likely cause", one.reason, aside=one.step)
-        for place, one in enumerate(one for one in GapEvidence(snapshot).causes(gpu) if not one.harmless)
+        for place, one in enumerate(one for one in GapEvidence(snapshot, starts).causes(gpu) if not one.harmless)
     ]
     return [
         *(fact(GPU[key], gpu) for key in ("total", "memory", "free", "left")),
@@ -368,7 +369,7 @@ class DetailScreen(GraphSheet):
     def _show(self, held: Sequence[Row], seen: Snapshot) -> None:
         graphs = self.place_graphs(lambda _: 6 if self.room >= SMALL else 1)
         events = [self.event_section(self._events())]
-        facts, gpu = self._sections(held), gpu_section(held[0].gpu, seen)
+        facts, gpu = self._sections(held), gpu_section(held[0].gpu, seen, self.frame.history)
         if self.two_columns:
             left: list[Section | Block] = [*facts, *events]
             right: list[Section | Block] = [*graphs, gpu]

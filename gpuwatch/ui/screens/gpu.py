@@ -163,7 +163,8 @@ class GpuScreen(GraphSheet):
         events = self.events(self._is_about, self._ended)
         graphs = self.place_graphs(self._graph_lines)
         lists: list[Section | Block] = [self.processes, self.event_section(events)]
-        facts = [self._links(gpu), *instance_sections(gpu), self._errors(gpu), gpu_section(gpu, self.frame.snapshot)]
+        section = gpu_section(gpu, self.frame.snapshot, self.frame.history)
+        facts = [self._links(gpu), *instance_sections(gpu), self._errors(gpu), section]
         left: list[Section | Block]
         right: list[Section | Block]
         if self.two_columns:
