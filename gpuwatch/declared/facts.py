@@ -313,6 +313,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """File names of the shared libraries that are mapped: `libtorch_cuda.so`, `libcudart.so.11.0`."""
     cgroup: str = ""
     """Path in the cgroup tree; `/` inside a cgroup namespace."""
+    container: str = ""
+    """Id of its container by cgroup, monitor or mounts; empty for none, one without an id, and gpuwatch's own."""
     ancestors: tuple[RelatedProcess, ...] = ()
     """Ancestors, the parent first."""
     children: tuple[RelatedProcess, ...] = ()

@@ -410,7 +410,7 @@ def _complete(candidate: Candidate, facts: Facts, margin: Margin) -> Candidate:
     if lacks:
         changes |= {"confidence": Confidence.POSSIBLE, "condition": lacks}
     if candidate.scope == "container":
-        changes["scope"] = f"container {visible_devices.container(facts.cgroup)[:12]}".strip()
+        changes["scope"] = f"container {(facts.container or visible_devices.container(facts.cgroup))[:12]}".strip()
     if candidate.margin is Margin.FRAMEWORK:
         changes["margin"] = margin
     return msgspec.structs.replace(candidate, **changes)

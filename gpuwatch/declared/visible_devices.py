@@ -330,7 +330,7 @@ def device_set(
         return DeviceSet(None, hints, why=_explain_missing(CVD, setting))
     if value is None and not _was_read(facts):
         return DeviceSet(None, hints, why="its environment was not read")
-    base = _assigned(settings, value, facts.cgroup, gpus)
+    base = _assigned(settings, value, facts, gpus)
     if base is None:
         return DeviceSet(None, hints, why="the GPUs of its container are not known")
     order = settings.get(ORDER)
@@ -440,13 +440,13 @@ def container(cgroup: str) -> str:
 
 
 def _assigned(
-    settings: Mapping[str, Setting], value: str | None, cgroup: str, gpus: Sequence[GpuFacts]
+    settings: Mapping[str, Setting], value: str | None, facts: Facts, gpus: Sequence[GpuFacts]
 ) -> _Assigned | None:
     """Return the GPUs that the ordinals of CUDA_VISIBLE_DEVICES count; None where they are not known."""
     setting = settings.get(NVD)
     # What a script sets comes too late for the container's runtime.
     given = setting.value.strip() if setting and setting.value and not setting.line else ""
-    in_container = bool(_CONTAINER.search(cgroup)) or (cgroup == "/" and bool(given))
+    in_container = bool(facts.container or _CONTAINER.search(facts.cgroup) or (facts.cgroup == "/" and given))
     # Elsewhere the variable is often just set, and means nothing; a UUID, though, was put there by a scheduler.
     if setting and (in_container or _is_uuid(given)):
         found = _read_assigned(given, gpus)
@@ -454,7 +454,7 @@ def _assigned(
             return _Assigned(found, _text(NVD, setting), _where(setting))
     if in_container:
         return _Assigned(tuple(gpus)) if _needs_no_base(value, gpus) else None
-    return _slurm(settings, value, cgroup, gpus) or _Assigned(tuple(gpus))
+    return _slurm(settings, value, facts.cgroup, gpus) or _Assigned(tuple(gpus))
 
 
 def _needs_no_base(value: str | None, gpus: Sequence[GpuFacts]) -> bool:

@@ -1,7 +1,8 @@
-"""Names of containers, and of the pods that they belong to.
+"""Containers of processes, their names, and those of the pods that they belong to.
 
-Podman and CRI-O have the name on the command line of a container's monitor, which everybody may read. Docker is asked
-over its socket, with the rights of the container's owner only, and by nothing but `GET /containers/ID/json`. Formats:
+Podman and CRI-O have id and name on the command line of a container's monitor, which everybody may read. Docker is
+asked over its socket, with the rights of the container's owner only, and by nothing but `GET /containers/ID/json`.
+Formats:
 
 - `conmon … -c ID … -n NAME`, one for each container and its ancestor: containers/podman, libpod/oci_conmon_common.go,
   and cri-o/cri-o, internal/oci/runtime_oci.go
@@ -13,16 +14,19 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import socket
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from gpuwatch import files, procfs
+from gpuwatch.inspector import cgroups
 from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.credentials import Owner, acting_as
 from gpuwatch.inspector.files import decode_environ
@@ -45,6 +49,31 @@ _LARGEST_LINE = 64 << 10
 _ROOT = Owner(0, 0, ())
 
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_ID = re.compile(r"[0-9a-f]{64}")
+
+_LARGEST_MOUNTS = 256 << 10
+"""Bytes of /proc/PID/mountinfo, at most; a container's has 5 KiB, that of a host with 100 containers 100 KiB."""
+
+_MOUNTED_FILES = frozenset({"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"})
+"""Files that runtimes mount into each container from their own folders."""
+
+_STATE = re.compile(r"/([a-z0-9]+-)?containers/([0-9a-f]{64})/(?:userdata/)?[^/]+$")
+"""Folder of a container's files: Docker's `containers`; Podman's `overlay-containers`, `vfs-containers`, … by the
+driver of its storage (containers/storage, store.go)."""
+
+_POD_STATE = re.compile(r"/pods/([0-9a-f-]{32,36})/etc-hosts$")
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+def find_container_id(pid: int, cgroup: str, proc: Path) -> ContainerId | None:
+    """Return the container of a process: by its cgroup, else by the monitor above it, else by its mounts.
+
+    A rootless container may have no cgroup of its own: Podman's has none with cgroups of version 1, and none with
+    `--cgroups=disabled`. Its monitor has the uid of the user, its processes may have another.
+    """
+    found = cgroups.parse_container(cgroup) or next((found for found, _ in _read_monitors(pid, proc)), None)
+    return found or read_mounts(pid, cgroup, proc)[0]
 
 
 class ContainerName(NamedTuple):
@@ -103,7 +132,7 @@ class ContainerNames:
 
     def _look_up(self, container: ContainerId, pid: int, uid: int | None, proc: Path) -> ContainerName | None:
         if container.runtime in ("podman", "cri-o"):
-            return _read_monitor(pid, container.id, proc)
+            return next((name for found, name in _read_monitors(pid, proc) if found.id == container.id), None)
         if container.runtime != "docker":
             return None
         found, owner = None, _find_owner(uid)
@@ -136,8 +165,8 @@ def _find_owner(uid: int | None) -> Owner | None:
 # -- sources -------------------------------------------------------------------------------------------------------
 
 
-def _read_monitor(pid: int, ident: str, proc: Path) -> ContainerName | None:
-    """Return the name on the command line of the monitor of Podman or CRI-O."""
+def _read_monitors(pid: int, proc: Path) -> Iterator[tuple[ContainerId, ContainerName | None]]:
+    """Yield the containers on the command lines of the monitors above a process, the innermost first."""
     for above in procfs.find_ancestors(pid, proc):
         try:
             if procfs.read_stat(above, proc).comm != b"conmon":
@@ -145,13 +174,43 @@ def _read_monitor(pid: int, ident: str, proc: Path) -> ContainerName | None:
             words = decode_environ(procfs.read_file(above, "cmdline", proc, _LARGEST_LINE)).split("\0")
         except (OSError, ValueError):  # it has ended
             continue
-        if ident in words:
-            for place, word in enumerate(words):
-                if word in ("-n", "--name"):
-                    return parse_name("".join(words[place + 1 : place + 2]))
-                if word.startswith("--name="):
-                    return parse_name(word.removeprefix("--name="))
-    return None
+        options: dict[str, str] = {}
+        for word, value in pairwise(words):
+            option, joined, own = word.partition("=")
+            options.setdefault(option, own if joined else value)
+        ident = options.get("-c") or options.get("--cid", "")
+        name = parse_name(options.get("-n") or options.get("--name", ""))
+        if _ID.fullmatch(ident):
+            yield ContainerId("cri-o" if name and name.pod else "podman", ident), name
+
+
+def read_mounts(pid: int, cgroup: str, proc: Path) -> tuple[ContainerId | None, str]:
+    """Return the container and the uid of the pod whose files are mounted for a process.
+
+    Mounts are used where the cgroup does not name a container: inside a cgroup namespace the path is `/`, rootless
+    Docker may create no cgroups, and Enroot's containers stay in Slurm's cgroup.
+    Source: proc_pid_mountinfo(5).
+    """
+    container: ContainerId | None = None
+    pod = ""
+    if len(cgroup) > 1 and not cgroups.is_below_runtime(cgroup) and cgroups.parse_slurm(cgroup) is None:
+        return container, pod
+    try:
+        raw = procfs.read_file(pid, "mountinfo", proc, _LARGEST_MOUNTS)
+    except OSError:  # it has ended
+        return container, pod
+    for line in reversed(decode_environ(raw).splitlines()):
+        fields = line.split(" ", 5)
+        if len(fields) < 6:
+            continue
+        source, target = (_OCTAL.sub(lambda found: chr(int(found[1], 8) & 0xFF), field) for field in fields[3:5])
+        if target in _MOUNTED_FILES and (found := _STATE.search(source)):
+            container = ContainerId("podman" if found[1] else "docker", found[2])
+        elif target == "/.lock" and source.endswith("/.lock"):  # Enroot's src/runtime.sh; below a folder of its name
+            container = ContainerId("enroot", "", source.removesuffix("/.lock").rpartition("/")[2])
+        elif target == "/etc/hosts" and (found := _POD_STATE.search(source)):
+            pod = found[1]
+    return container, pod
 
 
 def _parse_inspected(raw: bytes) -> ContainerName | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -19,24 +18,13 @@ import msgspec
 from gpuwatch import procfs, programs
 from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
 from gpuwatch.inspector import cgroups, files, runs, servers, terminals
-from gpuwatch.inspector.cgroups import ContainerId
-from gpuwatch.inspector.containers import LONGEST, ContainerNames
+from gpuwatch.inspector.containers import LONGEST, ContainerNames, find_container_id, read_mounts
 from gpuwatch.inspector.servers import Sockets
 from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.model import Container, Notebook, Pane, ProcessContext, Run
 from gpuwatch.text import clean
 
 # -- containers ----------------------------------------------------------------------------------------------------
-
-_LARGEST_MOUNTS = 256 << 10
-"""Bytes of /proc/PID/mountinfo, at most; a container's has 5 KiB, that of a host with 100 containers 100 KiB."""
-
-_MOUNTED_FILES = frozenset({"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"})
-"""Files that runtimes mount into each container from their own folders."""
-
-_STATE = re.compile(r"/(overlay-containers|containers)/([0-9a-f]{64})/(?:userdata/)?[^/]+$")
-_POD_STATE = re.compile(r"/pods/([0-9a-f-]{32,36})/etc-hosts$")
-_OCTAL = re.compile(r"\\([0-7]{3})")
 
 _CONTAINER_VARIABLE = {name: name for name in ("docker", "podman", "lxc", "systemd-nspawn")} | {"oci": ""}
 """Runtime by the value of the variable `container`: systemd.io/CONTAINER_INTERFACE, podman-run(1)."""
@@ -53,7 +41,7 @@ def find_container(facts: Facts, *, proc: Path, names: ContainerNames) -> Contai
     image = _find_image(facts, proc)
     if image is not None:
         return image
-    found = cgroups.parse_container(facts.cgroup) or _read_mounts(facts, proc)[0]
+    found = find_container_id(facts.pid, facts.cgroup, proc)
     if found is not None:
         known = names.find(found, facts.pid, _runtime_owner(facts), proc=proc)
         return Container(runtime=found.runtime, id=found.id[:12], name=known.name)
@@ -68,11 +56,13 @@ def find_pod(facts: Facts, *, proc: Path, names: ContainerNames) -> str:
     cluster, KUBERNETES_SERVICE_HOST. Most manifests call the fields of the downward API POD_NAME and POD_NAMESPACE.
     Source: kubernetes.io, Container Environment.
     """
-    uid = cgroups.parse_pod(facts.cgroup) or (_read_mounts(facts, proc)[1] if len(facts.cgroup) <= 1 else "")
+    uid = cgroups.parse_pod(facts.cgroup)
+    if not uid and len(facts.cgroup) <= 1:
+        uid = read_mounts(facts.pid, facts.cgroup, proc)[1]
     inside = bool(_variable(facts, "KUBERNETES_SERVICE_HOST"))
+    container = cgroups.parse_container(facts.cgroup)
     if not uid and not inside:
         return ""
-    container = cgroups.parse_container(facts.cgroup)
     known = names.find(container, facts.pid, _runtime_owner(facts), proc=proc).pod if container else ""
     if known:
         return known
@@ -103,36 +93,6 @@ def _find_image(facts: Facts, proc: Path) -> Container | None:
         name = image.rstrip("/").rpartition("/")[2].removesuffix(".sif")
         return Container(runtime=runtime, name=clean(name, LONGEST))
     return None
-
-
-def _read_mounts(facts: Facts, proc: Path) -> tuple[ContainerId | None, str]:
-    """Return the container and the uid of the pod whose files are mounted for a process.
-
-    Mounts are used where the cgroup does not name a container: inside a cgroup namespace the path is `/`, rootless
-    Docker may create no cgroups, and Enroot's containers stay in Slurm's cgroup.
-    Source: proc_pid_mountinfo(5).
-    """
-    path = facts.cgroup
-    container: ContainerId | None = None
-    pod = ""
-    if len(path) > 1 and not cgroups.is_below_runtime(path) and cgroups.parse_slurm(path) is None:
-        return container, pod
-    try:
-        raw = procfs.read_file(facts.pid, "mountinfo", proc, _LARGEST_MOUNTS)
-    except OSError:  # it has ended
-        return container, pod
-    for line in reversed(files.decode_environ(raw).splitlines()):
-        fields = line.split(" ", 5)
-        if len(fields) < 6:
-            continue
-        source, target = (_OCTAL.sub(lambda found: chr(int(found[1], 8) & 0xFF), field) for field in fields[3:5])
-        if target in _MOUNTED_FILES and (found := _STATE.search(source)):
-            container = ContainerId("podman" if found[1] == "overlay-containers" else "docker", found[2])
-        elif target == "/.lock" and source.endswith("/.lock"):  # Enroot's src/runtime.sh; below a folder of its name
-            container = ContainerId("enroot", "", source.removesuffix("/.lock").rpartition("/")[2])
-        elif target == "/etc/hosts" and (found := _POD_STATE.search(source)):
-            pod = found[1]
-    return container, pod
 
 
 # -- batch jobs, units and logins ----------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from gpuwatch.declared.facts import (
     Variables,
     format_path,
 )
-from gpuwatch.inspector import cgroups, files
+from gpuwatch.inspector import cgroups, containers, files
 from gpuwatch.inspector.credentials import Owner, acting_as, read_owner
 from gpuwatch.programs import CodeSource, SourceKind
 
@@ -166,6 +166,10 @@ def read(
     itself = _related(pid, stat, block, proc)
     target = _Target(proc, (itself, *above), owner, scan)
     script, unread_code = _find_script(target)
+    cgroup = _read_cgroup(pid, proc)
+    container = containers.find_container_id(pid, cgroup, proc)
+    if container is not None and container == containers.read_mounts(os.getpid(), "/", proc)[0]:
+        container = None  # gpuwatch runs in it, too, so that NVML lists the GPUs of this container
     return Facts(
         pid=pid,
         uid=owner.uid,
@@ -174,7 +178,8 @@ def read(
         argv_cut=itself.argv_cut,
         environ=itself.environ,
         libraries=libraries,
-        cgroup=_read_cgroup(pid, proc),
+        cgroup=cgroup,
+        container="" if container is None else container.id,
         ancestors=above,
         children=tuple(_read_children(pid, owner.uid, block, proc)),
         script=script,

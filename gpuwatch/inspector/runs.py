@@ -163,7 +163,7 @@ _LOOPBACK = ("localhost", "127.", "::1")
 def find_shared_run(environ: Mapping[str, str], uid: int | None, cgroup: str) -> str:
     """Return the key of a run by the variables that all of its processes share; empty where there are none.
 
-    A key with a loopback address contains the cgroup too: another container may use the same address.
+    A key with a loopback address contains the cgroup (or container) too: another one may use the same address.
     """
     get = environ.get
     address = f"{get('MASTER_ADDR', '')}:{get('MASTER_PORT', '')}"
@@ -440,7 +440,7 @@ def _find_head(run: _Lineage, facts: Facts, stat: procfs.Stat) -> tuple[RelatedP
         if branch is not top and not job:  # its environment was overwritten by a title
             return branch.process, branch.identity
         return None, clean(f"ray {top.identity} {job}".rstrip(), 60)
-    if key := find_shared_run(run.top.environ, facts.uid, facts.cgroup):
+    if key := find_shared_run(run.top.environ, facts.uid, facts.container or facts.cgroup):
         return None, key
     if run.leftover:
         return None, f"left {facts.uid}:{stat.session}:{stat.group}"

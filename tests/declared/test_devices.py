@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gpuwatch.declared.facts import Facts, GpuFacts, RelatedProcess, Selection, Setting, Unread
 from gpuwatch.declared.visible_devices import DeviceSet, Target, container, device_set, targets
@@ -31,6 +32,7 @@ def resolved(
     *,
     cards: Sequence[GpuFacts] = A,
     cgroup: str = SESSION,
+    container: str = "",
     script: Mapping[str, str | None] | None = None,
     selections: Sequence[Selection] = (),
     frameworks: Sequence[str] | None = None,
@@ -39,7 +41,7 @@ def resolved(
     settings = {name: Setting(value=value) for name, value in (environment or {}).items()}
     for name, value in (script or {}).items():
         settings[name] = Setting(value=value, where="train.py", line=3, text=f'os.environ["{name}"] = …')
-    return device_set(settings, selections, frameworks, facts(cgroup), cards)
+    return device_set(settings, selections, frameworks, replace(facts(cgroup), container=container), cards)
 
 
 def indices(visible: Visible | None, cards: Sequence[GpuFacts] = A) -> list[int | str] | None:
@@ -71,6 +73,7 @@ def test_what_a_process_sees(case: Case) -> None:
         case["environ"],
         cards=machine,
         cgroup=CGROUPS.get(cgroup, cgroup),
+        container=case.get("container", ""),
         selections=[choice(*ordinals, framework=framework) for framework, ordinals in case.get("chooses", ())],
         frameworks=case.get("frameworks"),
     )

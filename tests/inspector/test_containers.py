@@ -21,12 +21,15 @@ from typing import Any
 import pytest
 
 from gpuwatch.declared.facts import Facts
-from gpuwatch.inspector import containers, context
+from gpuwatch.declared.resolver import resolve
+from gpuwatch.inspector import containers, context, reader
 from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.containers import ContainerName, ContainerNames
 from gpuwatch.model import Container
 from tests import CHECKOUT
 from tests.inspector.test_cgroups import ID, OTHER
+from tests.support.cards import A
+from tests.support.families import Member, family
 from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE
 from tests.support.waiting import Clock
 from tests.test_procfs import fixture_process, stat_line
@@ -34,6 +37,7 @@ from tests.test_procfs import fixture_process, stat_line
 needs_root = pytest.mark.skipif(not ROOT, reason="files of two users need root")
 
 DOCKER, PODMAN = ContainerId("docker", ID), ContainerId("podman", ID)
+SESSION = "/user.slice/user-1000.slice/session-3.scope"
 
 
 def containers_of(folder: Path, **options: Any) -> ContainerNames:
@@ -109,9 +113,16 @@ def monitored(proc: Path, *argv: str) -> None:
 def test_podmans_monitor_has_the_name_on_its_command_line(tmp_path: Path, public: Path, flag: list[str]) -> None:
     monitored(tmp_path, "/usr/bin/conmon", "--api-version", "1", "-c", ID, "-u", ID, "-r", "/usr/bin/crun", *flag)
     assert ask(containers_of(public), PODMAN, proc=tmp_path) == ContainerName("tender_turing")
-    facts = Facts(pid=7, uid=1000, cgroup=f"/machine.slice/libpod-{ID}.scope/container", environ={})
-    found = context.find_container(facts, proc=tmp_path, names=containers_of(public))
-    assert found == Container(runtime="podman", id=ID[:12], name="tender_turing")
+    for cgroup in (
+        f"/machine.slice/libpod-{ID}.scope/container",
+        SESSION,
+        "/",
+        "",
+        "/slurm/uid_7/job_4711/step_0/task_0",
+    ):
+        facts = Facts(pid=7, uid=1000, cgroup=cgroup, environ={})
+        found = context.find_container(facts, proc=tmp_path, names=containers_of(public))
+        assert found == Container(runtime="podman", id=ID[:12], name="tender_turing"), cgroup
 
 
 def test_the_monitor_of_another_container_says_nothing(tmp_path: Path, public: Path) -> None:
@@ -119,6 +130,71 @@ def test_the_monitor_of_another_container_says_nothing(tmp_path: Path, public: P
     for _ in range(2):
         assert ask(containers_of(public), PODMAN, proc=tmp_path) == ContainerName()
         (tmp_path / "5/cmdline").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    "argv", [(), ("-c",), ("-n", ID), ("-c", ID[:12]), ("-c", f"{ID}/../x"), ("-c", ID.upper()), ("-n", "-c", ID[1:])]
+)
+def test_a_monitor_without_an_id_is_of_no_container(tmp_path: Path, argv: tuple[str, ...]) -> None:
+    monitored(tmp_path, "/usr/bin/conmon", *argv)
+    assert containers.find_container_id(7, SESSION, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "argv", "mounted", "own", "expected"),
+    [
+        (SESSION, ("-c", ID), "", "", ID),
+        (SESSION, (), ID, "", ""),
+        (f"/docker/{OTHER}", ("-c", ID), "", "", OTHER),
+        ("/", ("-c", ID), OTHER, "", ID),
+        ("/", (), ID, OTHER, ID),
+        ("/", (), ID, ID, ""),
+        ("/", ("-c", ID), ID, ID, ""),
+        ("/user.slice/user@7.service/app.slice/docker.service", (), ID, "", ID),
+        ("/slurm/uid_7/job_4711/step_0", (), ID, "", ID),
+    ],
+    ids=["monitor", "mounts outside", "cgroup", "both", "mounts", "own", "own, seen from outside", "rootless", "job"],
+)
+def test_the_facts_of_a_process_have_its_container_unless_that_is_ours(
+    tmp_path: Path, cgroup: str, argv: tuple[str, ...], mounted: str, own: str, expected: str
+) -> None:
+    """NVML lists the GPUs of the container in which gpuwatch runs itself."""
+    monitored(tmp_path, "/usr/bin/conmon", *argv)
+    (tmp_path / "7/status").write_text("Uid:\t7\t7\t7\t7\nGid:\t7\t7\t7\t7\nGroups:\t\n")
+    (tmp_path / "7/cgroup").write_text(f"0::{cgroup}\n")
+    (tmp_path / str(os.getpid())).mkdir()
+    for pid, of in ((7, mounted), (os.getpid(), own)):
+        line = f"600 599 0:50 /c/overlay-containers/{of}/userdata/hosts /etc/hosts rw - ext4 /dev/sda1 rw\n"
+        (tmp_path / str(pid) / "mountinfo").write_text(line)
+    assert reader.read(7, proc=tmp_path).container == expected
+
+
+def test_a_rootless_container_is_known_by_the_command_line_of_its_monitor_alone() -> None:
+    """The monitor has the user's uid, as root inside has; `podman run --user` has one of the user's subordinate uids.
+
+    The ranks of two containers with one address on the loopback are two runs.
+    """
+    ranks = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    argv = ("/usr/bin/conmon", "--api-version", "1", "-c")
+    mapped = Member("mapped", uid=SOMEBODY_ELSE if ROOT else None)
+    monitors = (
+        Member(
+            name, (*argv, ident, "-u", ident, "-r", "/usr/bin/runc", "-n", f"its_{name}"), children=of, comm="conmon"
+        )
+        for name, ident, of in (
+            ("one", ID, (Member("rank0", environ=ranks),)),
+            ("two", OTHER, (Member("rank1", environ=ranks), mapped)),
+        )
+    )
+    with family(*monitors, uid=ME) as tree:
+        for name, monitor, ident in (("rank0", "one", ID), ("rank1", "two", OTHER), ("mapped", "two", OTHER)):
+            facts = reader.read(tree.pids[name])
+            assert facts.container == ident
+            assert tree.around(name).where == f"podman its_{monitor}"
+            assert resolve(facts, A).visible is None, "which GPUs it was given is not known"
+            assert reader.read(tree.pids[monitor]).container == ""
+        keys = {tree.run_of(name).key for name in ("rank0", "rank1")}
+        assert [key.partition(" ")[0] for key in keys] == ["ranks", "ranks"]
 
 
 def test_cri_o_keeps_the_kubelets_names(tmp_path: Path, public: Path) -> None:

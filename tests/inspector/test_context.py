@@ -25,13 +25,17 @@ PYTHON = "/opt/conda/bin/python"
 
 @cases("inspector/contexts")
 def test_what_a_process_runs_in(tmp_path: Path, case: Case) -> None:
-    """`mounts` are paths with their places in proc_pid_mountinfo(5); a container has its runtime, id and name."""
+    """`mounts` are paths with their places in proc_pid_mountinfo(5); a container has its runtime, id and name.
+
+    NODE in an environment is the name of this machine.
+    """
     (tmp_path / "7" / case.get("folder", "")).mkdir(parents=True)
     mounts = (f"600 599 0:50 {line} rw,relatime - ext4 /dev/sda1 rw\n" for line in case.get("mounts", ()))
     (tmp_path / "7/mountinfo").write_text("".join(mounts) + "cut sh")
     if "loginuid" in case:
         (tmp_path / "7/loginuid").write_text(case["loginuid"])
-    process = Facts(pid=7, uid=1000, cgroup=case["cgroup"], environ=case.get("environ", {}))
+    environ = {key: os.uname().nodename if value == "NODE" else value for key, value in case.get("environ", {}).items()}
+    process = Facts(pid=7, uid=1000, cgroup=case["cgroup"], environ=environ)
     ((name, expected),) = case["expect"].items()
     if name == "container":
         held = context.find_container(process, proc=tmp_path, names=NOBODY)

@@ -94,12 +94,15 @@ class Member:
     title: str = ""
     runs: bool = False
     """It really runs its script."""
+    uid: int | None = None
+    """Its uid, where that is another than the family's."""
 
     def spec(self, uid: int) -> dict[str, Any]:
         """Return what it is to do."""
         given = {name: getattr(self, name) for name in ("name", "forks", "leads", "reaps", "comm", "title", "runs")}
         children = [child.spec(uid) for child in self.children]
-        return {**given, "argv": list(self.argv), "environ": dict(self.environ), "uid": uid, "children": children}
+        own = uid if self.uid is None else self.uid
+        return {**given, "argv": list(self.argv), "environ": dict(self.environ), "uid": own, "children": children}
 
     @property
     def names(self) -> list[str]:
