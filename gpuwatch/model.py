@@ -281,7 +281,7 @@ class ProcessContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     container: Container | None = None
     pod: str = ""
-    """Kubernetes pod: `namespace/name`, the name alone, or the uid, depending on what can be read."""
+    """Pod: of Kubernetes `namespace/name`, the name alone, or the uid; of Podman the name or the id."""
     slurm: str = ""
     """Slurm job and step: `4711.0`, `4711.batch`, or the job alone."""
     batch: str = ""
@@ -319,15 +319,21 @@ class ProcessContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return f"slurm {self.slurm}" if self.slurm else self.batch
 
     @property
+    def in_podman(self) -> bool:
+        """Whether its container is Podman's: a pod of Podman is not managed, unlike one of Kubernetes."""
+        return self.container is not None and self.container.runtime == "podman"
+
+    @property
     def where(self) -> str:
         """Text of the column `runs in`: the most telling part of the context."""
-        if self.pod:
+        if self.pod and not self.in_podman:
             return f"pod {self.pod.rpartition('/')[2]}"
         if self.batch_job:
             return self.batch_job
         if self.container:
             runtime = self.container.runtime or "container"
-            return f"{runtime} {self.container.name or self.container.id}".rstrip()
+            beside = f", pod {self.pod}" if self.pod else ""
+            return f"{runtime} {self.container.name or self.container.id}".rstrip() + beside
         if self.notebook:
             return f"notebook {self.notebook.path.rpartition('/')[2] or self.notebook.kernel}".rstrip()
         if self.unit:

@@ -562,7 +562,8 @@ def _is_idle(one: _Candidate) -> bool:
         return False
     if process.declared is not None and process.declared.knowledge is Knowledge.PENDING:
         return False
-    if one.serves or one.context.pod or one.context.service or one.is_mps or one.draws:
+    managed = one.context.pod and not one.context.in_podman
+    if one.serves or managed or one.context.service or one.is_mps or one.draws:
         return False
     return not one.is_in_use(limits.idle_after) and all(
         other.is_idle_for(limits.idle_after) for other in one.family if other.on

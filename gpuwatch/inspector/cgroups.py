@@ -4,7 +4,8 @@ The path is as /proc/PID/cgroup has it, seen from our own cgroup namespace: `/..
 results are raw: not clean. Sources of the paths:
 
 - Docker: `/docker/ID` (cgroupfs) and `/system.slice/docker-ID.scope` (systemd), docs.docker.com, runtime metrics
-- Podman: `libpod-ID.scope/container`, and `libpod-payload-ID` under a unit (`--cgroups=split`), podman-run(1)
+- Podman: `libpod-ID.scope/container`, and `libpod-payload-ID` under a unit (`--cgroups=split`), podman-run(1); in a pod
+  below `machine-libpod_pod_ID.slice`, or `user-…` (systemd), else `/libpod_parent/ID`, libpod/runtime_pod_linux.go
 - Kubernetes: `kubepods-burstable-podUID.slice/cri-containerd-ID.scope` with `_` for `-` in the uid (systemd), else
   `/kubepods/burstable/podUID/ID`, pkg/kubelet/cm/cgroup_manager_linux.go
 - LXC, Incus: `/lxc.payload.NAME` and before LXC 4 `/lxc/NAME`, lxc.container.conf(5), lxc.cgroup.dir.container
@@ -23,6 +24,7 @@ _HEX = r"[0-9a-f]{64}"
 _BARE = re.compile(_HEX)
 _SCOPED = re.compile(rf"(?:(.+?)[-:])?({_HEX})(?:\.scope)?")
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?$")
+_PODMAN_POD = re.compile(rf"/(?:[a-z]+-libpod_pod_({_HEX})\.slice|libpod_parent/({_HEX}))/libpod-")
 _JOB = re.compile(r"job_(\d{1,10})")
 _STEP = re.compile(r"step_([a-z0-9+]{1,20})")
 _PBS = re.compile(r"/(?:pbs_jobs|pbspro|pbs)(?:\.service|\.slice)?/jobid/(\d{1,10}(?:\[\d{1,10}\])?)")
@@ -122,6 +124,12 @@ def parse_pod(path: str) -> str:
     """Return the uid of the innermost Kubernetes pod on a path: 8-4-4-4-12 digits, or 32 for a static pod."""
     found = (_POD.search(word) for part in reversed(path.split("/")) for word in reversed(part.split(":")))
     return next((one[1].replace("_", "-") for one in found if one), "")
+
+
+def parse_podman_pod(path: str) -> str:
+    """Return the id of Podman's pod of a container on a path, 64 digits; empty where there is none."""
+    found = _PODMAN_POD.search(path)
+    return (found[1] or found[2]) if found else ""
 
 
 def parse_slurm(path: str) -> SlurmStep | None:

@@ -50,8 +50,10 @@ def find_container(facts: Facts, *, proc: Path, names: ContainerNames) -> Contai
 
 
 def find_pod(facts: Facts, *, proc: Path, names: ContainerNames) -> str:
-    """Return the Kubernetes pod: `namespace/name`, its name, or its uid, whichever can be read; empty outside of a pod.
+    """Return the pod: Kubernetes' `namespace/name`, its name, or its uid, whichever can be read; empty outside of one.
 
+    A container in a pod of Podman has the pod's host name, which is the pod's name unless it was given another
+    (libpod, addNamespaceContainer; podman-pod-create(1), `--hostname`), or with `--uts` its own or the machine's.
     The kubelet gives each container HOSTNAME, the pod's name (the node's with hostNetwork), and the address of the
     cluster, KUBERNETES_SERVICE_HOST. Most manifests call the fields of the downward API POD_NAME and POD_NAMESPACE.
     Source: kubernetes.io, Container Environment.
@@ -62,7 +64,9 @@ def find_pod(facts: Facts, *, proc: Path, names: ContainerNames) -> str:
     inside = bool(_variable(facts, "KUBERNETES_SERVICE_HOST"))
     container = cgroups.parse_container(facts.cgroup)
     if not uid and not inside:
-        return ""
+        uid, name = cgroups.parse_podman_pod(facts.cgroup)[:12], _variable(facts, "HOSTNAME")
+        other = not name or name == os.uname().nodename or bool(container and container.id.startswith(name))
+        return uid and clean(uid if other else name, LONGEST)
     known = names.find(container, facts.pid, _runtime_owner(facts), proc=proc).pod if container else ""
     if known:
         return known

@@ -176,6 +176,7 @@ async def test_a_command_runs_the_action_of_the_app() -> None:
 TMUX = Pane(program="tmux", session="$1", window="%3", alive=True)
 ENDED = Pane(program="screen", session="train", window="2", alive=False)
 VLLM = Container(runtime="docker", id="3f9a1c0b77d2", name="vllm")
+PODMAN = Container(runtime="podman", id="3f9a1c0b77d2", name="train")
 KERNEL = Notebook(kernel="ab12cd34", path="x/explore.ipynb", server=77)
 RANK = Run(key="9:9", name="train.py", launcher="torchrun", head=9, rank=3, world=8)
 WORKER = Run(key="9:9", name="train.py", worker_of=8, orphaned=True)
@@ -195,6 +196,7 @@ def told(one: Process) -> dict[str, str]:
         ({"pod": "serving/triton-7d9f"}, "pod triton-7d9f", "pod", "serving/triton-7d9f"),
         ({"container": VLLM}, "docker vllm", "container", "docker vllm (3f9a1c0b77d2)"),
         ({"container": Container(runtime="podman", id="3f9a")}, "podman 3f9a", "container", "podman 3f9a"),
+        ({"container": PODMAN, "pod": "vision"}, "podman train, pod vision", "pod", "vision"),
         ({"slurm": "4711.0"}, "slurm 4711.0", "Slurm job", "4711.0"),
         ({"unit": "ollama.service"}, "ollama", "systemd unit", "ollama.service"),
         ({"notebook": KERNEL}, "notebook explore.ipynb", "notebook", "x/explore.ipynb · kernel ab12cd34 · server 77"),
