@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gpuwatch import procfs, psinfo
 from gpuwatch.kill import pinned as pidfd
-from gpuwatch.kill.outcome import End, Refusal
+from gpuwatch.kill.outcome import End, Outcome, Refusal
 from gpuwatch.kill.pinned import KillTarget, find_targets, make_pinner, shown_command
 from gpuwatch.kill.policy import Policy
 from gpuwatch.model import Presence, Unlisted
@@ -119,6 +119,20 @@ def test_a_row_that_cannot_be_trusted(
         assert reason(a_pinner(tmp_path, open_pidfd=no_pidfd(errno.EIO)), target) is doubt
 
 
+@pytest.mark.parametrize("odd", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("changes", "doubt"), [({"unreliable": True}, Refusal.UNRELIABLE), ({"sampled": 990.0}, Refusal.STALE)]
+)
+def test_one_gpu_that_cannot_be_trusted_is_enough(changes: dict[str, Any], doubt: Refusal, odd: int) -> None:
+    gpus = [
+        builders.gpu(index, holdings=[builders.holding(70, 2.0)], **(changes if index == odd else {}))
+        for index in range(3)
+    ]
+    beside = builders.gpu(3, holdings=[builders.holding(71, 2.0)])
+    found = find_targets(builders.snapshot([*gpus, beside], [builders.process(pid, "you") for pid in (70, 71)]))
+    assert (found[70, 70].doubt, found[70, 70].memory, found[71, 71].doubt) == (doubt, 6 << 30, None)
+
+
 def test_a_process_that_is_not_listed_is_a_target_while_the_search_for_it_is_young() -> None:
     hidden = Unlisted(process=builders.process(70, "you"), gpus=("GPU-1",))
     seen = builders.snapshot([], [], unlisted=(hidden,), searched=builders.EPOCH - 80)
@@ -147,6 +161,49 @@ def test_each_of_the_three_uids_must_be_ours(tmp_path: Path, odd: int) -> None:
     real, effective, saved = (SOMEBODY_ELSE if n == odd else ME for n in range(3))
     with GpuHolder(uids=(real, effective, saved)) as mixed:
         assert reason(a_pinner(tmp_path), target_of(mixed)) is Refusal.NOT_YOURS
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2])
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGKILL])
+def test_each_of_the_three_uids_must_be_ours_at_each_signal_too(tmp_path: Path, odd: int, sig: signal.Signals) -> None:
+    """It may have run a program with the set-uid bit since it was pinned."""
+    with table(tmp_path) as processes:
+        processes.add(7)
+        process = pinned(processes.pinner(), a_target(7, HEAD, command="python 7.py"))
+        processes.add(7, uids=[SOMEBODY_ELSE if place == odd else ME for place in range(3)])
+        assert process.send(sig) == Outcome(End.DENIED, detail="it runs as another user now")
+        assert (processes.sent, process.signals) == ([], [])
+        assert processes.pinner().find_uids(7) == {ME, SOMEBODY_ELSE}
+        processes.add(7, uids=[ME] * 3)
+        assert process.send(sig) is None
+        assert processes.sent == [f"{sig.name} to 7"]
+        process.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "threads", "sent", "end"),
+    [
+        ("S", {71: "S", 72: "D"}, signal.SIGKILL, End.STUCK),
+        ("Z", {71: "D"}, signal.SIGKILL, End.STUCK),
+        ("D", {71: "S"}, signal.SIGKILL, End.STUCK),
+        ("S", {71: "S"}, signal.SIGKILL, End.RUNNING),
+        ("T", {71: "D"}, signal.SIGKILL, End.STUCK),
+        ("T", {71: "S"}, signal.SIGKILL, End.RUNNING),
+        ("S", {71: "D"}, signal.SIGTERM, End.RUNNING),
+        ("D", {71: "S"}, signal.SIGTERM, End.STUCK),
+        ("T", {71: "D"}, signal.SIGTERM, End.STOPPED),
+    ],
+)
+def test_after_sigkill_any_thread_in_the_kernel_tells_why_it_has_not_ended(
+    tmp_path: Path, state: str, threads: dict[int, str], sent: signal.Signals, end: End
+) -> None:
+    """Before it, a side thread there means little: a training reads its files, and can still end."""
+    with table(tmp_path) as processes:
+        processes.add(7)
+        process = pinned(processes.pinner(), a_target(7, HEAD, command="python 7.py"))
+        processes.add(7, state=state, threads=threads)
+        assert process.read_outcome(10.0, sent) == Outcome(end, 10.0, sent)
+        process.close()
 
 
 def test_root_needs_its_permission_and_under_sudo_ends_only_what_belongs_to_the_caller(

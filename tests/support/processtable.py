@@ -62,8 +62,12 @@ class Table:
         line = f"{pid} ({one['comm']}) {' '.join(map(str, fields))}\n"
         for file in (folder / "stat", folder / "task" / str(pid) / "stat"):
             file.write_text(line)
+        for thread, state in one.get("threads", {}).items():
+            (folder / "task" / str(thread)).mkdir(exist_ok=True)
+            (folder / "task" / str(thread) / "stat").write_text(line.replace(f") {one['state']} ", f") {state} ", 1))
         mask = 1 << (signal.SIGINT - 1) if one.get("ignores") else 0
-        (folder / "status").write_text(f"Uid:\t{one['uid']}\t{one['uid']}\t{one['uid']}\nSigIgn:\t{mask:x}\n")
+        uids = "\t".join(map(str, one.get("uids", [one["uid"]] * 3)))
+        (folder / "status").write_text(f"Uid:\t{uids}\nSigIgn:\t{mask:x}\n")
         device = folder / "fd" / "3"
         device.unlink(missing_ok=True)
         if one["gpu"]:
