@@ -235,7 +235,7 @@ def _publish_limit(limit: Limit, declared: Declared) -> LiveLimit:
     return LiveLimit(
         gpu=limit.gpu,
         bytes=limit.bytes,
-        scope=f"limit {name}" if limit.scope else "",
+        scope=f"{limit.scope.partition(' ')[0]} {name}" if limit.scope else "",
         margin=limit.margin,
         channel=of.channel,
         framework=of.framework,

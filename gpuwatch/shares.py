@@ -30,7 +30,7 @@ held` lets pass, and long enough to import a framework from a slow disk and to r
 
 
 class LimitUsage(NamedTuple):
-    """Use of a limit on one GPU, by one process or by all processes in the scope of the limit."""
+    """Use of a limit on one GPU, by one process or by all processes of one user in the scope of the limit."""
 
     gpu: str
     """UUID of the GPU."""
@@ -115,25 +115,36 @@ def limit_usages(snapshot: Snapshot) -> list[LimitUsage]:
     return [usage for gpu in snapshot.gpus for usage in _limit_usages(gpu, processes)]
 
 
-def _limit_usages(gpu: Gpu, processes: Mapping[int, Process]) -> Iterable[LimitUsage]:
+_CONTAINER: Final = "container "
+"""Beginning of a scope that the cgroup names: a user's environment can put nobody else into it."""
+
+
+def _limit_usages(gpu: Gpu, processes: Mapping[int, Process], *, by_user: bool = True) -> Iterable[LimitUsage]:
+    """Return the use of each limit on a GPU.
+
+    What one user holds is never counted against another: the text of a scope may come from an environment. For sums
+    of what is declared, not `by_user`, a container counts once, whoever runs in it.
+    """
     sizes: dict[int, int] = {}
     partial: set[int] = set()
     for one in gpu.holdings:
         sizes[one.pid] = sizes.get(one.pid, 0) + (int(one.memory) if known(one.memory) else 0)
         if not known(one.memory):
             partial.add(one.pid)
-    groups: defaultdict[tuple[str, int], list[tuple[Limit, Declared, int]]] = defaultdict(list)
+    groups: defaultdict[tuple[str, int | None, int], list[tuple[Limit, Declared, int]]] = defaultdict(list)
     for pid in sizes:
         declared = processes[pid].declared if pid in processes else None
         for limit in declared.limits if declared else ():
             if declared and limit.gpu == gpu.uuid:
-                groups[limit.scope, 0 if limit.scope else pid].append((limit, declared, pid))
-    for (scope, _), members in groups.items():
+                anybody = not by_user and limit.scope.startswith(_CONTAINER)
+                uid = -1 if anybody else processes[pid].uid
+                groups[limit.scope, uid, 0 if limit.scope and uid is not None else pid].append((limit, declared, pid))
+    for members in groups.values():
         limit, declared, _ = min(members, key=lambda member: member[0].bytes)
         pids = sorted((pid for _, _, pid in members), key=lambda pid: (-sizes[pid], pid))
         yield LimitUsage(
             gpu=gpu.uuid,
-            scope=scope,
+            scope=limit.scope,
             limit=limit,
             declaration=declared.declarations[limit.declaration],
             held=sum(sizes[pid] for pid in pids),
@@ -142,16 +153,16 @@ def _limit_usages(gpu: Gpu, processes: Mapping[int, Process]) -> Iterable[LimitU
         )
 
 
-def additive_limits(found: Iterable[LimitUsage]) -> list[LimitUsage]:
+def additive_limits(gpu: Gpu, processes: Mapping[int, Process]) -> list[LimitUsage]:
     """Return the limits of a GPU that can be added up: where a process also has a shared limit, only the shared one."""
-    found = list(found)
+    found = list(_limit_usages(gpu, processes, by_user=False))
     shared = {pid for one in found if one.scope for pid in one.pids}
     return [one for one in found if one.scope or one.pids[0] not in shared]
 
 
 def declared_memory(gpu: Gpu, processes: Mapping[int, Process]) -> DeclaredMemory:
     """Return the sums of the limits on a GPU; `processes` are the snapshot's processes by PID."""
-    found = additive_limits(_limit_usages(gpu, processes))
+    found = additive_limits(gpu, processes)
     under = {pid for one in found for pid in one.pids}
     others = [processes.get(pid) for pid in {one.pid for one in gpu.holdings} - under]
     read = [other for other in others if other is not None and is_conclusive(other.declared)]
@@ -263,7 +274,7 @@ def find_promised(
         return []
     least: dict[frozenset[int], tuple[int, LimitUsage]] = {}
     for size, limit in sorted(
-        ((_size(one, gpu, whole), one) for one in _limit_usages(gpu, processes)), key=lambda one: one[0]
+        ((_size(one, gpu, whole), one) for one in _limit_usages(gpu, processes, by_user=False)), key=lambda one: one[0]
     ):
         least.setdefault(frozenset(limit.pids), (size, limit))
     shared = [pids for pids in least if len(pids) > 1]

@@ -410,7 +410,8 @@ def _complete(candidate: Candidate, facts: Facts, margin: Margin) -> Candidate:
     if lacks:
         changes |= {"confidence": Confidence.POSSIBLE, "condition": lacks}
     if candidate.scope == "container":
-        changes["scope"] = f"container {(facts.container or visible_devices.container(facts.cgroup))[:12]}".strip()
+        inside = (facts.container or visible_devices.container(facts.cgroup))[:12]
+        changes["scope"] = f"container {inside}" if inside else ""
     if candidate.margin is Margin.FRAMEWORK:
         changes["margin"] = margin
     return msgspec.structs.replace(candidate, **changes)

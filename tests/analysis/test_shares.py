@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from gpuwatch import shares
 from gpuwatch.model import Declaration, Declared, Instance, Kind, Knowledge, Limit, Memory, Presence, Process, Reason
@@ -66,6 +67,19 @@ def test_a_scopes_processes_count_together_and_the_smallest_of_their_limits_hold
     )
     (one,) = shares.limit_usages(seen)
     assert (one.pids, one.held, one.limit.bytes, one.complete) == ((2, 1), 30 * GIB, 24 * GIB, True)
+
+
+@pytest.mark.parametrize(("scope", "limits", "promised"), [("container a", 1, 10), ("genv 7", 2, 30)])
+def test_of_two_users_each_has_a_limit_and_a_container_is_booked_once(scope: str, limits: int, promised: int) -> None:
+    """A container is the machine's word; a scope from an environment is nobody's but its user's."""
+    card = gpu(0, holdings=[holding(1, 4), holding(2, 6)])
+    seen = snapshot(
+        [card], [process(pid, user, declared=declared((20, scope))) for pid, user in ((1, "ada"), (2, "eve"))]
+    )
+    assert [one.pids for one in shares.limit_usages(seen)] == [(1,), (2,)]
+    sums = shares.declared_memory(card, people(*seen.processes))
+    assert (sums.limits, sums.declared) == (limits, limits * 20 * GIB)
+    assert shares.add_promised(seen, []).gpus[0].promised == promised * GIB
 
 
 def test_two_entries_of_one_process_on_one_gpu_add_up() -> None:

@@ -127,7 +127,8 @@ def find_overshoots(context: RuleContext) -> Iterator[Observation]:
         gpu = gpus[usage.gpu]
         members = [context.processes[pid] for pid in usage.pids]
         level, keeps = _overshoot_levels(usage, gpu, members, context.limits.allowances)
-        subject = f"{usage.scope or identity(members[0])} {gpu.key}"
+        whose = f"{usage.scope} of uid {members[0].uid}" if usage.scope else identity(members[0])
+        subject = f"{whose} {gpu.key}"
         if keeps is None and (OVERSHOOT, subject) not in context.watched:
             continue  # most of them
         if keeps is not None:
@@ -217,7 +218,7 @@ def find_overbooked(context: RuleContext) -> Iterator[Observation]:
         free, usable = room
         level = keeps = None
         title, evidence = f"GPU {gpu.index} no longer overbooked", ""
-        usages = additive_limits(context.limit_usages[gpu.uuid])
+        usages = additive_limits(gpu, context.processes)
         declared = sum(one.limit.bytes for one in usages)
         pids: tuple[int, ...] = ()
         owners: tuple[str, ...] = ()
