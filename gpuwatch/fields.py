@@ -237,7 +237,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def share(self) -> float | None:
-        """Holding in percent of the GPU's total memory, as most programs declare it."""
+        """Holding in percent of what the GPU can give, as most programs declare it."""
         return self.percent(self.holding.memory)
 
     @property
@@ -252,9 +252,9 @@ class Row(msgspec.Struct, frozen=True):
         return self.percent(limit.bytes) if limit else None
 
     def percent(self, bytes_: Reading) -> float | None:
-        """Return bytes in percent of the GPU's memory; None if either is not known."""
-        total = self.gpu.memory.total
-        return 100 * bytes_ / total if known(bytes_) and known(total) and total > 0 else None
+        """Return bytes in percent of what the GPU can give; None if either is not known."""
+        total = usable(self.gpu)
+        return 100 * bytes_ / total if known(bytes_) and total else None
 
 
 _UNSEEN = {

@@ -441,6 +441,13 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     unified: bool = False
     """The GPU shares the machine's memory: the values are MemTotal and MemAvailable, not the GPU's own."""
 
+    @property
+    def usable(self) -> int | None:
+        """Bytes that processes can have, which CUDA calls the total, and to which fractions refer; None if unknown."""
+        if not known(self.total):
+            return None
+        return int(self.total - (self.reserved if known(self.reserved) else 0))
+
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of one GPU that one process holds, and its use of that GPU in percent."""

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch.model import (
-    Basis,
     Declaration,
     Declared,
     Gpu,
@@ -23,6 +22,9 @@ from gpuwatch.model import (
     known,
 )
 from gpuwatch.units import GIB, MIB
+
+STEADY: Final = 8 * MIB
+"""Bytes by which the reserved memory of a GPU may change, or fractions may be rounded, before a size is another one."""
 
 RESERVATION_GRACE: Final = 15 * 60.0
 """Seconds for which a reservation counts although none of its processes holds the GPU: half of what the rule `idle but
@@ -54,7 +56,7 @@ class DeclaredMemory(NamedTuple):
     held: int
     """Sum of all known holdings."""
     total: int | None
-    """Total memory of the GPU, to which fractions refer."""
+    """Memory that the GPU can give, to which fractions refer."""
     limits: int
     """Number of limits."""
     unread: int
@@ -65,7 +67,7 @@ class DeclaredMemory(NamedTuple):
     @property
     def overcommitted(self) -> bool:
         """Return whether more is declared than the GPU has; two halves are not more, however they are rounded."""
-        return self.total is not None and self.declared > self.total + MIB
+        return self.total is not None and self.declared > self.total + STEADY
 
 
 def limits_on(declared: Declared | None, gpu: str) -> tuple[Limit, ...]:
@@ -103,10 +105,7 @@ def is_conclusive(declared: Declared | None) -> bool:
 
 def usable(gpu: Gpu) -> int | None:
     """Return the bytes that a GPU can give to processes: total minus reserved."""
-    memory = gpu.memory
-    if not known(memory.total):
-        return None
-    return int(memory.total - (memory.reserved if known(memory.reserved) else 0))
+    return gpu.memory.usable
 
 
 def limit_usages(snapshot: Snapshot) -> list[LimitUsage]:
@@ -169,7 +168,7 @@ def declared_memory(gpu: Gpu, processes: Mapping[int, Process]) -> DeclaredMemor
     return DeclaredMemory(
         declared=sum(one.limit.bytes for one in found),
         held=sum(int(one.memory) for one in gpu.holdings if known(one.memory)),
-        total=int(gpu.memory.total) if known(gpu.memory.total) else None,
+        total=gpu.memory.usable,
         limits=len(found),
         unread=len(others) - len(read),
         undeclared=len(read),
@@ -274,7 +273,8 @@ def find_promised(
         return []
     least: dict[frozenset[int], tuple[int, LimitUsage]] = {}
     for size, limit in sorted(
-        ((_size(one, gpu, whole), one) for one in _limit_usages(gpu, processes, by_user=False)), key=lambda one: one[0]
+        ((min(one.limit.bytes, whole), one) for one in _limit_usages(gpu, processes, by_user=False)),
+        key=lambda one: one[0],
     ):
         least.setdefault(frozenset(limit.pids), (size, limit))
     shared = [pids for pids in least if len(pids) > 1]
@@ -331,18 +331,6 @@ def holder_name(pid: int, processes: Mapping[int, Process]) -> str:
     """Return the name of a process's owner, or its PID."""
     process = processes.get(pid)
     return (process.user if process else "") or f"PID {pid}"
-
-
-def _size(usage: LimitUsage, gpu: Gpu, whole: int) -> int:
-    """Return a limit in bytes, at most what the GPU can give (`whole`).
-
-    A fraction refers to CUDA's total, which is NVML's total minus the reserved memory: two halves of NVML's total would
-    be more than the GPU can give.
-    """
-    size, total = usage.limit.bytes, gpu.memory.total
-    if usage.declaration.basis is Basis.TOTAL and known(total) and total:
-        size = int(size * whole / total)
-    return min(size, whole)
 
 
 def _held(gpu: Gpu, pids: Collection[int]) -> int:

@@ -19,7 +19,7 @@ from gpuwatch.declared.resolver import agreed_candidates
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.launch.environment import Allocation, VariableChange, changes, torch_obstacle
 from gpuwatch.launch.placement import Offer, choose, find_offers
-from gpuwatch.model import Basis, Snapshot, number
+from gpuwatch.model import Basis, Snapshot
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sampler.reservations import (
     SHARED,
@@ -152,7 +152,7 @@ def _agreement_warnings(
     }  # the least comes last
     for offer in chosen:
         for (uuid, scope), candidate in least.items():
-            whole, value = number(offer.gpu.memory.total), candidate.value or 0.0
+            whole, value = usable(offer.gpu), candidate.value or 0.0
             allowed = value if candidate.basis is Basis.BYTES else value * (whole or 0)
             before = holding.get((offer.gpu.uuid, scope), 0)
             if uuid == offer.gpu.key and before + offer.wanted > allowed:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from gpuwatch.declared.sizes import Parser
 from gpuwatch.model import Basis, Confidence, Gpu, Health, Hint, Kind, Margin, Memory, Reading, known, number
+from gpuwatch.shares import STEADY
 from gpuwatch.text import LIMIT, Clean, clean, mask, redact, shorten
 from gpuwatch.units import MIB
 from gpuwatch.values import Bytes, Fraction, Gpus, Pattern, Text
@@ -227,7 +228,7 @@ class MigFacts(msgspec.Struct, frozen=True, kw_only=True):
     gpu_instance: int
     compute_instance: int
     total: int | None = None
-    """Memory in bytes."""
+    """As in `GpuFacts`."""
 
 
 class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,7 +239,7 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     bus_id: str = ""
     name: str = ""
     total: int | None = None
-    """Memory in bytes; None while it is not known."""
+    """Bytes that processes can have, which CUDA calls the total; None while it is not known."""
     capability: float | None = None
     """CUDA's compute capability, such as 8.6; None, as in the next two fields, where the driver does not report it."""
     cores: int | None = None
@@ -370,4 +371,6 @@ def _integer(reading: Reading) -> int | None:
 
 
 def _total(memory: Memory, last: int | None) -> int | None:
-    return int(memory.total) if known(memory.total) else last
+    """Return what CUDA calls the total; the last one where it has hardly changed, since a change asks for all again."""
+    now = memory.usable
+    return last if now is None or (last is not None and abs(now - last) <= STEADY) else now

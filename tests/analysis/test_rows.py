@@ -10,7 +10,7 @@ from msgspec import structs
 from gpuwatch.analysis.rows import process_order, rows, sort
 from gpuwatch.fields import PROCESS, Row, share_words
 from gpuwatch.model import Declared, Knowledge, Memory, Presence, Process, Reason, Snapshot
-from tests.support.builders import GIB, MIB, TOTAL, gpu, holding, process, snapshot
+from tests.support.builders import GIB, MIB, USABLE_GIB, gpu, holding, process, snapshot
 from tests.support.declaring import declares
 
 ADA, BEN, YOU = "ada", "ben", "you"
@@ -71,13 +71,13 @@ def test_a_figure_that_jitters_moves_no_row_until_another_column_is_sorted() -> 
     assert places(order.sort(two(10.3, 9.9), "memory")) == [(0, 1), (0, 2)]
 
 
-def test_the_share_is_of_all_the_memory_as_declarations_are() -> None:
+def test_the_share_is_of_what_the_gpu_can_give_as_declarations_are() -> None:
     (row,) = rows(snapshot([gpu(0, holdings=[holding(1, 10)])]))
-    assert row.share == pytest.approx(100 * 10 * GIB / TOTAL)
+    assert row.share == pytest.approx(100 * 10 / USABLE_GIB)
 
 
-HELD = declares(0, 0.4 * TOTAL)
-SHARED = declares(0, 0.1 * TOTAL, scope="genv 12")
+HELD = declares(0, 0.4 * USABLE_GIB * GIB)
+SHARED = declares(0, 0.1 * USABLE_GIB * GIB, scope="genv 12")
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ SHARED = declares(0, 0.1 * TOTAL, scope="genv 12")
         (HELD, ("13", "40")),
         (declares(0, 9 * GIB), ("13", "11")),
         (declares(0, 10 * MIB), ("13", "<1")),
-        (declares(0, 1.2 * TOTAL), ("13", "120")),
-        (declares(0, 0.4 * TOTAL, scope="genv 12"), ("Σ13", "40")),
-        (declares(1, 0.4 * TOTAL), ("13", "—")),
+        (declares(0, 1.2 * USABLE_GIB * GIB), ("13", "120")),
+        (declares(0, 0.4 * USABLE_GIB * GIB, scope="genv 12"), ("Σ13", "40")),
+        (declares(1, 0.4 * USABLE_GIB * GIB), ("13", "—")),
         (Declared(), ("13", "—")),
         (Declared(knowledge=Knowledge.UNREADABLE), ("13", "")),
         (Declared(knowledge=Knowledge.PENDING), ("13", "")),
@@ -109,7 +109,7 @@ def test_used_and_limit(declared: Declared | None, words: tuple[str, str]) -> No
 
 
 def test_processes_under_one_limit_have_their_sum_once_beside_the_oldest() -> None:
-    shared = declares(0, 0.4 * TOTAL, scope="genv 12")
+    shared = declares(0, 0.4 * USABLE_GIB * GIB, scope="genv 12")
     people = [process(1, start=9, declared=shared), process(2, start=5, declared=shared)]
     found = rows(snapshot([gpu(0, holdings=[holding(1, 10, start=9), holding(2, 10, start=5)])], people))
     assert [share_words(row) for row in found] == [("13", "Σ"), ("Σ25", "40")]

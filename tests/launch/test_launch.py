@@ -113,7 +113,7 @@ def test_a_limit_of_ones_own_inside_a_shared_one_is_not_added_to_it() -> None:
 
 def test_two_halves_are_a_whole() -> None:
     card = gpu(0, holdings=[holding(1, 1)])
-    half = limited(1, card, TOTAL // 2, basis=Basis.TOTAL)
+    half = limited(1, card, USABLE // 2, basis=Basis.TOTAL)
     (offer,) = find_offers(snapshot([card], [half]), Request(share=0.5))
     assert offer.why == ""
 

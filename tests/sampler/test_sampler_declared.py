@@ -245,7 +245,7 @@ def test_a_single_snapshot_has_what_was_declared_and_agreed(driver: Driver) -> N
     assert (code, found.knowledge) == (0, Knowledge.READ)
     uuid = snapshot.gpus[1].uuid
     sizes = {found.declarations[one.declaration].channel: (one.gpu, one.bytes) for one in found.limits}
-    assert sizes.pop("XLA_PYTHON_CLIENT_MEM_FRACTION") == (uuid, round(0.3 * 80 * GIB))
+    assert sizes.pop("XLA_PYTHON_CLIENT_MEM_FRACTION") == (uuid, round(0.3 * (80 * GIB - 551 * (1 << 20))))
     assert [*sizes.values()] == [(uuid, 5 * GIB)]
 
 

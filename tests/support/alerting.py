@@ -13,7 +13,7 @@ from gpuwatch.alerts.rules import RULES
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.history import History, HistoryView, Idle, XidCounts
 from gpuwatch.model import Basis, Declaration, Declared, Gpu, Health, Kind, Limit, Margin, Process, Reason, Snapshot
-from tests.support.builders import EPOCH, GIB, TOTAL, at, filled, gpu, holding, process, snapshot
+from tests.support.builders import EPOCH, GIB, USABLE_GIB, at, filled, gpu, holding, process, snapshot
 
 
 class Bench:
@@ -125,7 +125,7 @@ def cap(
 
 def part(fraction: float, *on: int, **changes: Any) -> Declared:
     """Return a declared fraction of the GPUs."""
-    return cap(fraction * TOTAL / GIB, *on, basis=Basis.TOTAL, value=fraction, **changes)
+    return cap(fraction * USABLE_GIB, *on, basis=Basis.TOTAL, value=fraction, **changes)
 
 
 def feed(

@@ -14,7 +14,7 @@ from gpuwatch.analysis.rows import rows
 from gpuwatch.model import Declared, Gpu, Knowledge, Memory, Process, Promise, Reason, Snapshot
 from gpuwatch.ui.screens.detail import gpu_section, holding_section
 from gpuwatch.ui.widgets.gpus import short_title
-from tests.support.builders import GIB, TOTAL, gpu, holding, process, snapshot
+from tests.support.builders import GIB, USABLE_GIB, gpu, holding, process, snapshot
 from tests.support.dashboards import alert, frame, resize, running, text
 from tests.support.declaring import declares
 from tests.support.screens import press
@@ -38,16 +38,16 @@ def overshoot(*pids: int, severity: Severity = Severity.CRITICAL, index: int = 0
     return alert(index, severity, **{**fields, "title": f"ada holds 62 % of GPU {index}, declared 40 %", **changes})
 
 
-ADA = (11, "ada", 49.6, declares(0, 0.4 * TOTAL))
+ADA = (11, "ada", 49.6, declares(0, 0.4 * USABLE_GIB * GIB))
 HIDDEN = (13, "cyn", 5.0, UNREADABLE)
 EVERY_KIND = (
     ADA,
-    (12, "ben", 9.0, declares(0, 0.3 * TOTAL, scope="genv 12")),
+    (12, "ben", 9.0, declares(0, 0.3 * USABLE_GIB * GIB, scope="genv 12")),
     HIDDEN,
     (14, "dov", 0.1, Declared()),
-    (15, "eve", 4.0, declares(0, TOTAL, scope="container 3f9a1c")),
+    (15, "eve", 4.0, declares(0, USABLE_GIB * GIB, scope="container 3f9a1c")),
 )
-THREE_OF_ADAS = tuple((pid, "ada", 5.0, declares(0, 0.4 * TOTAL)) for pid in (21, 22, 23))
+THREE_OF_ADAS = tuple((pid, "ada", 5.0, declares(0, 0.4 * USABLE_GIB * GIB)) for pid in (21, 22, 23))
 """Processes that have declared more together than the GPU has."""
 
 
@@ -60,8 +60,8 @@ async def test_used_and_limit_stand_below_their_title() -> None:
             title, *lines = [line for line in app.dashboard.processes.text if line.strip()][: 1 + len(EVERY_KIND)]
             slash = title.index("used/limit") + len("used")
             found = [(line[:slash].split()[-1], line[slash : slash + 4].strip()) for line in lines]
-            assert found == [("62", "/40"), ("Σ11", "/30"), ("6", ""), ("Σ5", "/100"), ("<1", "/—")]
-            assert f"62/40{mark} " in lines[0]
+            assert found == [("63", "/40"), ("Σ11", "/30"), ("6", ""), ("Σ5", "/100"), ("<1", "/—")]
+            assert f"63/40{mark} " in lines[0]
             assert not any(sign in line for line in lines[1:] for sign in "·▲●")
 
 
@@ -130,7 +130,7 @@ def facts_of(seen: Snapshot) -> dict[str, str]:
 def test_the_detail_of_a_gpu_has_the_sums_and_what_is_not_known() -> None:
     others = ((14, "dov", 1.0, Declared()), (15, "eve", 2.0, UNREADABLE), (16, "eve", 2.0, None))
     facts = facts_of(machine(*THREE_OF_ADAS, *others))
-    assert facts["declared"] == "95.6 GiB by 3 limits, overbooked: it has 79.6 GiB"
+    assert facts["declared"] == "94.9 GiB by 3 limits, overbooked: it has 79.1 GiB"
     assert facts["held"] == "20.0 GiB by all processes"
     assert facts["not declared"] == "by 1 process"
     assert facts["not read"] == "what 2 processes declared"
@@ -147,9 +147,9 @@ def test_the_detail_of_a_gpu_makes_no_number_up() -> None:
 @pytest.mark.parametrize(
     ("declared", "words"),
     [
-        (ADA[3], "62 % of the GPU's memory, declared 40 %"),
-        (EVERY_KIND[1][3], "62 % of the GPU's memory, declared 30 %, counted together as genv 12"),
-        (UNREADABLE, "62 % of the GPU's memory"),
+        (ADA[3], "63 % of the GPU's memory, declared 40 %"),
+        (EVERY_KIND[1][3], "63 % of the GPU's memory, declared 30 %, counted together as genv 12"),
+        (UNREADABLE, "63 % of the GPU's memory"),
     ],
 )
 def test_the_detail_of_a_holding_has_both_shares(declared: Declared, words: str) -> None:

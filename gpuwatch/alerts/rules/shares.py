@@ -29,7 +29,7 @@ from gpuwatch.alerts.rule import (
 from gpuwatch.alerts.rules.memory import CLEAR_MARGIN, GROWN, room_of
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Basis, Confidence, Declaration, Gpu, Kind, Limit, Margin, Memory, Process, Snapshot, number
-from gpuwatch.shares import LimitUsage, additive_limits, limit_usages
+from gpuwatch.shares import STEADY, LimitUsage, additive_limits, limit_usages
 
 OVERSHOOT: Final = "uses more than declared"
 OVERCOMMITTED: Final = "overbooked"
@@ -181,10 +181,10 @@ def _overshoot_title(usage: LimitUsage, gpu: Gpu, members: Sequence[Process]) ->
     who = ", ".join(names[:NAMED]) + (" and others" if len(names) > NAMED else "")
     least = "" if usage.complete else "at least "
     who = f"{who} {'holds' if len(names) == 1 else 'hold'} {least}"
-    total = number(gpu.memory.total)
+    total = gpu.memory.usable
     share = usage.declaration.value if usage.declaration.basis is Basis.TOTAL else None
     # A fraction of a MIG instance is none of the GPU.
-    if total and share is not None and abs(usage.limit.bytes - share * total) < units.MIB:
+    if total and share is not None and abs(usage.limit.bytes - share * total) <= STEADY:
         held, declared = (units.percent(amount, total) for amount in (usage.held, usage.limit.bytes))
         if held != declared:
             return f"{who}{held} % of GPU {gpu.index}, declared {declared} %"
@@ -207,13 +207,13 @@ def _overshoot_detail(usage: LimitUsage, gpu: Gpu, members: Sequence[Process], h
 
 
 def find_overbooked(context: RuleContext) -> Iterator[Observation]:
-    """Judge whether the declared limits add up to more than a GPU's total memory; two halves are not more.
+    """Judge whether the declared limits add up to more than a GPU can give; two halves are not more.
 
     It is a note, since processes may hold less than they declare, and a warning where little memory is free.
     """
     for gpu in context.gpus:
-        room, total = room_of(gpu.memory), number(gpu.memory.total)
-        if room is None or total is None or gpu.uuid not in context.limit_usages:
+        room = room_of(gpu.memory)
+        if room is None or gpu.uuid not in context.limit_usages:
             continue
         free, usable = room
         level = keeps = None
@@ -222,12 +222,12 @@ def find_overbooked(context: RuleContext) -> Iterator[Observation]:
         declared = sum(one.limit.bytes for one in usages)
         pids: tuple[int, ...] = ()
         owners: tuple[str, ...] = ()
-        if declared > total + units.MIB:
+        if declared > usable + STEADY:
             pids = tuple(dict.fromkeys(pid for one in usages for pid in one.pids))
             percent, warning = 100 * free / usable, context.limits.memory_warning
             level = Severity.WARNING if percent < warning else Severity.NOTE
             keeps = Severity.WARNING if percent < warning + CLEAR_MARGIN else Severity.NOTE
-            title = f"GPU {gpu.index} overbooked: {100 * declared / total:.0f} % declared"
+            title = f"GPU {gpu.index} overbooked: {100 * declared / usable:.0f} % declared"
             sizes: Counter[str] = Counter()
             for one in usages:
                 sizes[holder_name(one.pids[0], context.processes.get(one.pids[0]))] += one.limit.bytes
@@ -295,7 +295,7 @@ def _start_size(declaration: Declaration, memory: Memory) -> float | None:
         return None
     if declaration.basis is Basis.BYTES:
         return declaration.value
-    total = number(memory.total)
+    total = memory.usable
     return declaration.value * total if declaration.basis is Basis.TOTAL and total is not None else None
 
 
