@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gpuwatch.declared.facts import Candidate, Facts, Unread
+from gpuwatch.declared.facts import Candidate, Facts, Selection, Unread
 from gpuwatch.declared.flags import find_program
 from gpuwatch.model import Basis, Confidence, Kind
 
@@ -112,6 +112,21 @@ _DRIVER = "libcuda.so"
 def allocator(framework: str) -> str:
     """Return the framework whose allocator another one uses: PyTorch for vLLM."""
     return _IMPLIED.get(framework, (framework,))[0]
+
+
+_OWN_ALLOCATOR = frozenset(
+    {"torch", "tensorflow", "jax", "cupy", "theano", "paddle", "onnxruntime", "rmm", "llama.cpp"}
+)
+"""Frameworks that take memory of a GPU by an allocator of their own."""
+
+
+def allocators(found: Iterable[str], selections: Iterable[Selection]) -> list[str]:
+    """Return the allocators that may take memory of a GPU, but for a framework that has chosen to see no GPU.
+
+    Programs for JAX hide the GPUs from TensorFlow, which reads their data: `set_visible_devices([], "GPU")`.
+    """
+    last = {one.framework: one.ordinals for one in selections}
+    return [name for name in found if name in _OWN_ALLOCATOR and last.get(name) != ()]
 
 
 def identify(facts: Facts) -> dict[str, Confidence] | None:

@@ -2,7 +2,8 @@
 
 Within one framework the candidate of the highest rank counts. Frameworks that share an allocator (vLLM and PyTorch) are
 limited to the lowest of their candidates; frameworks with separate allocators to the sum: a fifth for CuPy and two
-fifths for PyTorch make three fifths. The lowest of that and of the layers below the frameworks (MPS, HAMi, an
+fifths for PyTorch make three fifths. Where the process uses a framework that nothing limits, the others limit only
+themselves. The lowest of that and of the layers below the frameworks (MPS, HAMi, an
 agreement) is the limit. A limit that several processes share (a container, an agreement) is kept separately from the
 limit of the process alone; the two are never compared.
 
@@ -145,14 +146,17 @@ _Rivals: TypeAlias = tuple[str, str, str]
 """Scope, GPU, and the framework or channel: of the candidates with the same three only one can be in effect."""
 
 
-def find_limits(evaluations: Sequence[Evaluation]) -> list[tuple[Limit, Evaluation]]:
-    """Return the limit of each scope on each GPU, with the candidate that sets it."""
+def find_limits(evaluations: Sequence[Evaluation], using: Iterable[str] = ()) -> list[tuple[Limit, Evaluation]]:
+    """Return the limit of each scope on each GPU, with the candidate that sets it.
+
+    `using` are the allocators that the process uses; one of them that nothing limits may take any amount.
+    """
     rivals: defaultdict[_Rivals, list[Evaluation]] = defaultdict(list)
     for one in evaluations:
         for gpu in (*one.limits, *one.lifted):
             rivals[one.candidate.scope, gpu, _rival(one.candidate)].append(one)
     best = {key: winner for key, several in rivals.items() if (winner := _winner(several, key[1])) is not None}
-    least = _least(best)
+    least, unlimited = _least(best, using)
     for (_, gpu), limit in least.items():
         for one in limit.members:
             one.on.add(gpu)
@@ -161,9 +165,15 @@ def find_limits(evaluations: Sequence[Evaluation]) -> list[tuple[Limit, Evaluati
     for one in evaluations:
         others = [gpu for gpu in one.limits if gpu not in one.on and not one.possible]
         if others and not one.on:
-            one.why = _explain_loss(one, others, best, least)
+            one.why = _explain_loss(one, others, best, least, unlimited)
+            if not one.why:  # it limits its framework alone
+                name = unlimited[one.candidate.scope, others[0]]
+                one.why = f"it limits {frameworks.NAMES[one.candidate.framework]} alone: {name} may take any amount"
+                one.limits, one.undecided = {}, True
         elif others and not one.why:
-            one.why = f"elsewhere {_explain_loss(one, others, best, least)}"
+            one.why = (
+                f"elsewhere {_explain_loss(one, others, best, least, unlimited) or 'it limits its framework alone'}"
+            )
     return [
         (Limit(gpu=gpu, bytes=limit.bytes, declaration=named.place, scope=scope, margin=named.candidate.margin), named)
         for (scope, gpu), limit in sorted(least.items(), key=lambda item: item[0][0])
@@ -171,8 +181,10 @@ def find_limits(evaluations: Sequence[Evaluation]) -> list[tuple[Limit, Evaluati
     ]
 
 
-def _least(best: Mapping[_Rivals, Evaluation]) -> dict[tuple[str, str], _GpuLimit]:
-    """Return the limit on each GPU in each scope; none where a framework is unlimited."""
+def _least(
+    best: Mapping[_Rivals, Evaluation], using: Iterable[str]
+) -> tuple[dict[tuple[str, str], _GpuLimit], dict[tuple[str, str], str]]:
+    """Return the limit on each GPU in each scope, and where there is none the name of a framework without a limit."""
     allocators: defaultdict[tuple[str, str], defaultdict[str, list[Evaluation]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -182,12 +194,15 @@ def _least(best: Mapping[_Rivals, Evaluation]) -> dict[tuple[str, str], _GpuLimi
             allocators[scope, gpu][frameworks.allocator(one.candidate.framework)].append(one)
         elif gpu not in one.lifted:
             layers[scope, gpu].append(_GpuLimit(one.limits[gpu], (one,)))
+    unlimited: dict[tuple[str, str], str] = {}
     for (scope, gpu), families in allocators.items():
-        found = [_least_of_family(family, gpu) for family in families.values()]
-        largest = sorted((one for one in found if one is not None), key=lambda one: -one.limits[gpu])
-        if len(largest) == len(families):  # else one of them may take any amount
+        found = {name: _least_of_family(families.get(name, ()), gpu) for name in dict.fromkeys((*families, *using))}
+        largest = sorted((one for one in found.values() if one is not None), key=lambda one: -one.limits[gpu])
+        if len(largest) == len(found):
             layers[scope, gpu].append(_GpuLimit(sum(one.limits[gpu] for one in largest), tuple(largest)))
-    return {key: min(several, key=_order) for key, several in layers.items()}
+        else:
+            unlimited[scope, gpu] = next(frameworks.NAMES[name] for name, one in found.items() if one is None)
+    return {key: min(several, key=_order) for key, several in layers.items()}, unlimited
 
 
 def _least_of_family(family: Iterable[Evaluation], gpu: str) -> Evaluation | None:
@@ -241,9 +256,13 @@ def _rival(candidate: Candidate) -> str:
 
 
 def _explain_loss(
-    one: Evaluation, gpus: Sequence[str], best: Mapping[_Rivals, Evaluation], least: Mapping[tuple[str, str], _GpuLimit]
+    one: Evaluation,
+    gpus: Sequence[str],
+    best: Mapping[_Rivals, Evaluation],
+    least: Mapping[tuple[str, str], _GpuLimit],
+    unlimited: Mapping[tuple[str, str], str],
 ) -> str:
-    """Return the reason why a candidate is not the limit on these GPUs."""
+    """Return why a candidate is not the limit on these GPUs; empty where it is that of its framework alone."""
     candidate = one.candidate
     for gpu in gpus:
         winner = best[candidate.scope, gpu, _rival(candidate)]
@@ -254,8 +273,8 @@ def _explain_loss(
             later = (one.candidate.rank, one.place) >= (winner.candidate.rank, winner.place)
             return f"it may not be in effect, and {name} allows more" if later else f"{name} comes before it"
     limit = least.get((candidate.scope, gpus[0]))
-    if limit is None:
-        return "another framework of the process may take any amount"
+    if limit is None or (candidate.framework and (candidate.scope, gpus[0]) in unlimited):
+        return ""
     if candidate.confidence in _UNSURE and limit.bytes > one.limits[gpus[0]]:
         return f"it may not be in effect, and {short_name(limit.members[0], one)} allows more"
     than = "" if limit.bytes < one.limits[gpus[0]] else " than what its frameworks may take together"
@@ -303,7 +322,7 @@ def resolve(facts: Facts, gpus: Sequence[GpuFacts], driver: str = "") -> Declare
     for one in evaluations:
         if (one.applies or one.undecided) and one.candidate.kind in LIMITS:
             _locate(one, selected, gpus)
-    limits = find_limits(evaluations)
+    limits = find_limits(evaluations, frameworks.allocators(found or (), facts.contents.selections))
     _explain_rest(evaluations)
     ordered = sorted(evaluations, key=_prominence)
     place = {id(one): number for number, one in enumerate(ordered)}
