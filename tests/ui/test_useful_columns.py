@@ -62,7 +62,7 @@ async def test_the_list_of_processes(
     async with running(frame(machine(declared, context)), (160, 50)) as (app, pilot):
         title, row = app.dashboard.processes.text[:2]
         assert {name for name in ("used/limit %", "mem %", "runs in") if name in title} == {*titles}
-        assert row[: title.index("%") + 1].split()[-1].partition("/")[0] == "50"
+        assert row[: title.index("%") + 1].split()[-1].partition("/")[0] == "51"
         app.show_columns(("used", "in"))  # chosen by the user: always there
         await pilot.pause()
         assert "used/limit %" in app.dashboard.processes.text[0]
