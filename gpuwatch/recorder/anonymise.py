@@ -37,7 +37,7 @@ TREATMENTS: Final[dict[type[msgspec.Struct], dict[str, str]]] = {
     Process: {"uid": "uid", "user": "person", "name": "program", "command": "command", "parent": "program"}
     | {"declared": "inside", "context": "inside"},
     model.Declared: {"words": "text", "visible": "inside", "declarations": "inside", "limits": "inside"}
-    | {"hints": "inside"},
+    | {"hints": "inside", "unseen": "text"},
     Declaration: {"where": "place", "text": "text", "scope": "name", "why": "text", "condition": "text"},
     model.Limit: {"scope": "name"},
     model.Visible: {"text": "text", "where": "place", "note": "text"},

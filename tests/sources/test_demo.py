@@ -212,7 +212,7 @@ def test_within_minutes_alerts_come_and_go() -> None:
         ("memory of unknown processes", UNATTRIBUTED_GPU): "60 WARNING",
         ("opened GPUs it does not use", 2): "62 NOTE",
         ("temperature near slowdown", HOT_GPU): "99 WARNING, 125 cleared",
-        ("time to full", LEAKING_GPU): "125 WARNING, 240 CRITICAL, 291 cleared",
+        ("time to full", LEAKING_GPU): "122 WARNING, 214 CRITICAL, 260 cleared",
         ("memory near limit", LEAKING_GPU): "234 WARNING, 252 cleared",
     }
     found = told(310)
