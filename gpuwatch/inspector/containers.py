@@ -1,8 +1,7 @@
 """Containers of processes, their names, and those of the pods that they belong to.
 
-Podman and CRI-O have id and name on the command line of a container's monitor, which everybody may read. Docker is
-asked over its socket, with the rights of the container's owner only, and by nothing but `GET /containers/ID/json`.
-Formats:
+Podman and CRI-O have both on the command line of a container's monitor, which everybody may read. Docker is asked
+over its socket, with the rights of the container's owner only, and by nothing but `GET /containers/ID/json`. Formats:
 
 - `conmon … -c ID … -n NAME`, one for each container and its ancestor: containers/podman, libpod/oci_conmon_common.go,
   and cri-o/cri-o, internal/oci/runtime_oci.go
@@ -46,6 +45,8 @@ LONGEST = 80
 
 _LARGEST_ANSWER = 1 << 20
 _LARGEST_LINE = 64 << 10
+_MOST_ABOVE = 64
+"""Processes from one upwards among which a monitor is looked for, at most."""
 _ROOT = Owner(0, 0, ())
 
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -59,8 +60,7 @@ _MOUNTED_FILES = frozenset({"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"})
 """Files that runtimes mount into each container from their own folders."""
 
 _STATE = re.compile(r"/([a-z0-9]+-)?containers/([0-9a-f]{64})/(?:userdata/)?[^/]+$")
-"""Folder of a container's files: Docker's `containers`; Podman's `overlay-containers`, `vfs-containers`, … by the
-driver of its storage (containers/storage, store.go)."""
+"""Files of a container: Docker's in `containers`, Podman's in `overlay-containers` and the like (storage/store.go)."""
 
 _POD_STATE = re.compile(r"/pods/([0-9a-f-]{32,36})/etc-hosts$")
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -167,17 +167,18 @@ def _find_owner(uid: int | None) -> Owner | None:
 
 def _read_monitors(pid: int, proc: Path) -> Iterator[tuple[ContainerId, ContainerName | None]]:
     """Yield the containers on the command lines of the monitors above a process, the innermost first."""
-    for above in procfs.find_ancestors(pid, proc):
-        try:
-            if procfs.read_stat(above, proc).comm != b"conmon":
-                continue
-            words = decode_environ(procfs.read_file(above, "cmdline", proc, _LARGEST_LINE)).split("\0")
-        except (OSError, ValueError):  # it has ended
+    for place in range(_MOST_ABOVE):
+        here, stat = pid, procfs.find_stat(pid, proc)
+        if stat is None:
+            return
+        pid = stat.ppid
+        if place == 0 or stat.comm != b"conmon":
             continue
-        options: dict[str, str] = {}
-        for word, value in pairwise(words):
-            option, joined, own = word.partition("=")
-            options.setdefault(option, own if joined else value)
+        try:
+            line = decode_environ(procfs.read_file(here, "cmdline", proc, _LARGEST_LINE))
+        except OSError:  # it has ended
+            continue
+        options = dict(reversed([*pairwise(re.split("[\0=]", line))]))  # `--name=NAME`, too; the first one counts
         ident = options.get("-c") or options.get("--cid", "")
         name = parse_name(options.get("-n") or options.get("--name", ""))
         if _ID.fullmatch(ident):
