@@ -78,13 +78,11 @@ _PYTHON_WRAPPERS = _names("""
 """)
 """Python programs that run another script, which follows their own options."""
 
-_AGENTS = frozenset(
-    {
-        *(("ray", "start"), ("clearml-agent", "daemon"), ("clearml_agent", "daemon"), ("hq", "worker")),
-        *(("prefect", "worker"), ("prefect", "agent")),
-    }
-)
-"""Programs with a subcommand that runs one job after another."""
+_AGENTS = {
+    **{"ray": ("start",), "clearml-agent": ("daemon",), "clearml_agent": ("daemon",), "hq": ("worker",)},
+    "prefect": ("worker", "agent"),
+}
+"""Programs with subcommands that run one job after another."""
 
 MONITORS = _names("gpuwatch nvidia-smi nvitop nvtop gpustat nv-hostengine nvidia-persistenced Xorg all-smi")
 """Programs that only call the driver, or keep it loaded, and compute nothing."""
@@ -113,44 +111,30 @@ TheLittlestJupyterHub and systemdspawner call theirs `jupyter-NAME.service`."""
 # -- launchers and schedulers --------------------------------------------------------------------------------------
 
 
-class Launcher(NamedTuple):
-    """Program that starts the ranks of a run."""
+_LAUNCHERS = {
+    "torchrun": "torchrun torch.distributed.run torch.distributed.launch",
+    "accelerate": "accelerate accelerate-launch accelerate.commands.launch accelerate.commands.accelerate_cli",
+    "deepspeed": "deepspeed deepspeed.pt deepspeed.launcher.launch deepspeed.launcher.runner",
+    "horovodrun": "horovodrun horovod.runner.launch",
+    "composer": "composer composer.cli.launcher",
+    "colossalai": "colossalai colossalai.cli",
+    "lightning": "fabric lightning",
+    "mpirun": """
+        mpirun mpiexec orterun prterun prun orted prted prte mpirun_rsh mpispawn hydra_pmi_proxy hydra_bstrap_proxy
+        mpiexec.hydra mpirun.openmpi mpiexec.openmpi mpirun.mpich mpiexec.mpich
+    """,
+    "srun": "srun",
+    "ray": "raylet",
+}
+LAUNCHERS = {name: label for label, names in _LAUNCHERS.items() for name in names.split()}
+"""Label of each program that starts the ranks of a run, by its name."""
 
-    label: str
-    names: frozenset[str]
-    forwards_signals: bool = True
-    """Whether it forwards SIGINT and SIGTERM to its ranks, or ends the ranks at once.
+SIGNAL_FORWARDERS = _LAUNCHERS.keys() - {"ray"}
+"""Labels of the launchers that forward SIGINT and SIGTERM to their ranks, or end the ranks at once.
 
-    torchrun: torch/distributed/elastic/multiprocessing (SignalException; SubprocessHandler.close does killpg on each
-    rank, which is a session of its own). mpirun: "Forward all signals from mpirun to the child processes"
-    (open-mpi/ompi#1431)."""
-
-
-_LAUNCHERS = (
-    Launcher("torchrun", _names("torchrun torch.distributed.run torch.distributed.launch")),
-    Launcher(
-        "accelerate",
-        _names("accelerate accelerate-launch accelerate.commands.launch accelerate.commands.accelerate_cli"),
-    ),
-    Launcher("deepspeed", _names("deepspeed deepspeed.pt deepspeed.launcher.launch deepspeed.launcher.runner")),
-    Launcher("horovodrun", _names("horovodrun horovod.runner.launch")),
-    Launcher("composer", _names("composer composer.cli.launcher")),
-    Launcher("colossalai", _names("colossalai colossalai.cli")),
-    Launcher("lightning", _names("fabric lightning")),
-    Launcher(
-        "mpirun",
-        _names("""
-            mpirun mpiexec orterun prterun prun orted prted prte mpirun_rsh mpispawn hydra_pmi_proxy hydra_bstrap_proxy
-            mpiexec.hydra mpirun.openmpi mpiexec.openmpi mpirun.mpich mpiexec.mpich
-        """),
-    ),
-    Launcher("srun", _names("srun")),
-    Launcher("ray", _names("raylet"), forwards_signals=False),
-)
-LAUNCHERS: Mapping[str, Launcher] = {name: launcher for launcher in _LAUNCHERS for name in launcher.names}
-
-SIGNAL_FORWARDERS = frozenset(launcher.label for launcher in _LAUNCHERS if launcher.forwards_signals)
-"""Labels of the launchers that forward signals."""
+torchrun: torch/distributed/elastic/multiprocessing (SignalException; SubprocessHandler.close does killpg on each rank,
+which is a session of its own). mpirun: "Forward all signals from mpirun to the child processes" (open-mpi/ompi#1431).
+"""
 
 
 class Scheduler(NamedTuple):
@@ -255,15 +239,11 @@ _WEB_SERVERS = _commands(
 """General web servers, and workers of a queue. The processes that they fork belong to them; a process started through a
 shell may be a training that a web page started."""
 
-_INTERNAL_LISTENERS = (
-    NOTEBOOK_KERNELS
-    | {*LAUNCHERS}
-    | _names("""
+_INTERNAL_LISTENERS = NOTEBOOK_KERNELS.union(LAUNCHERS) | _names("""
     jupyter notebook jupyterhub-singleuser tensorboard tensorboard.main wandb wandb-core wandb-service
     debugpy.adapter visdom dask dask-worker dask-cuda-worker dask-scheduler dask_cuda distributed.cli.dask_worker
     gcs_server ray default_worker.py
 """)
-)
 """Programs whose ports serve only themselves: notebook kernels, dashboards of curves, launchers of runs."""
 
 # -- names ---------------------------------------------------------------------------------------------------------
@@ -549,8 +529,7 @@ def find_executable(argv: tuple[str, ...], comm: str = "") -> str:
 
 def find_launcher(argv: tuple[str, ...], comm: str = "") -> str:
     """Return the label of the launcher that a process is: `torchrun`; empty for any other process."""
-    launcher = LAUNCHERS.get(find_executable(argv, comm))
-    return "" if launcher is None else launcher.label
+    return LAUNCHERS.get(find_executable(argv, comm), "")
 
 
 @functools.lru_cache(maxsize=128)
@@ -563,7 +542,7 @@ def find_role(argv: tuple[str, ...], comm: str = "") -> Role:
         return Role.WRAPPER if _has_script(argv) else Role.BOUNDARY
     if name in WRAPPERS or name in USER_SWITCHES or _is_debugger(argv):
         return Role.WRAPPER
-    agent = any((name, word) in _AGENTS for word in argv[1:4])
+    agent = any(word in _AGENTS.get(name, ()) for word in argv[1:4])
     return Role.BOUNDARY if agent or is_boundary(name) or is_notebook_server(argv) else Role.MEMBER
 
 
