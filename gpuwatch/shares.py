@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -124,12 +124,10 @@ def _limit_usages(gpu: Gpu, processes: Mapping[int, Process], *, by_user: bool =
     What one user holds is never counted against another: the text of a scope may come from an environment. For sums
     of what is declared, not `by_user`, a container counts once, whoever runs in it.
     """
-    sizes: dict[int, int] = {}
-    partial: set[int] = set()
+    sizes = dict.fromkeys((one.pid for one in gpu.holdings), 0)
+    partial = {one.pid for one in gpu.holdings if not known(one.memory)}
     for one in gpu.holdings:
-        sizes[one.pid] = sizes.get(one.pid, 0) + (int(one.memory) if known(one.memory) else 0)
-        if not known(one.memory):
-            partial.add(one.pid)
+        sizes[one.pid] += int(one.memory) if known(one.memory) else 0
     groups: defaultdict[tuple[str, int | None, int], list[tuple[Limit, Declared, int]]] = defaultdict(list)
     for pid in sizes:
         declared = processes[pid].declared if pid in processes else None
@@ -262,21 +260,17 @@ def find_promised(
 ) -> list[Promise]:
     """Return the memory that users who declared or reserved may still take, one by user and kind, the largest first.
 
-    Empty where the GPU's size is not known.
-
-    `processes` are those of the snapshot by PID, `now` is wall-clock time. Where several
-    limits apply to the same processes, the lowest counts; where one applies to some of the processes of a shared limit,
-    only the shared limit counts. No promise, and no user's sum of reservations, exceeds what the GPU can give.
+    Empty where the GPU's size is not known. `processes` are those of the snapshot by PID, `now` is wall-clock time.
+    Where several limits apply to the same processes, the lowest counts; where one applies to some of the processes of a
+    shared limit, only the shared limit counts. No promise, and no user's sum of reservations, exceeds what the GPU can
+    give.
     """
     whole = usable(gpu)
     if whole is None:
         return []
     least: dict[frozenset[int], tuple[int, LimitUsage]] = {}
-    for size, limit in sorted(
-        ((min(one.limit.bytes, whole), one) for one in _limit_usages(gpu, processes, by_user=False)),
-        key=lambda one: one[0],
-    ):
-        least.setdefault(frozenset(limit.pids), (size, limit))
+    for usage in sorted(_limit_usages(gpu, processes, by_user=False), key=lambda one: one.limit.bytes):
+        least.setdefault(frozenset(usage.pids), (min(usage.limit.bytes, whole), usage))
     shared = [pids for pids in least if len(pids) > 1]
     counted = {pids: limit for pids, limit in least.items() if not any(pids < others for others in shared)}
     instances = {one.pid: one.gpu_instance for one in gpu.holdings}
@@ -298,7 +292,9 @@ def find_promised(
         if one.pids:
             under = {pid for pids in counted if pids & one.pids for pid in pids}
             covered = sum(max(limit.held, size) for pids, (size, limit) in counted.items() if pids & one.pids)
-            covered += _held(gpu, one.pids - under)
+            covered += sum(
+                int(each.memory) for each in gpu.holdings if each.pid in one.pids - under and known(each.memory)
+            )
         if (rest := min(one.gpus[gpu.uuid], whole) - covered) > 0:
             rests[one.uid] += rest
             names[one.uid] = one.user
@@ -331,7 +327,3 @@ def holder_name(pid: int, processes: Mapping[int, Process]) -> str:
     """Return the name of a process's owner, or its PID."""
     process = processes.get(pid)
     return (process.user if process else "") or f"PID {pid}"
-
-
-def _held(gpu: Gpu, pids: Collection[int]) -> int:
-    return sum(int(one.memory) for one in gpu.holdings if one.pid in pids and known(one.memory))
