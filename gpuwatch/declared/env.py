@@ -35,13 +35,6 @@ from gpuwatch.text import LIMIT, clean
 _UNSURE = (Confidence.STALE, Confidence.GUESS)
 """Confidences of a script that was edited, or a line that came too late: they do not replace known values."""
 
-_WHY = {
-    Unread.DENIED: "its environment is not ours to read",
-    Unread.OVERWRITTEN: "its environment was overwritten by a title of its own",
-    Unread.ENDED: "it ended while its environment was read",
-    Unread.TOO_LONG: "its environment is too long to be read",
-}
-
 
 class Environment(NamedTuple):
     """Environment variables of a process, the places that set them, and what could not be read."""
@@ -59,15 +52,12 @@ def merge_environment(facts: Facts) -> Environment:
     settings: dict[str, Setting] = {}
     words = ""
     if isinstance(own, Unread):
-        words = _WHY.get(own, "its environment could not be read")
-        heir = next((relative for relative in facts.ancestors if not isinstance(relative.environ, Unread)), None)
-        if heir is not None and not isinstance(heir.environ, Unread):
-            words += f"; that of its parent {heir.pid} was read in its place"
-            where = f"environment of parent {heir.pid}"
-            settings = {
-                name: Setting(value=value, where=where, confidence=Confidence.LIKELY)
-                for name, value in heir.environ.items()
-            }
+        words = own.of_environment
+        readable = ((one.pid, one.environ) for one in facts.ancestors if not isinstance(one.environ, Unread))
+        pid, heirs = next(readable, (0, {}))
+        words += f"; that of its parent {pid} was read in its place" if pid else ""
+        inherited = Setting(value=None, where=f"environment of parent {pid}", confidence=Confidence.LIKELY)
+        settings = {name: replace(inherited, value=value) for name, value in heirs.items()}
     else:
         settings = {name: Setting(value=value) for name, value in own.items()}
     for name, setting in _child_settings(facts):
@@ -153,6 +143,8 @@ class Variable(NamedTuple):
     """Values that declare something; empty for any value."""
     unless: str = ""
     """Variable that, where it is set, makes this one have no effect."""
+    several: bool = False
+    """Whether its value is a list with an entry for each device."""
 
 
 CONTAINER = "container"
@@ -164,6 +156,9 @@ _JAX_DEPRECATED = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 _JAX_ALLOCATOR = "XLA_PYTHON_CLIENT_ALLOCATOR"
 _TF_ALLOCATOR = "TF_GPU_ALLOCATOR"
 _TF_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
+_MPS = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+_MPS_THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+_RASA = "TF_GPU_MEMORY_ALLOC"
 _EXACT = Margin.EXACT
 
 VARIABLES = (
@@ -192,7 +187,11 @@ VARIABLES = (
     # jaxlib/xla_client.py, generate_pjrt_gpu_plugin_options.
     Variable("XLA_PYTHON_CLIENT_PREALLOCATE", "jax", Kind.GROWTH, values=frozenset({"false", "False", "0"})),
     # docs.nvidia.com/deploy/topics/topic_5_2_5.html: a cap of the threads, and no reservation.
-    Variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "", Kind.COMPUTE, sizes.percent_of_sms),
+    Variable(_MPS_THREADS, "", Kind.COMPUTE, sizes.percent_of_sms),
+    # docs.nvidia.com/deploy/mps, environment variables; in NVIDIA's example it is in quotes.
+    Variable(_MPS, "", Kind.HARD, sizes.mps, _EXACT, several=True),
+    # rasa/utils/tensorflow/environment.py: limits that Rasa sets for TensorFlow.
+    Variable(_RASA, "tensorflow", Kind.CAP, sizes.rasa, several=True),
     # kai-gpu-fractioning, fractiond/internal/injection: whole MiB, applied to the cgroup through NVML.
     Variable("NVIDIA_GPU_MEMORY_LIMIT", "", Kind.HARD, sizes.mib, _EXACT, CONTAINER),
     Variable(
@@ -217,7 +216,7 @@ def candidates(settings: Mapping[str, Setting]) -> list[Candidate]:
     A value that the framework would refuse gives a `void` candidate, a setting without a value a `dynamic` one.
     """
     found = [one for row in VARIABLES for one in _read_variable(settings, row)]
-    for several in (_jax, _tensorflow, _torch, _theano, _mps, _rasa, _hami):
+    for several in (_jax, _tensorflow, _torch, _theano, _hami):
         found += several(settings)
     return found
 
@@ -235,7 +234,10 @@ def _read_variable(settings: Mapping[str, Setting], row: Variable) -> list[Candi
     candidate = _candidate(settings, row.name, row.framework, row.kind, scope=scope, margin=row.margin)
     if row.parse is None:
         return [replace(candidate, dynamic=candidate.dynamic or row.kind is Kind.GRANT)]
-    return parse_value(candidate, value, row.parse)
+    entries: list[str | None] = [value]
+    if row.several and value is not None:
+        entries = [one for one in value[:LIMIT].strip(" '\"").split(",")[:_MANY] if one.strip()]
+    return [found for one in entries for found in parse_value(candidate, one, row.parse)]
 
 
 def _candidate(settings: Mapping[str, Setting], name: str, framework: str, kind: Kind, **fields: Any) -> Candidate:
@@ -416,49 +418,19 @@ def theanorc(text: str, path: str) -> list[Candidate]:
 
 # -- layers below the frameworks --------------------------------------------------------------------------------------
 
-_MPS = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-_MPS_THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-_RASA = "TF_GPU_MEMORY_ALLOC"
-_HAMI_LIBRARY = "libvgpu"
-
 
 def find_lack(channel: str, facts: Facts) -> str:
     """Return the condition on which a variable of MPS, HAMi or Rasa has an effect; empty where the process meets it."""
     if channel in (_MPS, _MPS_THREADS) and not facts.mps:
         return "if an MPS daemon serves it"
     if _HAMI.fullmatch(channel) and (
-        isinstance(facts.libraries, Unread) or not any(one.startswith(_HAMI_LIBRARY) for one in facts.libraries)
+        isinstance(facts.libraries, Unread) or not any(one.startswith("libvgpu") for one in facts.libraries)
     ):
         return "if HAMi's libvgpu.so is loaded"
     names = [*facts.contents.imports, *(word.rpartition("/")[2].partition(".")[0] for word in facts.argv[:4])]
     if channel == _RASA and "rasa" not in names:
         return "if it runs Rasa, which reads it"
     return ""
-
-
-def _mps(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read the limits of an MPS client, one for each device.
-
-    Quotes, as in NVIDIA's example, are removed. Source: docs.nvidia.com/deploy/mps, environment variables.
-    """
-    if _is_set(settings, _MPS):
-        yield from _entries(_candidate(settings, _MPS, "", Kind.HARD, margin=_EXACT), settings[_MPS].value, sizes.mps)
-
-
-def _rasa(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
-    """Read the limits that Rasa sets for TensorFlow, one for each device."""
-    if _is_set(settings, _RASA):
-        yield from _entries(_candidate(settings, _RASA, "tensorflow", Kind.CAP), settings[_RASA].value, sizes.rasa)
-
-
-def _entries(candidate: Candidate, value: str | None, parse: sizes.Parser) -> Iterable[Candidate]:
-    """Return the candidates of a list with an entry for each device."""
-    if value is None:
-        yield candidate
-        return
-    for entry in value[:LIMIT].strip(" '\"").split(",")[:_MANY]:
-        if entry.strip():
-            yield from parse_value(candidate, entry, parse)
 
 
 _HAMI = re.compile(r"(CUDA_DEVICE_(?:MEMORY|SM)_LIMIT)(?:_([0-9]{1,2}))?")
@@ -477,15 +449,10 @@ def _hami(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
         if not _is_set(settings, name):
             continue
         of_memory = "MEMORY" in channel
-        candidate = _candidate(settings, name, "", Kind.HARD if of_memory else Kind.COMPUTE, channel=channel)
-        candidate = replace(
-            candidate,
-            device=int(device) if device else None,
-            # The one of the device comes before the one of all.
-            rank=0 if device else -1,
-            scope=CONTAINER,
-            margin=_EXACT if of_memory else Margin.FRAMEWORK,
-        )
+        kind, margin = (Kind.HARD, _EXACT) if of_memory else (Kind.COMPUTE, Margin.FRAMEWORK)
+        candidate = _candidate(settings, name, "", kind, channel=channel, scope=CONTAINER, margin=margin)
+        # The one of the device comes before the one of all.
+        candidate = replace(candidate, device=int(device) if device else None, rank=0 if device else -1)
         if of_memory and virtual:
             text = f"{candidate.text}, of virtual memory (CUDA_OVERSUBSCRIBE=true)"
             candidate = replace(candidate, text=format_excerpt(text))
@@ -496,17 +463,8 @@ def _hami(settings: Mapping[str, Setting]) -> Iterable[Candidate]:
 
 # Names that people type, and long enough that one which is nearly the same can only be a slip.
 _MEANT = sorted(
-    {row.name for row in VARIABLES if row.name not in ("GPU_PORTION", "RUNAI_NUM_OF_GPUS", "SLURM_SHARDS_ON_NODE")}
-    | {
-        _JAX_FRACTION,
-        _JAX_DEPRECATED,
-        _JAX_ALLOCATOR,
-        _TF_GROWTH,
-        *_TORCH,
-        _MPS,
-        "THEANO_FLAGS",
-        "TF_FORCE_UNIFIED_MEMORY",
-    }
+    {row.name for row in VARIABLES} - {"GPU_PORTION", "RUNAI_NUM_OF_GPUS", "SLURM_SHARDS_ON_NODE", _RASA}
+    | {_JAX_FRACTION, _JAX_DEPRECATED, _JAX_ALLOCATOR, _TF_GROWTH, *_TORCH, "THEANO_FLAGS", "TF_FORCE_UNIFIED_MEMORY"}
     | {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"}
     | {"CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT", "CUDA_OVERSUBSCRIBE"}
 )
@@ -517,15 +475,14 @@ _OTHERS = frozenset(
     }
 )
 """Words of real names of other vendors, and of the CPU's: FLAGS_fraction_of_xpu_memory_to_use is no slip."""
-# CUDA_MEM_FRACTION is others'.
-_LONG = [name for name in _MEANT if name != "CUDA_MEMORY_FRACTION"]
 # Not slips of the finger. NVIDIA's page on MPS has the first in an example
-# (docs.nvidia.com/deploy/mps/latest/appendix-environment-variables.html).
+# (docs.nvidia.com/deploy/mps/latest/appendix-environment-variables.html). CUDA_MEM_FRACTION is others'.
 _MISNAMED = {
     "CUDA_MPS_DEVICE_MEM_LIMIT": _MPS,
     **{name.replace("_MEM_", "_MEMORY_"): name for name in _MEANT if "_MEM_" in name},
-    **{re.sub("_(mem|MEM)(ory|ORY)_", r"_\1_", name): name for name in _LONG if "_MEMORY_" in name.upper()},
+    **{re.sub("_(mem|MEM)(ory|ORY)_", r"_\1_", name): name for name in _MEANT if "_MEMORY_" in name.upper()},
 }
+del _MISNAMED["CUDA_MEM_FRACTION"]
 
 _ALIKE = 0.9
 """Least ratio of `difflib` for a slip: one wrong letter in the shortest name, two or three in the longer ones."""
@@ -542,14 +499,9 @@ def find_misspelt(names: Iterable[str]) -> list[Hint]:
     is set too. The search avoids false hints rather than finding all misspellings.
     """
     given = dict.fromkeys(islice(names, _MOST_NAMES))
-    hints: list[Hint] = []
-    for name in given:
-        meant = _find_meant(name)
-        if meant and meant not in given:
-            hints.append(Hint(rule="misspelt", words=f"{name} has no effect; {meant} was meant"))
-            if len(hints) == _MOST_HINTS:
-                break
-    return hints
+    slips = ((name, meant) for name in given if (meant := _find_meant(name)) and meant not in given)
+    words = (f"{name} has no effect; {meant} was meant" for name, meant in islice(slips, _MOST_HINTS))
+    return [Hint(rule="misspelt", words=one) for one in words]
 
 
 @functools.lru_cache(maxsize=128)

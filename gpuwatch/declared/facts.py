@@ -214,6 +214,16 @@ class Unread(StrEnum):
     """Reading failed: too large, no ordinary file, no answer in time, no such file."""
 
     @property
+    def of_environment(self) -> str:
+        """Words for an environment that was not read."""
+        return {
+            Unread.DENIED: "its environment is not ours to read",
+            Unread.OVERWRITTEN: "its environment was overwritten by a title of its own",
+            Unread.ENDED: "it ended while its environment was read",
+            Unread.TOO_LONG: "its environment is too long to be read",
+        }.get(self, "its environment could not be read")
+
+    @property
     def of_file(self) -> str:
         """Words for a file that was not read."""
         if self is Unread.MOVED:
@@ -226,7 +236,6 @@ class MigFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     uuid: str
     gpu_instance: int
-    compute_instance: int
     total: int | None = None
     """As in `GpuFacts`."""
 
@@ -250,13 +259,14 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RelatedProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """Ancestor of a process with the same uid, or child that has exec'ed."""
+    """Ancestor of a process with the same uid, or child that has exec'ed; texts are raw, as the process wrote them."""
 
     pid: int
     argv: tuple[str, ...] = ()
     argv_cut: bool = False
     """Whether `argv` is incomplete: the arguments were too long to be read completely."""
     environ: Mapping[str, str] | Unread = Unread.DENIED
+    """Environment of the last execve; of equal names the first value counts, as in getenv(3)."""
     start: int = 0
     """Start time in clock ticks since boot; 0 where it is not known."""
     parent: int = 0
@@ -280,16 +290,8 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     """Modules of its folder that it imports, by their paths; they are not read."""
 
 
-class File(msgspec.Struct, frozen=True, kw_only=True):
-    """Configuration file of the process's owner."""
-
-    path: str
-    """Path for display: `~/.theanorc`."""
-    text: str
-
-
 class FrameworkConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Configuration file of a server: `vllm serve --config serve.yaml`."""
+    """Configuration file of a server (`vllm serve --config serve.yaml`) or of the owner (`~/.theanorc`)."""
 
     path: str
     """Path for display."""
@@ -299,17 +301,11 @@ class FrameworkConfig(msgspec.Struct, frozen=True, kw_only=True):
     likely: bool = False
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about one process; texts are raw, as the process wrote them."""
+class Facts(RelatedProcess, frozen=True, kw_only=True):
+    """Facts about one process."""
 
-    pid: int
     uid: int | None = None
     user: str = ""
-    argv: tuple[str, ...] = ()
-    argv_cut: bool = False
-    """As in `RelatedProcess`."""
-    environ: Mapping[str, str] | Unread = Unread.DENIED
-    """Environment of the last execve; of equal names the first value counts, as in getenv(3)."""
     libraries: frozenset[str] | Unread = Unread.DENIED
     """File names of the shared libraries that are mapped: `libtorch_cuda.so`, `libcudart.so.11.0`."""
     cgroup: str = ""
@@ -326,7 +322,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an MPS daemon listens where it would connect to one."""
     configs: Mapping[int, FrameworkConfig] = {}
     """Configuration files of servers, by the PID of the process that names the file: itself or an ancestor."""
-    rc: tuple[File, ...] = ()
+    rc: tuple[FrameworkConfig, ...] = ()
     """Theano's configuration files, the most important one last."""
     shares: tuple[Share, ...] = ()
     """Agreements in gpuwatch.toml; those that match this process are in effect."""
@@ -344,12 +340,7 @@ def gpu_facts(gpu: Gpu, last: GpuFacts | None = None) -> GpuFacts:
         return replace(last, index=gpu.index)
     totals = {one.uuid: one.total for one in last.slices} if last else {}
     slices = (
-        MigFacts(
-            uuid=one.uuid,
-            gpu_instance=one.gpu_instance,
-            compute_instance=one.compute_instance,
-            total=_total(one.memory, totals.get(one.uuid)),
-        )
+        MigFacts(uuid=one.uuid, gpu_instance=one.gpu_instance, total=_total(one.memory, totals.get(one.uuid)))
         for one in gpu.instances
     )
     return GpuFacts(

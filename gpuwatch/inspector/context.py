@@ -16,8 +16,8 @@ from typing import TypeVar
 import msgspec
 
 from gpuwatch import procfs, programs
-from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
-from gpuwatch.inspector import cgroups, files, runs, servers, terminals
+from gpuwatch.declared.facts import Facts, Unread
+from gpuwatch.inspector import cgroups, runs, servers, terminals
 from gpuwatch.inspector.containers import LONGEST, ContainerNames, find_container_id, read_mounts
 from gpuwatch.inspector.servers import Sockets
 from gpuwatch.inspector.terminals import PaneNames
@@ -102,11 +102,8 @@ def _find_image(facts: Facts, proc: Path) -> Container | None:
 # -- batch jobs, units and logins ----------------------------------------------------------------------------------
 
 _SLURM_STEPS = {
-    "4294967291": "batch",
-    "4294967292": "extern",
-    "4294967290": "interactive",
-    "4294967294": "batch",
-    "4294967295": "extern",
+    **{"4294967291": "batch", "4294967292": "extern", "4294967290": "interactive"},
+    **{"4294967294": "batch", "4294967295": "extern"},
 }
 """SLURM_BATCH_SCRIPT and its like in slurm/slurm.h: 0xfffffffb and below, before 20.11 0xfffffffe and above."""
 
@@ -188,13 +185,6 @@ def _variable(facts: Facts, name: str) -> str:
 
 # -- the whole -----------------------------------------------------------------------------------------------------
 
-_UNREAD = {
-    Unread.DENIED: "its environment is not ours to read",
-    Unread.OVERWRITTEN: "its environment was overwritten by a title",
-    Unread.ENDED: "its environment cannot be read: it has ended",
-    Unread.TOO_LONG: "its environment is too long to be read",
-}
-
 _LONGEST_WORDS = 300
 
 _Part = TypeVar("_Part")
@@ -232,7 +222,7 @@ def read_context(
     """
     parts, known, table = _Parts(), names or ContainerNames(), sockets or Sockets(proc)
     stat = parts.read("state", lambda: procfs.read_stat(facts.pid, proc), None)
-    line = (_as_related(facts, stat), *facts.ancestors)
+    line = (facts, *facts.ancestors)
     unit, user_unit = parts.read("unit", lambda: find_unit(facts), ("", False))
     no_login: tuple[str, int | None] = ("", None)
     login, login_uid = parts.read("login", lambda: find_login(facts.pid, facts.uid, proc=proc), no_login)
@@ -241,7 +231,7 @@ def read_context(
     batch = parts.read("batch job", lambda: find_batch_job(facts), "")
     run, peer = None, ""
     if stat is not None:
-        run = parts.read("run", lambda: _named(runs.read_run(facts, line[0], stat, proc=proc), notebook), None)
+        run = parts.read("run", lambda: _named(runs.read_run(facts, stat, proc=proc), notebook), None)
         if facts.uid == os.getuid() and procfs.is_adopted(facts.pid, stat, proc):
             peer = parts.read("connections", lambda: table.peer(facts.pid), "")
     if notebook is not None and (slurm or batch):  # the PID of its server is one of another machine
@@ -253,7 +243,7 @@ def read_context(
         batch=batch,
         unit=unit,
         user_unit=user_unit,
-        pane=_read_pane(parts, facts, line, panes, proc),
+        pane=_read_pane(parts, facts, panes, proc),
         notebook=notebook,
         ssh=parts.read("login's origin", lambda: terminals.find_ssh(line), ""),
         login=login,
@@ -264,26 +254,12 @@ def read_context(
     )
     words = parts.words
     if isinstance(facts.environ, Unread):
-        words = [_UNREAD.get(facts.environ, "its environment could not be read"), *words]
+        words = [facts.environ.of_environment, *words]
     return msgspec.structs.replace(found, words=clean("; ".join(words), _LONGEST_WORDS))
 
 
-def _as_related(facts: Facts, stat: procfs.Stat | None) -> RelatedProcess:
-    return RelatedProcess(
-        pid=facts.pid,
-        argv=facts.argv,
-        argv_cut=facts.argv_cut,
-        environ=facts.environ,
-        start=0 if stat is None else stat.start_ticks,
-        parent=0 if stat is None else stat.ppid,
-        comm="" if stat is None else files.decode_environ(stat.comm),
-    )
-
-
-def _read_pane(
-    parts: _Parts, facts: Facts, line: tuple[RelatedProcess, ...], panes: PaneNames | None, proc: Path
-) -> Pane | None:
-    place = parts.read("terminal", lambda: terminals.find_pane(line, proc=proc), None)
+def _read_pane(parts: _Parts, facts: Facts, panes: PaneNames | None, proc: Path) -> Pane | None:
+    place = parts.read("terminal", lambda: terminals.find_pane((facts, *facts.ancestors), proc=proc), None)
     if place is None or panes is None or facts.uid != panes.uid:
         return None if place is None else place.pane
     return parts.read("pane's name", lambda: panes.find(place), place.pane)

@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import asdict
+
 from gpuwatch import procfs, programs
 from gpuwatch.declared import flags, frameworks, script
 from gpuwatch.declared.facts import (
     LOCAL_RANKS,
     Facts,
-    File,
     FrameworkConfig,
     RelatedProcess,
     Script,
@@ -171,12 +172,9 @@ def read(
     if container is not None and container == containers.read_mounts(os.getpid(), "/", proc)[0]:
         container = None  # gpuwatch runs in it, too, so that NVML lists the GPUs of this container
     return Facts(
-        pid=pid,
+        **asdict(itself),
         uid=owner.uid,
         user=user or _user_name(owner.uid),
-        argv=itself.argv,
-        argv_cut=itself.argv_cut,
-        environ=itself.environ,
         libraries=libraries,
         cgroup=cgroup,
         container="" if container is None else container.id,
@@ -577,7 +575,7 @@ def _may_be_theano(itself: RelatedProcess, libraries: frozenset[str] | Unread, s
     return any(mark in text for mark in ("theano", "gpuarray", "cuda_ndarray"))
 
 
-def _read_rc(target: _Target) -> list[File]:
+def _read_rc(target: _Target) -> list[FrameworkConfig]:
     """Read Theano's configuration files, the most important one last. Source: theano/configparser.py."""
     environ = target.line[0].environ
     known: Mapping[str, str] = {} if isinstance(environ, Unread) else environ
@@ -590,7 +588,7 @@ def _read_rc(target: _Target) -> list[File]:
         except OSError:  # most have none; ConfigParser.read passes over one that cannot be opened, too
             continue
         shown = f"~{full.removeprefix(home)}" if home and full.startswith(f"{home}/") else full
-        found.append(File(path=format_path(shown), text=file.data.decode("utf-8", "replace")))
+        found.append(FrameworkConfig(path=format_path(shown), text=file.data.decode("utf-8", "replace")))
     return found
 
 

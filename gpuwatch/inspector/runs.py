@@ -277,14 +277,14 @@ class _Lineage(NamedTuple):
         return next((member.launcher for member in self.line if member.launcher), "")
 
 
-def read_run(facts: Facts, itself: RelatedProcess, stat: procfs.Stat, *, proc: Path = procfs.PROC) -> Run:
+def read_run(facts: Facts, stat: procfs.Stat, *, proc: Path = procfs.PROC) -> Run:
     """Return the run that a process belongs to.
 
     A run begins with the highest launcher (torchrun) among the ancestors of the same uid, else with the highest
     ancestor that is a program of its own. The search ends at a terminal, a login, a service manager or a notebook
     server. Shells and wrappers (xargs, make) that loop over trainings start one run each time.
     """
-    run = _find_members(facts, itself, stat, proc)
+    run = _find_members(facts, stat, proc)
     rank, rank_process = _find_rank_process(run)
     head, key = _find_head(run, facts, stat)
     worker_of = _worker_of(run, rank_process)
@@ -306,11 +306,11 @@ def read_run(facts: Facts, itself: RelatedProcess, stat: procfs.Stat, *, proc: P
     )
 
 
-def _find_members(facts: Facts, itself: RelatedProcess, stat: procfs.Stat, proc: Path) -> _Lineage:
-    line = [_Member(itself, programs.find_launcher(itself.argv, itself.comm))]
+def _find_members(facts: Facts, stat: procfs.Stat, proc: Path) -> _Lineage:
+    line = [_Member(facts, programs.find_launcher(facts.argv, facts.comm))]
     if _has_lost_starter(line[0], stat, proc):
         return _Lineage(tuple(line), leftover=True)
-    for process in () if procfs.is_adopted(itself.pid, stat, proc) else facts.ancestors:
+    for process in () if procfs.is_adopted(facts.pid, stat, proc) else facts.ancestors:
         role = programs.find_role(process.argv, process.comm)
         if role is Role.BOUNDARY or (process.pid == 1 and not _is_payload(process, role)):
             break

@@ -174,25 +174,19 @@ _RENDEZVOUS_FLAGS = frozenset(
 )
 _PORT = re.compile(r"(?:^|:)(\d{1,5})(?!\d)")
 
-_Process: TypeAlias = Facts | RelatedProcess
-
 
 def find_server(facts: Facts, sockets: Sockets) -> str:
     """Return why a process counts as a server: `vLLM`, `listens on port 8000`; empty if it does not. Never raises."""
     if programs.is_internal_listener(facts.argv):
         return ""
-    models = (programs.find_model_server(one.argv) for one in _line(facts))
+    models = (programs.find_model_server(one.argv) for one in (facts, *facts.ancestors))
     web = (programs.find_web_server(one.argv) for one in _own_line(facts))
     return next(filter(None, models), "") or next(filter(None, web), "") or _find_by_port(facts, sockets)
 
 
-def _line(facts: Facts) -> list[_Process]:
-    return [facts, *facts.ancestors]
-
-
-def _own_line(facts: Facts) -> list[_Process]:
+def _own_line(facts: Facts) -> list[RelatedProcess]:
     """Return a process and its ancestors, up to the nearest ancestor that starts unrelated programs."""
-    line = _line(facts)
+    line = [facts, *facts.ancestors]
     return line[: next((place for place, one in enumerate(line) if place and _starts_unrelated(one.argv)), None)]
 
 
@@ -226,7 +220,7 @@ def _find_by_port(facts: Facts, sockets: Sockets) -> str:
 def rendezvous_ports(facts: Facts) -> set[int]:
     """Return the ports at which the ranks of a run meet, from environments and command lines."""
     texts: list[str] = []
-    for process in _line(facts):
+    for process in (facts, *facts.ancestors):
         if not isinstance(process.environ, Unread):
             texts += [process.environ[name] for name in _RENDEZVOUS if name in process.environ]
         for place, word in enumerate(process.argv):

@@ -116,7 +116,7 @@ def gpus_of(machine: Sequence[GpuFacts], held: Sequence[tuple[Process, Mapping[s
                 uuid=one.uuid,
                 name="MIG 1g.10gb",
                 gpu_instance=one.gpu_instance,
-                compute_instance=one.compute_instance,
+                compute_instance=0,
                 memory=builders.memory(total=one.total or 0, reserved=0),
             )
             for one in card.slices

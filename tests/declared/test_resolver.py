@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.declared.facts import Facts, File, GpuFacts, RelatedProcess, Script, Share, Unread
+from gpuwatch.declared.facts import Facts, FrameworkConfig, GpuFacts, RelatedProcess, Script, Share, Unread
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.declared.script import read_script
 from gpuwatch.model import Confidence, Knowledge, Order
@@ -41,7 +41,7 @@ def process(case: Case) -> Facts:
     environ = case.get("environ")
     more: dict[str, Any] = {"cgroup": DOCKER if case.get("cgroup") == "docker" else case.get("cgroup", "")}
     if "theanorc" in case:
-        more["rc"] = (File(path="~/.theanorc", text=case["theanorc"]),)
+        more["rc"] = (FrameworkConfig(path="~/.theanorc", text=case["theanorc"]),)
     if "parent" in case:
         more["ancestors"] = (RelatedProcess(**{**case["parent"], "argv": tuple(case["parent"]["argv"].split())}),)
     if "share" in case:

@@ -198,7 +198,7 @@ def test_a_gpu_in_trouble_is_what_it_was() -> None:
     bench.see(ADA, gpus=(cut,))
     cards = bench.client.cards
     assert cards[0].mig
-    assert cards[0].slices == (MigFacts(uuid="MIG-1", gpu_instance=7, compute_instance=0, total=10 * GIB),)
+    assert cards[0].slices == (MigFacts(uuid="MIG-1", gpu_instance=7, total=10 * GIB),)
     bench.answer(ADA)
     lost = Gpu(index=0, uuid="GPU-a", health=Health.LOST, mig=Reason.ERROR)
     unread = msgspec.structs.replace(mig, memory=Memory())

@@ -12,8 +12,8 @@ def card(index: int, uuid: str, **changes: object) -> GpuFacts:
     return GpuFacts(index=index, uuid=uuid, **{**fields, **changes})  # type: ignore[arg-type]
 
 
-def part(uuid: str, gpu_instance: int, compute_instance: int = 0) -> MigFacts:
-    return MigFacts(uuid=uuid, gpu_instance=gpu_instance, compute_instance=compute_instance, total=10 * GIB)
+def part(uuid: str, gpu_instance: int) -> MigFacts:
+    return MigFacts(uuid=uuid, gpu_instance=gpu_instance, total=10 * GIB)
 
 
 A = [card(i, uuid) for i, uuid in enumerate(("GPU-aaaa0001", "GPU-bbbb0002", "GPU-bbcc0003", "GPU-dddd0004"))]
@@ -26,7 +26,7 @@ B = [
 D = [card(0, "GPU-aaaa0001", mig=True, slices=(part("MIG-1111", 7), part("MIG-2222", 8)))]
 """One card with two MIG instances."""
 MIXED = [
-    card(0, "GPU-aaaa0001", mig=True, slices=(part("MIG-1111", 1, 0), part("MIG-1112", 1, 1), part("MIG-2222", 2))),
+    card(0, "GPU-aaaa0001", mig=True, slices=(part("MIG-1111", 1), part("MIG-1112", 1), part("MIG-2222", 2))),
     card(1, "GPU-bbbb0002"),
     card(2, "GPU-bbcc0003", mig=True),
     card(3, "GPU-dddd0004"),

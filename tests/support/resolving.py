@@ -39,8 +39,8 @@ D = (
         total=40960 * MIB,
         mig=True,
         slices=(
-            MigFacts(uuid="MIG-1111", gpu_instance=1, compute_instance=0, total=9856 * MIB),
-            MigFacts(uuid="MIG-2222", gpu_instance=2, compute_instance=0, total=9856 * MIB),
+            MigFacts(uuid="MIG-1111", gpu_instance=1, total=9856 * MIB),
+            MigFacts(uuid="MIG-2222", gpu_instance=2, total=9856 * MIB),
         ),
     ),
 )
