@@ -34,8 +34,6 @@ MOST = 100
 """Statements of one kind that are returned, at most; people write a handful."""
 _KEPT = 10 * MOST
 """Statements that are examined, at most."""
-_ERROR_WIDTH = 120
-_TOO_DEEP = "it is nested too deeply"
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What is read from lines, without parsing: most sources declare nothing
@@ -45,8 +43,6 @@ _IMPORT = re.compile(
 )
 _DOTENV = re.compile(rb"^[^#\n]*\bload_dotenv\(", re.MULTILINE)
 _NOTEBOOK = re.compile(rb'\s*\{\s*"(?:cells|metadata|nbformat)"')
-
-
 _CALLED_IMPORT = re.compile(rb"(?:import_module|__import__)[ \t]*\([ \t]*['\"]([.\w]+)['\"]")
 _CODE_WORDS = re.compile(rb"exec|import_|run_|spec_from")
 """Words: a source without any of them calls nothing of the next, which takes longer to search."""
@@ -146,9 +142,8 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
     if not may_declare(raw) and b"\0" not in raw:  # compiled code cannot be parsed
         return ScriptContents(imports=_packages(raw), dotenv=dotenv, unread=unread)
     try:
-        text = (
-            source if isinstance(source, str) else source.decode(tokenize.detect_encoding(io.BytesIO(raw).readline)[0])
-        )
+        encoding = tokenize.detect_encoding(io.BytesIO(raw).readline)[0] if isinstance(source, bytes) else ""
+        text = source if isinstance(source, str) else source.decode(encoding)
         text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")  # as the parser counts lines
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what the source does oddly: `"\d"`, `1 is 1`
@@ -158,10 +153,10 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
     except SyntaxError as error:
         words = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
     except (RecursionError, MemoryError):
-        words = _TOO_DEEP
+        words = "it is nested too deeply"
     except (ValueError, LookupError) as error:
         words = str(error)  # a NUL, a lone surrogate, bytes that are not in the encoding that it names
-    return ScriptContents(imports=_packages(raw), error=clean(words, _ERROR_WIDTH), dotenv=dotenv, unread=unread)
+    return ScriptContents(imports=_packages(raw), error=clean(words, 120), dotenv=dotenv, unread=unread)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -342,12 +337,8 @@ class _Walk:
         """Follow a statement that leaves its block; outside of `try`, an exception ends the process, which runs."""
         self._simple(node, when)
         if how != "raise" or self._tries:
-            inverse = (
-                ScriptCondition(_INVERSE.get(when.words, "behind"), when.node)
-                if when
-                else ScriptCondition("behind", node)
-            )
-            self._left.setdefault(how, inverse)
+            words, condition = (_INVERSE.get(when.words, "behind"), when.node) if when else ("behind", node)
+            self._left.setdefault(how, ScriptCondition(words, condition))
         return True
 
     @contextmanager
@@ -381,9 +372,7 @@ class _Walk:
             left = self._block(node.body, when)
         self._tries -= bool(node.handlers)
         left = self._block(node.orelse, when) or left
-        several = [
-            self._block(handler.body, ScriptCondition("in except", handler.type, when)) for handler in node.handlers
-        ]
+        several = [self._block(one.body, ScriptCondition("in except", one.type, when)) for one in node.handlers]
         return self._block(node.finalbody, when) or (left and all(several))
 
     def _enter(self, node: ast.expr, when: _When) -> None:
@@ -417,10 +406,8 @@ class _Walk:
                 self._assign(node, [target], value, when)
             case ast.AugAssign(target=target, op=ast.BitOr(), value=value):
                 self._add(node, when, patterns.merged_settings, target, value)
-            case ast.AugAssign(target=ast.Attribute() as target):
-                self._assign(node, [target], target, when)  # what it comes to is not known
-            case ast.AugAssign(target=target):
-                self._assign(node, [target], None, when)
+            case ast.AugAssign(target=target):  # what an attribute comes to is not known
+                self._assign(node, [target], target if isinstance(target, ast.Attribute) else None, when)
             case ast.Delete(targets=targets):
                 self._assign(node, targets, None, when)
 

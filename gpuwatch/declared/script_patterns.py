@@ -62,8 +62,6 @@ _MOST_OPTIONS = 256
 """Entries of a dict of options, at most; a longer dict is data."""
 _MOST_DEVICES = 64
 """GPUs and memory limits in one call, at most."""
-
-
 _UNUSED = "if it is used, of each object that uses it"
 """Condition of options that no known call uses."""
 
@@ -149,10 +147,8 @@ class Site(NamedTuple):
         """Return the named values of a literal dict, a `dict(…)` or a name for one; an empty dict for any other."""
         match self.follow(node):
             case ast.Dict(keys=keys, values=values) if len(keys) <= _MOST_OPTIONS:
-                pairs = zip(keys, values, strict=True)
-                return {
-                    key.value: one for key, one in pairs if isinstance(key, ast.Constant) and type(key.value) is str
-                }
+                pairs = [(one, value) for one, value in zip(keys, values, strict=True) if isinstance(one, ast.Constant)]
+                return {key.value: value for key, value in pairs if type(key.value) is str}
             case ast.Call(func=ast.Name(id="dict"), keywords=keywords):
                 return {one.arg: one.value for one in keywords if one.arg}
         return {}
@@ -217,6 +213,9 @@ class Site(NamedTuple):
 
     def candidate(self, device: ScriptDevice, channel: str, framework: str, kind: Kind, **fields: Any) -> Candidate:
         """Return a candidate for this place."""
+        fields.setdefault("rank", _CODE_RANK)
+        fields.setdefault("confidence", self.confidence)
+        fields["text"] = fields.get("text") or self.text()
         return Candidate(
             channel=channel,
             framework=framework,
@@ -226,12 +225,7 @@ class Site(NamedTuple):
             where=self.source.name,
             line=self.node.lineno,
             condition=self.condition,
-            **{
-                "text": fields.pop("text", None) or self.text(),
-                "rank": _CODE_RANK,
-                "confidence": self.confidence,
-                **fields,
-            },
+            **fields,
         )
 
     def selection(self, channel: str, framework: str, ordinals: Sequence[int] | None, text: str = "") -> Selection:
@@ -358,11 +352,8 @@ def _gpu_option(site: Site, name: str, value: ast.expr) -> Items:
         fields = {"text": text, "basis": Basis.TOTAL, "rank": _BELOW_LIMITS, **measured}
         yield site.candidate(EACH, name, _TENSORFLOW, Kind.CAP, **fields)
     elif name == "per_process_memory_fraction":
-        words = (
-            f"{site.source.name}:{site.node.lineno}: GPUOptions has no per_process_memory_fraction; "
-            "per_process_gpu_memory_fraction is meant"
-        )
-        yield Hint(rule="no effect", words=words)
+        words = f"GPUOptions has no {name}; per_process_gpu_memory_fraction is meant"
+        yield Hint(rule="no effect", words=f"{site.source.name}:{site.node.lineno}: {words}")
     elif name == "allow_growth":
         yield from _growth(site, EACH, value, name, text)
     elif name == "visible_device_list" and site.value(value) != "":  # empty is the default: all that are visible
@@ -444,8 +435,7 @@ class _Argument(NamedTuple):
     margin: Margin = Margin.FRAMEWORK
 
 
-_ENGINE_ARGUMENTS = ("EngineArgs", "AsyncEngineArgs")
-_VLLM = ("LLM", "AsyncLLM", *_ENGINE_ARGUMENTS)
+_VLLM = ("LLM", "AsyncLLM", "EngineArgs", "AsyncEngineArgs")
 _UTILIZATION = "gpu_memory_utilization"
 UTILIZATIONS = frozenset({_UTILIZATION, f"vllm_{_UTILIZATION}"})
 """vLLM's argument, and that of trainers that start vLLM."""
@@ -593,15 +583,11 @@ def _rmm_resource(site: Site, call: ast.Call) -> Items:
 
 
 def _rmm_sizes(site: Site, call: ast.Call, first: int, devices: Sequence[ScriptDevice], void: str = "") -> Items:
-    for place, channel, kind in (
-        (first, "initial_pool_size", Kind.START),
-        (first + 1, "maximum_pool_size", Kind.CAP),
-    ):
-        size = site.argument(call, place, channel)
-        for device in devices:
-            if size is None and kind is Kind.CAP and site.is_open(call):
-                size = call
-            if size is not None:
+    least, most = site.argument(call, first, "initial_pool_size"), site.argument(call, first + 1, "maximum_pool_size")
+    most = call if most is None and site.is_open(call) else most
+    for channel, kind, size in (("initial_pool_size", Kind.START, least), ("maximum_pool_size", Kind.CAP, most)):
+        if size is not None:
+            for device in devices:
                 candidate = site.candidate(device, channel, "rmm", kind, text=site.text(channel, size), void=void)
                 yield from _with_size(site, candidate, size, sizes.dask)
 
@@ -713,11 +699,9 @@ CALLS: Mapping[str, list[_Reader]] = {
 PASSED: Mapping[str, Callable[[Site, ast.expr], Items]] = {"set_per_process_memory_fraction": _torch_passed}
 """Readers of a function that is named without being called, by the last part of its name."""
 
+_GPU_OPTIONS = "per_process_gpu_memory_fraction per_process_memory_fraction allow_growth visible_device_list"
 ATTRIBUTES: Mapping[str, Callable[[Site, ast.Attribute, ast.expr], Items]] = {
-    "per_process_gpu_memory_fraction": _gpu_options_assigned,
-    "per_process_memory_fraction": _gpu_options_assigned,
-    "allow_growth": _gpu_options_assigned,
-    "visible_device_list": _gpu_options_assigned,
+    **dict.fromkeys(_GPU_OPTIONS.split(), _gpu_options_assigned),
     "jax_cuda_visible_devices": _jax_visible,
 }
 
@@ -733,6 +717,4 @@ _VARIABLE_WORDS = re.compile(_OF_INTEREST.pattern.encode())
 
 def may_declare(source: bytes) -> bool:
     """Return whether a source contains a word that declares something; most sources do not, and need no parsing."""
-    if _CALL_WORDS.search(source):
-        return True
-    return bool(_ENVIRON_WORDS.search(source) and _VARIABLE_WORDS.search(source))
+    return bool(_CALL_WORDS.search(source) or (_ENVIRON_WORDS.search(source) and _VARIABLE_WORDS.search(source)))

@@ -67,8 +67,6 @@ _OPERATORS: dict[type[ast.operator | ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.NotIn: lambda one, several: one not in several,
 }
 _CONVERSIONS: dict[str, Callable[[Any], object]] = {"int": int, "float": float, "bool": bool}
-
-
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _REPEATED = (*_FUNCTIONS, ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
