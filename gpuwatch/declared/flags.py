@@ -45,10 +45,9 @@ def parse_flat_yaml(text: str) -> dict[str, tuple[int, str]]:
         line = raw.rstrip()
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        if line == "---" and not begun:
-            begun = True
+        first, begun = not begun, True
+        if line == "---" and first:
             continue
-        begun = True
         if line[0] in " \t" or line == "-" or line.startswith("- "):
             if not nested:
                 raise ValueError(f"line {number} belongs to nothing that it is known to belong to")
@@ -136,20 +135,18 @@ def find_program(argv: Sequence[str]) -> Started | None:
         if argv and title.match(argv[0]):
             return Started(program, ())
     name, arguments, source = programs.parse_command(tuple(argv))
-    if source is not None and source.kind is SourceKind.MODULE:
-        found = _BY_MODULE.get(name.partition(".")[0])
-    elif source is not None and source.kind is SourceKind.CODE:
-        found = None
-    else:
-        name = name.removesuffix(".py")
-        found = _BY_NAME.get(name)
-        if found is None and source is not None and source.text.endswith(".py"):
-            owners = _SCRIPTS.get(name, ())
-            found = next((_BY_FRAMEWORK[owner] for folder, owner in owners if folder in source.text), None)
-        if found is None and name == "dask" and arguments[:2] == ("cuda", "worker"):
-            found = _BY_FRAMEWORK["dask"]
-        if name == "java" and any(word.startswith("org.apache.spark.") for word in arguments):
-            found = _BY_FRAMEWORK["spark"]
+    if source is not None and source.kind is not SourceKind.FILE:
+        found = _BY_MODULE.get(name.partition(".")[0]) if source.kind is SourceKind.MODULE else None
+        return Started(found, arguments) if found else None
+    name = name.removesuffix(".py")
+    found = _BY_NAME.get(name)
+    if found is None and source is not None and source.text.endswith(".py"):
+        owners = _SCRIPTS.get(name, ())
+        found = next((_BY_FRAMEWORK[owner] for folder, owner in owners if folder in source.text), None)
+    if name == "dask" and arguments[:2] == ("cuda", "worker"):
+        found = _BY_FRAMEWORK["dask"]
+    if name == "java" and any(word.startswith("org.apache.spark.") for word in arguments):
+        found = _BY_FRAMEWORK["spark"]
     return Started(found, arguments) if found else None
 
 
@@ -193,12 +190,7 @@ _CONF = ("--conf", "-c", "-D")
 FLAGS = (
     # vllm/config/cache.py: above 0, up to 1, of the total; the budget of the whole instance.
     Flag(
-        "vllm",
-        ("--gpu-memory-utilization",),
-        Kind.CAP,
-        sizes.positive_fraction,
-        margin=Margin.BUDGET,
-        shortest="--gpu-m",
+        "vllm", ("--gpu-memory-utilization",), Kind.CAP, sizes.positive_fraction, "", Margin.BUDGET, shortest="--gpu-m"
     ),
     Flag("vllm", (_VLLM_CACHE,), Kind.CACHE, sizes.vllm, shortest="--kv-cache-mem"),
     # sglang/srt/server_args.py; model_runner_kv_cache_mixin.py: of what is free before the weights are loaded.
@@ -333,30 +325,23 @@ def _read_config(
 ) -> Iterator[tuple[Flag, list[Candidate]]]:
     """Return the candidates of a server's file; for an unread file one without a value, unless its flag is `given`."""
     try:
-        for key, (line, value) in _read_config_text(config).items():
+        if isinstance(config.text, Unread):
+            raise ValueError(f"it {config.text.of_file}")
+        for key, (line, value) in parse_flat_yaml(config.text).items():
             name = f"--{key.replace('_', '-')}"
             if name not in table:
                 continue
             if not value or value[0] in "[{":
                 raise ValueError(f"line {line} is more than a value")
             made = _read(table[name], name, value, f"{key}: {value}", config.path)
-            yield (
-                table[name],
-                [replace(one, line=line, confidence=file_confidence(one.confidence, config)) for one in made],
-            )
+            sure = file_confidence(table[name].confidence, config)
+            yield table[name], [replace(one, line=line, confidence=sure) for one in made]
     except ValueError as error:
         name = next(name for name in _CONFIGURED.values() if name in table)
         if table[name] not in given:
             words = f"{config.path} was named and not read: {error}"
             named = _candidate(table[name], _CONFIG, f"{_CONFIG} {config.path}", "command line")
             yield table[name], [replace(named, dynamic=True, unread=clean(words, 2 * SHOWN))]
-
-
-def _read_config_text(config: FrameworkConfig) -> dict[str, tuple[int, str]]:
-    """Read a server's file; raises ValueError with the reason."""
-    if isinstance(config.text, Unread):
-        raise ValueError(f"it {config.text.of_file}")
-    return parse_flat_yaml(config.text)
 
 
 def _find_flags(

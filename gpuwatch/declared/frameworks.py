@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from gpuwatch.declared.facts import Candidate, Facts, Selection, Unread
 from gpuwatch.declared.flags import find_program
 from gpuwatch.model import Basis, Confidence, Kind
+from gpuwatch.programs import find_launcher
 
 NAMES: Mapping[str, str] = {
     "tensorflow": "TensorFlow",
@@ -106,8 +106,6 @@ _IMPLIED = {
 }
 """Frameworks on which another framework is built."""
 
-_DRIVER = "libcuda.so"
-
 
 def allocator(framework: str) -> str:
     """Return the framework whose allocator another one uses: PyTorch for vLLM."""
@@ -147,14 +145,15 @@ def identify(facts: Facts) -> dict[str, Confidence] | None:
         if above:
             found.setdefault(above.program.framework, _LIKELY)
     if not mapped:
-        for name in _from_imports(facts):
-            found.setdefault(name, _LIKELY)
+        for name in _IMPORTS.keys() & facts.contents.imports:
+            found.setdefault(_IMPORTS[name] or name, _LIKELY)
     for name in tuple(found):
         for implied in _IMPLIED.get(name, ()):
             found.setdefault(implied, _LIKELY)
     if found:
         return {name: found[name] for name in NAMES if name in found}
-    return {} if _uses_cuda(facts) else None
+    cuda = not isinstance(facts.libraries, Unread) and any(one.startswith("libcuda.so") for one in facts.libraries)
+    return {} if cuda else None
 
 
 def _from_libraries(facts: Facts) -> dict[str, Confidence]:
@@ -169,40 +168,26 @@ def _from_libraries(facts: Facts) -> dict[str, Confidence]:
     return found
 
 
-def _from_imports(facts: Facts) -> Iterable[str]:
-    return [_IMPORTS[name] or name for name in facts.contents.imports if name in _IMPORTS]
-
-
-def _uses_cuda(facts: Facts) -> bool:
-    return not isinstance(facts.libraries, Unread) and any(one.startswith(_DRIVER) for one in facts.libraries)
-
-
 # -- defaults ---------------------------------------------------------------------------------------------------------
 
 
-class _Default(NamedTuple):
-    value: float | None
-    basis: Basis
-    text: str
-
-
-_DEFAULTS = {
+_DEFAULTS: Mapping[str, tuple[float | None, Basis, str]] = {
     # xla_gpu_allocator_config.h; 0.9 of what is free before jaxlib 0.4.1.
-    "jax": _Default(0.75, Basis.TOTAL, "0.75 of the GPU"),
+    "jax": (0.75, Basis.TOTAL, "0.75 of the GPU"),
     # gpu_device.cc, MinSystemMemory: what is free, less 225 MiB to 1800 MiB.
-    "tensorflow": _Default(None, Basis.NONE, "almost all that is free"),
+    "tensorflow": (None, Basis.NONE, "almost all that is free"),
     # vllm/config/cache.py; 0.9 up to vLLM 0.19.
-    "vllm": _Default(0.92, Basis.TOTAL, "0.92 of the GPU (0.9 before vLLM 0.20)"),
+    "vllm": (0.92, Basis.TOTAL, "0.92 of the GPU (0.9 before vLLM 0.20)"),
     # sglang/srt/server_args.py.
-    "sglang": _Default(None, Basis.FREE_AT_START, "most of what is free, by the size of the GPU"),
+    "sglang": (None, Basis.FREE_AT_START, "most of what is free, by the size of the GPU"),
     # nvidia.github.io/TensorRT-LLM, KvCacheConfig.
-    "tensorrt-llm": _Default(0.9, Basis.FREE_AFTER_LOAD, "0.9 of what is free after loading, for its cache"),
+    "tensorrt-llm": (0.9, Basis.FREE_AFTER_LOAD, "0.9 of what is free after loading, for its cache"),
     # lmdeploy/messages.py.
-    "lmdeploy": _Default(0.8, Basis.FREE_AFTER_LOAD, "0.8 of what is free after loading, for its cache"),
+    "lmdeploy": (0.8, Basis.FREE_AFTER_LOAD, "0.8 of what is free after loading, for its cache"),
     # text-generation-inference/launcher/src/main.rs.
-    "tgi": _Default(1.0, Basis.TOTAL, "all of the GPU"),
+    "tgi": (1.0, Basis.TOTAL, "all of the GPU"),
     # server/src/command_line_parser.cc; tensorflow_backend: growth.
-    "triton": _Default(None, Basis.NONE, "what its backends need"),
+    "triton": (None, Basis.NONE, "what its backends need"),
 }
 
 
@@ -211,14 +196,15 @@ def defaults(found: Iterable[str]) -> list[Candidate]:
     return [
         Candidate(
             channel="default",
-            text=f"default of {NAMES[name]}: {default.text}",
+            text=f"default of {NAMES[name]}: {text}",
             framework=name,
             kind=Kind.DEFAULT,
-            basis=default.basis,
-            value=default.value,
+            basis=basis,
+            value=value,
         )
         for name in found
-        if (default := _DEFAULTS.get(name))
+        if name in _DEFAULTS
+        for value, basis, text in [_DEFAULTS[name]]
     ]
 
 
@@ -251,11 +237,6 @@ def _is_old(match: re.Match[str]) -> bool:
     return version < _LAZY_SINCE and not soname_alone
 
 
-_LAUNCHERS = frozenset(
-    {"torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate", "mpirun", "mpiexec"}
-)
-
-
 def collective(facts: Facts) -> bool:
     """Return whether a process is one of several that exchange data by NCCL, which needs buffers of its own.
 
@@ -267,4 +248,5 @@ def collective(facts: Facts) -> bool:
     if not isinstance(facts.environ, Unread) and "WORLD_SIZE" in facts.environ:
         size = facts.environ["WORLD_SIZE"].strip()
         return size.isascii() and size.isdecimal() and size.lstrip("0") not in ("", "1")
-    return any(word.rpartition("/")[2] in _LAUNCHERS for relative in facts.ancestors for word in relative.argv[:4])
+    launchers = (find_launcher(relative.argv) for relative in facts.ancestors)
+    return any(one in ("torchrun", "accelerate", "deepspeed", "mpirun") for one in launchers)

@@ -3,9 +3,8 @@
 Within one framework the candidate of the highest rank counts. Frameworks that share an allocator (vLLM and PyTorch) are
 limited to the lowest of their candidates; frameworks with separate allocators to the sum: a fifth for CuPy and two
 fifths for PyTorch make three fifths. Where the process uses a framework that nothing limits, the others limit only
-themselves. The lowest of that and of the layers below the frameworks (MPS, HAMi, an
-agreement) is the limit. A limit that several processes share (a container, an agreement) is kept separately from the
-limit of the process alone; the two are never compared.
+themselves. The lowest of that and of the layers below the frameworks (MPS, HAMi, an agreement) is the limit. A limit
+that several processes share (a container, an agreement) is kept apart from the limit of the process alone.
 
 A candidate for a framework that the process does not use is excluded first: a variable for JAX limits no PyTorch job.
 A declaration without a limit (start sizes, caches, reserves, growth, defaults) is a label and never in `limits`.
@@ -30,7 +29,6 @@ from gpuwatch.declared.facts import (
     Facts,
     GpuFacts,
     RelatedProcess,
-    Script,
     Selection,
     Share,
     Unread,
@@ -45,7 +43,6 @@ from gpuwatch.units import size
 _SEARCHED = 4096
 """Characters of a command line in which a pattern is searched, at most."""
 
-
 _JAX_VISIBLE = "JAX_CUDA_VISIBLE_DEVICES"
 _SURE = (Confidence.CERTAIN, Confidence.LIKELY)
 _UNSURE = (Confidence.STALE, Confidence.GUESS)
@@ -58,21 +55,14 @@ def agreed_candidates(facts: Facts, gpus: Sequence[GpuFacts]) -> list[Candidate]
     the user, the table's pattern and the GPU. Where several tables of one scope match, the lowest counts, so that
     nobody exceeds the administrator's ceiling. Patterns must compile; nothing else raises.
     """
-    line = " ".join(facts.argv)[:_SEARCHED]
+    line, users = " ".join(facts.argv)[:_SEARCHED], ("", facts.user, str(facts.uid))
     found = [
-        (_bytes(share, gpu), _candidate(share, gpu, facts))
+        (share.memory if share.memory is not None else (share.share or 0.0) * (gpu.total or 0), share, gpu)
         for share in facts.shares
-        if _matches(share, facts, line)
+        if share.user in users and (not share.command or re.search(share.command, line))
         for gpu in _chosen(share, gpus)
     ]
-    return [candidate for _, candidate in sorted(found, key=lambda one: -one[0])]
-
-
-def _matches(share: Share, facts: Facts, line: str) -> bool:
-    """Return whether a process matches a share's user and pattern, as far as the share has them."""
-    if share.user and share.user not in (facts.user, str(facts.uid)):
-        return False
-    return not share.command or re.search(share.command, line) is not None
+    return [_candidate(share, gpu, facts) for _, share, gpu in sorted(found, key=lambda one: -one[0])]
 
 
 def _chosen(share: Share, gpus: Sequence[GpuFacts]) -> Iterable[GpuFacts]:
@@ -84,10 +74,6 @@ def _chosen(share: Share, gpus: Sequence[GpuFacts]) -> Iterable[GpuFacts]:
         fitting = [gpu.index for gpu in gpus if isinstance(start, str) and gpu.uuid.startswith(start)]
         named.update(fitting if len(fitting) == 1 else ())
     return [gpu for gpu in gpus if gpu.index in named]
-
-
-def _bytes(share: Share, gpu: GpuFacts) -> float:
-    return share.memory if share.memory is not None else (share.share or 0.0) * (gpu.total or 0)
 
 
 def _candidate(share: Share, gpu: GpuFacts, facts: Facts) -> Candidate:
@@ -105,10 +91,6 @@ def _candidate(share: Share, gpu: GpuFacts, facts: Facts) -> Candidate:
         scope=f"share of {clean(who)}{what} on GPU {gpu.index}",
         device=gpu.uuid,
     )
-
-
-_STRONGEST = (Kind.HARD, Kind.CAP, Kind.GRANT)
-"""Kinds of limits; of equal limits the first kind in this order is named."""
 
 
 class Evaluation(msgspec.Struct):
@@ -142,6 +124,9 @@ class _GpuLimit(NamedTuple):
     members: tuple[Evaluation, ...]
 
 
+_Scope: TypeAlias = tuple[str, str]
+"""Scope and GPU of a limit."""
+
 _Rivals: TypeAlias = tuple[str, str, str]
 """Scope, GPU, and the framework or channel: of the candidates with the same three only one can be in effect."""
 
@@ -164,16 +149,15 @@ def find_limits(evaluations: Sequence[Evaluation], using: Iterable[str] = ()) ->
                 one.why = f"it adds to {short_name(limit.members[0], one)}: each has an allocator of its own"
     for one in evaluations:
         others = [gpu for gpu in one.limits if gpu not in one.on and not one.possible]
-        if others and not one.on:
-            one.why = _explain_loss(one, others, best, least, unlimited)
-            if not one.why:  # it limits its framework alone
+        why = _explain_loss(one, others, best, least, unlimited) if others else ""
+        if others and one.on:
+            one.why = one.why or f"elsewhere {why or 'it limits its framework alone'}"
+        elif others:
+            one.why = why
+            if not why:
                 name = unlimited[one.candidate.scope, others[0]]
                 one.why = f"it limits {frameworks.NAMES[one.candidate.framework]} alone: {name} may take any amount"
                 one.limits, one.undecided = {}, True
-        elif others and not one.why:
-            one.why = (
-                f"elsewhere {_explain_loss(one, others, best, least, unlimited) or 'it limits its framework alone'}"
-            )
     return [
         (Limit(gpu=gpu, bytes=limit.bytes, declaration=named.place, scope=scope, margin=named.candidate.margin), named)
         for (scope, gpu), limit in sorted(least.items(), key=lambda item: item[0][0])
@@ -183,18 +167,16 @@ def find_limits(evaluations: Sequence[Evaluation], using: Iterable[str] = ()) ->
 
 def _least(
     best: Mapping[_Rivals, Evaluation], using: Iterable[str]
-) -> tuple[dict[tuple[str, str], _GpuLimit], dict[tuple[str, str], str]]:
+) -> tuple[dict[_Scope, _GpuLimit], dict[_Scope, str]]:
     """Return the limit on each GPU in each scope, and where there is none the name of a framework without a limit."""
-    allocators: defaultdict[tuple[str, str], defaultdict[str, list[Evaluation]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    layers: defaultdict[tuple[str, str], list[_GpuLimit]] = defaultdict(list)
+    allocators: defaultdict[_Scope, defaultdict[str, list[Evaluation]]] = defaultdict(lambda: defaultdict(list))
+    layers: defaultdict[_Scope, list[_GpuLimit]] = defaultdict(list)
     for (scope, gpu, _), one in best.items():
         if one.candidate.framework:
             allocators[scope, gpu][frameworks.allocator(one.candidate.framework)].append(one)
         elif gpu not in one.lifted:
             layers[scope, gpu].append(_GpuLimit(one.limits[gpu], (one,)))
-    unlimited: dict[tuple[str, str], str] = {}
+    unlimited: dict[_Scope, str] = {}
     for (scope, gpu), families in allocators.items():
         found = {name: _least_of_family(families.get(name, ()), gpu) for name in dict.fromkeys((*families, *using))}
         largest = sorted((one for one in found.values() if one is not None), key=lambda one: -one.limits[gpu])
@@ -215,10 +197,10 @@ def _least_of_family(family: Iterable[Evaluation], gpu: str) -> Evaluation | Non
 
 
 def _order(limit: _GpuLimit) -> tuple[bool, int, int, int]:
-    """Return the sort key of a limit: one that may not be in effect lowers none that is."""
+    """Return the sort key of a limit: one that may not be in effect lowers none that is; of equal ones by the kind."""
     first = limit.members[0]
     unsure = any(one.candidate.confidence in _UNSURE for one in limit.members)
-    return (unsure, limit.bytes, _STRONGEST.index(first.candidate.kind), first.place)
+    return (unsure, limit.bytes, (Kind.HARD, Kind.CAP, Kind.GRANT).index(first.candidate.kind), first.place)
 
 
 def _winner(several: Sequence[Evaluation], gpu: str) -> Evaluation | None:
@@ -259,8 +241,8 @@ def _explain_loss(
     one: Evaluation,
     gpus: Sequence[str],
     best: Mapping[_Rivals, Evaluation],
-    least: Mapping[tuple[str, str], _GpuLimit],
-    unlimited: Mapping[tuple[str, str], str],
+    least: Mapping[_Scope, _GpuLimit],
+    unlimited: Mapping[_Scope, str],
 ) -> str:
     """Return why a candidate is not the limit on these GPUs; empty where it is that of its framework alone."""
     candidate = one.candidate
@@ -300,9 +282,6 @@ _LABELS = {
 
 _NAMED = 3
 """Modules, and parts of a sum, that are named, at most."""
-_UNKNOWN_EFFECT = "not known to be in effect"
-_ONE_GPU = "it is for one GPU, which is known only at run time"
-_MORE_THAN_IT_HAS = "it is more than the GPU has that it was guessed to mean"
 
 
 def resolve(facts: Facts, gpus: Sequence[GpuFacts], driver: str = "") -> Declared:
@@ -324,7 +303,11 @@ def resolve(facts: Facts, gpus: Sequence[GpuFacts], driver: str = "") -> Declare
             _locate(one, selected, gpus)
     limits = find_limits(evaluations, frameworks.allocators(found or (), facts.contents.selections))
     _explain_rest(evaluations)
-    ordered = sorted(evaluations, key=_prominence)
+    # Limits, parts of limits, others in effect, others, defaults.
+    ordered = sorted(
+        evaluations,
+        key=lambda one: (not one.on, bool(one.on and one.why), not one.applies, one.candidate.kind is Kind.DEFAULT),
+    )
     place = {id(one): number for number, one in enumerate(ordered)}
     knowledge, words = _knowledge(facts, environment)
     unread = _unread_words(facts)
@@ -340,11 +323,6 @@ def resolve(facts: Facts, gpus: Sequence[GpuFacts], driver: str = "") -> Declare
         collective=frameworks.collective(facts),
         hints=(*selected.hints, *_hints(facts, environment, evaluations)),
     )
-
-
-def _prominence(one: Evaluation) -> tuple[bool, ...]:
-    """Return the sort key for display: limits, parts of limits, others in effect, others, defaults."""
-    return (not one.on, bool(one.on and one.why), not one.applies, one.candidate.kind is Kind.DEFAULT)
 
 
 def _candidates(facts: Facts, gpus: Sequence[GpuFacts], environment: Environment) -> Iterable[Candidate]:
@@ -446,7 +424,7 @@ def _exclude(evaluations: Iterable[Evaluation], found: Mapping[str, Confidence] 
         elif one.candidate.void:
             one.applies, one.why = False, one.candidate.void
         elif one.possible:
-            one.applies, one.why = False, _UNKNOWN_EFFECT
+            one.applies, one.why = False, "not known to be in effect"
             one.undecided = one.candidate.kind in LIMITS
         elif framework:
             sure = Confidence.LIKELY if found is None else found[framework]
@@ -472,7 +450,7 @@ def _locate(one: Evaluation, selected: visible_devices.DeviceSet, gpus: Sequence
     if candidate.dynamic or candidate.lifts:
         one.lifted = frozenset(target.gpu for target in targets)
     if candidate.some_gpu and len({target.gpu for target in targets}) != 1:
-        one.why = one.why or _ONE_GPU
+        one.why = one.why or "it is for one GPU, which is known only at run time"
         _leave_undecided(one, targets)
     if isinstance(candidate.device, int) and seen is None:
         one.why = one.why or f"its GPU is not known: {selected.why}"
@@ -481,7 +459,7 @@ def _locate(one: Evaluation, selected: visible_devices.DeviceSet, gpus: Sequence
         one.guessed = True
         one.candidate = msgspec.structs.replace(candidate, confidence=weakest(candidate.confidence, Confidence.GUESS))
         if any(target.total is not None and one.limits.get(target.gpu, 0) > target.total for target in targets):
-            one.why = one.why or _MORE_THAN_IT_HAS
+            one.why = one.why or "it is more than the GPU has that it was guessed to mean"
             _leave_undecided(one, visible_devices.targets(None, seen, gpus))
 
 
@@ -560,31 +538,23 @@ def _declaration(one: Evaluation) -> Declaration:
 
 
 def _knowledge(facts: Facts, environment: Environment) -> tuple[Knowledge, str]:
-    """Return whether everything could be read, and a text about what could not."""
-    words = [environment.words, _script_words(facts.script), _arguments_words(facts)]
-    read = environment.read and not any(words[1:])
-    return (Knowledge.READ if read else Knowledge.UNREADABLE), "; ".join(filter(None, words))
+    """Return whether everything could be read, and a text about what could not.
 
-
-def _arguments_words(facts: Facts) -> str:
-    """Return a text about a command line that is too long to be read completely: its rest may contain a limit.
-
-    Of the ancestors only programs count whose options can declare a share.
+    The rest of a command line that is too long may contain a limit; of the ancestors only programs count whose options
+    can declare a share.
     """
-    if facts.argv_cut:
-        return "its command line is too long to be read whole"
-    long = next(
-        (relative.pid for relative in facts.ancestors if relative.argv_cut and find_program(relative.argv)), None
-    )
-    return "" if long is None else f"the command line of parent {long} is too long to be read whole"
-
-
-def _script_words(script: Script | None) -> str:
-    if script is None:
-        return ""
-    if isinstance(script.contents, Unread):
-        return f"{script.path} {script.contents.of_file}"
-    return f"{script.path} could not be understood: {script.contents.error}" if script.contents.error else ""
+    words: list[str] = []
+    if facts.script is not None and isinstance(facts.script.contents, Unread):
+        words.append(f"{facts.script.path} {facts.script.contents.of_file}")
+    elif facts.script is not None and facts.contents.error:
+        words.append(f"{facts.script.path} could not be understood: {facts.contents.error}")
+    long = [
+        f"the command line of parent {one.pid}" for one in facts.ancestors if one.argv_cut and find_program(one.argv)
+    ]
+    long = ["its command line"] if facts.argv_cut else long
+    words += [f"{one} is too long to be read whole" for one in long[:1]]
+    read = environment.read and not words
+    return (Knowledge.READ if read else Knowledge.UNREADABLE), "; ".join(filter(None, (environment.words, *words)))
 
 
 def _unread_words(facts: Facts) -> str:

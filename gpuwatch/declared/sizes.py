@@ -115,9 +115,10 @@ percent_of_sms = Fraction(Basis.NONE, whole=100)
 mib = Bytes(MIB)
 plain_bytes = Bytes()
 
-_LETTERS = (("k", KIB), ("m", MIB), ("g", GIB), ("t", TIB))
+_BINARY = {"k": KIB, "m": MIB, "g": GIB, "t": TIB}
+_SI = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 spark = Bytes(
-    units=tuple((end, size) for one, size in _LETTERS for low in (f"{one}b", one) for end in (low, low.upper()))
+    units=tuple((end, size) for one, size in _BINARY.items() for low in (f"{one}b", one) for end in (low, low.upper()))
 )
 """Parser of Spark's sizes, all binary. Source: spark, JavaUtils.java, byteSuffixes."""
 
@@ -162,8 +163,6 @@ def cupy(text: str) -> Sizes:
     return percent_of_memory(text.strip()[:-1]) if text.strip().endswith("%") else plain_bytes(text)
 
 
-_BINARY = {"k": KIB, "m": MIB, "g": GIB, "t": TIB}
-_SI = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _STRTOUL = re.compile(r"[ \t\n\v\f\r]*([+-]?)(?:0[xX]([0-9a-fA-F]{1,20})|0([0-7]{0,24})|([1-9][0-9]{0,24}))")
 
 
@@ -228,7 +227,7 @@ def julia(text: str) -> Sizes:
     """
     match = _JULIA.fullmatch(text.strip())
     if match is not None and match[2] == "%":
-        return Fraction(off=0, whole=100)(match[1])
+        return percent_of_memory(match[1])
     if match is None or match[2] not in _JULIA_UNITS:
         raise ValueError(f"{_excerpt(text)} is not like 25% or 1.5GiB")
     return _bytes(float(match[1]) * _JULIA_UNITS[match[2]], text) if float(match[1]) else ()

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpuwatch.declared.facts import CVD, WITHIN, Facts, GpuFacts, MigFacts, RelatedProcess, Selection, Setting, Unread
+from gpuwatch.declared.facts import CVD, WITHIN, Facts, GpuFacts, MigFacts, Selection, Setting, Unread
 from gpuwatch.declared.flags import find_program
 from gpuwatch.model import Confidence, Hint, Order, Visible
 from gpuwatch.programs import is_worker
@@ -31,10 +31,9 @@ _BLANKS = " \t\n\v\f\r"
 _NUMBER = re.compile(r"([+-]?)([0-9]+)")
 _VERSION = re.compile(r"[0-9]{3,4}(?=\.)")
 # More digits than any count of GPUs has.
-_MOST_DIGITS_VISIBLE = 9
+_MOST_DIGITS = 9
 _SHOWN = 44  # a whole UUID
 
-_FOLLOWS = "which hides all that follow"
 _ONE_INSTANCE = "drivers before R570 show only the first MIG instance, and no other GPU"
 _SEVERAL_INSTANCES = 570
 """The first driver that shows several MIG instances. Source: docs.nvidia.com/datacenter/tesla/mig-user-guide,
@@ -60,13 +59,12 @@ def parse(value: str | None, gpus: Sequence[GpuFacts], order: str | None = None,
     """
     gpus = _sorted([gpu for gpu in gpus if gpu.uuid], order)
     notes: list[str] = []
-    if value is None:
-        found = _default_devices(gpus)
-        by_ordinal = True
+    by_ordinal = value is None or not _kind(value)
+    if value is None:  # whole GPUs, then one compute instance of each GPU instance
+        parts = [_Device(part.uuid, gpu, part) for gpu in gpus if gpu.mig for part in gpu.slices]
+        found = _one_per_gpu_instance([_Device(gpu.uuid, gpu) for gpu in gpus if not gpu.mig] + parts, [])
     else:
-        entries = value.split(",")
-        by_ordinal = not entries[0].startswith(("GPU-", "MIG-"))
-        found = _one_per_gpu_instance(_read_list(entries, gpus, notes), notes)
+        found = _one_per_gpu_instance(_read_list(value.split(","), gpus, notes), notes)
     sure = order_certainty(gpus, order) if by_ordinal and found else Order.EXACT
     if sure is Order.HEURISTIC and order and order != FASTEST_FIRST:
         notes.append(f"CUDA_DEVICE_ORDER={_excerpt(order)} is neither {FASTEST_FIRST} nor {PCI_BUS_ID}")
@@ -125,13 +123,6 @@ def order_certainty(gpus: Sequence[GpuFacts], order: str | None) -> Order:
 # What there is to choose from
 
 
-def _default_devices(gpus: Sequence[GpuFacts]) -> list[_Device]:
-    """Return the devices that CUDA shows by default: whole GPUs, then one compute instance of each GPU instance."""
-    whole = [_Device(gpu.uuid, gpu) for gpu in gpus if not gpu.mig]
-    parts = [_Device(part.uuid, gpu, part) for gpu in gpus if gpu.mig for part in gpu.slices]
-    return _one_per_gpu_instance(whole + parts, [])
-
-
 def _one_per_gpu_instance(devices: Sequence[_Device], notes: list[str]) -> list[_Device]:
     """Keep the first compute instance of each GPU instance: CUDA does not show a second one."""
     kept: dict[tuple[str, int], _Device] = {}
@@ -182,7 +173,7 @@ def _ending(entry: str, why: str, *, last: bool) -> list[str]:
         return [] if last else ["-1 hides all that follow"]
     if last:
         return [why] if entry.strip(_BLANKS) else []
-    return [f"{why}, {_FOLLOWS}"]
+    return [f"{why}, which hides all that follow"]
 
 
 def _kind(entry: str) -> str:
@@ -210,13 +201,12 @@ def _by_ordinal(entry: str, counted: Sequence[_Device]) -> _Device | str:
     if _kind(entry):
         return _invalid(entry, "cannot stand in a list of indices")
     number = _NUMBER.match(entry.strip(_BLANKS))
-    if not number:
+    digits = (number[2].lstrip("0") or "0") if number else ""
+    if not number or (number[1] == "-" and digits != "0"):
         return _invalid(entry, "is no GPU")
-    digits = number[2].lstrip("0") or "0"
-    if number[1] == "-" and digits != "0":
-        return _invalid(entry, "is no GPU")
-    if len(digits) > _MOST_DIGITS_VISIBLE or int(digits) >= len(counted):
-        return f"{_excerpt(entry)} is no GPU: there {_count(len(counted))}"
+    if len(digits) > _MOST_DIGITS or int(digits) >= len(counted):
+        there = {0: "is none", 1: "is one"}.get(len(counted), f"are {len(counted)}")
+        return f"{_excerpt(entry)} is no GPU: there {there}"
     device = counted[int(digits)]
     if number.end() == len(entry.strip(_BLANKS)):
         return device
@@ -231,10 +221,6 @@ def _unique(start: str, matches: Sequence[_Device]) -> _Device | str:
         return _invalid(start, "is no GPU")
     noun = "MIG instances" if matches[0].instance else "GPUs"
     return f"{_excerpt(start)} is the start of {'two' if len(matches) == 2 else len(matches)} {noun}"
-
-
-def _count(number: int) -> str:
-    return "is none" if number == 0 else "is one" if number == 1 else f"are {number}"
 
 
 def _invalid(entry: str, what: str) -> str:
@@ -257,11 +243,9 @@ NVD = "NVIDIA_VISIBLE_DEVICES"
 SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 
 _TEXT = 80
-_MOST_DIGITS = 4
 
 # Sources: google/cadvisor container/*/factory.go, NVIDIA/dcgm-exporter internal/pkg/transformation/pidmapper.go.
 _CONTAINER = re.compile(r"[0-9a-f]{64}|/docker[-/][0-9a-f]|kubepods|cri-containerd|crio-|libpod|/lxc[./]")
-_CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _POD = re.compile(r"kubepods.*pod([0-9a-f_-]{8,})")
 _LXC = re.compile(r"/lxc(?:\.payload)?[./]([^/]+)")
 # Source: slurm doc/html/cgroup_v2.shtml; from 26.05 on a job's directory is its SLUID.
@@ -300,8 +284,6 @@ class _Assigned(NamedTuple):
 
 
 _FROM_SURE = (Order.EXACT, Order.IDENTICAL, Order.HEURISTIC)
-_EDITED = "the file was changed after the process started"
-_MAY_NOT_HOLD = "it may not be in effect"
 _INHERITED = "its own environment may say otherwise"
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -328,7 +310,7 @@ def device_set(
         return DeviceSet(None, hints, why=f"{launcher} sets {CVD} in its workers after they have started")
     if value is None and setting:
         return DeviceSet(None, hints, why=_explain_missing(CVD, setting))
-    if value is None and not _was_read(facts):
+    if value is None and all(isinstance(one.environ, Unread) for one in (facts, *facts.ancestors)):
         return DeviceSet(None, hints, why="its environment was not read")
     base = _assigned(settings, value, facts, gpus)
     if base is None:
@@ -339,7 +321,7 @@ def device_set(
     text, where, notes, doubt = base.text, base.where, [seen.note], ""
     if setting:
         text, where, doubt = _text(CVD, setting), _where(setting), _explain_doubt(setting)
-        within = value and not _is_uuid(value) and len(base.gpus) < len(gpus)
+        within = value and not _kind(value) and len(base.gpus) < len(gpus)
         notes += [f"{WITHIN} {base.text}" if within else "", doubt]
         certainty = Order.HEURISTIC if doubt not in ("", _INHERITED) else certainty
     seen = msgspec.structs.replace(
@@ -360,13 +342,12 @@ def _find_launcher(settings: Mapping[str, Setting], facts: Facts) -> str:
     started with. Sources: ray/_private/accelerators/nvidia_gpu.py; distributed/nanny.py, `WorkerProcess._run`, which
     sets what dask_cuda/cuda_worker.py and local_cuda_cluster.py hand over.
     """
-    itself = RelatedProcess(pid=facts.pid, argv=facts.argv, environ=facts.environ)
     noset = settings.get(_NOSET)
-    for one in (itself, *facts.ancestors) if not noset or (noset.value or "").lower() not in ("1", "true") else ():
+    for one in (facts, *facts.ancestors) if not noset or (noset.value or "").lower() not in ("1", "true") else ():
         title = one.argv[0] if one.argv else ""
         script = any(word.endswith("/default_worker.py") and "/ray/" in word for word in one.argv[:8])
         if script or title.startswith("ray::") or title.rpartition("/")[2] == "raylet":
-            given = [None if isinstance(each.environ, Unread) else each.environ.get(CVD) for each in (itself, one)]
+            given = [None if isinstance(each.environ, Unread) else each.environ.get(CVD) for each in (facts, one)]
             return "Ray" if given[0] == given[1] else ""
     above = (find_program(relative.argv) for relative in facts.ancestors)
     nanny = any(one is not None and one.program.framework == "dask" for one in above)
@@ -384,29 +365,18 @@ def _explain_missing(name: str, setting: Setting) -> str:
 
 def _explain_doubt(setting: Setting) -> str:
     """Return why a setting may not be in effect; empty where it is."""
-    if setting.confidence is Confidence.CERTAIN:
-        return ""
-    if setting.confidence is Confidence.STALE:
-        return _EDITED
-    if setting.confidence is Confidence.LIKELY:
-        return "" if setting.line else _INHERITED
-    return _MAY_NOT_HOLD
-
-
-def _was_read(facts: Facts) -> bool:
-    """Return whether a variable that was not found is certainly not set, because an environment could be read."""
-    return any(
-        not isinstance(one, Unread) for one in (facts.environ, *(relative.environ for relative in facts.ancestors))
-    )
+    return {
+        Confidence.CERTAIN: "",
+        Confidence.LIKELY: "" if setting.line else _INHERITED,
+        Confidence.STALE: "the file was changed after the process started",
+    }.get(setting.confidence, "it may not be in effect")
 
 
 def _hints(settings: Mapping[str, Setting]) -> tuple[Hint, ...]:
     hints: list[Hint] = []
-    order = settings.get(ORDER)
-    if order and order.value is None:
+    if (order := settings.get(ORDER)) and order.value is None:
         hints.append(Hint(rule="dynamic", words=_explain_missing(ORDER, order)))
-    given = settings.get(NVD)
-    if given and given.line:
+    if (given := settings.get(NVD)) and given.line:
         words = f"{NVD} has no effect on a process that runs already ({_where(given)}); {CVD} has"
         hints.append(Hint(rule="no effect", words=words))
     return tuple(hints)
@@ -429,11 +399,9 @@ def container(cgroup: str) -> str:
 
     Where the path has no such id, return the uid of a Kubernetes pod, or LXC's name.
     """
-    ids = _CONTAINER_ID.findall(cgroup)
-    if ids:
+    if ids := re.findall("[0-9a-f]{64}", cgroup):
         return str(ids[-1])
-    pod = _POD.search(cgroup)
-    if pod:
+    if pod := _POD.search(cgroup):
         return pod[1].replace("_", "-")
     lxc = _LXC.search(cgroup)
     return clean(lxc[1], _TEXT) if lxc else ""
@@ -448,7 +416,7 @@ def _assigned(
     given = setting.value.strip() if setting and setting.value and not setting.line else ""
     in_container = bool(facts.container or _CONTAINER.search(facts.cgroup) or (facts.cgroup == "/" and given))
     # Elsewhere the variable is often just set, and means nothing; a UUID, though, was put there by a scheduler.
-    if setting and (in_container or _is_uuid(given)):
+    if setting and (in_container or _kind(given)):
         found = _read_assigned(given, gpus)
         if found is not None:
             return _Assigned(found, _text(NVD, setting), _where(setting))
@@ -459,13 +427,9 @@ def _assigned(
 
 def _needs_no_base(value: str | None, gpus: Sequence[GpuFacts]) -> bool:
     """Return whether CUDA_VISIBLE_DEVICES means the same GPUs for any set of GPUs that the container may have."""
-    if value is not None and (not value.strip() or _is_uuid(value) or value.startswith("-1")):
+    if value is not None and (not value.strip() or _kind(value) or value.startswith("-1")):
         return True
     return len(gpus) == 1 and not gpus[0].mig
-
-
-def _is_uuid(value: str) -> bool:
-    return value.startswith(("GPU-", "MIG-"))
 
 
 def _read_assigned(value: str, gpus: Sequence[GpuFacts]) -> tuple[GpuFacts, ...] | None:
@@ -519,7 +483,7 @@ def _slurm(
     Source: slurm doc/html/gres.shtml and doc/man/man1/sbatch.1: SLURM_JOB_GPUS and SLURM_STEP_GPUS are global ids.
     These ids follow gres.conf, and may differ from NVML's: only on identical GPUs that makes no difference.
     """
-    if _is_uuid(value or "") or (cgroup not in ("", "/") and not _SLURM_JOB.search(cgroup)):
+    if _kind(value or "") or (cgroup not in ("", "/") and not _SLURM_JOB.search(cgroup)):
         return None
     name = next((name for name in SLURM if (one := settings.get(name)) and one.value and not one.line), None)
     found = _read_assigned(settings[name].value or "", gpus) if name else None
