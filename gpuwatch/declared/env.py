@@ -32,7 +32,7 @@ from gpuwatch.declared.facts import (
 from gpuwatch.model import Confidence, Hint, Kind, Margin
 from gpuwatch.text import LIMIT, clean
 
-_UNSURE = (Confidence.STALE, Confidence.GUESS)
+UNSURE = (Confidence.STALE, Confidence.GUESS)
 """Confidences of a script that was edited, or a line that came too late: they do not replace known values."""
 
 
@@ -66,7 +66,7 @@ def merge_environment(facts: Facts) -> Environment:
         before = settings.get(name)
         if before is None and setting.removes and not isinstance(own, Unread):
             continue  # there is nothing to remove
-        if before is None or not (setting.default or setting.confidence in _UNSURE):
+        if before is None or not (setting.default or setting.confidence in UNSURE):
             settings[name] = _merge_setting(before, setting)
     return Environment(settings, not isinstance(own, Unread), words)
 
@@ -123,9 +123,6 @@ def file_confidence(confidence: Confidence, file: Script | FrameworkConfig) -> C
     return weakest(confidence, Confidence.STALE if file.edited else Confidence.LIKELY if file.likely else confidence)
 
 
-_ANY = frozenset[str]()
-
-
 class Variable(NamedTuple):
     """Environment variable whose meaning depends on no other variable."""
 
@@ -139,7 +136,7 @@ class Variable(NamedTuple):
     scope: str = ""
     scope_id: str = ""
     """Variable that contains the name of the scope; without one, only a scope CONTAINER counts."""
-    values: frozenset[str] = _ANY
+    values: frozenset[str] = frozenset()
     """Values that declare something; empty for any value."""
     unless: str = ""
     """Variable that, where it is set, makes this one have no effect."""

@@ -211,7 +211,6 @@ def defaults(found: Iterable[str]) -> list[Candidate]:
 # -- what comes on top of what a framework counts ---------------------------------------------------------------------
 
 _RUNTIME = re.compile(r"lib(?:cudart|nvrtc-builtins)(?:-[0-9a-f]+)?\.so\.([0-9]{1,2})\.([0-9]{1,2})(\.[0-9]+)?")
-_LAZY_SINCE = (11, 7)
 
 
 def eager(facts: Facts) -> bool:
@@ -228,13 +227,8 @@ def eager(facts: Facts) -> bool:
         return True
     if isinstance(facts.libraries, Unread):
         return False
-    return any(_is_old(match) for match in map(_RUNTIME.fullmatch, facts.libraries) if match)
-
-
-def _is_old(match: re.Match[str]) -> bool:
-    version = (int(match[1]), int(match[2]))
-    soname_alone = version == (11, 0) and match[3] is None
-    return version < _LAZY_SINCE and not soname_alone
+    found = [((int(one[1]), int(one[2])), one[3]) for one in map(_RUNTIME.fullmatch, facts.libraries) if one]
+    return any(version < (11, 7) and (version, patch) != ((11, 0), None) for version, patch in found)
 
 
 def collective(facts: Facts) -> bool:

@@ -21,7 +21,7 @@ import msgspec
 
 from gpuwatch import programs
 from gpuwatch.declared import env, flags, frameworks, visible_devices
-from gpuwatch.declared.env import Environment, weakest
+from gpuwatch.declared.env import UNSURE, Environment, weakest
 from gpuwatch.declared.facts import (
     NO_GPU,
     OBJECTS,
@@ -44,8 +44,6 @@ _SEARCHED = 4096
 """Characters of a command line in which a pattern is searched, at most."""
 
 _JAX_VISIBLE = "JAX_CUDA_VISIBLE_DEVICES"
-_SURE = (Confidence.CERTAIN, Confidence.LIKELY)
-_UNSURE = (Confidence.STALE, Confidence.GUESS)
 
 
 def agreed_candidates(facts: Facts, gpus: Sequence[GpuFacts]) -> list[Candidate]:
@@ -199,7 +197,7 @@ def _least_of_family(family: Iterable[Evaluation], gpu: str) -> Evaluation | Non
 def _order(limit: _GpuLimit) -> tuple[bool, int, int, int]:
     """Return the sort key of a limit: one that may not be in effect lowers none that is; of equal ones by the kind."""
     first = limit.members[0]
-    unsure = any(one.candidate.confidence in _UNSURE for one in limit.members)
+    unsure = any(one.candidate.confidence in UNSURE for one in limit.members)
     return (unsure, limit.bytes, (Kind.HARD, Kind.CAP, Kind.GRANT).index(first.candidate.kind), first.place)
 
 
@@ -212,8 +210,11 @@ def _winner(several: Sequence[Evaluation], gpu: str) -> Evaluation | None:
     """
     may_hold: list[Evaluation] = []
     for one in sorted(several, key=lambda one: (one.candidate.rank, one.place), reverse=True):
-        if may_hold and not _yields(may_hold[-1].candidate, one.candidate):
-            break
+        if may_hold:  # may it be in effect although the last one comes before it?
+            last = may_hold[-1].candidate
+            same = bool(last.framework and last.line and last.rank == one.candidate.rank)
+            if last.confidence not in (*UNSURE, Confidence.POSSIBLE) and not same:
+                break
         may_hold.append(one)
     found = next((one for one in may_hold if gpu in one.lifted), None) or max(
         may_hold, key=lambda one: (one.limits[gpu], not one.possible)
@@ -224,12 +225,6 @@ def _winner(several: Sequence[Evaluation], gpu: str) -> Evaluation | None:
         found.lifted |= {gpu}
         return found
     return next((one for one in may_hold if not one.possible), None)
-
-
-def _yields(first: Candidate, second: Candidate) -> bool:
-    """Return whether the second candidate may be in effect although the first one comes before it."""
-    unsure = first.confidence in (Confidence.STALE, Confidence.GUESS, Confidence.POSSIBLE)
-    return unsure or bool(first.framework and first.line and first.rank == second.rank)
 
 
 def _rival(candidate: Candidate) -> str:
@@ -257,7 +252,7 @@ def _explain_loss(
     limit = least.get((candidate.scope, gpus[0]))
     if limit is None or (candidate.framework and (candidate.scope, gpus[0]) in unlimited):
         return ""
-    if candidate.confidence in _UNSURE and limit.bytes > one.limits[gpus[0]]:
+    if candidate.confidence in UNSURE and limit.bytes > one.limits[gpus[0]]:
         return f"it may not be in effect, and {short_name(limit.members[0], one)} allows more"
     than = "" if limit.bytes < one.limits[gpus[0]] else " than what its frameworks may take together"
     return f"{short_name(limit.members[0], one)} is less{than}"
@@ -361,7 +356,7 @@ def _selections(facts: Facts, environment: Environment, found: Mapping[str, Conf
     setting = environment.settings.get(_JAX_VISIBLE)
     if setting is None or setting.value == "all" or not found or "jax" not in found:
         return selections
-    ordinals = read_ordinals(setting.value) if setting.confidence in _SURE else None
+    ordinals = read_ordinals(setting.value) if setting.confidence in (Confidence.CERTAIN, Confidence.LIKELY) else None
     text = setting.text or format_excerpt(f"{_JAX_VISIBLE}={setting.value}")
     own = Selection(channel=_JAX_VISIBLE, framework="jax", ordinals=ordinals, where=setting.where, line=setting.line)
     return [msgspec.structs.replace(own, text=text), *selections]

@@ -325,7 +325,6 @@ def _setting(site: Site, name: Value, node: ast.expr | None, *, default: bool = 
 # TensorFlow
 
 _TENSORFLOW = "tensorflow"
-_CONFIGURATIONS = ("LogicalDeviceConfiguration", "VirtualDeviceConfiguration")
 
 
 def _gpu_options(site: Site, call: ast.Call) -> Items:
@@ -401,7 +400,9 @@ def _memory_limits(site: Site, node: ast.expr) -> list[tuple[ast.expr, ast.expr]
         return None
     found: list[tuple[ast.expr, ast.expr]] = []
     for part in map(site.follow, parts.elts):
-        if not isinstance(part, ast.Call) or not site.path(part.func).endswith(_CONFIGURATIONS):
+        if not isinstance(part, ast.Call) or not site.path(part.func).endswith(
+            ("LogicalDeviceConfiguration", "VirtualDeviceConfiguration")
+        ):
             return None
         limit = site.argument(part, 0, "memory_limit")
         if limit is not None:

@@ -44,13 +44,6 @@ def parse_number(text: str) -> float:
     return float(text)
 
 
-def parse_whole(text: str) -> int:
-    """Return a whole number in decimal digits."""
-    if _WHOLE.fullmatch(text.strip()) is None:
-        raise ValueError(f"{_excerpt(text)} is no whole number")
-    return int(text)
-
-
 def _bytes(value: float, text: str) -> Sizes:
     if value < 0:
         raise ValueError(f"{_excerpt(text)} is below 0")
@@ -100,7 +93,10 @@ class Bytes(msgspec.Struct, frozen=True):
 
     def __call__(self, text: str) -> Sizes:
         end, size = next(((end, size) for end, size in self.units if text.endswith(end)), ("", self.unit))
-        sizes = _bytes(parse_whole(text.removesuffix(end)) * size, text)
+        digits = text.removesuffix(end)
+        if _WHOLE.fullmatch(digits.strip()) is None:
+            raise ValueError(f"{_excerpt(digits)} is no whole number")
+        sizes = _bytes(int(digits) * size, text)
         return () if self.off and not sizes[0].value else sizes
 
 
@@ -282,9 +278,6 @@ def vllm(text: str) -> Sizes:
     return _bytes(number * ((_BINARY if match[2].isupper() else _SI)[match[2].lower()] if match[2] else 1), text)
 
 
-_THEANO_MOST = 0.95
-
-
 def theano(text: str) -> Sizes:
     """Parse a start size of Theano: up to 1 a fraction of the GPU, at most 0.95; above it MB (2²⁰); 0 and less are off.
 
@@ -293,4 +286,4 @@ def theano(text: str) -> Sizes:
     value = parse_number(text)
     if value <= 0:
         return ()
-    return (Size(min(value, _THEANO_MOST), Basis.TOTAL),) if value <= 1 else _bytes(value * MIB, text)
+    return (Size(min(value, 0.95), Basis.TOTAL),) if value <= 1 else _bytes(value * MIB, text)

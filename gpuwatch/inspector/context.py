@@ -8,7 +8,6 @@ empty. Nothing that a process contains can raise an error here.
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +18,7 @@ from gpuwatch import procfs, programs
 from gpuwatch.declared.facts import Facts, Unread
 from gpuwatch.inspector import cgroups, runs, servers, terminals
 from gpuwatch.inspector.containers import LONGEST, ContainerNames, find_container_id, read_mounts
+from gpuwatch.inspector.credentials import read_account
 from gpuwatch.inspector.servers import Sockets
 from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.model import Container, Notebook, Pane, ProcessContext, Run
@@ -166,10 +166,7 @@ def find_login(pid: int, uid: int | None, *, proc: Path) -> tuple[str, int | Non
         return "", None
     if uid is None or found == uid or not 0 <= found < _NO_LOGIN:
         return "", None
-    try:
-        return clean(pwd.getpwuid(found).pw_name, LONGEST), found
-    except KeyError:
-        return str(found), found
+    return clean(read_account(found)[0], LONGEST), found
 
 
 def _is_number(text: str) -> bool:

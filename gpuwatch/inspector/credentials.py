@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import pwd
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,15 @@ def read_owner(pid: int, proc: Path = procfs.PROC) -> Owner:
         raise ValueError("/proc/PID/status: no Uid or no Gid line")
     uid, gid, groups = found.groups()
     return Owner(int(uid), int(gid), tuple(map(int, (groups or b"").split())))
+
+
+def read_account(uid: int) -> tuple[str, str]:
+    """Return the name and the home folder of a user; the uid and an empty text where there is no account."""
+    try:
+        found = pwd.getpwuid(uid)
+    except KeyError:
+        return str(uid), ""
+    return found.pw_name, found.pw_dir
 
 
 @contextlib.contextmanager

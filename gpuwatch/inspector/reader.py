@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import functools
 import os
-import pwd
 import re
 import sys
 import time
@@ -34,7 +33,7 @@ from gpuwatch.declared.facts import (
     format_path,
 )
 from gpuwatch.inspector import cgroups, containers, files
-from gpuwatch.inspector.credentials import Owner, acting_as, read_owner
+from gpuwatch.inspector.credentials import Owner, acting_as, read_account, read_owner
 from gpuwatch.programs import CodeSource, SourceKind
 
 LARGEST_SCRIPT = 1 << 20
@@ -174,7 +173,7 @@ def read(
     return Facts(
         **asdict(itself),
         uid=owner.uid,
-        user=user or _user_name(owner.uid),
+        user=user or read_account(owner.uid)[0],
         libraries=libraries,
         cgroup=cgroup,
         container="" if container is None else container.id,
@@ -211,13 +210,6 @@ def _reason_of(pid: int, proc: Path, error: OSError) -> Unread:
     except (OSError, ValueError):  # it has ended meanwhile
         return Unread.ENDED
     return reason(error)
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 # -- what /proc has of a process -----------------------------------------------------------------------------------
@@ -579,7 +571,7 @@ def _read_rc(target: _Target) -> list[FrameworkConfig]:
     """Read Theano's configuration files, the most important one last. Source: theano/configparser.py."""
     environ = target.line[0].environ
     known: Mapping[str, str] = {} if isinstance(environ, Unread) else environ
-    home = known.get("HOME") or _home(target.owner.uid)
+    home = known.get("HOME") or read_account(target.owner.uid)[1]
     found = []
     for path in known.get("THEANORC", "~/.theanorc").split(":"):
         full = home + path[1:] if path == "~" or path.startswith("~/") else path
@@ -590,10 +582,3 @@ def _read_rc(target: _Target) -> list[FrameworkConfig]:
         shown = f"~{full.removeprefix(home)}" if home and full.startswith(f"{home}/") else full
         found.append(FrameworkConfig(path=format_path(shown), text=file.data.decode("utf-8", "replace")))
     return found
-
-
-def _home(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_dir
-    except KeyError:
-        return ""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Share, Unread
 from gpuwatch.inspector import files, reader
-from gpuwatch.inspector.credentials import Owner, read_owner
+from gpuwatch.inspector.credentials import Owner, read_account, read_owner
 from tests.declared.tables import Case, cases
 from tests.sampler.test_large_processes import many_threads
 from tests.support.evidence import SOURCE, script_of, seen
@@ -104,8 +104,8 @@ def test_a_long_list_of_mappings(tmp_path: Path, lines: int, name: bytes) -> Non
 
 
 def test_the_owner_is_named_by_the_user_database() -> None:
-    assert reader.read(os.getpid()).user in (reader._user_name(os.getuid()), str(os.getuid()))
-    assert reader._user_name(3_999_999_999) == "3999999999"
+    assert reader.read(os.getpid()).user in (read_account(os.getuid())[0], str(os.getuid()))
+    assert read_account(3_999_999_999) == ("3999999999", "")
 
 
 def test_ancestors_with_their_arguments_and_environments() -> None:

@@ -12,6 +12,7 @@ import pytest
 from gpuwatch import procfs
 from gpuwatch.declared.facts import Facts, Script, Unread
 from gpuwatch.inspector import files, reader
+from gpuwatch.inspector.credentials import read_account
 from tests.support.evidence import SOURCE, script_of, seen
 from tests.support.sharer import LAUNCHER, sharing, sleeping
 from tests.support.waiting import wait_for
@@ -152,8 +153,7 @@ def test_the_rc_files_of_a_home_and_those_that_theanorc_names(tmp_path: Path) ->
 
 
 def test_a_home_that_the_environment_does_not_name() -> None:
-    assert reader._home(os.getuid()).startswith("/")
-    assert reader._home(3_999_999_999) == ""
+    assert read_account(os.getuid())[1].startswith("/")
 
 
 def test_a_kernel_without_the_newer_call_opens_by_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
