@@ -136,12 +136,6 @@ def _one_per_gpu_instance(devices: Sequence[_Device], notes: list[str]) -> list[
     return list(kept.values())
 
 
-def _ordinal_devices(gpus: Sequence[GpuFacts]) -> list[_Device]:
-    """Return the devices that ordinals count: whole GPUs first, then those in MIG mode by their first instance."""
-    whole = [_Device(gpu.uuid, gpu) for gpu in gpus if not gpu.mig]
-    return whole + [_first(gpu) for gpu in gpus if gpu.mig and gpu.slices]
-
-
 def _first(gpu: GpuFacts) -> _Device:
     note = f"GPU {gpu.index} is in MIG mode: CUDA takes its first instance" if len(gpu.slices) > 1 else ""
     return _Device(gpu.slices[0].uuid, gpu, gpu.slices[0], note)
@@ -154,7 +148,9 @@ def _first(gpu: GpuFacts) -> _Device:
 def _read_list(entries: Sequence[str], gpus: Sequence[GpuFacts], notes: list[str]) -> list[_Device]:
     """Return the devices of a list up to its first invalid entry, none where one is named twice; append to `notes`."""
     found: list[_Device] = []
-    counted = _ordinal_devices(gpus)
+    # Ordinals count whole GPUs first, then those in MIG mode by their first instance.
+    counted = [_Device(gpu.uuid, gpu) for gpu in gpus if not gpu.mig]
+    counted += [_first(gpu) for gpu in gpus if gpu.mig and gpu.slices]
     for place, entry in enumerate(entries):
         device = _device(entry, _kind(entries[0]), gpus, counted)
         if isinstance(device, str):
