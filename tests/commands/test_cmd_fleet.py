@@ -104,7 +104,7 @@ def test_hosts_with_room_are_printed_best_first(call: Call, fake: FakePrometheus
 
 def test_a_name_that_is_no_address_is_left_out_and_counted(call: Call, fake: FakePrometheus) -> None:
     odd = ("-oProxyCommand=x", ":1", "a b", "x;y", "eve@lab", "$(x)")
-    fake.lines = "\n".join(card(0, 0.0, host=host) for host in ("lab1:1", "[::1]:1", *odd))
+    fake.lines = "\n".join(card(0, 0.0, host=host, utilization__ratio=0.0) for host in ("lab1:1", "[::1]:1", *odd))
     ask = ("pick", "--fleet", "--empty", "--prometheus", fake.url)
     words = f"gpuwatch: {len(odd)} hosts are left out: an `instance` that is no address\n"
     assert call(*ask) == (0, "[::1]\nlab1\n", words)
