@@ -8,9 +8,9 @@ figures of a GPU have also the names of nvidia_gpu_exporter (`nvidia_smi_…`) a
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -19,9 +19,9 @@ from gpuwatch.alerts.alert import UNSEEN_USER, Severity, Unit
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.alerts.rules.memory import time_to_full
 from gpuwatch.alerts.rules.shares import overshoots
+from gpuwatch.analysis.rows import rows
 from gpuwatch.fields import GPU, PROCESS, QUIET_S, Field, Row, throttle_words
-from gpuwatch.history import Idle
-from gpuwatch.model import Gpu, Health, Holding, Instance, Process, Reading, Reason, SourceState, known
+from gpuwatch.model import Gpu, Health, Holding, Instance, Process, Reading, Reason, Snapshot, SourceState, known
 from gpuwatch.monitor import Frame
 from gpuwatch.shares import DeclaredMemory, declared_memory
 from gpuwatch.version import __version__
@@ -54,7 +54,10 @@ class ExportedMetric(NamedTuple):
     help: str
     read: Callable[[Any], Value]
     """Returns the value of a row; None where it is not known, and for a row that has none."""
-    counter: bool = False
+
+    @property
+    def counter(self) -> bool:
+        return self.name.endswith("_total")
 
 
 class Group(NamedTuple):
@@ -198,7 +201,7 @@ def _user(machine: ScrapedMachine, gpu: Gpu, holdings: Sequence[Holding], promis
     sizes = [int(one.memory) for one in holdings if known(one.memory)]
     declared = declared_memory(replace(gpu, holdings=tuple(holdings)), machine.processes)
     whole = len(sizes) == len(holdings) and not gpu.holdings_note
-    idle = [(one, _idle(machine, gpu, one)) for one in holdings]
+    idle = [(one, machine.frame.history.idle(gpu.key, one.pid, one.start)) for one in holdings]
     resting = [(one, idle.seconds) for one, idle in idle if idle is not None and idle.seconds >= QUIET_S]
     known_idle = whole and all(seconds is not None for _, seconds in idle)
     return UserRow(
@@ -212,38 +215,20 @@ def _user(machine: ScrapedMachine, gpu: Gpu, holdings: Sequence[Holding], promis
     )
 
 
-def _idle(machine: ScrapedMachine, gpu: Gpu, holding: Holding) -> Idle | None:
-    return machine.frame.history.idle(gpu.key, holding.pid, holding.start)
-
-
-def _largest(machine: ScrapedMachine) -> list[tuple[Labels, Row]]:
-    """Return the processes that have metrics of their own, the largest first."""
-    processes, found = machine.processes, []
-    taken = machine.frame.snapshot.taken
-    for gpu in machine.trusted():
-        for holding in gpu.holdings:
-            process = processes.get(holding.pid) or Process(pid=holding.pid, start=holding.start)
-            age = None if process.started is None else max(0.0, taken - process.started)
-            row = Row(gpu, holding, process, mine=False, idle=_idle(machine, gpu, holding), age=age)
-            instance = "" if holding.gpu_instance is None else str(holding.gpu_instance)
-            labels = (*gpu_labels(gpu), process.user or UNSEEN_USER, str(holding.pid), process.name, instance)
-            found.append((labels, row))
-    found.sort(key=lambda one: -float(one[1].holding.memory) if known(one[1].holding.memory) else 0.0)
-    return found[: machine.per_process]
+def _largest(machine: ScrapedMachine) -> Iterator[tuple[Labels, Row]]:
+    """Yield the processes that have metrics of their own, the largest first."""
+    trusted = {gpu.key for gpu in machine.trusted()}
+    found = [row for row in rows(machine.frame.snapshot, machine.frame.history) if row.gpu.key in trusted]
+    found.sort(key=lambda row: -float(row.holding.memory) if known(row.holding.memory) else 0.0)
+    for row in found[: machine.per_process]:
+        holding, process = row.holding, row.process
+        instance = "" if holding.gpu_instance is None else str(holding.gpu_instance)
+        yield (*gpu_labels(row.gpu), process.user or UNSEEN_USER, str(holding.pid), process.name, instance), row
 
 
 def _left_out(machine: ScrapedMachine) -> Value:
     found = sum(len(gpu.holdings) for gpu in machine.trusted())
     return max(0, found - machine.per_process) if machine.per_process else None
-
-
-def _whole(machine: ScrapedMachine) -> Iterable[tuple[Labels, ScrapedMachine]]:
-    return (((), machine),)
-
-
-def _info(machine: ScrapedMachine) -> Iterable[tuple[Labels, ScrapedMachine]]:
-    snapshot = machine.frame.snapshot
-    return (((__version__, snapshot.driver, snapshot.cuda), machine),)
 
 
 def _newest(machine: ScrapedMachine) -> float:
@@ -260,23 +245,20 @@ def _duration(machine: ScrapedMachine) -> Value:
     return max(0.0, machine.frame.snapshot.monotonic - min(began)) if began else None
 
 
-def _alerts(machine: ScrapedMachine) -> Iterator[tuple[Labels, int]]:
-    counts: defaultdict[Labels, int] = defaultdict(int)
-    for alert in machine.frame.alerts:
-        if alert.severity >= Severity.WARNING:
-            counts[alert.rule, alert.severity.name.lower()] += 1
-    yield from counts.items()
+def _alerts(machine: ScrapedMachine) -> Iterable[tuple[Labels, int]]:
+    alerts = [alert for alert in machine.frame.alerts if alert.severity >= Severity.WARNING]
+    return Counter((alert.rule, alert.severity.name.lower()) for alert in alerts).items()
 
 
-def _gpu_alerts(machine: ScrapedMachine) -> Iterator[tuple[Labels, int]]:
-    """Yield the alerts about each GPU; an alert about processes has the name of their owner."""
+def _gpu_alerts(machine: ScrapedMachine) -> Iterable[tuple[Labels, int]]:
+    """Return the alerts about each GPU; an alert about processes has the name of their owner."""
     gpus = {gpu.key: gpu for gpu in machine.frame.snapshot.gpus}
-    counts: defaultdict[Labels, int] = defaultdict(int)
-    for alert in machine.frame.alerts:
-        if alert.gpu in gpus:
-            for user in (alert.owners if alert.subject else ()) or ("",):
-                counts[(*gpu_labels(gpus[alert.gpu]), user, alert.rule, alert.severity.name.lower())] += 1
-    yield from counts.items()
+    return Counter(
+        (*gpu_labels(gpus[alert.gpu]), user, alert.rule, alert.severity.name.lower())
+        for alert in machine.frame.alerts
+        if alert.gpu in gpus
+        for user in (alert.owners if alert.subject else ()) or ("",)
+    ).items()
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -321,6 +303,21 @@ _PROCESS: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
+def _reading(path: str, factor: float = 1.0) -> Callable[[Any], Value]:
+    """Return the function that reads an attribute of a row, and multiplies it by a factor."""
+    find = attrgetter(path)
+
+    def read(row: Any) -> Value:
+        value: Reading | bool | Reason | None = find(row)
+        return None if value is None or isinstance(value, Reason) else float(value) * factor
+
+    return read
+
+
+def _own(name: str, words: str, read: str | Callable[[Any], Value]) -> ExportedMetric:
+    return ExportedMetric(f"{PREFIX}_{name}", words, _reading(read) if isinstance(read, str) else read)
+
+
 def _field_metrics(
     fields: Mapping[str, Field[Any]], names: Mapping[str, tuple[str, str]], part: str, row: Callable[[Any], Any]
 ) -> tuple[ExportedMetric, ...]:
@@ -333,13 +330,9 @@ def _field_metrics(
             found = field.amount(row(one))
             return found.number * factor if found is not None and not found.at_least else None
 
-        return ExportedMetric(f"{PREFIX}_{part}_{name}{ending}", words, read)
+        return _own(f"{part}_{name}{ending}", words, read)
 
     return tuple(metric(fields[key], name, words) for key, (name, words) in names.items())
-
-
-def _number(reading: Reading | bool | Reason | None, factor: float = 1.0) -> Value:
-    return None if reading is None or isinstance(reading, Reason) else float(reading) * factor
 
 
 _GPU_LABELS: Final = ("uuid", "gpu", "name")
@@ -352,36 +345,25 @@ GROUPS: Final[tuple[Group, ...]] = (
         _answering,
         (
             *_field_metrics(GPU, _GPU, "gpu", lambda row: row.gpu),
-            ExportedMetric(
-                f"{PREFIX}_gpu_memory_declared_bytes",
+            _own(
+                "gpu_memory_declared_bytes",
                 "Sum of the limits that processes declared, as far as they can be read",
                 lambda row: row.declared.declared if row.declared.limits or not row.declared.unread else None,
             ),
-            ExportedMetric(
-                f"{PREFIX}_gpu_unread_processes",
-                "Processes whose declarations cannot be read",
-                lambda row: row.declared.unread,
-            ),
-            ExportedMetric(
-                f"{PREFIX}_gpu_full_seconds",
-                "Time until the GPU is full, while it fills steadily",
-                lambda row: row.full,
-            ),
-            ExportedMetric(
-                f"{PREFIX}_gpu_ecc_uncorrected_errors_total",
+            _own("gpu_unread_processes", "Processes whose declarations cannot be read", "declared.unread"),
+            _own("gpu_full_seconds", "Time until the GPU is full, while it fills steadily", "full"),
+            _own(
+                "gpu_ecc_uncorrected_errors_total",
                 "Uncorrected memory errors since the driver was loaded",
-                lambda row: _number(row.gpu.ecc_uncorrected),
-                counter=True,
+                "gpu.ecc_uncorrected",
             ),
-            ExportedMetric(
-                f"{PREFIX}_gpu_remap_pending",
+            _own(
+                "gpu_remap_pending",
                 "Whether broken rows of memory will be replaced at the next reset",
-                lambda row: _number(row.gpu.remap_pending),
+                "gpu.remap_pending",
             ),
-            ExportedMetric(
-                f"{PREFIX}_gpu_remap_failed",
-                "Whether the replacement of a broken row of memory ever failed",
-                lambda row: _number(row.gpu.remap_failed),
+            _own(
+                "gpu_remap_failed", "Whether the replacement of a broken row of memory ever failed", "gpu.remap_failed"
             ),
         ),
     ),
@@ -390,19 +372,16 @@ GROUPS: Final[tuple[Group, ...]] = (
         _GPU_LABELS,
         _listed,
         (
-            ExportedMetric(
-                f"{PREFIX}_gpu_up", "Whether the GPU answers", lambda row: float(row[0].health is Health.OK)
-            ),
-            ExportedMetric(
-                f"{PREFIX}_gpu_sample_age_seconds",
+            _own("gpu_up", "Whether the GPU answers", lambda row: float(row[0].health is Health.OK)),
+            _own(
+                "gpu_sample_age_seconds",
                 "Time since the last sample of the GPU",
                 lambda row: row[1].age(row[0].sampled),
             ),
-            ExportedMetric(
-                f"{PREFIX}_gpu_failed_samples_total",
+            _own(
+                "gpu_failed_samples_total",
                 "Samples in which the GPU did not answer, since the exporter was started",
                 lambda row: row[1].failures.get(row[0].key, 0),
-                counter=True,
             ),
         ),
     ),
@@ -410,37 +389,28 @@ GROUPS: Final[tuple[Group, ...]] = (
         "state of health of a GPU",
         (*_GPU_LABELS, "state"),
         _states,
-        (ExportedMetric(f"{PREFIX}_gpu_health", "1 for the present state: ok, or the fault", lambda gpu: 1.0),),
+        (_own("gpu_health", "1 for the present state: ok, or the fault", lambda gpu: 1.0),),
     ),
     Group(
         "reason that limits the clocks of a GPU",
         (*_GPU_LABELS, "reason"),
         _throttled,
-        (ExportedMetric(f"{PREFIX}_gpu_throttled", "1 for each reason that limits the clocks now", lambda gpu: 1.0),),
+        (_own("gpu_throttled", "1 for each reason that limits the clocks now", lambda gpu: 1.0),),
     ),
     Group(
         "XID of a GPU",
         (*_GPU_LABELS, "xid"),
         _xids,
-        (
-            ExportedMetric(
-                f"{PREFIX}_gpu_xid_errors_total",
-                "XIDs that the driver reported since the sampler was started",
-                float,
-                counter=True,
-            ),
-        ),
+        (_own("gpu_xid_errors_total", "XIDs that the driver reported since the sampler was started", float),),
     ),
     Group(
         "MIG instance",
         (*_GPU_LABELS, "mig_uuid", "mig_instance", "mig_profile"),
         _instances,
         (
-            ExportedMetric(f"{PREFIX}_mig_memory_used_bytes", "Memory in use", lambda one: _number(one.memory.used)),
-            ExportedMetric(
-                f"{PREFIX}_mig_memory_free_bytes", "Memory that is free", lambda one: _number(one.memory.free)
-            ),
-            ExportedMetric(f"{PREFIX}_mig_memory_total_bytes", "Memory in all", lambda one: _number(one.memory.total)),
+            _own("mig_memory_used_bytes", "Memory in use", "memory.used"),
+            _own("mig_memory_free_bytes", "Memory that is free", "memory.free"),
+            _own("mig_memory_total_bytes", "Memory in all", "memory.total"),
         ),
     ),
     Group(
@@ -448,31 +418,21 @@ GROUPS: Final[tuple[Group, ...]] = (
         _USER_LABELS,
         _users,
         (
-            ExportedMetric(
-                f"{PREFIX}_user_memory_bytes", "Memory that the user's processes hold", lambda row: row.memory
-            ),
-            ExportedMetric(f"{PREFIX}_user_declared_bytes", "Memory that they declared", lambda row: row.declared),
-            ExportedMetric(
-                f"{PREFIX}_user_promised_bytes",
-                "Memory that they declared or reserved and do not use yet",
-                lambda row: row.promised,
-            ),
-            ExportedMetric(
-                f"{PREFIX}_user_over_bytes",
-                "Memory above what they declared, where it is beyond the allowance",
-                lambda row: row.over,
-            ),
-            ExportedMetric(
-                f"{PREFIX}_user_idle_seconds",
+            _own("user_memory_bytes", "Memory that the user's processes hold", "memory"),
+            _own("user_declared_bytes", "Memory that they declared", "declared"),
+            _own("user_promised_bytes", "Memory that they declared or reserved and do not use yet", "promised"),
+            _own("user_over_bytes", "Memory above what they declared, where it is beyond the allowance", "over"),
+            _own(
+                "user_idle_seconds",
                 "Longest time for which one of them has held memory without running a kernel, from one minute on",
-                lambda row: row.idle,
+                "idle",
             ),
-            ExportedMetric(
-                f"{PREFIX}_user_idle_memory_bytes",
+            _own(
+                "user_idle_memory_bytes",
                 "Memory of those that have run no kernel for a minute or longer",
-                lambda row: row.idle_memory,
+                "idle_memory",
             ),
-            ExportedMetric(f"{PREFIX}_user_processes", "Processes that hold memory", lambda row: row.processes),
+            _own("user_processes", "Processes that hold memory", "processes"),
         ),
     ),
     Group(
@@ -485,15 +445,15 @@ GROUPS: Final[tuple[Group, ...]] = (
         "rule whose alerts hold",
         ("rule", "severity"),
         _alerts,
-        (ExportedMetric(f"{PREFIX}_alerts", "Alerts of gpuwatch's own rules that hold", float),),
+        (_own("alerts", "Alerts of gpuwatch's own rules that hold", float),),
     ),
     Group(
         "rule whose alerts hold on a GPU",
         (*_USER_LABELS, "rule", "severity"),
         _gpu_alerts,
         (
-            ExportedMetric(
-                f"{PREFIX}_gpu_alerts",
+            _own(
+                "gpu_alerts",
                 "Alerts that hold on the GPU, notes too; with the owner where they are about processes",
                 float,
             ),
@@ -502,47 +462,25 @@ GROUPS: Final[tuple[Group, ...]] = (
     Group(
         "machine",
         (),
-        _whole,
+        lambda machine: (((), machine),),
         (
-            ExportedMetric(
-                f"{PREFIX}_driver_up",
+            _own(
+                "driver_up",
                 "Whether the driver answers",
                 lambda machine: float(machine.frame.snapshot.state is SourceState.OK),
             ),
-            ExportedMetric(
-                f"{PREFIX}_sample_age_seconds",
+            _own(
+                "sample_age_seconds",
                 "Time since the newest sample of any GPU",
                 lambda machine: machine.age(_newest(machine)),
             ),
-            ExportedMetric(
-                f"{PREFIX}_sample_timestamp_seconds",
-                "Time of the newest sample of any GPU, since the epoch",
-                _sampled_at,
-            ),
-            ExportedMetric(
-                f"{PREFIX}_interval_seconds",
-                "Time between two samples, as configured",
-                lambda machine: machine.frame.snapshot.interval,
-            ),
-            ExportedMetric(
-                f"{PREFIX}_sample_duration_seconds",
-                "Time that the last sample of all GPUs took",
-                _duration,
-            ),
-            ExportedMetric(
-                f"{PREFIX}_samples_total",
-                "Samples since the exporter was started",
-                lambda machine: machine.samples,
-                counter=True,
-            ),
-            ExportedMetric(
-                f"{PREFIX}_nvml_calls_total",
-                "NVML calls since the sampler was started",
-                lambda machine: machine.frame.snapshot.nvml_calls,
-                counter=True,
-            ),
-            ExportedMetric(
-                f"{PREFIX}_processes_left_out",
+            _own("sample_timestamp_seconds", "Time of the newest sample of any GPU, since the epoch", _sampled_at),
+            _own("interval_seconds", "Time between two samples, as configured", "frame.snapshot.interval"),
+            _own("sample_duration_seconds", "Time that the last sample of all GPUs took", _duration),
+            _own("samples_total", "Samples since the exporter was started", "samples"),
+            _own("nvml_calls_total", "NVML calls since the sampler was started", "frame.snapshot.nvml_calls"),
+            _own(
+                "processes_left_out",
                 "Processes without metrics of their own; absent without `--per-process`",
                 _left_out,
             ),
@@ -551,12 +489,8 @@ GROUPS: Final[tuple[Group, ...]] = (
     Group(
         "version",
         ("version", "driver", "cuda"),
-        _info,
-        (
-            ExportedMetric(
-                f"{PREFIX}_build_info", "1, with the versions of gpuwatch, driver and CUDA", lambda machine: 1.0
-            ),
-        ),
+        lambda machine: (((__version__, machine.frame.snapshot.driver, machine.frame.snapshot.cuda), machine),),
+        (_own("build_info", "1, with the versions of gpuwatch, driver and CUDA", lambda machine: 1.0),),
     ),
 )
 """All metrics of gpuwatch, by the kind of their rows."""
@@ -599,23 +533,19 @@ _DCGM: Final[Mapping[str, tuple[str, float]]] = {
 """Reading and factor of metrics of DCGM's exporter, in MiB, percent and MHz. Source: its default-counters.csv."""
 
 
-def _reading(path: str, factor: float) -> Callable[[GpuRow], Value]:
-    def read(row: GpuRow) -> Value:
-        value: Any = row.gpu
-        for name in path.split("."):
-            value = getattr(value, name)
-        return _number(value, factor)
-
-    return read
-
-
-def _relabelled(labels: Callable[[Gpu, str], Labels]) -> Callable[[ScrapedMachine], Iterator[tuple[Labels, GpuRow]]]:
+def _relabelled(
+    labels: Callable[[Gpu, Snapshot], Labels],
+) -> Callable[[ScrapedMachine], Iterator[tuple[Labels, GpuRow]]]:
     def rows(machine: ScrapedMachine) -> Iterator[tuple[Labels, GpuRow]]:
         for _, row in _answering(machine):
             if row.gpu.uuid:  # else two of them would be one
-                yield labels(row.gpu, machine.frame.snapshot.host), row
+                yield labels(row.gpu, machine.frame.snapshot), row
 
     return rows
+
+
+def _bare_uuid(gpu: Gpu) -> str:
+    return gpu.uuid.removeprefix("GPU-").lower()
 
 
 def _last_xid(row: GpuRow) -> Value:
@@ -627,33 +557,27 @@ ALIASES: Final[tuple[Group, ...]] = (
     Group(
         "GPU, by the names of nvidia_gpu_exporter",
         ("uuid",),
-        _relabelled(lambda gpu, host: (re.sub("^GPU-", "", gpu.uuid).lower(),)),
+        _relabelled(lambda gpu, _: (_bare_uuid(gpu),)),
         tuple(
-            ExportedMetric(f"nvidia_smi_{name}", f"As in nvidia_gpu_exporter: {path}", _reading(path, factor))
+            ExportedMetric(f"nvidia_smi_{name}", f"As in nvidia_gpu_exporter: {path}", _reading(f"gpu.{path}", factor))
             for name, (path, factor) in _SMI.items()
         ),
     ),
     Group(
         "GPU, by the names of nvidia_gpu_exporter",
         ("uuid", "name", "driver_version"),
-        lambda machine: (
-            ((re.sub("^GPU-", "", gpu.uuid).lower(), gpu.name, machine.frame.snapshot.driver), gpu)
-            for gpu in machine.fresh()
-            if gpu.uuid
-        ),
-        (
-            ExportedMetric(
-                "nvidia_smi_gpu_info", "As in nvidia_gpu_exporter: 1, with model and driver", lambda gpu: 1.0
-            ),
-        ),
+        _relabelled(lambda gpu, snapshot: (_bare_uuid(gpu), gpu.name, snapshot.driver)),
+        (ExportedMetric("nvidia_smi_gpu_info", "As in nvidia_gpu_exporter: 1, with model and driver", lambda _: 1.0),),
     ),
     Group(
         "GPU, by the names of NVIDIA's DCGM exporter",  # without its label modelName, which promtool finds fault with
         ("gpu", "UUID", "device", "Hostname"),
-        _relabelled(lambda gpu, host: (str(gpu.index), gpu.uuid, f"nvidia{gpu.index}", host)),
+        _relabelled(lambda gpu, snapshot: (str(gpu.index), gpu.uuid, f"nvidia{gpu.index}", snapshot.host)),
         (
             *(
-                ExportedMetric(f"DCGM_FI_DEV_{name}", f"As in NVIDIA's DCGM exporter: {path}", _reading(path, factor))
+                ExportedMetric(
+                    f"DCGM_FI_DEV_{name}", f"As in NVIDIA's DCGM exporter: {path}", _reading(f"gpu.{path}", factor)
+                )
                 for name, (path, factor) in _DCGM.items()
             ),
             ExportedMetric("DCGM_FI_DEV_XID_ERRORS", "As in NVIDIA's DCGM exporter: the last XID", _last_xid),
