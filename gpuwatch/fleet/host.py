@@ -87,23 +87,18 @@ def _busy(host: Host) -> Amount | None:
     return Amount(sum(values) / len(values)) if values else None
 
 
-def _free(host: Host) -> Amount | None:
-    return Amount(sum(gpu.is_free for gpu in host.gpus)) if host.gpus else None
-
-
 HOST: Final[Mapping[str, Field[Host]]] = table(
     (
         Field("host", "host", lambda host: host.name, ascending=True, right=False),
         Field("gpus", "GPUs", lambda host: Amount(len(host.gpus)) if host.gpus else None),
-        Field("free", "free", _free, words="free GPUs"),
-        Field("memory", "mem %", _used_percent, Unit.PERCENT, words="memory"),
         Field(
-            "left",
-            "left GiB",
-            lambda host: _sum(gpu.left for gpu in host.gpus),
-            Unit.BYTES,
-            words="memory left",
+            "free",
+            "free",
+            lambda host: Amount(sum(gpu.is_free for gpu in host.gpus)) if host.gpus else None,
+            words="free GPUs",
         ),
+        Field("memory", "mem %", _used_percent, Unit.PERCENT, words="memory"),
+        Field("left", "left GiB", lambda host: _sum(gpu.left for gpu in host.gpus), Unit.BYTES, words="memory left"),
         Field("busy", "util %", _busy, Unit.PERCENT, words="utilization"),
         Field("people", "people", lambda host: amount(host.people)),
         Field("age", "age", lambda host: amount(host.age), Unit.SECONDS, quiet=5.0),

@@ -11,7 +11,7 @@ import socket
 import ssl
 import stat
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -331,11 +331,7 @@ def _check_credentials(settings: FleetSettings, url: SplitResult) -> None:
         raise UsageError("fleet.token_file, fleet.user: found both; allowed is one of them")
     if bool(settings.user) != bool(settings.password_file):
         raise UsageError("fleet.user, fleet.password_file: found one without the other; set both")
-    given: Sequence[tuple[str, str]] = (
-        (settings.token_file, "fleet.token_file"),
-        (settings.password_file, "fleet.password_file"),
-    )
-    for path, key in given:
+    for path, key in ((settings.token_file, "fleet.token_file"), (settings.password_file, "fleet.password_file")):
         if path:
             host = url.hostname or ""
             if url.scheme == "http" and not is_loopback(host):

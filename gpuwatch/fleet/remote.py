@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from gpuwatch.alerts.engine import Engine
@@ -18,7 +17,7 @@ from gpuwatch.alerts.limits import Limits
 from gpuwatch.config import RemoteHost
 from gpuwatch.declared.facts import Share
 from gpuwatch.fleet.host import Host
-from gpuwatch.fleet.ssh import TIMING, Hosts, RemoteLineError, SshConnection, Timing, explain_schema, make_host
+from gpuwatch.fleet.ssh import TIMING, Hosts, RemoteLineError, SshConnection, Timing, check_schema, make_host
 from gpuwatch.live import Status
 from gpuwatch.model import SCHEMA, Snapshot, SourceState
 from gpuwatch.monitor import Frame, Monitor
@@ -32,19 +31,10 @@ _REPEAT: Final = 1.0
 """Seconds between two snapshots, at most, while none comes: they show how long that has lasted."""
 
 
-class _Head(msgspec.Struct):
-    schema: int = 0
-
-
-_decode_head: Final = msgspec.json.Decoder(_Head).decode
-
-
 def read_line(line: bytes) -> Snapshot:
     """Decode a snapshot of another host; raises RemoteLineError."""
     try:
-        theirs = _decode_head(line).schema
-        if theirs != SCHEMA:
-            raise RemoteLineError(explain_schema(theirs, SCHEMA))
+        check_schema(line, SCHEMA)
         return read_snapshot(line)
     except (ValueError, RecursionError):
         words = "it sent no JSON"

@@ -11,7 +11,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -295,19 +295,23 @@ _decode_head: Final = msgspec.json.Decoder(_Head).decode
 _decode_status: Final = msgspec.json.Decoder(Status).decode
 
 
-def explain_schema(theirs: int, ours: int, version: str = "") -> str:
-    """Return in words which side has to be upgraded where the other one writes another schema."""
-    of = f" of gpuwatch {clean(version, 20)}" if version else ""
-    where = "there" if theirs < ours else f"here, where it is {__version__}"
-    return f"its lines{of} have schema {theirs % 10**6}, and this one reads {ours}; upgrade it {where}"
+def check_schema(line: bytes, ours: int) -> None:
+    """Raise RemoteLineError, which says which side has to be upgraded, for a line of another schema; else ValueError.
+
+    The ValueError, or RecursionError, is for a line that is no JSON.
+    """
+    head = _decode_head(line)
+    if head.schema != ours:
+        of = f" of gpuwatch {clean(head.version, 20)}" if head.version else ""
+        where = "there" if head.schema < ours else f"here, where it is {__version__}"
+        words = f"its lines{of} have schema {head.schema % 10**6}, and this one reads {ours}; upgrade it {where}"
+        raise RemoteLineError(words)
 
 
 def read_status_line(line: bytes) -> Status:
     """Decode a line of status; raises RemoteLineError."""
     try:
-        head = _decode_head(line)
-        if head.schema != SCHEMA:
-            raise RemoteLineError(explain_schema(head.schema, SCHEMA, head.version))
+        check_schema(line, SCHEMA)
         status = _decode_status(line)
     except (ValueError, RecursionError):
         raise RemoteLineError(f"it sent no line of status: {clean(line[:40])}") from None
@@ -409,18 +413,15 @@ class Hosts(threading.Thread):
 
     def run(self) -> None:
         """Run the thread; called by `start`."""
-        for one in self._rounds():
-            with self._guard:
-                if self._closed.is_set():
-                    return
-                try:
-                    one.read(time.monotonic())
-                except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
-                    one.connection.fail(clean(f"{type(error).__name__}: {error} (a fault in gpuwatch)", _SHORT))
-
-    def _rounds(self) -> Iterator[_Watched]:
         while not self._closed.wait(self._pause):
-            yield from self._watched.values()
+            for one in self._watched.values():
+                with self._guard:
+                    if self._closed.is_set():
+                        return
+                    try:
+                        one.read(time.monotonic())
+                    except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is must reach the user
+                        one.connection.fail(clean(f"{type(error).__name__}: {error} (a fault in gpuwatch)", _SHORT))
 
     def begin(self) -> None:
         """Start the thread unless it runs; raises NoThreadError."""
