@@ -311,11 +311,8 @@ class FileLock:
             if self._is_current(self._file):
                 return True
             self.release()  # the file was taken away: others would lock a new one
-        folder = open_folder(self._path.parent, private=self._private)
-        try:
+        with opened_folder(self._path.parent, private=self._private) as folder:
             file, touched = self._open(folder)
-        finally:
-            os.close(folder)
         try:
             # A file that was taken away in between does not count: another process may have locked a new one.
             locked = try_lock(file) and self._is_current(file)

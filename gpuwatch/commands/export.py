@@ -77,16 +77,16 @@ def start_export(args: argparse.Namespace, config: Config, stack: ExitStack) -> 
     if settings.textfile and settings.web_config:
         raise UsageError("--web-config goes with --listen; --textfile writes a file, and opens no port")
     try:
-        from gpuwatch.export.exporter import Exporter, Server, TextFile, parse_address
+        from gpuwatch.export.exporter import TEXTFILE, Exporter, Server, TextFile, parse_address
     except ImportError as error:
         raise UsageError(f"the metrics need {clean(str(error.name))}: {install_hint('export')}") from None
     sink = Exporter(per_process=settings.per_process, names=settings.names, allowances=config.allowance)
     try:
         if settings.textfile:
-            place = Path(settings.textfile).expanduser() / "gpuwatch.prom"
-            if os.geteuid() == 0 and (unsafe := files.check_source(place, missing_ok=True)):
+            folder = Path(settings.textfile).expanduser()
+            if os.geteuid() == 0 and (unsafe := files.check_source(folder / TEXTFILE, missing_ok=True)):
                 raise UsageError(f"--textfile: {unsafe}")
-            stack.callback(TextFile(sink, Path(settings.textfile).expanduser()).close, 0.2)
+            stack.callback(TextFile(sink, folder).close, 0.2)
             return sink, f"metrics go to {clean(settings.textfile)}"
         web = Path(settings.web_config).expanduser() if settings.web_config else None
         server = Server(sink, *parse_address(settings.listen), web, settings.hosts)

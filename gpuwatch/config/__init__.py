@@ -281,9 +281,9 @@ def load(given: str | None, *, administrators: Path = ADMINISTRATORS) -> Config:
     return _load(given, administrators)[0]
 
 
-def keys_in_files(given: str | None, *, administrators: Path = ADMINISTRATORS) -> frozenset[str]:
+def keys_in_files(given: str | None) -> frozenset[str]:
     """Return the full names of the keys that stand in the files which `load` reads; raises UsageError."""
-    return frozenset(_load(given, administrators)[1])
+    return frozenset(_load(given, ADMINISTRATORS)[1])
 
 
 def _load(given: str | None, administrators: Path) -> tuple[Config, dict[str, Path]]:

@@ -77,16 +77,12 @@ def effective_text(config: Config, origins: Mapping[str, str]) -> str:
     saved = [(f"{name} = {toml_string(one)}", origins[f"filters.{name}"]) for name, one in config.filters.items()]
     if saved:
         blocks.append("".join(f"{line}\n" for line in ["[filters]", *_align(saved)]))
-    for rule in config.rules:
-        header = f"[[rule]]  # {origins[f'rule {rule.name}']}"
-        blocks.append(_table(header, rule, keys_of(CustomRule)))
-    for share in config.shares:
-        header = f"[[share]]  # {share.where}{', a ceiling' if share.ceiling else ''}"
-        blocks.append(_table(header, share, keys_of(Share)))
-    for host in config.hosts:
-        header = f"[[host]]  # {origins[f'host {host.name}']}"
-        blocks.append(_table(header, host, keys_of(RemoteHost)))
-    return "\n".join(blocks)
+    tables: list[tuple[str, msgspec.Struct]] = [
+        *((f"[[rule]]  # {origins[f'rule {rule.name}']}", rule) for rule in config.rules),
+        *((f"[[share]]  # {share.where}{', a ceiling' * share.ceiling}", share) for share in config.shares),
+        *((f"[[host]]  # {origins[f'host {host.name}']}", host) for host in config.hosts),
+    ]
+    return "\n".join([*blocks, *(_table(header, one) for header, one in tables)])
 
 
 def _tables(config: Config, comment: Callable[[str, ConfigKey], str]) -> Iterator[str]:
@@ -97,9 +93,9 @@ def _tables(config: Config, comment: Callable[[str, ConfigKey], str]) -> Iterato
         yield "".join(f"{line}\n" for line in [*header, *_align(pairs)])
 
 
-def _table(header: str, values: msgspec.Struct, keys: Mapping[str, ConfigKey]) -> str:
+def _table(header: str, values: msgspec.Struct) -> str:
     """Return the text of one table of an array, with the keys that are set."""
-    found = ((key, getattr(values, key.field)) for key in keys.values())
+    found = ((key, getattr(values, key.field)) for key in keys_of(type(values)).values())
     return "".join([f"{header}\n", *(f"{_pair(key, value)}\n" for key, value in found if value not in _UNSET)])
 
 

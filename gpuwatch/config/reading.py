@@ -348,18 +348,13 @@ def _merge(both: Iterable[ConfigFile]) -> Config:
     for table, values in tables.items():
         base = PRESETS[values.get("preset") or "gpuwatch"] if table == "keys" else getattr(Config(), table)
         top[table] = msgspec.structs.replace(base, **values)
-    rules = {name: rule for one in both for name, rule in one.rules.items()}
-    hosts = {name: host for one in both for name, host in one.hosts.items()}
-    shares = tuple(share for one in both for share in one.shares)
-    filters = {name: filter_text for one in both for name, filter_text in one.filters.items()}
-    warnings = tuple(line for one in both for line in one.warnings)
     return Config(
         **top,
-        shares=shares,
-        rules=tuple(rules.values()),
-        hosts=tuple(hosts.values()),
-        filters=filters,
-        warnings=warnings,
+        shares=tuple(share for one in both for share in one.shares),
+        rules=tuple({name: rule for one in both for name, rule in one.rules.items()}.values()),
+        hosts=tuple({name: host for one in both for name, host in one.hosts.items()}.values()),
+        filters={name: words for one in both for name, words in one.filters.items()},
+        warnings=tuple(line for one in both for line in one.warnings),
     )
 
 

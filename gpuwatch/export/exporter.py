@@ -139,19 +139,14 @@ class TextFile:
 
     def _write(self) -> bool:
         """Replace the file, and return whether there are figures yet."""
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            content = generate_latest(self._exporter.registry)
+        content = generate_latest(self._exporter.registry)
+        with files.opened_folder(self._folder, private=False) as folder:
             files.replace_file(folder, TEXTFILE, content or _NOTHING, durable=False, mode=0o644)
-        finally:
-            os.close(folder)
         return bool(content)
 
     def _leave(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # node_exporter shows its age
             (self._folder / TEXTFILE).unlink()
-        except OSError:  # node_exporter shows its age
-            return
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -10,14 +10,7 @@ import msgspec
 
 from gpuwatch.errors import UsageError
 from gpuwatch.model import Gpu, Health, Process, Promise, Snapshot, known
-from gpuwatch.shares import (
-    Reservation,
-    active_reservations,
-    find_promised,
-    holder_name,
-    usable,
-    user_name,
-)
+from gpuwatch.shares import Reservation, active_reservations, find_promised, holder_name, usable, user_name
 from gpuwatch.units import GIB, MIB, gib
 
 _MOST_NAMED = 3
