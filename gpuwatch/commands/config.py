@@ -107,14 +107,12 @@ def check(given: str | None, administrators: Path, check_urls: CheckUrls) -> tup
             raise
         return [str(error)], 2
     there = [file for file in (administrators, own) if os.path.lexists(file)]
-    lines = [f"{shown_path(file)}: {'ok' if os.access(file, os.R_OK) else UNREADABLE}" for file in there]
+    words = ("not readable: it does not hold for you", "ok")
+    lines = [f"{shown_path(file)}: {words[os.access(file, os.R_OK)]}" for file in there]
     if closed := find_closed(administrators):
         lines.append(f"{shown_path(administrators)}: warning: {closed}; {OPEN}")
     lines += [*config.warnings, *_warnings(config, origins, check_urls, administrators)]
     return lines or [f"{shown_path(path())}: not there; the defaults hold"], 0
-
-
-UNREADABLE: Final = "not readable: it does not hold for you"
 
 
 OPEN: Final = f"move [notify] with its secrets to {SECRETS} beside it, and then `chmod a+r` it"
@@ -141,12 +139,8 @@ def _warnings(
     if config.notify.urls:
         file = origins["notify.urls"]
         wrong = zip(config.notify.urls, check_urls(config.notify.urls), strict=False)
-        for reason in (
-            _readable(file, administrators),
-            *(f"{text.mask_url(url)} {reason}" for url, reason in wrong if reason),
-        ):
-            if reason:
-                yield f"{shown_path(file)}: warning: key notify.urls: {text.clean(reason)}"
+        reasons = [_readable(file, administrators), *(f"{text.mask_url(url)} {why}" for url, why in wrong if why)]
+        yield from (f"{shown_path(file)}: warning: key notify.urls: {text.clean(one)}" for one in reasons if one)
 
 
 def _readable(file: Path, administrators: Path) -> str:

@@ -156,7 +156,7 @@ def check_all(machine: Machine, snapshot: Snapshot, error: str = "") -> Iterator
     yield _devices(machine, snapshot)
     yield _hidepid(machine)
     yield _service(machine, snapshot)
-    yield from _container(machine, snapshot)
+    yield _container(machine, snapshot)
     yield _terminal(machine)
     yield from _tmux(machine)
     yield check_clock()
@@ -285,23 +285,21 @@ def published_lines(machine: Machine, snapshot: Snapshot) -> Iterator[str]:
         yield why or ("no service publishes anything" if found is None else "nothing of you is published")
 
 
-def _container(machine: Machine, snapshot: Snapshot) -> Iterator[Check]:
+def _container(machine: Machine, snapshot: Snapshot) -> Check:
     if not in_container(machine.proc, machine.root, machine.environ):
-        yield Check("container", CheckMark.OK, "gpuwatch runs in none")
-        return
+        return Check("container", CheckMark.OK, "gpuwatch runs in none")
     able = machine.environ.get("NVIDIA_DRIVER_CAPABILITIES")
     if able and not {"all", "utility"} & {word.strip() for word in able.split(",")}:
         found = f"NVIDIA_DRIVER_CAPABILITIES={clean(able)[:60]} leaves NVML out"
-        yield Check("container", CheckMark.MEND, found, "start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility")
-    elif machine.environ.get("NVIDIA_VISIBLE_DEVICES") in ("void", "none", ""):
-        yield Check("container", CheckMark.MEND, "NVIDIA_VISIBLE_DEVICES hides all GPUs", "start it with --gpus all")
-    elif snapshot.confined:
+        return Check("container", CheckMark.MEND, found, "start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility")
+    if machine.environ.get("NVIDIA_VISIBLE_DEVICES") in ("void", "none", ""):
+        return Check("container", CheckMark.MEND, "NVIDIA_VISIBLE_DEVICES hides all GPUs", "start it with --gpus all")
+    if snapshot.confined:
         found = "it has PIDs of its own: processes outside have no owner, and nothing is ended"
-        yield Check("container", CheckMark.MEND, found, "start it with --pid=host")
-    elif snapshot.state is SourceState.OK:
-        yield Check("container", CheckMark.OK, "gpuwatch runs in a container, and sees the processes of the host")
-    else:
-        yield Check("container", CheckMark.NOTE, "gpuwatch runs in a container")
+        return Check("container", CheckMark.MEND, found, "start it with --pid=host")
+    if snapshot.state is SourceState.OK:
+        return Check("container", CheckMark.OK, "gpuwatch runs in a container, and sees the processes of the host")
+    return Check("container", CheckMark.NOTE, "gpuwatch runs in a container")
 
 
 # ---------------------------------------------------------------------------------------------------------------

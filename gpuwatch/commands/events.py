@@ -14,15 +14,7 @@ import msgspec
 
 from gpuwatch.alerts.alert import MARKS, Alert, Severity
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
-from gpuwatch.analysis.events import (
-    UNFINISHED,
-    Repeated,
-    fold_repeats,
-    lasted_words,
-    moment,
-    repeat_words,
-    value_words,
-)
+from gpuwatch.analysis.events import UNFINISHED, Repeated, fold_repeats, lasted_words, moment, repeat_words, value_words
 from gpuwatch.commands.console import DIM, RED, YELLOW, Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags, add_span_flags, parse_indices, parse_span
 from gpuwatch.errors import UsageError
@@ -130,17 +122,7 @@ def main(
     else:
         console.warn(*left_out, *_words(path, found, chosen, args, now, (since, until), played=played))
     if args.follow:
-        _follow(
-            console,
-            path,
-            since,
-            chosen_by,
-            found,
-            given=bool(args.file),
-            as_json=args.json,
-            wall=wall,
-            sleep=sleep,
-        )
+        _follow(console, path, since, chosen_by, found, args, wall, sleep)
     return 0 if found.exists else 1
 
 
@@ -150,9 +132,7 @@ def _follow(
     since: float,
     chosen_by: EventFilter,
     found: Events,
-    *,
-    given: bool,
-    as_json: bool,
+    args: argparse.Namespace,
     wall: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> None:
@@ -164,10 +144,10 @@ def _follow(
         if _modified(path) == modified:
             continue
         modified, now = _modified(path), wall()
-        found = _read(path, since, given=given)
+        found = _read(path, since, given=bool(args.file))
         changed = [one for one in found.alerts if chosen_by(one) and printed.get(one.id) != _progress(one, found)]
         printed.update((alert.id, _progress(alert, found)) for alert in changed)
-        if as_json:
+        if args.json:
             console.print_json(*(_json(alert, found) for alert in changed))
         else:
             rows = events_rows(changed, now, watched=found.watched, until=found.watched_until, each=True)

@@ -10,10 +10,10 @@ import msgspec
 from gpuwatch import procfs
 from gpuwatch.analysis.explanation import Point, context_points, explain_process
 from gpuwatch.commands.console import Console, fold
-from gpuwatch.commands.flags import add_flags
+from gpuwatch.commands.flags import add_flags, parse_number
 from gpuwatch.commands.startup import configured, read_snapshot, snapshot_error
 from gpuwatch.config import Config
-from gpuwatch.errors import GpuwatchError, UsageError
+from gpuwatch.errors import GpuwatchError
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.live import SharesReader
 from gpuwatch.model import Knowledge, Presence, Process, Snapshot
@@ -76,9 +76,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
 
 def parse_pid(text: str, command: str = "explain") -> int:
     """Parse a PID; raises UsageError."""
-    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text)):
-        raise UsageError(f"{command}: {text[:40]!a} is not a PID; write a number such as 4711")
-    return int(text)
+    return parse_number(command, text, 10**_MOST_DIGITS - 1, "a PID; write a number such as 4711")
 
 
 def find_process(pid: int, snapshot: Snapshot, config: Config) -> Process:

@@ -7,10 +7,12 @@ import re
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from gpuwatch.errors import UsageError
 from gpuwatch.units import format_moment, parse_duration, parse_moment
+
+N = TypeVar("N", bound=float)
 
 _SHARED: Final[dict[str, dict[str, Any]]] = {
     "config": {"metavar": "FILE", "help": "read FILE instead of your gpuwatch.toml"},
@@ -59,7 +61,7 @@ def add_refused_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--demo", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
-def parse_value(flag: str, parse: Callable[[str], float], text: str | None) -> float | None:
+def parse_value(flag: str, parse: Callable[[str], N], text: str | None) -> N | None:
     """Parse a flag's value, None where it was not given; raises UsageError."""
     if text is None:
         return None
@@ -67,6 +69,14 @@ def parse_value(flag: str, parse: Callable[[str], float], text: str | None) -> f
         return parse(text)
     except ValueError as error:
         raise UsageError(f"{flag}: {error}") from None
+
+
+def parse_number(name: str, text: str, most: int, what: str) -> int:
+    """Parse a whole number from 1 to `most`; raises UsageError that says that it is not `what`."""
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
+    if not 0 < number <= most:
+        raise UsageError(f"{name}: {text[:40]!a} is not {what}")
+    return number
 
 
 def parse_indices(text: str | None, flag: str = "--only") -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from gpuwatch.analysis.rows import rows
 from gpuwatch.commands.console import Console, TextColumn, discard_output, format_table
-from gpuwatch.commands.flags import add_flags
+from gpuwatch.commands.flags import add_flags, parse_number
 from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, open_source
 from gpuwatch.errors import EXIT_CODES, UsageError
 from gpuwatch.fields import Row
@@ -211,14 +211,6 @@ def parse_pids(words: Sequence[str]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(parse_number("PID", word, _LARGEST_PID, a_pid) for word in words))
 
 
-def parse_number(name: str, word: str, most: int, what: str) -> int:
-    """Parse a whole number from 1 to `most`; raises UsageError that says that it is not `what`."""
-    number = int(word) if word.isascii() and word.isdecimal() and len(word) < 20 else 0
-    if not 0 < number <= most:
-        raise UsageError(f"{name}: {word[:40]!a} is not {what}")
-    return number
-
-
 class KillCommand:
     """Command that pins and shows all processes, asks once, and ends them one after the other."""
 
@@ -239,14 +231,9 @@ class KillCommand:
 
         Where it is to `ask`, but may not, since stdin is no terminal, it shows the processes and raises UsageError.
         """
-        self._source = source
-        self._pinner = pinner
-        self._console = console
-        self._check = check
-        self._signal = sig
-        self._whole_run = whole_run
+        self._source, self._pinner, self._console, self._check = source, pinner, console, check
+        self._signal, self._whole_run, self._clock = sig, whole_run, clock
         self._ask, self._may_ask = ask, may_ask
-        self._clock = clock
         self._snapshot = Snapshot()
         self._groups: list[ProcessGroup] = []
         """Groups whose outcome was not printed yet."""

@@ -18,13 +18,7 @@ from gpuwatch.commands.console import Console, TextColumn, cut, format_table
 from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.flags import parse_indices
 from gpuwatch.commands.gpustat import gpustat_json, measure_cpu
-from gpuwatch.commands.startup import (
-    check_snapshot,
-    configured,
-    first_snapshot,
-    interval_of,
-    open_source,
-)
+from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, interval_of, open_source
 from gpuwatch.config import Config
 from gpuwatch.fields import GPU, PROCESS, Field, Row, host_words, process_words, share_words, state_words
 from gpuwatch.filters import Filter
@@ -76,9 +70,8 @@ def _recorded(args: argparse.Namespace) -> int:
     recording = recorded.open_recording(args.recording)
     at = recorded.parse_at(args.at, recording) if args.at is not None else recording.last
     snapshot, warning = recorded.recorded_snapshot(recording, at)
-    notes = [*recording.notes]
     print_snapshot(snapshot, console, as_json=args.json, keep=keep, limits=config.limits())
-    console.warn(*notes, *[warning] * bool(warning))
+    console.warn(*recording.notes, *[warning] * bool(warning))
     check_snapshot(snapshot)
     return 0
 
@@ -96,7 +89,11 @@ def once(
     snapshot = first_snapshot(source, monotonic)
     if as_json == "gpustat":
         snapshot = measure_cpu(snapshot)
-    idle = _idle_times(snapshot) if keep.terms else None
+    idle = None
+    if keep.terms:  # one snapshot has no idle times: these are what others have counted
+        from gpuwatch.commands.stray_inputs import idle_times  # 15 ms, for those who filter
+
+        idle = idle_times(snapshot)
     print_snapshot(snapshot, console, as_json=as_json, keep=keep, limits=limits, idle=idle)
     check_snapshot(snapshot)
     return 0
@@ -120,13 +117,6 @@ def print_snapshot(
     elif snapshot.gpus:
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(snapshot.taken))
         console.print(*table(snapshot, clock=clock, width=console.width, keep=keep, limits=limits, idle=idle))
-
-
-def _idle_times(snapshot: Snapshot) -> IdleTimes | None:
-    """Return the idle times that others have counted, for a filter: one snapshot has none."""
-    from gpuwatch.commands.stray_inputs import idle_times  # 15 ms, for those who filter
-
-    return idle_times(snapshot)
 
 
 def table(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from gpuwatch.commands.console import Console
-from gpuwatch.commands.flags import add_flags, parse_indices
+from gpuwatch.commands.flags import add_flags, parse_indices, parse_number, parse_value
 from gpuwatch.commands.startup import configured, read_snapshot
 from gpuwatch.declared.facts import CVD, gpu_facts
 from gpuwatch.declared.visible_devices import ORDER, PCI_BUS_ID, order_certainty, parse
@@ -96,30 +96,22 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
 
 def parse_request(args: argparse.Namespace) -> Request:
     """Parse --share, --memory, --empty and --max-util; raises UsageError."""
-    share, memory, busy = args.share, args.memory, args.max_util
+    share, memory = args.share, args.memory
     if share is not None and memory is not None:
         raise UsageError("give --share or --memory, not both")
     if share is None and memory is None and not args.empty:
         raise UsageError("give --share, --memory or --empty")
-    try:
-        flag = "--share"
-        fraction = None if share is None else parse_share(share)
-        flag = "--memory"
-        size = None if memory is None else parse_size(memory)
-        flag = "--max-util"
-        percent = None if busy is None else parse_percent(busy)
-    except ValueError as error:
-        raise UsageError(f"{flag}: {error}") from None
-    return Request(share=fraction, memory=size, busy=percent, empty=args.empty)
+    return Request(
+        share=parse_value("--share", parse_share, share),
+        memory=parse_value("--memory", parse_size, memory),
+        busy=parse_value("--max-util", parse_percent, args.max_util),
+        empty=args.empty,
+    )
 
 
 def parse_count(text: str | None) -> int:
     """Parse -n; raises UsageError."""
-    if text is None:
-        return 1
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= _MOST):
-        raise UsageError(f"-n: {text[:40]!a} is not a number of GPUs; write 1 or more")
-    return int(text)
+    return 1 if text is None else parse_number("-n", text, _MOST, "a number of GPUs; write 1 or more")
 
 
 def check_gpus_exist(flag: str, wanted: Iterable[int], snapshot: Snapshot) -> None:

@@ -111,22 +111,12 @@ def format_hours(seconds: float) -> str:
     return f"{hours:.1f}" if hours < 99.95 else f"{hours:.0f}"
 
 
-def _gib_hours(use: GpuUse) -> str:
-    """Format the memory; a dash where no size was known, `≥` where some were not."""
-    if use.unsized and not use.memory:
+def _part(use: GpuUse, seconds: float, missing: float, found: float) -> str:
+    """Format hours of use; a dash where nothing was `found`, `≥` where more than a little is `missing`."""
+    if missing and not found:
         return UNKNOWN
-    return _at_least(format_hours(use.memory / GIB), use.unsized > _DOUBT * use.gpu)
-
-
-def _idle(use: GpuUse) -> str:
-    """Format the idle time; a dash where that is not known, `≥` where it is known in part."""
-    if use.unknown and not use.busy + use.idle:
-        return UNKNOWN
-    return _at_least(format_hours(use.idle), use.unknown > _DOUBT * use.gpu)
-
-
-def _at_least(hours: str, is_part: bool) -> str:
-    return f"≥{'0.0' if hours.startswith('<') else hours}" if is_part else hours
+    hours = format_hours(seconds)
+    return f"≥{'0.0' if hours.startswith('<') else hours}" if missing > _DOUBT * use.gpu else hours
 
 
 def _number(count: int) -> str:
@@ -161,9 +151,9 @@ WHO: Final[dict[By, tuple[TextColumn[UseLine], ...]]] = {
 
 SUMS: Final[tuple[TextColumn[UseLine], ...]] = (
     TextColumn("GPU·h", lambda line: format_hours(line.use.gpu)),
-    TextColumn("idle h", lambda line: _idle(line.use)),
+    TextColumn("idle h", lambda line: _part(line.use, line.use.idle, line.use.unknown, line.use.busy + line.use.idle)),
     TextColumn("busy %", lambda line: percent(line.use.busy, line.use.busy + line.use.idle)),
-    TextColumn("GiB·h", lambda line: _gib_hours(line.use)),
+    TextColumn("GiB·h", lambda line: _part(line.use, line.use.memory / GIB, line.use.unsized, line.use.memory)),
     TextColumn("overshoots", lambda line: _number(line.events.overshoots)),
     TextColumn("events", lambda line: _number(line.events.all)),
 )

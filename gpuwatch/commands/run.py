@@ -21,13 +21,7 @@ from gpuwatch.launch.environment import Allocation, VariableChange, changes, tor
 from gpuwatch.launch.placement import Offer, choose, find_offers
 from gpuwatch.model import Basis, Snapshot
 from gpuwatch.sampler.owners import UserNames
-from gpuwatch.sampler.reservations import (
-    SHARED,
-    find_reservations,
-    locked_folder,
-    reservation_folders,
-    reserve,
-)
+from gpuwatch.sampler.reservations import SHARED, find_reservations, locked_folder, reservation_folders, reserve
 from gpuwatch.shares import Reservation, limit_usages, usable
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.text import clean

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuwatch.commands.console import Console
+from gpuwatch.commands.export import EXPORT_FLAGS
 from gpuwatch.config import ADMINISTRATORS, ExportConfig, Report
 from gpuwatch.config.keys import is_loopback
 from gpuwatch.config.reading import ConfigFile, read_administrators
@@ -137,7 +138,6 @@ _INSTALL: Final = """\
   /opt/gpuwatch/bin/gpuwatch watch --unit
 """
 _OTHERS: Final = ("config", "json", "demo", "quiet", "time", "interval", "only", "record")
-_SETTINGS: Final = ExportConfig.__struct_fields__
 _EXPORT_KEYS: Final = ("listen", "textfile")
 _PLAIN: Final = r"[A-Za-z0-9/._+-]+"
 """Path of a program that means the same to systemd, without quotes."""
@@ -156,7 +156,7 @@ def print_unit(args: argparse.Namespace, *, program: Path | None = None, setting
         raise UsageError("--remove goes with --unit; `gpuwatch watch --unit --remove` prints how to remove the service")
     if given := [name for name in _OTHERS if getattr(args, name, None)]:
         raise UsageError(f"--unit does not go with --{'for' if given[0] == 'time' else given[0]}")
-    if given := [name for name in _SETTINGS if getattr(args, name, None) is not None]:
+    if given := [name for name in EXPORT_FLAGS if getattr(args, name, None) is not None]:
         flag = given[0].replace("_", "-")
         raise UsageError(f"--unit does not go with --{flag}: write {given[0]} into [export] of {settings}")
     console, program = Console(ascii_only=bool(args.ascii)), program or Path(sys.executable)
@@ -183,10 +183,8 @@ def print_unit(args: argparse.Namespace, *, program: Path | None = None, setting
     unit = _UNIT.format(
         unit=UNIT, flags=" --export" * args.export, settings=settings, program=program, score=SCORE, reservations=SHARED
     )
-    network = False
-    if any(one.values.get(f"notify.{key}") for one in read for key in ("urls", "command")):
+    if network := any(one.values.get(f"notify.{key}") for one in read for key in ("urls", "command")):
         unit += _NETWORK.format(unit=UNIT, settings=settings, score=NETWORK_SCORE)
-        network = True
     if args.export:
         unit += _export_part(found, program, network=network)
     console.print(*unit.splitlines())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from operator import itemgetter
 
 import msgspec
 
@@ -49,7 +50,12 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
 
 def visible_lines(seen: Visible, snapshot: Snapshot) -> list[str]:
     """Return a line for each visible device, then the order, the hidden GPUs and the note."""
-    lines = format_table(_COLUMNS, _rows(seen, snapshot)) or ["no GPU is visible"]
+    found = [(uuid, *_named(uuid, snapshot)) for uuid in seen.gpus]
+    rows = [
+        (f"cuda:{place}", f"GPU {gpu.index}" if gpu else "?", name, uuid)
+        for place, (uuid, gpu, name) in enumerate(found)
+    ]
+    lines = format_table(_COLUMNS, rows) or ["no GPU is visible"]
     hidden = [f"GPU {gpu.index}" for gpu in _hidden(seen, snapshot)]
     facts = {"order": order_words(seen), "hidden": ", ".join(hidden), "note": seen.note}
     return [*lines, "", *(f"{name:<6}  {words}" for name, words in facts.items() if words)]
@@ -57,20 +63,9 @@ def visible_lines(seen: Visible, snapshot: Snapshot) -> list[str]:
 
 _Row = tuple[str, str, str, str]
 
-_COLUMNS: tuple[TextColumn[_Row], ...] = (
-    TextColumn("", lambda row: row[0], right=False),
-    TextColumn("", lambda row: row[1], right=False, gap=" → "),
-    TextColumn("", lambda row: row[2], right=False),
-    TextColumn("", lambda row: row[3], right=False),
+_COLUMNS: tuple[TextColumn[_Row], ...] = tuple(
+    TextColumn("", itemgetter(place), right=False, gap=" → " if place == 1 else "  ") for place in range(4)
 )
-
-
-def _rows(seen: Visible, snapshot: Snapshot) -> list[_Row]:
-    rows = []
-    for place, uuid in enumerate(seen.gpus):
-        gpu, name = _named(uuid, snapshot)
-        rows.append((f"cuda:{place}", f"GPU {gpu.index}" if gpu else "?", name, uuid))
-    return rows
 
 
 def _named(uuid: str, snapshot: Snapshot) -> tuple[Gpu | None, str]:

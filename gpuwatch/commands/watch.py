@@ -38,7 +38,7 @@ from gpuwatch.commands.startup import Reloader, apply_config, configured, format
 from gpuwatch.commands.unit import AGAIN, print_unit
 from gpuwatch.config import ADMINISTRATORS, Config, ExportConfig
 from gpuwatch.errors import GpuwatchError, NoThreadError, UsageError
-from gpuwatch.model import SourceState
+from gpuwatch.model import Gpu, SourceState
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recorder.recorder import Sinks
 from gpuwatch.recorder.store import DAYS, own_store
@@ -84,21 +84,18 @@ class Printer:
         self._worker.close(seconds)
 
     def _print_all(self) -> None:
-        while (found := self._next()) is not None:
+        while True:
+            with self._guard:
+                if not self._lines:
+                    return
+                line = self._lines.popleft()
+                lost, self._lost = self._lost, 0
             try:
-                self._print(*found)
+                self._print(lost, line)
             except OSError:  # EPIPE, EIO: nobody reads any more, and `broken` says so
                 with self._guard:
                     self.broken = True
                     self._lines.clear()
-
-    def _next(self) -> tuple[int, str] | None:
-        """Return the next line, and the number of lines dropped before it; None where no line waits."""
-        with self._guard:
-            if not self._lines:
-                return None
-            lost, self._lost = self._lost, 0
-            return lost, self._lines.popleft()
 
     def _print(self, lost: int, line: str) -> None:
         count = "1 line was" if lost == 1 else f"{lost} lines were"
@@ -230,9 +227,8 @@ def _notes(args: argparse.Namespace, log: str, seconds: float | None) -> list[st
     return notes if seconds is None else [*notes, f"ends after {long_duration(seconds)}"]
 
 
-def _several(gpus: Iterable[object]) -> str:
-    count = len(tuple(gpus))
-    return f"{count} GPU{'s' * (count != 1)}"
+def _several(gpus: Sequence[Gpu]) -> str:
+    return f"{len(gpus)} GPU{'s' * (len(gpus) != 1)}"
 
 
 CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130, signal.SIGHUP: 129}
