@@ -19,7 +19,7 @@ from __future__ import annotations
 import difflib
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -238,6 +238,36 @@ def parse_numbers(key: str, value: str) -> Callable[[int | None], bool]:
     return lambda number: number is not None and any(low <= number <= high for low, high in spans)
 
 
+def of_numbers(key: str, numbers: Callable[[T], Iterable[int | None]]) -> Callable[[str], Term[T]]:
+    """Return the parser of a key whose values are numbers: one of an item's numbers must be among them."""
+
+    def parse(value: str) -> Term[T]:
+        is_one = parse_numbers(key, value)
+        return lambda one: any(map(is_one, numbers(one)))
+
+    return parse
+
+
+def of_names(
+    names: Callable[[T], Iterable[str]], uids: Callable[[T], Iterable[int | None]] = lambda _: ()
+) -> Callable[[str], Term[T]]:
+    """Return the parser of a key whose values are parts of an item's names, or whole `uids`: one must be among them."""
+
+    def parse(value: str) -> Term[T]:
+        parts = [part for part in value.split(",") if part]
+        return lambda one: (
+            any(part in name.casefold() for part in parts for name in names(one))
+            or not {*map(str, uids(one))}.isdisjoint(parts)
+        )
+
+    return parse
+
+
+def with_text(texts: Callable[[T], Iterable[str]]) -> Callable[[str], Term[T]]:
+    """Return the parser of any other text: one of an item's texts must have it."""
+    return lambda sought: lambda one: any(sought in text.casefold() for text in texts(one))
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # The process list
 
@@ -262,11 +292,6 @@ def check_filter(text: str) -> None:
     parse_terms(text, replace(ROW_GRAMMAR, keys={**_ROW_KEYS, "rule": lambda value: lambda row: value in row.command}))
 
 
-def _of_user(value: str) -> Term[Row]:
-    names = [name for name in value.split(",") if name]
-    return lambda row: any(name in row.owner.casefold() or name == str(row.process.uid) for name in names)
-
-
 def _of_uid(value: str) -> Term[Row]:
     if value in ("?", "none"):
         return lambda row: row.process.uid is None
@@ -287,11 +312,6 @@ def _on_gpu(value: str) -> Term[Row]:
     return lambda row: is_one(row.gpu.index, row.gpu.uuid)
 
 
-def _of_pid(value: str) -> Term[Row]:
-    is_one = parse_numbers("pid", value)
-    return lambda row: is_one(row.holding.pid)
-
-
 def _anywhere(sought: str) -> Term[Row]:
     return lambda row: (
         sought in row.command.casefold()
@@ -302,10 +322,10 @@ def _anywhere(sought: str) -> Term[Row]:
 
 
 _ROW_KEYS: Final[Mapping[str, Callable[[str], Term[Row]]]] = {
-    "user": _of_user,
+    "user": of_names(lambda row: (row.owner,), lambda row: (row.process.uid,)),
     "uid": _of_uid,
     "gpu": _on_gpu,
-    "pid": _of_pid,
+    "pid": of_numbers("pid", lambda row: (row.holding.pid,)),
 }
 
 ROW_GRAMMAR: Final = Grammar(

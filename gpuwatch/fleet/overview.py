@@ -8,25 +8,23 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from math import isfinite
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import msgspec
 
 from gpuwatch.alerts.alert import MARKS, UNSEEN_USER, Severity, Unit
 from gpuwatch.analysis.people import PERSON
 from gpuwatch.fields import PROCESS, Amount, Field, amount, table
-from gpuwatch.filters import Grammar, Term, parse_numbers
+from gpuwatch.filters import Grammar, Term, of_names, of_numbers, with_text
 from gpuwatch.fleet.host import HOST, MOST_GPUS, Host, HostGpu, worst_first
 from gpuwatch.fleet.prometheus import FleetSample, Labels, Range
 from gpuwatch.launch.placement import Request
 from gpuwatch.model import BUSY, Reason, known
 from gpuwatch.text import clean
 from gpuwatch.units import GIB, long_duration
-
-T = TypeVar("T")
 
 QUERIES: Final = (
     '{__name__=~"gpuwatch:gpu_.+"}',
@@ -386,23 +384,6 @@ FLEET_ALERT: Final[Mapping[str, Field[FleetAlert]]] = table(
 )
 
 
-def _with_text(texts: Callable[[T], Iterable[str]]) -> Callable[[str], Term[T]]:
-    return lambda sought: lambda one: any(sought in text.casefold() for text in texts(one))
-
-
-def _with_name(name: Callable[[T], str]) -> Callable[[str], Term[T]]:
-    def parse(value: str) -> Term[T]:
-        names = [part for part in value.split(",") if part]
-        return lambda one: any(part in name(one).casefold() for part in names)
-
-    return parse
-
-
-def _on_gpu(value: str) -> Term[FleetAlert]:
-    is_one = parse_numbers("gpu", value)
-    return lambda one: is_one(int(one.gpu) if one.gpu.isdecimal() else None)
-
-
 def hosts_grammar(fleet: Fleet) -> Grammar[Host]:
     """Return the terms by which the hosts of a fleet can be filtered: its people hold memory on some of them."""
 
@@ -414,31 +395,31 @@ def hosts_grammar(fleet: Fleet) -> Grammar[Host]:
     figures = ("gpus", "free", "left", "busy", "people", "age")
     return Grammar(
         keys={"user": of_user},
-        anywhere=_with_text(lambda host: (host.name, host.worst, host.trouble, *{gpu.name for gpu in host.gpus})),
+        anywhere=with_text(lambda host: (host.name, host.worst, host.trouble, *{gpu.name for gpu in host.gpus})),
         figures={"mem": HOST["memory"], **{key: HOST[key] for key in figures}},
         flags={},
     )
 
 
 PEOPLE: Final[Grammar[FleetPerson]] = Grammar(
-    keys={"user": _with_name(lambda one: one.name)},
-    anywhere=_with_text(lambda one: (one.name, *one.hosts)),
+    keys={"user": of_names(lambda one: (one.name,))},
+    anywhere=with_text(lambda one: (one.name, *one.hosts)),
     figures={"mem": FLEET_PERSON["memory"], **{key: FLEET_PERSON[key] for key in ("gpus", "hosts", "idle")}},
     flags={},
 )
 FREE: Final[Grammar[FreeGpus]] = Grammar(
     keys={},
-    anywhere=_with_text(lambda one: (one.name, *(host for host, _ in one.hosts))),
+    anywhere=with_text(lambda one: (one.name, *(host for host, _ in one.hosts))),
     figures={"mem": FREE_GPUS["memory"], **{key: FREE_GPUS[key] for key in ("gpus", "free", "most")}},
     flags={},
 )
 ALERTS: Final[Grammar[FleetAlert]] = Grammar(
     keys={
-        "user": _with_name(lambda one: one.user),
-        "rule": _with_name(lambda one: one.rule),
-        "gpu": _on_gpu,
+        "user": of_names(lambda one: (one.user,)),
+        "rule": of_names(lambda one: (one.rule,)),
+        "gpu": of_numbers("gpu", lambda one: (int(one.gpu) if one.gpu.isdecimal() else None,)),
     },
-    anywhere=_with_text(lambda one: (one.host, one.title)),
+    anywhere=with_text(lambda one: (one.host, one.title)),
     figures={"age": FLEET_ALERT["lasted"]},
     flags={},
 )

@@ -33,7 +33,7 @@ from gpuwatch.alerts.rule import (
 )
 from gpuwatch.alerts.rules.memory import holders
 from gpuwatch.fields import GPU, PROCESS, Amount, Field, Row, compared
-from gpuwatch.filters import ROW_GRAMMAR, Comparison, FilterError, Grammar, Term, parse_gpus, parse_terms
+from gpuwatch.filters import ROW_GRAMMAR, Comparison, FilterError, Grammar, Term, of_names, parse_gpus, parse_terms
 from gpuwatch.model import Gpu, Holding, Process, Reason
 from gpuwatch.shares import usable
 
@@ -104,26 +104,17 @@ def _on_gpu(value: str) -> Term[GpuWithUsers]:
     return lambda one: is_one(one.gpu.index, one.gpu.uuid)
 
 
-def _with_user(value: str) -> Term[GpuWithUsers]:
-    names = [name for name in value.split(",") if name]
-    return lambda one: any(
-        name in process.user.casefold() or name == str(process.uid) for name in names for process in one.users
-    )
-
-
-def _is_user(value: str) -> Term[UserHoldings]:
-    names = [name for name in value.split(",") if name]
-    return lambda user: any(name in user.name.casefold() or name == str(user.uid) for name in names)
-
-
 def _no_text(sought: str) -> Term[Any]:
     raise FilterError(f"{sought} is no term of a rule about GPUs or users; only a rule about processes finds text")
 
 
+_USERS: Callable[[str], Term[GpuWithUsers]] = of_names(
+    lambda one: (user.user for user in one.users), lambda one: (user.uid for user in one.users)
+)
 GRAMMARS: Final[Mapping[Scope, Grammar[Any]]] = {
-    "gpu": Grammar({"gpu": _on_gpu, "user": _with_user}, _no_text, compared(map(_of_gpu, GPU.values())), {}),
+    "gpu": Grammar({"gpu": _on_gpu, "user": _USERS}, _no_text, compared(map(_of_gpu, GPU.values())), {}),
     "process": msgspec.structs.replace(ROW_GRAMMAR, flags={}),
-    "user": Grammar({"user": _is_user}, _no_text, compared(USER), {}),
+    "user": Grammar({"user": of_names(lambda one: (one.name,), lambda one: (one.uid,))}, _no_text, compared(USER), {}),
 }
 """Terms of a rule, by what it is about. A rule about users takes `gpu:` too: only these GPUs are counted."""
 

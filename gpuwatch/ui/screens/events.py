@@ -22,7 +22,7 @@ from gpuwatch.analysis.events import (
     without_known,
 )
 from gpuwatch.fields import PROCESS, age
-from gpuwatch.filters import Grammar, Term, parse_numbers, parse_terms
+from gpuwatch.filters import Grammar, Term, of_names, of_numbers, parse_terms, with_text
 from gpuwatch.text import clean
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.list_screen import FILTER_KEY, FilteredListScreen, fact_lines
@@ -163,34 +163,16 @@ def event_terms(
     `gpuwatch.filters` has the grammar. `gpus` gives the indices of the GPUs that an event is about, `saved`
     are the saved filters by name, and `now` is the wall clock.
     """
-    about = gpus or (lambda alert: alert.indices)
-
-    def on_gpu(value: str) -> Term[Alert]:
-        is_one = parse_numbers("gpu", value)
-        return lambda alert: any(map(is_one, about(alert)))
-
-    def of_pid(value: str) -> Term[Alert]:
-        is_one = parse_numbers("pid", value)
-        return lambda alert: any(map(is_one, alert.pids))
-
-    def of_rule(value: str) -> Term[Alert]:
-        names = [name for name in value.split(",") if name]
-        return lambda alert: any(name in alert.rule.casefold() for name in names)
-
-    def of_user(value: str) -> Term[Alert]:
-        names = [name for name in value.split(",") if name]
-        return lambda alert: any(name in owner.casefold() for name in names for owner in alert.people)
-
-    def with_text(sought: str) -> Term[Alert]:
-        def is_in(alert: Alert) -> bool:
-            parts = (alert.title, alert.evidence, alert.rule, alert.how, *alert.owners, *map(str, alert.pids))
-            return sought in " ".join(parts).casefold()
-
-        return is_in
-
     grammar: Grammar[Alert] = Grammar(
-        keys={"rule": of_rule, "gpu": on_gpu, "user": of_user, "pid": of_pid},
-        anywhere=with_text,
+        keys={
+            "rule": of_names(lambda alert: (alert.rule,)),
+            "gpu": of_numbers("gpu", gpus or (lambda alert: alert.indices)),
+            "user": of_names(lambda alert: alert.people),
+            "pid": of_numbers("pid", lambda alert: alert.pids),
+        },
+        anywhere=with_text(
+            lambda one: (one.title, one.evidence, one.rule, one.how, *one.owners, *map(str, one.pids)),
+        ),
         figures={"age": PROCESS["age"].of(lambda alert: age(alert.raised, now()))},
         flags={},
     )
