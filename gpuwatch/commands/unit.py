@@ -18,9 +18,9 @@ from typing import Final
 
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.export import EXPORT_FLAGS
-from gpuwatch.config import ADMINISTRATORS, ExportConfig, Report
+from gpuwatch.config import ADMINISTRATORS, Config
 from gpuwatch.config.keys import is_loopback
-from gpuwatch.config.reading import ConfigFile, read_administrators
+from gpuwatch.config.reading import merge, read_administrators
 from gpuwatch.errors import UsageError
 from gpuwatch.extras import install_hint
 from gpuwatch.files import check_source
@@ -138,7 +138,6 @@ _INSTALL: Final = """\
   /opt/gpuwatch/bin/gpuwatch watch --unit
 """
 _OTHERS: Final = ("config", "json", "demo", "quiet", "time", "interval", "only", "record")
-_EXPORT_KEYS: Final = ("listen", "textfile")
 _PLAIN: Final = r"[A-Za-z0-9/._+-]+"
 """Path of a program that means the same to systemd, without quotes."""
 STICKY: Final = stat.S_ISVTX
@@ -162,18 +161,10 @@ def print_unit(args: argparse.Namespace, *, program: Path | None = None, setting
     console, program = Console(ascii_only=bool(args.ascii)), program or Path(sys.executable)
     if os.path.lexists(settings) and not os.access(settings, os.R_OK):
         raise UsageError(f"--unit: {settings} cannot be read, and it says what the service may do; ask as root")
-    read = read_administrators(settings)
-    found = read[0]
+    config = merge(read_administrators(settings))
     if args.remove:
-        kept = found.values.get("report.keep", Report().keep), found.values.get("report.largest", Report().largest)
-        words = _REMOVE.format(
-            unit=UNIT,
-            state=DAYS,
-            settings=settings,
-            reservations=SHARED,
-            days=long_duration(kept[0]),
-            size=size(kept[1] + EVENTS_BYTES),
-        )
+        days, most = long_duration(config.report.keep), size(config.report.largest + EVENTS_BYTES)
+        words = _REMOVE.format(unit=UNIT, state=DAYS, settings=settings, reservations=SHARED, days=days, size=most)
         console.print(*words.splitlines())
         return 0
     if trouble := find_writable(program):
@@ -183,20 +174,17 @@ def print_unit(args: argparse.Namespace, *, program: Path | None = None, setting
     unit = _UNIT.format(
         unit=UNIT, flags=" --export" * args.export, settings=settings, program=program, score=SCORE, reservations=SHARED
     )
-    if network := any(one.values.get(f"notify.{key}") for one in read for key in ("urls", "command")):
+    if config.notify.sends:
         unit += _NETWORK.format(unit=UNIT, settings=settings, score=NETWORK_SCORE)
     if args.export:
-        unit += _export_part(found, program, network=network)
+        unit += _export_part(config, program)
     console.print(*unit.splitlines())
     return 0
 
 
-def _export_part(found: ConfigFile, program: Path, *, network: bool) -> str:
+def _export_part(config: Config, program: Path) -> str:
     """Return the drop-in for the metrics: it allows a folder, the loopback, or the network; raises UsageError."""
-    settings = ExportConfig(
-        **{name: found.values[key] for name in _EXPORT_KEYS if (key := f"export.{name}") in found.values}
-    )
-    words = {"unit": UNIT, "program": program}
+    settings, words = config.export, {"unit": UNIT, "program": program}
     if settings.textfile:
         if not re.fullmatch(f"/{_PLAIN}", settings.textfile):
             raise UsageError(
@@ -209,8 +197,8 @@ def _export_part(found: ConfigFile, program: Path, *, network: bool) -> str:
         raise UsageError(
             f"--unit --export: {program} has no {clean(str(error.name))}: {install_hint('export')}"
         ) from None
-    if network or not is_loopback(parse_address(settings.listen)[0]):
-        open_ = "" if network else f"{_PORT}IPAddressDeny=\n"
+    if config.notify.sends or not is_loopback(parse_address(settings.listen)[0]):
+        open_ = "" if config.notify.sends else f"{_PORT}IPAddressDeny=\n"
         return _EXPORT.format(**words, allows="the network", score=NETWORK_SCORE) + open_
     return _EXPORT.format(**words, allows="the loopback", score=EXPORT_SCORE) + _PORT + _LOOPBACK
 

@@ -281,7 +281,7 @@ class ConfigFile:
 
     def _check_order(self, under: Sequence[ConfigFile]) -> None:
         """Refuse a limit of this file that is on the wrong side of another limit."""
-        config = _merge([*under, self])
+        config = merge([*under, self])
         for low, high in keys.misordered(config.alerts):
             name, other, bound = (low, high, "at most") if f"alerts.{low}" in self.values else (high, low, "at least")
             name, other = f"alerts.{name}", f"alerts.{other}"
@@ -292,7 +292,7 @@ class ConfigFile:
 
     def _check_keys(self, under: Sequence[ConfigFile]) -> None:
         """Refuse a key that this file gives to two actions, or to one that shares it with another."""
-        if not (found := clash(_merge([*under, self]).keys)):
+        if not (found := clash(merge([*under, self]).keys)):
             return
         key, *names = found
         mine = next((name for name in reversed(names) if f"keys.{name}" in self.values), "")
@@ -322,11 +322,11 @@ def load_traced(given: str | None, *, administrators: Path = ADMINISTRATORS) -> 
         own = ConfigFile(named, found)
         if given is not None and not own.exists:
             raise UsageError(f"--config: there is no file {text.clean(given)}")
-        if own.values.get("publish", publish := _merge(found).publish) != publish:
+        if own.values.get("publish", publish := merge(found).publish) != publish:
             words = f"it says what the machine's service publishes, and counts in {administrators} alone"
             raise UsageError(f"{shown_path(named)}: key publish: {words}")
         found.append(own)
-    return _merge(found), _origins(found)
+    return merge(found), _origins(found)
 
 
 def read_administrators(path: Path) -> list[ConfigFile]:
@@ -337,7 +337,7 @@ def read_administrators(path: Path) -> list[ConfigFile]:
     return [common, ConfigFile(path.with_name(SECRETS), [common], administrators=True, secrets=True)]
 
 
-def _merge(both: Iterable[ConfigFile]) -> Config:
+def merge(both: Iterable[ConfigFile]) -> Config:
     """Merge the files, each over those before it: key by key, rule by rule."""
     tables: dict[str, dict[str, Any]] = {"": {}}
     for one in both:
