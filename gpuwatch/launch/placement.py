@@ -101,7 +101,7 @@ def find_offers(
             )
         offer = Offer(gpu, wanted, free, sum(promise.bytes for promise in counted), why, ignored)
         if not why and offer.left < wanted:
-            least = _least(offer.left)
+            least = f"{int(offer.left / GIB * 10) / 10:.1f}"  # rounded down: free memory never seems to be enough
             short = f"{least} GiB free of {gib(offer.wanted)} wanted"
             if offer.promised:
                 short = f"{least} GiB left of {gib(offer.wanted)} wanted: {offer.summary}"
@@ -196,8 +196,3 @@ def _named(amounts: Mapping[str, int]) -> str:
     if len(rest) > 1:
         most = [*most[:_MOST_NAMED], (f"{len(rest)} others", sum(amount for _, amount in rest))]
     return ", ".join(f"{user} {gib(amount)}" for user, amount in most)
-
-
-def _least(amount: float) -> str:
-    """Return bytes as GiB, rounded down, so that free memory never seems to be enough when it is not."""
-    return f"{int(amount / GIB * 10) / 10:.1f}"

@@ -304,10 +304,7 @@ class _Scene:
         focus: str = "",
     ) -> None:
         """`ended` are PIDs of processes that have ended, `focus` is the key of a GPU."""
-        self._seed = seed
-        self._t = t
-        self._zero = zero
-        self._wall_zero = wall_zero
+        self._seed, self._t, self._zero, self._wall_zero = seed, t, zero, wall_zero
         self._pace = 1.0 if t >= -SWEEP_AGE else PAST_PACE
         self._story = t / self._pace
         """Time of the troubles: in the day before the demo they came more rarely, and lasted longer."""
