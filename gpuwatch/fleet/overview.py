@@ -194,9 +194,7 @@ def make_fleet(
     people = Counter(one for (one, user), values in held.items() if user != UNSEEN_USER and _HELD in values)
     troubles = dict.fromkeys(driverless, "its driver does not answer") | down
     hosts = [
-        _host(
-            names[one], cards.get(one, ()), people[one], by_host.get(names[one], ()), ages.get(one), troubles.get(one)
-        )
+        _host(names[one], cards[one], people[one], by_host[names[one]], ages.get(one), troubles.get(one))
         for one in instances
     ]
     too_many = f"{left_out:,} series are left out: {MOST_SERIES:,} of a host are read, and {_MOST_HOSTS:,} hosts"

@@ -312,16 +312,12 @@ class EventsScreen(FilteredListScreen[EventList, Alert]):
         return [(f" {self.style_set.glyphs.dot} ".join(words), "muted"), (self._note, "warning")]
 
     def why_empty(self) -> Sequence[str]:
-        return [self._why_empty()]
-
-    def _why_empty(self) -> str:
         if self.filter.text:
-            return f"no event matches “{self.filter.text}”: Esc clears the filter"
+            return [f"no event matches “{self.filter.text}”: Esc clears the filter"]
         if self._ongoing_only:
-            return "nothing holds now: o shows what has ended"
-        if self._reading is not None and not self._logged:
-            return "reading the log"
-        return "nothing was raised yet"
+            return ["nothing holds now: o shows what has ended"]
+        is_reading = self._reading is not None and not self._logged
+        return ["reading the log" if is_reading else "nothing was raised yet"]
 
     # -- what the user does ------------------------------------------------------------------------------------
 

@@ -224,11 +224,8 @@ class FleetHostScreen(TimeSheet):
     @property
     def _subject(self) -> str:
         selected, models = self.gpus.selected, {gpu.name.removeprefix("NVIDIA ") for gpu in self._chosen}
-        which = (
-            f"GPU {selected.index}"
-            if selected is not None
-            else f"{len(self._chosen)} GPU{'s' * (len(self._chosen) != 1)}"
-        )
+        count = len(self._chosen)
+        which = f"GPU {selected.index}" if selected is not None else f"{count} GPU{'s' * (count != 1)}"
         return " ".join([which, *sorted(models)])
 
     def _alerts(self) -> Section:

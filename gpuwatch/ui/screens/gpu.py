@@ -324,7 +324,7 @@ class GpuScreen(GraphSheet):
         block = self.processes
         place = block.cursor + by
         if not 0 <= place < len(block.found):
-            self.scroll_lines(by)
+            self.action_line(by)
             return
         block.point(place)
         at = next((one for one in self.placed if one.part is block), None)

@@ -187,7 +187,7 @@ class GpusScreen(GraphSheet):
         """Leave the arrows to the choice of a GPU."""
         return action != "read"
 
-    def scroll_lines(self, lines: int) -> None:
+    def action_line(self, lines: int) -> None:
         self.top += lines
         self.rebuild()
 

@@ -314,11 +314,11 @@ class Sheet(FullScreen):
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         event.stop()
-        self.scroll_lines(WHEEL)
+        self.action_line(WHEEL)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         event.stop()
-        self.scroll_lines(-WHEEL)
+        self.action_line(-WHEEL)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         self._point(event, 0)
@@ -336,24 +336,21 @@ class Sheet(FullScreen):
     def point(self, placed: Placed, x: int, y: int, clicks: int) -> None:
         """React to the mouse over a part; `clicks` is 0 where it was only moved."""
 
-    def scroll_lines(self, lines: int) -> None:
-        self.top += lines
-        self.paint()
-
     def reveal(self, y: int) -> None:
         """Scroll until a line is on screen."""
         self.top = min(max(self.top, y - self.room + 1), y)
 
     def action_line(self, lines: int) -> None:
-        self.scroll_lines(lines)
+        self.top += lines
+        self.paint()
 
     def action_page(self, pages: int) -> None:
         """Scroll by pages, less one line."""
-        self.scroll_lines(pages * max(1, self.room - 1))
+        self.action_line(pages * max(1, self.room - 1))
 
     def action_end(self, bottom: int) -> None:
         self.top = 0
-        self.scroll_lines(self._length if bottom else 0)
+        self.action_line(self._length if bottom else 0)
 
 
 _NAMES = str.maketrans({"…": "...", "↑": "Up", "↓": "Down", "⇧": "S-"})

@@ -27,7 +27,7 @@ from gpuwatch.analysis.runs import (
     role_label,
     run_order,
 )
-from gpuwatch.fields import PROCESS, Row
+from gpuwatch.fields import PROCESS
 from gpuwatch.monitor import Frame
 from gpuwatch.text import fit
 from gpuwatch.ui.actions import actions_of
@@ -53,11 +53,6 @@ class Branch(msgspec.Struct, frozen=True):
     """Keys of the nodes above it, and its own."""
     last: tuple[bool, ...]
     """For the node and those above it, but the top one: whether it is the last of its siblings."""
-
-    @property
-    def top(self) -> bool:
-        """Whether it has no node above it."""
-        return len(self.path) == 1
 
 
 _COLUMNS = (
@@ -149,7 +144,7 @@ def name_cell(branch: Branch, glyphs: Glyphs, room: int, *, is_open: bool) -> Ce
         runs.write(node.run.launcher if node.run and node.kind is NodeKind.RUN else "", "muted")
     else:
         runs.write(trouble, "warning", 1, half if node.children else 0)
-        label = role_label(node, top=branch.top)
+        label = role_label(node, top=len(branch.path) == 1)
         runs.write(label, "text" if node.kind is NodeKind.RANK and node.unlisted is None else "muted", 2)
         runs.write(node.name, "warning" if NodeFlag.ENDED in node.flags else "muted" if label else "text")
     return (*runs.runs, ("", "text"))
@@ -168,12 +163,6 @@ def every(nodes: Sequence[Node]) -> Iterator[Node]:
     for node in nodes:
         yield node
         yield from every(node.children)
-
-
-def _rows(node: Node) -> Iterator[Row]:
-    yield from node.rows
-    for child in node.children:
-        yield from _rows(child)
 
 
 FEW: Final = 16
@@ -309,7 +298,7 @@ class TreeList(RowList[Branch]):
     def cells(self, place: int, styles: StyleSet, background: Background) -> tuple[Cell, ...]:
         branch = self.found[place]
         node = branch.node
-        old = any(self.view.dimmed(row.gpu) for row in _rows(node))
+        old = any(self.view.dimmed(row.gpu) for one in every([node]) for row in one.rows)
         cells = [name_cell(branch, styles.glyphs, self._columns[0].cells, is_open=self.is_open(node))]
         for column in self._columns[1:]:
             if column.id == "user":

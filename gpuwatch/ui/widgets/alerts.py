@@ -64,10 +64,7 @@ def alert_lines(alerts: Sequence[Alert], styles: StyleSet, width: int, lines: in
     if more:
         builder = LineBuilder(styles)
         if alerts:
-            shown = _line(alerts[:lines][-1], styles, width - cell_len(more) - 2, wide)
-            for span in shown:
-                builder.write(span.text, span.style, span.cells)
-            builder.gap(2)
+            builder.write_spans(_line(alerts[:lines][-1], styles, width - cell_len(more) - 2, wide)).gap(2)
         drawn[max(0, len(drawn) - 1) :] = [builder.write(more, "muted").build(width)]
     return drawn
 

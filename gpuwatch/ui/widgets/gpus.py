@@ -459,10 +459,8 @@ class _GpuRow:
             case "mark":
                 text, role = self.mark, self.role
             case "gpu":
-                text, role = (
-                    f"{self.glyphs.cursor if self.here else ' '}{gpu.index:>2}",
-                    "strong" if self.here else role,
-                )
+                text = f"{self.glyphs.cursor if self.here else ' '}{gpu.index:>2}"
+                role = "strong" if self.here else role
             case "name":
                 text, role = short_name(gpu.name), "muted"
             case "bar":

@@ -258,9 +258,9 @@ def round_up(value: float) -> float:
     return next(scale * step for step in (1, 2, 5, 10) if value <= scale * step)
 
 
-def axis_low(value: float, scale: float = 1.0) -> float:
+def axis_low(value: float) -> float:
     """Return a round lower end below a value for an axis that need not begin with 0."""
-    step = scale * round_up(value / scale / 10)
+    step = round_up(value / 10)
     return max(0.0, floor(value / step - 0.5) * step)
 
 
