@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import math
 import os
 import re
 import stat
@@ -206,11 +207,13 @@ class ConfigFile:
             if reason:
                 self._refuse(f"found a program that is not yours alone to write: {reason}", "notify", "command")
 
-    def _tables(self, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the tables of an array with their numbers, from 0 on."""
+    def _tables(self, name: str, most: float = math.inf) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the tables of an array, `most` at most, with their numbers, from 0 on."""
         tables = self._document.get(name, [])
         if not isinstance(tables, list):
             self._refuse(f"found {shown(tables)}; allowed are tables, each with a line [[{name}]]", name)
+        if len(tables) > most:
+            self._refuse(f"found {len(tables)} {name}s; allowed are {most}", name)
         for number, table in enumerate(tables):
             if not isinstance(table, dict):
                 self._refuse(f"found {shown(table)}; allowed is a table", name, number)
@@ -225,10 +228,7 @@ class ConfigFile:
             self.shares.append(Share(**values, where=shown_path(self.path), ceiling=ceiling))
 
     def _read_rules(self) -> None:
-        rules = self._document.get("rule")
-        if isinstance(rules, list) and len(rules) > MOST:
-            self._refuse(f"found {len(rules)} rules; allowed are {MOST}", "rule")
-        for number, table in self._tables("rule"):
+        for number, table in self._tables("rule", MOST):
             place = ("rule", number)
             if "metric" in table:
                 table = self._translate_rule(table, number)
@@ -247,10 +247,7 @@ class ConfigFile:
             self.rules[name] = rule
 
     def _read_hosts(self) -> None:
-        hosts = self._document.get("host")
-        if isinstance(hosts, list) and len(hosts) > MOST:
-            self._refuse(f"found {len(hosts)} hosts; allowed are {MOST}", "host")
-        for number, table in self._tables("host"):
+        for number, table in self._tables("host", MOST):
             values = self._read_table(table, keys.keys_of(RemoteHost), "host", number)
             for name in ("name", "address"):
                 if name not in table:
