@@ -31,7 +31,6 @@ from gpuwatch.ui.options import Helpers, Options, Reloading
 from gpuwatch.values import DAY
 
 if TYPE_CHECKING:
-    from gpuwatch.fleet.remote import RemoteHosts
     from gpuwatch.kill.demo import DemoEnder
     from gpuwatch.kill.pinned import Pinner
     from gpuwatch.recorder.demo import Past
@@ -89,9 +88,14 @@ def show(
         options = remembered.over(dashboard_options(config, seconds, first_filter=first_filter))
         helpers = _helpers(args, config, seconds, watch, sinks, source, remembered)
         if config.hosts and not args.demo:
+            from gpuwatch.fleet.remote import RemoteHosts  # for those who have other hosts
+            from gpuwatch.fleet.ssh import Hosts
             from gpuwatch.ui.hosts import HostsApp
 
-            app = HostsApp(_fleet(config, watch), watch=watch, options=options, helpers=helpers)
+            name = clean(os.uname().nodename)
+            here = "this machine" if name in {host.name for host in config.hosts} else name
+            hosts = RemoteHosts(Hosts(config.hosts), config.limits(), local=watch, here=here)  # it does not connect yet
+            app = HostsApp(hosts, watch=watch, options=options, helpers=helpers)
         else:
             app = GpuwatchApp(watch=watch, options=options, helpers=helpers)
         sinks.open(app)
@@ -101,18 +105,6 @@ def show(
         if recording is not None:
             recording.close(CLOSING_S)
         sinks.close(CLOSING_S)
-
-
-def _fleet(config: Config, watch: Monitor) -> RemoteHosts:
-    """Return this machine and the hosts of the configuration; no connection is made before they are listed."""
-    from gpuwatch.fleet.remote import RemoteHosts  # for those who have other hosts
-    from gpuwatch.fleet.ssh import Hosts
-
-    here = clean(os.uname().nodename)
-    taken = {host.name for host in config.hosts}
-    return RemoteHosts(
-        Hosts(config.hosts), config.limits(), local=watch, here="this machine" if here in taken else here
-    )
 
 
 def _check_first(watch: Monitor, *, wait: bool) -> None:

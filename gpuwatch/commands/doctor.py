@@ -31,24 +31,15 @@ from gpuwatch.recorder.store import DAYS, StoreError, day_of, own_store, public_
 from gpuwatch.sampler.machine import hides_pids, in_container, loaded_driver
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.text import clean
+from gpuwatch.ui.layout import MIN_HEIGHT, MIN_WIDTH
 from gpuwatch.version import __version__
 
-_NARROWEST: Final = (40, 6)
-"""Columns and lines of the smallest terminal that the dashboard is made for."""
-
 _MARK_WIDTH: Final = 4
-
-_TRUE_COLOUR: Final = frozenset({"truecolor", "24bit"})
-
 _TMUX_FACTS: Final = ("version", "set-clipboard", "allow-passthrough", "mouse")
-
 _CLOCK_FLOOR: Final = 1_700_000_000.0
 """Wall-clock time (2023) before which no clock is right: gpuwatch is newer."""
-
 _CLOCK_ERROR: Final = 5
 """TIME_ERROR of adjtimex(2): the clock is not synchronised."""
-
-
 _MOST_PROGRAMS: Final = 1000
 
 
@@ -318,15 +309,15 @@ def _terminal(machine: Machine) -> Check:
         )
     if "utf" not in machine.encoding.lower():
         return Check("terminal", CheckMark.MEND, facts, "it is drawn in ASCII: export LC_ALL=C.UTF-8")
-    if columns < _NARROWEST[0] or lines < _NARROWEST[1]:
-        return Check("terminal", CheckMark.MEND, facts, f"make it at least {_NARROWEST[0]}×{_NARROWEST[1]}")
+    if columns < MIN_WIDTH or lines < MIN_HEIGHT:
+        return Check("terminal", CheckMark.MEND, facts, f"make it at least {MIN_WIDTH}×{MIN_HEIGHT}")
     return Check("terminal", CheckMark.OK, facts)
 
 
 def _colors(environ: Mapping[str, str]) -> str:
     if environ.get("NO_COLOR"):
         return "no colours (NO_COLOR)"
-    if environ.get("COLORTERM", "").lower() in _TRUE_COLOUR:
+    if environ.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
         return "16 million colours"
     return "256 colours" if "256color" in environ.get("TERM", "") else "16 colours"
 
