@@ -12,7 +12,7 @@ from gpuwatch.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.gpu import GpuScreen
-from gpuwatch.ui.screens.gpus import GpusScreen, Grid, make_grid
+from gpuwatch.ui.screens.gpus import GpuGrid, GpusScreen, make_grid
 from tests.support import builders
 from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.dashboards import alert, hand, resize, running, text, top
@@ -43,16 +43,16 @@ def screen(app: GpuwatchApp) -> GpusScreen:
 @pytest.mark.parametrize(
     ("count", "width", "room", "grid"),
     [
-        (8, 157, 47, Grid(4, 37, 23)),
-        (8, 77, 21, Grid(2, 37, 10)),
-        (8, 57, 8, Grid(2, 27, 8)),
-        (3, 157, 47, Grid(3, 51, 47)),
-        (16, 157, 47, Grid(4, 37, 11)),
-        (1, 17, 2, Grid(1, 17, 2)),
-        (0, 157, 47, Grid(1, 157, 47)),
+        (8, 157, 47, GpuGrid(4, 37, 23)),
+        (8, 77, 21, GpuGrid(2, 37, 10)),
+        (8, 57, 8, GpuGrid(2, 27, 8)),
+        (3, 157, 47, GpuGrid(3, 51, 47)),
+        (16, 157, 47, GpuGrid(4, 37, 11)),
+        (1, 17, 2, GpuGrid(1, 17, 2)),
+        (0, 157, 47, GpuGrid(1, 157, 47)),
     ],
 )
-def test_as_many_stand_side_by_side_as_fit_in_whole_rows(count: int, width: int, room: int, grid: Grid) -> None:
+def test_as_many_stand_side_by_side_as_fit_in_whole_rows(count: int, width: int, room: int, grid: GpuGrid) -> None:
     assert make_grid(count, width, room) == grid
 
 

@@ -33,7 +33,7 @@ _BETWEEN: Final = 2
 """Cells between two GPUs."""
 
 
-class Grid(NamedTuple):
+class GpuGrid(NamedTuple):
     """Places of the GPUs: how many stand side by side, and the cells and lines of each."""
 
     per_row: int
@@ -41,13 +41,13 @@ class Grid(NamedTuple):
     height: int
 
 
-def make_grid(count: int, width: int, room: int) -> Grid:
+def make_grid(count: int, width: int, room: int) -> GpuGrid:
     """Return the grid of `count` GPUs: all of them where they fit, else whole rows."""
     fitting = max(1, (width + _BETWEEN) // (_LEAST_WIDTH + _BETWEEN))
     rows = max(1, ceil(count / fitting))
     per_row = max(1, ceil(count / rows))
     shown = max(1, min(rows, room // _LEAST_HEIGHT))
-    return Grid(per_row, (width + _BETWEEN) // per_row - _BETWEEN, max(1, room // shown))
+    return GpuGrid(per_row, (width + _BETWEEN) // per_row - _BETWEEN, max(1, room // shown))
 
 
 class GpuCell:
@@ -77,7 +77,7 @@ class GridBlock:
     def __init__(self) -> None:
         self.cells: dict[str, GpuCell] = {}
         """By the key of the GPU."""
-        self.grid = Grid(1, 1, 1)
+        self.grid = GpuGrid(1, 1, 1)
 
     def draw(self, styles: StyleSet, width: int) -> list[Line]:
         per_row, cells, height = self.grid
