@@ -633,10 +633,14 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         return self.uuid or f"index-{self.index}"
 
     @property
+    def is_listed(self) -> bool:
+        """Whether its list of processes is complete and plausible."""
+        return self.health is Health.OK and not self.holdings_note and not self.unreliable
+
+    @property
     def is_busy_unlisted(self) -> bool:
         """Whether kernels run on it although its list of processes can be trusted and is empty."""
-        busy = known(self.utilization) and self.utilization >= BUSY
-        return busy and self.health is Health.OK and not (self.holdings or self.holdings_note or self.unreliable)
+        return known(self.utilization) and self.utilization >= BUSY and self.is_listed and not self.holdings
 
 
 INDEX_UNKNOWN = -1

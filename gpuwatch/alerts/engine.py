@@ -21,7 +21,7 @@ from gpuwatch import text, units
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.alerts.condition import UNSEEN, UNSEEN_INTERVALS, Condition, Tick, Transition
 from gpuwatch.alerts.limits import Limits
-from gpuwatch.alerts.rule import Observation, Rule, RuleContext, is_listed
+from gpuwatch.alerts.rule import Observation, Rule, RuleContext
 from gpuwatch.alerts.rules import RULES
 from gpuwatch.alerts.rules.custom import asks_the_same, custom_rules, judges
 from gpuwatch.alerts.rules.idle import DEAD
@@ -193,8 +193,7 @@ class Engine:
             except Exception as error:  # noqa: BLE001 - whatever is wrong with one rule, the others go on
                 failing.add(rule.name)
                 words = text.clean(f"the rule {rule.name} failed: {type(error).__name__}: {error}", limit=300)
-                level = Severity.WARNING
-                yield TROUBLE, Observation(subject=rule.name, level=level, keeps=level, raise_after=1, title=words)
+                yield TROUBLE, Observation(subject=rule.name, level=Severity.WARNING, raise_after=1, title=words)
                 continue
             for seen in found:
                 yield rule.name, seen
@@ -234,17 +233,13 @@ def _is_over(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> bool:
     if snapshot.state is not SourceState.OK or not snapshot.gpus:
         return False
     # A user may be on any of them.
-    if not (all(map(_is_trusted, snapshot.gpus)) if not condition.gpu else gpu is not None and _is_trusted(gpu)):
+    about = snapshot.gpus if not condition.gpu else (gpu,)
+    if not all(one is not None and one.sampled > 0 and one.is_listed for one in about):
         return False
     if condition.unjudged:
         return _has_left(condition, gpu, snapshot)
     rests_on = set(condition.rests_on)
     return not any(one.key in rests_on and not was_read(one.declared) for one in snapshot.processes)
-
-
-def _is_trusted(gpu: Gpu) -> bool:
-    """Return whether a GPU's list of processes can be trusted to be complete."""
-    return gpu.sampled > 0 and is_listed(gpu)
 
 
 def _has_left(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> bool:

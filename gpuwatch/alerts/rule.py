@@ -43,7 +43,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     level: Severity | None = None
     """Severity by the limits that raise; None is fine."""
     keeps: Severity | None = None
-    """Highest severity that an alert already raised keeps, by the limits that clear."""
+    """Highest severity that an alert already raised keeps, by the limits that clear: `level`, where none is worse."""
     partial: bool = False
     """The level is a minimum, since a value could not be read: the observation may raise, and never clears."""
     raise_after: int = SAMPLES
@@ -71,6 +71,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """Users who cause it, the largest holder first; `UNSEEN_USER` first where that one is not visible."""
     how: str = ""
     """Why the alert ends, in a fine observation; `{lasted}` is the duration. Where it is empty, `title` says why."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "keeps", max(filter(None, (self.level, self.keeps)), default=None))
 
 
 class Rule(NamedTuple):
@@ -127,7 +130,7 @@ class RuleContext:
     @cached_property
     def listed(self) -> Sequence[Gpu]:
         """GPUs of `gpus` whose list of processes is complete and plausible."""
-        return [gpu for gpu in self.gpus if is_listed(gpu)]
+        return [gpu for gpu in self.gpus if gpu.is_listed]
 
     @cached_property
     def gap_evidence(self) -> GapEvidence:
@@ -176,11 +179,6 @@ class RuleContext:
             if one.gpu in found and not all(self.processes[pid].has_ended for pid in one.pids):
                 found[one.gpu].append(one)
         return found
-
-
-def is_listed(gpu: Gpu) -> bool:
-    """Return whether a GPU's list of processes is complete and plausible."""
-    return gpu.health is Health.OK and not gpu.holdings_note and not gpu.unreliable
 
 
 def severity_of(value: float, warning: float, critical: float) -> Severity | None:

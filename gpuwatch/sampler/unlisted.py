@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuwatch import procfs
-from gpuwatch.model import Gpu, Health, Presence, Process, Unlisted, known
+from gpuwatch.model import Gpu, Presence, Process, Unlisted, known
 from gpuwatch.programs import is_monitor
 from gpuwatch.sampler import machine
 from gpuwatch.shares import of_driver
@@ -228,7 +228,7 @@ def find_unlisted(found: Sequence[Open], processes: Mapping[int, Process], gpus:
     trusted, or that is not watched: it may be listed there. Under WSL nobody knows which GPUs are open.
     """
     listed = {of.pid for gpu in gpus for of in gpu.holdings}
-    trusted = {int(gpu.minor): gpu.uuid for gpu in gpus if known(gpu.minor) and _is_trusted(gpu)}
+    trusted = {int(gpu.minor): gpu.uuid for gpu in gpus if known(gpu.minor) and gpu.sampled > 0 and gpu.is_listed}
     unlisted = []
     for one in candidates(found, listed):
         process = processes.get(one.pid)
@@ -253,11 +253,6 @@ def find_openers(found: Sequence[Open], processes: Mapping[int, Process], gpu: G
         and (one.pid not in processes or _counts(one, processes[one.pid]))
     )
     return tuple(islice(pids, _OPENERS))
-
-
-def _is_trusted(gpu: Gpu) -> bool:
-    """Return whether this GPU's list is complete: a process that is not in it does not hold the GPU."""
-    return gpu.health is Health.OK and gpu.sampled > 0 and not gpu.holdings_note and not gpu.unreliable
 
 
 def _counts(one: Open, process: Process) -> bool:

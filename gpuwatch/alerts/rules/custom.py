@@ -23,7 +23,6 @@ from gpuwatch.alerts.rule import (
     Observation,
     Rule,
     RuleContext,
-    is_listed,
     joined,
     largest_first,
     named_owners,
@@ -94,9 +93,7 @@ _EVERYWHERE: Final = ("cpu", "rss", "age")
 
 
 def _of_gpu(field: Field[Gpu]) -> Field[GpuWithUsers]:
-    if field.compare == "unknown":
-        return field.of(lambda one: field.read(one.gpu) if is_listed(one.gpu) else None)
-    return field.of(lambda one: field.read(one.gpu))
+    return field.of(lambda one: field.read(one.gpu) if field.compare != "unknown" or one.gpu.is_listed else None)
 
 
 def _on_gpu(value: str) -> Term[GpuWithUsers]:
@@ -196,7 +193,7 @@ def _find_gpus(rule: CustomRule, condition: RuleCondition, context: RuleContext)
         if all(selects(one) for selects in condition.selectors):
             if all(comparison.field.amount(one) is not None for comparison in condition.comparisons):
                 yield _observation(rule, condition, one, about, partial(_gpu_details, gpu, context))
-        elif is_listed(gpu):  # it may have been selected, before the configuration was read again
+        elif gpu.is_listed:  # it may have been selected, before the configuration was read again
             words = f"the rule is not about {about.words} now"
             yield Observation(gpu=gpu, stamp=gpu.sampled, title=f"{rule.name}: {words}", how=words)
 
@@ -241,7 +238,7 @@ def _find_users(rule: CustomRule, condition: RuleCondition, context: RuleContext
     gpus = [gpu for gpu in context.snapshot.gpus if all(term(GpuWithUsers(gpu, ())) for term in condition.gpus)]
     sizes = [size for gpu in gpus if (size := usable(gpu)) is not None]
     whole = sum(sizes) if len(sizes) == len(gpus) else None
-    complete = all(is_listed(gpu) for gpu in gpus)
+    complete = all(gpu.is_listed for gpu in gpus)
     keys = {gpu.key for gpu in gpus}
     users: dict[int, UserHoldings] = {}
     for held in (held for gpu in context.gpus if gpu.key in keys for held in context.on.get(gpu.key, ())):
@@ -284,7 +281,6 @@ def _observation(
         gpu=about.gpu,
         subject=about.subject,
         level=level,
-        keeps=level,
         partial=False not in answers and (None in answers or any(one is not None and one.at_least for one in amounts)),
         raise_after=samples,
         raise_for=rule.after,

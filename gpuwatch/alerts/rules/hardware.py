@@ -112,7 +112,6 @@ def find_throttled(context: RuleContext) -> Iterator[Observation]:
         yield Observation(
             gpu=gpu,
             level=level,
-            keeps=level,
             raise_for=context.limits.throttled_for * (_SLOW_LONGER if level is Severity.NOTE else 1),
             forgives=_FLICKER,
             clear_for=_FREE_FOR,
@@ -136,7 +135,6 @@ def find_power_limited(context: RuleContext) -> Iterator[Observation]:
         yield Observation(
             gpu=gpu,
             level=level,
-            keeps=level,
             raise_for=context.limits.power_for,
             forgives=_FLICKER,
             clear_for=_BELOW_FOR,
@@ -169,7 +167,6 @@ def find_busy_unlisted(context: RuleContext) -> Iterator[Observation]:
         yield Observation(
             gpu=gpu,
             level=level,
-            keeps=level,
             raise_for=context.limits.busy_unlisted_for,
             forgives=_FLICKER,
             clear_for=_FREE_FOR,
@@ -189,20 +186,15 @@ def find_failed_sensors(context: RuleContext) -> Iterator[Observation]:
         failed = [path for path in failing if path in context.history.answered(gpu.key)]
         level = Severity.WARNING if failed else None
         names = [GPU[path.partition(".")[0]].name for path in failed]
+        words = "the driver gave a value before, and now an error: the GPU may be about to fail"
         yield Observation(
             gpu=gpu,
             level=level,
-            keeps=level,
             partial=bool(failing),  # one that failed before gpuwatch started
             raise_for=context.limits.sensor_failed_for,
             stamp=gpu.sampled,
             title=f"GPU {gpu.index}: {' and '.join(filter(None, (', '.join(names[:-1]), *names[-1:])))} cannot be read",
-            evidence=joined(
-                "the driver gave a value before, and now an error: the GPU may be about to fail",
-                _users("held by", [one.pid for one in gpu.holdings], context),
-            )
-            if failed
-            else "",
+            evidence=joined(words, _users("held by", [one.pid for one in gpu.holdings], context)) if failed else "",
             how="" if failed else "all figures can be read again",
         )
 
@@ -229,7 +221,6 @@ def find_uncorrected(context: RuleContext) -> Iterator[Observation]:
         yield Observation(
             gpu=gpu,
             level=level,
-            keeps=level,
             partial=level is Severity.WARNING and history.watched < RECENT,
             raise_after=1,
             stamp=gpu.sampled,
@@ -260,7 +251,6 @@ def find_remapped(context: RuleContext) -> Iterator[Observation]:
         yield Observation(
             gpu=gpu,
             level=level,
-            keeps=level,
             partial=isinstance(failed, Reason),
             raise_after=1,
             stamp=gpu.sampled,
@@ -314,7 +304,6 @@ def _xid(gpu: Gpu, code: int, seen: tuple[int, float], context: RuleContext) -> 
         gpu=gpu,
         subject=_subject(code, gpu),
         level=level,
-        keeps=level,
         raise_after=1,
         clear_after=1,
         title=f"GPU {gpu.index}: XID {code}" + (f", {MEANINGS[code]}" if code in MEANINGS else ""),

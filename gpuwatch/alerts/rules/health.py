@@ -34,7 +34,6 @@ def find_unhealthy(context: RuleContext) -> Iterator[Observation]:
         yield Observation(
             gpu=gpu,
             level=level,
-            keeps=level,
             raise_after=1,
             # A GPU in trouble has no new samples to tell apart: there, each look counts.
             stamp=gpu.sampled if fine else None,
@@ -85,7 +84,6 @@ def find_stale(context: RuleContext) -> Iterator[Observation]:
     level = Severity.CRITICAL if stale else None
     yield Observation(
         level=level,
-        keeps=level,
         raise_after=1,
         raise_for=raise_for,
         clear_after=1,

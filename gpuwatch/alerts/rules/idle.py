@@ -80,7 +80,6 @@ def _idle(context: RuleContext, gpu: Gpu, uid: int, held: Sequence[GpuProcess]) 
         gpu=gpu,
         subject=f"uid:{uid} {gpu.key}",
         level=level,
-        keeps=level,
         partial=partial,
         clear_after=1,
         stamp=gpu.sampled,

@@ -278,7 +278,6 @@ def find_outgrown(context: RuleContext) -> Iterator[Observation]:
             subject=f"{identity(process)} {gpu.key}",
             rests_on=(process.key,),
             level=Severity.NOTE,
-            keeps=Severity.NOTE,
             raise_for=context.limits.allowances.after,
             stamp=gpu.sampled,
             title=f"{who} grew past the start size on GPU {gpu.index}: {held} GiB, started with {units.gib(start)}",
