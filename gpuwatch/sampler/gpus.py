@@ -41,33 +41,36 @@ class SampledGpus:
         self._only = frozenset(only)
         self._devices: list[Device] = []
         try:
-            self._count = self._ask_count()
+            self.listed = self._ask_count()
+            """Number of GPUs that the driver lists, with those that are skipped."""
             self._ask_versions()
         except Failed as failed:
             raise Unusable(SourceState.DRIVER_DOWN, explain_down(failed.code, shared.proc)) from failed
-        if not self._count:
+        if not self.listed:
             raise Unusable(SourceState.NO_GPU, no_gpu(shared.proc))
-        if not again:
-            self._check_indices()
+        unknown = sorted(one for one in self._only if isinstance(one, int) and not 0 <= one < self.listed)
+        if unknown and not again:
+            has = f"0 to {self.listed - 1}" if self.listed > 1 else "only GPU 0"
+            raise NoSuchGpu(f"--only: there is no GPU {unknown[0]}; this machine has {has}")
         self._count_due = shared.clock() + RARE_PERIOD
         self._has_returned = False
         """Whether a skipped GPU is sampled again; its index may have changed meanwhile."""
         self._add_known(known)
         self.skip(skip)
         back = self._any_returned()
-        if back or any(device.listed != self._count for device in self._active if not device.missing):
+        if back or any(device.listed != self.listed for device in self._active if not device.missing):
             self._look_up(changed=back)
 
     def _add_known(self, known: Sequence[Place]) -> None:
         """Add the known GPUs, and the GPUs at all other indices, as far as `only` wants them."""
         self._devices = [Device(place, self._shared) for place in known if not self._only or _names(self._only, place)]
         taken = {place.index for place in known if place.listed}
-        new: Collection[int | str] = self._only or range(self._count)
-        if not self._only and any(place.listed not in (0, self._count) for place in known):
+        new: Collection[int | str] = self._only or range(self.listed)
+        if not self._only and any(place.listed not in (0, self.listed) for place in known):
             new = ()  # whose an index is has to be looked up
-        for index in range(self._count):
+        for index in range(self.listed):
             if index in new and index not in taken:
-                self._devices.append(Device(Place(index, self._count), self._shared))
+                self._devices.append(Device(Place(index, self.listed), self._shared))
 
     def _ask_count(self) -> int:
         return int(self._calls.ask("nvmlDeviceGetCount"))
@@ -82,20 +85,9 @@ class SampledGpus:
             if failed.code in nvml.WHOLE_DRIVER:
                 raise
 
-    def _check_indices(self) -> None:
-        unknown = sorted(one for one in self._only if isinstance(one, int) and not 0 <= one < self._count)
-        if unknown:
-            has = f"0 to {self._count - 1}" if self._count > 1 else "only GPU 0"
-            raise NoSuchGpu(f"--only: there is no GPU {unknown[0]}; this machine has {has}")
-
     @property
     def _active(self) -> list[Device]:
         return [device for device in self._devices if not device.left_alone]
-
-    @property
-    def listed(self) -> int:
-        """Number of GPUs that the driver lists, with those that are skipped."""
-        return self._count
 
     def rows(self) -> list[Gpu]:
         """Return the last row of each GPU, by index."""
@@ -107,7 +99,7 @@ class SampledGpus:
         if not back:
             return
         # One without a UUID is the GPU at its index, for as long as the driver lists as many.
-        nobody = [device for device in back if not device.row.uuid and device.listed != self._count]
+        nobody = [device for device in back if not device.row.uuid and device.listed != self.listed]
         self._devices = [device for device in self._devices if device not in nobody]
         self._has_returned, self._count_due = True, 0.0
 
@@ -163,15 +155,15 @@ class SampledGpus:
         moved = any(
             device.moved or (device.failure and device.failure.code == Code.NOT_FOUND) for device in self._active
         )
-        changed = count != self._count or moved or self._any_returned()
-        self._count = count
+        changed = count != self.listed or moved or self._any_returned()
+        self.listed = count
         if changed or self._has_returned:
             self._has_returned = False
             self._look_up(changed=changed)
 
     def _any_returned(self) -> bool:
         """Return whether a GPU that was missing is listed again."""
-        return any(device.missing and device.locate(self._count) for device in self._active)
+        return any(device.missing and device.locate(self.listed) for device in self._active)
 
     def _look_up(self, *, changed: bool) -> None:
         """Find the index of each GPU: when one drops out, those behind it move up (nvml.h, nvmlDeviceGetCount).
@@ -183,29 +175,29 @@ class SampledGpus:
         """
         for device in self._devices if changed else ():
             device.listed = INDEX_UNKNOWN
-        places = {device.row.index for device in self._active if device.locate(self._count)}
+        places = {device.row.index for device in self._active if device.locate(self.listed)}
         self._devices = [device for device in self._devices if self._keeps_place(device, places)]
-        if self._only or any(device.left_alone and device.listed != self._count for device in self._devices):
+        if self._only or any(device.left_alone and device.listed != self.listed for device in self._devices):
             return
         places |= {device.row.index for device in self._devices if device.left_alone or not device.row.uuid}
         known = {device.row.uuid: device for device in self._devices if device.row.uuid}
-        for index in range(self._count):
+        for index in range(self.listed):
             uuid = "" if index in places else self._uuid_at(index)
             if uuid in known:  # in another slot, or its address is not known
-                known[uuid].set_place(Place(index, self._count))
+                known[uuid].set_place(Place(index, self.listed))
             elif uuid:
-                self._devices.append(Device(Place(index, self._count), self._shared))
+                self._devices.append(Device(Place(index, self.listed), self._shared))
 
     def _keeps_place(self, device: Device, taken: Collection[int]) -> bool:
         """Return whether a GPU without a UUID still has its index; true for a GPU with a UUID."""
         if device.row.uuid or device.left_alone:
             return True
-        device.listed = self._count
-        return device.row.index not in taken and device.row.index < self._count
+        device.listed = self.listed
+        return device.row.index not in taken and device.row.index < self.listed
 
     def _uuid_at(self, index: int) -> str:
         """Return the UUID of the GPU at an index; empty where the GPU does not answer."""
-        with self._calls.about(index, self._count):
+        with self._calls.about(index, self.listed):
             try:
                 handle = self._calls.ask("nvmlDeviceGetHandleByIndex", index)
                 return clean(self._calls.text("nvmlDeviceGetUUID", handle))

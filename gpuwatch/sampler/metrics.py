@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from gpuwatch import procfs, psinfo
 from gpuwatch.model import Memory, Reading, Reason
-from gpuwatch.sampler.nvml import OLDER_CALL, Calls, Code, Failed, Handle
+from gpuwatch.sampler.nvml import OLDER_CALL, UNSUPPORTED, Calls, Code, Failed, Handle
 
 Ask: TypeAlias = Callable[[Calls, Handle], tuple[Any, ...]]
 """Function that makes one call and returns a value for each field of the figure; raises Failed."""
@@ -50,17 +50,8 @@ class FallbackCalls:
 # -- calls ---------------------------------------------------------------------------------------------------------
 
 
-def _call(function: str, *more: Any) -> Ask:
-    """Return a function that makes one NVML call with the arguments `more`, and returns its answer."""
-
-    def ask(calls: Calls, handle: Handle) -> tuple[Any, ...]:
-        return (calls.ask(function, handle, *more),)
-
-    return ask
-
-
-def _through(function: str, make: Callable[[Any], Any], *more: Any) -> Ask:
-    """Return a function that makes one NVML call, and converts its answer by `make`."""
+def _call(function: str, *more: Any, make: Callable[[Any], Any] = lambda answer: answer) -> Ask:
+    """Return a function that makes one NVML call with the arguments `more`, and converts its answer by `make`."""
 
     def ask(calls: Calls, handle: Handle) -> tuple[Any, ...]:
         return (make(calls.ask(function, handle, *more)),)
@@ -86,11 +77,8 @@ def _watts(milliwatts: int) -> float:
     return milliwatts / 1000
 
 
-_PSTATE_UNKNOWN = 32
-
-
 def _pstate(value: int) -> Reading:
-    return Reason.UNSUPPORTED if value == _PSTATE_UNKNOWN else value
+    return Reason.UNSUPPORTED if value == 32 else value  # NVML_PSTATE_UNKNOWN
 
 
 def _remapped(calls: Calls, handle: Handle) -> tuple[bool, bool]:
@@ -104,16 +92,6 @@ _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "excl
 
 def _compute_mode(value: int) -> str:
     return _COMPUTE_MODES.get(value, f"mode {value}")
-
-
-def _capability(version: tuple[int, int]) -> float:
-    """Return CUDA's compute capability as a number: 8.6. No minor version has had two digits."""
-    return version[0] + version[1] / 10
-
-
-def _current(modes: list[int]) -> bool:
-    """Return the mode that is active now; the other mode becomes active after a reset."""
-    return bool(modes[0])
 
 
 # nvmlClocksEventReasons: worst first. That the GPU idles (1) or drives a display (0x100) holds nothing back.
@@ -197,7 +175,7 @@ _SLOWDOWN = 1  # NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
 
 FAST = (
     Figure(("utilization", "memory_utilization"), (_utilization,), under_mig=False),
-    Figure(("power",), (_through("nvmlDeviceGetPowerUsage", _watts),)),
+    Figure(("power",), (_call("nvmlDeviceGetPowerUsage", make=_watts),)),
     Figure(
         ("temperature",),
         (_call("nvmlDeviceGetTemperatureV", _GPU_SENSOR), _call("nvmlDeviceGetTemperature", _GPU_SENSOR)),
@@ -205,8 +183,8 @@ FAST = (
     Figure(
         ("throttle",),
         (
-            _through("nvmlDeviceGetCurrentClocksEventReasons", throttle),
-            _through("nvmlDeviceGetCurrentClocksThrottleReasons", throttle),
+            _call("nvmlDeviceGetCurrentClocksEventReasons", make=throttle),
+            _call("nvmlDeviceGetCurrentClocksThrottleReasons", make=throttle),
         ),
     ),
 )
@@ -214,28 +192,28 @@ FAST = (
 SLOW = (
     Figure(("sm_clock",), (_call("nvmlDeviceGetClockInfo", _SM),)),
     Figure(("memory_clock",), (_call("nvmlDeviceGetClockInfo", _MEMORY),)),
-    Figure(("encoder",), (_through("nvmlDeviceGetEncoderUtilization", _first_percent),), under_mig=False),
-    Figure(("decoder",), (_through("nvmlDeviceGetDecoderUtilization", _first_percent),), under_mig=False),
+    Figure(("encoder",), (_call("nvmlDeviceGetEncoderUtilization", make=_first_percent),), under_mig=False),
+    Figure(("decoder",), (_call("nvmlDeviceGetDecoderUtilization", make=_first_percent),), under_mig=False),
     Figure(("fan",), (_call("nvmlDeviceGetFanSpeed"),)),
-    Figure(("pstate",), (_through("nvmlDeviceGetPerformanceState", _pstate),)),
+    Figure(("pstate",), (_call("nvmlDeviceGetPerformanceState", make=_pstate),)),
 )
 
-MIG = Figure(("mig",), (_through("nvmlDeviceGetMigMode", _current),))
+MIG = Figure(("mig",), (_call("nvmlDeviceGetMigMode", make=lambda modes: bool(modes[0])),))  # now, before a reset
 
 RARE = (
-    Figure(("power_limit",), (_through("nvmlDeviceGetEnforcedPowerLimit", _watts),)),
+    Figure(("power_limit",), (_call("nvmlDeviceGetEnforcedPowerLimit", make=_watts),)),
     Figure(("ecc_uncorrected",), (_call("nvmlDeviceGetTotalEccErrors", _UNCORRECTED, _VOLATILE),)),
     Figure(("remap_pending", "remap_failed"), (_remapped,)),
-    Figure(("persistence",), (_through("nvmlDeviceGetPersistenceMode", bool),)),
-    Figure(("compute_mode",), (_through("nvmlDeviceGetComputeMode", _compute_mode),)),
-    Figure(("display_active",), (_through("nvmlDeviceGetDisplayActive", bool),)),
+    Figure(("persistence",), (_call("nvmlDeviceGetPersistenceMode", make=bool),)),
+    Figure(("compute_mode",), (_call("nvmlDeviceGetComputeMode", make=_compute_mode),)),
+    Figure(("display_active",), (_call("nvmlDeviceGetDisplayActive", make=bool),)),
 )
 
 STATIC = (
     Figure(("slowdown_temperature",), (_call("nvmlDeviceGetTemperatureThreshold", _SLOWDOWN),)),
     Figure(("minor",), (_call("nvmlDeviceGetMinorNumber"),)),
-    # By these CUDA's own order of different models is guessed.
-    Figure(("compute_capability",), (_through("nvmlDeviceGetCudaComputeCapability", _capability),)),
+    # By these CUDA's own order of different models is guessed. No minor version has had two digits.
+    Figure(("compute_capability",), (_call("nvmlDeviceGetCudaComputeCapability", make=lambda v: v[0] + v[1] / 10),)),
     Figure(("cores",), (_call("nvmlDeviceGetNumGpuCores"),)),
     Figure(("sm_clock_max",), (_call("nvmlDeviceGetMaxClockInfo", _SM),)),
 )
@@ -244,8 +222,8 @@ STATIC = (
 _SENT, _RECEIVED_PCIE = 0, 1  # NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES
 
 LINKS = (
-    Figure(("pcie_tx",), (_through("nvmlDeviceGetPcieThroughput", _bytes_per_second, _SENT),)),
-    Figure(("pcie_rx",), (_through("nvmlDeviceGetPcieThroughput", _bytes_per_second, _RECEIVED_PCIE),)),
+    Figure(("pcie_tx",), (_call("nvmlDeviceGetPcieThroughput", _SENT, make=_bytes_per_second),)),
+    Figure(("pcie_rx",), (_call("nvmlDeviceGetPcieThroughput", _RECEIVED_PCIE, make=_bytes_per_second),)),
 )
 
 LINK_STATES = (Figure(("pcie_link",), (_pcie_link,)), Figure(("nvlinks",), (_nvlinks,)))
@@ -281,18 +259,12 @@ def read_memory(fallback: FallbackCalls, handle: Handle) -> Memory | None:
     except Failed as failed:
         if failed.code != Code.NOT_SUPPORTED:
             raise
-        return _read_memory_v1(fallback.calls, handle)
-    return memory if memory.total else None
-
-
-def _read_memory_v1(calls: Calls, handle: Handle) -> Memory | None:
-    """Read the memory by the older call; None where that is not supported either."""
-    try:
-        (memory,) = _memory_v1(calls, handle)
-    except Failed as failed:
-        if failed.code == Code.NOT_SUPPORTED or failed.code in OLDER_CALL:
-            return None
-        raise
+        try:
+            (memory,) = _memory_v1(fallback.calls, handle)
+        except Failed as older:
+            if older.code in UNSUPPORTED:
+                return None
+            raise
     return memory if memory.total else None
 
 
