@@ -159,9 +159,11 @@ def test_a_point_without_values_is_a_gap_and_never_joins_two_values() -> None:
 def test_a_suspended_machine_leaves_a_gap() -> None:
     history = History()
     for second in range(120):
-        history.add(at(snapshot([gpu(0)]), second), 5000.0 + second, 0.0)
+        history.add(at(snapshot([gpu(0, utilization=50)]), second), 5000.0 + second, 0.0)
     for second in range(120, 180):
-        view = history.add(at(snapshot([gpu(0)]), second, taken=EPOCH + second + 7200), 5000.0 + second, 7200.0)
+        view = history.add(
+            at(snapshot([gpu(0, utilization=50)]), second, taken=EPOCH + second + 7200), 5000.0 + second, 7200.0
+        )
     found = view.timeline.read(UTILIZATION, EPOCH + 180 + 7200, 10_800, 180)
     assert [one is not None for one in found].count(True) in (3, 4, 5)
     assert found[-1] == 50
