@@ -60,7 +60,6 @@ class ErrorCounter:
     def __init__(self) -> None:
         self.xids: XidCounts = {}
         self.ecc: tuple[int, float | None] | None = None
-        """Number of uncorrected errors, and the time of its last increase; None while the number is not known."""
         self._reported: tuple[Xid, ...] = ()
         self._looked = -inf
         """Time at which the sampler last reported XIDs, or that there are none."""
@@ -162,7 +161,9 @@ class HoldingHistory:
         trusted = self._trusted if self._trusted is not None and time - self._trusted <= HOLDING_GONE else None
         grown: dict[Owner, int] = {}
         for owner, (size, sm) in merge_holdings(holdings).items():
-            old = before.get(owner) or _find_ended(before, owner)
+            old = before.get(owner)
+            if old is None and not owner[1]:  # a process that has ended, and is now listed by its PID only
+                old = next((record for (pid, _), record in before.items() if pid == owner[0]), None)
             record = records[owner] = _extend(old, size, sm, time, trusted, patience)
             if old is None:
                 if trusted is not None:
@@ -177,12 +178,6 @@ class HoldingHistory:
         self.records = records
         self._trusted = time if complete else None
         return grown
-
-
-def _find_ended(before: Mapping[Owner, HoldingRecord], owner: Owner) -> HoldingRecord | None:
-    """Return the record of a process that has ended, and is now listed by its PID only."""
-    pid, start = owner
-    return next((record for (other, _), record in before.items() if other == pid), None) if not start else None
 
 
 def _extend(
@@ -466,14 +461,28 @@ class GpuView(NamedTuple):
     """History of one GPU, for readers."""
 
     utilization: Points = _GAP
+    """Utilization of the last minute: 60 values in percent, oldest first, one per second; None is a gap.
+
+    Several samples in one second become their mean; where samples are further apart, each value is repeated until
+    the next sample, for two intervals at most.
+    """
     records: Mapping[Owner, HoldingRecord] = MappingProxyType({})
     trend: Trend | None = None
+    """How fast the running processes take more memory; None until there were 70 s of samples without a gap of 20 s."""
     xids: XidCounts = MappingProxyType({})
+    """XIDs by code; the time of those that the sampler counted before the first snapshot is by the wall clock."""
     ecc: tuple[int, float | None] | None = None
+    """Number of uncorrected memory errors, and the time of its last increase, which is None where it has not increased
+    since gpuwatch started; None while the number is not known."""
     listed: tuple[Gpu, Snapshot] | None = None
+    """Last row with a complete list of processes, and its snapshot; None if none."""
     throttles: tuple[Throttle, ...] = ()
+    """Last changes of the reasons that limit the clocks, oldest first; `MOST_THROTTLES` at most."""
     answered: frozenset[str] = frozenset()
+    """Those of `SENSORS` that have had a value since gpuwatch started."""
     gaps: tuple[tuple[int, float], ...] = ()
+    """(-1, time of the first sample), then the memory of unknown processes in steps, each with the last time at which
+    it was no more: steps and times rise."""
 
 
 _NO_GPU: Final = GpuView()
@@ -503,13 +512,9 @@ class HistoryView:
         self.charged: Mapping[str, float] = charged or {}
         """Seconds that the newest snapshot charges to those who hold a GPU, by `Gpu.key`; none where it is repeated."""
 
-    def utilization(self, gpu_key: str) -> Points:
-        """Return the utilization of the last minute: 60 values in percent, oldest first, one per second; None is a gap.
-
-        Several samples in one second become their mean; where samples are further apart, each value is repeated until
-        the next sample, for two intervals at most.
-        """
-        return self._gpus.get(gpu_key, _NO_GPU).utilization
+    def gpu(self, key: str) -> GpuView:
+        """Return the history of a GPU by `Gpu.key`; an empty one where it was not seen."""
+        return self._gpus.get(key, _NO_GPU)
 
     def idle(self, gpu_key: str, pid: int, start: int) -> Idle | None:
         """Return how long a process has not run on a GPU; None where that is not known.
@@ -517,7 +522,7 @@ class HistoryView:
         The time ends at the last sample with an SM value, so that missing samples add nothing; after a minute without
         one (a GPU that was lost) it starts from 0.
         """
-        record = self._gpus.get(gpu_key, _NO_GPU).records.get((pid, start))
+        record = self.gpu(gpu_key).records.get((pid, start))
         if record is None or record.silent or record.judged is None or record.watched is None:
             return None
         began = record.watched if record.busy is None else record.busy
@@ -537,7 +542,7 @@ class HistoryView:
         A holding that was seen to appear grew from 0. The growth of a holding older than gpuwatch starts at the first
         sample, and is None after a single sample.
         """
-        record = self._gpus.get(gpu_key, _NO_GPU).records.get((pid, start))
+        record = self.gpu(gpu_key).records.get((pid, start))
         if record is None or record.measured is None or record.points[0][0] == record.measured:
             return None
         past, before = record.measured - SLOTS, record.points[0][1]
@@ -547,50 +552,15 @@ class HistoryView:
             before = size
         return record.points[-1][1] - before
 
-    def trend(self, gpu_key: str) -> Trend | None:
-        """Return how fast the running processes on a GPU take more memory; None where that is not known yet.
-
-        This needs 70 s of samples without a gap of 20 s; the result changes every five seconds.
-        """
-        return self._gpus.get(gpu_key, _NO_GPU).trend
-
-    def last_listed(self, gpu_key: str) -> tuple[Gpu, Snapshot] | None:
-        """Return a GPU's last row with a complete list of processes, and the row's snapshot; None if none."""
-        return self._gpus.get(gpu_key, _NO_GPU).listed
-
-    def xids(self, gpu_key: str) -> XidCounts:
-        """Return the XIDs of a GPU by code: their number, and the reader's monotonic time of the newest.
-
-        XIDs that the sampler counted before the first snapshot are included; their time is computed from the wall
-        clock.
-        """
-        return self._gpus.get(gpu_key, _NO_GPU).xids
-
-    def throttles(self, gpu_key: str) -> tuple[Throttle, ...]:
-        """Return the last changes of the reasons that limit a GPU's clocks, oldest first; `MOST_THROTTLES` at most."""
-        return self._gpus.get(gpu_key, _NO_GPU).throttles
-
     def gap_starts(self, snapshot: Snapshot) -> dict[str, GapStart]:
         """Return when the memory of unknown processes rose above half of its size, by GPU key, as far as known."""
         starts: dict[str, GapStart] = {}
         for gpu in snapshot.gpus:
-            gaps = self._gpus.get(gpu.key, _NO_GPU).gaps
+            gaps = self.gpu(gpu.key).gaps
             if gaps and known(gpu.unattributed):
                 below = [at for step, at in gaps[1:] if 2 * (step + 1) * _GAP_STEP <= gpu.unattributed]
                 starts[gpu.key] = GapStart(below[-1] if below else gaps[0][1], at_least=not below)
         return starts
-
-    def answered(self, gpu_key: str) -> frozenset[str]:
-        """Return the `SENSORS` of a GPU that have had a value since gpuwatch started."""
-        return self._gpus.get(gpu_key, _NO_GPU).answered
-
-    def ecc(self, gpu_key: str) -> tuple[int, float | None] | None:
-        """Return a GPU's number of uncorrected memory errors, and the reader's time of its last increase.
-
-        The time is None where the number has not increased since gpuwatch started; the result is None while the number
-        is not known.
-        """
-        return self._gpus.get(gpu_key, _NO_GPU).ecc
 
     def use(self, uid: int) -> Use:
         """Return a user's use since the first snapshot; zero for a user who was never seen."""
@@ -650,13 +620,8 @@ class _GpuHistory:
         self._holdings = HoldingHistory()
         self._growth = TrendEstimator()
         self._errors = ErrorCounter()
-        self._complete: tuple[Gpu, Snapshot] | None = None
-        """Last row with a complete list of processes, and its snapshot."""
-        self._throttles: tuple[Throttle, ...] = ()
-        self._answered: frozenset[str] = frozenset()
-        self._gaps: tuple[tuple[int, float], ...] = ()
-        """(-1, time of the first sample), then the memory of unknown processes in steps, each with the last time at
-        which it was no more: steps and times rise."""
+        self._kept = _NO_GPU
+        """What only new samples change: `listed`, `throttles`, `answered` and `gaps`."""
 
     def restore_idle(self, owner: Owner, idle: Idle, now: float) -> None:
         since = now - idle.seconds
@@ -670,23 +635,24 @@ class _GpuHistory:
             return
         self._stamp = gpu.sampled
         reasons = () if isinstance(gpu.throttle, Reason) else gpu.throttle
-        if reasons != (self._throttles[-1].reasons if self._throttles else ()):
-            self._throttles = (*self._throttles[-MOST_THROTTLES + 1 :], Throttle(snapshot.taken, reasons))
-        if new := [name for name, read in _READ if name not in self._answered and known(read(gpu))]:
-            self._answered |= {*new}
+        listed, throttles, answered, gaps = self._kept[-4:]
+        if reasons != (throttles[-1].reasons if throttles else ()):
+            throttles = (*throttles[-MOST_THROTTLES + 1 :], Throttle(snapshot.taken, reasons))
+        if new := [name for name, read in _READ if name not in answered and known(read(gpu))]:
+            answered |= {*new}
         if known(gpu.unattributed):
             step, shown = int(gpu.unattributed // _GAP_STEP), snapshot.taken + 2 * snapshot.interval
-            self._gaps = (*[one for one in self._gaps or ((-1, shown),) if one[0] < step], (step, shown))
+            gaps = (*[one for one in gaps or ((-1, shown),) if one[0] < step], (step, shown))
         interval, complete = snapshot.interval, not gpu.holdings_note
         time = now - max(0.0, snapshot.monotonic - gpu.sampled)
         grown = self._holdings.add(gpu.holdings, time, complete=complete, interval=interval)
         if complete:
             self._growth.add(grown, {(one.pid, one.start) for one in gpu.holdings}, time, interval)
             if gpu.health is Health.OK:
-                self._complete = (gpu, snapshot)
+                listed = (gpu, snapshot)
+        self._kept = self._kept._replace(listed=listed, throttles=throttles, answered=answered, gaps=gaps)
 
     def view(self, key: str, timeline: Timeline) -> GpuView:
         utilization, errors = timeline.last_minute(Key(key, "", Metric.UTILIZATION)), self._errors
         records, trend = self._holdings.records, self._growth.trend
-        rest = (self._complete, self._throttles, self._answered, self._gaps)
-        return GpuView(utilization, records, trend, errors.xids, errors.ecc, *rest)
+        return GpuView(utilization, records, trend, errors.xids, errors.ecc, *self._kept[-4:])

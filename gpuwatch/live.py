@@ -324,11 +324,10 @@ def read_status(
     """Return what `read_live` does, and None where it is not used; `warn` gets a line where the file is damaged."""
     try:
         return read_live(folder, uid=uid, clock=clock, boot_id=boot_id)
-    except DamagedLiveFileError as error:
-        warn(str(error))
-    except LiveFileError:
-        pass
-    return None
+    except LiveFileError as error:
+        if isinstance(error, DamagedLiveFileError):
+            warn(str(error))
+        return None
 
 
 class SharesReader:
@@ -359,37 +358,33 @@ def _declared(one: LiveProcess) -> Declared:
     for limit in one.limits[:_MOST_LIMITS]:
         gpu, place = clean(limit.gpu, _SHORT), places.setdefault(replace(limit, gpu="", bytes=0), len(declarations))
         if place == len(declarations):
-            declarations.append(_declaration(limit))
+            declarations.append(
+                Declaration(
+                    channel=clean(limit.channel, _SHORT),
+                    where=clean(limit.where, _SHORT),
+                    line=limit.line,
+                    framework=clean(limit.framework, _SHORT),
+                    kind=limit.kind,
+                    basis=limit.basis,
+                    value=limit.value,
+                    scope=clean(limit.scope, _SHORT),
+                    confidence=limit.confidence,
+                    effective=True,
+                    why=SOURCE,
+                )
+            )
         of = declarations[place]
         declarations[place] = replace(of, limits={**of.limits, gpu: limit.bytes})
         limits.append(Limit(gpu=gpu, bytes=limit.bytes, declaration=place, scope=of.scope, margin=limit.margin))
+    visible = None
+    if one.sees is not None:
+        gpus, text = tuple(clean(gpu, _SHORT) for gpu in one.sees), clean(one.chosen_by, _SHORT)
+        visible = Visible(gpus=gpus, order=one.order, text=text, note=SOURCE, doubtful=one.doubtful)
     return Declared(
         declarations=tuple(declarations),
         limits=tuple(limits),
-        visible=None if one.sees is None else _visible(one, one.sees),
+        visible=visible,
         incomplete=not one.conclusive,
         collective=one.collective,
         words="" if one.conclusive else "the machine's service could not read all of it",
     )
-
-
-def _declaration(limit: LiveLimit) -> Declaration:
-    return Declaration(
-        channel=clean(limit.channel, _SHORT),
-        where=clean(limit.where, _SHORT),
-        line=limit.line,
-        framework=clean(limit.framework, _SHORT),
-        kind=limit.kind,
-        basis=limit.basis,
-        value=limit.value,
-        scope=clean(limit.scope, _SHORT),
-        confidence=limit.confidence,
-        effective=True,
-        why=SOURCE,
-    )
-
-
-def _visible(one: LiveProcess, gpus: tuple[str, ...]) -> Visible:
-    chosen_by = clean(one.chosen_by, _SHORT)
-    gpus = tuple(clean(gpu, _SHORT) for gpu in gpus)
-    return Visible(gpus=gpus, order=one.order, text=chosen_by, note=SOURCE, doubtful=one.doubtful)

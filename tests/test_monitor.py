@@ -29,7 +29,7 @@ def test_each_snapshot_becomes_one_numbered_frame_with_history_and_alerts() -> N
     watch.stop()
     assert [frame.number for frame in frames] == [0, 1, 2, 3]
     assert [frame.received for frame in frames] == [5000.0, 5001.0, 5002.0, 5003.0]
-    assert frames[3].history.utilization(gpu(0).key)[-4:] == (50, 50, 50, 50)
+    assert frames[3].history.gpu(gpu(0).key).utilization[-4:] == (50, 50, 50, 50)
     assert [len(frame.alerts) for frame in frames] == [0, 0, 1, 1]
     assert [len(frame.raised) for frame in frames] == [0, 0, 1, 0]
     assert frames[2].raised[0].severity is Severity.CRITICAL
@@ -50,7 +50,7 @@ def test_a_suspend_of_the_machine_is_a_gap_in_the_graph() -> None:
     frames = reader.take(4)
     watch.stop()
     assert ended(watch)
-    graphs = [sparkline(one.history.utilization(gpu(0).key), 60, 59, UNICODE) for one in frames]
+    graphs = [sparkline(one.history.gpu(gpu(0).key).utilization, 60, 59, UNICODE) for one in frames]
     block, gap = level(50, UNICODE), UNICODE.gap
     assert graphs[1] == gap * 58 + block * 2
     assert graphs[3] == gap * 58 + block * 2, "of the time before, an hour ago, nothing is in the last minute"

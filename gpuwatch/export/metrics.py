@@ -144,7 +144,7 @@ def gpu_labels(gpu: Gpu) -> Labels:
 def _answering(machine: ScrapedMachine) -> Iterator[tuple[Labels, GpuRow]]:
     history, processes = machine.frame.history, machine.processes
     for gpu in machine.fresh():
-        trend = history.trend(gpu.key)
+        trend = history.gpu(gpu.key).trend
         full = time_to_full(gpu, trend) if trend is not None and trend.steady else None
         yield gpu_labels(gpu), GpuRow(gpu, machine, declared_memory(gpu, processes), full)
 

@@ -128,7 +128,7 @@ def others_alerts(frame: Frame) -> frozenset[str]:
     """
     viewer, held = frame.snapshot.viewer, set()
     for gpu in frame.snapshot.gpus:
-        listed, then = frame.history.last_listed(gpu.key) or (gpu, frame.snapshot)
+        listed, then = frame.history.gpu(gpu.key).listed or (gpu, frame.snapshot)
         own = {one.pid for one in then.processes if one.uid == viewer}
         if any(one.pid in own for one in listed.holdings):
             held.add(gpu.key)

@@ -138,7 +138,7 @@ def watch(course: Course, until: int, speed: float = 0.0) -> Trace:
         ended += [since for alert in changes.cleared if alert.rule == FULL]
         near += [since for alert in changes.raised if alert.rule == MEMORY]
         words |= dict.fromkeys(alert.title for alert in tested.of(MEMORY))
-        trend = tested.history.view.trend(card.key)
+        trend = tested.history.view.gpu(card.key).trend
         metric = time_to_full(card, trend) if trend is not None and trend.steady else None
         measured += [since] * (metric is not None)
         truth = 60 * (USABLE_GIB - HELD) / speed - since if speed else 0.0

@@ -19,7 +19,7 @@ from tests.support.histories import KEY, machine, watched
 
 def test_unknown_keys_have_nothing() -> None:
     view = HistoryView()
-    assert view.utilization("x") == (None,) * SLOTS
+    assert view.gpu("x").utilization == (None,) * SLOTS
     assert view.idle("x", 1, 1) is None
     assert view.growth("x", 1, 1) is None
 
@@ -28,7 +28,7 @@ def test_a_sample_holds_until_the_next_at_a_longer_interval() -> None:
     history = History()
     for second in (0, 5, 10):
         view = watched(history, snapshot([gpu(0, utilization=second)], interval=5.0), second)
-    assert view.utilization(KEY)[-11:] == (0, 0, 0, 0, 0, 5, 5, 5, 5, 5, 10)
+    assert view.gpu(KEY).utilization[-11:] == (0, 0, 0, 0, 0, 5, 5, 5, 5, 5, 10)
 
 
 def test_a_suspend_is_a_gap_as_long_as_it_took() -> None:
@@ -38,10 +38,10 @@ def test_a_suspend_is_a_gap_as_long_as_it_took() -> None:
         history.add(at(machine(utilization=40), second), 5000.0 + second, before + second * 1e-6)
     for second in range(10, 13):
         view = history.add(at(machine(utilization=60), second), 5000.0 + second, before + 20.0)
-    assert view.utilization(KEY)[-32:] == (*(40,) * 11, *(None,) * 18, 60, 60, 60)
+    assert view.gpu(KEY).utilization[-32:] == (*(40,) * 11, *(None,) * 18, 60, 60, 60)
     assert view.watched == 12.0
     view = history.add(at(machine(utilization=60), 13), 5013.0, before + 9 * 3600.0)
-    assert view.utilization(KEY) == (*(None,) * 59, 60)
+    assert view.gpu(KEY).utilization == (*(None,) * 59, 60)
 
 
 def test_who_was_idle_before_a_suspend_is_not_said_to_have_been_idle_meanwhile() -> None:
@@ -62,7 +62,7 @@ def test_a_reading_taken_back_under_the_same_stamp_is_a_gap_from_then_on() -> No
     lost = gpu(0, utilization=Reason.NO_SAMPLE, memory=Memory(), health=Health.LOST)
     watched(history, snapshot([lost], interval=60.0), 0, late=3)
     view = watched(history, snapshot([lost], interval=60.0), 0, late=5)
-    assert view.utilization(KEY)[-6:] == (40, 40, 40, 40, None, None)
+    assert view.gpu(KEY).utilization[-6:] == (40, 40, 40, 40, None, None)
 
 
 @given(
@@ -78,7 +78,7 @@ def test_any_series_has_its_length_and_only_values_that_were_sampled(steps: list
         moment += step
         view = watched(history, machine(utilization=value), moment, late)
         seen += [value] if known(value) else []
-        series = view.utilization(KEY)
+        series = view.gpu(KEY).utilization
         assert len(series) == SLOTS
         assert all(point is None or min(seen) - 1e-9 <= point <= max(seen) + 1e-9 for point in series)
 
@@ -197,7 +197,7 @@ def test_a_holding_is_forgotten_after_a_minute_of_samples_without_it() -> None:
 def test_a_gpu_is_forgotten_ten_minutes_after_it_left_every_list() -> None:
     history = History()
     watched(history, machine(), 0)
-    assert watched(history, snapshot(), GPU_GONE).utilization(KEY) is not None
+    assert watched(history, snapshot(), GPU_GONE).gpu(KEY).utilization is not None
     assert KEY in history.view._gpus
     watched(history, snapshot(), GPU_GONE + 1)
     assert KEY not in history.view._gpus
@@ -210,8 +210,8 @@ def test_gpus_are_kept_apart_by_uuid_and_not_by_index() -> None:
     watched(history, snapshot([one, other]), 0)
     swapped = [gpu(0, uuid=other.uuid, utilization=91), gpu(1, uuid=one.uuid, utilization=11)]
     view = watched(history, snapshot(swapped), 1)
-    assert view.utilization(one.uuid)[-2:] == (10, 11)
-    assert view.utilization(other.uuid)[-2:] == (90, 91)
+    assert view.gpu(one.uuid).utilization[-2:] == (10, 11)
+    assert view.gpu(other.uuid).utilization[-2:] == (90, 91)
 
 
 def test_it_has_not_grown_by_that() -> None:
@@ -235,22 +235,22 @@ def xids(*seen: tuple[int, int, float], **changes: Any) -> Snapshot:
 
 
 def test_a_gpu_without_xids_has_none() -> None:
-    assert HistoryView().xids("x") == {}
-    assert watched(History(), machine(), 0).xids(KEY) == {}
-    assert watched(History(), machine(xids=Reason.UNSUPPORTED), 0).xids(KEY) == {}
+    assert HistoryView().gpu("x").xids == {}
+    assert watched(History(), machine(), 0).gpu(KEY).xids == {}
+    assert watched(History(), machine(xids=Reason.UNSUPPORTED), 0).gpu(KEY).xids == {}
 
 
 def test_xids_at_the_first_look_have_their_age() -> None:
-    assert watched(History(), xids((79, 2, -300), (43, 1, 500)), 10).xids(KEY) == {79: (2, 4700.0), 43: (1, 5010.0)}
+    assert watched(History(), xids((79, 2, -300), (43, 1, 500)), 10).gpu(KEY).xids == {79: (2, 4700.0), 43: (1, 5010.0)}
 
 
 def test_xids_are_counted_as_they_come() -> None:
     history = History()
     watched(history, xids(), 0)
-    assert watched(history, xids((94, 1, 4.5)), 5).xids(KEY) == {94: (1, 5004.5)}
+    assert watched(history, xids((94, 1, 4.5)), 5).gpu(KEY).xids == {94: (1, 5004.5)}
     before = watched(history, xids((94, 1, 4.5)), 6)
-    assert watched(history, xids((94, 4, 7), (13, 1, 7)), 7).xids(KEY) == {94: (4, 5007.0), 13: (1, 5007.0)}
-    assert before.xids(KEY) == {94: (1, 5004.5)}, "a view never changes"
+    assert watched(history, xids((94, 4, 7), (13, 1, 7)), 7).gpu(KEY).xids == {94: (4, 5007.0), 13: (1, 5007.0)}
+    assert before.gpu(KEY).xids == {94: (1, 5004.5)}, "a view never changes"
 
 
 def test_a_sampler_that_starts_anew_is_counted_on() -> None:
@@ -258,30 +258,30 @@ def test_a_sampler_that_starts_anew_is_counted_on() -> None:
     watched(history, xids((94, 3, 0)), 0)
     watched(history, machine(xids=Reason.NO_SAMPLE), 5)
     watched(history, xids(), 6)
-    assert watched(history, xids((94, 5, 8)), 8).xids(KEY) == {94: (8, 5008.0)}
-    assert watched(history, xids((94, 1, 10)), 10).xids(KEY) == {94: (9, 5010.0)}
+    assert watched(history, xids((94, 5, 8)), 8).gpu(KEY).xids == {94: (8, 5008.0)}
+    assert watched(history, xids((94, 1, 10)), 10).gpu(KEY).xids == {94: (9, 5010.0)}
 
 
 def test_a_wall_clock_that_is_set_makes_no_xid_older_than_our_last_look() -> None:
     history = History()
     watched(history, xids(), 0)
-    assert watched(history, xids((94, 1, -3600)), 5).xids(KEY) == {94: (1, 5000.0)}
-    assert watched(history, xids((94, 2, 9999)), 6).xids(KEY) == {94: (2, 5006.0)}
+    assert watched(history, xids((94, 1, -3600)), 5).gpu(KEY).xids == {94: (1, 5000.0)}
+    assert watched(history, xids((94, 2, 9999)), 6).gpu(KEY).xids == {94: (2, 5006.0)}
 
 
 def test_xids_of_a_lost_gpu_are_kept_and_taken_in() -> None:
     history = History()
     watched(history, xids(), 0)
     fallen = xids((79, 1, 3), health=Health.LOST, utilization=Reason.NO_SAMPLE)
-    assert watched(history, fallen, 0, late=4).xids(KEY) == {79: (1, 5003.0)}
-    assert watched(history, machine(xids=Reason.ERROR), 6).xids(KEY) == {79: (1, 5003.0)}
+    assert watched(history, fallen, 0, late=4).gpu(KEY).xids == {79: (1, 5003.0)}
+    assert watched(history, machine(xids=Reason.ERROR), 6).gpu(KEY).xids == {79: (1, 5003.0)}
 
 
 def errors(*counts: int | Reason) -> tuple[int, float | None] | None:
     history = History()
     for second, count in enumerate(counts):
         view = watched(history, machine(ecc_uncorrected=count), second)
-    return view.ecc(KEY)
+    return view.gpu(KEY).ecc
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def errors(*counts: int | Reason) -> tuple[int, float | None] | None:
     ],
 )
 def test_memory_errors(counts: list[int | Reason], found: tuple[int, float | None] | None) -> None:
-    assert HistoryView().ecc("x") is None
+    assert HistoryView().gpu("x").ecc is None
     assert errors(*counts) == found
 
 
@@ -313,7 +313,7 @@ def trend_after(course: Callable[[int], float], until: int, step: int = 1, **cha
     for second in range(0, until, step):
         base = snapshot([gpu(0, holdings=[holding(7, course(second))], **changes)], interval=float(step))
         view = watched(history, base, second)
-    return view.trend(KEY)
+    return view.gpu(KEY).trend
 
 
 def test_a_steady_growth_has_its_speed_after_a_minute() -> None:
@@ -361,7 +361,7 @@ def test_a_steady_speed_is_never_far_off(before: float, step: float, after: floa
     history, steady = History(), 0
     for second in range(400):
         size = before * min(second, 200) / 60 + (step + after * (second - 200) / 60 if second > 200 else 0)
-        trend = watched(history, machine(holding(7, 1 + size)), second).trend(KEY)
+        trend = watched(history, machine(holding(7, 1 + size)), second).gpu(KEY).trend
         if trend is not None and trend.steady and not 200 <= second < 210:
             steady += second > 200
             assert 1 / 1.5 <= trend.speed * 60 / GIB / (before if second < 200 else after) <= 1.5
@@ -378,8 +378,8 @@ def trend_with_a_jump(silence: int, grown: float, interval: float = 1.0) -> Tren
             history, snapshot([gpu(0, holdings=[holding(7, second / 30 + grown)])], interval=interval), second
         )
         if second == 101 + silence:
-            assert (view.trend(KEY) is None) is (silence > max(20, 2.5 * interval))
-    return view.trend(KEY)
+            assert (view.gpu(KEY).trend is None) is (silence > max(20, 2.5 * interval))
+    return view.gpu(KEY).trend
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_what_a_process_takes_in_its_first_minute_is_no_growth(since: int, until
     for second in range(-20, until):
         held = [holding(8, 10)] + ([holding(7, 1 + max(0, second - since) / 10)] if second >= 0 else [])
         view = watched(history, machine(*held), 1020 + second)
-    trend = view.trend(KEY)
+    trend = view.gpu(KEY).trend
     assert trend is not None
     assert trend.steady is grows
     if grows:
@@ -424,7 +424,7 @@ def test_what_a_process_had_grown_is_forgotten_with_its_end_and_the_others_go_on
     for second in range(200):
         held = [holding(7, 5 + second / 30), holding(8, 10 + second / 10)]
         shown = [held[0]] if second == 100 or second > 150 else held
-        trend = watched(history, machine(*shown), second).trend(KEY)
+        trend = watched(history, machine(*shown), second).gpu(KEY).trend
         speeds[second] = round(trend.speed * 60 / GIB, 1) if trend is not None else None
     assert speeds[99] == speeds[106] == speeds[150] == 8.0
     assert {speeds[second] for second in range(156, 200)} == {2.0}
@@ -464,7 +464,7 @@ def test_memory_of_unknown_processes_began_when_it_rose_above_half_of_what_it_is
 def test_a_figure_has_answered_once_it_had_a_value() -> None:
     history = History()
     view = watched(history, machine(power=Reason.ERROR, fan=Reason.UNSUPPORTED, temperature=50), 0)
-    assert view.answered(KEY) == {*SENSORS} - {"power", "fan"}
+    assert view.gpu(KEY).answered == {*SENSORS} - {"power", "fan"}
     view = watched(history, machine(power=300, temperature=Reason.ERROR), 1)
-    assert view.answered(KEY) == {*SENSORS} - {"fan"}
-    assert view.answered("GPU-other") == frozenset()
+    assert view.gpu(KEY).answered == {*SENSORS} - {"fan"}
+    assert view.gpu("GPU-other").answered == frozenset()

@@ -156,7 +156,7 @@ def test_after_a_move_the_last_minute_is_in_the_history_and_times_are_those_of_t
     first, second = frames(seconds((0, 600)), 30.0, 500.0)
     assert (first.received, second.received) == (EPOCH + 30, EPOCH + 500)
     assert second.restarts == first.restarts + 1 > 1
-    assert second.history.utilization(gpu(0).key) == (50,) * 60
+    assert second.history.gpu(gpu(0).key).utilization == (50,) * 60
     assert used(first.history, EPOCH + 31, 31) == [second * GIB for second in range(31)]
 
 

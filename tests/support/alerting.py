@@ -11,7 +11,7 @@ from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import Observation, Rule, RuleContext
 from gpuwatch.alerts.rules import RULES
 from gpuwatch.alerts.rules.shares import OVERSHOOT
-from gpuwatch.history import History, HistoryView, Idle, XidCounts
+from gpuwatch.history import GpuView, History, HistoryView, Idle, XidCounts
 from gpuwatch.model import Basis, Declaration, Declared, Gpu, Health, Kind, Limit, Margin, Process, Reason, Snapshot
 from tests.support.builders import EPOCH, GIB, USABLE_GIB, at, filled, gpu, holding, process, snapshot
 
@@ -178,14 +178,8 @@ class Past(HistoryView):
     def idle(self, gpu_key: str, pid: int, start: int) -> Idle | None:
         return next((one for (index, who), one in self._idle.items() if (uuid(index), who) == (gpu_key, pid)), None)
 
-    def ecc(self, gpu_key: str) -> tuple[int, float | None] | None:
-        return self._ecc
-
-    def xids(self, gpu_key: str) -> XidCounts:
-        return self._xids
-
-    def answered(self, gpu_key: str) -> frozenset[str]:
-        return self._answered
+    def gpu(self, key: str) -> GpuView:
+        return super().gpu(key)._replace(ecc=self._ecc, xids=self._xids, answered=self._answered)
 
 
 def severities_of(rule: str, *gpus: Gpu, people: Iterable[Process] = (), **changes: Any) -> list[Severity | None]:

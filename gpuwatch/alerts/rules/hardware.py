@@ -183,7 +183,7 @@ def find_failed_sensors(context: RuleContext) -> Iterator[Observation]:
     """Find figures that had a value since gpuwatch started, and now give an error: a GPU that fails may begin so."""
     for gpu in context.gpus:
         failing = [path for path in SENSORS if attrgetter(path)(gpu) is Reason.ERROR]
-        failed = [path for path in failing if path in context.history.answered(gpu.key)]
+        failed = [path for path in failing if path in context.history.gpu(gpu.key).answered]
         level = Severity.WARNING if failed else None
         names = [GPU[path.partition(".")[0]].name for path in failed]
         words = "the driver gave a value before, and now an error: the GPU may be about to fail"
@@ -212,7 +212,7 @@ def find_uncorrected(context: RuleContext) -> Iterator[Observation]:
         count = number(gpu.ecc_uncorrected)
         if count is None:
             continue
-        seen = history.ecc(gpu.key)
+        seen = history.gpu(gpu.key).ecc
         age = history.now - seen[1] if seen is not None and seen[1] is not None else None
         recent = age is not None and age < RECENT
         level = None if count == 0 else Severity.CRITICAL if recent else Severity.WARNING
@@ -272,7 +272,7 @@ def find_xids(context: RuleContext) -> Iterator[Observation]:
     limits, watched = context.limits, context.history.watched
     judged = limits.xid_critical | limits.xid_warning
     for gpu in context.snapshot.gpus:
-        seen = context.history.xids(gpu.key)
+        seen = context.history.gpu(gpu.key).xids
         for code in sorted(judged.intersection(seen)):
             yield _xid(gpu, code, seen[code], context)
         if watched < limits.xid_for + RECENT and not isinstance(gpu.xids, Reason):

@@ -45,7 +45,7 @@ def find_unhealthy(context: RuleContext) -> Iterator[Observation]:
 
 def _last_on(gpu: Gpu, history: HistoryView) -> str:
     """Name the users on a GPU when its processes were last listed; empty where they never were listed."""
-    last = history.last_listed(gpu.key)
+    last = history.gpu(gpu.key).listed
     if last is None:
         return ""
     then, snapshot = last

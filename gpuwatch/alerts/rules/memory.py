@@ -70,7 +70,7 @@ def find_memory_near_limit(context: RuleContext) -> Iterator[Observation]:
         if gpu.holdings or gpu.holdings_note or not (gpu.memory.unified or gpu.memory.used == 0):
             level, keeps = (_memory_severity(percent - margin, context.limits) for margin in (0.0, CLEAR_MARGIN))
         word = " full" if percent < _FULL else " near limit" if level else ""
-        trend = context.history.trend(gpu.key) if keeps is not None and percent >= _FULL else None
+        trend = context.history.gpu(gpu.key).trend if keeps is not None and percent >= _FULL else None
         seconds = time_to_full(gpu, trend) if trend is not None and trend.steady else None
         soon = f", full in about {format_prediction(seconds)}" if seconds is not None else ""
         seen = Observation(
@@ -163,7 +163,7 @@ def find_time_to_full(context: RuleContext) -> Iterator[Observation]:
     minute of samples are not judged.
     """
     for gpu in context.gpus:
-        room, trend = room_of(gpu.memory), context.history.trend(gpu.key)
+        room, trend = room_of(gpu.memory), context.history.gpu(gpu.key).trend
         if room is None or trend is None or not _is_judged(gpu):
             continue
         free, usable = room

@@ -288,7 +288,7 @@ class GpuScreen(GraphSheet):
         """Return marks where the clocks began to be limited."""
         glyphs, styles = self.style_set.glyphs, self.style_set
         marks = []
-        for at, reasons in history.throttles(self._gpu_key):
+        for at, reasons in history.gpu(self._gpu_key).throttles:
             if reasons:
                 fault = reasons[0] in FAULTS
                 role: Role = "warning" if fault else "note"
@@ -299,7 +299,7 @@ class GpuScreen(GraphSheet):
         """Describe XIDs, broken memory, and when the clocks were limited."""
         history, now = self.frame.history, self.now
         facts = []
-        for code, (count, last) in sorted(history.xids(gpu.key).items(), key=lambda one: -one[1][1]):
+        for code, (count, last) in sorted(history.gpu(gpu.key).xids.items(), key=lambda one: -one[1][1]):
             ago = long_duration(max(0.0, history.now - last))
             facts.append(Fact(f"XID {code}", f"{count} time{'s' * (count != 1)}, the last {ago} ago"))
         if not facts:
@@ -310,7 +310,7 @@ class GpuScreen(GraphSheet):
         facts += [Fact("broken rows", "could not be replaced: the GPU has to be exchanged")] * (
             gpu.remap_failed is True
         )
-        changes = [one for one in history.throttles(gpu.key) if one.reasons][-3:]
+        changes = [one for one in history.gpu(gpu.key).throttles if one.reasons][-3:]
         facts += [
             Fact("" if place else "slowed down", f"{moment(at, now)} {', '.join(throttle_words(reasons))}")
             for place, (at, reasons) in enumerate(reversed(changes))

@@ -472,7 +472,7 @@ class _GpuRow:
                 text = "MIG" if under_mig else self._figure(gpu, column.id, "%")
             case "graph":
                 history = self.view.frame.history
-                text = sparkline(history.utilization(gpu.key), column.cells, floor(history.now), self.glyphs)
+                text = sparkline(history.gpu(gpu.key).utilization, column.cells, floor(history.now), self.glyphs)
             case "temperature":
                 text = self._figure(gpu, column.id, self.glyphs.degree)
                 role = "warning" if any(reason in _HOT for reason in _held_back(gpu)) else role
