@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -209,12 +209,6 @@ class _Candidate(msgspec.Struct, eq=False, dict=True):
         return any(known(held.sm) and held.sm > 0 for _, held in self.holdings)
 
     @property
-    def is_young(self) -> bool:
-        """Whether it started a moment ago, or when it started is not known."""
-        started = self.process.started
-        return started is None or self.machine.taken - started < self.limits.settled_after
-
-    @property
     def silent(self) -> bool:
         """Whether its idle time can never be known on any of its GPUs."""
         return bool(self.on) and not self.is_elsewhere and all(one.silent for one in self.on)
@@ -308,19 +302,9 @@ class _Machine:
         self, snapshot: Snapshot, history: HistoryView | None, limits: StrayLimits, idle_times: IdleTimes
     ) -> None:
         self.limits = limits
-        self.taken = snapshot.taken
         self._history = history
         self._idle_times = idle_times
-        unsure = _unsure_pids(snapshot)
-        oldest = _LATE * max(snapshot.interval, 1.0)
-        self.unjudged = [
-            gpu
-            for gpu in snapshot.gpus
-            if gpu.health is not Health.OK
-            or gpu.sampled <= 0
-            or snapshot.monotonic - gpu.sampled > oldest
-            or (gpu.holdings_note or gpu.unreliable or _has_unsure(gpu, unsure))
-        ]
+        self.unjudged = [gpu for gpu in snapshot.gpus if _obstacle(gpu, snapshot)]
         unjudged = {gpu.key for gpu in self.unjudged}
         up = snapshot.state is SourceState.OK
         self._gpus = {gpu.key: gpu for gpu in snapshot.gpus if up and gpu.key not in unjudged}
@@ -408,15 +392,6 @@ class _Machine:
 
     def _watched_idle(self, key: str, process: Process) -> Idle | None:
         return self._history.idle(key, process.pid, process.start) if self._history is not None else None
-
-
-def _unsure_pids(snapshot: Snapshot) -> Set[int]:
-    """Return the PIDs under which the driver may list other processes than those with these PIDs here."""
-    return {one.pid for one in snapshot.processes if one.presence is Presence.UNSURE}
-
-
-def _has_unsure(gpu: Gpu, unsure: Set[int]) -> bool:
-    return bool(unsure) and any(one.pid in unsure for one in gpu.holdings)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -634,13 +609,16 @@ def find_strays(
 ) -> StrayReport:
     """Judge each of the viewer's own processes once.
 
-        `known` are idle times that another gpuwatch has counted for longer. Young processes are not judged, nor is
-    memory on a GPU in trouble, with old samples, or with an incomplete list of processes.
+    `known` are idle times that another gpuwatch has counted for longer. Young processes are not judged, nor is memory
+    on a GPU in trouble, with old samples, or with an incomplete list of processes.
     """
     machine = _Machine(snapshot, history, limits, known or {})
     strays, possible = [], []
     for one in machine.candidates:
-        if one.is_young or one.computes or (one.held is not None and one.held < limits.least):
+        started = one.process.started
+        if started is None or snapshot.taken - started < limits.settled_after:  # young
+            continue
+        if one.computes or (one.held is not None and one.held < limits.least):
             continue
         rules = RULES if one.process.context is not None else RULES[:1]  # a zombie has no context any more
         found: list[_Rule] = []
@@ -663,15 +641,12 @@ def find_strays(
 def _stray(one: _Candidate, rules: Sequence[_Rule], certainty: StrayCertainty | None = None) -> Stray:
     """Return a process as a stray by these rules, the strongest first."""
     strongest, idle = rules[0], one.idle
-    why = [words for rule in rules for words in rule.words(one)]
+    why = [reason for rule in rules for reason in rule.words(one)]
     if certainty is POSSIBLE:
         why.insert(0, _UNKNOWN)
-    elif (
-        idle is not None
-        and idle.seconds >= 1
-        and any(rule.cause not in (StrayCause.ZOMBIE, StrayCause.STOPPED) for rule in rules)
-    ):
-        why.insert(0 if strongest.cause is StrayCause.IDLE else len(why), format_idle(idle))
+    elif idle and idle.seconds >= 1 and not {rule.cause for rule in rules} <= {StrayCause.ZOMBIE, StrayCause.STOPPED}:
+        words = f"no SM use for {'at least ' * idle.at_least}{steady_duration(idle.seconds)}"
+        why.insert(0 if strongest.cause is StrayCause.IDLE else len(why), words)
     gpus = [each.gpu for each in one.on] or list(one.open)
     return Stray(
         process=one.process,
@@ -686,11 +661,6 @@ def _stray(one: _Candidate, rules: Sequence[_Rule], certainty: StrayCertainty | 
         listed=bool(one.on),
         ends=all(rule.cause is not StrayCause.ZOMBIE for rule in rules),
     )
-
-
-def format_idle(idle: Idle) -> str:
-    """Return an idle time in words."""
-    return f"no SM use for {'at least ' if idle.at_least else ''}{steady_duration(idle.seconds)}"
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -732,11 +702,13 @@ def _has_old(snapshot: Snapshot, seconds: float) -> bool:
 
 
 def _obstacle(gpu: Gpu, snapshot: Snapshot) -> str:
-    """Return why the processes of a GPU cannot be judged."""
+    """Return why the processes of a GPU cannot be judged; empty where they can."""
     if gpu.health is not Health.OK:
         return ", ".join(filter(None, (gpu.health.value, gpu.words)))
     if gpu.unreliable:
         return "its list of processes makes no sense"
-    if _has_unsure(gpu, _unsure_pids(snapshot)):
+    pids = {one.pid for one in gpu.holdings}
+    if any(one.presence is Presence.UNSURE and one.pid in pids for one in snapshot.processes):
         return "the driver may mean processes outside of this container"
-    return gpu.holdings_note or "its figures are old"
+    is_old = gpu.sampled <= 0 or snapshot.monotonic - gpu.sampled > _LATE * max(snapshot.interval, 1.0)
+    return gpu.holdings_note or "its figures are old" * is_old
