@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import date, timedelta
 from math import inf
 from pathlib import Path
@@ -197,8 +197,11 @@ class PublicDays:
                 oldest = date.fromtimestamp(max(now - keep, read_events(self._store).since or now))
                 wanted |= {today - timedelta(days=ago): ago <= 2 for ago in range(1, (today - oldest).days + 1)}
             for path in public_files(self._folder):
-                if day_of(path) not in wanted or self._is_other(path):
-                    path.unlink(missing_ok=True)
+                if day_of(path) in wanted and not refused_day(path):
+                    with suppress(StoreError, FileNotFoundError), reading(path) as connection:
+                        if read_about(connection, "publish") == self.publish:
+                            continue
+                path.unlink(missing_ok=True)
         errors: list[StoreError | OSError] = []
         for day, again in wanted.items():
             path = public_file(self._folder, str(day))
@@ -214,11 +217,3 @@ class PublicDays:
     def _replace(self, path: Path, content: bytes) -> None:
         with files.opened_folder(self._folder, private=False) as folder:
             files.replace_file(folder, path.name, content, durable=False, mode=0o644)
-
-    def _is_other(self, path: Path) -> bool:
-        """Return whether a day was published at another level, or cannot be read."""
-        try:
-            with reading(path) as connection:
-                return bool(refused_day(path)) or read_about(connection, "publish") != self.publish
-        except (StoreError, FileNotFoundError):
-            return True

@@ -95,7 +95,7 @@ class Pace(NamedTuple):
 # Parts of the recorder
 
 
-class RecorderLock:
+class RecorderLock(files.FileLock):
     """Lock that elects the gpuwatch of a user and host that records; `gpuwatch watch` comes before dashboards.
 
     The recorder's thread acquires and releases it; others look at `held`.
@@ -103,20 +103,10 @@ class RecorderLock:
 
     def __init__(self, store: Path, *, watch: bool = False) -> None:
         """`watch` is whether this is a `gpuwatch watch`."""
-        self._lock = files.FileLock(lock_path(store))
+        super().__init__(lock_path(store))
         self._watches = lock_path(store, "watch")
         self._watch = files.FileLock(self._watches) if watch else None
         """Lock that a `gpuwatch watch` holds while it runs, which dashboards see."""
-
-    @property
-    def held(self) -> bool:
-        """Whether this gpuwatch holds the lock."""
-        return self._lock.held
-
-    @property
-    def touched(self) -> float | None:
-        """Wall-clock time of the last sign of life of another holder; None where there was none."""
-        return self._lock.touched
 
     @property
     def is_wanted(self) -> bool:
@@ -127,20 +117,13 @@ class RecorderLock:
         """Try to get the lock, without waiting; return whether it is held. Raises OSError where locking fails."""
         if self._watch is not None:
             self._watch.acquire()
-        elif not self._lock.held and self.is_wanted:
+        elif not self.held and self.is_wanted:
             return False
-        return self._lock.acquire()
-
-    def touch(self, now: float) -> None:
-        """Give a sign of life at a wall-clock time; raises OSError."""
-        self._lock.touch(now)
-
-    def release(self) -> None:
-        self._lock.release()
+        return super().acquire()
 
     def close(self) -> None:
         """Release it, and let dashboards record again."""
-        self._lock.release()
+        self.release()
         if self._watch is not None:
             self._watch.release()
 
@@ -165,7 +148,7 @@ class _Part:
 
     def take(self, frame: Frame) -> bool:
         """Read a frame, in the monitor's thread; return whether there is something to write at once."""
-        raise NotImplementedError
+        return False
 
     def step(self) -> None:
         """Do the work that is due; raises StoreError and OSError."""
@@ -663,10 +646,6 @@ class PublicPart(_Part):
         super().__init__(usage.store, pace, wall)
         self._days, self._events, self._usage, self._lock = days, events, usage, lock
 
-    def take(self, frame: Frame) -> bool:
-        """Ignore a frame: what is published is what was recorded."""
-        return False
-
     def configure(self, publish: Publish) -> None:
         """Publish other facts from now on."""
         self._days.publish = publish
@@ -783,12 +762,12 @@ class Recorder:
         # What is published is another file, and is made anew by itself.
         is_damaged = any(part.is_damaged for part in self._parts if part is not self._public)
         if events is not None and events.is_leader and is_damaged:
-            events.run(lambda: self._set_aside(events.store))
+            events.run(self._set_aside)
         return self._pace.poll
 
-    def _set_aside(self, store: Store) -> None:
+    def _set_aside(self) -> None:
         """Rename the damaged file, and make every part write to a new one."""
-        self._note = (store.set_aside(), time.monotonic() + _SHOWN)
+        self._note = (self._parts[0].store.set_aside(), time.monotonic() + _SHOWN)
         for part in self._parts:
             part.begin_anew()
 
@@ -838,17 +817,15 @@ class Sinks:
                 watch=watch,
                 restore=monitor.restore,
                 attend=monitor.attend,
-                usage=self._usage_settings(config),
                 days=PublicDays(own_store(), config.publish) if service else None,
-                sends=config.notify.sends and not part,
             )
             self._sinks.append(self._recorder)
         if self._recorder is not None and not part:
             lock = self._recorder.lock
             self._messenger = Messenger(config.notify, lambda: lock.held, silent_leader=_silent_leader)
             self._live = LiveFile(lambda: lock.held, public=service)
-            self._live.is_wanted, self._live.sends = config.publish != "none" or not service, config.notify.sends
             self._sinks += [self._messenger, self._live]
+        self.configure(config, config)
         monitor.add(*self._sinks)
         if self._recorder is not None:
             self._recorder.start()  # what held before is to be known before the first snapshot is judged
@@ -859,7 +836,8 @@ class Sinks:
             self._messenger.configure(new.notify)
         if self._recorder is not None:
             sends = new.notify.sends and self._messenger is not None
-            self._recorder.configure(self._usage_settings(new), new.publish, sends=sends)
+            usage = UsageSettings(self._watch or new.report.dashboard, new.report.keep, new.report.largest)
+            self._recorder.configure(usage, new.publish, sends=sends)
         if self._live is not None:
             self._live.is_wanted, self._live.sends = new.publish != "none" or not self._service, new.notify.sends
 
@@ -869,7 +847,3 @@ class Sinks:
         sinks = list(reversed(self._sinks))
         for number, sink in enumerate(sinks):
             sink.close(max(0.0, end - time.monotonic()) / (len(sinks) - number))
-
-    def _usage_settings(self, config: Config) -> UsageSettings:
-        report = config.report
-        return UsageSettings(self._watch or report.dashboard, report.keep, report.largest)

@@ -508,10 +508,9 @@ class Store:
         return state is None or not state[2]
 
     def write(self, change: Callable[[Connection], None]) -> None:
-        """Make a change, completely or not at all; raises StoreError.
+        """Make a change, completely or not at all, in a file that is created where it is missing; raises StoreError.
 
-        A missing file is created. Where the file is full its oldest rows are deleted, and the
-        change is tried again.
+        Where the file is full its oldest rows are deleted, and the change is tried again.
         """
         with self._writing() as connection:
             if _used(connection) > _FULL * self._pages(connection):
@@ -956,16 +955,14 @@ def read_all_events(paths: Sequence[Path], since: float | None = None, *, named:
     found = Events.joined(parts)
     if days := {day_of(path) for path in paths if is_public(path)}:  # while the machine's service ran, somebody watched
         machine = {gap for path, part in zip(ordered, parts, strict=True) if is_public(path) for gap in part.gaps}
-        others = {gap for gap in found.gaps if not days.issuperset(_days_of(gap))}
-        found = msgspec.structs.replace(found, gaps=tuple(sorted(machine | others)))
+        for gap in found.gaps:
+            begin, end = date.fromtimestamp(gap.since), date.fromtimestamp(gap.until)
+            if not days.issuperset(
+                begin + timedelta(days=number) for number in range(min(1000, (end - begin).days + 1))
+            ):
+                machine.add(gap)
+        found = msgspec.structs.replace(found, gaps=tuple(sorted(machine)))
     return found
-
-
-def _days_of(gap: Gap) -> Iterator[date]:
-    """Yield each local day of a gap, at most a thousand."""
-    begin = date.fromtimestamp(gap.since)
-    for number in range(min(1000, (date.fromtimestamp(gap.until) - begin).days + 1)):
-        yield begin + timedelta(days=number)
 
 
 def file_state(path: Path) -> tuple[int, int, int] | None:
@@ -1072,10 +1069,9 @@ def read_marks(connection: Connection) -> Attention:
     asked = "SELECT kind, rule, key, at, severity, until FROM marks ORDER BY rowid DESC LIMIT ?"
     for kind, rule, key, at, severity, until in connection.execute(asked, (2 * _MOST_MARKS,)):
         with contextlib.suppress(msgspec.ValidationError):
+            key = text.clean(str(key))
             if kind == "ack" and _are_numbers((at,)):
-                acks.append(
-                    msgspec.convert({"key": text.clean(str(key)), "at": at, "severity": severity}, Acknowledgement)
-                )
+                acks.append(msgspec.convert({"key": key, "at": at, "severity": severity}, Acknowledgement))
             elif kind == "mute" and (until is None or _are_numbers((until,))):
-                mutes.append(Mute(rule=text.clean(str(rule)), key=text.clean(str(key)), until=until))
+                mutes.append(Mute(rule=text.clean(str(rule)), key=key, until=until))
     return Attention(acks=tuple(reversed(acks)), mutes=tuple(reversed(mutes)))

@@ -382,12 +382,13 @@ def read_means(connection: Connection, since: float, until: float) -> Iterator[M
     users: dict[str, str] = {f"user:{uid}": clean(name) for uid, name in names if isinstance(name, str)}
     of_gpus = _read_gpu_values(connection, since, until)
     bodies = dict(connection.execute(asked, (since, until, _LARGEST, _MOST_MINUTES)).fetchall())
-    of_use = _read_minutes_of_use(connection, since, min(bodies, default=until))
+    # The use is kept for longer; of a public day, which has only the means of GPUs, it tells whose memory it was.
+    minutes = _read_use(connection, since, min(bodies, default=until), MINUTE)
+    of_use = {start: values for start, span, values in minutes if span == MINUTE}
     sound: set[str] = set()
     left = _LARGEST_DAY
-    for at in sorted(
-        of_gpus.keys() | bodies.keys() | of_use.keys()
-    ):  # decoded one by one: those of a whole day would take 30 MB
+    # Decoded one by one: those of a whole day would take 30 MB.
+    for at in sorted(of_gpus.keys() | bodies.keys() | of_use.keys()):
         body = bodies.get(at)
         values: dict[str, float] = {}
         try:
@@ -420,14 +421,6 @@ def _read_gpu_values(connection: Connection, since: float, until: float) -> dict
             sound = [(name, value) for name, value in zip(names[gpu], values, strict=True) if _is_amount(value)]
             found.setdefault(at, {}).update(sound)
     return found
-
-
-def _read_minutes_of_use(connection: Connection, since: float, until: float) -> dict[int, dict[str, float]]:
-    """Return the means of each minute as far as the use has them, which is kept for longer.
-
-    So a public day, which has no means but those of GPUs, tells whose memory it was where it has people.
-    """
-    return {start: values for start, span, values in _read_use(connection, since, until, MINUTE) if span == MINUTE}
 
 
 def load_older(timeline: Timeline, until: float, *, folder: Path | None = None, days: Path = DAYS) -> None:
@@ -664,18 +657,11 @@ def read_reports(
         for who, line in lines.items():
             line.events = EventCounts.of([held[one] for one in ids[who] & held.keys()])
         report.events = EventCounts.of(held.values())
-        order = _index_order if report.by == "gpu" else _use_order
-        report.lines = sorted(lines.values(), key=order)
+        report.lines = sorted(lines.values(), key=lambda one: (one.gpus, one.uuid))
+        if report.by != "gpu":
+            report.lines.sort(key=lambda one: (-round(one.use.gpu, 3), -one.use.memory, one.name, one.gpus))
         report.total = reduce(GpuUse.plus, (line.use for line in report.lines), GpuUse())
     return reports
-
-
-def _use_order(line: UseLine) -> tuple[Any, ...]:
-    return -round(line.use.gpu, 3), -line.use.memory, line.name, line.gpus
-
-
-def _index_order(line: UseLine) -> tuple[Any, ...]:
-    return line.gpus, line.uuid
 
 
 def _add_store(connection: Connection, report: UseReport, lines: dict[object, UseLine]) -> None:
@@ -699,15 +685,9 @@ def _add_store(connection: Connection, report: UseReport, lines: dict[object, Us
     if by == "user":
         named = {uid: (uid, UseLine(name, uid=_visible(uid))) for uid, name in users.items()}
     for run, uid, key, *facts in rows("SELECT id, uid, key, name, launcher, first, last FROM runs") * (by == "run"):
-        name, launcher, first, last = (
-            _text(facts[0]) or UNSEEN_USER,
-            _text(facts[1]),
-            _amount(facts[2]),
-            _amount(facts[3]),
-        )
         user = users.get(_integer(uid), str(_integer(uid)))
-        line = UseLine(name, uid=_visible(_integer(uid)), user=user, key=_text(key), launcher=launcher)
-        line.first, line.last = first, last
+        line = UseLine(_text(facts[0]) or UNSEEN_USER, uid=_visible(_integer(uid)), user=user, key=_text(key))
+        line.launcher, line.first, line.last = _text(facts[1]), _amount(facts[2]), _amount(facts[3])
         named[run] = f"{uid}/{line.key}", line
     watched = {gpu: (_amount(seconds), _amount(free)) for gpu, seconds, free in rows(_WATCHED)}
 
