@@ -184,6 +184,11 @@ def of_driver(gpu: Gpu) -> int:
     return OWN + OWN_EACH * len(gpu.holdings)
 
 
+def has_gap(gpu: Gpu) -> bool:
+    """Return whether a GPU has memory of unknown processes: more than a driver takes for itself."""
+    return known(gpu.unattributed) and gpu.unattributed > of_driver(gpu)
+
+
 class GapStart(NamedTuple):
     """Time at which the present memory of unknown processes was taken."""
 

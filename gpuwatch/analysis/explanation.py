@@ -111,11 +111,6 @@ def _names(gpus: Iterable[Gpu]) -> Mapping[str, str]:
     return names
 
 
-def device_map(visible: Visible, names: Mapping[str, str]) -> str:
-    """Return the GPU of each ordinal of a framework: `cuda:0 → GPU 2, cuda:1 → GPU 3`."""
-    return ", ".join(f"cuda:{place} → {names.get(uuid, uuid)}" for place, uuid in enumerate(visible.gpus))
-
-
 def order_words(visible: Visible) -> str:
     """Return how certain the order of the visible GPUs is; empty where there are none."""
     return _ORDERS[visible.order] if visible.gpus else ""
@@ -126,9 +121,8 @@ def _sees(declared: Declared, names: Mapping[str, str]) -> Point:
     if visible is None:
         return Point("sees", "not known", declared.unseen)
     said = visible.text or "not set, so all are visible"
-    return Point(
-        "sees", device_map(visible, names) or "no GPU", _joined(said, visible.where, order_words(visible), visible.note)
-    )
+    gpus = ", ".join(f"cuda:{place} → {names.get(uuid, uuid)}" for place, uuid in enumerate(visible.gpus))
+    return Point("sees", gpus or "no GPU", _joined(said, visible.where, order_words(visible), visible.note))
 
 
 def _declaration(one: Declaration, names: Mapping[str, str]) -> Point:

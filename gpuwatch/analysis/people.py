@@ -307,7 +307,7 @@ def _used(one: Person, watched: float) -> str:
     if not one.waste:
         return f"{held}, {busy}{doubt}"
     least = "at least " * one.waste_at_least
-    return f"{held}, {busy}{doubt}; {least}{percent(one.waste, 100)} % of {gib_hours(use)} GiB·h idle"
+    return f"{held}, {busy}{doubt}; {least}{percent(one.waste, 100)} % of {gib(use.memory / 3600)} GiB·h idle"
 
 
 def _idles(one: Person) -> str:
@@ -316,11 +316,6 @@ def _idles(one: Person) -> str:
     idle, gpu, pid, memory = one.longest
     least = "at least " * idle.at_least
     return f"now idle for {least}{long_duration(idle.seconds)}: PID {pid} on GPU {gpu} with {gib(memory)} GiB"
-
-
-def gib_hours(use: Use) -> str:
-    """Return memory × time in GiB·h, without the unit."""
-    return gib(use.memory / 3600)
 
 
 def _whole_gib(size: float) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -31,7 +31,7 @@ from gpuwatch.model import (
     known,
     number,
 )
-from gpuwatch.shares import of_driver
+from gpuwatch.shares import has_gap
 from gpuwatch.units import GIB, MIB, long_duration, steady_duration
 
 
@@ -192,11 +192,8 @@ class _Candidate(msgspec.Struct, eq=False, dict=True):
     @cached_property
     def is_elsewhere(self) -> bool:
         """Whether it was also seen on a GPU that cannot be judged now."""
-        return bool(self.holdings) and self.machine.was_seen_elsewhere(self.process)
-
-    @property
-    def memory(self) -> int:
-        return sum(one.memory for one in self.on if one.memory is not None)
+        watched, gpus = self.machine.watched_idle, self.machine.unjudged
+        return bool(self.holdings) and any(watched(gpu.key, self.process) is not None for gpu in gpus)
 
     @cached_property
     def held(self) -> int | None:
@@ -359,11 +356,6 @@ class _Machine:
         self._families[pid] = family
         return family
 
-    def has_gap(self, gpus: Iterable[Gpu]) -> bool:
-        """Return whether on one of these GPUs more memory is unattributed than a driver takes for itself."""
-        judged = (gpu for gpu in gpus if gpu.key in self._gpus and not gpu.memory.unified)
-        return any(known(gpu.unattributed) and gpu.unattributed > of_driver(gpu) for gpu in judged)
-
     def join(self, process: Process, gpu: Gpu, held: Sequence[Holding]) -> _OnGpu:
         """Join the holdings of a process on one GPU."""
         sizes = [int(one.memory) for one in held if known(one.memory)]
@@ -378,7 +370,7 @@ class _Machine:
         """Return how long a process has run nothing on a GPU: the longest time that is known."""
         if sm is not None and sm > 0:
             return Idle(0.0, at_least=False)
-        watched, kept = self._watched_idle(key, process), self._idle_times.get((key, process.pid, process.start))
+        watched, kept = self.watched_idle(key, process), self._idle_times.get((key, process.pid, process.start))
         if _MPS_CLIENT in kinds:  # no use seen says little here, and use seen says that it computed
             lately = watched is not None and not watched.at_least and watched.seconds < self.limits.quiet_after
             return watched if lately else None
@@ -386,11 +378,7 @@ class _Machine:
             return kept
         return watched
 
-    def was_seen_elsewhere(self, process: Process) -> bool:
-        """Return whether a process was seen on a GPU that cannot be judged now."""
-        return any(self._watched_idle(gpu.key, process) is not None for gpu in self.unjudged)
-
-    def _watched_idle(self, key: str, process: Process) -> Idle | None:
+    def watched_idle(self, key: str, process: Process) -> Idle | None:
         return self._history.idle(key, process.pid, process.start) if self._history is not None else None
 
 
@@ -458,7 +446,8 @@ def _is_left_without_listing(one: _Candidate) -> bool:
         return False
     if any(other.on or not other.process.adopted or other.works for other in one.family):
         return False
-    return _has_lost_run(one) or (one.machine.has_gap(one.open) and not one.is_attended)
+    gap = any(has_gap(gpu) and not gpu.memory.unified for gpu in one.open)
+    return _has_lost_run(one) or (gap and not one.is_attended)
 
 
 def _has_lost_run(one: _Candidate) -> bool:
@@ -533,7 +522,7 @@ def _login_words(one: _Candidate) -> str:
 def _is_idle(one: _Candidate) -> bool:
     """Return whether a process and its run hold memory and do nothing. A server waits, and a rank waits for others."""
     process, limits = one.process, one.limits
-    if one.memory < limits.idle_memory or process.state in _NOT_RUNNING:
+    if sum(each.memory or 0 for each in one.on) < limits.idle_memory or process.state in _NOT_RUNNING:
         return False
     if process.declared is not None and process.declared.knowledge is Knowledge.PENDING:
         return False
@@ -687,18 +676,14 @@ def notes(
         idle = "whether it is idle" if one else "whether they are idle"
         takes = long_duration(limits.quiet_after)
         lines.append(f"{who} ({pids}): {idle} is not known yet; that takes {takes} of watching, {_WATCHING}")
-    elif not strays and watched is not None and watched < limits.idle_after and _has_old(snapshot, limits.idle_after):
-        takes = long_duration(limits.idle_after)
-        lines.append(f"who has been idle for {takes} is not known yet: that takes as long of watching, {_WATCHING}")
+    elif not strays and watched is not None and watched < limits.idle_after:
+        mine, after = (one.started for one in snapshot.processes if one.uid == snapshot.viewer), limits.idle_after
+        if any(one is None or snapshot.taken - one >= after for one in mine):  # which may have been idle for so long
+            words = f"who has been idle for {long_duration(after)} is not known yet"
+            lines.append(f"{words}: that takes as long of watching, {_WATCHING}")
     if not snapshot.searched:
         lines.append("not all processes were looked into: one that NVML does not list may be missing here")
     return lines
-
-
-def _has_old(snapshot: Snapshot, seconds: float) -> bool:
-    """Return whether the viewer has a process that may have been idle for so long."""
-    mine = (one.started for one in snapshot.processes if one.uid == snapshot.viewer)
-    return any(one is None or snapshot.taken - one >= seconds for one in mine)
 
 
 def _obstacle(gpu: Gpu, snapshot: Snapshot) -> str:

@@ -20,7 +20,7 @@ from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.fields import GPU
 from gpuwatch.history import HistoryView
 from gpuwatch.live import FILE, PACE, SERVICE, Overuse, Status, StatusGpu, publish_processes
-from gpuwatch.model import Gpu, Health, Reason, Snapshot
+from gpuwatch.model import Health, Reason, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.procfs import boot_id, pid_namespace
 from gpuwatch.sampler.machine import hides_pids
@@ -82,7 +82,7 @@ def _people(snapshot: Snapshot) -> int | None:
 
 def _rows(snapshot: Snapshot, near: dict[str, str]) -> Iterator[StatusGpu]:
     for gpu in snapshot.gpus:
-        room = room_of(gpu.memory)
+        room, found = room_of(gpu.memory), GPU["processes"].amount(gpu)
         yield StatusGpu(
             index=gpu.index,
             uuid=gpu.uuid,
@@ -93,14 +93,8 @@ def _rows(snapshot: Snapshot, near: dict[str, str]) -> Iterator[StatusGpu]:
             utilization=gpu.utilization,
             near=near.get(gpu.key, ""),
             left=left(gpu),
-            processes=_count(gpu),
+            processes=None if found is None or found.at_least else int(found.number),
         )
-
-
-def _count(gpu: Gpu) -> int | None:
-    """Return how many processes hold memory of a GPU; None where its list is not complete."""
-    found = GPU["processes"].amount(gpu)
-    return None if found is None or found.at_least else int(found.number)
 
 
 def _over(snapshot: Snapshot, alerts: Iterable[Alert]) -> tuple[Overuse, ...]:

@@ -207,13 +207,11 @@ class PublicDays:
             path = public_file(self._folder, str(day))
             try:
                 if again or not path.exists():
-                    self._replace(path, make_day(self._store, day, self.publish, now))
+                    content = make_day(self._store, day, self.publish, now)
+                    with files.opened_folder(self._folder, private=False) as folder:
+                        files.replace_file(folder, path.name, content, durable=False, mode=0o644)
             except (StoreError, OSError) as error:
                 errors.append(error)
         if errors:
             raise errors[0]
         self._last = today, self.publish
-
-    def _replace(self, path: Path, content: bytes) -> None:
-        with files.opened_folder(self._folder, private=False) as folder:
-            files.replace_file(folder, path.name, content, durable=False, mode=0o644)

@@ -188,10 +188,9 @@ def is_public(path: Path) -> bool:
 
 def public_files(folder: Path = DAYS) -> list[Path]:
     """Return the public days, the newest first."""
-    found = []
     with contextlib.suppress(OSError, ValueError):  # a name that is no date is not the service's
-        found = sorted((path for path in folder.iterdir() if is_public(path) and day_of(path)), reverse=True)
-    return found
+        return sorted((path for path in folder.iterdir() if is_public(path) and day_of(path)), reverse=True)
+    return []
 
 
 def stores_read(

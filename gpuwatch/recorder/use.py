@@ -25,7 +25,7 @@ from gpuwatch import programs
 from gpuwatch.alerts.alert import UNSEEN_USER, Alert, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.history import NO_USE, HistoryView, Use, charged
-from gpuwatch.model import Gpu, Holding, Process, Reason, Snapshot, known, number
+from gpuwatch.model import Gpu, Holding, Process, Reason, Snapshot, number
 from gpuwatch.recorder.store import (
     ADD_USE,
     DAYS,
@@ -44,7 +44,7 @@ from gpuwatch.recorder.store import (
     tables,
     write_about,
 )
-from gpuwatch.shares import of_driver
+from gpuwatch.shares import has_gap
 from gpuwatch.text import clean
 from gpuwatch.timeline import Key, Metric, Minute, Timeline, parse_key, user_owner
 
@@ -182,7 +182,9 @@ class UseCounter:
     def _charge(self, gpu: Gpu, seconds: float, end: float, runs: Mapping[int, RunId]) -> None:
         total = number(gpu.memory.total)
         self._sums.gpus[gpu.key] = UsedGpu(gpu.index, gpu.name, None if total is None else int(total))
-        holdings = [*gpu.holdings, *_unlisted(gpu)]
+        holdings = [*gpu.holdings]
+        if has_gap(gpu):
+            holdings.append(Holding(pid=0, memory=gpu.unattributed, sm=Reason.NO_SAMPLE))
         for minute, part in _minutes(end, seconds):
             uses: dict[RunId | None, Use] = {None: Use(gpu=part)}
             if holdings:
@@ -220,14 +222,6 @@ class UseCounter:
         before = self._sums.runs.get(run)
         if before is None or before.last != now:
             self._sums.runs[run] = UsedRun(name, launcher, before.first if before else now, now)
-
-
-def _unlisted(gpu: Gpu) -> list[Holding]:
-    """Return the memory of unknown processes as a holding, where it is more than a driver takes for itself."""
-    if not known(gpu.unattributed):
-        return []
-    size = int(gpu.unattributed)
-    return [Holding(pid=0, start=0, memory=size, sm=Reason.NO_SAMPLE)] if size > of_driver(gpu) else []
 
 
 def run_name(one: Process) -> str:

@@ -42,10 +42,9 @@ from gpuwatch.sampler.unlisted import (
     candidates,
     find_openers,
     find_unlisted,
-    has_gap,
     is_held,
 )
-from gpuwatch.shares import add_promised
+from gpuwatch.shares import add_promised, has_gap
 from gpuwatch.text import clean
 
 _PROGRESS = 0.5

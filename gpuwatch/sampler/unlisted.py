@@ -21,7 +21,6 @@ from gpuwatch import procfs
 from gpuwatch.model import Gpu, Presence, Process, Unlisted, known
 from gpuwatch.programs import is_monitor
 from gpuwatch.sampler import machine
-from gpuwatch.shares import of_driver
 
 EVERY = 20.0
 """Seconds between the end of a search and the next one, at least."""
@@ -213,11 +212,6 @@ def candidates(found: Sequence[Open], listed: Collection[int]) -> list[Open]:
 def is_held(gpu: Gpu) -> bool:
     """Return whether any process may hold a GPU's memory; else a single snapshot need not wait for the search."""
     return bool(gpu.holdings) or not known(gpu.unattributed) or gpu.unattributed >= _NOTHING
-
-
-def has_gap(gpu: Gpu) -> bool:
-    """Return whether a GPU has memory of unknown processes to explain: more than a driver takes for itself."""
-    return known(gpu.unattributed) and gpu.unattributed > of_driver(gpu)
 
 
 def find_unlisted(found: Sequence[Open], processes: Mapping[int, Process], gpus: Sequence[Gpu]) -> tuple[Unlisted, ...]:
