@@ -55,11 +55,9 @@ def in_container(proc: Path = PROC, root: Path = Path("/"), environment: Mapping
 
 def hides_pids(proc: Path = PROC) -> bool:
     """Return whether /proc is mounted so that other users' processes are hidden; source: proc(5), hidepid."""
-    for line in _text(proc / "self/mountinfo").splitlines():
-        mount, _, source = line.partition(" - ")
-        if source.startswith("proc ") and mount.split()[4:5] == ["/proc"] and _HIDEPID.search(source):
-            return True
-    return False
+    lines = (line.partition(" - ") for line in _text(proc / "self/mountinfo").splitlines())
+    found = [source for mount, _, source in lines if source.startswith("proc ") and mount.split()[4:5] == ["/proc"]]
+    return any(map(_HIDEPID.search, found))
 
 
 def loaded_driver(proc: Path = PROC) -> str:

@@ -193,23 +193,24 @@ class Owners:
         try:
             return procfs.read_stat(pid, self._proc)
         except procfs.GONE:
-            return self._absence()
+            if procfs.is_in_pid_namespace(self._proc):
+                return Presence.ELSEWHERE
+            return Presence.HIDDEN if self._hides() else Presence.GONE
         except PermissionError:  # hidepid=1: there is such a process, and we may not look at it
             return Presence.HIDDEN
         except (OSError, ValueError):
             return Presence.UNREADABLE
 
-    def _absence(self) -> Presence:
-        """Return why a process that NVML lists may not be in /proc."""
-        if procfs.is_in_pid_namespace(self._proc):
-            return Presence.ELSEWHERE
-        return Presence.HIDDEN if not self._sees_all and machine.hides_pids(self._proc) else Presence.GONE
+    def _hides(self) -> bool:
+        """Return whether /proc hides other people's processes from us."""
+        return not self._sees_all and machine.hides_pids(self._proc)
 
     def _facts(self, pid: int, stat: procfs.Stat) -> _Facts:
         """Return the facts about a process; read them every 10 s, and when its stat shows a change."""
         facts = self._known.get(pid)
         if facts is None or facts.start != stat.start_ticks:
-            facts = _Facts(start=stat.start_ticks, started=_started(stat))
+            age = time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_ticks / _TICKS
+            facts = _Facts(start=stat.start_ticks, started=time.time() - age)
         now = self._clock()
         same = (stat.comm, stat.ppid, stat.session) == (facts.comm, facts.ppid, facts.session)
         if stat.start_stack not in (0, facts.start_stack):  # another program, which may have the same name
@@ -221,8 +222,9 @@ class Owners:
             since = now - facts.read_at
             facts.read_at, facts.comm, facts.ppid, facts.session = now, stat.comm, stat.ppid, stat.session
             _refresh(pid, stat, facts, self._proc)
-            facts.leader_alive, facts.adopted = self._leader_alive(pid, stat), procfs.is_adopted(pid, stat, self._proc)
-            facts.since = since
+            alive = procfs.is_leader_alive(pid, stat, self._proc)
+            facts.leader_alive = None if alive is False and self._hides() else alive
+            facts.adopted, facts.since = procfs.is_adopted(pid, stat, self._proc), since
         return facts
 
     def _look_below(self, pid: int, usage: ProcessUsage, facts: _Facts) -> None:
@@ -236,18 +238,14 @@ class Owners:
         if before is not None and since > 0:
             facts.below = round(max(0.0, used - before) / since * 100, 1)
 
-    def _leader_alive(self, pid: int, stat: procfs.Stat) -> bool | None:
-        alive = procfs.is_leader_alive(pid, stat, self._proc)
-        return None if alive is False and not self._sees_all and machine.hides_pids(self._proc) else alive
-
     def _unread(self, pid: int, facts: _Facts) -> Process:
-        """Return the row of a process that cannot be read now, from the known facts."""
+        """Return the row of a process from the known facts, as for one that cannot be read now."""
         return Process(
             pid=pid,
             start=facts.start,
             presence=Presence.UNREADABLE,
             uid=facts.uid,
-            user=self._user(facts),
+            user="" if facts.uid is None else self.users.name(facts.uid),
             name=facts.name,
             command=facts.command,
             ppid=facts.ppid,
@@ -261,32 +259,20 @@ class Owners:
             started=facts.started,
         )
 
-    def _user(self, facts: _Facts) -> str:
-        return "" if facts.uid is None else self.users.name(facts.uid)
-
     def _row(self, pid: int, stat: procfs.Stat, facts: _Facts) -> Process:
         usage = self._usage(pid, facts)
         if usage is not None:
             self._look_below(pid, usage, facts)
-        return Process(
-            pid=pid,
-            start=stat.start_ticks,
-            uid=facts.uid,
-            user=self._user(facts),
+        return msgspec.structs.replace(
+            self._unread(pid, facts),
+            presence=Presence.SEEN,
             name=facts.name or procfs.format_name(stat.comm),
-            command=facts.command,
             program=facts.program,
             state=self._state(pid, stat, facts),
-            ppid=stat.ppid,
-            parent=facts.parent,
             terminal=terminal(stat.tty),
-            session=max(0, stat.session),
-            leader_alive=facts.leader_alive,
-            adopted=facts.adopted,
             cpu=self._cpu(usage, facts) if usage else Reason.ERROR,
             below=facts.below,
             rss=usage.rss if usage else Reason.ERROR,
-            started=facts.started,
         )
 
     def _usage(self, pid: int, facts: _Facts) -> ProcessUsage | None:
@@ -331,11 +317,6 @@ class Owners:
         if since is None or now <= since:
             return Reason.NO_SAMPLE
         return round(max(0.0, used) / (now - since) * 100, 1)
-
-
-def _started(stat: procfs.Stat) -> float:
-    """Return the wall-clock time at which a process started; the kernel counts ticks of its clock since boot."""
-    return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_ticks / _TICKS)
 
 
 def _refresh(pid: int, stat: procfs.Stat, facts: _Facts, proc: Path) -> None:

@@ -154,12 +154,9 @@ def merge(lists: Mapping[str, Sequence[Entry]]) -> list[Holding]:
 
 def total_memory(holdings: Iterable[Holding]) -> Reading:
     """Return the sum of the holdings' memory in bytes; NO_SAMPLE where the memory of any is not known."""
-    total = 0.0
-    for holding in holdings:
-        if not known(holding.memory):
-            return Reason.NO_SAMPLE
-        total += holding.memory
-    return int(total)
+    sizes = [one.memory for one in holdings]
+    found = [size for size in sizes if known(size)]
+    return int(sum(found)) if len(found) == len(sizes) else Reason.NO_SAMPLE
 
 
 # -- utilization ---------------------------------------------------------------------------------------------------
