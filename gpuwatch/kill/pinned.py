@@ -18,6 +18,7 @@ import select
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -295,25 +296,22 @@ class Pinner:
 
     def find_uids(self, pid: int) -> set[int]:
         """Return the uids of a process; empty where they cannot be read."""
-        try:
+        with suppress(OSError, ValueError):
             return set(psinfo.read_uids(pid, self.proc))
-        except (OSError, ValueError):
-            return set()
+        return set()
 
     def is_running(self, pid: int, start_ticks: int) -> bool:
         """Return whether the process of this start time still runs; False where that cannot be read."""
-        try:
+        with suppress(OSError, ValueError):
             same = procfs.find_stat(pid, self.proc, start_ticks) is not None
             return same and not procfs.has_ended(pid, self.proc)
-        except (OSError, ValueError):
-            return False
+        return False
 
     def is_on_gpu(self, pid: int) -> bool:
         """Return whether a process has a GPU's device file open; False where that cannot be read."""
-        try:
+        with suppress(OSError, ValueError):
             return procfs.has_gpu_open(pid, self.proc, self.dev)
-        except (OSError, ValueError):
-            return False
+        return False
 
     def record(self, event: str, target: KillTarget, fields: Mapping[str, object]) -> None:
         """Write a line about a target to the audit file."""
@@ -331,10 +329,8 @@ class Pinner:
 
     def refuse_shown(self, target: KillTarget) -> Refused | None:
         """Return the refusal that follows from what was on screen, without a look at the process; None for none."""
-        uid = target.process.uid
-        refused = (
-            None if uid == self.policy.may_end else Refused(Refusal.NOT_YOURS, target.pid, f"it runs as uid {uid}")
-        )
+        uid, pid = target.process.uid, target.pid
+        refused = Refused(Refusal.NOT_YOURS, pid, f"it runs as uid {uid}") if uid != self.policy.may_end else None
         return self._refuse_unread(target) or refused
 
     def _refuse_unread(self, target: KillTarget) -> Refused | None:
@@ -405,7 +401,6 @@ def make_pinner(*, read_only: bool, allow_root: bool) -> Pinner:
 
 def shown_command(pid: int) -> str | None:
     """Return the command line of a process as on screen; None where it cannot be read."""
-    try:
+    with suppress(OSError):
         return read_command(pid)
-    except OSError:
-        return None
+    return None

@@ -100,7 +100,6 @@ class Shared:
         self,
         calls: Calls,
         *,
-        driver: str = "",
         interval: float = 1.0,
         listens: bool = True,
         focus: str = "",
@@ -113,7 +112,7 @@ class Shared:
         `focus` is the key of the GPU whose PCIe and NVLink are read; empty for none.
         """
         self.calls = calls
-        self.driver = driver
+        self.driver = ""
         self.interval = interval
         self.focus = focus
         self.proc = proc

@@ -126,10 +126,6 @@ class SampledGpus:
         self._shared.events.listen([one for device in self._active if (one := device.registration)])
         self._update_xids()
 
-    def resume(self) -> None:
-        """Listen for the driver's events again."""
-        self._shared.events.resume()
-
     def _update_xids(self) -> None:
         for device in self._devices:
             device.update_xids()

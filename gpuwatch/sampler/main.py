@@ -348,7 +348,7 @@ class Sampler:
         if command.focus is not None:
             shared.focus = command.focus
         if command.events:
-            gpus.resume()
+            shared.events.resume()
         return command.poke or command.interval is not None
 
 
