@@ -250,14 +250,17 @@ def _has_left(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> bool
 
 
 def _describe_end(condition: Condition, gpu: Gpu | None, snapshot: Snapshot) -> str:
-    """Return the reason why no rule observes a condition any more: `process 123 has ended`."""
+    """Return the reason why no rule observes a condition any more: `process 123 has ended`.
+
+    A snapshot has processes on GPUs alone: one that is not there may go on without a GPU.
+    """
     pids = _pids_of(condition)
     who = f"process {next(iter(pids))} has" if len(pids) == 1 else "its processes have"
     there = [one for one in snapshot.processes if _is_one_of(pids, *one.key)]
     if not there and condition.rule == DEAD:  # it had ended before
         return f"the driver no longer lists {who.removesuffix(' has')}"
     if pids and all(one.has_ended for one in there):
-        return f"{who} ended"
+        return f"{who} ended" if there else f"{who} ended or left the GPU"
     if gpu is not None and _has_left(condition, gpu, snapshot):
         return f"{who} left GPU {gpu.index}"
     return "it is no longer so"

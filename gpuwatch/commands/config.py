@@ -115,7 +115,7 @@ def check(given: str | None, administrators: Path, check_urls: CheckUrls) -> tup
     return lines or [f"{shown_path(path())}: not there; the defaults hold"], 0
 
 
-OPEN: Final = f"move [notify] with its secrets to {SECRETS} beside it, and then `chmod a+r` it"
+OPEN: Final = f"`chmod a+r` it; secrets of [notify] belong in {SECRETS} beside it, which root alone can read"
 """Mend of a file of the administrator that holds for root alone."""
 
 
@@ -139,11 +139,11 @@ def _warnings(
     if config.notify.urls:
         file = origins["notify.urls"]
         wrong = zip(config.notify.urls, check_urls(config.notify.urls), strict=False)
-        reasons = [_readable(file, administrators), *(f"{text.mask_url(url)} {why}" for url, why in wrong if why)]
+        reasons = [find_readable(file, administrators), *(f"{text.mask_url(url)} {why}" for url, why in wrong if why)]
         yield from (f"{shown_path(file)}: warning: key notify.urls: {text.clean(one)}" for one in reasons if one)
 
 
-def _readable(file: Path, administrators: Path) -> str:
+def find_readable(file: Path, administrators: Path) -> str:
     """Return a warning where others can read the secrets in a file."""
     mode = stat.S_IMODE(file.stat().st_mode)
     if not mode & (stat.S_IRGRP | stat.S_IROTH):

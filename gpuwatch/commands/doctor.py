@@ -17,12 +17,13 @@ from typing import Any, Final
 import msgspec
 
 from gpuwatch import files, procfs
-from gpuwatch.commands.config import OPEN, find_closed
+from gpuwatch.commands.config import OPEN, find_closed, find_readable
 from gpuwatch.commands.console import GREEN, YELLOW, Console, fold
 from gpuwatch.commands.flags import add_flags, add_refused_demo
 from gpuwatch.commands.startup import read_snapshot
-from gpuwatch.config import ADMINISTRATORS, Config, load
+from gpuwatch.config import ADMINISTRATORS, Config
 from gpuwatch.config import path as own_path
+from gpuwatch.config.reading import load_traced
 from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.live import SERVICE, LiveFileError, Status, read_service
@@ -383,12 +384,16 @@ def check_files(config: str | None, store: Path | None = None) -> Iterator[Check
 
 def _configuration(config: str | None) -> Check:
     try:
-        load(config)
+        _, origins = load_traced(config)
     except (GpuwatchError, OSError) as error:
         mend = "mend the file, or leave --config out" if config else "mend the file"
         return Check("configuration", CheckMark.MEND, clean(str(error)), mend)
     if closed := find_closed(ADMINISTRATORS):
         return Check("configuration", CheckMark.MEND, f"{ADMINISTRATORS}: {closed}", f"as root {OPEN}")
+    secrets = origins.get("notify.urls")
+    if secrets is not None and (seen := find_readable(secrets, ADMINISTRATORS)):
+        words, _, mend = seen.partition("; ")
+        return Check("configuration", CheckMark.MEND, f"{files.shown_path(secrets)}: {words}", mend)
     hold = [
         f"{files.shown_path(file)} holds for {whom}"
         for file, whom in ((ADMINISTRATORS, "everybody"), (Path(config) if config else own_path(), "you"))

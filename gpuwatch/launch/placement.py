@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from gpuwatch.errors import UsageError
-from gpuwatch.model import Gpu, Health, Process, Promise, Snapshot, known
+from gpuwatch.model import Gpu, Health, Process, Promise, Reason, Snapshot, known
 from gpuwatch.shares import Reservation, active_reservations, find_promised, holder_name, usable, user_name
 from gpuwatch.units import GIB, MIB, gib
 
@@ -113,15 +113,17 @@ def find_offers(
 def choose(offers: Iterable[Offer], count: int) -> list[Offer]:
     """Return the `count` GPUs with the most memory left, or fewer; of equal ones the less busy, then the first.
 
-    Last come those that are busy although no process is listed: who uses them, and for how long, nobody knows.
+    Last come those that are busy although no process is listed: who uses them, and for how long, nobody knows. So do
+    those with figures that give an error, as they do before a GPU is lost.
     """
     fit = [offer for offer in offers if not offer.why]
     return sorted(fit, key=_rank)[:count]
 
 
 def _rank(offer: Offer) -> tuple[bool, int, float, int]:
-    busy = offer.gpu.utilization
-    return (offer.gpu.is_busy_unlisted, -offer.left, float(busy) if known(busy) else 100.0, offer.gpu.index)
+    gpu, busy = offer.gpu, offer.gpu.utilization
+    fails = Reason.ERROR in (gpu.power, gpu.temperature, gpu.sm_clock)
+    return (gpu.is_busy_unlisted or fails, -offer.left, float(busy) if known(busy) else 100.0, offer.gpu.index)
 
 
 def _unfit(gpu: Gpu) -> str:

@@ -184,7 +184,7 @@ def test_what_is_about_a_user_ends_once_no_gpu_has_them(cards: tuple[Gpu, ...], 
     assert words(bench.feed(gpu(0, holdings=[holding(7)]), gpu(1, holdings=[holding(8)]))) == ("+warning",)
     assert words(bench.feed(gpu(0), gpu(1), state=SourceState.SILENT)) == ()
     bench.feed(*cards)
-    assert [alert.how for alert in bench.last.cleared] == (["its processes have ended"] if over else [])
+    assert [alert.how for alert in bench.last.cleared] == (["its processes have ended or left the GPU"] if over else [])
 
 
 # Rules that are off, changed, or fail

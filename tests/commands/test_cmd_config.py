@@ -148,7 +148,10 @@ def test_the_administrators_file_is_for_everybody(tmp_path: Path) -> None:
     assert [one.stat().st_mode & 0o777 for one in (file, file.parent)] == [0o644, 0o755]
     file.chmod(0o600)
     assert command.main(parse(["config", "--check", "--config", str(file)]), administrators=file, out=out) == 0
-    assert "it holds for root alone (mode 0600); move [notify] with its secrets to notify.toml" in out.getvalue()
+    assert (
+        "it holds for root alone (mode 0600); `chmod a+r` it; secrets of [notify] belong in notify.toml"
+        in out.getvalue()
+    )
     file.write_text("[notify]\nurls = ['json://localhost']\n")
     file.chmod(0o644)
     assert command.main(parse(["config", "--check", "--config", str(file)]), administrators=file, out=out) == 0

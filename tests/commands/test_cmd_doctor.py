@@ -142,6 +142,10 @@ def test_the_files(tmp_path: Path) -> None:
     assert "did you mean interval" in files(wrong)["configuration"].found
     assert files(wrong)["configuration"].mend == "mend the file, or leave --config out"
     assert "there is no file" in files(tmp_path / "none.toml")["configuration"].found
+    secrets = tmp_path / "secrets.toml"
+    secrets.write_text("[notify]\nurls = ['json://localhost']\n")
+    secrets.chmod(0o644)
+    assert "others can read these secrets (mode 0644)" in files(secrets)["configuration"].found
 
 
 def test_a_store_that_may_not_be_made_or_is_being_written() -> None:

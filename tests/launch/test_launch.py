@@ -240,6 +240,13 @@ def test_what_is_hidden_is_said_before_anything_else() -> None:
     assert offer.why == "hidden from you"
 
 
+def test_a_gpu_whose_sensors_fail_comes_last() -> None:
+    failing: tuple[dict[str, Any], ...] = tuple({name: Reason.ERROR} for name in ("power", "temperature", "sm_clock"))
+    for figures in failing:
+        seen = snapshot([gpu(0, used_gib=0, **figures), gpu(1, used_gib=70)])
+        assert [one.gpu.index for one in choose(find_offers(seen, Request(memory=GIB)), 2)] == [1, 0]
+
+
 def test_the_most_room_comes_first_then_the_less_busy_then_the_lower_index() -> None:
     cards = [
         gpu(0, used_gib=10),
