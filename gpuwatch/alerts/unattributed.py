@@ -207,9 +207,7 @@ class GapEvidence:
                 GapKind.ENDING, reason, "wait some seconds; where it stays, see who else has the GPU open", ended
             )
         if reason := self._hidden(gpu):
-            is_all = self._snapshot.viewer == 0 or cut_words(self._snapshot)
-            as_root = "" if is_all else "`sudo gpuwatch --once` looks into all, and "
-            yield GapCause(GapKind.HIDDEN, reason, f"{as_root}{fuser(gpu, self._snapshot.viewer)} names them")
+            yield GapCause(GapKind.HIDDEN, reason, f"{fuser(gpu, self._snapshot.viewer)} names them")
         if is_drivers or gpu.memory.unified:
             return
         if not ended:

@@ -235,7 +235,7 @@ CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130, signal.SIGHUP: 129}
 """Exit codes by signal: a service that is stopped has not failed."""
 
 _CLOSING: Final = 0.9
-"""Seconds for the sinks to finish; with all other work the program ends within 2 s."""
+"""Seconds for a recording, and for the sinks, to be written; with all other work the program ends within 3 s."""
 _LOOK: Final = 5.0
 """Seconds between two checks that the monitor still runs, without a signal."""
 _LAST_WORDS: Final = 0.2
@@ -322,7 +322,7 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
             if watch.ident is not None:
                 watch.join(_LAST_WORDS)
             if recording is not None:
-                recording.close(_LAST_WORDS)
+                recording.close(_CLOSING)
             if sinks is not None:
                 sinks.close(_CLOSING)
 
