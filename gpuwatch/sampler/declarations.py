@@ -218,7 +218,7 @@ def without_contradicted(declared: Declared, holder: Holder, gpus: Sequence[Gpu]
     A process on a GPU that it is said not to see has another mapping than was read: a script has chosen after CUDA's
     start, or a device cgroup numbers the GPUs. Its limits by ordinal are then not known on any GPU. One for each GPU
     that it sees is known where all GPUs that are in question are of one size. The mapping itself is kept only where the
-    process's own environment decides: then it is the process that disagrees.
+    process's own environment decides, and all code that may change it was read: then it is the process that disagrees.
     """
     seen, held = declared.visible, holder.gpus
     if seen is None or not held:
@@ -247,7 +247,8 @@ def without_contradicted(declared: Declared, holder: Holder, gpus: Sequence[Gpu]
     declared = replace(declared, declarations=tuple(changed), limits=tuple(kept))
     own = seen.text.startswith(f"{CVD}=") and seen.where == "environment" and WITHIN not in seen.note
     counts = seen.order is not Order.HEURISTIC or len(held) > len(shown)
-    if own and counts and not seen.doubtful and not holder.confined:
+    read = declared.knowledge is Knowledge.READ and not declared.incomplete  # else other code may have set it
+    if own and read and counts and not seen.doubtful and not holder.confined:
         return replace(declared, visible=replace(seen, note=_joined(seen.note, f"its memory is on {outside}", "; ")))
     return replace(declared, visible=None, unseen=words)
 
