@@ -44,16 +44,18 @@ _IMPORT = re.compile(
 _DOTENV = re.compile(rb"^[^#\n]*\bload_dotenv\(", re.MULTILINE)
 _NOTEBOOK = re.compile(rb'\s*\{\s*"(?:cells|metadata|nbformat)"')
 _CALLED_IMPORT = re.compile(rb"(?:import_module|__import__)[ \t]*\([ \t]*['\"]([.\w]+)['\"]")
-_CODE_WORDS = re.compile(rb"exec|import_|run_|spec_from")
+_CODE_WORDS = re.compile(rb"exec|import_|run_|spec_from|load_entry|instantiate|LightningCLI|uvicorn")
 """Words: a source without any of them calls nothing of the next, which takes longer to search."""
 _RUNS_CODE = re.compile(
     rb"""^[^#\n]*?(?<![\w.])(?<!def[ ])
     ((?:builtins\.)?exec|execfile|(?:[\w.]+\.)?(?:exec_module|spec_from_file_location)|(?:runpy\.)?run_(?:path|module)
-    |(?:(?:importlib\.)?import_module|__import__)(?=[ \t]*\((?![ \t]*['"][.\w]+['"])))
-    [ \t]*\(""",
+    |(?:(?:importlib\.)?import_module|__import__)(?=[ \t]*\((?![ \t]*['"][.\w]+['"]))
+    |(?:[\w.]+\.)?(?:instantiate|load_entry_point|LightningCLI)|uvicorn\.run(?=[ \t]*\([ \t]*f?['"]))
+    [ \t]*(?:\(|(?<=CLI)\))""",
     re.MULTILINE | re.VERBOSE,
 )
-"""Calls that run code which is found at run time: of a file, a text, or a module whose name is computed."""
+"""Calls that run code which is found at run time: of a file, a text, a configuration (Hydra, Lightning), or a module
+whose name is computed."""
 
 
 def imported_names(source: bytes) -> list[str]:
@@ -108,15 +110,20 @@ _LONGEST_STUB = 4096
 """Bytes of a source that only starts a package, at most; pip's have 250."""
 _OWN_CODE = re.compile(rb"^[ \t]*(?:async\s+def|def|class)\s", re.MULTILINE)
 _USE = rb"^(?![^\n]*\bimport\b)[^\n=#]*\b%s\b"
+_START = rb"^[ \t]*(?:(?:(?:sys\.)?exit|raise[ \t]+SystemExit)\([ \t]*%s[.\w]*\(|%s\(\))"
 
 
-def stub_imports(source: bytes) -> list[str]:
-    """Return the names that a source without a function of its own imports and calls: `sys.exit(main())`."""
+def stub_imports(source: bytes) -> dict[str, bool]:
+    """Return the names that a source without a function of its own imports and calls, and whether it starts them.
+
+    `sys.exit(main())` starts a package, as in what pip installs for a command; `torch.zeros(1)` does not.
+    """
     if len(source) > _LONGEST_STUB or _OWN_CODE.search(source):
-        return []
+        return {}
     lines = re.sub(rb";[ \t]*", b"\n", source)
-    last = ((name, name.rpartition(".")[2]) for name in imported_names(lines))
-    return [name for name, word in last if re.search(_USE % re.escape(word.encode()), lines, re.MULTILINE)]
+    last = {name: re.escape(name.rpartition(".")[2].encode()) for name in imported_names(lines)}
+    used = {name: word for name, word in last.items() if re.search(_USE % word, lines, re.MULTILINE)}
+    return {name: bool(re.search(_START % (word, word), lines, re.MULTILINE)) for name, word in used.items()}
 
 
 def _packages(source: bytes) -> tuple[str, ...]:

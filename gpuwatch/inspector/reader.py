@@ -483,9 +483,10 @@ def _find_modules(process: Path, main: _Main, variables: Mapping[str, str] | Unr
                     here.add(root)
                     break
             tried.update(paths)
-    foreign = names if changed else script.stub_imports(main.data)
-    for root in dict.fromkeys(name.partition(".")[0] for name in foreign):
-        if root and root not in here and root not in frameworks.PACKAGES and root not in sys.stdlib_module_names:
+    foreign = dict.fromkeys(names if changed else (), False) | script.stub_imports(main.data)
+    for root, starts in ((name.partition(".")[0], starts) for name, starts in foreign.items()):
+        known = root in sys.stdlib_module_names or (root in frameworks.PACKAGES and not starts)
+        if root and root not in here and not known:
             found[format_path(root)] = None
     return [*found][:_MOST_MODULES]
 

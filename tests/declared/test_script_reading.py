@@ -163,6 +163,12 @@ def test_a_source_without_any_telling_word_need_not_be_parsed(source: bytes, exp
         ("importlib.import_module(a)", "importlib.import_module(…) at line 2"),
         ("m = __import__(a)", "__import__(…) at line 2"),
         ("s = importlib.util.spec_from_file_location('a', p)", "importlib.util.spec_from_file_location(…) at line 2"),
+        ("task = hydra.utils.instantiate(cfg.task)", "hydra.utils.instantiate(…) at line 2"),
+        ("from hydra.utils import instantiate\nt = instantiate(cfg)", "instantiate(…) at line 3"),
+        ("cli = LightningCLI()", "LightningCLI(…) at line 2"),
+        ("class MyCLI(LightningCLI):\n  pass", "LightningCLI(…) at line 2"),
+        ("uvicorn.run('app:app', port=1)", "uvicorn.run(…) at line 2"),
+        ("sys.exit(load_entry_point('a', 'b', 'c')())", "load_entry_point(…) at line 2"),
         *(
             (harmless, "")
             for harmless in (
@@ -172,6 +178,7 @@ def test_a_source_without_any_telling_word_need_not_be_parsed(source: bytes, exp
                 "import re; re.compile(a); model.eval()",
                 "importlib.import_module('torch'); __import__('os').environ",
                 "execute(a); my_exec(a); not_runpy.run_pathology(a)",
+                "uvicorn.run(app)\nfrom lightning.pytorch.cli import LightningCLI\nreinstantiate(a)",
             )
         ),
     ],
