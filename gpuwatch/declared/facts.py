@@ -210,6 +210,8 @@ class Unread(StrEnum):
     """It is longer than the limit for reading."""
     MOVED = "moved"
     """It was found by a relative path, and the process has changed its working directory since."""
+    CHANGED = "changed"
+    """It was changed while the process started, which may have opened the one before."""
     FAILED = "failed"
     """Reading failed: too large, no ordinary file, no answer in time, no such file."""
 
@@ -228,6 +230,8 @@ class Unread(StrEnum):
         """Words for a file that was not read."""
         if self is Unread.MOVED:
             return "is not known: its folder has changed, and another file has the same path"
+        if self is Unread.CHANGED:
+            return "is not known: it was changed just after the start"
         return "is not ours to read" if self is Unread.DENIED else "could not be read"
 
 

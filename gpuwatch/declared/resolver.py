@@ -556,6 +556,8 @@ def _unread_words(facts: Facts) -> str:
     """Return a text about code of a program, and of what its script loads, that is not read."""
     unread = facts.unread_code or (flags.find_unread(facts.argv) if facts.script is None else "")
     words = [unread, facts.contents.unread]
+    if facts.script is not None and facts.script.edited:
+        words.append(f"{facts.script.path} was changed after the start, and what it was then is not known")
     if facts.script is not None and facts.script.modules:
         contents, modules = facts.contents, facts.script.modules
         named = ", ".join(modules[:_NAMED]) + (f" and {len(modules) - _NAMED} more" if len(modules) > _NAMED else "")

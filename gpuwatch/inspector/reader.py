@@ -54,10 +54,11 @@ _MOST_CHILDREN = 8
 _MOST_LOOKED_AT = 64
 """Children whose environment is compared with their parent's, at most: most are forks, such as data loaders."""
 
-_LATER = 1.0
-"""Seconds after a process's start from which a changed file counts as edited: clocks differ."""
-
 _TICKS = os.sysconf("SC_CLK_TCK")
+
+_STARTING = 2.0
+"""Seconds after a process's start in which a change of its source is the next one's of a loop: `python train.py &`,
+`sed -i`, and again."""
 
 _MOST_MODULES = 16
 """Modules beside a script that are named, at most."""
@@ -131,16 +132,20 @@ class _Target(NamedTuple):
             raise UnknownFolderError(errno.EAGAIN, "it may be another file: the working directory has changed")
         return found, ""
 
-    def was_edited(self, place: int, file: files.Found) -> bool:
-        """Return whether a file was changed after the program started that runs it; a fork runs its parent's source."""
+    def was_edited(self, place: int, file: files.Found) -> bool | Unread:
+        """Return whether a file was changed after the program started that runs it; CHANGED for soon after.
+
+        A fork runs its parent's source. A file that is written and run at once is older: its start is rounded down to
+        a tick, and Python takes longer than one to open a script.
+        """
         first = self.line[place]
         for process in self.line[place + 1 :]:
             if process.argv != first.argv:
                 break
             first = process
-        # In this order: a pause between the two clocks makes the start seem later, and no file seem edited.
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - first.start / _TICKS
-        return file.modified > time.time() - age + _LATER
+        now = time.time()  # in this order: a pause between the two clocks makes files seem edited, which accuses nobody
+        later = file.modified - now + time.clock_gettime(time.CLOCK_BOOTTIME) - first.start / _TICKS
+        return Unread.CHANGED if 1 / _TICKS < later <= _STARTING else later > _STARTING
 
 
 def read(
@@ -438,6 +443,8 @@ def _read_script(target: _Target, place: int, source: CodeSource, *, titled: boo
             return None if module and not unknown else Script(path=shown, contents=reason(error))
         own = folder + path[: path.rfind("/") + 1]
         edited, likely = target.was_edited(place, file), file.likely or titled
+        if isinstance(edited, Unread):
+            return Script(path=shown, contents=edited)
         return _scan(target, place, _Main(path, file.data, edited, likely, folder if module else own, own))
     return None
 
@@ -547,8 +554,9 @@ def _read_configs(target: _Target) -> dict[int, FrameworkConfig]:
         except OSError as error:
             found[process.pid] = FrameworkConfig(path=shown, text=reason(error))
             continue
-        text, edited = file.data.decode("utf-8", "replace"), target.was_edited(place, file)
-        found[process.pid] = FrameworkConfig(path=shown, text=text, edited=edited, likely=file.likely)
+        edited = target.was_edited(place, file)
+        text = edited if isinstance(edited, Unread) else file.data.decode("utf-8", "replace")
+        found[process.pid] = FrameworkConfig(path=shown, text=text, edited=edited is True, likely=file.likely)
     return found
 
 
