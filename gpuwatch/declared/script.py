@@ -245,6 +245,7 @@ class _Walk:
         current = self._find_current()
         found: list[tuple[ast.AST, Item]] = []
         counted: dict[ast.AST, bool] = {}  # whether a place runs once, for sure
+        begun: set[str] = set()  # functions that have made a session of TensorFlow for sure
         for one in sorted(self._places, key=lambda one: (one.site.node.lineno, one.site.node.col_offset)):
             run = self._find_run(one.function)
             if run is None:
@@ -252,6 +253,10 @@ class _Walk:
             when = one.when or run.when
             counted[one.site.node] = when is None and run.once and not one.again
             site = one.site._replace(condition=self._source.describe(when), current=one.site.current or current)
+            if one.read is patterns.tensorflow_session:
+                if not begun.isdisjoint(("", one.function)):  # a session before it has decided
+                    continue
+                begun |= {one.function} if when is None else set()
             found += [(one.site.node, item) for item in one.read(site, *one.arguments)]
         items = _add_up(found, counted)
         settings = [one for one in items if isinstance(one, tuple) and not isinstance(one, MadeObject)]
@@ -495,6 +500,8 @@ class _Walk:
             self._add(node, when, read, node)
         if not patterns.UTILIZATIONS.isdisjoint(one.arg for one in node.keywords) and name not in patterns.CALLS:
             self._add(node, when, patterns.unused_arguments, node)
+        if name in patterns.SESSIONS and path.startswith("tensorflow"):
+            self._add(node, when, patterns.tensorflow_session, node)
         if name in _SETS_DEVICE and node.args:
             self._selected.append((node.args[0], when, self._function))
         elif isinstance(node.func, ast.Attribute) and path.endswith("cuda.Device().use"):

@@ -95,6 +95,10 @@ class ScriptSource:
         """Return the source of a node for display, with secrets masked."""
         return _format(self.excerpt(node), width)
 
+    def mentions(self, words: str) -> bool:
+        """Return whether a line has these words, if only in a comment."""
+        return any(words.encode() in line for line in self._lines)
+
     def describe(self, condition: ScriptCondition | None) -> str:
         """Return a condition for display: "if `args.cap`"; empty for none."""
         found: list[str] = []
@@ -325,6 +329,8 @@ def _setting(site: Site, name: Value, node: ast.expr | None, *, default: bool = 
 # TensorFlow
 
 _TENSORFLOW = "tensorflow"
+FRACTION = "per_process_gpu_memory_fraction"
+SESSIONS = ("Session", "InteractiveSession", "MonitoredTrainingSession")
 
 
 def _gpu_options(site: Site, call: ast.Call) -> Items:
@@ -357,6 +363,25 @@ def _gpu_option(site: Site, name: str, value: ast.expr) -> Items:
         yield from _growth(site, EACH, value, name, text)
     elif name == "visible_device_list" and site.value(value) != "":  # empty is the default: all that are visible
         yield site.selection(name, _TENSORFLOW, read_ordinals(site.value(value)), text)
+
+
+def tensorflow_session(site: Site, call: ast.Call) -> Items:
+    """Read `tf.Session()` where the source has a fraction, but not in the session's own options.
+
+    TensorFlow 1 makes its GPUs with the options of the first session; those of a later one change nothing.
+    """
+    given, options = site.argument(call, 2, "config"), None
+    found = site.follow(given) if given is not None else None
+    if isinstance(found, ast.Call) and site.path(found.func).endswith("ConfigProto") and not site.is_open(found):
+        options = site.keywords(found).get("gpu_options")
+        found = site.follow(options) if options is not None else None
+    if isinstance(found, ast.Call) and site.path(found.func).endswith("GPUOptions") and not site.is_open(found):
+        found = site.keywords(found).get(FRACTION)
+    pairs = ((given, "gpu_options."), (options, ""))
+    own = [f"{one.id}.{path}{FRACTION}" for one, path in pairs if isinstance(one, ast.Name)]
+    if found is None and site.source.mentions(FRACTION) and not any(map(site.source.mentions, own)):
+        fields = {"basis": Basis.TOTAL, "rank": _BELOW_LIMITS, "dynamic": True}
+        yield site.under("if it is the first session").candidate(EACH, FRACTION, _TENSORFLOW, Kind.CAP, **fields)
 
 
 def _growth(site: Site, device: ScriptDevice, value: ast.expr, channel: str, text: str) -> Items:
