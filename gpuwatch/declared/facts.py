@@ -110,6 +110,8 @@ class ScriptContents(msgspec.Struct, frozen=True, kw_only=True):
     selections: tuple[Selection, ...] = ()
     imports: tuple[str, ...] = ()
     """Names of the top-level packages that the source imports anywhere."""
+    others: tuple[str, ...] = ()
+    """Names of imported packages that take memory of a GPU and declare nothing, see `frameworks.others`."""
     hints: tuple[Hint, ...] = ()
     dotenv: bool = False
     """Whether it calls `load_dotenv()`, which sets variables from a file."""

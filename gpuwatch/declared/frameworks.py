@@ -8,9 +8,10 @@ vllm 0.20. Those of Theano, Ray, LMDeploy, Triton, TensorRT-LLM and llama.cpp ar
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping
 
-from gpuwatch.declared.facts import Candidate, Facts, Selection, Unread
+from gpuwatch.declared.facts import Candidate, Facts, Unread
 from gpuwatch.declared.flags import find_program
 from gpuwatch.model import Basis, Confidence, Kind
 from gpuwatch.programs import find_launcher
@@ -81,19 +82,40 @@ _IMPORTS = {
 }
 """Framework of each package with another name. Keras alone identifies no framework: it has three backends."""
 
-_PACKAGES = """
-    numpy scipy pandas polars sklearn skimage cv2 PIL matplotlib seaborn plotly tqdm rich yaml toml tomli h5py zarr
-    numba pyarrow requests aiohttp httpx fastapi flask uvicorn pydantic click typer fire absl hydra omegaconf dotenv
-    psutil pynvml wandb mlflow tensorboard tensorboardX comet_ml neptune torch_geometric torchmetrics torchtext
-    torchdata timm einops transformers datasets tokenizers diffusers peft trl bitsandbytes safetensors
-    huggingface_hub sentencepiece evaluate deepspeed apex xformers flash_attn triton keras kornia albumentations
-    monai gym gymnasium stable_baselines3 nltk spacy gensim sympy networkx xgboost lightgbm catboost optuna onnx
-    openai sentence_transformers ultralytics detectron2 librosa soundfile ml_collections chex orbax distrax numpyro
-    pyro gpytorch dask distributed joblib mpi4py horovod pytest setuptools pkg_resources six attr attrs loguru ipdb
-    pycuda cuda nvidia IPython ipywidgets
+_ON_HOST = """
+    numpy scipy pandas polars sklearn skimage PIL matplotlib seaborn plotly tqdm rich yaml toml tomli h5py zarr pyarrow
+    requests aiohttp httpx fastapi flask uvicorn pydantic click typer fire absl hydra omegaconf dotenv psutil pynvml
+    wandb mlflow tensorboard tensorboardX comet_ml neptune datasets tokenizers safetensors huggingface_hub sentencepiece
+    evaluate gym gymnasium nltk gensim sympy networkx optuna onnx openai librosa soundfile ml_collections joblib mpi4py
+    pytest setuptools pkg_resources six attr attrs loguru ipdb IPython ipywidgets
 """
-PACKAGES = frozenset(_IMPORTS).union(_PACKAGES.split())
+_PACKAGES = """
+    cv2 numba torch_geometric torchmetrics torchtext torchdata timm einops transformers diffusers peft trl bitsandbytes
+    deepspeed apex xformers flash_attn triton keras kornia albumentations monai stable_baselines3 spacy xgboost lightgbm
+    catboost sentence_transformers ultralytics detectron2 chex orbax distrax numpyro pyro gpytorch dask distributed
+    horovod pycuda cuda nvidia
+"""
+_WITH_ALLOCATOR = """
+    tensorrt=TensorRT torch_tensorrt=TensorRT torch2trt=TensorRT ctranslate2=CTranslate2 faster_whisper=CTranslate2
+    whisperx=CTranslate2 cuvs=rmm pylibraft=rmm cuspatial=rmm nvtabular=rmm insightface=onnxruntime rembg=onnxruntime
+    paddleocr=paddle juliacall=julia julia=julia tvm=TVM mlc_llm=TVM faiss=Faiss nvidia=DALI pycuda=PyCUDA cuda=CUDA
+    cv2=OpenCV numba=Numba xgboost=XGBoost lightgbm=LightGBM catboost=CatBoost warp=Warp taichi=Taichi mxnet=MXNet
+    caffe=Caffe mindspore=MindSpore oneflow=OneFlow jittor=Jittor tinygrad=tinygrad open3d=Open3D pyopencl=PyOpenCL
+    isaacgym=Isaac lmdeploy=lmdeploy tensorrt_llm=tensorrt-llm PyNvCodec=PyNvCodec PyNvVideoCodec=PyNvVideoCodec
+    libfaiss=Faiss _swigfaiss=Faiss libnvinfer.so=TensorRT libctranslate2=CTranslate2 libdali=DALI libmxnet.so=MXNet
+    _turbomind.=lmdeploy libtensorrt_llm=tensorrt-llm
+"""
+_OTHERS = dict(one.split("=") for one in _WITH_ALLOCATOR.split())
+"""Packages, and beginnings of libraries, that take memory of a GPU by an allocator of their own and declare nothing.
+
+Their values are a framework's id, or a name for display."""
+_ON_GPU_IF = dict.fromkeys(("numba", "xgboost", "lightgbm", "catboost"), re.compile(rb"cuda|gpu", re.IGNORECASE))
+_ON_GPU_IF["cv2"] = re.compile(rb"cv2\.cuda|\bcuda_[A-Z]|DNN_\w+_CUDA")
+"""Packages that use the CPU unless the source has such a word."""
+PACKAGES = frozenset(_IMPORTS).union(_ON_HOST.split(), _PACKAGES.split(), _OTHERS)
 """Packages that many scripts import, and that limit no memory unless the script asks for it."""
+_NOT_TORCH = {one for one in _IMPORTS if _IMPORTS[one] != "torch"}.union(_ON_HOST.split(), sys.stdlib_module_names)
+"""Packages that do not use PyTorch beside vLLM."""
 
 _IMPLIED = {
     "vllm": ("torch",),
@@ -118,13 +140,27 @@ _OWN_ALLOCATOR = frozenset(
 """Frameworks that take memory of a GPU by an allocator of their own."""
 
 
-def allocators(found: Iterable[str], selections: Iterable[Selection]) -> list[str]:
+def others(packages: Iterable[str], source: bytes) -> tuple[str, ...]:
+    """Return those of the packages of a source that take memory of a GPU and declare nothing, see `_OTHERS`."""
+    used = (one for one in packages if one in _OTHERS and (one not in _ON_GPU_IF or _ON_GPU_IF[one].search(source)))
+    return tuple(dict.fromkeys(_OTHERS[one] for one in used))
+
+
+def allocators(found: Iterable[str], facts: Facts) -> list[str]:
     """Return the allocators that may take memory of a GPU, but for a framework that has chosen to see no GPU.
 
-    Programs for JAX hide the GPUs from TensorFlow, which reads their data: `set_visible_devices([], "GPU")`.
+    Programs for JAX hide the GPUs from TensorFlow, which reads their data: `set_visible_devices([], "GPU")`. A script
+    that makes a vLLM engine, and may use PyTorch besides, has vLLM too: its share limits the engine alone.
     """
-    last = {one.framework: one.ordinals for one in selections}
-    return [name for name in found if name in _OWN_ALLOCATOR and last.get(name) != ()]
+    last = {one.framework: one.ordinals for one in facts.contents.selections}
+    using = [name for name in found if name in _OWN_ALLOCATOR and last.get(name) != ()]
+    imports, libraries = facts.contents.imports, facts.libraries
+    if "vllm" in imports and find_program(facts.argv) is None and not _NOT_TORCH.issuperset(imports):
+        using.append("vllm")
+    mapped = () if isinstance(libraries, Unread) else libraries
+    starts = [start for start in _OTHERS if start.startswith(("lib", "_"))]
+    using += [_OTHERS[start] for start in starts if any(one.startswith(start) for one in mapped)]
+    return list(dict.fromkeys((*using, *facts.contents.others)))
 
 
 def identify(facts: Facts) -> dict[str, Confidence] | None:

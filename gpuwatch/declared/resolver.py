@@ -2,9 +2,10 @@
 
 Within one framework the candidate of the highest rank counts. Frameworks that share an allocator (vLLM and PyTorch) are
 limited to the lowest of their candidates; frameworks with separate allocators to the sum: a fifth for CuPy and two
-fifths for PyTorch make three fifths. Where the process uses a framework that nothing limits, the others limit only
-themselves. The lowest of that and of the layers below the frameworks (MPS, HAMi, an agreement) is the limit. A limit
-that several processes share (a container, an agreement) is kept apart from the limit of the process alone.
+fifths for PyTorch make three fifths. Where the process uses a framework that nothing limits, or another package with
+an allocator of its own, the others limit only themselves. The lowest of that and of the layers below the frameworks
+(MPS, HAMi, an agreement) is the limit. A limit that several processes share (a container, an agreement) is kept apart
+from the limit of the process alone.
 
 A candidate for a framework that the process does not use is excluded first: a variable for JAX limits no PyTorch job.
 A declaration without a limit (start sizes, caches, reserves, growth, defaults) is a label and never in `limits`.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -129,10 +130,11 @@ _Rivals: TypeAlias = tuple[str, str, str]
 """Scope, GPU, and the framework or channel: of the candidates with the same three only one can be in effect."""
 
 
-def find_limits(evaluations: Sequence[Evaluation], using: Iterable[str] = ()) -> list[tuple[Limit, Evaluation]]:
+def find_limits(evaluations: Sequence[Evaluation], using: Collection[str] = ()) -> list[tuple[Limit, Evaluation]]:
     """Return the limit of each scope on each GPU, with the candidate that sets it.
 
-    `using` are the allocators that the process uses; one of them that nothing limits may take any amount.
+    `using` are the allocators that the process uses; one of them that nothing limits may take any amount. A framework
+    that is one of them does not share that of another.
     """
     rivals: defaultdict[_Rivals, list[Evaluation]] = defaultdict(list)
     for one in evaluations:
@@ -164,24 +166,26 @@ def find_limits(evaluations: Sequence[Evaluation], using: Iterable[str] = ()) ->
 
 
 def _least(
-    best: Mapping[_Rivals, Evaluation], using: Iterable[str]
+    best: Mapping[_Rivals, Evaluation], using: Collection[str]
 ) -> tuple[dict[_Scope, _GpuLimit], dict[_Scope, str]]:
     """Return the limit on each GPU in each scope, and where there is none the name of a framework without a limit."""
     allocators: defaultdict[_Scope, defaultdict[str, list[Evaluation]]] = defaultdict(lambda: defaultdict(list))
     layers: defaultdict[_Scope, list[_GpuLimit]] = defaultdict(list)
     for (scope, gpu, _), one in best.items():
         if one.candidate.framework:
-            allocators[scope, gpu][frameworks.allocator(one.candidate.framework)].append(one)
+            own = one.candidate.framework
+            allocators[scope, gpu][own if own in using else frameworks.allocator(own)].append(one)
         elif gpu not in one.lifted:
             layers[scope, gpu].append(_GpuLimit(one.limits[gpu], (one,)))
     unlimited: dict[_Scope, str] = {}
+    alone = [name for name in using if name != "vllm"]  # without a limit it is PyTorch's that counts
     for (scope, gpu), families in allocators.items():
-        found = {name: _least_of_family(families.get(name, ()), gpu) for name in dict.fromkeys((*families, *using))}
+        found = {name: _least_of_family(families.get(name, ()), gpu) for name in (*families, *alone)}
         largest = sorted((one for one in found.values() if one is not None), key=lambda one: -one.limits[gpu])
         if len(largest) == len(found):
             layers[scope, gpu].append(_GpuLimit(sum(one.limits[gpu] for one in largest), tuple(largest)))
         else:
-            unlimited[scope, gpu] = next(frameworks.NAMES[name] for name, one in found.items() if one is None)
+            unlimited[scope, gpu] = next(frameworks.NAMES.get(name, name) for name, one in found.items() if one is None)
     return {key: min(several, key=_order) for key, several in layers.items()}, unlimited
 
 
@@ -296,7 +300,7 @@ def resolve(facts: Facts, gpus: Sequence[GpuFacts], driver: str = "") -> Declare
     for one in evaluations:
         if (one.applies or one.undecided) and one.candidate.kind in LIMITS:
             _locate(one, selected, gpus)
-    limits = find_limits(evaluations, frameworks.allocators(found or (), facts.contents.selections))
+    limits = find_limits(evaluations, frameworks.allocators(found or (), facts))
     _explain_rest(evaluations)
     # Limits, parts of limits, others in effect, others, defaults.
     ordered = sorted(

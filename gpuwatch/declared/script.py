@@ -23,6 +23,7 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
+from gpuwatch.declared import frameworks
 from gpuwatch.declared import script_patterns as patterns
 from gpuwatch.declared.facts import OBJECTS, Candidate, ScriptContents, Selection, Variables
 from gpuwatch.declared.script_patterns import Item, Items, MadeObject, ScriptCondition, ScriptSource, Site, may_declare
@@ -146,8 +147,10 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
         unread = f"it runs other code: {runs[1].decode()}(…) at line {line}"
     if _NOTEBOOK.match(raw) or name.endswith(".ipynb"):
         return ScriptContents(error="a notebook is no Python source")
+    packages = _packages(raw)
+    others = frameworks.others(packages, raw)
     if not may_declare(raw) and b"\0" not in raw:  # compiled code cannot be parsed
-        return ScriptContents(imports=_packages(raw), dotenv=dotenv, unread=unread)
+        return ScriptContents(imports=packages, others=others, dotenv=dotenv, unread=unread)
     try:
         encoding = tokenize.detect_encoding(io.BytesIO(raw).readline)[0] if isinstance(source, bytes) else ""
         text = source if isinstance(source, str) else source.decode(encoding)
@@ -156,14 +159,14 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
             warnings.simplefilter("ignore")  # of what the source does oddly: `"\d"`, `1 is 1`
             tree = ast.parse(text)
         found = _Walk(tree, ScriptSource(text, name), None if dotenv else variables).result()
-        return replace(found, dotenv=dotenv, unread=unread)
+        return replace(found, others=others, dotenv=dotenv, unread=unread)
     except SyntaxError as error:
         words = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
     except (RecursionError, MemoryError):
         words = "it is nested too deeply"
     except (ValueError, LookupError) as error:
         words = str(error)  # a NUL, a lone surrogate, bytes that are not in the encoding that it names
-    return ScriptContents(imports=_packages(raw), error=clean(words, 120), dotenv=dotenv, unread=unread)
+    return ScriptContents(imports=packages, others=others, error=clean(words, 120), dotenv=dotenv, unread=unread)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
