@@ -321,9 +321,12 @@ def _possible(arguments: Sequence[str], where: str) -> Iterable[Candidate]:
 
 
 def _read_config(
-    config: FrameworkConfig, table: Mapping[str, Flag], given: Collection[Flag]
+    config: FrameworkConfig, table: Mapping[str, Flag], given: dict[Flag, list[Candidate]]
 ) -> Iterator[tuple[Flag, list[Candidate]]]:
-    """Return the candidates of a server's file; for an unread file one without a value, unless its flag is `given`."""
+    """Return the candidates of a server's file; for an unread file one without a value, unless its flag is `given`.
+
+    What is given by vLLM's flag is then possible: the file may have the option that replaces it.
+    """
     try:
         if isinstance(config.text, Unread):
             raise ValueError(f"it {config.text.of_file}")
@@ -338,7 +341,10 @@ def _read_config(
             yield table[name], [replace(one, line=line, confidence=sure) for one in made]
     except ValueError as error:
         name = next(name for name in _CONFIGURED.values() if name in table)
-        if table[name] not in given:
+        if _VLLM_CACHE in table and table[name] in given:
+            doubt = {"confidence": Confidence.POSSIBLE, "condition": f"unless {config.path} has {_VLLM_CACHE[2:]}"}
+            given[table[name]] = [replace(one, **doubt) for one in given[table[name]]]
+        elif table[name] not in given:
             words = f"{config.path} was named and not read: {error}"
             named = _candidate(table[name], _CONFIG, f"{_CONFIG} {config.path}", "command line")
             yield table[name], [replace(named, dynamic=True, unread=clean(words, 2 * SHOWN))]

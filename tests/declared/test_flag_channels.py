@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shlex
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwatch.declared.facts import FrameworkConfig, Unread
 from gpuwatch.declared.flags import FLAGS, PROGRAMS, candidates, find_program
 from gpuwatch.declared.frameworks import NAMES
+from gpuwatch.model import Confidence
 from tests.declared.tables import Case, cases
 
 
@@ -53,3 +56,14 @@ def test_no_command_line_is_too_odd(first: str, rest: list[str]) -> None:
         assert candidate.text.isprintable()
         assert len(candidate.text) <= 80
         assert (candidate.value is None) == (bool(candidate.void) or candidate.dynamic)
+
+
+@pytest.mark.parametrize("text", [Unread.DENIED, "a: *b\n", "model: m\n"])
+def test_a_flag_beside_a_file_that_is_not_read_may_be_replaced(text: str | Unread) -> None:
+    """The file may give kv-cache-memory-bytes, and then vLLM ignores the fraction."""
+    argv = ("vllm", "serve", "--config", "c.yaml", "--gpu-memory-utilization", "0.3")
+    (one,) = candidates(argv, config=FrameworkConfig(path="c.yaml", text=text))
+    read = text == "model: m\n"
+    assert (one.value, one.void) == (0.3, "")
+    assert one.confidence is (Confidence.CERTAIN if read else Confidence.POSSIBLE)
+    assert one.condition == ("" if read else "unless c.yaml has kv-cache-memory-bytes")
