@@ -522,7 +522,9 @@ def _vllm_engine(site: Site, call: ast.Call) -> Items:
 def unused_arguments(site: Site, node: ast.expr) -> Items:
     """Read `gpu_memory_utilization` in a dict, or in a call, of which it is not known how many engines it makes."""
     if isinstance(node, ast.Call) and site.path(node.func) == LOCAL:
-        return  # a function of the source, which is read
+        bases, _ = site.symbols.classes.get(getattr(node.func, "id", ""), ([], []))
+        if not bases:  # `class Own(LLM)` has what its base has
+            return  # a function of the source, which is read
     entries = site.keywords(node) if isinstance(node, ast.Call) else site.entries(node)
     for name in UTILIZATIONS.intersection(entries):
         fields = {"text": site.text(name, entries[name]), "basis": Basis.TOTAL, "margin": Margin.BUDGET}

@@ -442,7 +442,7 @@ class SymbolTable:
                 self._bindings[name].append(None)
                 methods = [one.name for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
                 self.methods.update(methods)
-                self.classes[name] = ([one.id for one in bases[:_BASES] if isinstance(one, ast.Name)], methods)
+                self.classes[name] = ([getattr(one, "id", "") for one in bases[:_BASES]], methods)
             case (
                 ast.arg(arg=str(name))
                 | ast.ExceptHandler(name=str(name))
