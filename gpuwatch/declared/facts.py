@@ -117,6 +117,8 @@ class ScriptContents(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it calls `load_dotenv()`, which sets variables from a file."""
     unread: str = ""
     """Code that it runs and that is not read: "it runs other code: exec(…) at line 3"."""
+    changes: str = ""
+    """Code that may change what else declares, variables too: "exec(…) at line 3"."""
     error: str = ""
     """Why the source could not be parsed; empty where it could."""
 

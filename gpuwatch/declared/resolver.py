@@ -400,11 +400,13 @@ def _sum(candidates: Iterable[Candidate], facts: Facts) -> Iterable[Candidate]:
 
 
 def _complete(candidate: Candidate, facts: Facts, margin: Margin) -> Candidate:
-    """Complete a candidate with facts of the process: its container, how its CUDA loads kernels, and what serves it."""
+    """Complete a candidate with facts of the process: its container, how its CUDA loads kernels, what changes it."""
     changes: dict[str, str | Margin | Confidence] = {}
     lacks = env.find_lack(candidate.channel, facts)
     if lacks:
         changes |= {"confidence": Confidence.POSSIBLE, "condition": lacks}
+    elif candidate.framework and candidate.kind in LIMITS and facts.contents.changes and not candidate.dynamic:
+        changes |= {"confidence": Confidence.POSSIBLE, "condition": f"unless {facts.contents.changes} changes it"}
     if candidate.scope == "container":
         inside = (facts.container or visible_devices.container(facts.cgroup))[:12]
         changes["scope"] = f"container {inside}" if inside else ""

@@ -19,7 +19,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -45,7 +45,7 @@ _IMPORT = re.compile(
 _DOTENV = re.compile(rb"^[^#\n]*\bload_dotenv\(", re.MULTILINE)
 _NOTEBOOK = re.compile(rb'\s*\{\s*"(?:cells|metadata|nbformat)"')
 _CALLED_IMPORT = re.compile(rb"(?:import_module|__import__)[ \t]*\([ \t]*['\"]([.\w]+)['\"]")
-_CODE_WORDS = re.compile(rb"exec|import_|run_|spec_from|load_entry|instantiate|LightningCLI|uvicorn")
+_CODE_WORDS = re.compile(rb"exec|import_|run_|spec_from|load_entry|instantiate|LightningCLI|uvicorn|override")
 """Words: a source without any of them calls nothing of the next, which takes longer to search."""
 _RUNS_CODE = re.compile(
     rb"""^[^#\n]*?(?<![\w.])(?<!def[ ])
@@ -57,6 +57,19 @@ _RUNS_CODE = re.compile(
 )
 """Calls that run code which is found at run time: of a file, a text, a configuration (Hydra, Lightning), or a module
 whose name is computed."""
+_CHANGES = re.compile(
+    rb"""^[^#\n]*?(?<![\w.])(?<!def[ ])
+    ((?:builtins\.)?exec|execfile|(?:runpy\.)?run_(?:path|module)|(?:\w+\.)?load_dotenv(?=\((?s:.{,200}?)override\s*=\s*[^F\s]))
+    [ \t]*\(""",
+    re.MULTILINE | re.VERBOSE,
+)
+"""Calls that run any code in the script's place, or replace variables of the environment."""
+
+
+def _first_call(pattern: re.Pattern[bytes], source: bytes) -> str:
+    """Return the first call that a pattern finds: "exec(…) at line 3"; empty for none."""
+    found = pattern.search(source) if _CODE_WORDS.search(source) else None
+    return f"{found[1].decode()}(…) at line {source[: found.start(1)].count(10) + 1}" if found else ""
 
 
 def imported_names(source: bytes) -> list[str]:
@@ -140,17 +153,14 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
     without any word of a declaration is not parsed.
     """
     raw = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else source
-    dotenv, unread = bool(_DOTENV.search(raw)), ""
-    runs = _RUNS_CODE.search(raw) if _CODE_WORDS.search(raw) else None
-    if runs is not None:
-        line = raw.count(b"\n", 0, runs.start(1)) + 1
-        unread = f"it runs other code: {runs[1].decode()}(…) at line {line}"
+    runs, changes = _first_call(_RUNS_CODE, raw), _first_call(_CHANGES, raw)
     if _NOTEBOOK.match(raw) or name.endswith(".ipynb"):
         return ScriptContents(error="a notebook is no Python source")
     packages = _packages(raw)
-    others = frameworks.others(packages, raw)
+    more: dict[str, Any] = {"others": frameworks.others(packages, raw), "dotenv": bool(_DOTENV.search(raw))}
+    more |= {"unread": runs and f"it runs other code: {runs}", "changes": changes}
     if not may_declare(raw) and b"\0" not in raw:  # compiled code cannot be parsed
-        return ScriptContents(imports=packages, others=others, dotenv=dotenv, unread=unread)
+        return ScriptContents(imports=packages, **more)
     try:
         encoding = tokenize.detect_encoding(io.BytesIO(raw).readline)[0] if isinstance(source, bytes) else ""
         text = source if isinstance(source, str) else source.decode(encoding)
@@ -158,15 +168,15 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what the source does oddly: `"\d"`, `1 is 1`
             tree = ast.parse(text)
-        found = _Walk(tree, ScriptSource(text, name), None if dotenv else variables).result()
-        return replace(found, others=others, dotenv=dotenv, unread=unread)
+        found = _Walk(tree, ScriptSource(text, name), None if more["dotenv"] else variables).result()
+        return replace(found, **more)
     except SyntaxError as error:
         words = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
     except (RecursionError, MemoryError):
         words = "it is nested too deeply"
     except (ValueError, LookupError) as error:
         words = str(error)  # a NUL, a lone surrogate, bytes that are not in the encoding that it names
-    return ScriptContents(imports=packages, others=others, error=clean(words, 120), dotenv=dotenv, unread=unread)
+    return ScriptContents(imports=packages, error=clean(words, 120), **more)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
