@@ -184,6 +184,8 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
 
 _SETS_DEVICE = frozenset({"set_device", "setDevice", "select_device"})
 _WITH_DEVICE = ("torch.cuda.device", "cuda.Device")
+_READ_ONCE = {"XLA": "jax", "PYTORCH": "torch", "TF": "tensorflow", "CUPY": "cupy"}
+"""Beginnings of variables that a framework reads when it starts, or allocates first."""
 _EXITS = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort"})
 _CALLS_DEEP = 16
 _MENTIONS = 16
@@ -242,6 +244,8 @@ class _Walk:
         self._selected: list[tuple[ast.expr, _When, str]] = []
         """GPUs that `torch.cuda.set_device` and the like choose, with the condition and the function around it."""
         self._mentions: defaultdict[str, list[_Mention]] = defaultdict(list)
+        self._used: dict[str, int] = {}
+        """Line of the first call of each package at module level."""
         self._runs: dict[str, _Run | None] = {"": _Run()}
         self._within: tuple[ScriptDevice, ...] = ()
         """GPUs of the `with torch.cuda.device(…):` around the present statement."""
@@ -273,6 +277,11 @@ class _Walk:
             found += [(one.site.node, item) for item in one.read(site, *one.arguments)]
         items = _add_up(found, counted)
         settings = [one for one in items if isinstance(one, tuple) and not isinstance(one, MadeObject)]
+        for place, (variable, setting) in enumerate(settings):
+            first = self._used.get(_READ_ONCE.get(variable.partition("_")[0], ""), setting.line)
+            if first < setting.line and not setting.condition:
+                late = f"unless the framework has started by line {first}"
+                settings[place] = variable, replace(setting, confidence=Confidence.POSSIBLE, condition=late)
         candidates = [one for one in items if isinstance(one, Candidate)]
         selections = [one for one in items if isinstance(one, Selection)]
         hints = [one for one in items if isinstance(one, Hint)]
@@ -509,6 +518,8 @@ class _Walk:
     def _call(self, node: ast.Call, when: _When) -> None:
         path = self._symbols.path(node.func)
         name = path.rpartition(".")[2]
+        if not (self._function or path.startswith("jax.config.")):
+            self._used.setdefault(path.partition(".")[0], node.lineno)
         for read in patterns.CALLS.get(name, ()):
             self._add(node, when, read, node)
         if not patterns.UTILIZATIONS.isdisjoint(one.arg for one in node.keywords) and name not in patterns.CALLS:
