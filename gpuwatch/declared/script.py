@@ -1,6 +1,6 @@
 """Reader of a Python script: the shares, environment variables, GPUs and imports that it declares in its code.
 
-The script is only parsed (`ast`), never imported, run or evaluated; modules beside it are not read. What it says at
+The script is only parsed (`ast`), never imported, run or evaluated; modules beside it are not parsed. What it says at
 module level, or in a function that such code calls by name, is LIKELY. A condition that holds in every process with a
 GPU, or that literals, ranks and the environment of the process decide, is followed, and its other branch dropped. Under
 any other condition, behind an early return, or in a function that nothing calls by name, a statement is POSSIBLE. The

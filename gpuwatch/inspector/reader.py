@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from gpuwatch import procfs, programs
 from gpuwatch.declared import flags, frameworks, script
@@ -37,6 +37,9 @@ from gpuwatch.inspector.credentials import Owner, acting_as, read_account, read_
 from gpuwatch.programs import CodeSource, SourceKind
 
 LARGEST_SCRIPT = 1 << 20
+_LARGEST_MODULE = 256 << 10
+_SHARE_WORDS = re.compile(rb"memory_fraction|gpu_memory|mem_fraction|mem(?:ory)?_limit|set_limit", re.IGNORECASE)
+"""Words of code that may declare a share."""
 LARGEST_RC = 64 << 10
 LARGEST_CONFIG = 64 << 10
 _LONGEST_ENVIRON = 256 << 10
@@ -455,19 +458,25 @@ def _scan(target: _Target, place: int, main: _Main) -> Script:
     contents = target.scan(main.path, main.data, _named_variables(target.line[0].environ, main.data))
     try:
         with acting_as(target.owner):
-            modules = _find_modules(target.proc / str(process.pid), main, target.line[0].environ)
+            modules, telling = _find_modules(target.proc / str(process.pid), main, target.line[0].environ)
     except PermissionError:  # root may not act as its owner here
-        modules = []
+        modules, telling = [], ""
     if (known := flags.find_program(process.argv)) is not None and not known.program.runs_others:
-        modules = []
+        modules, telling = [], ""
+    if telling and isinstance(contents, ScriptContents):
+        contents = replace(contents, changes=contents.changes or telling)
     return Script(
         path=format_path(main.path), contents=contents, edited=main.edited, likely=main.likely, modules=tuple(modules)
     )
 
 
-def _find_modules(process: Path, main: _Main, variables: Mapping[str, str] | Unread) -> list[str]:
-    """Return the code that a script imports and that is not read: modules of its folders, packages of a stub."""
+def _find_modules(process: Path, main: _Main, variables: Mapping[str, str] | Unread) -> tuple[list[str], str]:
+    """Return the code that a script imports and that is not parsed: modules of its folders, packages of a stub.
+
+    The text is the first module that has a word of a share, and so may change what else declares; empty for none.
+    """
     found: dict[str, None] = {}
+    telling = ""
     here: set[str] = set()
     tried = {main.path}
     added, changed = script.added_folders(main.data, main.path)
@@ -481,12 +490,14 @@ def _find_modules(process: Path, main: _Main, variables: Mapping[str, str] | Unr
             continue
         for paths in _module_paths(name, folder, main.own):
             if len(tried) > _MOST_TRIED or len(found) == _MOST_MODULES:
-                return [*found]
+                return [*found], telling
             for path in paths if tried.isdisjoint(paths) else ():
-                exists = _has_code(process, path, main)
-                if exists:
+                code = _code(process, path, main)
+                if code:
                     found[format_path(path)] = None
-                if exists is not None:
+                if code and not telling and _SHARE_WORDS.search(code):
+                    telling = format_path(path)
+                if code is not None:
                     here.add(root)
                     break
             tried.update(paths)
@@ -495,7 +506,7 @@ def _find_modules(process: Path, main: _Main, variables: Mapping[str, str] | Unr
         known = root in sys.stdlib_module_names or (root in frameworks.PACKAGES and not starts)
         if root and root not in here and not known:
             found[format_path(root)] = None
-    return [*found][:_MOST_MODULES]
+    return [*found][:_MOST_MODULES], telling
 
 
 def _module_paths(name: str, folder: str, own: str) -> Iterator[tuple[str, str]]:
@@ -518,16 +529,16 @@ def _module_paths(name: str, folder: str, own: str) -> Iterator[tuple[str, str]]
         yield f"{path}/__init__.py", f"{path}.py"
 
 
-def _has_code(process: Path, path: str, main: _Main) -> bool | None:
-    """Return whether a file of the program is there, and not empty; None where it is not there."""
+def _code(process: Path, path: str, main: _Main) -> bytes | None:
+    """Return the text of a file of the program, a blank where it cannot be read; None where it is not there."""
     try:
-        return bool(files.read_file(process, path, 0).data)
+        return files.read_file(process, path, _LARGEST_MODULE).data
     except (FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError:
-        return None if main.likely else True  # in a tree that is closed to us nothing tells what is not there
-    except OSError:  # it is longer than 0 bytes, or no ordinary file
-        return True
+        return None if main.likely else b" "  # in a tree that is closed to us nothing tells what is not there
+    except OSError:  # it is too long, or no ordinary file
+        return b" "
 
 
 def _module_files(name: str) -> list[str]:
