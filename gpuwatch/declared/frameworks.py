@@ -155,7 +155,8 @@ def allocators(found: Iterable[str], facts: Facts) -> list[str]:
     last = {one.framework: one.ordinals for one in facts.contents.selections}
     using = [name for name in found if name in _OWN_ALLOCATOR and last.get(name) != ()]
     imports, libraries = facts.contents.imports, facts.libraries
-    if "vllm" in imports and find_program(facts.argv) is None and not _NOT_TORCH.issuperset(imports):
+    beside = not _NOT_TORCH.issuperset(imports) or facts.contents.unread or (facts.script and facts.script.modules)
+    if beside and "vllm" in imports and find_program(facts.argv) is None:
         using.append("vllm")
     mapped = () if isinstance(libraries, Unread) else libraries
     starts = [start for start in _OTHERS if start.startswith(("lib", "_"))]

@@ -169,7 +169,8 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
             warnings.simplefilter("ignore")  # of what the source does oddly: `"\d"`, `1 is 1`
             tree = ast.parse(text)
         found = _Walk(tree, ScriptSource(text, name), None if more["dotenv"] else variables).result()
-        return replace(found, **more)
+        called = (name.decode("utf-8", "replace").partition(".")[0] for name in _CALLED_IMPORT.findall(raw))
+        return replace(found, imports=tuple(dict.fromkeys((*found.imports, *filter(None, called))))[:MOST], **more)
     except SyntaxError as error:
         words = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
     except (RecursionError, MemoryError):
