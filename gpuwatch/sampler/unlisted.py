@@ -256,8 +256,8 @@ def _counts(one: Open, process: Process) -> bool:
     """
     there = process.presence in (Presence.SEEN, Presence.UNREADABLE) and not process.has_ended
     words = process.command.split()[:8]
-    is_own = any(word.endswith(_OURS) for word in words)
-    if process.start != one.start or not there or is_own:
+    if process.start != one.start or not there:
         return False
+    is_own = any(word.endswith(_OURS) for word in words)
     names = {process.name, *(word.rpartition("/")[2] for word in words[:2])}
-    return one.cuda_context or not any(map(is_monitor, names))
+    return one.cuda_context or not (is_own or any(map(is_monitor, names)))

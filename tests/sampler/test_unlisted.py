@@ -327,6 +327,7 @@ def test_one_that_has_ended_is_not_told(gone: dict[str, Any]) -> None:
 )
 def test_gpuwatch_itself_is_not_told(command: str) -> None:
     assert told([cuda(5, 0, cuda_context=False)], [person(5, command=command)]) == ()
+    assert len(told([cuda(5, 0)], [person(5, command=command)])) == 1, "a name is no proof: it has a CUDA context"
 
 
 @pytest.mark.parametrize(
