@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import hashlib
 import http.client
@@ -11,13 +12,15 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import bcrypt
 import pytest
 from prometheus_client.core import Metric
 
+from gpuwatch.commands.export import start_export
+from gpuwatch.config import Config
 from gpuwatch.errors import UsageError
 from gpuwatch.export import exporter as exporting
 from gpuwatch.export.exporter import CONNECTIONS, Exporter, Server, TextFile, parse_address
@@ -324,3 +327,16 @@ def test_the_file_is_never_empty_and_has_the_first_figures_at_once(tmp_path: Pat
     made.take(Frame(SHOWN, time.monotonic(), History().view))
     wait_for(lambda: "gpuwatch_driver_up 1.0" in file.read_text())
     written.close(PATIENCE)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the folder is checked for root alone")
+def test_root_writes_no_metrics_where_others_can_write(tmp_path: Path) -> None:
+    folder = tmp_path / "textfiles"
+    folder.mkdir()
+    folder.chmod(0o777)
+    args = argparse.Namespace(textfile=str(folder))
+    with ExitStack() as stack, pytest.raises(UsageError, match=rf"--textfile: others can write {folder} \(mode 0777\)"):
+        start_export(args, Config(), stack)
+    folder.chmod(0o755)
+    with ExitStack() as stack:
+        assert start_export(args, Config(), stack)[1] == f"metrics go to {folder}"
