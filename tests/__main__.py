@@ -62,8 +62,9 @@ def wheel_starts() -> None:
         step("start it", gpuwatch, "--version", cwd=folder)
         step("show its guide", gpuwatch, "docs", "guide", cwd=folder)
         step("print its completions", gpuwatch, "completion", "bash")
-        if not os.geteuid():  # a service is root's, and so are its files
-            step("print the service's unit", gpuwatch, "watch", "--unit")
+        if not os.geteuid():  # a service is root's, and so are its files: none may lie below /tmp
+            there = f"mount --bind {folder} /opt && exec /opt/venv/bin/python -I -m gpuwatch watch --unit"
+            step("print the service's unit", "unshare", "--mount", "sh", "-c", there, cwd=Path("/"))
         step("start its demo", gpuwatch, "--demo", "--once", cwd=folder)
 
 
