@@ -215,6 +215,10 @@ def publish_processes(processes: Iterable[Process]) -> Iterator[LiveProcess]:
         if declared is None or (declared.knowledge is not Knowledge.READ and not declared.limits):
             continue
         visible = declared.visible or Visible()
+        # A start size, a cache or growth is not published, and yet it is no "nothing declared".
+        labels = any(
+            each.effective and not each.limits and each.kind is not Kind.DEFAULT for each in declared.declarations
+        )
         yield LiveProcess(
             pid=one.pid,
             start=one.start,
@@ -222,7 +226,7 @@ def publish_processes(processes: Iterable[Process]) -> Iterator[LiveProcess]:
             order=visible.order,
             chosen_by=re.split("[=(]", visible.text)[0],
             doubtful=visible.doubtful,
-            conclusive=is_conclusive(declared),
+            conclusive=is_conclusive(declared) and (not labels or bool(declared.limits)),
             collective=declared.collective,
             limits=tuple(_publish_limit(limit, declared) for limit in declared.limits[:_MOST_LIMITS]),
         )
@@ -386,5 +390,5 @@ def _declared(one: LiveProcess) -> Declared:
         visible=visible,
         incomplete=not one.conclusive,
         collective=one.collective,
-        words="" if one.conclusive else "the machine's service could not read all of it",
+        words="" if one.conclusive else "the machine's service does not know or publish all of it",
     )

@@ -242,6 +242,14 @@ def test_a_limit_that_was_read_is_published_as_likely_where_the_script_is_gone()
     assert not one.conclusive
 
 
+@pytest.mark.parametrize("kind", Kind)
+def test_a_start_size_or_a_cache_that_is_not_published_is_not_nothing_declared(kind: Kind) -> None:
+    said = Declaration(channel="--mem-fraction-static", kind=kind, value=0.3, effective=True)
+    shown = snapshot([gpu(0, holdings=[holding(11, 1)])], [process(11, declared=Declared(declarations=(said,)))])
+    (one,) = published(shown).processes
+    assert one.conclusive is (kind is Kind.DEFAULT)
+
+
 def other(**changes: Any) -> Callable[[Path], None]:
     def change(file: Path) -> None:
         file.write_bytes(msgspec.json.encode(published(**changes)))
