@@ -10,17 +10,30 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch.alerts.alert import Unit
-from gpuwatch.model import Gpu, Health, Holding, HostUsage, Limit, Presence, Process, Reading, Reason, known, number
+from gpuwatch.model import (
+    Gpu,
+    Health,
+    Holding,
+    HostUsage,
+    Idle,
+    Limit,
+    Presence,
+    Process,
+    Reading,
+    Reason,
+    known,
+    number,
+)
 from gpuwatch.shares import is_conclusive, left, limit_on, usable
 from gpuwatch.units import (
     GIB,
     UNKNOWN,
+    Unit,
     duration,
     gib,
     long_duration,
@@ -31,9 +44,6 @@ from gpuwatch.units import (
     percent,
     size,
 )
-
-if TYPE_CHECKING:  # a snapshot alone has no history, and need not wait for its import
-    from gpuwatch.history import Idle
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -8,14 +8,14 @@ the time that the machine was suspended: seconds without samples are a gap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from itertools import accumulate, pairwise
 from math import inf
 from operator import add, attrgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from gpuwatch.model import Gpu, Health, Holding, IdleHolding, Reading, Reason, Snapshot, Xid, known
+from gpuwatch.model import Gpu, Health, Holding, Idle, IdleHolding, IdleTimes, Reading, Reason, Snapshot, Xid, known
 from gpuwatch.shares import GapStart
 from gpuwatch.timeline import Key, Metric, Owner, Timeline, merge_holdings
 from gpuwatch.units import MIB
@@ -97,30 +97,6 @@ class ErrorCounter:
 
 
 # -- holdings -----------------------------------------------------------------------------------------------------
-
-
-class Idle(NamedTuple):
-    """Time for which a process has not run a kernel on a GPU."""
-
-    seconds: float
-    at_least: bool
-    """Whether it was never seen busy since gpuwatch started: it may have been idle for longer."""
-
-
-IdleTimes: TypeAlias = Mapping[tuple[str, int, int], Idle]
-"""Idle times by GPU key, PID and start time."""
-
-
-def merge_idle(one: Idle, other: Idle) -> Idle:
-    """Return what two gpuwatches know together: who saw the process busy knows more, and later use counts."""
-    if one.at_least and other.at_least:
-        return max(one, other)
-    return min(known for known in (one, other) if not known.at_least)
-
-
-def to_idle_times(holdings: Iterable[IdleHolding]) -> IdleTimes:
-    """Return idle times that were written as holdings by GPU key, PID and start time."""
-    return {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in holdings}
 
 
 class HoldingRecord(NamedTuple):

@@ -10,8 +10,9 @@ The docstrings of classes and fields are the reference of the stream in the guid
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import TypeAlias, TypeGuard
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -482,6 +483,30 @@ class IdleHolding(msgspec.Struct, frozen=True, array_like=True):
     seconds: float
     at_least: bool
     """Whether it may have been idle for longer."""
+
+
+class Idle(NamedTuple):
+    """Time for which a process has not run a kernel on a GPU."""
+
+    seconds: float
+    at_least: bool
+    """Whether it was never seen busy since gpuwatch started: it may have been idle for longer."""
+
+
+IdleTimes: TypeAlias = Mapping[tuple[str, int, int], Idle]
+"""Idle times by GPU key, PID and start time."""
+
+
+def merge_idle(one: Idle, other: Idle) -> Idle:
+    """Return what two gpuwatches know together: who saw the process busy knows more, and later use counts."""
+    if one.at_least and other.at_least:
+        return max(one, other)
+    return min(idle for idle in (one, other) if not idle.at_least)
+
+
+def to_idle_times(holdings: Iterable[IdleHolding]) -> IdleTimes:
+    """Return idle times that were written as holdings by GPU key, PID and start time."""
+    return {(one.gpu, one.pid, one.start): Idle(one.seconds, one.at_least) for one in holdings}
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):

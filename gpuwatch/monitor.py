@@ -19,8 +19,8 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.declared.facts import Share
 from gpuwatch.errors import GpuwatchError
-from gpuwatch.history import History, HistoryView, IdleTimes
-from gpuwatch.model import Snapshot, SourceState
+from gpuwatch.history import History, HistoryView
+from gpuwatch.model import IdleTimes, Snapshot, SourceState
 from gpuwatch.sources.source import Source
 
 PATIENCE: Final = 0.25

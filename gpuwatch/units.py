@@ -11,7 +11,23 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from datetime import date, timedelta
+from enum import StrEnum
 from itertools import pairwise
+
+
+class Unit(StrEnum):
+    """Unit of a figure."""
+
+    NONE = ""
+    FREE = "bytes free"
+    BYTES = "bytes"
+    SECONDS = "s"
+    CELSIUS = "°C"
+    WATTS = "W"
+    PERCENT = "%"
+    COUNT = "count"
+    MHZ = "MHz"
+
 
 KIB = 1024
 MIB = 1024 * KIB

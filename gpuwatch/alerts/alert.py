@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import Final
 
 import msgspec
+
+from gpuwatch.units import Unit
 
 TROUBLE: Final = "gpuwatch"
 """Rule of alerts about gpuwatch itself: a log that cannot be written, a rule that failed. It is never restored."""
@@ -35,20 +37,6 @@ URGENT: Final = ("data stale", "memory near limit", *_URGENT_WARNINGS, "gpu heal
 that a GPU will be full, and that a share is exceeded."""
 STANDING: Final = 600.0
 """Seconds after which a warning that has not got worse is known, and is only counted."""
-
-
-class Unit(StrEnum):
-    """Unit of a rule's value."""
-
-    NONE = ""
-    FREE = "bytes free"
-    BYTES = "bytes"
-    SECONDS = "s"
-    CELSIUS = "°C"
-    WATTS = "W"
-    PERCENT = "%"
-    COUNT = "count"
-    MHZ = "MHz"
 
 
 class AlertGpu(msgspec.Struct, frozen=True, array_like=True):

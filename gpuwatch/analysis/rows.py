@@ -9,11 +9,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpuwatch.fields import PROCESS, Field, Row, SortValue
-from gpuwatch.model import Presence, Process, Snapshot
+from gpuwatch.model import IdleTimes, Presence, Process, Snapshot
 from gpuwatch.shares import limit_usages
 
 if TYPE_CHECKING:  # a snapshot alone has no history, and need not wait for its import
-    from gpuwatch.history import HistoryView, IdleTimes
+    from gpuwatch.history import HistoryView
 
 T = TypeVar("T")
 

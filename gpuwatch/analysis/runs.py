@@ -16,8 +16,20 @@ import msgspec
 
 from gpuwatch.analysis.rows import StableOrder, rows
 from gpuwatch.fields import PROCESS, Amount, Field, Row, RowKey, amount, table
-from gpuwatch.history import HistoryView, Idle
-from gpuwatch.model import Health, Presence, Process, ProcessContext, Reading, Reason, Run, Snapshot, Unlisted, known
+from gpuwatch.history import HistoryView
+from gpuwatch.model import (
+    Health,
+    Idle,
+    Presence,
+    Process,
+    ProcessContext,
+    Reading,
+    Reason,
+    Run,
+    Snapshot,
+    Unlisted,
+    known,
+)
 from gpuwatch.units import gib, ranges
 
 NodeKey: TypeAlias = tuple[str, int, str]

@@ -16,11 +16,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch.fields import PROCESS, Amount, Field, amount, table
-from gpuwatch.history import HistoryView, Idle, IdleTimes
+from gpuwatch.history import HistoryView
 from gpuwatch.model import (
     Gpu,
     Health,
     Holding,
+    Idle,
+    IdleTimes,
     Knowledge,
     Presence,
     Process,

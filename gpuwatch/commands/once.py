@@ -22,8 +22,8 @@ from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot
 from gpuwatch.config import Config
 from gpuwatch.fields import GPU, PROCESS, Field, Row, host_words, process_words, share_words, state_words
 from gpuwatch.filters import Filter
-from gpuwatch.history import HistoryView, IdleTimes
-from gpuwatch.model import Gpu, Snapshot, encode
+from gpuwatch.history import HistoryView
+from gpuwatch.model import Gpu, IdleTimes, Snapshot, encode
 from gpuwatch.shares import DeclaredMemory, declared_memory, unread_processes, unread_words
 from gpuwatch.sources.source import Source
 from gpuwatch.text import clean

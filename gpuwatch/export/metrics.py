@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from gpuwatch.alerts.alert import UNSEEN_USER, Severity, Unit
+from gpuwatch.alerts.alert import UNSEEN_USER, Severity
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.alerts.rules.memory import time_to_full
 from gpuwatch.alerts.rules.shares import overshoots
@@ -24,6 +24,7 @@ from gpuwatch.fields import GPU, PROCESS, QUIET_S, Field, Row, throttle_words
 from gpuwatch.model import Gpu, Health, Holding, Instance, Process, Reading, Reason, Snapshot, SourceState, known
 from gpuwatch.monitor import Frame
 from gpuwatch.shares import DeclaredMemory, declared_memory
+from gpuwatch.units import Unit
 from gpuwatch.version import __version__
 
 PREFIX: Final = "gpuwatch"

@@ -7,9 +7,10 @@ from typing import Final
 
 import msgspec
 
-from gpuwatch.alerts.alert import MARKS, Severity, Unit
+from gpuwatch.alerts.alert import MARKS, Severity
 from gpuwatch.fields import Amount, Field, amount, table
 from gpuwatch.model import Reading, Reason, known
+from gpuwatch.units import Unit
 
 MOST_GPUS: Final = 256
 """Most GPUs of a host: whatever sends more sends nothing that is true."""

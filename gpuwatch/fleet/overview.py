@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gpuwatch.alerts.alert import MARKS, UNSEEN_USER, Severity, Unit
+from gpuwatch.alerts.alert import MARKS, UNSEEN_USER, Severity
 from gpuwatch.analysis.people import PERSON
 from gpuwatch.fields import PROCESS, Amount, Field, amount, table
 from gpuwatch.filters import Grammar, Term, of_names, of_numbers, with_text
@@ -24,7 +24,7 @@ from gpuwatch.fleet.prometheus import FleetSample, Labels, Range
 from gpuwatch.launch.placement import Request
 from gpuwatch.model import BUSY, Reason, known
 from gpuwatch.text import clean
-from gpuwatch.units import GIB, long_duration
+from gpuwatch.units import GIB, Unit, long_duration
 
 QUERIES: Final = (
     '{__name__=~"gpuwatch:gpu_.+"}',

@@ -19,8 +19,8 @@ from gpuwatch.alerts.alert import TROUBLE, Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.errors import UsageError
-from gpuwatch.history import History, to_idle_times
-from gpuwatch.model import SCHEMA, Snapshot, encode
+from gpuwatch.history import History
+from gpuwatch.model import SCHEMA, Snapshot, encode, to_idle_times
 from gpuwatch.monitor import Frame, seconds_suspended
 from gpuwatch.recorder.anonymise import Anonymiser, Commands
 from gpuwatch.recorder.recorder import NOT_RUNNING

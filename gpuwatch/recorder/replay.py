@@ -19,8 +19,8 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.declared.facts import Share
-from gpuwatch.history import History, to_idle_times
-from gpuwatch.model import Snapshot
+from gpuwatch.history import History
+from gpuwatch.model import Snapshot, to_idle_times
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.threads import Worker
 from gpuwatch.timeline import DAY, Timeline

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.alerts.alert import Severity, Unit
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.rule import Observation, Rule, RuleContext
 from gpuwatch.model import Reason
+from gpuwatch.units import Unit
 from tests.support.alerting import Bench
 from tests.support.builders import gpu
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.alerts.alert import UNSEEN_USER, Unit
+from gpuwatch.alerts.alert import UNSEEN_USER
 from gpuwatch.alerts.limits import CustomRule, Limits
 from gpuwatch.alerts.rule import Observation, RuleContext
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES, RULES
@@ -20,8 +20,9 @@ from gpuwatch.alerts.rules.idle import DEAD, IDLE, UNATTRIBUTED
 from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.alerts.rules.shares import OUTGROWN, OVERCOMMITTED, OVERSHOOT, allowance
 from gpuwatch.commands.docs import page_text
-from gpuwatch.history import History, Idle
-from gpuwatch.model import Health, Limit, Margin, Presence, Reason, Snapshot
+from gpuwatch.history import History
+from gpuwatch.model import Health, Idle, Limit, Margin, Presence, Reason, Snapshot
+from gpuwatch.units import Unit
 from tests.analysis.machines import card, person
 from tests.support.alerting import Past, cap, observed, severities_of, uuid
 from tests.support.builders import GIB, at, filled, gpu, holding, memory, process, snapshot

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.analysis.rows import rows
 from gpuwatch.filters import ROW_GRAMMAR, Filter, FilterError, check_filter, find_next, parse_most
-from gpuwatch.history import Idle
-from gpuwatch.model import Presence, Process, Reason
+from gpuwatch.model import Idle, Presence, Process, Reason
 from tests.support.builders import GIB, gpu, holding, process, snapshot
 from tests.support.declaring import declares
 

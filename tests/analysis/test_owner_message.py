@@ -15,8 +15,7 @@ from gpuwatch.alerts.limits import Allowances
 from gpuwatch.analysis.owner_message import message
 from gpuwatch.analysis.rows import rows
 from gpuwatch.fields import Row
-from gpuwatch.history import Idle
-from gpuwatch.model import Reason, Snapshot
+from gpuwatch.model import Idle, Reason, Snapshot
 from gpuwatch.ui.desktop import clipboard
 from gpuwatch.ui.screens.dialog import OwnerMessageDialog
 from tests.support.builders import GIB, gpu, holding, process, snapshot

@@ -24,8 +24,8 @@ from gpuwatch.analysis.people import (
 )
 from gpuwatch.analysis.rows import rows
 from gpuwatch.filters import Filter, FilterError
-from gpuwatch.history import NO_USE, History, HistoryView, Idle, Use
-from gpuwatch.model import Presence, Process, Reason, Snapshot
+from gpuwatch.history import NO_USE, History, HistoryView, Use
+from gpuwatch.model import Idle, Presence, Process, Reason, Snapshot
 from tests.analysis.machines import card, person
 from tests.support.builders import EPOCH, GIB, MIB, at, gpu, holding, process, snapshot, uid
 

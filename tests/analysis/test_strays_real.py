@@ -14,8 +14,7 @@ import pytest
 
 from gpuwatch import procfs
 from gpuwatch.analysis.strays import Stray, StrayCause, StrayCertainty, StrayLimits
-from gpuwatch.history import Idle, IdleTimes
-from gpuwatch.model import Process, Snapshot
+from gpuwatch.model import Idle, IdleTimes, Process, Snapshot
 from tests.driver import GIB, Driver, Proc
 from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE
 from tests.support.sampling import running

@@ -17,12 +17,13 @@ from statistics import median
 
 import msgspec
 
-from gpuwatch.alerts.alert import Severity, Unit
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import CustomRule, Limits
 from gpuwatch.alerts.rules.custom import GRAMMARS
 from gpuwatch.history import History
 from gpuwatch.model import Gpu, Process, Snapshot
+from gpuwatch.units import Unit
 from tests.support.alerting import cap
 from tests.support.builders import EPOCH, GIB, gpu, holding, memory, process, snapshot
 

@@ -24,9 +24,8 @@ from gpuwatch.cli import parse
 from gpuwatch.commands import stray_inputs
 from gpuwatch.commands import strays as command
 from gpuwatch.commands.strays import document, table
-from gpuwatch.history import Idle, IdleTimes
 from gpuwatch.live import FILE, Status
-from gpuwatch.model import IdleHolding, Pane, ProcessContext, Run, Unlisted
+from gpuwatch.model import Idle, IdleHolding, IdleTimes, Pane, ProcessContext, Run, Unlisted
 from gpuwatch.procfs import boot_id
 from gpuwatch.sources.sampler_process import SamplerProcess
 from tests.driver import Driver, Gpu, Proc

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.history import GPU_GONE, SENSORS, SLOT, SLOTS, History, HistoryView, Idle, Trend, estimate_trend
-from gpuwatch.model import Gpu, Health, Memory, Reading, Reason, Snapshot, Xid, known
+from gpuwatch.history import GPU_GONE, SENSORS, SLOT, SLOTS, History, HistoryView, Trend, estimate_trend
+from gpuwatch.model import Gpu, Health, Idle, Memory, Reading, Reason, Snapshot, Xid, known
 from gpuwatch.shares import GapStart
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, snapshot, uid
 from tests.support.histories import KEY, machine, watched

@@ -21,9 +21,21 @@ from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.cli import parse
 from gpuwatch.commands import watch
 from gpuwatch.errors import UsageError
-from gpuwatch.history import History, Idle, to_idle_times
+from gpuwatch.history import History
 from gpuwatch.live import FILE, OLDEST, SCHEMA, SOURCE, LiveFileError, SharesReader, Status, read_service
-from gpuwatch.model import Confidence, Declaration, Declared, Kind, Knowledge, Limit, Presence, Visible, known
+from gpuwatch.model import (
+    Confidence,
+    Declaration,
+    Declared,
+    Idle,
+    Kind,
+    Knowledge,
+    Limit,
+    Presence,
+    Visible,
+    known,
+    to_idle_times,
+)
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.live_writer import LiveFile, make_status, publish
 from gpuwatch.text import clean

@@ -18,9 +18,9 @@ from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.health import HEALTH
 from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.commands.stray_inputs import read_idle
-from gpuwatch.history import History, Idle
+from gpuwatch.history import History
 from gpuwatch.live import FILE, Status, read_status
-from gpuwatch.model import Health
+from gpuwatch.model import Health, Idle
 from gpuwatch.monitor import Frame
 from gpuwatch.procfs import boot_id
 from gpuwatch.recorder.live_writer import LiveFile, make_status

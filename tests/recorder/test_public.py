@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.alerts.alert import Acknowledgement, Alert, AlertCause, AlertGpu, AlertUser, Mute, Severity, Unit
+from gpuwatch.alerts.alert import Acknowledgement, Alert, AlertCause, AlertGpu, AlertUser, Mute, Severity
 from gpuwatch.commands import doctor
 from gpuwatch.history import Use
 from gpuwatch.live import FILE
@@ -38,6 +38,7 @@ from gpuwatch.recorder.store import (
 from gpuwatch.recorder.store import own_store as store_of
 from gpuwatch.recorder.use import RunId, Sums, UsedGpu, UsedRun, load_older, read_means, write_use
 from gpuwatch.timeline import Key, Metric, Minute, Timeline
+from gpuwatch.units import Unit
 from tests.support.gpuholder import SOMEBODY_ELSE
 from tests.support.recording import read_report, recording
 from tests.support.reserving import needs_root

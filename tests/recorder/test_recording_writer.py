@@ -16,8 +16,8 @@ import pytest
 
 from gpuwatch import cli
 from gpuwatch.errors import UsageError
-from gpuwatch.history import History, Idle
-from gpuwatch.model import IdleHolding, Snapshot
+from gpuwatch.history import History
+from gpuwatch.model import Idle, IdleHolding, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder import recording_writer
 from gpuwatch.recorder.anonymise import Commands

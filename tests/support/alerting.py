@@ -11,8 +11,21 @@ from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import Observation, Rule, RuleContext
 from gpuwatch.alerts.rules import RULES
 from gpuwatch.alerts.rules.shares import OVERSHOOT
-from gpuwatch.history import GpuView, History, HistoryView, Idle, XidCounts
-from gpuwatch.model import Basis, Declaration, Declared, Gpu, Health, Kind, Limit, Margin, Process, Reason, Snapshot
+from gpuwatch.history import GpuView, History, HistoryView, XidCounts
+from gpuwatch.model import (
+    Basis,
+    Declaration,
+    Declared,
+    Gpu,
+    Health,
+    Idle,
+    Kind,
+    Limit,
+    Margin,
+    Process,
+    Reason,
+    Snapshot,
+)
 from tests.support.builders import EPOCH, GIB, USABLE_GIB, at, filled, gpu, holding, process, snapshot
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from gpuwatch.analysis.strays import DEFAULT_LIMITS, Stray, StrayLimits, find_strays
-from gpuwatch.history import HistoryView, Idle, IdleTimes
-from gpuwatch.model import Container, Holding, Notebook, Pane, Process, ProcessContext, Snapshot
+from gpuwatch.history import HistoryView
+from gpuwatch.model import Container, Holding, Idle, IdleTimes, Notebook, Pane, Process, ProcessContext, Snapshot
 from tests.support import builders
 from tests.support.builders import EPOCH
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from gpuwatch.alerts.alert import TROUBLE, Alert, Unit
+from gpuwatch.alerts.alert import TROUBLE, Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import Observation, Rule, RuleContext
@@ -17,7 +17,7 @@ from gpuwatch.alerts.rules import RULES
 from gpuwatch.declared.facts import Share
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame, Monitor
-from gpuwatch.units import GIB
+from gpuwatch.units import GIB, Unit
 from tests.timelines.machine import Machine, Tick
 from tests.timelines.recording import Event, Recording
 

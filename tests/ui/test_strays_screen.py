@@ -15,10 +15,9 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from gpuwatch.history import Idle
 from gpuwatch.kill.demo import DemoEnder
 from gpuwatch.kill.pinned import Pinner
-from gpuwatch.model import ProcessContext, Reason, Snapshot
+from gpuwatch.model import Idle, ProcessContext, Reason, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers

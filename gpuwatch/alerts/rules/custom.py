@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from gpuwatch import units
-from gpuwatch.alerts.alert import Alert, Unit
+from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.limits import CustomRule, Limits, Scope
 from gpuwatch.alerts.rule import (
     NAMED,
@@ -35,6 +35,7 @@ from gpuwatch.fields import GPU, PROCESS, Amount, Field, Row, compared
 from gpuwatch.filters import ROW_GRAMMAR, Comparison, FilterError, Grammar, Term, of_names, parse_gpus, parse_terms
 from gpuwatch.model import Gpu, Holding, Process, Reason
 from gpuwatch.shares import usable
+from gpuwatch.units import Unit
 
 
 class UserHoldings(msgspec.Struct):

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpuwatch import units
-from gpuwatch.alerts.alert import Severity, Unit
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.rule import NAMED, Observation, Rule, RuleContext, joined
 from gpuwatch.alerts.rules.memory import holders
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, SourceState
+from gpuwatch.units import Unit
 
 HEALTH: Final = "gpu health"
 STALE: Final = "data stale"

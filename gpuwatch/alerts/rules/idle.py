@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gpuwatch import units
-from gpuwatch.alerts.alert import Severity, Unit
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.rule import (
     NAMED,
     GpuProcess,
@@ -22,8 +22,8 @@ from gpuwatch.alerts.rule import (
     named_pids,
     pid_and_user,
 )
-from gpuwatch.history import Idle
-from gpuwatch.model import Gpu, Presence, known
+from gpuwatch.model import Gpu, Idle, Presence, known
+from gpuwatch.units import Unit
 
 IDLE: Final = "idle but held"
 UNATTRIBUTED: Final = "memory of unknown processes"

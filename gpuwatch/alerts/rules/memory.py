@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch import units
-from gpuwatch.alerts.alert import Severity, Unit
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import (
     NAMED,
@@ -26,6 +26,7 @@ from gpuwatch.alerts.rule import (
 )
 from gpuwatch.history import HistoryView, Trend
 from gpuwatch.model import Gpu, Memory, Process, known, number
+from gpuwatch.units import Unit
 
 MEMORY: Final = "memory near limit"
 FULL: Final = "time to full"

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from gpuwatch import units
-from gpuwatch.alerts.alert import Severity, Unit
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.alerts.rule import (
     NAMED,
@@ -30,6 +30,7 @@ from gpuwatch.alerts.rules.memory import CLEAR_MARGIN, GROWN, room_of
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Basis, Confidence, Declaration, Gpu, Kind, Limit, Margin, Memory, Process, Snapshot, number
 from gpuwatch.shares import STEADY, LimitUsage, additive_limits, limit_usages
+from gpuwatch.units import Unit
 
 OVERSHOOT: Final = "uses more than declared"
 OVERCOMMITTED: Final = "overbooked"
