@@ -21,8 +21,9 @@ if "typing_extensions" not in sys.modules:
 
     del sys.modules["typing_extensions"]
 
-from gpuwatch import model, procfs  # noqa: F401 - all processes need them: imported once, before the fork
-from gpuwatch.child import start_error
+from gpuwatch import model  # noqa: F401 - all processes need them: imported once, before the fork
+from gpuwatch.base import procfs  # noqa: F401 - all processes need them: imported once, before the fork
+from gpuwatch.base.child import start_error
 
 SELDOM = 30_000
 """New objects between two garbage collections: imports create many objects that stay, and what a frame of the dashboard

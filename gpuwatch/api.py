@@ -14,13 +14,13 @@ from gpuwatch import model
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.alerts.rules.shares import Overshoot as Overshoot
 from gpuwatch.alerts.rules.shares import overshoots
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.units import MAX_INTERVAL_S, MIN_INTERVAL_S
 from gpuwatch.commands.startup import check_snapshot, first_snapshot, open_source
 from gpuwatch.config import Config, load
-from gpuwatch.errors import UsageError
 from gpuwatch.model import SourceState
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.sources.source import Source
-from gpuwatch.units import MAX_INTERVAL_S, MIN_INTERVAL_S
 
 _LOOK = 1.0
 """Seconds between two looks at whether the stream was closed by another thread."""

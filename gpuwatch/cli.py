@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from gpuwatch.base.errors import EXIT_CODES, GpuwatchError, UsageError
 from gpuwatch.commands.flags import add_recording_flags
-from gpuwatch.errors import EXIT_CODES, GpuwatchError, UsageError
 from gpuwatch.version import __version__
 
 if TYPE_CHECKING:

@@ -15,6 +15,20 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
 import msgspec
 from msgspec.structs import replace
 
+from gpuwatch.base.units import (
+    GIB,
+    UNKNOWN,
+    Unit,
+    duration,
+    gib,
+    long_duration,
+    parse_duration,
+    parse_percent,
+    parse_ratio,
+    parse_size,
+    percent,
+    size,
+)
 from gpuwatch.model import (
     Gpu,
     Health,
@@ -30,20 +44,6 @@ from gpuwatch.model import (
     number,
 )
 from gpuwatch.shares import is_conclusive, left, limit_on, usable
-from gpuwatch.units import (
-    GIB,
-    UNKNOWN,
-    Unit,
-    duration,
-    gib,
-    long_duration,
-    parse_duration,
-    parse_percent,
-    parse_ratio,
-    parse_size,
-    percent,
-    size,
-)
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -25,8 +25,8 @@ from typing import Final, Generic, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from gpuwatch.base.units import Unit
 from gpuwatch.fields import PROCESS, QUIET_S, USED, Field, Row, compared
-from gpuwatch.units import Unit
 
 T = TypeVar("T")
 F = TypeVar("F")

@@ -15,10 +15,10 @@ from operator import add, attrgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from gpuwatch.base.units import MIB
 from gpuwatch.model import Gpu, Health, Holding, Idle, IdleHolding, IdleTimes, Reading, Reason, Snapshot, Xid, known
 from gpuwatch.shares import GapStart
 from gpuwatch.timeline import Key, Metric, Owner, Timeline, merge_holdings
-from gpuwatch.units import MIB
 
 K = TypeVar("K", bound=Hashable)
 

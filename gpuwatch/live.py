@@ -27,8 +27,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch import files, procfs
-from gpuwatch.errors import GpuwatchError
+from gpuwatch.base import files, procfs
+from gpuwatch.base.errors import GpuwatchError
+from gpuwatch.base.text import ELLIPSIS, clean
 from gpuwatch.model import (
     Basis,
     Confidence,
@@ -49,7 +50,6 @@ from gpuwatch.model import (
     Visible,
 )
 from gpuwatch.shares import is_conclusive
-from gpuwatch.text import ELLIPSIS, clean
 from gpuwatch.version import __version__
 
 SERVICE: Final = Path("/run/gpuwatch")

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias, TypeGuard
 
 import msgspec
 
-from gpuwatch import programs
+from gpuwatch.base import programs
 
 
 class Kind(StrEnum):

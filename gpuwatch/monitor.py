@@ -12,13 +12,13 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch import text
 from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Mute, Severity
 from gpuwatch.alerts.condition import Tick, new_alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
+from gpuwatch.base import text
+from gpuwatch.base.errors import GpuwatchError
 from gpuwatch.declared.facts import Share
-from gpuwatch.errors import GpuwatchError
 from gpuwatch.history import History, HistoryView
 from gpuwatch.model import IdleTimes, Snapshot, SourceState
 from gpuwatch.sources.source import Source

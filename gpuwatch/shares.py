@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from gpuwatch.base.units import GIB, MIB
 from gpuwatch.model import (
     Declaration,
     Declared,
@@ -21,7 +22,6 @@ from gpuwatch.model import (
     Snapshot,
     known,
 )
-from gpuwatch.units import GIB, MIB
 
 STEADY: Final = 8 * MIB
 """Bytes by which the reserved memory of a GPU may change, or fractions may be rounded, before a size is another one."""

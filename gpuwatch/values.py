@@ -9,7 +9,7 @@ from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta
 
-from gpuwatch.units import MAX_SIZE
+from gpuwatch.base.units import MAX_SIZE
 
 MOST: Final = 64
 """Elements of a list, at most."""

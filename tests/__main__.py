@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 LOCK = ROOT / ".ci" / "lock.txt"
 COVERAGE_FLOOR = 93
-DEEP = ("gpuwatch/kill/*", "gpuwatch/sampler/*", "gpuwatch/files.py")
+DEEP = ("gpuwatch/kill/*", "gpuwatch/sampler/*", "gpuwatch/base/files.py")
 DEEP_FLOOR = 96
 """Percent, where a fault ends the wrong process, or a driver's fault ends ours. A killed sampler reports nothing."""
 

@@ -14,10 +14,10 @@ from argparse_manpage.manpage import Manpage
 
 from gpuwatch import __version__, cli
 from gpuwatch.alerts.rules import RULE_NAMES
+from gpuwatch.base.errors import EXIT_CODES
 from gpuwatch.commands.completion import SHELLS
 from gpuwatch.commands.docs import PAGES
 from gpuwatch.config import Theme
-from gpuwatch.errors import EXIT_CODES
 
 _WORDS: Final = {
     ("docs", "page"): PAGES,

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from gpuwatch.units import Unit
+from gpuwatch.base.units import Unit
 
 TROUBLE: Final = "gpuwatch"
 """Rule of alerts about gpuwatch itself: a log that cannot be written, a rule that failed. It is never restored."""

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gpuwatch import units
 from gpuwatch.alerts.alert import Alert, AlertCause, AlertGpu, AlertUser, Severity
 from gpuwatch.alerts.rule import Observation, RuleContext
+from gpuwatch.base import units
 
 LASTED: Final = "{lasted}"
 """Placeholder in `Observation.how` for how long the alert held."""

@@ -17,7 +17,6 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from gpuwatch import text, units
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.alerts.condition import UNSEEN, UNSEEN_INTERVALS, Condition, Tick, Transition
 from gpuwatch.alerts.limits import Limits
@@ -25,6 +24,7 @@ from gpuwatch.alerts.rule import Observation, Rule, RuleContext
 from gpuwatch.alerts.rules import RULES
 from gpuwatch.alerts.rules.custom import asks_the_same, custom_rules, judges
 from gpuwatch.alerts.rules.idle import DEAD
+from gpuwatch.base import text, units
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Snapshot, SourceState
 from gpuwatch.shares import was_read

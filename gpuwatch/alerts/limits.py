@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from gpuwatch.alerts.alert import Severity
-from gpuwatch.units import GIB, MIB
+from gpuwatch.base.units import GIB, MIB
 from gpuwatch.values import DAY, HOUR, Bytes, RuleNames, Seconds, Text, XidCodes
 
 MOST_FREE: Final = 95

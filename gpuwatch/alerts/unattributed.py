@@ -14,10 +14,10 @@ from typing import Final
 
 import msgspec
 
-from gpuwatch import units
+from gpuwatch.base import units
+from gpuwatch.base.text import fit
 from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, Unlisted, known
 from gpuwatch.shares import GapStart, of_driver
-from gpuwatch.text import fit
 
 SMALL: Final = 64 * units.MIB
 """Bytes below which a gap means nothing: process list and memory are read at different times, pages are rounded."""

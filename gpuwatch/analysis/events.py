@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from gpuwatch.alerts.alert import Alert
-from gpuwatch.units import Unit, duration, gib, long_duration
+from gpuwatch.base.units import Unit, duration, gib, long_duration
 
 UNFINISHED: Final = "ongoing when gpuwatch stopped"
 """End of an event that no gpuwatch saw end."""

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.alerts.rules.shares import allowance
+from gpuwatch.base.units import ranges, size
 from gpuwatch.model import (
     Basis,
     Container,
@@ -30,7 +31,6 @@ from gpuwatch.model import (
     number,
 )
 from gpuwatch.shares import LimitUsage, is_conclusive, limit_usages
-from gpuwatch.units import ranges, size
 
 _ORDERS = {
     Order.EXACT: "exact",

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from gpuwatch import shares
 from gpuwatch.analysis.rows import StableOrder
+from gpuwatch.base.units import GIB, MIB, Unit, gib, long_duration, parse_percent, percent, ranges
 from gpuwatch.fields import PROCESS, QUIET_S, Amount, Field, Format, amount, table
 from gpuwatch.history import NO_USE, HistoryView, Use
 from gpuwatch.model import Gpu, Holding, Idle, Process, Snapshot, known
-from gpuwatch.units import GIB, MIB, Unit, gib, long_duration, parse_percent, percent, ranges
 
 NOT_VISIBLE: Final = "?"
 """Name of all people who are not visible: they share one row."""

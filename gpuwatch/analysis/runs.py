@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from gpuwatch.analysis.rows import StableOrder, rows
+from gpuwatch.base.units import gib, ranges
 from gpuwatch.fields import PROCESS, Amount, Field, Row, RowKey, amount, table
 from gpuwatch.history import HistoryView
 from gpuwatch.model import (
@@ -30,7 +31,6 @@ from gpuwatch.model import (
     Unlisted,
     known,
 )
-from gpuwatch.units import gib, ranges
 
 NodeKey: TypeAlias = tuple[str, int, str]
 """Identity of a node: (`run`, uid, key of the run), (`process`, pid, start) or (`group`, 0, title)."""

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from gpuwatch.base.units import GIB, MIB, long_duration, steady_duration
 from gpuwatch.fields import PROCESS, Amount, Field, amount, table
 from gpuwatch.history import HistoryView
 from gpuwatch.model import (
@@ -34,7 +35,6 @@ from gpuwatch.model import (
     number,
 )
 from gpuwatch.shares import has_gap
-from gpuwatch.units import GIB, MIB, long_duration, steady_duration
 
 
 class StrayCause(StrEnum):

@@ -11,15 +11,15 @@ from typing import Final, TextIO
 
 import msgspec
 
-from gpuwatch import text
+from gpuwatch.base import text
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.files import shown_path
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.config import ADMINISTRATORS, SECRETS, Config, path
 from gpuwatch.config.document import default_text, effective_text
 from gpuwatch.config.keys import escaped
 from gpuwatch.config.reading import load_traced
-from gpuwatch.errors import UsageError
-from gpuwatch.files import shown_path
 from gpuwatch.recorder.messages import check_program
 from gpuwatch.recorder.messages import check_urls as ask_apprise
 

@@ -11,9 +11,9 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TextIO, TypeVar
 
-from gpuwatch import files
-from gpuwatch.errors import GpuwatchError
-from gpuwatch.text import cell_width, clean, fit, spell_signs
+from gpuwatch.base import files
+from gpuwatch.base.errors import GpuwatchError
+from gpuwatch.base.text import cell_width, clean, fit, spell_signs
 
 if TYPE_CHECKING:
     from gpuwatch.fields import Field

@@ -6,9 +6,9 @@ import argparse
 import os
 import sys
 
+from gpuwatch.base.errors import NoThreadError, UnavailableError, UsageError
 from gpuwatch.commands.flags import parse_indices
 from gpuwatch.commands.startup import configured, fixed_settings, interval_of, open_source
-from gpuwatch.errors import NoThreadError, UnavailableError, UsageError
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.ui.choices import Remembered, read_choices
 

@@ -14,17 +14,17 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from gpuwatch.alerts.engine import Engine
+from gpuwatch.base.errors import NoThreadError
+from gpuwatch.base.text import clean
+from gpuwatch.base.threads import Worker, start_thread
 from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.recording import make_recording
 from gpuwatch.commands.startup import Reloader, apply_config, check_snapshot, fixed_settings, format_reload
 from gpuwatch.commands.stray_inputs import caller, idle_times, stray_limits
 from gpuwatch.config import Config
-from gpuwatch.errors import NoThreadError
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.sources.source import Source
-from gpuwatch.text import clean
-from gpuwatch.threads import Worker, start_thread
 from gpuwatch.ui.choices import Remembered
 from gpuwatch.ui.desktop import which_osc
 from gpuwatch.ui.options import Helpers, Options, Reloading

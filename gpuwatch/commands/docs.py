@@ -17,9 +17,9 @@ from typing import Final, TextIO
 from rich.console import Console as RichConsole
 from rich.markdown import Markdown
 
+from gpuwatch.base.errors import UsageError
 from gpuwatch.commands.console import Console, in_ascii
 from gpuwatch.commands.flags import add_flags
-from gpuwatch.errors import UsageError
 
 PAGES: Final = (
     "guide",

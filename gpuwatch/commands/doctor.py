@@ -16,7 +16,9 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuwatch import files, procfs
+from gpuwatch.base import files, procfs
+from gpuwatch.base.errors import GpuwatchError, UsageError
+from gpuwatch.base.text import clean
 from gpuwatch.commands.config import OPEN, find_closed, find_readable
 from gpuwatch.commands.console import GREEN, YELLOW, Console, fold
 from gpuwatch.commands.flags import add_flags, add_refused_demo
@@ -24,14 +26,12 @@ from gpuwatch.commands.startup import read_snapshot
 from gpuwatch.config import ADMINISTRATORS, Config
 from gpuwatch.config import path as own_path
 from gpuwatch.config.reading import load_traced
-from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.live import SERVICE, LiveFileError, Status, read_service
 from gpuwatch.model import Health, Snapshot, SourceState
 from gpuwatch.recorder.store import DAYS, StoreError, day_of, own_store, public_files, read_about, reading, refused_day
 from gpuwatch.sampler.machine import hides_pids, in_container, loaded_driver
 from gpuwatch.sources.sampler_process import SamplerProcess
-from gpuwatch.text import clean
 from gpuwatch.ui.layout import MIN_HEIGHT, MIN_WIDTH
 from gpuwatch.version import __version__
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpuwatch import procfs
 from gpuwatch.analysis.explanation import Point, context_points, explain_process
+from gpuwatch.base import procfs
+from gpuwatch.base.errors import GpuwatchError
 from gpuwatch.commands.console import Console, fold
 from gpuwatch.commands.flags import add_flags, parse_number
 from gpuwatch.commands.startup import configured, read_snapshot, snapshot_error
 from gpuwatch.config import Config
-from gpuwatch.errors import GpuwatchError
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.live import SharesReader
 from gpuwatch.model import Knowledge, Presence, Process, Snapshot

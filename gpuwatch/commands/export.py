@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from gpuwatch import files
+from gpuwatch.base import files
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.extras import install_hint
+from gpuwatch.base.text import clean
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.config import Config, ExportConfig
 from gpuwatch.config.keys import read_flag
-from gpuwatch.errors import UsageError
-from gpuwatch.extras import install_hint
 from gpuwatch.sources.sampler_process import SamplerProcess
-from gpuwatch.text import clean
 
 if TYPE_CHECKING:
     from gpuwatch.export.exporter import Exporter

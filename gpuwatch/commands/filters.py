@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.text import clean
 from gpuwatch.config import Config
-from gpuwatch.errors import UsageError
 from gpuwatch.filters import Filter, FilterError
-from gpuwatch.text import clean
 
 
 def check_filter_flag(args: argparse.Namespace, config: Config) -> str:

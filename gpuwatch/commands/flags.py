@@ -9,8 +9,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from gpuwatch.errors import UsageError
-from gpuwatch.units import format_moment, parse_duration, parse_moment
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.units import format_moment, parse_duration, parse_moment
 
 N = TypeVar("N", bound=float)
 

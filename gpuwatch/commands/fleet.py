@@ -8,17 +8,17 @@ import re
 
 import msgspec
 
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.extras import install_hint
+from gpuwatch.base.text import clean
+from gpuwatch.base.units import gib
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.dashboard import check_terminal
 from gpuwatch.commands.flags import add_flags, add_refused_demo
 from gpuwatch.commands.startup import configured, fixed_settings
 from gpuwatch.config import ADDRESS, Config
-from gpuwatch.errors import UsageError
-from gpuwatch.extras import install_hint
 from gpuwatch.filters import FilterError, parse_terms
 from gpuwatch.launch.placement import Request
-from gpuwatch.text import clean
-from gpuwatch.units import gib
 
 try:
     from gpuwatch.fleet.overview import Fleet, HostOffer, find_hosts, hosts_grammar

@@ -18,10 +18,12 @@ from typing import Final, TextIO
 from msgspec.structs import replace
 
 from gpuwatch.analysis.rows import rows
+from gpuwatch.base.errors import EXIT_CODES, UsageError
+from gpuwatch.base.text import shorten
+from gpuwatch.base.units import UNKNOWN, gib
 from gpuwatch.commands.console import Console, TextColumn, discard_output, format_table
 from gpuwatch.commands.flags import add_flags, parse_number
 from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, open_source
-from gpuwatch.errors import EXIT_CODES, UsageError
 from gpuwatch.fields import Row
 from gpuwatch.kill.group import IGNORES_INTERRUPT, ProcessGroup
 from gpuwatch.kill.outcome import Refusal, Refused
@@ -29,8 +31,6 @@ from gpuwatch.kill.pinned import KillTarget, Pinner, make_pinner
 from gpuwatch.model import Snapshot, known
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.sources.source import Source
-from gpuwatch.text import shorten
-from gpuwatch.units import UNKNOWN, gib
 
 
 class Interrupted(BaseException):

@@ -6,12 +6,12 @@ import argparse
 
 from gpuwatch.analysis.owner_message import message
 from gpuwatch.analysis.rows import rows
+from gpuwatch.base.errors import GpuwatchError
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.explain import find_process, parse_pid
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, read_snapshot
 from gpuwatch.commands.stray_inputs import idle_times
-from gpuwatch.errors import GpuwatchError
 from gpuwatch.sources.sampler_process import SamplerProcess
 
 

@@ -14,6 +14,8 @@ from gpuwatch.alerts.rules.memory import find_memory_near_limit
 from gpuwatch.alerts.rules.shares import find_overshoots
 from gpuwatch.alerts.unattributed import GapEvidence, cut_words
 from gpuwatch.analysis.rows import rows, sort
+from gpuwatch.base.text import clean
+from gpuwatch.base.units import gib
 from gpuwatch.commands.console import Console, TextColumn, cut, format_table
 from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.flags import parse_indices
@@ -26,8 +28,6 @@ from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, IdleTimes, Snapshot, encode
 from gpuwatch.shares import DeclaredMemory, declared_memory, unread_processes, unread_words
 from gpuwatch.sources.source import Source
-from gpuwatch.text import clean
-from gpuwatch.units import gib
 
 if TYPE_CHECKING:  # the demo needs no child
     from gpuwatch.sources.sampler_process import SamplerProcess

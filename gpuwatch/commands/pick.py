@@ -8,20 +8,20 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.text import clean
+from gpuwatch.base.units import gib, parse_percent, parse_share, parse_size
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags, parse_indices, parse_number, parse_value
 from gpuwatch.commands.startup import configured, read_snapshot
 from gpuwatch.declared.facts import CVD, gpu_facts
 from gpuwatch.declared.visible_devices import ORDER, PCI_BUS_ID, order_certainty, parse
-from gpuwatch.errors import UsageError
 from gpuwatch.launch.placement import Offer, Request, choose, find_offers
 from gpuwatch.model import Gpu, Order, Snapshot
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sampler.reservations import SHARED, find_reservations, reservation_folders
 from gpuwatch.shares import Reservation
 from gpuwatch.sources.sampler_process import SamplerProcess
-from gpuwatch.text import clean
-from gpuwatch.units import gib, parse_percent, parse_share, parse_size
 
 PATIENCE = 1.0
 """Seconds to wait for users' names; a user without a name is shown by uid."""

@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from gpuwatch.errors import UsageError
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.units import format_moment, long_duration, parse_moment
 from gpuwatch.model import Snapshot
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.recorder.replay import gap_limit
-from gpuwatch.units import format_moment, long_duration, parse_moment
 
 
 def open_recording(files: Iterable[str]) -> Recording:

@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.text import clean
+from gpuwatch.base.units import MIB, parse_size
 from gpuwatch.commands.flags import add_flags, add_refused_demo, parse_value
-from gpuwatch.errors import UsageError
-from gpuwatch.text import clean
-from gpuwatch.units import MIB, parse_size
 
 if TYPE_CHECKING:
     from gpuwatch.alerts.limits import Limits

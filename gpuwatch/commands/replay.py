@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import gc
 
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.text import clean
+from gpuwatch.base.threads import start_thread
 from gpuwatch.commands.dashboard import check_terminal
 from gpuwatch.commands.dashboard_app import dashboard_options
 from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.flags import add_flags, add_refused_demo
 from gpuwatch.commands.recorded import open_recording, parse_at
 from gpuwatch.commands.startup import configured, fixed_settings
-from gpuwatch.errors import UsageError
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recorder.replay import Replay
-from gpuwatch.text import clean
-from gpuwatch.threads import start_thread
 from gpuwatch.ui.choices import read_choices
 
 

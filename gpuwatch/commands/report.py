@@ -10,15 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Final, get_args
 
+from gpuwatch.base.errors import GpuwatchError, UsageError
+from gpuwatch.base.extras import install_hint
+from gpuwatch.base.text import clean
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags, add_span_flags, parse_span
 from gpuwatch.commands.recorded import on_demo_store, open_recording
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
-from gpuwatch.errors import GpuwatchError, UsageError
-from gpuwatch.extras import install_hint
 from gpuwatch.recorder.store import StoreError, former_store, is_public, own_store, stores_read
 from gpuwatch.recorder.use import By, UseReport, read_reports
-from gpuwatch.text import clean
 from gpuwatch.values import DAY
 
 _WAYS: Final[tuple[By, ...]] = get_args(By)

@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from gpuwatch.base.text import cell_width, fit
+from gpuwatch.base.units import GIB, UNKNOWN, percent, ranges
 from gpuwatch.commands.console import TextColumn, fold, format_table, in_ascii
 from gpuwatch.recorder.use import By, EventCounts, GpuUse, UseLine, UseReport
-from gpuwatch.text import cell_width, fit
-from gpuwatch.units import GIB, UNKNOWN, percent, ranges
 
 MOST: Final = 100
 """Lines of a table. A week of a busy machine has a thousand runs."""

@@ -10,13 +10,15 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
+from gpuwatch.base.errors import GpuwatchError, UsageError
+from gpuwatch.base.text import clean
+from gpuwatch.base.units import gib
 from gpuwatch.commands import pick
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags, parse_list
 from gpuwatch.commands.startup import configured, read_snapshot
 from gpuwatch.declared.facts import Facts, Share, gpu_facts
 from gpuwatch.declared.resolver import agreed_candidates
-from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.launch.environment import Allocation, VariableChange, changes, torch_obstacle
 from gpuwatch.launch.placement import Offer, choose, find_offers
 from gpuwatch.model import Basis, Snapshot
@@ -24,8 +26,6 @@ from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sampler.reservations import SHARED, find_reservations, locked_folder, reservation_folders, reserve
 from gpuwatch.shares import Reservation, limit_usages, usable
 from gpuwatch.sources.sampler_process import SamplerProcess
-from gpuwatch.text import clean
-from gpuwatch.units import gib
 
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126

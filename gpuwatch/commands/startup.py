@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
-from gpuwatch.child import start_error
+from gpuwatch.base.child import start_error
+from gpuwatch.base.errors import GpuwatchError, UnavailableError, UsageError
+from gpuwatch.base.units import MAX_INTERVAL_S, MIN_INTERVAL_S, parse_duration, parse_percent
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import parse_value
 from gpuwatch.config import Config, Reloaded, Theme, keys_in_files, load, reload
-from gpuwatch.errors import GpuwatchError, UnavailableError, UsageError
 from gpuwatch.model import Snapshot, SourceState
 from gpuwatch.sampler.protocol import SamplerOptions
 from gpuwatch.sources.sampler_process import SAMPLER, SamplerProcess
 from gpuwatch.sources.source import Source
-from gpuwatch.units import MAX_INTERVAL_S, MIN_INTERVAL_S, parse_duration, parse_percent
 
 if TYPE_CHECKING:  # what only some of the commands load: the history and the rules, the sampler's child or the demo
     from gpuwatch.monitor import Monitor

@@ -13,17 +13,17 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from gpuwatch.base.errors import EXIT_CODES, UsageError
+from gpuwatch.base.text import clean, fit
+from gpuwatch.base.units import long_duration
 from gpuwatch.commands.console import Console, escape_json
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, configured_sampler, open_source
 from gpuwatch.config import Config
-from gpuwatch.errors import EXIT_CODES, UsageError
 from gpuwatch.live import PACE, LiveFileError, Status, read_service, read_status
 from gpuwatch.model import Health, SourceState, known
 from gpuwatch.sampler.protocol import SamplerOptions
 from gpuwatch.sources.sampler_process import ONE_SAMPLE, WITHOUT_INSPECTOR, SamplerProcess
-from gpuwatch.text import clean, fit
-from gpuwatch.units import long_duration
 
 CELLS: Final = 70
 """Largest width of the line: a status bar has other contents too."""

@@ -17,8 +17,9 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch import procfs, psinfo
 from gpuwatch.analysis.strays import STRAY, Stray, StrayLimits, find_strays, notes
+from gpuwatch.base import procfs, psinfo
+from gpuwatch.base.units import size
 from gpuwatch.commands.console import Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, read_snapshot
@@ -26,7 +27,6 @@ from gpuwatch.commands.stray_inputs import caller, idle_times, stray_limits
 from gpuwatch.fields import PROCESS, age
 from gpuwatch.model import Process, Snapshot
 from gpuwatch.sources.sampler_process import SamplerProcess
-from gpuwatch.units import size
 
 _WIDEST_PLACE: Final = 24
 _INDENT: Final = 4

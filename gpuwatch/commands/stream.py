@@ -14,6 +14,8 @@ from typing import Final
 import msgspec
 
 from gpuwatch.alerts.engine import Engine
+from gpuwatch.base.threads import start_thread
+from gpuwatch.base.units import parse_duration
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import parse_indices, parse_value
 from gpuwatch.commands.startup import check_snapshot, configured, interval_of, open_source
@@ -24,8 +26,6 @@ from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.live_writer import make_status
 from gpuwatch.sources.sampler_process import SamplerProcess
 from gpuwatch.sources.source import Source
-from gpuwatch.threads import start_thread
-from gpuwatch.units import parse_duration
 
 _PACE: Final = 1.0
 """Seconds between two lines of status."""

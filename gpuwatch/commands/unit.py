@@ -16,18 +16,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.extras import install_hint
+from gpuwatch.base.files import check_source
+from gpuwatch.base.text import clean
+from gpuwatch.base.units import long_duration, size
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.export import EXPORT_FLAGS
 from gpuwatch.config import ADMINISTRATORS, Config
 from gpuwatch.config.keys import is_loopback
 from gpuwatch.config.reading import merge, read_administrators
-from gpuwatch.errors import UsageError
-from gpuwatch.extras import install_hint
-from gpuwatch.files import check_source
 from gpuwatch.recorder.store import DAYS, EVENTS_BYTES
 from gpuwatch.sampler.reservations import SHARED
-from gpuwatch.text import clean
-from gpuwatch.units import long_duration, size
 
 UNIT: Final = Path("/etc/systemd/system/gpuwatch.service")
 AGAIN: Final = (

@@ -9,6 +9,7 @@ from operator import itemgetter
 import msgspec
 
 from gpuwatch.analysis.explanation import order_words
+from gpuwatch.base.text import clean
 from gpuwatch.commands.console import Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, read_snapshot
@@ -17,7 +18,6 @@ from gpuwatch.declared.facts import CVD, gpu_facts
 from gpuwatch.declared.visible_devices import ORDER, parse
 from gpuwatch.model import Gpu, Snapshot, Visible
 from gpuwatch.sources.sampler_process import SamplerProcess
-from gpuwatch.text import clean
 
 _SHOWN = 200
 

@@ -29,6 +29,10 @@ import msgspec
 from gpuwatch.alerts.alert import MARKS, TROUBLE, Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.analysis.events import value_words
+from gpuwatch.base.errors import GpuwatchError, NoThreadError, UsageError
+from gpuwatch.base.text import clean
+from gpuwatch.base.threads import Worker, start_thread
+from gpuwatch.base.units import long_duration, parse_duration
 from gpuwatch.commands.console import GREEN, Console
 from gpuwatch.commands.events import COLORS
 from gpuwatch.commands.export import EXPORT_FLAGS, add_export_flags, start_export
@@ -37,15 +41,11 @@ from gpuwatch.commands.recording import make_recording
 from gpuwatch.commands.startup import Reloader, apply_config, configured, format_reload, interval_of, open_source
 from gpuwatch.commands.unit import AGAIN, print_unit
 from gpuwatch.config import ADMINISTRATORS, Config, ExportConfig
-from gpuwatch.errors import GpuwatchError, NoThreadError, UsageError
 from gpuwatch.model import Gpu, SourceState
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recorder.recorder import Sinks
 from gpuwatch.recorder.store import DAYS, own_store
 from gpuwatch.sources.sampler_process import SamplerProcess
-from gpuwatch.text import clean
-from gpuwatch.threads import Worker, start_thread
-from gpuwatch.units import long_duration, parse_duration
 
 WAITING: Final = 1000
 """Largest number of lines that wait to be written; beyond that the oldest are dropped and counted."""

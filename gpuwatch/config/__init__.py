@@ -14,13 +14,13 @@ from typing import Annotated, Final, Literal, TypeAlias, get_args
 import msgspec
 from msgspec import Meta
 
-from gpuwatch import files, text
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import Allowances, CustomRule, Limits
+from gpuwatch.base import files, text
+from gpuwatch.base.errors import GpuwatchError
+from gpuwatch.base.units import MIB
 from gpuwatch.config.keymap import Keys
 from gpuwatch.declared.facts import Share
-from gpuwatch.errors import GpuwatchError
-from gpuwatch.units import MIB
 from gpuwatch.values import DAY, HOUR, MOST, Bytes, FilePath, Seconds, Text, Url
 
 FILE: Final = "gpuwatch.toml"

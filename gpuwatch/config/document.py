@@ -8,14 +8,14 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuwatch import text
 from gpuwatch.alerts.limits import CustomRule, Scope
 from gpuwatch.alerts.rules.custom import GRAMMARS
+from gpuwatch.base import text
+from gpuwatch.base.units import Unit
 from gpuwatch.config import Config, RemoteHost
 from gpuwatch.config.keys import ConfigKey, keys_of, sections, toml_string, value_of
 from gpuwatch.declared.facts import Share
 from gpuwatch.fields import RATIO
-from gpuwatch.units import Unit
 
 _WIDEST: Final = 36
 """Cells up to which the comments of a section stand in one column; a longer value pushes its own to the right."""

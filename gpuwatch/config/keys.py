@@ -18,14 +18,14 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_ori
 import msgspec
 from msgspec.structs import fields
 
-from gpuwatch import text
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import MOST_FREE, Limits
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
+from gpuwatch.base import text
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.units import MIB, parse_duration, parse_share, parse_size, write_duration, write_size
 from gpuwatch.config import ADDRESSES, ColumnName, Config
 from gpuwatch.config.keymap import key_name
-from gpuwatch.errors import UsageError
-from gpuwatch.units import MIB, parse_duration, parse_share, parse_size, write_duration, write_size
 from gpuwatch.values import HIGHEST_XID
 
 _SHOWN: Final = 60

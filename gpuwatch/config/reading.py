@@ -14,18 +14,18 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from gpuwatch import files, text
 from gpuwatch.alerts.limits import CustomRule
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
 from gpuwatch.alerts.rules.custom import parse_condition
+from gpuwatch.base import files, text
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.files import check_source, shown_path
+from gpuwatch.base.units import MIB
 from gpuwatch.config import ADMINISTRATORS, FILE, SECRETS, Config, RemoteHost, keys, path
 from gpuwatch.config.keymap import PRESETS, RESERVED, clash
 from gpuwatch.config.keys import ConfigKey, shown, toml_string
 from gpuwatch.declared.facts import Share
-from gpuwatch.errors import UsageError
-from gpuwatch.files import check_source, shown_path
 from gpuwatch.filters import FilterError, check_filter
-from gpuwatch.units import MIB
 from gpuwatch.values import LONGEST, MOST
 
 _FILTER_NAME: Final = r"[A-Za-z0-9_-]{1,40}"

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from gpuwatch.base.text import LIMIT, clean
 from gpuwatch.declared import sizes
 from gpuwatch.declared.facts import (
     Candidate,
@@ -30,7 +31,6 @@ from gpuwatch.declared.facts import (
     void,
 )
 from gpuwatch.model import Confidence, Hint, Kind, Margin
-from gpuwatch.text import LIMIT, clean
 
 UNSURE = (Confidence.STALE, Confidence.GUESS)
 """Confidences of a script that was edited, or a line that came too late: they do not replace known values."""

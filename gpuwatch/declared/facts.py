@@ -13,11 +13,11 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from gpuwatch.base.text import LIMIT, Clean, clean, mask, redact, shorten
+from gpuwatch.base.units import MIB
 from gpuwatch.declared.sizes import Parser
 from gpuwatch.model import Basis, Confidence, Gpu, Health, Hint, Kind, Margin, Memory, Reading, known, number
 from gpuwatch.shares import STEADY
-from gpuwatch.text import LIMIT, Clean, clean, mask, redact, shorten
-from gpuwatch.units import MIB
 from gpuwatch.values import Bytes, Fraction, Gpus, Pattern, Text
 
 CVD = "CUDA_VISIBLE_DEVICES"

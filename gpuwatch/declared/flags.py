@@ -20,13 +20,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gpuwatch import programs
+from gpuwatch.base import programs
+from gpuwatch.base.programs import SourceKind
+from gpuwatch.base.text import clean, mask
 from gpuwatch.declared import sizes
 from gpuwatch.declared.env import file_confidence
 from gpuwatch.declared.facts import SHOWN, Candidate, FrameworkConfig, Unread, format_excerpt, parse_value, void
 from gpuwatch.model import Confidence, Kind, Margin
-from gpuwatch.programs import SourceKind
-from gpuwatch.text import clean, mask
 
 _KEY = re.compile(r"""(?:"([^"\\]*)"|'([^']*)'|([^\W\d][\w./-]*))[ \t]*:(?:[ \t]+(.*))?""")
 _QUOTED = re.compile(r"""(?:"([^"\\]*)"|'((?:[^']|'')*)')[ \t]*(?:#.*)?""")

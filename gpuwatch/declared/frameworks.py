@@ -11,10 +11,10 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 
+from gpuwatch.base.programs import find_launcher
 from gpuwatch.declared.facts import Candidate, Facts, Unread
 from gpuwatch.declared.flags import find_program
 from gpuwatch.model import Basis, Confidence, Kind
-from gpuwatch.programs import find_launcher
 
 NAMES: Mapping[str, str] = {
     "tensorflow": "TensorFlow",

@@ -20,7 +20,9 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from gpuwatch import programs
+from gpuwatch.base import programs
+from gpuwatch.base.text import clean
+from gpuwatch.base.units import size
 from gpuwatch.declared import env, flags, frameworks, visible_devices
 from gpuwatch.declared.env import UNSURE, Environment, weakest
 from gpuwatch.declared.facts import (
@@ -38,8 +40,6 @@ from gpuwatch.declared.facts import (
 from gpuwatch.declared.flags import find_program
 from gpuwatch.declared.script_patterns import read_ordinals
 from gpuwatch.model import LIMITS, Basis, Confidence, Declaration, Declared, Hint, Kind, Knowledge, Limit, Margin, Order
-from gpuwatch.text import clean
-from gpuwatch.units import size
 
 _SEARCHED = 4096
 """Characters of a command line in which a pattern is searched, at most."""

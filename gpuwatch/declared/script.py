@@ -23,13 +23,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
+from gpuwatch.base.text import clean
 from gpuwatch.declared import frameworks
 from gpuwatch.declared import script_patterns as patterns
 from gpuwatch.declared.facts import OBJECTS, Candidate, ScriptContents, Selection, Variables
 from gpuwatch.declared.script_patterns import Item, Items, MadeObject, ScriptCondition, ScriptSource, Site, may_declare
 from gpuwatch.declared.script_values import SOME, ScriptDevice, SymbolTable, children
 from gpuwatch.model import Confidence, Hint, Kind
-from gpuwatch.text import clean
 
 MOST = 100
 """Statements of one kind that are returned, at most; people write a handful."""

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
+from gpuwatch.base.text import ELLIPSIS, clean, redact, shorten
+from gpuwatch.base.units import MIB
 from gpuwatch.declared import sizes
 from gpuwatch.declared.facts import Candidate, Selection, Setting, format_path, parse_value
 from gpuwatch.declared.script_values import (
@@ -30,8 +32,6 @@ from gpuwatch.declared.script_values import (
     is_number,
 )
 from gpuwatch.model import Basis, Confidence, Hint, Kind, Margin
-from gpuwatch.text import ELLIPSIS, clean, redact, shorten
-from gpuwatch.units import MIB
 
 
 class MadeObject(NamedTuple):

@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from gpuwatch.base.units import GIB, KIB, MIB, TIB, parse_share, parse_size
 from gpuwatch.model import Basis
-from gpuwatch.units import GIB, KIB, MIB, TIB, parse_share, parse_size
 
 
 class Size(NamedTuple):

@@ -29,15 +29,15 @@ import msgspec
 from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gpuwatch import files
 from gpuwatch.alerts.limits import Allowances
+from gpuwatch.base import files
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.text import clean
+from gpuwatch.base.threads import Worker, start_thread
 from gpuwatch.config.keys import is_loopback
-from gpuwatch.errors import UsageError
 from gpuwatch.export.metrics import ALIASES, GROUPS, Group, ScrapedMachine
 from gpuwatch.model import Health
 from gpuwatch.monitor import Frame
-from gpuwatch.text import clean
-from gpuwatch.threads import Worker, start_thread
 
 TEXTFILE: Final = "gpuwatch.prom"
 PACE: Final = 15.0

@@ -21,13 +21,13 @@ import msgspec
 import urllib3
 from urllib3.exceptions import HTTPError, NewConnectionError, SSLError, TimeoutError
 
-from gpuwatch import files
+from gpuwatch.base import files
+from gpuwatch.base.errors import UnavailableError, UsageError
+from gpuwatch.base.text import clean
+from gpuwatch.base.units import size
 from gpuwatch.config import FleetSettings
 from gpuwatch.config.keys import is_loopback, keys_of
-from gpuwatch.errors import UnavailableError, UsageError
 from gpuwatch.fleet.host import GREATEST
-from gpuwatch.text import clean
-from gpuwatch.units import size
 
 T = TypeVar("T")
 

@@ -9,11 +9,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from gpuwatch.errors import GpuwatchError
+from gpuwatch.base.errors import GpuwatchError
+from gpuwatch.base.text import clean
+from gpuwatch.base.threads import Worker
 from gpuwatch.fleet.overview import QUERIES, Fleet, HostPast, host_queries, make_fleet, make_past
 from gpuwatch.fleet.prometheus import PrometheusClient
-from gpuwatch.text import clean
-from gpuwatch.threads import Worker
 
 CLOSING_S: Final = 0.2
 """Seconds that a reading under way has when the program quits."""

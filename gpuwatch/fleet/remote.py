@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
+from gpuwatch.base.threads import start_thread
 from gpuwatch.config import RemoteHost
 from gpuwatch.declared.facts import Share
 from gpuwatch.fleet.host import Host
@@ -23,7 +24,6 @@ from gpuwatch.model import SCHEMA, Snapshot, SourceState
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recorder.live_writer import make_status
 from gpuwatch.recorder.recording import DamagedRowError, read_snapshot
-from gpuwatch.threads import start_thread
 
 LONGEST_SNAPSHOT: Final = 8 << 20
 """Bytes of a line, at most: 8 GPUs and 43 processes take 40 kB, 2,000 processes 3 MB."""

@@ -17,14 +17,14 @@ from typing import Final
 import msgspec
 
 from gpuwatch.alerts.alert import Severity
-from gpuwatch.child import Backoff, ChildProcess, describe_exit, start_error
+from gpuwatch.base.child import Backoff, ChildProcess, describe_exit, start_error
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.text import clean
+from gpuwatch.base.threads import start_thread
 from gpuwatch.config import ADDRESS, ADDRESSES, RemoteHost
-from gpuwatch.errors import UsageError
 from gpuwatch.fleet.host import GREATEST, MOST_GPUS, Host, HostGpu
 from gpuwatch.live import SCHEMA, Status, StatusGpu
 from gpuwatch.model import Health, Reading, Reason, SourceState, known
-from gpuwatch.text import clean
-from gpuwatch.threads import start_thread
 from gpuwatch.values import MOST
 from gpuwatch.version import __version__
 

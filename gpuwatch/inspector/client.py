@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch import procfs
-from gpuwatch.child import ChildProcess, describe_exit
+from gpuwatch.base import procfs
+from gpuwatch.base.child import ChildProcess, describe_exit
 from gpuwatch.declared.facts import GpuFacts, Share
 from gpuwatch.inspector import INSPECTOR
 from gpuwatch.inspector.protocol import Answer, Question

@@ -24,12 +24,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpuwatch import files, procfs
+from gpuwatch.base import files, procfs
+from gpuwatch.base.text import clean
 from gpuwatch.inspector import cgroups
 from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.credentials import Owner, acting_as
 from gpuwatch.inspector.files import decode_environ
-from gpuwatch.text import clean
 
 PATIENCE = 0.5
 """Seconds for one answer over a socket."""

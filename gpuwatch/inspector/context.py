@@ -14,7 +14,8 @@ from typing import TypeVar
 
 import msgspec
 
-from gpuwatch import procfs, programs
+from gpuwatch.base import procfs, programs
+from gpuwatch.base.text import clean
 from gpuwatch.declared.facts import Facts, Unread
 from gpuwatch.inspector import cgroups, runs, servers, terminals
 from gpuwatch.inspector.containers import LONGEST, ContainerNames, find_container_id, read_mounts
@@ -22,7 +23,6 @@ from gpuwatch.inspector.credentials import read_account
 from gpuwatch.inspector.servers import Sockets
 from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.model import Container, Notebook, Pane, ProcessContext, Run
-from gpuwatch.text import clean
 
 # -- containers ----------------------------------------------------------------------------------------------------
 

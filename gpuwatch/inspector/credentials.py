@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuwatch import procfs
-from gpuwatch.child import die_with_parent
+from gpuwatch.base import procfs
+from gpuwatch.base.child import die_with_parent
 
 _NOBODY_NEW = 0xFFFFFFFF
 """-1 as a uid_t: setfsuid(2) changes nothing and gives the present one."""

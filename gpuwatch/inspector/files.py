@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuwatch import files
+from gpuwatch.base import files
 from gpuwatch.declared.facts import Unread
 
 

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from msgspec.structs import asdict, replace
 
-from gpuwatch import procfs, programs
+from gpuwatch.base import procfs, programs
+from gpuwatch.base.programs import CodeSource, SourceKind
 from gpuwatch.declared import flags, frameworks, script
 from gpuwatch.declared.facts import (
     LOCAL_RANKS,
@@ -34,7 +35,6 @@ from gpuwatch.declared.facts import (
 )
 from gpuwatch.inspector import cgroups, containers, files
 from gpuwatch.inspector.credentials import Owner, acting_as, read_account, read_owner
-from gpuwatch.programs import CodeSource, SourceKind
 
 LARGEST_SCRIPT = 1 << 20
 _LARGEST_MODULE = 256 << 10

@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpuwatch import procfs, programs
+from gpuwatch.base import procfs, programs
+from gpuwatch.base.programs import Role, SourceKind
+from gpuwatch.base.text import clean, mask
 from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
 from gpuwatch.inspector import files, servers
 from gpuwatch.model import Run
-from gpuwatch.programs import Role, SourceKind
-from gpuwatch.text import clean, mask
 
 # -- ranks, by the environment -------------------------------------------------------------------------------------
 

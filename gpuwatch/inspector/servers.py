@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from gpuwatch import procfs, programs
+from gpuwatch.base import procfs, programs
+from gpuwatch.base.programs import Role
+from gpuwatch.base.text import clean, mask
 from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
 from gpuwatch.model import Notebook
-from gpuwatch.programs import Role
-from gpuwatch.text import clean, mask
 
 # -- sockets -------------------------------------------------------------------------------------------------------
 

@@ -22,12 +22,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpuwatch import procfs, programs
-from gpuwatch.child import describe_exit, run
+from gpuwatch.base import procfs, programs
+from gpuwatch.base.child import describe_exit, run
+from gpuwatch.base.files import check_source
+from gpuwatch.base.text import clean, mask
 from gpuwatch.declared.facts import RelatedProcess, Unread
-from gpuwatch.files import check_source
 from gpuwatch.model import Pane
-from gpuwatch.text import clean, mask
 
 LONGEST = 40
 """Characters of a name."""

@@ -19,8 +19,9 @@ from pathlib import Path
 
 import msgspec
 
-from gpuwatch import procfs
-from gpuwatch.child import die_with_parent
+from gpuwatch.base import procfs
+from gpuwatch.base.child import die_with_parent
+from gpuwatch.base.text import clean
 from gpuwatch.declared.facts import GpuFacts, Share
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector import context, reader
@@ -29,7 +30,6 @@ from gpuwatch.inspector.protocol import Answer, Question, bounded
 from gpuwatch.inspector.servers import Sockets
 from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.model import Declared, Knowledge, ProcessContext
-from gpuwatch.text import clean
 
 IDLE = 30.0
 """Seconds without a question after which the inspector ends, to free its memory."""

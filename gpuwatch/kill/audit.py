@@ -11,9 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from gpuwatch import files
-from gpuwatch.errors import NoThreadError
-from gpuwatch.threads import Worker
+from gpuwatch.base import files
+from gpuwatch.base.errors import NoThreadError
+from gpuwatch.base.threads import Worker
 
 FILE_NAME: Final = "actions.jsonl"
 

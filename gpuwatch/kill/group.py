@@ -23,13 +23,13 @@ from concurrent.futures import Future
 from enum import StrEnum
 from typing import Any, Final
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
+from gpuwatch.base.units import long_duration
 from gpuwatch.kill.memory import MEMORY_SECONDS, FreedMemory
 from gpuwatch.kill.outcome import End, Outcome, Refused, merge_outcomes
 from gpuwatch.kill.pinned import KillTarget, PinnedProcess, Pinner, refuse_owner
 from gpuwatch.kill.run import Member, PinnedRun, find_run
 from gpuwatch.model import Snapshot
-from gpuwatch.units import long_duration
 
 POLL_SECONDS: Final = 0.1
 """Seconds between two checks of the processes."""

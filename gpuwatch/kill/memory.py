@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
+from gpuwatch.base.units import size
 from gpuwatch.kill.outcome import End, Outcome, format_pids
 from gpuwatch.model import Gpu, Snapshot, known
-from gpuwatch.units import size
 
 FRESH_SAMPLES: Final = 2
 """Samples of each GPU after the exit before its memory is compared: the first may have begun before the exit."""

@@ -8,7 +8,7 @@ from enum import Enum, StrEnum
 
 import msgspec
 
-from gpuwatch.units import long_duration
+from gpuwatch.base.units import long_duration
 
 
 class Refusal(Enum):

@@ -25,9 +25,9 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch import procfs, psinfo
 from gpuwatch.analysis.rows import rows
-from gpuwatch.files import state_folder
+from gpuwatch.base import procfs, psinfo
+from gpuwatch.base.files import state_folder
 from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.outcome import End, Outcome, Refusal, Refused, format_parent
 from gpuwatch.kill.policy import Policy

@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuwatch import files
+from gpuwatch.base import files
+from gpuwatch.base.text import clean
+from gpuwatch.base.units import MIB
 from gpuwatch.declared.env import candidates
 from gpuwatch.declared.facts import Setting
 from gpuwatch.declared.sizes import mps
-from gpuwatch.text import clean
-from gpuwatch.units import MIB
 
 KEY = "per_process_memory_fraction"
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuwatch import model, programs
+from gpuwatch import model
+from gpuwatch.base import programs
 from gpuwatch.model import Declaration, Process, Snapshot
 
 

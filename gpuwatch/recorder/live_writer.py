@@ -12,21 +12,21 @@ from typing import Final
 
 import msgspec
 
-from gpuwatch import files
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.health import HEALTH, STALE
 from gpuwatch.alerts.rules.memory import MEMORY, room_of
 from gpuwatch.alerts.rules.shares import OVERSHOOT
+from gpuwatch.base import files
+from gpuwatch.base.procfs import boot_id, pid_namespace
+from gpuwatch.base.threads import Worker
+from gpuwatch.base.units import GIB
 from gpuwatch.fields import GPU
 from gpuwatch.history import HistoryView
 from gpuwatch.live import FILE, PACE, SERVICE, Overuse, Status, StatusGpu, publish_processes
 from gpuwatch.model import Health, Reason, Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.procfs import boot_id, pid_namespace
 from gpuwatch.sampler.machine import hides_pids
 from gpuwatch.shares import left, limit_usages, unread_processes
-from gpuwatch.threads import Worker
-from gpuwatch.units import GIB
 
 _MOST_OVER: Final = 200
 _MOST_RESTING: Final = 2000

@@ -18,14 +18,14 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from gpuwatch import text, units
 from gpuwatch.alerts.alert import MARKS, TROUBLE, Alert, Severity
-from gpuwatch.child import Backoff, describe_exit, python_command, run
+from gpuwatch.base import text, units
+from gpuwatch.base.child import Backoff, describe_exit, python_command, run
+from gpuwatch.base.extras import install_hint
+from gpuwatch.base.files import check_source
+from gpuwatch.base.threads import Worker
 from gpuwatch.config import Notify
-from gpuwatch.extras import install_hint
-from gpuwatch.files import check_source
 from gpuwatch.monitor import Frame
-from gpuwatch.threads import Worker
 
 TITLE: Final = 200
 """Characters of a title, at most: enough for a telephone's screen and for the subject of a mail."""

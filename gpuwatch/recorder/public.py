@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
-from gpuwatch import files
+from gpuwatch.base import files
 from gpuwatch.recorder.store import (
     DAYS,
     HOUR,

@@ -27,8 +27,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gpuwatch import files, text, units
 from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Severity
+from gpuwatch.base import files, text, units
+from gpuwatch.base.threads import Worker
 from gpuwatch.config import Config
 from gpuwatch.live import read_status
 from gpuwatch.monitor import Frame, Monitor, Sink
@@ -58,7 +59,6 @@ from gpuwatch.recorder.store import (
 )
 from gpuwatch.recorder.use import Sums, UseCounter, write_use
 from gpuwatch.sampler.owners import UserNames
-from gpuwatch.threads import Worker
 
 NOT_RUNNING: Final = "gpuwatch was not running"
 """How an event ended that was over before gpuwatch began to record again."""

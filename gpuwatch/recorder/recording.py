@@ -22,15 +22,15 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from gpuwatch import files
 from gpuwatch.alerts.alert import Alert
-from gpuwatch.errors import UsageError
+from gpuwatch.base import files
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.text import LIMIT, clean
+from gpuwatch.base.units import MAX_INTERVAL_S, format_moment
 from gpuwatch.model import SCHEMA, IdleHolding, Snapshot
 from gpuwatch.recorder.store import Events, StoreError, read_about, read_events, reading
 from gpuwatch.recorder.use import read_means
-from gpuwatch.text import LIMIT, clean
 from gpuwatch.timeline import Minute
-from gpuwatch.units import MAX_INTERVAL_S, format_moment
 
 ROW_S: Final = 10.0
 """Seconds of snapshots in one row: what is lost when gpuwatch is killed, at most."""

@@ -14,11 +14,14 @@ from typing import Final
 
 import msgspec
 
-from gpuwatch import files
 from gpuwatch.alerts.alert import TROUBLE, Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
-from gpuwatch.errors import UsageError
+from gpuwatch.base import files
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.text import clean
+from gpuwatch.base.threads import Worker
+from gpuwatch.base.units import GIB
 from gpuwatch.history import History
 from gpuwatch.model import SCHEMA, Snapshot, encode, to_idle_times
 from gpuwatch.monitor import Frame, seconds_suspended
@@ -40,9 +43,6 @@ from gpuwatch.recorder.store import (
     write_events,
 )
 from gpuwatch.recorder.use import Sums, UseCounter, write_use
-from gpuwatch.text import clean
-from gpuwatch.threads import Worker
-from gpuwatch.units import GIB
 from gpuwatch.version import __version__
 
 SIZE: Final = 2 * GIB

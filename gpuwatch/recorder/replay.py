@@ -18,11 +18,11 @@ import msgspec
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
+from gpuwatch.base.threads import Worker
 from gpuwatch.declared.facts import Share
 from gpuwatch.history import History
 from gpuwatch.model import Snapshot, to_idle_times
 from gpuwatch.recorder.recording import Recording
-from gpuwatch.threads import Worker
 from gpuwatch.timeline import DAY, Timeline
 
 SPEEDS: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0)

@@ -38,10 +38,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from gpuwatch import files, text
 from gpuwatch.alerts.alert import UNSEEN_USER, Acknowledgement, Alert, AlertGpu, AlertUser, Attention, Mute
 from gpuwatch.analysis.events import UNFINISHED, same_event
-from gpuwatch.errors import GpuwatchError, UsageError
+from gpuwatch.base import files, text
+from gpuwatch.base.errors import GpuwatchError, UsageError
 
 APPLICATION: Final = 0x67707577
 """Value of `PRAGMA application_id` in every store: `gpuw`."""

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, Ty
 
 import msgspec
 
-from gpuwatch import programs
 from gpuwatch.alerts.alert import UNSEEN_USER, Alert, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
+from gpuwatch.base import programs
+from gpuwatch.base.text import clean
 from gpuwatch.history import NO_USE, HistoryView, Use, charged
 from gpuwatch.model import Gpu, Holding, Process, Reason, Snapshot, number
 from gpuwatch.recorder.store import (
@@ -45,7 +46,6 @@ from gpuwatch.recorder.store import (
     write_about,
 )
 from gpuwatch.shares import has_gap
-from gpuwatch.text import clean
 from gpuwatch.timeline import Key, Metric, Minute, Timeline, parse_key, user_owner
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from gpuwatch.child import ChildProcess
+from gpuwatch.base.child import ChildProcess
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -10,7 +10,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
+from gpuwatch.base.text import clean
 from gpuwatch.model import INDEX_UNKNOWN, Gpu, Health, Memory, Place, Reading, Reason, known
 from gpuwatch.sampler import machine, nvml
 from gpuwatch.sampler.metrics import (
@@ -31,7 +32,6 @@ from gpuwatch.sampler.metrics import (
 from gpuwatch.sampler.nvml import Calls, Code, Failed, Handle
 from gpuwatch.sampler.processes import COMPUTE, GRAPHICS, MPS, GpuProcesses, MigInstances, ProcessLists
 from gpuwatch.sampler.xid import Registration, XidCounter, XidEvents
-from gpuwatch.text import clean
 
 Task = TypeVar("Task")
 T = TypeVar("T")

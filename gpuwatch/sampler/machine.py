@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from gpuwatch import psinfo
+from gpuwatch.base import psinfo
+from gpuwatch.base.procfs import PROC
+from gpuwatch.base.text import clean
 from gpuwatch.model import HostUsage, Reading, Reason, known
-from gpuwatch.procfs import PROC
-from gpuwatch.text import clean
 
 _PID_MAX_ANYWHERE = 4 * 1024 * 1024
 """PID_MAX_LIMIT of 64-bit kernels (include/linux/threads.h)."""

@@ -20,8 +20,9 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch import procfs
-from gpuwatch.child import ChildProcess, die_with_parent
+from gpuwatch.base import procfs
+from gpuwatch.base.child import ChildProcess, die_with_parent
+from gpuwatch.base.text import clean
 from gpuwatch.inspector.client import DEADLINE, InspectorClient
 from gpuwatch.live import SERVICE, SharesReader
 from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, SourceState, Unlisted, encode
@@ -45,7 +46,6 @@ from gpuwatch.sampler.unlisted import (
     is_held,
 )
 from gpuwatch.shares import add_promised, has_gap
-from gpuwatch.text import clean
 
 _PROGRESS = 0.5
 """Seconds after which the GPUs that were sampled so far are published: each may take 3 s to wake."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from gpuwatch import procfs, psinfo
+from gpuwatch.base import procfs, psinfo
 from gpuwatch.model import Memory, Reading, Reason
 from gpuwatch.sampler.nvml import OLDER_CALL, UNSUPPORTED, Calls, Code, Failed, Handle
 

@@ -16,11 +16,11 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
+from gpuwatch.base.text import clean
 from gpuwatch.model import Health, Reason, SourceState
 from gpuwatch.sampler import machine
 from gpuwatch.sampler.shared_page import INIT, SharedPage
-from gpuwatch.text import clean
 
 
 class Code(IntEnum):

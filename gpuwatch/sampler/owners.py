@@ -17,13 +17,13 @@ from typing import cast
 
 import msgspec
 
-from gpuwatch import procfs, psinfo
-from gpuwatch.errors import NoThreadError
+from gpuwatch.base import procfs, psinfo
+from gpuwatch.base.errors import NoThreadError
+from gpuwatch.base.psinfo import ProcessReader, ProcessUsage
+from gpuwatch.base.text import ELLIPSIS, Clean, clean, format_command_line
+from gpuwatch.base.threads import Worker
 from gpuwatch.model import Presence, Process, Reading, Reason
-from gpuwatch.psinfo import ProcessReader, ProcessUsage
 from gpuwatch.sampler import machine
-from gpuwatch.text import ELLIPSIS, Clean, clean, format_command_line
-from gpuwatch.threads import Worker
 
 TTL = 600.0
 """Seconds after which a name is looked up again; the old name is shown until the new one is there."""

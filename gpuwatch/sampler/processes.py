@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from gpuwatch.base.text import clean
 from gpuwatch.model import Holding, Instance, Memory, Reading, Reason, known
 from gpuwatch.sampler import nvml
 from gpuwatch.sampler.metrics import FallbackCalls, missing_memory, read_memory
 from gpuwatch.sampler.nvml import WHOLE_GPU, Calls, Code, Failed, Handle, reason
-from gpuwatch.text import clean
 
 NOT_AVAILABLE = 2**64 - 1
 """NVML_VALUE_NOT_AVAILABLE: the driver does not report this process's memory (WSL, some MIG and vGPU set-ups)."""

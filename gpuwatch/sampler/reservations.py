@@ -22,9 +22,9 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from gpuwatch import files, procfs, psinfo
+from gpuwatch.base import files, procfs, psinfo
+from gpuwatch.base.text import clean
 from gpuwatch.shares import Reservation
-from gpuwatch.text import clean
 
 SHARED = Path("/run/lock/gpuwatch")
 """Folder that all users of the machine share."""

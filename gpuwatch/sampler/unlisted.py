@@ -17,9 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
+from gpuwatch.base.programs import is_monitor
 from gpuwatch.model import Gpu, Presence, Process, Unlisted, known
-from gpuwatch.programs import is_monitor
 from gpuwatch.sampler import machine
 
 EVERY = 20.0

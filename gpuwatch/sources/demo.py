@@ -37,7 +37,8 @@ from zlib import crc32
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch import text
+from gpuwatch.base import text
+from gpuwatch.base.units import GIB, MIB
 from gpuwatch.declared.facts import Share
 from gpuwatch.model import (
     Declared,
@@ -55,7 +56,6 @@ from gpuwatch.model import (
 )
 from gpuwatch.sampler import nvml
 from gpuwatch.shares import add_promised
-from gpuwatch.units import GIB, MIB
 
 GPUS: Final = 8
 DAY: Final = 86400.0

@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch.child import Backoff, describe_exit, start_error
+from gpuwatch.base.child import Backoff, describe_exit, start_error
+from gpuwatch.base.text import clean
 from gpuwatch.declared.facts import Share
 from gpuwatch.model import (
     INDEX_UNKNOWN,
@@ -38,7 +39,6 @@ from gpuwatch.sampler.protocol import Exit, SamplerOptions
 from gpuwatch.sampler.shared_page import EVENT_CALLS, LINK_CALLS, CallInFlight
 from gpuwatch.shares import was_read
 from gpuwatch.sources.sampler_process import SAMPLER, SamplerProcess
-from gpuwatch.text import clean
 
 _NO_UUID = "the driver lists other GPUs since, and this one never told its UUID: start gpuwatch anew"
 

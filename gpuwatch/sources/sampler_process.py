@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 import gpuwatch.sampler
-from gpuwatch.child import ChildProcess, python_command
+from gpuwatch.base.child import ChildProcess, python_command
 from gpuwatch.sampler.shared_page import CallInFlight, SharedPage
 
 SAMPLER = python_command(gpuwatch.sampler.__path__[0] + "/__main__.py")

@@ -18,11 +18,11 @@ from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.analysis.owner_message import message
 from gpuwatch.analysis.people import filter_for
 from gpuwatch.analysis.rows import rows
+from gpuwatch.base.text import clean
 from gpuwatch.fields import Row, RowKey
 from gpuwatch.filters import Filter, FilterError, ListFilter
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame, Monitor
-from gpuwatch.text import clean
 from gpuwatch.ui.bindings import KEYS, PaletteCommand, commands, keymap, make_bindings
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.desktop import Osc, clipboard, notification

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from gpuwatch import files
+from gpuwatch.base import files
+from gpuwatch.base.text import clean
 from gpuwatch.config import ColumnName, ColumnNames, Theme
-from gpuwatch.text import clean
 
 if TYPE_CHECKING:  # the sampler waits for the interval, and need not wait for what the options import
     from gpuwatch.ui.options import Options

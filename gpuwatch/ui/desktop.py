@@ -22,7 +22,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
-from gpuwatch import text
+from gpuwatch.base import text
 
 Osc: TypeAlias = Literal["osc9", "osc777"]
 

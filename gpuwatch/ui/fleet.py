@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from gpuwatch.errors import NoThreadError
+from gpuwatch.base.errors import NoThreadError
 from gpuwatch.fleet.overview import Fleet
 from gpuwatch.fleet.reader import FleetReader
 from gpuwatch.ui.bindings import THEMES, PaletteCommand, key_names

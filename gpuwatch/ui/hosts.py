@@ -17,12 +17,12 @@ from msgspec.structs import replace
 from textual.app import App, SuspendNotSupported
 from textual.binding import Binding
 
-from gpuwatch.child import start_error
+from gpuwatch.base.child import start_error
+from gpuwatch.base.text import clean
 from gpuwatch.fields import RowKey
 from gpuwatch.fleet.remote import RemoteHosts
 from gpuwatch.fleet.ssh import kill_command
 from gpuwatch.monitor import Frame, Monitor
-from gpuwatch.text import clean
 from gpuwatch.ui.app import CLOSING_SECONDS, GpuwatchApp, NewFrame
 from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.screens.hosts import HostsScreen

@@ -14,6 +14,7 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from gpuwatch.alerts.alert import Alert
+from gpuwatch.base.units import format_moment, long_duration, parse_moment
 from gpuwatch.recorder.replay import SPEEDS, Playback, Replay, events_until
 from gpuwatch.recorder.store import Events
 from gpuwatch.ui.app import GpuwatchApp, NewFrame
@@ -22,7 +23,6 @@ from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.screens.dialog import Dialog
 from gpuwatch.ui.theme import Glyphs
 from gpuwatch.ui.view import View
-from gpuwatch.units import format_moment, long_duration, parse_moment
 
 if TYPE_CHECKING:
     from gpuwatch.fields import Row

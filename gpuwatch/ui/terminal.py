@@ -28,8 +28,8 @@ from textual.events import Resize
 from textual.filter import LineFilter
 from textual.message import Message
 
-from gpuwatch.errors import NoThreadError
-from gpuwatch.threads import no_thread_error, start_thread
+from gpuwatch.base.errors import NoThreadError
+from gpuwatch.base.threads import no_thread_error, start_thread
 
 
 class NoColors(LineFilter):

@@ -15,10 +15,10 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.filter import Monochrome
 from textual.screen import Screen
 
-from gpuwatch import files
-from gpuwatch.errors import NoThreadError
-from gpuwatch.text import clean
-from gpuwatch.threads import Worker
+from gpuwatch.base import files
+from gpuwatch.base.errors import NoThreadError
+from gpuwatch.base.text import clean
+from gpuwatch.base.threads import Worker
 from gpuwatch.ui.bindings import THEMES, PaletteCommand
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriver, is_utf8_terminal

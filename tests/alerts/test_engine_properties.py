@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.rule import Observation, Rule, RuleContext
+from gpuwatch.base.units import Unit
 from gpuwatch.model import Reason
-from gpuwatch.units import Unit
 from tests.support.alerting import Bench
 from tests.support.builders import gpu
 

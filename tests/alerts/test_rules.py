@@ -19,10 +19,10 @@ from gpuwatch.alerts.rules.hardware import ECC, MEANINGS, POWER, REMAP, TEMPERAT
 from gpuwatch.alerts.rules.idle import DEAD, IDLE, UNATTRIBUTED
 from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.alerts.rules.shares import OUTGROWN, OVERCOMMITTED, OVERSHOOT, allowance
+from gpuwatch.base.units import Unit
 from gpuwatch.commands.docs import page_text
 from gpuwatch.history import History
 from gpuwatch.model import Health, Idle, Limit, Margin, Presence, Reason, Snapshot
-from gpuwatch.units import Unit
 from tests.analysis.machines import card, person
 from tests.support.alerting import Past, cap, observed, severities_of, uuid
 from tests.support.builders import GIB, at, filled, gpu, holding, memory, process, snapshot

@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 import pytest
 
-from gpuwatch import procfs
 from gpuwatch.analysis.strays import Stray, StrayCause, StrayCertainty, StrayLimits
+from gpuwatch.base import procfs
 from gpuwatch.model import Idle, IdleTimes, Process, Snapshot
 from tests.driver import GIB, Driver, Proc
 from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE

@@ -21,9 +21,9 @@ from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import CustomRule, Limits
 from gpuwatch.alerts.rules.custom import GRAMMARS
+from gpuwatch.base.units import Unit
 from gpuwatch.history import History
 from gpuwatch.model import Gpu, Process, Snapshot
-from gpuwatch.units import Unit
 from tests.support.alerting import cap
 from tests.support.builders import EPOCH, GIB, gpu, holding, memory, process, snapshot
 

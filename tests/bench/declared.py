@@ -16,7 +16,7 @@ from statistics import median
 
 import psutil
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 from gpuwatch.model import Knowledge, Snapshot
 from tests.driver import GIB, Driver, Proc, build
 from tests.support.sampling import Running

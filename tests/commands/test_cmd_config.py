@@ -14,11 +14,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpuwatch.base.errors import UsageError
 from gpuwatch.cli import parse
 from gpuwatch.commands import config as command
 from gpuwatch.config import Config, load
 from gpuwatch.config.document import default_text
-from gpuwatch.errors import UsageError
 
 AWKWARD = """
 interval = "500ms"

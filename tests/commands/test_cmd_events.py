@@ -13,12 +13,12 @@ import pytest
 
 from gpuwatch.alerts.alert import Alert, AlertGpu, Severity
 from gpuwatch.analysis.events import moment
+from gpuwatch.base.files import FileLock
+from gpuwatch.base.units import Unit, format_moment
 from gpuwatch.cli import parse
 from gpuwatch.commands import events
 from gpuwatch.commands.flags import parse_span
-from gpuwatch.files import FileLock
 from gpuwatch.recorder.store import Gap, lock_path, own_store
-from gpuwatch.units import Unit, format_moment
 from gpuwatch.values import DAY
 from tests.support import recording
 from tests.support.builders import EPOCH, GIB

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import AlertCause, AlertGpu
+from gpuwatch.base.errors import GpuwatchError, UsageError
+from gpuwatch.base.units import format_moment
 from gpuwatch.cli import parse
 from gpuwatch.commands import report
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
-from gpuwatch.errors import GpuwatchError, UsageError
 from gpuwatch.recorder.store import Store, own_store, public_file, write_events
 from gpuwatch.recorder.use import By, EventCounts, GpuUse, UseLine, UseReport
-from gpuwatch.units import format_moment
 from tests.support.builders import GIB
 from tests.support.recording import alert, ended, read_report
 from tests.support.storing import HOUR, batch, hours, save

@@ -18,15 +18,15 @@ import pytest
 from msgspec import structs
 from rich.cells import cell_len
 
-from gpuwatch import files, procfs, psinfo
 from gpuwatch.analysis.strays import Stray, StrayLimits, StrayReport, find_strays, notes
+from gpuwatch.base import files, procfs, psinfo
+from gpuwatch.base.procfs import boot_id
 from gpuwatch.cli import parse
 from gpuwatch.commands import stray_inputs
 from gpuwatch.commands import strays as command
 from gpuwatch.commands.strays import document, table
 from gpuwatch.live import FILE, Status
 from gpuwatch.model import Idle, IdleHolding, IdleTimes, Pane, ProcessContext, Run, Unlisted
-from gpuwatch.procfs import boot_id
 from gpuwatch.sources.sampler_process import SamplerProcess
 from tests.driver import Driver, Gpu, Proc
 from tests.support.builders import EPOCH, GIB, gpu

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.base.errors import UsageError
 from gpuwatch.cli import parse
 from gpuwatch.commands import unit as unit_module
 from gpuwatch.commands.unit import EXPORT_SCORE, NETWORK_SCORE, SCORE, print_unit
-from gpuwatch.errors import UsageError
 
 OTHER = 12345
 """A uid that is nobody's."""

@@ -17,13 +17,13 @@ from typing import IO, Any
 import pytest
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
+from gpuwatch.base.units import Unit
 from gpuwatch.commands.watch import LineFormatter, Printer, TroubleFinder, find_changes
 from gpuwatch.history import History
 from gpuwatch.live import read_status
 from gpuwatch.model import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.store import own_store
-from gpuwatch.units import Unit
 from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB as GIBIBYTE
 from tests.driver import Driver, Gpu, Proc

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuwatch.alerts.alert import MARKS
+from gpuwatch.base.text import cell_width, spell_signs
 from gpuwatch.commands.console import RED, Console, TextColumn, escape_json, format_table, in_ascii
-from gpuwatch.text import cell_width, spell_signs
 from gpuwatch.ui.desktop import notification
 from gpuwatch.ui.screens import sheet
 from gpuwatch.ui.theme import make_styles

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpuwatch.base.units import GIB, MIB
 from gpuwatch.commands.gpustat import gpustat_json, measure_cpu
 from gpuwatch.model import Holding, Presence, Process, Reason
-from gpuwatch.units import GIB, MIB
 from tests.driver import Driver, Gpu, Proc
 from tests.support.builders import gpu, snapshot
 from tests.support.launching import Call

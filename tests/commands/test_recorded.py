@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.base.units import format_moment
 from gpuwatch.model import Snapshot, decode
-from gpuwatch.units import format_moment
 from tests.recorder.test_recording import demo, record
 from tests.support.launching import Call
 from tests.support.recording import change

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
+from gpuwatch.base.procfs import boot_id
 from gpuwatch.live import Status
 from gpuwatch.model import Snapshot
-from gpuwatch.procfs import boot_id
 from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.launching import Call

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.alerts.alert import Severity
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.files import check_source
 from gpuwatch.config import Config, Notify, load
-from gpuwatch.errors import UsageError
-from gpuwatch.files import check_source
 from tests.support.homes import make_homeless
 
 OTHER = 12345

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwatch.base.units import MIB
 from gpuwatch.declared.facts import Facts, FrameworkConfig, GpuFacts, RelatedProcess, Script, Share, Unread
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.declared.script import read_script
 from gpuwatch.model import Confidence, Knowledge, Order
 from gpuwatch.shares import is_conclusive
-from gpuwatch.units import MIB
 from tests.declared.tables import Case, cases
 from tests.support.resolving import DOCKER, JAX, TENSORFLOW, TORCH, A, B, C, D, E, M, T, facts, limits, visible
 

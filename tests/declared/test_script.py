@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.units import MIB
+from gpuwatch.base.units import MIB
 from tests.declared.tables import Case, cases
 from tests.support.scanning import CUPY, TF, TORCH, read
 

@@ -8,7 +8,7 @@ from shutil import which
 
 import pytest
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 from gpuwatch.sampler import machine
 from tests.driver import Driver, build
 

@@ -19,9 +19,9 @@ import bcrypt
 import pytest
 from prometheus_client.core import Metric
 
+from gpuwatch.base.errors import UsageError
 from gpuwatch.commands.export import start_export
 from gpuwatch.config import Config
-from gpuwatch.errors import UsageError
 from gpuwatch.export import exporter as exporting
 from gpuwatch.export.exporter import CONNECTIONS, Exporter, Server, TextFile, parse_address
 from gpuwatch.history import History

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from gpuwatch.base.errors import UsageError
 from gpuwatch.config import FleetSettings
-from gpuwatch.errors import UsageError
 from gpuwatch.fleet import prometheus
 from gpuwatch.fleet.overview import QUERIES
 from gpuwatch.fleet.prometheus import PrometheusClient, PrometheusError, read_secret

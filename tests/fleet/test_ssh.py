@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gpuwatch.alerts.alert import Severity
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.text import clean
 from gpuwatch.config import RemoteHost
-from gpuwatch.errors import UsageError
 from gpuwatch.fleet.host import HOST, Host, HostGpu, worst_first
 from gpuwatch.fleet.remote import RemoteSource, read_line
 from gpuwatch.fleet.ssh import (
@@ -38,7 +39,6 @@ from gpuwatch.fleet.ssh import (
 )
 from gpuwatch.live import SCHEMA, StatusGpu
 from gpuwatch.model import Reason, Snapshot, SourceState, encode
-from gpuwatch.text import clean
 from gpuwatch.ui.widgets.notice import state_words
 from tests.support.builders import GIB
 from tests.support.fakessh import GOOD, QUICK, SHOWN, WHOLE, line, put_ssh, repeat, status, wait_for_snapshot

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.child import ChildProcess
+from gpuwatch.base.child import ChildProcess
 from gpuwatch.declared.facts import GpuFacts, Share
 from gpuwatch.inspector.client import InspectorClient
 from tests.support.inspecting import STAND_IN, stand_in, words

@@ -27,12 +27,12 @@ from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.containers import ContainerName, ContainerNames
 from gpuwatch.model import Container
 from tests import CHECKOUT
+from tests.base.test_procfs import fixture_process, stat_line
 from tests.inspector.test_cgroups import ID, OTHER
 from tests.support.cards import A
 from tests.support.families import Member, family
 from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE
 from tests.support.waiting import Clock
-from tests.test_procfs import fixture_process, stat_line
 
 needs_root = pytest.mark.skipif(not ROOT, reason="files of two users need root")
 

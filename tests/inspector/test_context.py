@@ -8,12 +8,12 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuwatch.base.text import clean
 from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
 from gpuwatch.inspector import cgroups, context, runs
 from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.containers import ContainerName, ContainerNames
 from gpuwatch.model import ProcessContext
-from gpuwatch.text import clean
 from tests.declared.tables import Case, cases
 from tests.inspector.test_cgroups import BELOW, ID, POD
 

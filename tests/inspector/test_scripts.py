@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 from gpuwatch.declared.facts import Facts, Script, Unread
 from gpuwatch.inspector import files, reader
 from gpuwatch.inspector.credentials import read_account

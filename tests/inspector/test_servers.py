@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 from gpuwatch.declared.facts import Facts, RelatedProcess
 from gpuwatch.inspector import reader, servers
 from gpuwatch.inspector.servers import Sockets, find_server
+from tests.base.test_procfs import fixture_process, stat_line
+from tests.base.test_programs import KERNEL as CONNECTION
+from tests.base.test_programs import PYTHON
 from tests.declared.tables import Case, cases
 from tests.support.gpuholder import ME, ROOT
 from tests.support.sharer import sharing
-from tests.test_procfs import fixture_process, stat_line
-from tests.test_programs import KERNEL as CONNECTION
-from tests.test_programs import PYTHON
 
 needs_root = pytest.mark.skipif(not ROOT, reason="a process of another user needs root")
 

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
+from gpuwatch.base.text import clean
 from gpuwatch.declared.facts import RelatedProcess, Unread
 from gpuwatch.inspector import context, reader, terminals
 from gpuwatch.inspector.terminals import PaneNames, PanePlace
 from gpuwatch.model import Pane, ProcessContext
-from gpuwatch.text import clean
+from tests.base.test_procfs import fixture_process, stat_line
 from tests.declared.tables import Case, cases
 from tests.support.gpuholder import unavailable
 from tests.support.panes import PANE, fake, patient, session, started
 from tests.support.tmux import Tmux, tmux
 from tests.support.waiting import PATIENCE, Clock, wait_for
-from tests.test_procfs import fixture_process, stat_line
 
 __all__ = ["tmux"]  # a fixture
 

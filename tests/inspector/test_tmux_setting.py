@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Question
 from gpuwatch.inspector.worker import Inspector

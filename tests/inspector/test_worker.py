@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 from gpuwatch.declared.facts import GpuFacts
 from gpuwatch.inspector import INSPECTOR
 from gpuwatch.inspector.protocol import Answer, Question

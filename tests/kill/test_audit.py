@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gpuwatch import files
-from gpuwatch.files import state_folder
+from gpuwatch.base import files
+from gpuwatch.base.files import state_folder
 from gpuwatch.kill.audit import LARGEST, Audit
 from tests.support.gpuholder import ROOT
 from tests.support.homes import make_homeless

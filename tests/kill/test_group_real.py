@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gpuwatch.errors import NoThreadError
+from gpuwatch.base.errors import NoThreadError
 from gpuwatch.kill.group import GRACE_SECONDS, POLL_SECONDS, REAP_SECONDS, KillChoice, KillState, ProcessGroup
 from gpuwatch.kill.memory import MEMORY_SECONDS
 from gpuwatch.kill.outcome import End, Outcome

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 from tests import CHECKOUT
 from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE, GpuHolder, unavailable
 

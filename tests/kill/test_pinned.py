@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gpuwatch import procfs, psinfo
+from gpuwatch.base import procfs, psinfo
+from gpuwatch.base.procfs import has_gpu_open
 from gpuwatch.kill import pinned as pidfd
 from gpuwatch.kill.outcome import End, Outcome, Refusal
 from gpuwatch.kill.pinned import KillTarget, find_targets, make_pinner, shown_command
 from gpuwatch.kill.policy import Policy
 from gpuwatch.model import Presence, Unlisted
-from gpuwatch.procfs import has_gpu_open
 from gpuwatch.sampler.owners import Owners
 from tests.support import builders
 from tests.support.gpuholder import ME, SOMEBODY_ELSE, GpuHolder

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 from gpuwatch.kill.pinned import PinnedProcess
 from gpuwatch.kill.run import PinnedRun, find_run
 from tests.support import builders

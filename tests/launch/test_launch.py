@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuwatch.base.units import parse_share
 from gpuwatch.launch.environment import Allocation, VariableChange, changes
 from gpuwatch.launch.placement import Offer, Request, choose, find_offers
 from gpuwatch.model import (
@@ -28,7 +29,6 @@ from gpuwatch.model import (
     Snapshot,
 )
 from gpuwatch.shares import RESERVATION_GRACE, Reservation
-from gpuwatch.units import parse_share
 from tests.support.builders import EPOCH, GIB, RESERVED, TOTAL, gpu, holding, process, snapshot, uid
 
 USABLE = TOTAL - RESERVED

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.errors import NoThreadError
-from gpuwatch.threads import Worker
+from gpuwatch.base.errors import NoThreadError
+from gpuwatch.base.threads import Worker
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.gpuholder import GpuHolder
 from tests.support.processlimit import UID, as_uid, give, limit, started_with

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.errors import UsageError
+from gpuwatch.base.errors import UsageError
 from gpuwatch.model import decode
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.recorder.store import own_store

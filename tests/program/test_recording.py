@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.base.units import format_moment
 from gpuwatch.recorder.recording import Recording
-from gpuwatch.units import format_moment
 from tests import CHECKOUT
 from tests.driver import Driver
 from tests.support.terminal import Terminal, foreign

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch import files
+from gpuwatch.base import files
 from tests import CHECKOUT
 from tests.recorder.test_recording import demo, record
 from tests.support.launching import run_gpuwatch

@@ -18,9 +18,10 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.rules.shares import OVERSHOOT
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.text import clean
 from gpuwatch.cli import parse
 from gpuwatch.commands import watch
-from gpuwatch.errors import UsageError
 from gpuwatch.history import History
 from gpuwatch.live import FILE, OLDEST, SCHEMA, SOURCE, LiveFileError, SharesReader, Status, read_service
 from gpuwatch.model import (
@@ -38,7 +39,6 @@ from gpuwatch.model import (
 )
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.live_writer import LiveFile, make_status, publish
-from gpuwatch.text import clean
 from tests import CHECKOUT
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.builders import at, gpu, holding, process, snapshot

@@ -18,11 +18,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.errors import UsageError
+from gpuwatch.base.errors import UsageError
+from gpuwatch.base.text import LIMIT
 from gpuwatch.model import Snapshot
 from gpuwatch.recorder.anonymise import TREATMENTS
 from gpuwatch.recorder.recording import Recording, Standing
-from gpuwatch.text import LIMIT
 from tests import CHECKOUT
 from tests.recorder.test_recording import demo, record, small
 from tests.support.recording import alert, change
@@ -33,7 +33,7 @@ READ: Final = """
 import resource, sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from gpuwatch.errors import UsageError
+from gpuwatch.base.errors import UsageError
 from gpuwatch.recorder.recording import Recording
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
 for path in sys.argv[2:]:

@@ -13,16 +13,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch import files
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.health import HEALTH
 from gpuwatch.alerts.rules.memory import MEMORY
+from gpuwatch.base import files
+from gpuwatch.base.procfs import boot_id
 from gpuwatch.commands.stray_inputs import read_idle
 from gpuwatch.history import History
 from gpuwatch.live import FILE, Status, read_status
 from gpuwatch.model import Health, Idle
 from gpuwatch.monitor import Frame
-from gpuwatch.procfs import boot_id
 from gpuwatch.recorder.live_writer import LiveFile, make_status
 from tests.support.builders import GIB, at, gpu, holding, process, snapshot
 from tests.support.waiting import wait_for

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Acknowledgement, Alert, AlertCause, AlertGpu, AlertUser, Mute, Severity
+from gpuwatch.base.units import Unit
 from gpuwatch.commands import doctor
 from gpuwatch.history import Use
 from gpuwatch.live import FILE
@@ -38,7 +39,6 @@ from gpuwatch.recorder.store import (
 from gpuwatch.recorder.store import own_store as store_of
 from gpuwatch.recorder.use import RunId, Sums, UsedGpu, UsedRun, load_older, read_means, write_use
 from gpuwatch.timeline import Key, Metric, Minute, Timeline
-from gpuwatch.units import Unit
 from tests.support.gpuholder import SOMEBODY_ELSE
 from tests.support.recording import read_report, recording
 from tests.support.reserving import needs_root
@@ -280,7 +280,7 @@ def test_who_is_no_longer_published_is_removed_though_the_disk_is_full(
     days = publish(closed, "use")
     writer = PublicDays(closed, "shares", days[0].parent)
     with monkeypatch.context() as patch:
-        patch.setattr("gpuwatch.files.write_all", fail)
+        patch.setattr("gpuwatch.base.files.write_all", fail)
         with pytest.raises(OSError, match="full"):
             writer.write(NOW, KEEP)
         assert public_files(days[0].parent) == []

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.errors import UsageError
+from gpuwatch.base.errors import UsageError
 from gpuwatch.model import Snapshot
 from gpuwatch.recorder.anonymise import Commands
 from gpuwatch.recorder.recording import Recording

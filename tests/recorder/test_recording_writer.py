@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from gpuwatch import cli
-from gpuwatch.errors import UsageError
+from gpuwatch.base.errors import UsageError
 from gpuwatch.history import History
 from gpuwatch.model import Idle, IdleHolding, Snapshot
 from gpuwatch.monitor import Frame

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch import files
 from gpuwatch.alerts.alert import UNSEEN_USER, AlertCause, AlertGpu, AlertUser, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
+from gpuwatch.base import files
 from gpuwatch.recorder import store as store_module
 from gpuwatch.recorder.store import (
     EVENTS_BYTES,

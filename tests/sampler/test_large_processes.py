@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 from gpuwatch.kill.pinned import shown_command
 from gpuwatch.model import Knowledge, Presence, Snapshot
 from gpuwatch.sampler.owners import Owners

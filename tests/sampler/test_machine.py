@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch import psinfo
+from gpuwatch.base import psinfo
 from gpuwatch.model import Reason
 from gpuwatch.sampler import machine
 from gpuwatch.sampler.owners import UserNames

@@ -15,14 +15,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpuwatch import procfs, psinfo
+from gpuwatch.base import procfs, psinfo
 from gpuwatch.model import Presence, Process, Reason
 from gpuwatch.sampler.owners import Owners, UserNames, terminal
+from tests.base.test_procfs import fixture_process, stat_line
 from tests.declared.tables import Case, cases
 from tests.support.families import Member, family
 from tests.support.uncovered import environment
 from tests.support.waiting import PATIENCE, wait_for
-from tests.test_procfs import fixture_process, stat_line
 
 SLEEP = "import time; print(flush=True); time.sleep(600)"
 

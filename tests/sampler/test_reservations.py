@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 from gpuwatch.sampler.reservations import (
     MOST,
     ReservationReader,

@@ -8,7 +8,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 from gpuwatch.model import Health, Presence, Reason, SourceState, Xid, decode
 from gpuwatch.sampler.protocol import Exit
 from gpuwatch.sampler.shared_page import EVENT_CALLS

@@ -8,9 +8,9 @@ import pytest
 
 from gpuwatch.model import Presence
 from gpuwatch.sampler import machine
+from tests.base.test_procfs import fixture_process, stat_line
 from tests.driver import Driver
 from tests.support.sampling import ME, eight, once
-from tests.test_procfs import fixture_process, stat_line
 
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 from gpuwatch.declared.facts import MigFacts, Share
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Answer

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 from gpuwatch.model import Gpu, Health, Presence, Process, Reason, Unlisted
 from gpuwatch.sampler import unlisted
 from gpuwatch.sampler.unlisted import (
@@ -30,10 +30,10 @@ from gpuwatch.sampler.unlisted import (
     parse_device_files,
 )
 from tests import CHECKOUT
+from tests.base.test_procfs import stat_line
 from tests.support import builders
 from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE, GpuHolder
 from tests.support.uncovered import environment
-from tests.test_procfs import stat_line
 
 CUDA = ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia3")
 """What a CUDA program opens on a machine of which it sees GPUs 0 and 3."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.analysis.rows import rows
+from gpuwatch.base.units import GIB
 from gpuwatch.fields import share_words
 from gpuwatch.history import History
 from gpuwatch.model import (
@@ -28,7 +29,6 @@ from gpuwatch.model import (
 )
 from gpuwatch.shares import declared_memory, limit_usages
 from gpuwatch.sources.demo import DemoSource
-from gpuwatch.units import GIB
 from tests.support.demo_people import (
     CYCLE,
     FILLING_GPU,

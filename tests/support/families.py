@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 from gpuwatch.inspector import context, reader
 from gpuwatch.model import ProcessContext, Run
 from tests.support.waiting import wait_for

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 
 ROOT = os.geteuid() == 0
 

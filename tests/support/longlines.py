@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 from tests.support.gpuholder import unavailable
 
 _PROGRAM = r"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.model import Pane
 from tests.support.tmux import Tmux

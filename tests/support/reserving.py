@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 from tests.support.gpuholder import ROOT, unavailable
 
 GPU = "GPU-aaaa0001"

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 from gpuwatch.model import Process, ProcessContext, Run, Snapshot
 from tests.support import builders
 from tests.support.gpuholder import ME, ROOT

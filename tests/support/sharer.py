@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 
 PREPARED = """
 import os, sys

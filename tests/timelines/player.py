@@ -14,10 +14,10 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import Observation, Rule, RuleContext
 from gpuwatch.alerts.rules import RULES
+from gpuwatch.base.units import GIB, Unit
 from gpuwatch.declared.facts import Share
 from gpuwatch.model import Snapshot
 from gpuwatch.monitor import Frame, Monitor
-from gpuwatch.units import GIB, Unit
 from tests.timelines.machine import Machine, Tick
 from tests.timelines.recording import Event, Recording
 

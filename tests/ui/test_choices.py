@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch import files
+from gpuwatch.base import files
 from gpuwatch.fields import PROCESS
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.choices import FILE, Choices, Remembered, read_choices

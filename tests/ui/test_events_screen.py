@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from gpuwatch.alerts.alert import Alert, AlertGpu, Severity
+from gpuwatch.base.units import GIB, Unit
 from gpuwatch.recorder.store import Events
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
@@ -20,7 +21,6 @@ from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.events import EventList, EventsScreen, detail_lines, event_terms
 from gpuwatch.ui.theme import make_styles
 from gpuwatch.ui.widgets.lines import plain
-from gpuwatch.units import GIB, Unit
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
 from tests.support.dashboards import alert, frame, hand, machine, running, screen, text, top
 from tests.support.screens import press, text_of, until

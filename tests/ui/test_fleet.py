@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 from textual.screen import Screen
 
+from gpuwatch.base.units import GIB
 from gpuwatch.fleet.host import HOST, HostGpu
 from gpuwatch.fleet.overview import Fleet, HostOwner, HostPast, PastKey
 from gpuwatch.fleet.reader import FleetReader
@@ -21,7 +22,6 @@ from gpuwatch.ui.fleet import FleetApp, FleetHelp
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.screens.fleet import FleetAlertsScreen, FleetPeopleScreen, FreeScreen, MapScreen, TableScreen
 from gpuwatch.ui.screens.fleet_host import FleetHostScreen, owner_words, span_step
-from gpuwatch.units import GIB
 from tests.fleet.test_overview import NOW, alert, card, fleet, user
 from tests.support.fake_prometheus import a_fleet
 from tests.support.screens import click, fits, press, set_size, text_of, until

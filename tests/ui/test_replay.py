@@ -10,6 +10,7 @@ import pytest
 from textual.pilot import Pilot
 
 from gpuwatch.alerts.alert import Severity
+from gpuwatch.base.units import format_moment
 from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.replay import Replay
 from gpuwatch.timeline import Key, Metric, Minute
@@ -17,7 +18,6 @@ from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.bindings import KEYS, commands, make_replay_bindings
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.replay import ReplayApp
-from gpuwatch.units import format_moment
 from tests.support.builders import EPOCH, GIB, gpu
 from tests.support.dashboards import screen, text, top
 from tests.support.recording import alert, ended

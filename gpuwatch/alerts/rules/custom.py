@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from gpuwatch import units
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.limits import CustomRule, Limits, Scope
 from gpuwatch.alerts.rule import (
@@ -31,11 +30,12 @@ from gpuwatch.alerts.rule import (
     sizes_by_pid,
 )
 from gpuwatch.alerts.rules.memory import holders
+from gpuwatch.base import units
+from gpuwatch.base.units import Unit
 from gpuwatch.fields import GPU, PROCESS, Amount, Field, Row, compared
 from gpuwatch.filters import ROW_GRAMMAR, Comparison, FilterError, Grammar, Term, of_names, parse_gpus, parse_terms
 from gpuwatch.model import Gpu, Holding, Process, Reason
 from gpuwatch.shares import usable
-from gpuwatch.units import Unit
 
 
 class UserHoldings(msgspec.Struct):

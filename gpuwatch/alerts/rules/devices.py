@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from gpuwatch import text, units
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.rule import GpuProcess, Observation, Rule, RuleContext, identity, joined, pid_and_user
+from gpuwatch.base import text, units
 from gpuwatch.model import Gpu, Order, Process
 from gpuwatch.shares import usable, was_read
 

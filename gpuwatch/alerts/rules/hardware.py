@@ -9,15 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Final
 
-from gpuwatch import units
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import NAMED, Observation, Rule, RuleContext, and_more, holder_name, joined, severity_of
 from gpuwatch.alerts.unattributed import fuser
+from gpuwatch.base import units
+from gpuwatch.base.units import Unit
 from gpuwatch.fields import GPU
 from gpuwatch.history import SENSORS
 from gpuwatch.model import Gpu, Presence, Reason, known, number
-from gpuwatch.units import Unit
 
 TEMPERATURE: Final = "temperature near slowdown"
 THROTTLED: Final = "throttled"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gpuwatch import units
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.rule import NAMED, Observation, Rule, RuleContext, joined
 from gpuwatch.alerts.rules.memory import holders
+from gpuwatch.base import units
+from gpuwatch.base.units import Unit
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, SourceState
-from gpuwatch.units import Unit
 
 HEALTH: Final = "gpu health"
 STALE: Final = "data stale"

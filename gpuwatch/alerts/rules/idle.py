@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from gpuwatch import units
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.rule import (
     NAMED,
@@ -22,8 +21,9 @@ from gpuwatch.alerts.rule import (
     named_pids,
     pid_and_user,
 )
+from gpuwatch.base import units
+from gpuwatch.base.units import Unit
 from gpuwatch.model import Gpu, Idle, Presence, known
-from gpuwatch.units import Unit
 
 IDLE: Final = "idle but held"
 UNATTRIBUTED: Final = "memory of unknown processes"

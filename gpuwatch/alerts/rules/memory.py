@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gpuwatch import units
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import (
@@ -24,9 +23,10 @@ from gpuwatch.alerts.rule import (
     severity_of,
     sizes_by_pid,
 )
+from gpuwatch.base import units
+from gpuwatch.base.units import Unit
 from gpuwatch.history import HistoryView, Trend
 from gpuwatch.model import Gpu, Memory, Process, known, number
-from gpuwatch.units import Unit
 
 MEMORY: Final = "memory near limit"
 FULL: Final = "time to full"

@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from gpuwatch import units
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.alerts.rule import (
@@ -27,10 +26,11 @@ from gpuwatch.alerts.rule import (
     owners_of,
 )
 from gpuwatch.alerts.rules.memory import CLEAR_MARGIN, GROWN, room_of
+from gpuwatch.base import units
+from gpuwatch.base.units import Unit
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Basis, Confidence, Declaration, Gpu, Kind, Limit, Margin, Memory, Process, Snapshot, number
 from gpuwatch.shares import STEADY, LimitUsage, additive_limits, limit_usages
-from gpuwatch.units import Unit
 
 OVERSHOOT: Final = "uses more than declared"
 OVERCOMMITTED: Final = "overbooked"

@@ -16,8 +16,8 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from gpuwatch.alerts.alert import HOUR, TROUBLE, Alert, Mute
+from gpuwatch.base.text import fit
 from gpuwatch.monitor import Frame, Monitor
-from gpuwatch.text import fit
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.dialog import Dialog
 from gpuwatch.ui.theme import UNICODE, Glyphs

@@ -16,6 +16,7 @@ from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.explanation import Point, context_points, explain_process
 from gpuwatch.analysis.rows import rows
 from gpuwatch.analysis.strays import Stray
+from gpuwatch.base.units import GIB, gib, long_duration, percent, size
 from gpuwatch.fields import GPU, PROCESS, Amount, Field, Row, RowKey, reading, throttle_words
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Promise, Reason, Snapshot, known
@@ -27,7 +28,6 @@ from gpuwatch.ui.screens.sheet import REASONS, Block, Fact, Section, reason_word
 from gpuwatch.ui.theme import StyleSet
 from gpuwatch.ui.view import strays_of
 from gpuwatch.ui.widgets.graph import Graph, GraphLimit, axis_top
-from gpuwatch.units import GIB, gib, long_duration, percent, size
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame

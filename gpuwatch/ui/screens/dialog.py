@@ -15,10 +15,10 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import OptionList, Static
 
+from gpuwatch.base.units import size
 from gpuwatch.kill.group import KillChoice, KillState, ProcessGroup
 from gpuwatch.ui.screens.sheet import plain
 from gpuwatch.ui.theme import UNICODE, Glyphs
-from gpuwatch.units import size
 
 Answer = TypeVar("Answer")
 

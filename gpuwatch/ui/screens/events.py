@@ -21,9 +21,10 @@ from gpuwatch.analysis.events import (
     value_words,
     without_known,
 )
+from gpuwatch.base.text import clean
+from gpuwatch.base.units import ranges
 from gpuwatch.fields import PROCESS, age
 from gpuwatch.filters import Grammar, Term, of_names, of_numbers, parse_terms, with_text
-from gpuwatch.text import clean
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.list_screen import FILTER_KEY, FilteredListScreen, fact_lines
 from gpuwatch.ui.theme import Background, Role, StyleSet
@@ -32,7 +33,6 @@ from gpuwatch.ui.widgets.footer import Hint, hints
 from gpuwatch.ui.widgets.lines import Line
 from gpuwatch.ui.widgets.row_list import RowList
 from gpuwatch.ui.widgets.table import Cell, Column
-from gpuwatch.units import ranges
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 from textual.message_pump import MessagePump
 
+from gpuwatch.base.units import gib, long_duration, ranges, size
 from gpuwatch.filters import Grammar, ListFilter, Term, parse_most, parse_terms
 from gpuwatch.fleet.host import HOST, Host, HostGpu
 from gpuwatch.fleet.overview import (
@@ -35,7 +36,6 @@ from gpuwatch.ui.view import mark_of
 from gpuwatch.ui.widgets.lines import Line
 from gpuwatch.ui.widgets.row_list import CURSOR_CELLS, LEAST_WORDS, NAME_CELLS, FieldList
 from gpuwatch.ui.widgets.table import Cell, Column
-from gpuwatch.units import gib, long_duration, ranges, size
 
 R = TypeVar("R")
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from gpuwatch.base.units import GIB, duration, gib
 from gpuwatch.fleet.host import HOST, Host, HostGpu
 from gpuwatch.fleet.overview import Fleet, HostOwner, HostPast, PastKey
 from gpuwatch.model import Reading, known
@@ -22,7 +23,6 @@ from gpuwatch.ui.theme import Role, StyleSet
 from gpuwatch.ui.widgets.graph import SPANS, Curve, Graph, Values, axis_top
 from gpuwatch.ui.widgets.lines import Line, LineBuilder
 from gpuwatch.ui.widgets.row_list import ItemCursor
-from gpuwatch.units import GIB, duration, gib
 
 MOST_VALUES: Final = 240
 """Values of a graph that are asked for, at most."""

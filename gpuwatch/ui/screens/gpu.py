@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.rows import rows
+from gpuwatch.base.units import GIB, MIB, gib, long_duration
 from gpuwatch.fields import GPU, PROCESS, Row, RowKey, reading, share_words, throttle_words
 from gpuwatch.history import HistoryView
 from gpuwatch.model import Gpu, Health, Reading, Reason, known, number
@@ -28,7 +29,6 @@ from gpuwatch.ui.widgets.graph import Curve, Graph, GraphLimit, Mark, axis_low, 
 from gpuwatch.ui.widgets.lines import Line, LineBuilder
 from gpuwatch.ui.widgets.row_list import ItemCursor
 from gpuwatch.ui.widgets.table import Cell, Column, Table, TableRow, field_column, title_line
-from gpuwatch.units import GIB, MIB, gib, long_duration
 
 _UNREAD_LINKS: Final = "not recorded: it is read only while the details of this GPU are shown"
 _ECC: Final = replace(GPU["ecc"], fact="{} uncorrected errors")

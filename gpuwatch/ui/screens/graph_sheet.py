@@ -15,9 +15,10 @@ from textual.message import Message
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.unattributed import missing
 from gpuwatch.analysis.events import fold_repeats, lasted_words, moment, repeat_words, state_words, without_known
+from gpuwatch.base.text import clean
+from gpuwatch.base.units import GIB, gib
 from gpuwatch.model import Gpu, Reading, known, number
 from gpuwatch.shares import declared_memory, usable
-from gpuwatch.text import clean
 from gpuwatch.timeline import Extent, Key, Metric, user_owner
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers
@@ -41,7 +42,6 @@ from gpuwatch.ui.widgets.graph import (
     time_at,
 )
 from gpuwatch.ui.widgets.lines import Line, blank
-from gpuwatch.units import GIB, gib
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from textual.binding import Binding, BindingType
 
 from gpuwatch.analysis.rows import StableOrder
+from gpuwatch.base.units import gib
 from gpuwatch.fleet.host import HOST, Host
 from gpuwatch.model import known
 from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen, fact_lines
@@ -18,7 +19,6 @@ from gpuwatch.ui.widgets.footer import Hint
 from gpuwatch.ui.widgets.lines import Line
 from gpuwatch.ui.widgets.row_list import FieldList
 from gpuwatch.ui.widgets.table import Cell
-from gpuwatch.units import gib
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame

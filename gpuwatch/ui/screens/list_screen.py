@@ -16,6 +16,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
+from gpuwatch.base.units import long_duration
 from gpuwatch.filters import ListFilter, Term
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.full_screen import FullScreen
@@ -26,7 +27,6 @@ from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, blank
 from gpuwatch.ui.widgets.notice import notice_lines
 from gpuwatch.ui.widgets.prompt import Prompt
 from gpuwatch.ui.widgets.row_list import RowList
-from gpuwatch.units import long_duration
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame

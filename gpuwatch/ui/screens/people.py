@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 
 from gpuwatch.analysis.people import PERSON, Person, names, people, stable_order, story, totals
+from gpuwatch.base.units import ranges
 from gpuwatch.model import Process
 from gpuwatch.shares import is_pending, was_read
 from gpuwatch.ui.actions import actions_of
@@ -20,7 +21,6 @@ from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank
 from gpuwatch.ui.widgets.notice import nothing_words
 from gpuwatch.ui.widgets.row_list import RowList
 from gpuwatch.ui.widgets.table import Cell, Column, UsefulColumns, field_column
-from gpuwatch.units import ranges
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from gpuwatch import procfs
 from gpuwatch.analysis.strays import STRAY, Stray, StrayCertainty, StrayReport, notes
+from gpuwatch.base import procfs
+from gpuwatch.base.units import duration, size
 from gpuwatch.fields import PROCESS
 from gpuwatch.kill.demo import DEMO_NOTICE
 from gpuwatch.kill.group import IGNORES_INTERRUPT, KillChoice
@@ -25,7 +26,6 @@ from gpuwatch.ui.widgets.lines import Line
 from gpuwatch.ui.widgets.notice import nothing_words
 from gpuwatch.ui.widgets.row_list import RowList
 from gpuwatch.ui.widgets.table import Cell, Column, field_column
-from gpuwatch.units import duration, size
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame

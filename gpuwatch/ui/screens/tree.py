@@ -27,9 +27,10 @@ from gpuwatch.analysis.runs import (
     role_label,
     run_order,
 )
+from gpuwatch.base.text import fit
+from gpuwatch.base.units import duration
 from gpuwatch.fields import PROCESS
 from gpuwatch.monitor import Frame
-from gpuwatch.text import fit
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen
 from gpuwatch.ui.theme import Background, Glyphs, Role, StyleSet
@@ -39,7 +40,6 @@ from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank
 from gpuwatch.ui.widgets.notice import nothing_words
 from gpuwatch.ui.widgets.row_list import RowList
 from gpuwatch.ui.widgets.table import Cell, Column, field_column
-from gpuwatch.units import duration
 
 _GUIDES = ("├─", "└─", "│ ", "  ")
 _GUIDES_ASCII = ("|-", "`-", "| ", "  ")

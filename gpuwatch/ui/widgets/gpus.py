@@ -19,16 +19,16 @@ from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.hardware import BUSY
 from gpuwatch.alerts.rules.health import HEALTH
 from gpuwatch.alerts.rules.shares import OVERSHOOT
+from gpuwatch.base.text import fit
+from gpuwatch.base.units import duration, gib, long_duration, percent
 from gpuwatch.fields import GPU, throttle_words
 from gpuwatch.model import Gpu, Health, Holding, Instance, Process, Reason, known, number
-from gpuwatch.text import fit
 from gpuwatch.ui.layout import Form, Grid, Layout, heat_map_grid
 from gpuwatch.ui.theme import Background, Glyphs, Role, StyleSet
 from gpuwatch.ui.view import View, clock, mark_of
 from gpuwatch.ui.widgets.lines import Line, LineBuilder
 from gpuwatch.ui.widgets.row_list import CursorPanel
 from gpuwatch.ui.widgets.table import Cell, Column, Table, TableRow, field_column, title_line
-from gpuwatch.units import duration, gib, long_duration, percent
 
 Bars: TypeAlias = dict[Hashable, Cell]
 """Memory bars by the values that they are drawn from."""

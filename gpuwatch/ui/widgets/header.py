@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from rich.cells import cell_len
 
+from gpuwatch.base.units import long_duration
 from gpuwatch.fields import host_words, process_words
 from gpuwatch.model import SourceState
 from gpuwatch.recorder.replay import Playback
@@ -14,7 +15,6 @@ from gpuwatch.ui.theme import Role
 from gpuwatch.ui.view import View, clock
 from gpuwatch.ui.widgets.alerts import silent_mutes
 from gpuwatch.ui.widgets.lines import Line, LineBuilder
-from gpuwatch.units import long_duration
 
 
 def header_line(view: View, width: int) -> Line:

@@ -16,7 +16,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gpuwatch.text import fit, spell_signs
+from gpuwatch.base.text import fit, spell_signs
 from gpuwatch.ui.theme import Background, Role, StyleSet
 
 NEAR = 6

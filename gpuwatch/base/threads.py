@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gpuwatch.errors import PROCESS_LIMIT, NoThreadError
+from gpuwatch.base.errors import PROCESS_LIMIT, NoThreadError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

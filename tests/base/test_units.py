@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpuwatch import units
-from gpuwatch.units import GIB, KIB, MIB, TIB, format_moment, parse_moment
+from gpuwatch.base import units
+from gpuwatch.base.units import GIB, KIB, MIB, TIB, format_moment, parse_moment
 
 
 def percent_of_100(part: float) -> str:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch import procfs, programs
+from gpuwatch.base import procfs, programs
+from gpuwatch.base.programs import CodeSource, Role, SourceKind, find_source
 from gpuwatch.declared.facts import Facts, RelatedProcess
 from gpuwatch.inspector import servers
 from gpuwatch.inspector.servers import Sockets
-from gpuwatch.programs import CodeSource, Role, SourceKind, find_source
 from tests.kill.test_run import taken
 from tests.sampler.test_owners import related
 from tests.support.families import Member, family

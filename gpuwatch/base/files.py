@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from gpuwatch.text import clean
+from gpuwatch.base.text import clean
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _LOOK: Final = os.O_PATH | os.O_CLOEXEC

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch import procfs, psinfo
+from gpuwatch.base import procfs, psinfo
 from tests.support.gpuholder import GpuHolder
 
 

@@ -15,8 +15,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuwatch import programs
-from gpuwatch.text import Clean, mask
+from gpuwatch.base import programs
+from gpuwatch.base.text import Clean, mask
 
 PROC = Path("/proc")
 

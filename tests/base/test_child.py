@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.child import Backoff, ChildProcess, describe_exit, run
-from gpuwatch.threads import Worker
+from gpuwatch.base.child import Backoff, ChildProcess, describe_exit, run
+from gpuwatch.base.threads import Worker
 from tests import CHECKOUT
 
 pytestmark = pytest.mark.slow  # real processes
@@ -98,7 +98,7 @@ def test_a_program_that_is_not_there_leaves_no_descriptor() -> None:
 
 def test_a_child_ends_with_its_parent() -> None:
     code = (
-        "import os, time\nfrom gpuwatch.child import ChildProcess\n"
+        "import os, time\nfrom gpuwatch.base.child import ChildProcess\n"
         "child = ChildProcess(lambda: time.sleep(600))\nprint(child.pid, flush=True)\ntime.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=CHECKOUT) as parent:

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from gpuwatch.errors import PROCESS_LIMIT
+from gpuwatch.base.errors import PROCESS_LIMIT
 
 _CHUNK = 1 << 16
 """Bytes of one read: a pipe holds as many."""

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from gpuwatch import procfs
-from gpuwatch.procfs import PROC
+from gpuwatch.base import procfs
+from gpuwatch.base.procfs import PROC
 
 
 @contextmanager

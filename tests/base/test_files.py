@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch import files
+from gpuwatch.base import files
 from gpuwatch.kill.audit import Audit
 
 

@@ -8,7 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from gpuwatch.text import clean
+from gpuwatch.base.text import clean
 
 _NAMES = ("gpuwatch-tui", "gpuwatch")
 """Names of the distribution, the newest first."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuwatch.base.extras import install_hint, packages_of
 from gpuwatch.cli import COMMANDS
-from gpuwatch.extras import install_hint, packages_of
 
 FLEET = "'urllib3>=2.2'"
 
