@@ -8,7 +8,7 @@ from gpuwatch.version import __version__ as __version__
 if TYPE_CHECKING:
     from gpuwatch.api import Overshoot, Snapshot, Stream, recording, snapshot, stream
     from gpuwatch.base.errors import GpuwatchError, UnavailableError, UsageError
-    from gpuwatch.model import Gpu, Holding, Process, Reason, known
+    from gpuwatch.model.snapshot import Gpu, Holding, Process, Reason, known
 
 __all__ = [
     "Gpu",
@@ -30,7 +30,7 @@ __all__ = [
 _MODULES = {
     **dict.fromkeys(("Overshoot", "Snapshot", "Stream", "recording", "snapshot", "stream"), "gpuwatch.api"),
     **dict.fromkeys(("GpuwatchError", "UnavailableError", "UsageError"), "gpuwatch.base.errors"),
-    **dict.fromkeys(("Gpu", "Holding", "Process", "Reason", "known"), "gpuwatch.model"),
+    **dict.fromkeys(("Gpu", "Holding", "Process", "Reason", "known"), "gpuwatch.model.snapshot"),
 }
 """Module of each name. It is imported when the name is used: `import gpuwatch` alone loads none of them."""
 

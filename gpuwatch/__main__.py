@@ -21,8 +21,8 @@ if "typing_extensions" not in sys.modules:
 
     del sys.modules["typing_extensions"]
 
-from gpuwatch import model  # noqa: F401 - all processes need them: imported once, before the fork
-from gpuwatch.base import procfs  # noqa: F401 - all processes need them: imported once, before the fork
+import gpuwatch.base.procfs
+import gpuwatch.model.snapshot  # noqa: F401
 from gpuwatch.base.child import start_error
 
 SELDOM = 30_000

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from gpuwatch import model
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.alerts.rules.shares import Overshoot as Overshoot
 from gpuwatch.alerts.rules.shares import overshoots
@@ -18,7 +17,8 @@ from gpuwatch.base.errors import UsageError
 from gpuwatch.base.units import MAX_INTERVAL_S, MIN_INTERVAL_S
 from gpuwatch.commands.startup import check_snapshot, first_snapshot, open_source
 from gpuwatch.config import Config, load
-from gpuwatch.model import SourceState
+from gpuwatch.model import snapshot as model
+from gpuwatch.model.snapshot import SourceState
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.sources.source import Source
 

@@ -16,8 +16,20 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from gpuwatch.base.units import MIB
-from gpuwatch.model import Gpu, Health, Holding, Idle, IdleHolding, IdleTimes, Reading, Reason, Snapshot, Xid, known
-from gpuwatch.shares import GapStart
+from gpuwatch.model.shares import GapStart
+from gpuwatch.model.snapshot import (
+    Gpu,
+    Health,
+    Holding,
+    Idle,
+    IdleHolding,
+    IdleTimes,
+    Reading,
+    Reason,
+    Snapshot,
+    Xid,
+    known,
+)
 from gpuwatch.timeline import Key, Metric, Owner, Timeline, merge_holdings
 
 K = TypeVar("K", bound=Hashable)

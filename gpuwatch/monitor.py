@@ -20,7 +20,7 @@ from gpuwatch.base import text
 from gpuwatch.base.errors import GpuwatchError
 from gpuwatch.declared.facts import Share
 from gpuwatch.history import History, HistoryView
-from gpuwatch.model import IdleTimes, Snapshot, SourceState
+from gpuwatch.model.snapshot import IdleTimes, Snapshot, SourceState
 from gpuwatch.sources.source import Source
 
 PATIENCE: Final = 0.25

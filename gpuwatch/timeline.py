@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from gpuwatch.model import Gpu, Holding, Reading, Reason, Snapshot, known
+from gpuwatch.model.snapshot import Gpu, Holding, Reading, Reason, Snapshot, known
 
 LEVELS: Final = ((1, 600), (10, 360), (60, 1440))
 """Resolutions of a series: seconds in a slot, and the number of slots that are kept."""
@@ -43,7 +43,7 @@ Owner: TypeAlias = tuple[int, int]
 
 
 class Metric(StrEnum):
-    """Metric of a series, in the units of `gpuwatch.model`."""
+    """Metric of a series, in the units of `gpuwatch.model.snapshot`."""
 
     USED = "used"
     """Used memory of a GPU in bytes. Of several samples in a second the highest counts; here and in `MEMORY`."""

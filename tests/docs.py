@@ -20,13 +20,13 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 import gpuwatch
-from gpuwatch import model
 from gpuwatch.alerts.rules.custom import GRAMMARS
 from gpuwatch.commands.completion import FOLDER as SHELL
 from gpuwatch.commands.docs import FOLDER, PAGES, summary
 from gpuwatch.config import Config
 from gpuwatch.config.keys import keys_of, sections, value_of
 from gpuwatch.export.metrics import ALIASES, GROUPS
+from gpuwatch.model import snapshot as model
 from gpuwatch.ui.bindings import KEYS
 from gpuwatch.ui.screens.help import key_sections
 from tests import CHECKOUT

@@ -30,7 +30,7 @@ from gpuwatch.commands.stray_inputs import idle_times
 from gpuwatch.fleet.reader import FleetReader
 from gpuwatch.history import History
 from gpuwatch.kill.demo import DemoEnder
-from gpuwatch.model import Snapshot
+from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.replay import Replay
 from gpuwatch.recorder.store import Events

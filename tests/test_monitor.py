@@ -13,7 +13,7 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.declared.facts import Share
-from gpuwatch.model import Idle, IdleTimes, Snapshot, SourceState, encode
+from gpuwatch.model.snapshot import Idle, IdleTimes, Snapshot, SourceState, encode
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.ui.theme import UNICODE
 from gpuwatch.ui.widgets.gpus import level, sparkline

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.history import History
-from gpuwatch.model import Gpu, Health, Process, Reason, Snapshot
+from gpuwatch.model.snapshot import Gpu, Health, Process, Reason, Snapshot
 from gpuwatch.timeline import (
     DAY,
     LEVELS,

@@ -26,8 +26,8 @@ from gpuwatch.alerts.rules.custom import asks_the_same, custom_rules, judges
 from gpuwatch.alerts.rules.idle import DEAD
 from gpuwatch.base import text, units
 from gpuwatch.history import HistoryView
-from gpuwatch.model import Gpu, Snapshot, SourceState
-from gpuwatch.shares import was_read
+from gpuwatch.model.shares import was_read
+from gpuwatch.model.snapshot import Gpu, Snapshot, SourceState
 
 FORGOTTEN: Final = 600.0
 """Seconds without an observation or the GPU in any snapshot after which an alert is cleared."""

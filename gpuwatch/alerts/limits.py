@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.base.units import GIB, MIB
-from gpuwatch.values import DAY, HOUR, Bytes, RuleNames, Seconds, Text, XidCodes
+from gpuwatch.model.values import DAY, HOUR, Bytes, RuleNames, Seconds, Text, XidCodes
 
 MOST_FREE: Final = 95
 """Percent. An alert clears 2 points above its limit, so an alert with a limit near 100 would never end."""

@@ -17,8 +17,8 @@ from gpuwatch.alerts.alert import UNSEEN_USER, Severity
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.unattributed import GapEvidence
 from gpuwatch.base.units import Unit
-from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, number
-from gpuwatch.shares import LimitUsage, limit_usages
+from gpuwatch.model.shares import LimitUsage, limit_usages
+from gpuwatch.model.snapshot import Gpu, Health, Presence, Process, Snapshot, number
 
 if TYPE_CHECKING:  # the causes of unknown memory are found without a history, too
     from gpuwatch.history import HistoryView

@@ -16,8 +16,8 @@ import msgspec
 
 from gpuwatch.base import units
 from gpuwatch.base.text import fit
-from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, Unlisted, known
-from gpuwatch.shares import GapStart, of_driver
+from gpuwatch.model.shares import GapStart, of_driver
+from gpuwatch.model.snapshot import Gpu, Health, Presence, Process, Snapshot, Unlisted, known
 
 SMALL: Final = 64 * units.MIB
 """Bytes below which a gap means nothing: process list and memory are read at different times, pages are rounded."""

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.alerts.rules.shares import allowance
 from gpuwatch.base.units import ranges, size
-from gpuwatch.model import (
+from gpuwatch.model.shares import LimitUsage, is_conclusive, limit_usages
+from gpuwatch.model.snapshot import (
     Basis,
     Container,
     Declaration,
@@ -30,7 +31,6 @@ from gpuwatch.model import (
     known,
     number,
 )
-from gpuwatch.shares import LimitUsage, is_conclusive, limit_usages
 
 _ORDERS = {
     Order.EXACT: "exact",

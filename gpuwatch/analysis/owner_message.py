@@ -9,8 +9,8 @@ from typing import Final
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.alerts.rules.shares import Overshoot, overshoots
 from gpuwatch.base.units import gib, long_duration
-from gpuwatch.fields import Row
-from gpuwatch.model import Snapshot, known
+from gpuwatch.model.fields import Row
+from gpuwatch.model.snapshot import Snapshot, known
 
 NAMED: Final = 5
 """Largest number of processes that are named one by one."""

@@ -8,12 +8,12 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch import shares
 from gpuwatch.analysis.rows import StableOrder
 from gpuwatch.base.units import GIB, MIB, Unit, gib, long_duration, parse_percent, percent, ranges
-from gpuwatch.fields import PROCESS, QUIET_S, Amount, Field, Format, amount, table
 from gpuwatch.history import NO_USE, HistoryView, Use
-from gpuwatch.model import Gpu, Holding, Idle, Process, Snapshot, known
+from gpuwatch.model import shares
+from gpuwatch.model.fields import PROCESS, QUIET_S, Amount, Field, Format, amount, table
+from gpuwatch.model.snapshot import Gpu, Holding, Idle, Process, Snapshot, known
 
 NOT_VISIBLE: Final = "?"
 """Name of all people who are not visible: they share one row."""

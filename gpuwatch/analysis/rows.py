@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from gpuwatch.fields import PROCESS, Field, Row, SortValue
-from gpuwatch.model import IdleTimes, Presence, Process, Snapshot
-from gpuwatch.shares import limit_usages
+from gpuwatch.model.fields import PROCESS, Field, Row, SortValue
+from gpuwatch.model.shares import limit_usages
+from gpuwatch.model.snapshot import IdleTimes, Presence, Process, Snapshot
 
 if TYPE_CHECKING:  # a snapshot alone has no history, and need not wait for its import
     from gpuwatch.history import HistoryView

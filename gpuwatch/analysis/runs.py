@@ -16,9 +16,9 @@ import msgspec
 
 from gpuwatch.analysis.rows import StableOrder, rows
 from gpuwatch.base.units import gib, ranges
-from gpuwatch.fields import PROCESS, Amount, Field, Row, RowKey, amount, table
 from gpuwatch.history import HistoryView
-from gpuwatch.model import (
+from gpuwatch.model.fields import PROCESS, Amount, Field, Row, RowKey, amount, table
+from gpuwatch.model.snapshot import (
     Health,
     Idle,
     Presence,

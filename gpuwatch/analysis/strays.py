@@ -16,9 +16,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch.base.units import GIB, MIB, long_duration, steady_duration
-from gpuwatch.fields import PROCESS, Amount, Field, amount, table
 from gpuwatch.history import HistoryView
-from gpuwatch.model import (
+from gpuwatch.model.fields import PROCESS, Amount, Field, amount, table
+from gpuwatch.model.shares import has_gap
+from gpuwatch.model.snapshot import (
     Gpu,
     Health,
     Holding,
@@ -34,7 +35,6 @@ from gpuwatch.model import (
     known,
     number,
 )
-from gpuwatch.shares import has_gap
 
 
 class StrayCause(StrEnum):

@@ -16,7 +16,7 @@ from gpuwatch.base.errors import GpuwatchError
 from gpuwatch.base.text import cell_width, clean, fit, spell_signs
 
 if TYPE_CHECKING:
-    from gpuwatch.fields import Field
+    from gpuwatch.model.fields import Field
 
 T = TypeVar("T")
 

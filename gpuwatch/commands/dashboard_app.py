@@ -22,13 +22,13 @@ from gpuwatch.commands.recording import make_recording
 from gpuwatch.commands.startup import Reloader, apply_config, check_snapshot, fixed_settings, format_reload
 from gpuwatch.commands.stray_inputs import caller, idle_times, stray_limits
 from gpuwatch.config import Config
-from gpuwatch.model import SourceState
+from gpuwatch.model.snapshot import SourceState
+from gpuwatch.model.values import DAY
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.sources.source import Source
 from gpuwatch.ui.choices import Remembered
 from gpuwatch.ui.desktop import which_osc
 from gpuwatch.ui.options import Helpers, Options, Reloading
-from gpuwatch.values import DAY
 
 if TYPE_CHECKING:
     from gpuwatch.kill.demo import DemoEnder

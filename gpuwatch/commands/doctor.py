@@ -27,8 +27,8 @@ from gpuwatch.config import ADMINISTRATORS, Config
 from gpuwatch.config import path as own_path
 from gpuwatch.config.reading import load_traced
 from gpuwatch.inspector.terminals import PaneNames
-from gpuwatch.live import SERVICE, LiveFileError, Status, read_service
-from gpuwatch.model import Health, Snapshot, SourceState
+from gpuwatch.model.live import SERVICE, LiveFileError, Status, read_service
+from gpuwatch.model.snapshot import Health, Snapshot, SourceState
 from gpuwatch.recorder.store import DAYS, StoreError, day_of, own_store, public_files, read_about, reading, refused_day
 from gpuwatch.sampler.machine import hides_pids, in_container, loaded_driver
 from gpuwatch.sources.sampler_process import SamplerProcess

@@ -20,6 +20,7 @@ from gpuwatch.base.text import cell_width, clean, fit
 from gpuwatch.base.units import UNKNOWN, duration, long_duration, ranges
 from gpuwatch.commands.console import DIM, RED, YELLOW, Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags, add_span_flags, parse_indices, parse_span
+from gpuwatch.model.values import DAY
 from gpuwatch.recorder.store import (
     UNWATCHED,
     Events,
@@ -31,7 +32,6 @@ from gpuwatch.recorder.store import (
     read_all_events,
     stores_read,
 )
-from gpuwatch.values import DAY
 
 COLORS: Final = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.NOTE: DIM}
 

@@ -15,8 +15,8 @@ from gpuwatch.commands.flags import add_flags, parse_number
 from gpuwatch.commands.startup import configured, read_snapshot, snapshot_error
 from gpuwatch.config import Config
 from gpuwatch.inspector.client import InspectorClient
-from gpuwatch.live import SharesReader
-from gpuwatch.model import Knowledge, Presence, Process, Snapshot
+from gpuwatch.model.live import SharesReader
+from gpuwatch.model.snapshot import Knowledge, Presence, Process, Snapshot
 from gpuwatch.sampler.declarations import Declarations
 from gpuwatch.sampler.owners import Owners
 from gpuwatch.sources.sampler_process import SamplerProcess

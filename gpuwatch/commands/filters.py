@@ -7,7 +7,7 @@ import argparse
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import clean
 from gpuwatch.config import Config
-from gpuwatch.filters import Filter, FilterError
+from gpuwatch.model.filters import Filter, FilterError
 
 
 def check_filter_flag(args: argparse.Namespace, config: Config) -> str:

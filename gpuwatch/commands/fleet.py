@@ -17,8 +17,8 @@ from gpuwatch.commands.dashboard import check_terminal
 from gpuwatch.commands.flags import add_flags, add_refused_demo
 from gpuwatch.commands.startup import configured, fixed_settings
 from gpuwatch.config import ADDRESS, Config
-from gpuwatch.filters import FilterError, parse_terms
 from gpuwatch.launch.placement import Request
+from gpuwatch.model.filters import FilterError, parse_terms
 
 try:
     from gpuwatch.fleet.overview import Fleet, HostOffer, find_hosts, hosts_grammar

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuwatch.base import procfs
-from gpuwatch.model import Gpu, Holding, Presence, Process, Reading, Reason, Snapshot, known
+from gpuwatch.model.snapshot import Gpu, Holding, Presence, Process, Reading, Reason, Snapshot, known
 
 _MIB: Final = 1 << 20
 

@@ -17,10 +17,10 @@ from gpuwatch.commands.startup import configured, read_snapshot
 from gpuwatch.declared.facts import CVD, gpu_facts
 from gpuwatch.declared.visible_devices import ORDER, PCI_BUS_ID, order_certainty, parse
 from gpuwatch.launch.placement import Offer, Request, choose, find_offers
-from gpuwatch.model import Gpu, Order, Snapshot
+from gpuwatch.model.shares import Reservation
+from gpuwatch.model.snapshot import Gpu, Order, Snapshot
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sampler.reservations import SHARED, find_reservations, reservation_folders
-from gpuwatch.shares import Reservation
 from gpuwatch.sources.sampler_process import SamplerProcess
 
 PATIENCE = 1.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.units import format_moment, long_duration, parse_moment
-from gpuwatch.model import Snapshot
+from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.recorder.replay import gap_limit
 

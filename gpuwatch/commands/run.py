@@ -21,10 +21,10 @@ from gpuwatch.declared.facts import Facts, Share, gpu_facts
 from gpuwatch.declared.resolver import agreed_candidates
 from gpuwatch.launch.environment import Allocation, VariableChange, changes, torch_obstacle
 from gpuwatch.launch.placement import Offer, choose, find_offers
-from gpuwatch.model import Basis, Snapshot
+from gpuwatch.model.shares import Reservation, limit_usages, usable
+from gpuwatch.model.snapshot import Basis, Snapshot
 from gpuwatch.sampler.owners import UserNames
 from gpuwatch.sampler.reservations import SHARED, find_reservations, locked_folder, reservation_folders, reserve
-from gpuwatch.shares import Reservation, limit_usages, usable
 from gpuwatch.sources.sampler_process import SamplerProcess
 
 _NOT_FOUND = 127

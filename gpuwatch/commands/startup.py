@@ -15,7 +15,7 @@ from gpuwatch.base.units import MAX_INTERVAL_S, MIN_INTERVAL_S, parse_duration, 
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import parse_value
 from gpuwatch.config import Config, Reloaded, Theme, keys_in_files, load, reload
-from gpuwatch.model import Snapshot, SourceState
+from gpuwatch.model.snapshot import Snapshot, SourceState
 from gpuwatch.sampler.protocol import SamplerOptions
 from gpuwatch.sources.sampler_process import SAMPLER, SamplerProcess
 from gpuwatch.sources.source import Source

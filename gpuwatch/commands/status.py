@@ -20,8 +20,8 @@ from gpuwatch.commands.console import Console, escape_json
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, configured_sampler, open_source
 from gpuwatch.config import Config
-from gpuwatch.live import PACE, LiveFileError, Status, read_service, read_status
-from gpuwatch.model import Health, SourceState, known
+from gpuwatch.model.live import PACE, LiveFileError, Status, read_service, read_status
+from gpuwatch.model.snapshot import Health, SourceState, known
 from gpuwatch.sampler.protocol import SamplerOptions
 from gpuwatch.sources.sampler_process import ONE_SAMPLE, WITHOUT_INSPECTOR, SamplerProcess
 

@@ -11,8 +11,8 @@ from typing import Final
 from gpuwatch.analysis.strays import StrayLimits
 from gpuwatch.config import Config
 from gpuwatch.kill.policy import Policy
-from gpuwatch.live import LATE, SERVICE, read_status
-from gpuwatch.model import Idle, IdleTimes, Snapshot, merge_idle, to_idle_times
+from gpuwatch.model.live import LATE, SERVICE, read_status
+from gpuwatch.model.snapshot import Idle, IdleTimes, Snapshot, merge_idle, to_idle_times
 
 OLDEST: Final = 60.0
 """Age in seconds up to which idle times are used, at most; one interval and `LATE` where that is shorter."""

@@ -24,8 +24,8 @@ from gpuwatch.commands.console import Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, read_snapshot
 from gpuwatch.commands.stray_inputs import caller, idle_times, stray_limits
-from gpuwatch.fields import PROCESS, age
-from gpuwatch.model import Process, Snapshot
+from gpuwatch.model.fields import PROCESS, age
+from gpuwatch.model.snapshot import Process, Snapshot
 from gpuwatch.sources.sampler_process import SamplerProcess
 
 _WIDEST_PLACE: Final = 24

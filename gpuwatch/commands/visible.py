@@ -16,7 +16,7 @@ from gpuwatch.commands.startup import configured, read_snapshot
 from gpuwatch.declared.env import find_misspelt
 from gpuwatch.declared.facts import CVD, gpu_facts
 from gpuwatch.declared.visible_devices import ORDER, parse
-from gpuwatch.model import Gpu, Snapshot, Visible
+from gpuwatch.model.snapshot import Gpu, Snapshot, Visible
 from gpuwatch.sources.sampler_process import SamplerProcess
 
 _SHOWN = 200

@@ -41,7 +41,7 @@ from gpuwatch.commands.recording import make_recording
 from gpuwatch.commands.startup import Reloader, apply_config, configured, format_reload, interval_of, open_source
 from gpuwatch.commands.unit import AGAIN, print_unit
 from gpuwatch.config import ADMINISTRATORS, Config, ExportConfig
-from gpuwatch.model import Gpu, SourceState
+from gpuwatch.model.snapshot import Gpu, SourceState
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recorder.recorder import Sinks
 from gpuwatch.recorder.store import DAYS, own_store

@@ -21,7 +21,7 @@ from gpuwatch.base.errors import GpuwatchError
 from gpuwatch.base.units import MIB
 from gpuwatch.config.keymap import Keys
 from gpuwatch.declared.facts import Share
-from gpuwatch.values import DAY, HOUR, MOST, Bytes, FilePath, Seconds, Text, Url
+from gpuwatch.model.values import DAY, HOUR, MOST, Bytes, FilePath, Seconds, Text, Url
 
 FILE: Final = "gpuwatch.toml"
 ADMINISTRATORS: Final = Path("/etc/gpuwatch") / FILE

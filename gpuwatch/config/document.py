@@ -15,7 +15,7 @@ from gpuwatch.base.units import Unit
 from gpuwatch.config import Config, RemoteHost
 from gpuwatch.config.keys import ConfigKey, keys_of, sections, toml_string, value_of
 from gpuwatch.declared.facts import Share
-from gpuwatch.fields import RATIO
+from gpuwatch.model.fields import RATIO
 
 _WIDEST: Final = 36
 """Cells up to which the comments of a section stand in one column; a longer value pushes its own to the right."""

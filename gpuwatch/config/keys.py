@@ -26,7 +26,7 @@ from gpuwatch.base.errors import UsageError
 from gpuwatch.base.units import MIB, parse_duration, parse_share, parse_size, write_duration, write_size
 from gpuwatch.config import ADDRESSES, ColumnName, Config
 from gpuwatch.config.keymap import key_name
-from gpuwatch.values import HIGHEST_XID
+from gpuwatch.model.values import HIGHEST_XID
 
 _SHOWN: Final = 60
 """Characters of a wrong value that are quoted."""

@@ -25,8 +25,8 @@ from gpuwatch.config import ADMINISTRATORS, FILE, SECRETS, Config, RemoteHost, k
 from gpuwatch.config.keymap import PRESETS, RESERVED, clash
 from gpuwatch.config.keys import ConfigKey, shown, toml_string
 from gpuwatch.declared.facts import Share
-from gpuwatch.filters import FilterError, check_filter
-from gpuwatch.values import LONGEST, MOST
+from gpuwatch.model.filters import FilterError, check_filter
+from gpuwatch.model.values import LONGEST, MOST
 
 _FILTER_NAME: Final = r"[A-Za-z0-9_-]{1,40}"
 _FILTER: Final = f'the text of a filter, such as "mem>10GiB idle>30m", of 1 to {LONGEST} printable characters'

@@ -30,7 +30,7 @@ from gpuwatch.declared.facts import (
     parse_value,
     void,
 )
-from gpuwatch.model import Confidence, Hint, Kind, Margin
+from gpuwatch.model.snapshot import Confidence, Hint, Kind, Margin
 
 UNSURE = (Confidence.STALE, Confidence.GUESS)
 """Confidences of a script that was edited, or a line that came too late: they do not replace known values."""

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from gpuwatch.base.text import LIMIT, Clean, clean, mask, redact, shorten
 from gpuwatch.base.units import MIB
 from gpuwatch.declared.sizes import Parser
-from gpuwatch.model import Basis, Confidence, Gpu, Health, Hint, Kind, Margin, Memory, Reading, known, number
-from gpuwatch.shares import STEADY
-from gpuwatch.values import Bytes, Fraction, Gpus, Pattern, Text
+from gpuwatch.model.shares import STEADY
+from gpuwatch.model.snapshot import Basis, Confidence, Gpu, Health, Hint, Kind, Margin, Memory, Reading, known, number
+from gpuwatch.model.values import Bytes, Fraction, Gpus, Pattern, Text
 
 CVD = "CUDA_VISIBLE_DEVICES"
 NO_GPU = "it concerns no GPU that the process can see"

@@ -26,7 +26,7 @@ from gpuwatch.base.text import clean, mask
 from gpuwatch.declared import sizes
 from gpuwatch.declared.env import file_confidence
 from gpuwatch.declared.facts import SHOWN, Candidate, FrameworkConfig, Unread, format_excerpt, parse_value, void
-from gpuwatch.model import Confidence, Kind, Margin
+from gpuwatch.model.snapshot import Confidence, Kind, Margin
 
 _KEY = re.compile(r"""(?:"([^"\\]*)"|'([^']*)'|([^\W\d][\w./-]*))[ \t]*:(?:[ \t]+(.*))?""")
 _QUOTED = re.compile(r"""(?:"([^"\\]*)"|'((?:[^']|'')*)')[ \t]*(?:#.*)?""")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from gpuwatch.base.programs import find_launcher
 from gpuwatch.declared.facts import Candidate, Facts, Unread
 from gpuwatch.declared.flags import find_program
-from gpuwatch.model import Basis, Confidence, Kind
+from gpuwatch.model.snapshot import Basis, Confidence, Kind
 
 NAMES: Mapping[str, str] = {
     "tensorflow": "TensorFlow",

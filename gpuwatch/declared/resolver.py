@@ -39,7 +39,19 @@ from gpuwatch.declared.facts import (
 )
 from gpuwatch.declared.flags import find_program
 from gpuwatch.declared.script_patterns import read_ordinals
-from gpuwatch.model import LIMITS, Basis, Confidence, Declaration, Declared, Hint, Kind, Knowledge, Limit, Margin, Order
+from gpuwatch.model.snapshot import (
+    LIMITS,
+    Basis,
+    Confidence,
+    Declaration,
+    Declared,
+    Hint,
+    Kind,
+    Knowledge,
+    Limit,
+    Margin,
+    Order,
+)
 
 _SEARCHED = 4096
 """Characters of a command line in which a pattern is searched, at most."""

@@ -29,7 +29,7 @@ from gpuwatch.declared import script_patterns as patterns
 from gpuwatch.declared.facts import OBJECTS, Candidate, ScriptContents, Selection, Variables
 from gpuwatch.declared.script_patterns import Item, Items, MadeObject, ScriptCondition, ScriptSource, Site, may_declare
 from gpuwatch.declared.script_values import SOME, ScriptDevice, SymbolTable, children
-from gpuwatch.model import Confidence, Hint, Kind
+from gpuwatch.model.snapshot import Confidence, Hint, Kind
 
 MOST = 100
 """Statements of one kind that are returned, at most; people write a handful."""

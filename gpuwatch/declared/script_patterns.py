@@ -31,7 +31,7 @@ from gpuwatch.declared.script_values import (
     Value,
     is_number,
 )
-from gpuwatch.model import Basis, Confidence, Hint, Kind, Margin
+from gpuwatch.model.snapshot import Basis, Confidence, Hint, Kind, Margin
 
 
 class MadeObject(NamedTuple):

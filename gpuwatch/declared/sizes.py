@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from gpuwatch.base.units import GIB, KIB, MIB, TIB, parse_share, parse_size
-from gpuwatch.model import Basis
+from gpuwatch.model.snapshot import Basis
 
 
 class Size(NamedTuple):

@@ -22,7 +22,7 @@ from gpuwatch.base.programs import is_worker
 from gpuwatch.base.text import clean, mask
 from gpuwatch.declared.facts import CVD, WITHIN, Facts, GpuFacts, MigFacts, Selection, Setting, Unread
 from gpuwatch.declared.flags import find_program
-from gpuwatch.model import Confidence, Hint, Order, Visible
+from gpuwatch.model.snapshot import Confidence, Hint, Order, Visible
 
 PCI_BUS_ID = "PCI_BUS_ID"
 FASTEST_FIRST = "FASTEST_FIRST"

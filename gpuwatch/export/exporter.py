@@ -36,7 +36,7 @@ from gpuwatch.base.text import clean
 from gpuwatch.base.threads import Worker, start_thread
 from gpuwatch.config.keys import is_loopback
 from gpuwatch.export.metrics import ALIASES, GROUPS, Group, ScrapedMachine
-from gpuwatch.model import Health
+from gpuwatch.model.snapshot import Health
 from gpuwatch.monitor import Frame
 
 TEXTFILE: Final = "gpuwatch.prom"

@@ -21,10 +21,21 @@ from gpuwatch.alerts.rules.memory import time_to_full
 from gpuwatch.alerts.rules.shares import overshoots
 from gpuwatch.analysis.rows import rows
 from gpuwatch.base.units import Unit
-from gpuwatch.fields import GPU, PROCESS, QUIET_S, Field, Row, throttle_words
-from gpuwatch.model import Gpu, Health, Holding, Instance, Process, Reading, Reason, Snapshot, SourceState, known
+from gpuwatch.model.fields import GPU, PROCESS, QUIET_S, Field, Row, throttle_words
+from gpuwatch.model.shares import DeclaredMemory, declared_memory
+from gpuwatch.model.snapshot import (
+    Gpu,
+    Health,
+    Holding,
+    Instance,
+    Process,
+    Reading,
+    Reason,
+    Snapshot,
+    SourceState,
+    known,
+)
 from gpuwatch.monitor import Frame
-from gpuwatch.shares import DeclaredMemory, declared_memory
 from gpuwatch.version import __version__
 
 PREFIX: Final = "gpuwatch"

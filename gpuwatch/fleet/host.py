@@ -9,8 +9,8 @@ import msgspec
 
 from gpuwatch.alerts.alert import MARKS, Severity
 from gpuwatch.base.units import Unit
-from gpuwatch.fields import Amount, Field, amount, table
-from gpuwatch.model import Reading, Reason, known
+from gpuwatch.model.fields import Amount, Field, amount, table
+from gpuwatch.model.snapshot import Reading, Reason, known
 
 MOST_GPUS: Final = 256
 """Most GPUs of a host: whatever sends more sends nothing that is true."""

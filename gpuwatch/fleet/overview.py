@@ -19,12 +19,12 @@ from gpuwatch.alerts.alert import MARKS, UNSEEN_USER, Severity
 from gpuwatch.analysis.people import PERSON
 from gpuwatch.base.text import clean
 from gpuwatch.base.units import GIB, Unit, long_duration
-from gpuwatch.fields import PROCESS, Amount, Field, amount, table
-from gpuwatch.filters import Grammar, Term, of_names, of_numbers, with_text
 from gpuwatch.fleet.host import HOST, MOST_GPUS, Host, HostGpu, worst_first
 from gpuwatch.fleet.prometheus import FleetSample, Labels, Range
 from gpuwatch.launch.placement import Request
-from gpuwatch.model import BUSY, Reason, known
+from gpuwatch.model.fields import PROCESS, Amount, Field, amount, table
+from gpuwatch.model.filters import Grammar, Term, of_names, of_numbers, with_text
+from gpuwatch.model.snapshot import BUSY, Reason, known
 
 QUERIES: Final = (
     '{__name__=~"gpuwatch:gpu_.+"}',

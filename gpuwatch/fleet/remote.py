@@ -19,8 +19,8 @@ from gpuwatch.config import RemoteHost
 from gpuwatch.declared.facts import Share
 from gpuwatch.fleet.host import Host
 from gpuwatch.fleet.ssh import TIMING, Hosts, RemoteLineError, SshConnection, Timing, check_schema, make_host
-from gpuwatch.live import Status
-from gpuwatch.model import SCHEMA, Snapshot, SourceState
+from gpuwatch.model.live import Status
+from gpuwatch.model.snapshot import SCHEMA, Snapshot, SourceState
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recorder.live_writer import make_status
 from gpuwatch.recorder.recording import DamagedRowError, read_snapshot

@@ -23,9 +23,9 @@ from gpuwatch.base.text import clean
 from gpuwatch.base.threads import start_thread
 from gpuwatch.config import ADDRESS, ADDRESSES, RemoteHost
 from gpuwatch.fleet.host import GREATEST, MOST_GPUS, Host, HostGpu
-from gpuwatch.live import SCHEMA, Status, StatusGpu
-from gpuwatch.model import Health, Reading, Reason, SourceState, known
-from gpuwatch.values import MOST
+from gpuwatch.model.live import SCHEMA, Status, StatusGpu
+from gpuwatch.model.snapshot import Health, Reading, Reason, SourceState, known
+from gpuwatch.model.values import MOST
 from gpuwatch.version import __version__
 
 INSTALL: Final = "python3 -m venv .venv && .venv/bin/pip install ."

@@ -21,7 +21,7 @@ from gpuwatch.base.child import ChildProcess, describe_exit
 from gpuwatch.declared.facts import GpuFacts, Share
 from gpuwatch.inspector import INSPECTOR
 from gpuwatch.inspector.protocol import Answer, Question
-from gpuwatch.model import Declared, Knowledge
+from gpuwatch.model.snapshot import Declared, Knowledge
 
 _SLOW = 1.0
 """Seconds of reading in one batch after which a user comes last in the next."""

@@ -22,7 +22,7 @@ from gpuwatch.inspector.containers import LONGEST, ContainerNames, find_containe
 from gpuwatch.inspector.credentials import read_account
 from gpuwatch.inspector.servers import Sockets
 from gpuwatch.inspector.terminals import PaneNames
-from gpuwatch.model import Container, Notebook, Pane, ProcessContext, Run
+from gpuwatch.model.snapshot import Container, Notebook, Pane, ProcessContext, Run
 
 # -- containers ----------------------------------------------------------------------------------------------------
 

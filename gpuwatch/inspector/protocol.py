@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gpuwatch.declared.facts import GpuFacts, Share
-from gpuwatch.model import LIMITS, Declaration, Declared, Kind, ProcessContext
+from gpuwatch.model.snapshot import LIMITS, Declaration, Declared, Kind, ProcessContext
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -22,7 +22,7 @@ from gpuwatch.base.programs import Role, SourceKind
 from gpuwatch.base.text import clean, mask
 from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
 from gpuwatch.inspector import files, servers
-from gpuwatch.model import Run
+from gpuwatch.model.snapshot import Run
 
 # -- ranks, by the environment -------------------------------------------------------------------------------------
 

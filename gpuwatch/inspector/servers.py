@@ -19,7 +19,7 @@ from gpuwatch.base import procfs, programs
 from gpuwatch.base.programs import Role
 from gpuwatch.base.text import clean, mask
 from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
-from gpuwatch.model import Notebook
+from gpuwatch.model.snapshot import Notebook
 
 # -- sockets -------------------------------------------------------------------------------------------------------
 

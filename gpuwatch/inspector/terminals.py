@@ -27,7 +27,7 @@ from gpuwatch.base.child import describe_exit, run
 from gpuwatch.base.files import check_source
 from gpuwatch.base.text import clean, mask
 from gpuwatch.declared.facts import RelatedProcess, Unread
-from gpuwatch.model import Pane
+from gpuwatch.model.snapshot import Pane
 
 LONGEST = 40
 """Characters of a name."""

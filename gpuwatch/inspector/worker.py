@@ -29,7 +29,7 @@ from gpuwatch.inspector.containers import ContainerNames
 from gpuwatch.inspector.protocol import Answer, Question, bounded
 from gpuwatch.inspector.servers import Sockets
 from gpuwatch.inspector.terminals import PaneNames
-from gpuwatch.model import Declared, Knowledge, ProcessContext
+from gpuwatch.model.snapshot import Declared, Knowledge, ProcessContext
 
 IDLE = 30.0
 """Seconds without a question after which the inspector ends, to free its memory."""

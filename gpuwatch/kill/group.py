@@ -29,7 +29,7 @@ from gpuwatch.kill.memory import MEMORY_SECONDS, FreedMemory
 from gpuwatch.kill.outcome import End, Outcome, Refused, merge_outcomes
 from gpuwatch.kill.pinned import KillTarget, PinnedProcess, Pinner, refuse_owner
 from gpuwatch.kill.run import Member, PinnedRun, find_run
-from gpuwatch.model import Snapshot
+from gpuwatch.model.snapshot import Snapshot
 
 POLL_SECONDS: Final = 0.1
 """Seconds between two checks of the processes."""

@@ -9,7 +9,7 @@ import msgspec
 
 from gpuwatch.base.units import size
 from gpuwatch.kill.outcome import End, Outcome, format_pids
-from gpuwatch.model import Gpu, Snapshot, known
+from gpuwatch.model.snapshot import Gpu, Snapshot, known
 
 FRESH_SAMPLES: Final = 2
 """Samples of each GPU after the exit before its memory is compared: the first may have begun before the exit."""

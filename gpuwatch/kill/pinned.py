@@ -31,7 +31,7 @@ from gpuwatch.base.files import state_folder
 from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.outcome import End, Outcome, Refusal, Refused, format_parent
 from gpuwatch.kill.policy import Policy
-from gpuwatch.model import Presence, Process, Snapshot, known
+from gpuwatch.model.snapshot import Presence, Process, Snapshot, known
 from gpuwatch.sampler.owners import read_command
 
 _SYS_PIDFD_SEND_SIGNAL = 424

@@ -18,7 +18,7 @@ from gpuwatch.base import procfs, programs
 from gpuwatch.base.text import clean
 from gpuwatch.kill.outcome import Outcome, Refusal, Refused
 from gpuwatch.kill.pinned import KillTarget, PinnedProcess, Pinner, find_targets
-from gpuwatch.model import Process, Snapshot
+from gpuwatch.model.snapshot import Process, Snapshot
 
 MEMBERS_MAX: Final = 600
 """Processes of one run, at most: each needs a descriptor, of which 1024 are usual. 8 ranks with 32 workers fit."""

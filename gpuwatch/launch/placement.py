@@ -10,8 +10,8 @@ import msgspec
 
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.units import GIB, MIB, gib
-from gpuwatch.model import Gpu, Health, Process, Promise, Reason, Snapshot, known
-from gpuwatch.shares import Reservation, active_reservations, find_promised, holder_name, usable, user_name
+from gpuwatch.model.shares import Reservation, active_reservations, find_promised, holder_name, usable, user_name
+from gpuwatch.model.snapshot import Gpu, Health, Process, Promise, Reason, Snapshot, known
 
 _MOST_NAMED = 3
 """Holders that a reason names, at most; the others are summed up."""

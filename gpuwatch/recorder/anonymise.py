@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuwatch import model
 from gpuwatch.base import programs
-from gpuwatch.model import Declaration, Process, Snapshot
+from gpuwatch.model import snapshot as model
+from gpuwatch.model.snapshot import Declaration, Process, Snapshot
 
 
 class Commands(StrEnum):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.history import History
-from gpuwatch.model import Snapshot
+from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.recorder.store import Events, Store, write_events
 from gpuwatch.recorder.use import Sums, UseCounter, write_use
 from gpuwatch.sources.demo import DAY, DemoSource

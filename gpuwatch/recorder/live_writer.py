@@ -20,13 +20,13 @@ from gpuwatch.base import files
 from gpuwatch.base.procfs import boot_id, pid_namespace
 from gpuwatch.base.threads import Worker
 from gpuwatch.base.units import GIB
-from gpuwatch.fields import GPU
 from gpuwatch.history import HistoryView
-from gpuwatch.live import FILE, PACE, SERVICE, Overuse, Status, StatusGpu, publish_processes
-from gpuwatch.model import Health, Reason, Snapshot
+from gpuwatch.model.fields import GPU
+from gpuwatch.model.live import FILE, PACE, SERVICE, Overuse, Status, StatusGpu, publish_processes
+from gpuwatch.model.shares import left, limit_usages, unread_processes
+from gpuwatch.model.snapshot import Health, Reason, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.sampler.machine import hides_pids
-from gpuwatch.shares import left, limit_usages, unread_processes
 
 _MOST_OVER: Final = 200
 _MOST_RESTING: Final = 2000

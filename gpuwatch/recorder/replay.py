@@ -21,7 +21,7 @@ from gpuwatch.alerts.limits import Limits
 from gpuwatch.base.threads import Worker
 from gpuwatch.declared.facts import Share
 from gpuwatch.history import History
-from gpuwatch.model import Snapshot, to_idle_times
+from gpuwatch.model.snapshot import Snapshot, to_idle_times
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.timeline import DAY, Timeline
 

@@ -26,7 +26,8 @@ from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.base import programs
 from gpuwatch.base.text import clean
 from gpuwatch.history import NO_USE, HistoryView, Use, charged
-from gpuwatch.model import Gpu, Holding, Process, Reason, Snapshot, number
+from gpuwatch.model.shares import has_gap
+from gpuwatch.model.snapshot import Gpu, Holding, Process, Reason, Snapshot, number
 from gpuwatch.recorder.store import (
     ADD_USE,
     DAYS,
@@ -45,11 +46,10 @@ from gpuwatch.recorder.store import (
     tables,
     write_about,
 )
-from gpuwatch.shares import has_gap
 from gpuwatch.timeline import Key, Metric, Minute, Timeline, parse_key, user_owner
 
 if TYPE_CHECKING:
-    from gpuwatch.model import ProcessContext
+    from gpuwatch.model.snapshot import ProcessContext
 
 KEEP_MEANS: Final = 25 * 3600
 """Seconds after which the means of a minute are deleted."""

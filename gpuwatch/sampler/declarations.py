@@ -18,7 +18,7 @@ import msgspec
 from gpuwatch.declared.facts import CVD, NO_GPU, WITHIN, GpuFacts, gpu_facts
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import ROOM, bounded
-from gpuwatch.model import Declared, Gpu, Health, Knowledge, Order, Presence, Process, ProcessContext, Reason
+from gpuwatch.model.snapshot import Declared, Gpu, Health, Knowledge, Order, Presence, Process, ProcessContext, Reason
 
 AGAIN = 20.0
 """Seconds after the first reading at which a process that has used the CPU since is read again: until then it has

@@ -12,7 +12,7 @@ import msgspec
 
 from gpuwatch.base import procfs
 from gpuwatch.base.text import clean
-from gpuwatch.model import INDEX_UNKNOWN, Gpu, Health, Memory, Place, Reading, Reason, known
+from gpuwatch.model.snapshot import INDEX_UNKNOWN, Gpu, Health, Memory, Place, Reading, Reason, known
 from gpuwatch.sampler import machine, nvml
 from gpuwatch.sampler.metrics import (
     FAST,

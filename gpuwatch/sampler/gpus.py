@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from gpuwatch.base.text import clean
-from gpuwatch.model import INDEX_UNKNOWN, Gpu, Place, SourceState
+from gpuwatch.model.snapshot import INDEX_UNKNOWN, Gpu, Place, SourceState
 from gpuwatch.sampler import nvml
 from gpuwatch.sampler.gpu import RARE_PERIOD, Device, Shared
 from gpuwatch.sampler.nvml import Code, Failed, Unusable, explain_down, no_gpu

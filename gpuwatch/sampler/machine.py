@@ -15,7 +15,7 @@ from typing import Final
 from gpuwatch.base import psinfo
 from gpuwatch.base.procfs import PROC
 from gpuwatch.base.text import clean
-from gpuwatch.model import HostUsage, Reading, Reason, known
+from gpuwatch.model.snapshot import HostUsage, Reading, Reason, known
 
 _PID_MAX_ANYWHERE = 4 * 1024 * 1024
 """PID_MAX_LIMIT of 64-bit kernels (include/linux/threads.h)."""

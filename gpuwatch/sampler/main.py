@@ -24,8 +24,9 @@ from gpuwatch.base import procfs
 from gpuwatch.base.child import ChildProcess, die_with_parent
 from gpuwatch.base.text import clean
 from gpuwatch.inspector.client import DEADLINE, InspectorClient
-from gpuwatch.live import SERVICE, SharesReader
-from gpuwatch.model import Gpu, Health, Presence, Process, Snapshot, SourceState, Unlisted, encode
+from gpuwatch.model.live import SERVICE, SharesReader
+from gpuwatch.model.shares import add_promised, has_gap
+from gpuwatch.model.snapshot import Gpu, Health, Presence, Process, Snapshot, SourceState, Unlisted, encode
 from gpuwatch.sampler import machine, nvml
 from gpuwatch.sampler.declarations import POLL, Declarations
 from gpuwatch.sampler.gpu import Shared
@@ -45,7 +46,6 @@ from gpuwatch.sampler.unlisted import (
     find_unlisted,
     is_held,
 )
-from gpuwatch.shares import add_promised, has_gap
 
 _PROGRESS = 0.5
 """Seconds after which the GPUs that were sampled so far are published: each may take 3 s to wake."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from gpuwatch.base import procfs, psinfo
-from gpuwatch.model import Memory, Reading, Reason
+from gpuwatch.model.snapshot import Memory, Reading, Reason
 from gpuwatch.sampler.nvml import OLDER_CALL, UNSUPPORTED, Calls, Code, Failed, Handle
 
 Ask: TypeAlias = Callable[[Calls, Handle], tuple[Any, ...]]

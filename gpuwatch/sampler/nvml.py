@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from gpuwatch.base import procfs
 from gpuwatch.base.text import clean
-from gpuwatch.model import Health, Reason, SourceState
+from gpuwatch.model.snapshot import Health, Reason, SourceState
 from gpuwatch.sampler import machine
 from gpuwatch.sampler.shared_page import INIT, SharedPage
 

@@ -22,7 +22,7 @@ from gpuwatch.base.errors import NoThreadError
 from gpuwatch.base.psinfo import ProcessReader, ProcessUsage
 from gpuwatch.base.text import ELLIPSIS, Clean, clean, format_command_line
 from gpuwatch.base.threads import Worker
-from gpuwatch.model import Presence, Process, Reading, Reason
+from gpuwatch.model.snapshot import Presence, Process, Reading, Reason
 from gpuwatch.sampler import machine
 
 TTL = 600.0

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gpuwatch.base.text import clean
-from gpuwatch.model import Holding, Instance, Memory, Reading, Reason, known
+from gpuwatch.model.snapshot import Holding, Instance, Memory, Reading, Reason, known
 from gpuwatch.sampler import nvml
 from gpuwatch.sampler.metrics import FallbackCalls, missing_memory, read_memory
 from gpuwatch.sampler.nvml import WHOLE_GPU, Calls, Code, Failed, Handle, reason

@@ -7,7 +7,7 @@ from enum import IntEnum
 import msgspec
 
 from gpuwatch.declared.facts import Share
-from gpuwatch.model import Place
+from gpuwatch.model.snapshot import Place
 
 SHORTEST = 0.05
 """Seconds between two samples, at least; at less than 0.5 the driver has no new values."""

@@ -24,7 +24,7 @@ from msgspec import Meta
 
 from gpuwatch.base import files, procfs, psinfo
 from gpuwatch.base.text import clean
-from gpuwatch.shares import Reservation
+from gpuwatch.model.shares import Reservation
 
 SHARED = Path("/run/lock/gpuwatch")
 """Folder that all users of the machine share."""

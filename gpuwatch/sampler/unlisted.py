@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from gpuwatch.base import procfs
 from gpuwatch.base.programs import is_monitor
-from gpuwatch.model import Gpu, Presence, Process, Unlisted, known
+from gpuwatch.model.snapshot import Gpu, Presence, Process, Unlisted, known
 from gpuwatch.sampler import machine
 
 EVERY = 20.0

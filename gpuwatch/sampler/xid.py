@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from gpuwatch.model import Reason, Xid
+from gpuwatch.model.snapshot import Reason, Xid
 from gpuwatch.sampler.nvml import Calls, Code, Failed, Handle, reason
 
 RENEWAL = 5.0

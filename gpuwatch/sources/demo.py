@@ -40,7 +40,8 @@ from msgspec.structs import replace
 from gpuwatch.base import text
 from gpuwatch.base.units import GIB, MIB
 from gpuwatch.declared.facts import Share
-from gpuwatch.model import (
+from gpuwatch.model.shares import add_promised
+from gpuwatch.model.snapshot import (
     Declared,
     Gpu,
     Holding,
@@ -55,7 +56,6 @@ from gpuwatch.model import (
     Xid,
 )
 from gpuwatch.sampler import nvml
-from gpuwatch.shares import add_promised
 
 GPUS: Final = 8
 DAY: Final = 86400.0

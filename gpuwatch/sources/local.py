@@ -22,7 +22,8 @@ from msgspec.structs import replace
 from gpuwatch.base.child import Backoff, describe_exit, start_error
 from gpuwatch.base.text import clean
 from gpuwatch.declared.facts import Share
-from gpuwatch.model import (
+from gpuwatch.model.shares import was_read
+from gpuwatch.model.snapshot import (
     INDEX_UNKNOWN,
     SCHEMA,
     Gpu,
@@ -37,7 +38,6 @@ from gpuwatch.model import (
 )
 from gpuwatch.sampler.protocol import Exit, SamplerOptions
 from gpuwatch.sampler.shared_page import EVENT_CALLS, LINK_CALLS, CallInFlight
-from gpuwatch.shares import was_read
 from gpuwatch.sources.sampler_process import SAMPLER, SamplerProcess
 
 _NO_UUID = "the driver lists other GPUs since, and this one never told its UUID: start gpuwatch anew"

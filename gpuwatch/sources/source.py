@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gpuwatch.declared.facts import Share
-from gpuwatch.model import Snapshot
+from gpuwatch.model.snapshot import Snapshot
 
 
 class Source(Protocol):

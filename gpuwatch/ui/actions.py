@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpuwatch.alerts.alert import Alert
     from gpuwatch.analysis.strays import StrayReport
     from gpuwatch.base.threads import Worker
-    from gpuwatch.fields import Row, RowKey
+    from gpuwatch.model.fields import Row, RowKey
     from gpuwatch.monitor import Frame
     from gpuwatch.ui.options import Options
 

@@ -19,9 +19,9 @@ from gpuwatch.analysis.owner_message import message
 from gpuwatch.analysis.people import filter_for
 from gpuwatch.analysis.rows import rows
 from gpuwatch.base.text import clean
-from gpuwatch.fields import Row, RowKey
-from gpuwatch.filters import Filter, FilterError, ListFilter
-from gpuwatch.model import SourceState
+from gpuwatch.model.fields import Row, RowKey
+from gpuwatch.model.filters import Filter, FilterError, ListFilter
+from gpuwatch.model.snapshot import SourceState
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.ui.bindings import KEYS, PaletteCommand, commands, keymap, make_bindings
 from gpuwatch.ui.dashboard import Dashboard

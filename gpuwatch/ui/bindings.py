@@ -13,7 +13,7 @@ from textual.keys import _character_to_key, key_to_character
 
 from gpuwatch.config import Theme
 from gpuwatch.config.keymap import DEFAULT_KEYS, Keys
-from gpuwatch.fields import PROCESS
+from gpuwatch.model.fields import PROCESS
 
 
 class _Action(NamedTuple):

@@ -10,8 +10,8 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from gpuwatch.analysis.people import names
-from gpuwatch.filters import Filter
-from gpuwatch.model import SourceState
+from gpuwatch.model.filters import Filter
+from gpuwatch.model.snapshot import SourceState
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.layout import Form, Layout, fit_layout
 from gpuwatch.ui.partial_updates import PartialUpdateCompositor
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuwatch.alerts.alert import Alert
-    from gpuwatch.fields import Row
-    from gpuwatch.model import Gpu
+    from gpuwatch.model.fields import Row
+    from gpuwatch.model.snapshot import Gpu
     from gpuwatch.monitor import Frame
 
 

@@ -19,9 +19,9 @@ from textual.binding import Binding
 
 from gpuwatch.base.child import start_error
 from gpuwatch.base.text import clean
-from gpuwatch.fields import RowKey
 from gpuwatch.fleet.remote import RemoteHosts
 from gpuwatch.fleet.ssh import kill_command
+from gpuwatch.model.fields import RowKey
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.ui.app import CLOSING_SECONDS, GpuwatchApp, NewFrame
 from gpuwatch.ui.options import Helpers, Options

@@ -25,7 +25,7 @@ from gpuwatch.ui.theme import Glyphs
 from gpuwatch.ui.view import View
 
 if TYPE_CHECKING:
-    from gpuwatch.fields import Row
+    from gpuwatch.model.fields import Row
     from gpuwatch.monitor import Frame, Monitor
 
 _SAME: Final = 1.0

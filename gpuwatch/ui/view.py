@@ -12,8 +12,8 @@ import msgspec
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.analysis.rows import rows
 from gpuwatch.analysis.strays import Stray, StrayReport, find_strays
-from gpuwatch.fields import Row
-from gpuwatch.model import Gpu, Health
+from gpuwatch.model.fields import Row
+from gpuwatch.model.snapshot import Gpu, Health
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.replay import Playback
 from gpuwatch.ui.options import Options

@@ -17,7 +17,7 @@ from gpuwatch.alerts.rules import RULES, devices, memory, shares
 from gpuwatch.alerts.rules.health import HEALTH
 from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.alerts.rules.shares import OVERSHOOT
-from gpuwatch.model import Declared, Gpu, Health, Hint, Margin, Reason, SourceState
+from gpuwatch.model.snapshot import Declared, Gpu, Health, Hint, Margin, Reason, SourceState
 from tests.analysis import machines
 from tests.support.alerting import Bench, cap, card, only, overshooting, uuid, words
 from tests.support.builders import EPOCH, filled, gpu, holding, process, uid

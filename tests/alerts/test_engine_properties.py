@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.rule import Observation, Rule, RuleContext
 from gpuwatch.base.units import Unit
-from gpuwatch.model import Reason
+from gpuwatch.model.snapshot import Reason
 from tests.support.alerting import Bench
 from tests.support.builders import gpu
 

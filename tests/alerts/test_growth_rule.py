@@ -14,7 +14,7 @@ from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import Rule
 from gpuwatch.alerts.rules.memory import FULL, MEMORY, RULES, find_time_to_full, format_prediction, time_to_full
 from gpuwatch.base.units import Unit
-from gpuwatch.model import Health, Reason
+from gpuwatch.model.snapshot import Health, Reason
 from tests.support.alerting import Bench, only, words
 from tests.support.builders import USABLE_GIB, gpu, holding
 

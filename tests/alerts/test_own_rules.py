@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import CustomRule, Limits
-from gpuwatch.fields import Amount, Field
-from gpuwatch.filters import Comparison
+from gpuwatch.model.fields import Amount, Field
+from gpuwatch.model.filters import Comparison
 from tests.support.alerting import Bench
 from tests.support.builders import gpu
 

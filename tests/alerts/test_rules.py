@@ -22,7 +22,7 @@ from gpuwatch.alerts.rules.shares import OUTGROWN, OVERCOMMITTED, OVERSHOOT, all
 from gpuwatch.base.units import Unit
 from gpuwatch.commands.docs import page_text
 from gpuwatch.history import History
-from gpuwatch.model import Health, Idle, Limit, Margin, Presence, Reason, Snapshot
+from gpuwatch.model.snapshot import Health, Idle, Limit, Margin, Presence, Reason, Snapshot
 from tests.analysis.machines import card, person
 from tests.support.alerting import Past, cap, observed, severities_of, uuid
 from tests.support.builders import GIB, at, filled, gpu, holding, memory, process, snapshot

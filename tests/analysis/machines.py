@@ -12,7 +12,18 @@ import msgspec
 from hypothesis import strategies as st
 
 from gpuwatch.analysis.runs import Node, PartialSum, flag_words, role_label, size_words
-from gpuwatch.model import Gpu, Holding, Notebook, Pane, Process, ProcessContext, Reason, Run, Snapshot, Unlisted
+from gpuwatch.model.snapshot import (
+    Gpu,
+    Holding,
+    Notebook,
+    Pane,
+    Process,
+    ProcessContext,
+    Reason,
+    Run,
+    Snapshot,
+    Unlisted,
+)
 from tests.support.alerting import cap, part
 from tests.support.builders import EPOCH, GIB, filled, gpu, holding, process, snapshot
 from tests.support.straying import DOCKER, KERNEL

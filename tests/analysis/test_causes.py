@@ -11,8 +11,19 @@ from rich.cells import cell_len
 
 from gpuwatch.alerts.rules.idle import UNATTRIBUTED
 from gpuwatch.alerts.unattributed import GapCause, GapEvidence, GapKind, matters, missing
-from gpuwatch.model import Gpu, Health, Memory, Presence, Process, ProcessContext, Reason, Snapshot, Unlisted, Xid
-from gpuwatch.shares import OWN, OWN_EACH, GapStart
+from gpuwatch.model.shares import OWN, OWN_EACH, GapStart
+from gpuwatch.model.snapshot import (
+    Gpu,
+    Health,
+    Memory,
+    Presence,
+    Process,
+    ProcessContext,
+    Reason,
+    Snapshot,
+    Unlisted,
+    Xid,
+)
 from tests.support import builders
 from tests.support.alerting import observed
 from tests.support.builders import GIB, MIB, TOTAL, holding

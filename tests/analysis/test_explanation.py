@@ -10,7 +10,7 @@ import pytest
 
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.analysis.explanation import context_points, explain_process
-from gpuwatch.model import Declared, Gpu, Process
+from gpuwatch.model.snapshot import Declared, Gpu, Process
 from tests.support.builders import gpu, holding, process, snapshot
 
 

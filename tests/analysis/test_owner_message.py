@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.analysis.owner_message import message
 from gpuwatch.analysis.rows import rows
-from gpuwatch.fields import Row
-from gpuwatch.model import Idle, Reason, Snapshot
+from gpuwatch.model.fields import Row
+from gpuwatch.model.snapshot import Idle, Reason, Snapshot
 from gpuwatch.ui.desktop import clipboard
 from gpuwatch.ui.screens.dialog import OwnerMessageDialog
 from tests.support.builders import GIB, gpu, holding, process, snapshot

@@ -23,9 +23,9 @@ from gpuwatch.analysis.people import (
     totals,
 )
 from gpuwatch.analysis.rows import rows
-from gpuwatch.filters import Filter, FilterError
 from gpuwatch.history import NO_USE, History, HistoryView, Use
-from gpuwatch.model import Idle, Presence, Process, Reason, Snapshot
+from gpuwatch.model.filters import Filter, FilterError
+from gpuwatch.model.snapshot import Idle, Presence, Process, Reason, Snapshot
 from tests.analysis.machines import card, person
 from tests.support.builders import EPOCH, GIB, MIB, at, gpu, holding, process, snapshot, uid
 

@@ -8,8 +8,8 @@ import pytest
 from msgspec import structs
 
 from gpuwatch.analysis.rows import process_order, rows, sort
-from gpuwatch.fields import PROCESS, Row, share_words
-from gpuwatch.model import Declared, Knowledge, Memory, Presence, Process, Reason, Snapshot
+from gpuwatch.model.fields import PROCESS, Row, share_words
+from gpuwatch.model.snapshot import Declared, Knowledge, Memory, Presence, Process, Reason, Snapshot
 from tests.support.builders import GIB, MIB, USABLE_GIB, gpu, holding, process, snapshot
 from tests.support.declaring import declares
 

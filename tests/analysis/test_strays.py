@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.analysis.strays import StrayCause, StrayLimits, find_strays
 from gpuwatch.history import History
-from gpuwatch.model import Gpu, Holding, Idle, Process, ProcessContext, Reason, Snapshot, Unlisted
+from gpuwatch.model.snapshot import Gpu, Holding, Idle, Process, ProcessContext, Reason, Snapshot, Unlisted
 from gpuwatch.ui.screens.strays import StraysScreen
 from tests.analysis.machines import any_machine
 from tests.support import builders

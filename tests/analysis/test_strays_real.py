@@ -14,7 +14,7 @@ import pytest
 
 from gpuwatch.analysis.strays import Stray, StrayCause, StrayCertainty, StrayLimits
 from gpuwatch.base import procfs
-from gpuwatch.model import Idle, IdleTimes, Process, Snapshot
+from gpuwatch.model.snapshot import Idle, IdleTimes, Process, Snapshot
 from tests.driver import GIB, Driver, Proc
 from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE
 from tests.support.sampling import running

@@ -26,7 +26,7 @@ from gpuwatch.analysis.runs import (
     size_words,
 )
 from gpuwatch.history import History
-from gpuwatch.model import Idle, Process, ProcessContext, Reason, Run, Snapshot, Unlisted
+from gpuwatch.model.snapshot import Idle, Process, ProcessContext, Reason, Run, Snapshot, Unlisted
 from tests.analysis.machines import TMUX, any_machine, card, drawn, person, unlisted
 from tests.support.builders import EPOCH, at, gpu, holding, process, snapshot, uid
 

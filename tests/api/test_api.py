@@ -17,8 +17,8 @@ import pytest
 import gpuwatch
 from gpuwatch import Snapshot, Stream, UnavailableError, UsageError, snapshot, stream
 from gpuwatch.commands.docs import FOLDER
-from gpuwatch.model import Snapshot as Taken
-from gpuwatch.model import SourceState
+from gpuwatch.model.snapshot import Snapshot as Taken
+from gpuwatch.model.snapshot import SourceState
 from tests.driver import Driver, Gpu
 from tests.recorder.test_recording import demo, record
 from tests.support.builders import snapshot as built

@@ -23,7 +23,7 @@ from gpuwatch.alerts.limits import CustomRule, Limits
 from gpuwatch.alerts.rules.custom import GRAMMARS
 from gpuwatch.base.units import Unit
 from gpuwatch.history import History
-from gpuwatch.model import Gpu, Process, Snapshot
+from gpuwatch.model.snapshot import Gpu, Process, Snapshot
 from tests.support.alerting import cap
 from tests.support.builders import EPOCH, GIB, gpu, holding, memory, process, snapshot
 

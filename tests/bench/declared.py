@@ -17,7 +17,7 @@ from statistics import median
 import psutil
 
 from gpuwatch.base import procfs
-from gpuwatch.model import Knowledge, Snapshot
+from gpuwatch.model.snapshot import Knowledge, Snapshot
 from tests.driver import GIB, Driver, Proc, build
 from tests.support.sampling import Running
 

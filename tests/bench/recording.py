@@ -18,7 +18,7 @@ from statistics import median
 
 import msgspec
 
-from gpuwatch.model import Snapshot, decode
+from gpuwatch.model.snapshot import Snapshot, decode
 from gpuwatch.recorder.anonymise import Commands
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.recorder.recording_writer import MOST_WAITING, RecordingWriter

@@ -17,7 +17,7 @@ import msgspec
 import psutil
 
 from gpuwatch.history import HistoryView
-from gpuwatch.model import Snapshot
+from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.recorder.use import UseCounter
 from gpuwatch.timeline import Key, Metric, Timeline
 from tests.bench.alerts import Crowd

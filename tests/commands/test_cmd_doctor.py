@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gpuwatch.commands import doctor
 from gpuwatch.commands.doctor import Check, CheckMark, Machine
-from gpuwatch.model import Health, Snapshot, SourceState
+from gpuwatch.model.snapshot import Health, Snapshot, SourceState
 from gpuwatch.recorder.store import own_store
 from tests.support.builders import gpu, snapshot
 from tests.support.recording import alert, write

@@ -18,8 +18,8 @@ from gpuwatch.base.units import Unit, format_moment
 from gpuwatch.cli import parse
 from gpuwatch.commands import events
 from gpuwatch.commands.flags import parse_span
+from gpuwatch.model.values import DAY
 from gpuwatch.recorder.store import Gap, lock_path, own_store
-from gpuwatch.values import DAY
 from tests.support import recording
 from tests.support.builders import EPOCH, GIB
 from tests.support.recording import alert, ended

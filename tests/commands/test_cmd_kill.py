@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.commands.kill import table
-from gpuwatch.model import Reason, Unlisted
+from gpuwatch.model.snapshot import Reason, Unlisted
 from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.builders import gpu, holding, process, snapshot, uid

@@ -14,7 +14,7 @@ import pytest
 
 from gpuwatch.commands.kill import DialogConsole, Interrupted, KillCommand
 from gpuwatch.kill.pinned import Pinner
-from gpuwatch.model import ProcessContext, Snapshot, Unlisted
+from gpuwatch.model.snapshot import ProcessContext, Snapshot, Unlisted
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
 from tests.support.gpuholder import GpuHolder
 from tests.support.killing import a_pinner, on_record, outcomes

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from gpuwatch.base.procfs import boot_id
 from gpuwatch.commands.status import CELLS, status_line
-from gpuwatch.live import FILE, Overuse, Status, StatusGpu
-from gpuwatch.model import Health, Reason, SourceState
+from gpuwatch.model.live import FILE, Overuse, Status, StatusGpu
+from gpuwatch.model.snapshot import Health, Reason, SourceState
 from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.launching import Call

@@ -25,8 +25,8 @@ from gpuwatch.cli import parse
 from gpuwatch.commands import stray_inputs
 from gpuwatch.commands import strays as command
 from gpuwatch.commands.strays import document, table
-from gpuwatch.live import FILE, Status
-from gpuwatch.model import Idle, IdleHolding, IdleTimes, Pane, ProcessContext, Run, Unlisted
+from gpuwatch.model.live import FILE, Status
+from gpuwatch.model.snapshot import Idle, IdleHolding, IdleTimes, Pane, ProcessContext, Run, Unlisted
 from gpuwatch.sources.sampler_process import SamplerProcess
 from tests.driver import Driver, Gpu, Proc
 from tests.support.builders import EPOCH, GIB, gpu

@@ -20,8 +20,8 @@ from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.base.units import Unit
 from gpuwatch.commands.watch import LineFormatter, Printer, TroubleFinder, find_changes
 from gpuwatch.history import History
-from gpuwatch.live import read_status
-from gpuwatch.model import SourceState
+from gpuwatch.model.live import read_status
+from gpuwatch.model.snapshot import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.store import own_store
 from tests.commands.conftest import GPUWATCH

@@ -14,7 +14,7 @@ import pytest
 
 from gpuwatch.base.units import GIB, MIB
 from gpuwatch.commands.gpustat import gpustat_json, measure_cpu
-from gpuwatch.model import Holding, Presence, Process, Reason
+from gpuwatch.model.snapshot import Holding, Presence, Process, Reason
 from tests.driver import Driver, Gpu, Proc
 from tests.support.builders import gpu, snapshot
 from tests.support.launching import Call

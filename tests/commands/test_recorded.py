@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.base.units import format_moment
-from gpuwatch.model import Snapshot, decode
+from gpuwatch.model.snapshot import Snapshot, decode
 from tests.recorder.test_recording import demo, record
 from tests.support.launching import Call
 from tests.support.recording import change

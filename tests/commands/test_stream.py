@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from gpuwatch.base.procfs import boot_id
-from gpuwatch.live import Status
-from gpuwatch.model import Snapshot
+from gpuwatch.model.live import Status
+from gpuwatch.model.snapshot import Snapshot
 from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.launching import Call

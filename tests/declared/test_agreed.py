@@ -8,7 +8,7 @@ import pytest
 
 from gpuwatch.declared.facts import Candidate, Facts, GpuFacts, Share
 from gpuwatch.declared.resolver import agreed_candidates
-from gpuwatch.model import Basis, Kind, Margin
+from gpuwatch.model.snapshot import Basis, Kind, Margin
 
 GIB = 1024**3
 CARDS = tuple(

@@ -36,10 +36,10 @@ from gpuwatch.declared.facts import Facts, GpuFacts, Share
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Answer, bounded
-from gpuwatch.model import Gpu, Instance, Presence, Process
+from gpuwatch.model.shares import is_conclusive
+from gpuwatch.model.snapshot import Gpu, Instance, Presence, Process
 from gpuwatch.sampler.declarations import Declarations
 from gpuwatch.sampler.owners import Owners
-from gpuwatch.shares import is_conclusive
 from tests.declared.tables import Case, read_cases
 from tests.declared.test_resolver import MACHINES, process
 from tests.support import builders

@@ -13,7 +13,7 @@ from gpuwatch.declared.facts import Candidate, FrameworkConfig
 from gpuwatch.declared.flags import candidates, parse_flat_yaml
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector import reader
-from gpuwatch.model import Basis, Confidence, Declared, Kind, Margin
+from gpuwatch.model.snapshot import Basis, Confidence, Declared, Kind, Margin
 from tests.declared.tables import Case, cases
 from tests.support.builders import GIB
 from tests.support.explaining import Explainer, card, said

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.model import Confidence, Order, Reason
+from gpuwatch.model.snapshot import Confidence, Order, Reason
 from tests.driver import Driver, Gpu, Mig
 from tests.support.builders import MIB
 from tests.support.explaining import Explainer, card, said

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.model import Confidence
+from gpuwatch.model.snapshot import Confidence
 from tests.declared.tables import Case, cases
 from tests.support.explaining import Explainer, card, said
 

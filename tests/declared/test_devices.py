@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gpuwatch.declared.facts import Facts, GpuFacts, RelatedProcess, Selection, Setting, Unread
 from gpuwatch.declared.visible_devices import DeviceSet, Target, container, device_set, targets
-from gpuwatch.model import Order, Visible
+from gpuwatch.model.snapshot import Order, Visible
 from tests.declared.tables import Case, cases
 from tests.support.builders import GIB, MIB
 from tests.support.cards import MIXED, A, B, D, card, part

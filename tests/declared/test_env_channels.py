@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpuwatch.declared.env import VARIABLES, candidates
 from gpuwatch.declared.facts import Candidate, Setting
 from gpuwatch.declared.frameworks import NAMES
-from gpuwatch.model import Confidence
+from gpuwatch.model.snapshot import Confidence
 from tests.declared.tables import Case, cases
 
 

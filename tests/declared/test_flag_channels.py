@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpuwatch.declared.facts import FrameworkConfig, Unread
 from gpuwatch.declared.flags import FLAGS, PROGRAMS, candidates, find_program
 from gpuwatch.declared.frameworks import NAMES
-from gpuwatch.model import Confidence
+from gpuwatch.model.snapshot import Confidence
 from tests.declared.tables import Case, cases
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector import reader
-from gpuwatch.model import Declared, Knowledge
+from gpuwatch.model.snapshot import Declared, Knowledge
 from tests import CHECKOUT
 from tests.support.founding import (
     KERAS_SESSION,

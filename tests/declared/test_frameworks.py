@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuwatch.declared.facts import Facts, RelatedProcess, Script, ScriptContents, Unread
 from gpuwatch.declared.frameworks import NAMES, collective, defaults, eager, identify
-from gpuwatch.model import Basis, Kind
+from gpuwatch.model.snapshot import Basis, Kind
 from tests.declared.tables import Case, cases
 
 CUDA = ("libc.so.6", "libpthread.so.0", "libcuda.so.580.95.05", "libnvidia-ptxjitcompiler.so.580.95.05")

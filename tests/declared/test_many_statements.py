@@ -9,8 +9,8 @@ from gpuwatch.analysis.explanation import explain_process
 from gpuwatch.declared.facts import GpuFacts
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector.protocol import MOST, ROOM, bounded
-from gpuwatch.model import Basis, Declaration, Declared, Hint, Kind, Limit, Snapshot, encode
-from gpuwatch.shares import is_conclusive
+from gpuwatch.model.shares import is_conclusive
+from gpuwatch.model.snapshot import Basis, Declaration, Declared, Hint, Kind, Limit, Snapshot, encode
 from gpuwatch.sources.sampler_process import LONGEST_LINE
 from tests.driver import GIB
 from tests.sources.test_local import Start, start, stub, until

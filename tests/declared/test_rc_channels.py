@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.declared.env import theanorc
-from gpuwatch.model import Basis, Kind
+from gpuwatch.model.snapshot import Basis, Kind
 
 MIB = 1024**2
 

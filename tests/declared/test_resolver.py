@@ -19,8 +19,8 @@ from gpuwatch.base.units import MIB
 from gpuwatch.declared.facts import Facts, FrameworkConfig, GpuFacts, RelatedProcess, Script, Share, Unread
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.declared.script import read_script
-from gpuwatch.model import Confidence, Knowledge, Order
-from gpuwatch.shares import is_conclusive
+from gpuwatch.model.shares import is_conclusive
+from gpuwatch.model.snapshot import Confidence, Knowledge, Order
 from tests.declared.tables import Case, cases
 from tests.support.resolving import DOCKER, JAX, TENSORFLOW, TORCH, A, B, C, D, E, M, T, facts, limits, visible
 

@@ -6,7 +6,7 @@ import pytest
 
 from gpuwatch.declared import script
 from gpuwatch.declared.script import read_script
-from gpuwatch.model import Confidence
+from gpuwatch.model.snapshot import Confidence
 from tests.declared.tables import Case, cases
 from tests.support.scanning import LIKELY, LIMIT, TF, TORCH, read
 

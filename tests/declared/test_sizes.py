@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.declared import sizes
 from gpuwatch.declared.sizes import Size
-from gpuwatch.model import Basis
+from gpuwatch.model.snapshot import Basis
 from tests.declared.tables import Case, cases, read_cases
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.declared.facts import GpuFacts
 from gpuwatch.declared.visible_devices import parse
-from gpuwatch.model import Order
+from gpuwatch.model.snapshot import Order
 from tests.declared.tables import Case, cases
 from tests.support.cards import MIXED, A, B, D, card, part
 

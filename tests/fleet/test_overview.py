@@ -9,7 +9,6 @@ import pytest
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.base.units import GIB
-from gpuwatch.filters import FilterError, Grammar, parse_terms
 from gpuwatch.fleet.host import HOST
 from gpuwatch.fleet.overview import (
     ALERTS,
@@ -29,7 +28,8 @@ from gpuwatch.fleet.overview import (
 )
 from gpuwatch.fleet.prometheus import Labels, Range
 from gpuwatch.launch.placement import Request
-from gpuwatch.model import Reason
+from gpuwatch.model.filters import FilterError, Grammar, parse_terms
+from gpuwatch.model.snapshot import Reason
 from tests.support.fake_prometheus import a_fleet, decoded
 
 NOW = 1_764_000_000.0

@@ -37,8 +37,8 @@ from gpuwatch.fleet.ssh import (
     read_status_line,
     ssh_command,
 )
-from gpuwatch.live import SCHEMA, StatusGpu
-from gpuwatch.model import Reason, Snapshot, SourceState, encode
+from gpuwatch.model.live import SCHEMA, StatusGpu
+from gpuwatch.model.snapshot import Reason, Snapshot, SourceState, encode
 from gpuwatch.ui.widgets.notice import state_words
 from tests.support.builders import GIB
 from tests.support.fakessh import GOOD, QUICK, SHOWN, WHOLE, line, put_ssh, repeat, status, wait_for_snapshot

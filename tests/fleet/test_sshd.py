@@ -17,7 +17,7 @@ from gpuwatch.config import RemoteHost
 from gpuwatch.fleet.host import Host
 from gpuwatch.fleet.remote import RemoteSource
 from gpuwatch.fleet.ssh import Hosts, Timing, kill_command
-from gpuwatch.model import Snapshot, SourceState
+from gpuwatch.model.snapshot import Snapshot, SourceState
 from tests.driver import GIB, Gpu, Proc
 from tests.support.fakessh import wait_for_snapshot
 from tests.support.gpuholder import GpuHolder

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.history import GPU_GONE, SENSORS, SLOT, SLOTS, History, HistoryView, Trend, estimate_trend
-from gpuwatch.model import Gpu, Health, Idle, Memory, Reading, Reason, Snapshot, Xid, known
-from gpuwatch.shares import GapStart
+from gpuwatch.model.shares import GapStart
+from gpuwatch.model.snapshot import Gpu, Health, Idle, Memory, Reading, Reason, Snapshot, Xid, known
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, snapshot, uid
 from tests.support.histories import KEY, machine, watched
 

@@ -8,7 +8,7 @@ systemd.slice(5) and systemd.io/DESKTOP_ENVIRONMENTS; none was recorded on this 
 from __future__ import annotations
 
 from gpuwatch.inspector import cgroups
-from gpuwatch.model import ProcessContext, is_service
+from gpuwatch.model.snapshot import ProcessContext, is_service
 from tests.declared.tables import Case, cases
 
 ID = "4f797c539e6c745de61a93ca3ff892358ecbcaccd8414d5db545c38428142970"

@@ -25,7 +25,7 @@ from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector import containers, context, reader
 from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.containers import ContainerName, ContainerNames
-from gpuwatch.model import Container
+from gpuwatch.model.snapshot import Container
 from tests import CHECKOUT
 from tests.base.test_procfs import fixture_process, stat_line
 from tests.inspector.test_cgroups import ID, OTHER

@@ -13,7 +13,7 @@ from gpuwatch.declared.facts import Facts, RelatedProcess, Unread
 from gpuwatch.inspector import cgroups, context, runs
 from gpuwatch.inspector.cgroups import ContainerId
 from gpuwatch.inspector.containers import ContainerName, ContainerNames
-from gpuwatch.model import ProcessContext
+from gpuwatch.model.snapshot import ProcessContext
 from tests.declared.tables import Case, cases
 from tests.inspector.test_cgroups import BELOW, ID, POD
 

@@ -17,7 +17,7 @@ from gpuwatch.base.text import clean
 from gpuwatch.declared.facts import RelatedProcess, Unread
 from gpuwatch.inspector import context, reader, terminals
 from gpuwatch.inspector.terminals import PaneNames, PanePlace
-from gpuwatch.model import Pane, ProcessContext
+from gpuwatch.model.snapshot import Pane, ProcessContext
 from tests.base.test_procfs import fixture_process, stat_line
 from tests.declared.tables import Case, cases
 from tests.support.gpuholder import unavailable

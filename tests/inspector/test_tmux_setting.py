@@ -11,7 +11,7 @@ from gpuwatch.base import procfs
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Question
 from gpuwatch.inspector.worker import Inspector
-from gpuwatch.model import Pane, ProcessContext
+from gpuwatch.model.snapshot import Pane, ProcessContext
 from tests.driver import Driver, Gpu, Proc
 from tests.support.launching import Launcher
 from tests.support.panes import PANE, fake, session

@@ -18,7 +18,7 @@ from gpuwatch.base import procfs
 from gpuwatch.declared.facts import GpuFacts
 from gpuwatch.inspector import INSPECTOR
 from gpuwatch.inspector.protocol import Answer, Question
-from gpuwatch.model import Declared, Knowledge
+from gpuwatch.model.snapshot import Declared, Knowledge
 from tests.sampler.test_large_processes import many_threads
 from tests.support import uncovered
 from tests.support.sampling import PATIENCE

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuwatch.kill.demo import DemoEnder
 from gpuwatch.kill.pinned import KillTarget, find_targets
-from gpuwatch.model import Snapshot
+from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.sources.demo import DemoSource
 from tests.program.test_pty import GPUWATCH
 from tests.support.demo_people import LEFTOVER_PID, RUN_PID, RUN_WORKER_PIDS, STRAY_PID, VIEWER_UID

@@ -20,7 +20,7 @@ from gpuwatch.kill.memory import MEMORY_SECONDS
 from gpuwatch.kill.outcome import End, Outcome
 from gpuwatch.kill.pinned import KillTarget, Pinner, open_pidfd, shown_command
 from gpuwatch.kill.run import PinnedRun, find_run
-from gpuwatch.model import Presence, ProcessContext, Snapshot
+from gpuwatch.model.snapshot import Presence, ProcessContext, Snapshot
 from tests.support import builders
 from tests.support.gpuholder import ME, SOMEBODY_ELSE, GpuHolder
 from tests.support.killing import (

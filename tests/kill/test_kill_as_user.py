@@ -31,7 +31,7 @@ from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.group import KillState, ProcessGroup
 from gpuwatch.kill.pinned import KillTarget, Pinner
 from gpuwatch.kill.policy import Policy
-from gpuwatch.model import Process, Snapshot
+from gpuwatch.model.snapshot import Process, Snapshot
 
 me, folder, proc, pid, start, uid = json.loads(sys.argv[1])
 if os.geteuid() == 0:
@@ -64,7 +64,7 @@ from gpuwatch import procfs
 from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.pinned import KillTarget, PinnedProcess, Pinner
 from gpuwatch.kill.policy import Policy
-from gpuwatch.model import Process
+from gpuwatch.model.snapshot import Process
 
 def spawn():
     pid = os.fork()

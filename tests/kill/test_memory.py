@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gpuwatch.kill.memory import FreedMemory
 from gpuwatch.kill.outcome import End, Outcome
-from gpuwatch.model import Reason
+from gpuwatch.model.snapshot import Reason
 from tests.support import builders
 
 UNKNOWN = Reason.NO_SAMPLE

@@ -18,7 +18,7 @@ from gpuwatch.kill import pinned as pidfd
 from gpuwatch.kill.outcome import End, Outcome, Refusal
 from gpuwatch.kill.pinned import KillTarget, find_targets, make_pinner, shown_command
 from gpuwatch.kill.policy import Policy
-from gpuwatch.model import Presence, Unlisted
+from gpuwatch.model.snapshot import Presence, Unlisted
 from gpuwatch.sampler.owners import Owners
 from tests.support import builders
 from tests.support.gpuholder import ME, SOMEBODY_ELSE, GpuHolder

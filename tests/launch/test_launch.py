@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from gpuwatch.base.units import parse_share
 from gpuwatch.launch.environment import Allocation, VariableChange, changes
 from gpuwatch.launch.placement import Offer, Request, choose, find_offers
-from gpuwatch.model import (
+from gpuwatch.model.shares import RESERVATION_GRACE, Reservation
+from gpuwatch.model.snapshot import (
     Basis,
     Declaration,
     Declared,
@@ -28,7 +29,6 @@ from gpuwatch.model import (
     Reason,
     Snapshot,
 )
-from gpuwatch.shares import RESERVATION_GRACE, Reservation
 from tests.support.builders import EPOCH, GIB, RESERVED, TOTAL, gpu, holding, process, snapshot, uid
 
 USABLE = TOTAL - RESERVED

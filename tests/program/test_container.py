@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from gpuwatch.kill.outcome import Refusal
-from gpuwatch.model import Presence, Snapshot, decode
+from gpuwatch.model.snapshot import Presence, Snapshot, decode
 from tests import CHECKOUT
 from tests.driver import Driver
 from tests.support.gpuholder import ROOT, unavailable

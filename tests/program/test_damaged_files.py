@@ -15,8 +15,8 @@ from gpuwatch import cli
 from gpuwatch.alerts.alert import Acknowledgement, Attention, Mute
 from gpuwatch.base.procfs import boot_id
 from gpuwatch.commands.stray_inputs import read_idle
-from gpuwatch.live import FILE, Overuse, Status, StatusGpu, read_status
-from gpuwatch.model import IdleHolding
+from gpuwatch.model.live import FILE, Overuse, Status, StatusGpu, read_status
+from gpuwatch.model.snapshot import IdleHolding
 from gpuwatch.recorder.store import Store, StoreError, marks_of, own_store, write_events, write_marks
 from tests.support.recording import alert, ended
 from tests.support.storing import batch, save

@@ -33,7 +33,7 @@ from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.group import ProcessGroup
 from gpuwatch.kill.pinned import KillTarget, Pinner
 from gpuwatch.kill.policy import Policy
-from gpuwatch.model import Process, Snapshot
+from gpuwatch.model.snapshot import Process, Snapshot
 
 spec = json.loads(sys.argv[1])
 folder, uids = spec["folder"], spec["uids"]

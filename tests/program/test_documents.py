@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from gpuwatch import cli, model
+import gpuwatch.model
+from gpuwatch import cli
 from gpuwatch.cli import COMMANDS
 from gpuwatch.commands.docs import FOLDER, PAGES
+from gpuwatch.model import snapshot as model
 from tests import CHECKOUT
 from tests.docs import PACKAGE, TABLES, documents, filled
 
@@ -51,6 +53,12 @@ def test_the_design_names_every_file_and_no_other() -> None:
     walked = re.findall(r"`([\w/]+/\w+\.py)`", design)
     assert walked
     assert [path for path in walked if not (PACKAGE / path).is_file()] == []
+
+
+def test_the_model_hands_on_what_the_guide_promises() -> None:
+    promised = set(re.findall(r"gpuwatch\.model\.(\w+)", PAGE["python"]))
+    assert promised
+    assert [name for name in promised if getattr(gpuwatch.model, name) is not getattr(model, name)] == []
 
 
 def test_the_example_is_a_whole_snapshot() -> None:

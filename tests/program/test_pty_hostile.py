@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.base.errors import UsageError
-from gpuwatch.model import decode
+from gpuwatch.model.snapshot import decode
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.recorder.store import own_store
 from tests.driver import GIB, MIB, Driver, Gpu, Proc

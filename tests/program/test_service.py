@@ -23,8 +23,8 @@ from gpuwatch.base.text import clean
 from gpuwatch.cli import parse
 from gpuwatch.commands import watch
 from gpuwatch.history import History
-from gpuwatch.live import FILE, OLDEST, SCHEMA, SOURCE, LiveFileError, SharesReader, Status, read_service
-from gpuwatch.model import (
+from gpuwatch.model.live import FILE, OLDEST, SCHEMA, SOURCE, LiveFileError, SharesReader, Status, read_service
+from gpuwatch.model.snapshot import (
     Confidence,
     Declaration,
     Declared,
@@ -53,8 +53,8 @@ from pathlib import Path
 
 sys.path.insert(0, os.getcwd())
 from gpuwatch.commands.stray_inputs import idle_times
-from gpuwatch.model import encode
-from gpuwatch.live import SharesReader
+from gpuwatch.model.snapshot import encode
+from gpuwatch.model.live import SharesReader
 from gpuwatch.recorder.store import reading, stores_read
 from gpuwatch.sampler.declarations import Declarations
 from gpuwatch.sampler.owners import Owners

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpuwatch.alerts.limits import CustomRule, Limits
-from gpuwatch.model import Declaration, Declared, Kind, Limit, Process, ProcessContext, Run, Snapshot
+from gpuwatch.model.snapshot import Declaration, Declared, Kind, Limit, Process, ProcessContext, Run, Snapshot
 from gpuwatch.recorder.anonymise import TREATMENTS, Anonymiser, Commands, program_of
 from gpuwatch.recorder.recording import Recording
 from tests.recorder.test_hostile_recordings import strings

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import LIMIT
-from gpuwatch.model import Snapshot
+from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.recorder.anonymise import TREATMENTS
 from gpuwatch.recorder.recording import Recording, Standing
 from tests import CHECKOUT

@@ -20,8 +20,8 @@ from gpuwatch.base import files
 from gpuwatch.base.procfs import boot_id
 from gpuwatch.commands.stray_inputs import read_idle
 from gpuwatch.history import History
-from gpuwatch.live import FILE, Status, read_status
-from gpuwatch.model import Health, Idle
+from gpuwatch.model.live import FILE, Status, read_status
+from gpuwatch.model.snapshot import Health, Idle
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.live_writer import LiveFile, make_status
 from tests.support.builders import GIB, at, gpu, holding, process, snapshot

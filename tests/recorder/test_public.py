@@ -17,8 +17,8 @@ from gpuwatch.alerts.alert import Acknowledgement, Alert, AlertCause, AlertGpu, 
 from gpuwatch.base.units import Unit
 from gpuwatch.commands import doctor
 from gpuwatch.history import Use
-from gpuwatch.live import FILE
-from gpuwatch.model import Snapshot
+from gpuwatch.model.live import FILE
+from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.recorder.live_writer import make_status
 from gpuwatch.recorder.public import COLUMNS, PublicDays, Publish
 from gpuwatch.recorder.recorder import UsageSettings

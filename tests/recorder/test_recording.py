@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from gpuwatch.base.errors import UsageError
-from gpuwatch.model import Snapshot
+from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.recorder.anonymise import Commands
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.recorder.recording_writer import MOST_WAITING, RecordingWriter

@@ -17,7 +17,7 @@ import pytest
 from gpuwatch import cli
 from gpuwatch.base.errors import UsageError
 from gpuwatch.history import History
-from gpuwatch.model import Idle, IdleHolding, Snapshot
+from gpuwatch.model.snapshot import Idle, IdleHolding, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder import recording_writer
 from gpuwatch.recorder.anonymise import Commands

@@ -7,7 +7,7 @@ import pytest
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.history import History, HistoryView
-from gpuwatch.model import IdleHolding
+from gpuwatch.model.snapshot import IdleHolding
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recorder.replay import SPEEDS, Playback, events_until
 from gpuwatch.timeline import Key, Metric

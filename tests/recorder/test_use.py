@@ -17,7 +17,18 @@ from hypothesis import strategies as st
 
 from gpuwatch.config import Config, Report
 from gpuwatch.history import History, Usage, Use, charged
-from gpuwatch.model import Gpu, Health, Holding, Presence, Process, ProcessContext, Reading, Reason, Run, Snapshot
+from gpuwatch.model.snapshot import (
+    Gpu,
+    Health,
+    Holding,
+    Presence,
+    Process,
+    ProcessContext,
+    Reading,
+    Reason,
+    Run,
+    Snapshot,
+)
 from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.recorder import Sinks, UsageSettings
 from gpuwatch.recorder.store import HOUR, Store, StoreError, lock_path, own_store, read_events, reading

@@ -10,9 +10,9 @@ from gpuwatch.base.units import MIB
 from gpuwatch.declared.facts import Facts, Share
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector.context import find_batch_job, find_slurm_job
-from gpuwatch.model import Gpu, Holding, Memory, Process, Snapshot
+from gpuwatch.model.shares import is_conclusive
+from gpuwatch.model.snapshot import Gpu, Holding, Memory, Process, Snapshot
 from gpuwatch.sampler.declarations import Holder, without_contradicted
-from gpuwatch.shares import is_conclusive
 from tests.declared.tables import Case, cases
 from tests.declared.test_resolver import MACHINES, process
 from tests.support.resolving import limits, visible

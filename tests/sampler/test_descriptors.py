@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from gpuwatch.analysis.rows import rows
-from gpuwatch.model import Presence, Snapshot
+from gpuwatch.model.snapshot import Presence, Snapshot
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.inspector.test_terminals import shown
 from tests.support.gpuholder import GpuHolder

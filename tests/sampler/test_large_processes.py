@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gpuwatch.base import procfs
 from gpuwatch.kill.pinned import shown_command
-from gpuwatch.model import Knowledge, Presence, Snapshot
+from gpuwatch.model.snapshot import Knowledge, Presence, Snapshot
 from gpuwatch.sampler.owners import Owners
 from gpuwatch.sampler.unlisted import OpenFileSearch
 from tests.driver import GIB, Driver, Gpu, Proc

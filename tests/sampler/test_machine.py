@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.base import psinfo
-from gpuwatch.model import Reason
+from gpuwatch.model.snapshot import Reason
 from gpuwatch.sampler import machine
 from gpuwatch.sampler.owners import UserNames
 from tests.support.waiting import PATIENCE

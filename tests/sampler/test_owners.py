@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from gpuwatch.base import procfs, psinfo
-from gpuwatch.model import Presence, Process, Reason
+from gpuwatch.model.snapshot import Presence, Process, Reason
 from gpuwatch.sampler.owners import Owners, UserNames, terminal
 from tests.base.test_procfs import fixture_process, stat_line
 from tests.declared.tables import Case, cases

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.model import Holding, Reason
+from gpuwatch.model.snapshot import Holding, Reason
 from gpuwatch.sampler.processes import (
     NO_INSTANCE,
     NOT_AVAILABLE,

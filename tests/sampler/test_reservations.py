@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.base import procfs
+from gpuwatch.model.shares import Reservation
 from gpuwatch.sampler.reservations import (
     MOST,
     ReservationReader,
@@ -23,7 +24,6 @@ from gpuwatch.sampler.reservations import (
     reservation_folders,
     reserve,
 )
-from gpuwatch.shares import Reservation
 from tests.support.families import Member, family
 from tests.support.gpuholder import SOMEBODY_ELSE
 from tests.support.launching import starting

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from gpuwatch.base import procfs
-from gpuwatch.model import Health, Presence, Reason, SourceState, Xid, decode
+from gpuwatch.model.snapshot import Health, Presence, Reason, SourceState, Xid, decode
 from gpuwatch.sampler.protocol import Exit
 from gpuwatch.sampler.shared_page import EVENT_CALLS
 from tests.driver import GIB, Driver, Proc

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.model import Presence
+from gpuwatch.model.snapshot import Presence
 from gpuwatch.sampler import machine
 from tests.base.test_procfs import fixture_process, stat_line
 from tests.driver import Driver

@@ -12,7 +12,7 @@ from gpuwatch.base import procfs
 from gpuwatch.declared.facts import MigFacts, Share
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Answer
-from gpuwatch.model import (
+from gpuwatch.model.snapshot import (
     Declared,
     Gpu,
     Health,

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from gpuwatch.base import procfs
-from gpuwatch.model import Health, Reason, SourceState
+from gpuwatch.model.snapshot import Health, Reason, SourceState
 from gpuwatch.sampler import nvml
 from gpuwatch.sampler.nvml import Code, Failed, error, health, reason
 from gpuwatch.sampler.protocol import Exit

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.model import Gpu, Health, Reason, Xid
+from gpuwatch.model.snapshot import Gpu, Health, Reason, Xid
 from gpuwatch.sampler.shared_page import EVENT_CALLS, LINK_CALLS
 from gpuwatch.sampler.xid import XidCounter
 from tests.declared.tables import Case, cases

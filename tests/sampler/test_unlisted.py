@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.base import procfs
-from gpuwatch.model import Gpu, Health, Presence, Process, Reason, Unlisted
+from gpuwatch.model.snapshot import Gpu, Health, Presence, Process, Reason, Unlisted
 from gpuwatch.sampler import unlisted
 from gpuwatch.sampler.unlisted import (
     EVERY,

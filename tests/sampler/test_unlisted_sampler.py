@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from gpuwatch.alerts.unattributed import GapEvidence, GapKind
-from gpuwatch.model import Snapshot, Unlisted
+from gpuwatch.model.snapshot import Snapshot, Unlisted
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.gpuholder import ME, GpuHolder, need_the_machines_own_pids
 from tests.support.sampling import Running, once, running

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpuwatch.declared.facts import Share
-from gpuwatch.model import Reason, Snapshot, SourceState, decode, encode, known
+from gpuwatch.model.snapshot import Reason, Snapshot, SourceState, decode, encode, known
 from gpuwatch.sampler.protocol import SamplerOptions
 from gpuwatch.sources.demo import DemoSource
 from gpuwatch.sources.local import LocalSource

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.analysis.rows import rows
 from gpuwatch.base.units import GIB
-from gpuwatch.fields import share_words
 from gpuwatch.history import History
-from gpuwatch.model import (
+from gpuwatch.model.fields import share_words
+from gpuwatch.model.shares import declared_memory, limit_usages
+from gpuwatch.model.snapshot import (
     Declared,
     Gpu,
     Health,
@@ -27,7 +28,6 @@ from gpuwatch.model import (
     known,
     number,
 )
-from gpuwatch.shares import declared_memory, limit_usages
 from gpuwatch.sources.demo import DemoSource
 from tests.support.demo_people import (
     CYCLE,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpuwatch.model import Gpu, Health, Snapshot, SourceState
+from gpuwatch.model.snapshot import Gpu, Health, Snapshot, SourceState
 from gpuwatch.sampler.protocol import SamplerOptions
 from gpuwatch.sources.local import LocalSource, Timeouts
 from tests.driver import Driver
@@ -184,7 +184,7 @@ def test_a_shorter_interval_makes_no_figures_late(driver: Driver, start: Start) 
 
 def stub(body: str) -> tuple[str, ...]:
     """Return a command that stands in for the sampler where no real one misbehaves so."""
-    return (sys.executable, "-c", f"import os, sys, time\nfrom gpuwatch.model import *\n{body}")
+    return (sys.executable, "-c", f"import os, sys, time\nfrom gpuwatch.model.snapshot import *\n{body}")
 
 
 def ends_once(tmp_path: Path, ending: str) -> tuple[str, ...]:

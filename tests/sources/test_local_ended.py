@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from gpuwatch.history import Usage
-from gpuwatch.model import Presence, Process, Reason, Snapshot, SourceState
-from gpuwatch.shares import was_read
+from gpuwatch.model.shares import was_read
+from gpuwatch.model.snapshot import Presence, Process, Reason, Snapshot, SourceState
 from gpuwatch.sources.local import LocalSource, keep_known
 from tests.driver import GIB, Driver, Proc
 from tests.sources.test_local import Start, start, until

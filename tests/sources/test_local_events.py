@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from gpuwatch.model import Health, Reason, SourceState
+from gpuwatch.model.snapshot import Health, Reason, SourceState
 from tests.driver import Driver
 from tests.sources.test_local import QUICK, Start, eight, live, row, start, until
 

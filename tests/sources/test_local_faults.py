@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gpuwatch.model import Gpu, Health, SourceState
+from gpuwatch.model.snapshot import Gpu, Health, SourceState
 from gpuwatch.sources.local import LocalSource, Quarantine, Timeouts
 from gpuwatch.sources.sampler_process import SAMPLER, SamplerProcess
 from tests.driver import Driver

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gpuwatch.model import Gpu, Health, Snapshot, SourceState
+from gpuwatch.model.snapshot import Gpu, Health, Snapshot, SourceState
 from gpuwatch.sources.local import LocalSource
 from tests.driver import Driver, build
 from tests.driver import Gpu as Card

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwatch.history import History
-from gpuwatch.model import Snapshot, SourceState
+from gpuwatch.model.snapshot import Snapshot, SourceState
 from gpuwatch.monitor import Frame
 from tests.screenshots import Picture, showing
 from tests.support.dashboards import text

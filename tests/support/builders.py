@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gpuwatch.model import Gpu, Holding, Memory, Process, Reading, Snapshot, known
+from gpuwatch.model.snapshot import Gpu, Holding, Memory, Process, Reading, Snapshot, known
 
 MIB = 1024**2
 GIB = 1024**3

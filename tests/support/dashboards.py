@@ -14,7 +14,7 @@ from textual.screen import Screen
 
 from gpuwatch.alerts.alert import Alert, Mute, Severity
 from gpuwatch.history import History
-from gpuwatch.model import Gpu, Holding, Process, Snapshot
+from gpuwatch.model.snapshot import Gpu, Holding, Process, Snapshot
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.sources.source import Source
 from gpuwatch.ui.app import GpuwatchApp, NewFrame

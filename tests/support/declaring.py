@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwatch.model import Basis, Declaration, Declared, Kind, Limit
+from gpuwatch.model.snapshot import Basis, Declaration, Declared, Kind, Limit
 from tests.support.builders import gpu
 
 

@@ -14,7 +14,7 @@ from gpuwatch.declared.facts import Share
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.inspector.worker import Inspector
-from gpuwatch.model import Declaration, Declared, Gpu, Process, Snapshot
+from gpuwatch.model.snapshot import Declaration, Declared, Gpu, Process, Snapshot
 from gpuwatch.sampler.declarations import Declarations
 from gpuwatch.sampler.owners import Owners
 from tests.support import builders

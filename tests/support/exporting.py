@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuwatch.export.exporter import Exporter
 from gpuwatch.history import History
-from gpuwatch.model import Snapshot
+from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.monitor import Frame
 from tests.support.builders import at
 from tests.support.prometheus import needs

@@ -12,8 +12,8 @@ import pytest
 from gpuwatch.config import RemoteHost
 from gpuwatch.fleet.remote import RemoteSource
 from gpuwatch.fleet.ssh import Timing
-from gpuwatch.live import Status
-from gpuwatch.model import Snapshot, encode
+from gpuwatch.model.live import Status
+from gpuwatch.model.snapshot import Snapshot, encode
 from gpuwatch.recorder.live_writer import make_status
 from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.waiting import wait_for

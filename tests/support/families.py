@@ -21,7 +21,7 @@ from typing import Any
 
 from gpuwatch.base import procfs
 from gpuwatch.inspector import context, reader
-from gpuwatch.model import ProcessContext, Run
+from gpuwatch.model.snapshot import ProcessContext, Run
 from tests.support.waiting import wait_for
 
 PROGRAM = r"""

@@ -20,10 +20,10 @@ from gpuwatch.fleet.prometheus import FleetSample, Labels
 from gpuwatch.fleet.remote import RemoteHosts
 from gpuwatch.fleet.ssh import Hosts, make_host
 from gpuwatch.history import History
-from gpuwatch.model import Health, Snapshot
+from gpuwatch.model.shares import usable
+from gpuwatch.model.snapshot import Health, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.live_writer import make_status
-from gpuwatch.shares import usable
 from gpuwatch.sources.demo import DemoSource
 from tests.support.demo_store import WALL
 from tests.support.exporting import exporter, metrics

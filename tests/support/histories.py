@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuwatch.history import History, HistoryView
-from gpuwatch.model import Health, Holding, Reason, Snapshot
+from gpuwatch.model.snapshot import Health, Holding, Reason, Snapshot
 from tests.support.builders import at, gpu, snapshot
 
 KEY = gpu(0).key

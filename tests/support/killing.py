@@ -16,7 +16,7 @@ from gpuwatch.kill.group import KillState, ProcessGroup
 from gpuwatch.kill.outcome import Refusal, Refused
 from gpuwatch.kill.pinned import KillTarget, PinnedProcess, Pinner
 from gpuwatch.kill.policy import Policy
-from gpuwatch.model import Process, Snapshot
+from gpuwatch.model.snapshot import Process, Snapshot
 from tests.support.gpuholder import ME, GpuHolder
 
 NO_PROCESS = 2**22 + 1

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuwatch.base import procfs
 from gpuwatch.inspector.terminals import PaneNames
-from gpuwatch.model import Pane
+from gpuwatch.model.snapshot import Pane
 from tests.support.tmux import Tmux
 from tests.support.waiting import PATIENCE, wait_for
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from gpuwatch.kill.group import KillChoice, KillState, ProcessGroup
 from gpuwatch.kill.pinned import Pinner, find_targets
-from gpuwatch.model import Process, ProcessContext, Reason, Run, Snapshot, Unlisted
+from gpuwatch.model.snapshot import Process, ProcessContext, Reason, Run, Snapshot, Unlisted
 from tests.support import builders
 from tests.support.gpuholder import ME
 from tests.support.killing import a_pinner, a_target, on_record

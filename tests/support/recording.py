@@ -20,7 +20,7 @@ import msgspec
 
 from gpuwatch.alerts.alert import NO_ATTENTION, Alert, Attention, Severity
 from gpuwatch.history import History
-from gpuwatch.model import Snapshot
+from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.recorder import EventsPart, Pace, Recorder, UsageSettings
 from gpuwatch.recorder.store import Gap, Store, StoreError, lock_path, own_store, read_marks, reading, write_events

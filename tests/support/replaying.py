@@ -9,7 +9,7 @@ from math import inf
 import msgspec
 
 from gpuwatch.alerts.alert import Alert
-from gpuwatch.model import IdleHolding, Snapshot
+from gpuwatch.model.snapshot import IdleHolding, Snapshot
 from gpuwatch.recorder.recording import Recording, Standing
 from gpuwatch.recorder.replay import Replay
 from gpuwatch.recorder.store import Events

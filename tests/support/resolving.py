@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuwatch.declared.facts import Facts, GpuFacts, MigFacts, Script, Unread
 from gpuwatch.declared.script import read_script
-from gpuwatch.model import Declared
+from gpuwatch.model.snapshot import Declared
 from tests.support.builders import MIB
 
 JAX = frozenset({"libc.so.6", "xla_cuda_plugin.so"})

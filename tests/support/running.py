@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.base import procfs
-from gpuwatch.model import Process, ProcessContext, Run, Snapshot
+from gpuwatch.model.snapshot import Process, ProcessContext, Run, Snapshot
 from tests.support import builders
 from tests.support.gpuholder import ME, ROOT
 from tests.support.waiting import wait_for

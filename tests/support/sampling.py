@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
-from gpuwatch.model import Gpu, Health, Snapshot, decode
+from gpuwatch.model.snapshot import Gpu, Health, Snapshot, decode
 from gpuwatch.sources.local import LocalSource
 from tests import CHECKOUT
 from tests import driver as cards

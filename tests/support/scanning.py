@@ -6,7 +6,7 @@ import textwrap
 
 from gpuwatch.declared.facts import Candidate, ScriptContents, Setting
 from gpuwatch.declared.script import read_script
-from gpuwatch.model import Confidence
+from gpuwatch.model.snapshot import Confidence
 
 LIKELY, GUESS = Confidence.LIKELY, Confidence.GUESS
 TF = "import tensorflow as tf\ngpus = tf.config.list_physical_devices('GPU')\n"

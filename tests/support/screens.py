@@ -13,10 +13,10 @@ from textual.widgets import Static
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.analysis.rows import rows
-from gpuwatch.fields import Row, RowKey
 from gpuwatch.history import History
 from gpuwatch.kill.pinned import Pinner
-from gpuwatch.model import Snapshot
+from gpuwatch.model.fields import Row, RowKey
+from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
 from gpuwatch.ui.options import Options

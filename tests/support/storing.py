@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.history import History, Use
-from gpuwatch.model import Snapshot
+from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.store import Store, write_events
 from gpuwatch.recorder.use import RunId, Sums, UsedGpu, UsedRun, write_use

@@ -7,7 +7,17 @@ from typing import Any
 
 from gpuwatch.analysis.strays import DEFAULT_LIMITS, Stray, StrayLimits, find_strays
 from gpuwatch.history import HistoryView
-from gpuwatch.model import Container, Holding, Idle, IdleTimes, Notebook, Pane, Process, ProcessContext, Snapshot
+from gpuwatch.model.snapshot import (
+    Container,
+    Holding,
+    Idle,
+    IdleTimes,
+    Notebook,
+    Pane,
+    Process,
+    ProcessContext,
+    Snapshot,
+)
 from tests.support import builders
 from tests.support.builders import EPOCH
 

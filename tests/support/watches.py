@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.declared.facts import Share
-from gpuwatch.model import Snapshot
+from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.monitor import Frame, Monitor, Sink
 from tests.support.builders import EPOCH, at, gpu, holding, snapshot
 

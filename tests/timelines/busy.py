@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from gpuwatch.model import Presence
+from gpuwatch.model.snapshot import Presence
 from tests.support.builders import uid
 from tests.timelines.machine import Machine, Tick
 from tests.timelines.recording import Header, OfGpu, OfMachine, OfProcess, Recording, Step

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from gpuwatch.model import (
+from gpuwatch.model.snapshot import (
     Declared,
     Gpu,
     Health,

@@ -16,7 +16,7 @@ from gpuwatch.alerts.rule import Observation, Rule, RuleContext
 from gpuwatch.alerts.rules import RULES
 from gpuwatch.base.units import GIB, Unit
 from gpuwatch.declared.facts import Share
-from gpuwatch.model import Snapshot
+from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.monitor import Frame, Monitor
 from tests.timelines.machine import Machine, Tick
 from tests.timelines.recording import Event, Recording

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from gpuwatch.model import Health, Presence, SourceState
+from gpuwatch.model.snapshot import Health, Presence, SourceState
 
 FOLDER: Final = Path(__file__).parent
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.base import files
-from gpuwatch.fields import PROCESS
+from gpuwatch.model.fields import PROCESS
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.choices import FILE, Choices, Remembered, read_choices
 from gpuwatch.ui.layout import form_of

@@ -10,8 +10,8 @@ import pytest
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.config import Theme
-from gpuwatch.fields import PROCESS
-from gpuwatch.model import Health, Holding, Memory, Presence, Process, Reason, SourceState
+from gpuwatch.model.fields import PROCESS
+from gpuwatch.model.snapshot import Health, Holding, Memory, Presence, Process, Reason, SourceState
 from gpuwatch.ui.bindings import KEYS, commands
 from gpuwatch.ui.layout import room_for_toasts
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from gpuwatch.fields import PROCESS
 from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.pinned import Pinner
 from gpuwatch.kill.policy import Policy
-from gpuwatch.model import SourceState
+from gpuwatch.model.fields import PROCESS
+from gpuwatch.model.snapshot import SourceState
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers, Options, Reloading
 from gpuwatch.ui.screens.events import EventsScreen

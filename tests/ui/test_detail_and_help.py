@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from textual.binding import Binding
 from textual.pilot import Pilot
 
-from gpuwatch.fields import GPU
-from gpuwatch.model import (
+from gpuwatch.model.fields import GPU
+from gpuwatch.model.snapshot import (
     Container,
     Declared,
     Gpu,

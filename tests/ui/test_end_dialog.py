@@ -16,7 +16,7 @@ from textual.pilot import Pilot
 
 from gpuwatch.kill.group import POLL_SECONDS, KillChoice
 from gpuwatch.kill.pinned import Pinner
-from gpuwatch.model import Snapshot
+from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow, EndDialog
 from tests.support import builders
 from tests.support.gpuholder import ME, GpuHolder

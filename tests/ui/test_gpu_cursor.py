@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from gpuwatch.model import Health
+from gpuwatch.model.snapshot import Health
 from gpuwatch.ui.app import GpuwatchApp
 from tests.support.builders import gpu, snapshot
 from tests.support.dashboards import alert, frame, hand, machine, running

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpuwatch.history import History
-from gpuwatch.model import Health, Instance, Promise, Reason, Snapshot, Xid
+from gpuwatch.model.snapshot import Health, Instance, Promise, Reason, Snapshot, Xid
 from gpuwatch.monitor import Frame
 from gpuwatch.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.ui.app import GpuwatchApp

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpuwatch.history import History
-from gpuwatch.model import Health, Reason, Snapshot
+from gpuwatch.model.snapshot import Health, Reason, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.ui.app import GpuwatchApp

@@ -16,7 +16,7 @@ from gpuwatch.config import RemoteHost
 from gpuwatch.fleet.host import Host, HostGpu
 from gpuwatch.fleet.remote import RemoteHosts
 from gpuwatch.fleet.ssh import Hosts
-from gpuwatch.model import Snapshot, SourceState
+from gpuwatch.model.snapshot import Snapshot, SourceState
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.ui.app import NewFrame
 from gpuwatch.ui.hosts import HostsApp

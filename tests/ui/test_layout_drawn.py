@@ -14,8 +14,8 @@ from textual.pilot import Pilot
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.base.text import clean
-from gpuwatch.fields import PROCESS
-from gpuwatch.model import Gpu, Health, Instance, Memory, Presence, Process, Reason, Snapshot
+from gpuwatch.model.fields import PROCESS
+from gpuwatch.model.snapshot import Gpu, Health, Instance, Memory, Presence, Process, Reason, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.layout import LEAST_ROWS, MIN_HEIGHT, MIN_WIDTH, Form, fit_layout, form_of, heat_map_grid

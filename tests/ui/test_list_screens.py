@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from textual.events import MouseScrollDown
 from textual.pilot import Pilot
 
-from gpuwatch.model import Health, ProcessContext, SourceState
+from gpuwatch.model.snapshot import Health, ProcessContext, SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.screens.list_screen import ListScreen

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpuwatch.model import Reason
+from gpuwatch.model.snapshot import Reason
 from gpuwatch.ui.theme import ASCII, PLAIN, UNICODE, Glyphs, make_styles
 from gpuwatch.ui.widgets.gpus import BarSegment, Part, memory_bar, sparkline
 from tests.support import builders

@@ -8,7 +8,7 @@ import pytest
 from textual.pilot import Pilot
 
 from gpuwatch.analysis.people import PERSON
-from gpuwatch.model import Process, Snapshot
+from gpuwatch.model.snapshot import Process, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.screens.people import PeopleList, PeopleScreen, columns
 from gpuwatch.ui.theme import StyleSet, make_styles

@@ -17,7 +17,7 @@ from textual.pilot import Pilot
 
 from gpuwatch.kill.demo import DemoEnder
 from gpuwatch.kill.pinned import Pinner
-from gpuwatch.model import Idle, ProcessContext, Reason, Snapshot
+from gpuwatch.model.snapshot import Idle, ProcessContext, Reason, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers

@@ -8,7 +8,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from gpuwatch.model import ProcessContext, Reason, Snapshot
+from gpuwatch.model.snapshot import ProcessContext, Reason, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
 from gpuwatch.ui.screens.tree import TreeList, TreeScreen

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from gpuwatch.model import Declared, Knowledge, Pane, Process, ProcessContext, Snapshot
+from gpuwatch.model.snapshot import Declared, Knowledge, Pane, Process, ProcessContext, Snapshot
 from gpuwatch.ui.screens.people import PeopleScreen
 from gpuwatch.ui.theme import make_styles
 from gpuwatch.ui.widgets.table import HELD, UsefulColumns

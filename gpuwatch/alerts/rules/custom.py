@@ -32,10 +32,19 @@ from gpuwatch.alerts.rule import (
 from gpuwatch.alerts.rules.memory import holders
 from gpuwatch.base import units
 from gpuwatch.base.units import Unit
-from gpuwatch.fields import GPU, PROCESS, Amount, Field, Row, compared
-from gpuwatch.filters import ROW_GRAMMAR, Comparison, FilterError, Grammar, Term, of_names, parse_gpus, parse_terms
-from gpuwatch.model import Gpu, Holding, Process, Reason
-from gpuwatch.shares import usable
+from gpuwatch.model.fields import GPU, PROCESS, Amount, Field, Row, compared
+from gpuwatch.model.filters import (
+    ROW_GRAMMAR,
+    Comparison,
+    FilterError,
+    Grammar,
+    Term,
+    of_names,
+    parse_gpus,
+    parse_terms,
+)
+from gpuwatch.model.shares import usable
+from gpuwatch.model.snapshot import Gpu, Holding, Process, Reason
 
 
 class UserHoldings(msgspec.Struct):

@@ -11,8 +11,8 @@ from typing import Any, Final
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.rule import GpuProcess, Observation, Rule, RuleContext, identity, joined, pid_and_user
 from gpuwatch.base import text, units
-from gpuwatch.model import Gpu, Order, Process
-from gpuwatch.shares import usable, was_read
+from gpuwatch.model.shares import usable, was_read
+from gpuwatch.model.snapshot import Gpu, Order, Process
 
 DISAGREE: Final = "outside visible devices"
 UNUSED: Final = "opened GPUs it does not use"

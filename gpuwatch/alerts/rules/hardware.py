@@ -15,9 +15,9 @@ from gpuwatch.alerts.rule import NAMED, Observation, Rule, RuleContext, and_more
 from gpuwatch.alerts.unattributed import fuser
 from gpuwatch.base import units
 from gpuwatch.base.units import Unit
-from gpuwatch.fields import GPU
 from gpuwatch.history import SENSORS
-from gpuwatch.model import Gpu, Presence, Reason, known, number
+from gpuwatch.model.fields import GPU
+from gpuwatch.model.snapshot import Gpu, Presence, Reason, known, number
 
 TEMPERATURE: Final = "temperature near slowdown"
 THROTTLED: Final = "throttled"

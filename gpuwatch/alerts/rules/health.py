@@ -11,7 +11,7 @@ from gpuwatch.alerts.rules.memory import holders
 from gpuwatch.base import units
 from gpuwatch.base.units import Unit
 from gpuwatch.history import HistoryView
-from gpuwatch.model import Gpu, Health, SourceState
+from gpuwatch.model.snapshot import Gpu, Health, SourceState
 
 HEALTH: Final = "gpu health"
 STALE: Final = "data stale"

@@ -23,7 +23,7 @@ from gpuwatch.alerts.rule import (
 )
 from gpuwatch.base import units
 from gpuwatch.base.units import Unit
-from gpuwatch.model import Gpu, Idle, Presence, known
+from gpuwatch.model.snapshot import Gpu, Idle, Presence, known
 
 IDLE: Final = "idle but held"
 UNATTRIBUTED: Final = "memory of unknown processes"

@@ -26,7 +26,7 @@ from gpuwatch.alerts.rule import (
 from gpuwatch.base import units
 from gpuwatch.base.units import Unit
 from gpuwatch.history import HistoryView, Trend
-from gpuwatch.model import Gpu, Memory, Process, known, number
+from gpuwatch.model.snapshot import Gpu, Memory, Process, known, number
 
 MEMORY: Final = "memory near limit"
 FULL: Final = "time to full"

@@ -29,8 +29,20 @@ from gpuwatch.alerts.rules.memory import CLEAR_MARGIN, GROWN, room_of
 from gpuwatch.base import units
 from gpuwatch.base.units import Unit
 from gpuwatch.history import HistoryView
-from gpuwatch.model import Basis, Confidence, Declaration, Gpu, Kind, Limit, Margin, Memory, Process, Snapshot, number
-from gpuwatch.shares import STEADY, LimitUsage, additive_limits, limit_usages
+from gpuwatch.model.shares import STEADY, LimitUsage, additive_limits, limit_usages
+from gpuwatch.model.snapshot import (
+    Basis,
+    Confidence,
+    Declaration,
+    Gpu,
+    Kind,
+    Limit,
+    Margin,
+    Memory,
+    Process,
+    Snapshot,
+    number,
+)
 
 OVERSHOOT: Final = "uses more than declared"
 OVERCOMMITTED: Final = "overbooked"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 from msgspec.structs import replace
 from textual.binding import Binding, BindingType
 
-from gpuwatch import shares
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.alerts.unattributed import GapEvidence
@@ -17,9 +16,10 @@ from gpuwatch.analysis.explanation import Point, context_points, explain_process
 from gpuwatch.analysis.rows import rows
 from gpuwatch.analysis.strays import Stray
 from gpuwatch.base.units import GIB, gib, long_duration, percent, size
-from gpuwatch.fields import GPU, PROCESS, Amount, Field, Row, RowKey, reading, throttle_words
 from gpuwatch.history import HistoryView
-from gpuwatch.model import Gpu, Health, Holding, Presence, Process, Promise, Reason, Snapshot, known
+from gpuwatch.model import shares
+from gpuwatch.model.fields import GPU, PROCESS, Amount, Field, Row, RowKey, reading, throttle_words
+from gpuwatch.model.snapshot import Gpu, Health, Holding, Presence, Process, Promise, Reason, Snapshot, known
 from gpuwatch.timeline import Metric, merge_holdings, process_owner
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers, Options

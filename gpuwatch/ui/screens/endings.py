@@ -16,10 +16,10 @@ from textual.screen import Screen
 
 from gpuwatch.analysis.strays import Stray, StrayReport
 from gpuwatch.base.threads import Worker
-from gpuwatch.fields import RowKey
 from gpuwatch.kill.demo import DemoEnder
 from gpuwatch.kill.group import POLL_SECONDS, KillChoice, KillState, ProcessGroup
 from gpuwatch.kill.pinned import KillTarget, Pinner, find_targets
+from gpuwatch.model.fields import RowKey
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.screens.detail import brief, held_by
 from gpuwatch.ui.screens.dialog import EndDialog

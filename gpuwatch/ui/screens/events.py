@@ -23,8 +23,8 @@ from gpuwatch.analysis.events import (
 )
 from gpuwatch.base.text import clean
 from gpuwatch.base.units import ranges
-from gpuwatch.fields import PROCESS, age
-from gpuwatch.filters import Grammar, Term, of_names, of_numbers, parse_terms, with_text
+from gpuwatch.model.fields import PROCESS, age
+from gpuwatch.model.filters import Grammar, Term, of_names, of_numbers, parse_terms, with_text
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.list_screen import FILTER_KEY, FilteredListScreen, fact_lines
 from gpuwatch.ui.theme import Background, Role, StyleSet
@@ -160,7 +160,7 @@ def event_terms(
 ) -> tuple[Term[Alert], ...]:
     """Parse a filter of events: `rule:over`, `gpu:0,2`, `user:ada`, `pid:123`, `age<2h`, any text; raises FilterError.
 
-    `gpuwatch.filters` has the grammar. `gpus` gives the indices of the GPUs that an event is about, `saved`
+    `gpuwatch.model.filters` has the grammar. `gpus` gives the indices of the GPUs that an event is about, `saved`
     are the saved filters by name, and `now` is the wall clock.
     """
     grammar: Grammar[Alert] = Grammar(

@@ -12,7 +12,6 @@ from textual.binding import Binding, BindingType
 from textual.message_pump import MessagePump
 
 from gpuwatch.base.units import gib, long_duration, ranges, size
-from gpuwatch.filters import Grammar, ListFilter, Term, parse_most, parse_terms
 from gpuwatch.fleet.host import HOST, Host, HostGpu
 from gpuwatch.fleet.overview import (
     ALERTS,
@@ -28,7 +27,8 @@ from gpuwatch.fleet.overview import (
     hosts_grammar,
 )
 from gpuwatch.fleet.reader import FleetReader
-from gpuwatch.model import Reading, known
+from gpuwatch.model.filters import Grammar, ListFilter, Term, parse_most, parse_terms
+from gpuwatch.model.snapshot import Reading, known
 from gpuwatch.ui.screens.hosts import HostList
 from gpuwatch.ui.screens.list_screen import FILTER_KEY, SORT_KEYS, FilteredListScreen, fact_lines
 from gpuwatch.ui.theme import Background, Role, StyleSet

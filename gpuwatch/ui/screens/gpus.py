@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from textual.binding import Binding, BindingType
 
 from gpuwatch.alerts.alert import Alert
-from gpuwatch.fields import GPU
-from gpuwatch.model import Gpu
+from gpuwatch.model.fields import GPU
+from gpuwatch.model.shares import usable
+from gpuwatch.model.snapshot import Gpu
 from gpuwatch.monitor import Frame
-from gpuwatch.shares import usable
 from gpuwatch.timeline import Metric
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers

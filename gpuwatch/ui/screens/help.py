@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
-from gpuwatch.shares import unread_processes, unread_words
+from gpuwatch.model.shares import unread_processes, unread_words
 from gpuwatch.ui.bindings import key_names
 from gpuwatch.ui.screens.sheet import Fact, Section, Sheet
 from gpuwatch.ui.theme import Glyphs, StyleSet

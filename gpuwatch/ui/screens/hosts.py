@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from gpuwatch.analysis.rows import StableOrder
 from gpuwatch.base.units import gib
 from gpuwatch.fleet.host import HOST, Host
-from gpuwatch.model import known
+from gpuwatch.model.snapshot import known
 from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen, fact_lines
 from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.view import mark_of

@@ -17,7 +17,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from gpuwatch.base.units import long_duration
-from gpuwatch.filters import ListFilter, Term
+from gpuwatch.model.filters import ListFilter, Term
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.full_screen import FullScreen
 from gpuwatch.ui.theme import Role, StyleSet

@@ -12,8 +12,8 @@ from textual.binding import Binding, BindingType
 
 from gpuwatch.analysis.people import PERSON, Person, names, people, stable_order, story, totals
 from gpuwatch.base.units import ranges
-from gpuwatch.model import Process
-from gpuwatch.shares import is_pending, was_read
+from gpuwatch.model.shares import is_pending, was_read
+from gpuwatch.model.snapshot import Process
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen
 from gpuwatch.ui.theme import Background, Role, StyleSet

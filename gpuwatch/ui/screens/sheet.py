@@ -15,7 +15,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from gpuwatch.base.text import spell_signs
-from gpuwatch.model import Reading, Reason
+from gpuwatch.model.snapshot import Reading, Reason
 from gpuwatch.ui.screens.full_screen import FullScreen
 from gpuwatch.ui.theme import StyleSet, make_styles
 from gpuwatch.ui.widgets.footer import hints

@@ -12,10 +12,10 @@ from textual.message import Message
 from gpuwatch.analysis.strays import STRAY, Stray, StrayCertainty, StrayReport, notes
 from gpuwatch.base import procfs
 from gpuwatch.base.units import duration, size
-from gpuwatch.fields import PROCESS
 from gpuwatch.kill.demo import DEMO_NOTICE
 from gpuwatch.kill.group import IGNORES_INTERRUPT, KillChoice
-from gpuwatch.model import SourceState
+from gpuwatch.model.fields import PROCESS
+from gpuwatch.model.snapshot import SourceState
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.dialog import ConfirmDialog
 from gpuwatch.ui.screens.endings import LEFT_ALONE, Key, QueuedStray, ends_of

@@ -29,7 +29,7 @@ from gpuwatch.analysis.runs import (
 )
 from gpuwatch.base.text import fit
 from gpuwatch.base.units import duration
-from gpuwatch.fields import PROCESS
+from gpuwatch.model.fields import PROCESS
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen

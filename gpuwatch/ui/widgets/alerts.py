@@ -10,7 +10,7 @@ from textual.message import Message
 
 from gpuwatch.alerts.alert import Alert, Mute, Severity
 from gpuwatch.alerts.rules.health import STALE
-from gpuwatch.model import SourceState
+from gpuwatch.model.snapshot import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import Layout
 from gpuwatch.ui.theme import Role, StyleSet

@@ -14,15 +14,15 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from textual import events
 
-from gpuwatch import shares
 from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.hardware import BUSY
 from gpuwatch.alerts.rules.health import HEALTH
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.base.text import fit
 from gpuwatch.base.units import duration, gib, long_duration, percent
-from gpuwatch.fields import GPU, throttle_words
-from gpuwatch.model import Gpu, Health, Holding, Instance, Process, Reason, known, number
+from gpuwatch.model import shares
+from gpuwatch.model.fields import GPU, throttle_words
+from gpuwatch.model.snapshot import Gpu, Health, Holding, Instance, Process, Reason, known, number
 from gpuwatch.ui.layout import Form, Grid, Layout, heat_map_grid
 from gpuwatch.ui.theme import Background, Glyphs, Role, StyleSet
 from gpuwatch.ui.view import View, clock, mark_of

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from rich.cells import cell_len
 
 from gpuwatch.base.units import long_duration
-from gpuwatch.fields import host_words, process_words
-from gpuwatch.model import SourceState
+from gpuwatch.model.fields import host_words, process_words
+from gpuwatch.model.snapshot import SourceState
 from gpuwatch.recorder.replay import Playback
 from gpuwatch.ui.theme import Role
 from gpuwatch.ui.view import View, clock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import wrap
 
-from gpuwatch.model import Snapshot, SourceState
+from gpuwatch.model.snapshot import Snapshot, SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.layout import MIN_HEIGHT, MIN_WIDTH
 from gpuwatch.ui.theme import Role, StyleSet

@@ -12,11 +12,11 @@ from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.analysis.rows import process_order, rows
 from gpuwatch.analysis.strays import Stray
-from gpuwatch.fields import PROCESS, Row, RowKey, share_words
-from gpuwatch.filters import ListFilter
-from gpuwatch.model import Gpu, Presence
+from gpuwatch.model.fields import PROCESS, Row, RowKey, share_words
+from gpuwatch.model.filters import ListFilter
+from gpuwatch.model.shares import is_conclusive, is_pending, unread_processes
+from gpuwatch.model.snapshot import Gpu, Presence
 from gpuwatch.monitor import Frame
-from gpuwatch.shares import is_conclusive, is_pending, unread_processes
 from gpuwatch.ui.layout import Form, Layout
 from gpuwatch.ui.theme import Background, Glyphs, Role, StyleSet
 from gpuwatch.ui.view import View, mark_of

@@ -15,7 +15,7 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input
 
-from gpuwatch.filters import FilterError, ListFilter, parse_most
+from gpuwatch.model.filters import FilterError, ListFilter, parse_most
 from gpuwatch.ui.theme import StyleSet
 from gpuwatch.ui.widgets.lines import LineBuilder, LinePanel
 

@@ -17,8 +17,8 @@ from textual import events
 from textual.message import Message
 
 from gpuwatch.analysis.rows import StableOrder
-from gpuwatch.fields import Field
-from gpuwatch.filters import find_next
+from gpuwatch.model.fields import Field
+from gpuwatch.model.filters import find_next
 from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, blank
 from gpuwatch.ui.widgets.table import Cell, Column, Table, TableRow, field_column, write_title

@@ -9,7 +9,7 @@ import msgspec
 from rich.cells import cell_len
 from rich.style import Style
 
-from gpuwatch.fields import Field
+from gpuwatch.model.fields import Field
 from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, Span
 

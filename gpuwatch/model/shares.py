@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch.base.units import GIB, MIB
-from gpuwatch.model import (
+from gpuwatch.model.snapshot import (
     Declaration,
     Declared,
     Gpu,

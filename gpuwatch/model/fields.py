@@ -29,7 +29,8 @@ from gpuwatch.base.units import (
     percent,
     size,
 )
-from gpuwatch.model import (
+from gpuwatch.model.shares import is_conclusive, left, limit_on, usable
+from gpuwatch.model.snapshot import (
     Gpu,
     Health,
     Holding,
@@ -43,7 +44,6 @@ from gpuwatch.model import (
     known,
     number,
 )
-from gpuwatch.shares import is_conclusive, left, limit_on, usable
 
 T = TypeVar("T")
 U = TypeVar("U")

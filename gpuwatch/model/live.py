@@ -30,7 +30,8 @@ from msgspec.structs import replace
 from gpuwatch.base import files, procfs
 from gpuwatch.base.errors import GpuwatchError
 from gpuwatch.base.text import ELLIPSIS, clean
-from gpuwatch.model import (
+from gpuwatch.model.shares import is_conclusive
+from gpuwatch.model.snapshot import (
     Basis,
     Confidence,
     Declaration,
@@ -49,7 +50,6 @@ from gpuwatch.model import (
     SourceState,
     Visible,
 )
-from gpuwatch.shares import is_conclusive
 from gpuwatch.version import __version__
 
 SERVICE: Final = Path("/run/gpuwatch")

@@ -26,7 +26,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gpuwatch.base.units import Unit
-from gpuwatch.fields import PROCESS, QUIET_S, USED, Field, Row, compared
+from gpuwatch.model.fields import PROCESS, QUIET_S, USED, Field, Row, compared
 
 T = TypeVar("T")
 F = TypeVar("F")

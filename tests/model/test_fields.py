@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwatch.fields import host_words, process_words
-from gpuwatch.model import Gpu, Health, HostUsage, Reason
+from gpuwatch.model.fields import host_words, process_words
+from gpuwatch.model.snapshot import Gpu, Health, HostUsage, Reason
 from tests.support.builders import GIB, gpu
 
 MEASURED = HostUsage(

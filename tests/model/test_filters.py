@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.analysis.rows import rows
-from gpuwatch.filters import ROW_GRAMMAR, Filter, FilterError, check_filter, find_next, parse_most
-from gpuwatch.model import Idle, Presence, Process, Reason
+from gpuwatch.model.filters import ROW_GRAMMAR, Filter, FilterError, check_filter, find_next, parse_most
+from gpuwatch.model.snapshot import Idle, Presence, Process, Reason
 from tests.support.builders import GIB, gpu, holding, process, snapshot
 from tests.support.declaring import declares
 

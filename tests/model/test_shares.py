@@ -7,8 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch import shares
-from gpuwatch.model import Declaration, Declared, Instance, Kind, Knowledge, Limit, Memory, Presence, Process, Reason
+from gpuwatch.model import shares
+from gpuwatch.model.snapshot import (
+    Declaration,
+    Declared,
+    Instance,
+    Kind,
+    Knowledge,
+    Limit,
+    Memory,
+    Presence,
+    Process,
+    Reason,
+)
 from tests.support.builders import GIB, gpu, holding, process, snapshot
 
 CARD = gpu(0).uuid
