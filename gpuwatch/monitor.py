@@ -19,7 +19,7 @@ from gpuwatch.alerts.limits import Limits
 from gpuwatch.base import text
 from gpuwatch.base.errors import GpuwatchError
 from gpuwatch.declared.facts import Share
-from gpuwatch.history import History, HistoryView
+from gpuwatch.history.history import History, HistoryView
 from gpuwatch.model.snapshot import IdleTimes, Snapshot, SourceState
 from gpuwatch.sources.source import Source
 

@@ -28,7 +28,7 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.commands.stray_inputs import idle_times
 from gpuwatch.fleet.reader import FleetReader
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.kill.demo import DemoEnder
 from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.monitor import Frame

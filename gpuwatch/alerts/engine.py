@@ -25,7 +25,7 @@ from gpuwatch.alerts.rules import RULES
 from gpuwatch.alerts.rules.custom import asks_the_same, custom_rules, judges
 from gpuwatch.alerts.rules.idle import DEAD
 from gpuwatch.base import text, units
-from gpuwatch.history import HistoryView
+from gpuwatch.history.history import HistoryView
 from gpuwatch.model.shares import was_read
 from gpuwatch.model.snapshot import Gpu, Snapshot, SourceState
 

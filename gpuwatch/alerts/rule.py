@@ -21,7 +21,7 @@ from gpuwatch.model.shares import LimitUsage, limit_usages
 from gpuwatch.model.snapshot import Gpu, Health, Presence, Process, Snapshot, number
 
 if TYPE_CHECKING:  # the causes of unknown memory are found without a history, too
-    from gpuwatch.history import HistoryView
+    from gpuwatch.history.history import HistoryView
 
 SAMPLES: Final = 3
 """Samples in a row that raise, step down or clear an alert, where a rule does not say otherwise."""

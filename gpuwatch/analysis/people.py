@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gpuwatch.analysis.rows import StableOrder
 from gpuwatch.base.units import GIB, MIB, Unit, gib, long_duration, parse_percent, percent, ranges
-from gpuwatch.history import NO_USE, HistoryView, Use
+from gpuwatch.history.history import NO_USE, HistoryView, Use
 from gpuwatch.model import shares
 from gpuwatch.model.fields import PROCESS, QUIET_S, Amount, Field, Format, amount, table
 from gpuwatch.model.snapshot import Gpu, Holding, Idle, Process, Snapshot, known

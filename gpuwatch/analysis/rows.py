@@ -13,7 +13,7 @@ from gpuwatch.model.shares import limit_usages
 from gpuwatch.model.snapshot import IdleTimes, Presence, Process, Snapshot
 
 if TYPE_CHECKING:  # a snapshot alone has no history, and need not wait for its import
-    from gpuwatch.history import HistoryView
+    from gpuwatch.history.history import HistoryView
 
 T = TypeVar("T")
 

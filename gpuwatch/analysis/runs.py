@@ -16,7 +16,7 @@ import msgspec
 
 from gpuwatch.analysis.rows import StableOrder, rows
 from gpuwatch.base.units import gib, ranges
-from gpuwatch.history import HistoryView
+from gpuwatch.history.history import HistoryView
 from gpuwatch.model.fields import PROCESS, Amount, Field, Row, RowKey, amount, table
 from gpuwatch.model.snapshot import (
     Health,

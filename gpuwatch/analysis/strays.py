@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch.base.units import GIB, MIB, long_duration, steady_duration
-from gpuwatch.history import HistoryView
+from gpuwatch.history.history import HistoryView
 from gpuwatch.model.fields import PROCESS, Amount, Field, amount, table
 from gpuwatch.model.shares import has_gap
 from gpuwatch.model.snapshot import (

@@ -22,7 +22,7 @@ from gpuwatch.commands.flags import parse_indices
 from gpuwatch.commands.gpustat import gpustat_json, measure_cpu
 from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, interval_of, open_source
 from gpuwatch.config import Config
-from gpuwatch.history import HistoryView
+from gpuwatch.history.history import HistoryView
 from gpuwatch.model.fields import GPU, PROCESS, Field, Row, host_words, process_words, share_words, state_words
 from gpuwatch.model.filters import Filter
 from gpuwatch.model.shares import DeclaredMemory, declared_memory, unread_processes, unread_words

@@ -39,9 +39,9 @@ from gpuwatch.base.text import cell_width, clean, fit
 from gpuwatch.base.units import GIB, gib, long_duration
 from gpuwatch.commands.events import events_rows
 from gpuwatch.commands.report_formats import MOST, SUMS, WHO, format_hours, total_cells, use_notes, whole_line
+from gpuwatch.history.timeline import NO_USER, Metric, Minute, parse_key
 from gpuwatch.recorder.store import Events, read_all_events, reading
 from gpuwatch.recorder.use import UseLine, UseReport, read_hours, read_means, read_totals
-from gpuwatch.timeline import NO_USER, Metric, Minute, parse_key
 from gpuwatch.version import __version__
 
 Values: TypeAlias = NDArray[np.float64]

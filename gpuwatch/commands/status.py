@@ -158,7 +158,7 @@ def _sampled(args: argparse.Namespace, config: Config, sampler: SamplerProcess |
     # These take longer to import than all else here, and mostly there are make_status figures to read.
     from gpuwatch.alerts.engine import Engine
     from gpuwatch.alerts.rule import SAMPLES
-    from gpuwatch.history import History
+    from gpuwatch.history.history import History
     from gpuwatch.recorder.live_writer import make_status
     from gpuwatch.sources.local import LocalSource
 

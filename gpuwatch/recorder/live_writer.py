@@ -20,7 +20,7 @@ from gpuwatch.base import files
 from gpuwatch.base.procfs import boot_id, pid_namespace
 from gpuwatch.base.threads import Worker
 from gpuwatch.base.units import GIB
-from gpuwatch.history import HistoryView
+from gpuwatch.history.history import HistoryView
 from gpuwatch.model.fields import GPU
 from gpuwatch.model.live import FILE, PACE, SERVICE, Overuse, Status, StatusGpu, publish_processes
 from gpuwatch.model.shares import left, limit_usages, unread_processes

@@ -27,10 +27,10 @@ from gpuwatch.base import files
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import LIMIT, clean
 from gpuwatch.base.units import MAX_INTERVAL_S, format_moment
+from gpuwatch.history.timeline import Minute
 from gpuwatch.model.snapshot import SCHEMA, IdleHolding, Snapshot
 from gpuwatch.recorder.store import Events, StoreError, read_about, read_events, reading
 from gpuwatch.recorder.use import read_means
-from gpuwatch.timeline import Minute
 
 ROW_S: Final = 10.0
 """Seconds of snapshots in one row: what is lost when gpuwatch is killed, at most."""

@@ -22,7 +22,7 @@ from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import clean
 from gpuwatch.base.threads import Worker
 from gpuwatch.base.units import GIB
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.model.snapshot import SCHEMA, Snapshot, encode, to_idle_times
 from gpuwatch.monitor import Frame, seconds_suspended
 from gpuwatch.recorder.anonymise import Anonymiser, Commands

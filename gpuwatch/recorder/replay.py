@@ -20,10 +20,10 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.base.threads import Worker
 from gpuwatch.declared.facts import Share
-from gpuwatch.history import History
+from gpuwatch.history.history import History
+from gpuwatch.history.timeline import DAY, Timeline
 from gpuwatch.model.snapshot import Snapshot, to_idle_times
 from gpuwatch.recorder.recording import Recording
-from gpuwatch.timeline import DAY, Timeline
 
 SPEEDS: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0)
 LEAD: Final = 60.0

@@ -25,7 +25,8 @@ from gpuwatch.alerts.alert import UNSEEN_USER, Alert, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.base import programs
 from gpuwatch.base.text import clean
-from gpuwatch.history import NO_USE, HistoryView, Use, charged
+from gpuwatch.history.history import NO_USE, HistoryView, Use, charged
+from gpuwatch.history.timeline import Key, Metric, Minute, Timeline, parse_key, user_owner
 from gpuwatch.model.shares import has_gap
 from gpuwatch.model.snapshot import Gpu, Holding, Process, Reason, Snapshot, number
 from gpuwatch.recorder.store import (
@@ -46,7 +47,6 @@ from gpuwatch.recorder.store import (
     tables,
     write_about,
 )
-from gpuwatch.timeline import Key, Metric, Minute, Timeline, parse_key, user_owner
 
 if TYPE_CHECKING:
     from gpuwatch.model.snapshot import ProcessContext

@@ -21,7 +21,7 @@ from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.alerts.rules.shares import OUTGROWN, OVERCOMMITTED, OVERSHOOT, allowance
 from gpuwatch.base.units import Unit
 from gpuwatch.commands.docs import page_text
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.model.snapshot import Health, Idle, Limit, Margin, Presence, Reason, Snapshot
 from tests.analysis.machines import card, person
 from tests.support.alerting import Past, cap, observed, severities_of, uuid

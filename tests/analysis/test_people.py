@@ -23,7 +23,7 @@ from gpuwatch.analysis.people import (
     totals,
 )
 from gpuwatch.analysis.rows import rows
-from gpuwatch.history import NO_USE, History, HistoryView, Use
+from gpuwatch.history.history import NO_USE, History, HistoryView, Use
 from gpuwatch.model.filters import Filter, FilterError
 from gpuwatch.model.snapshot import Idle, Presence, Process, Reason, Snapshot
 from tests.analysis.machines import card, person

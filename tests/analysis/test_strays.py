@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.analysis.strays import StrayCause, StrayLimits, find_strays
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.model.snapshot import Gpu, Holding, Idle, Process, ProcessContext, Reason, Snapshot, Unlisted
 from gpuwatch.ui.screens.strays import StraysScreen
 from tests.analysis.machines import any_machine

@@ -25,7 +25,7 @@ from gpuwatch.analysis.runs import (
     shortest,
     size_words,
 )
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.model.snapshot import Idle, Process, ProcessContext, Reason, Run, Snapshot, Unlisted
 from tests.analysis.machines import TMUX, any_machine, card, drawn, person, unlisted
 from tests.support.builders import EPOCH, at, gpu, holding, process, snapshot, uid

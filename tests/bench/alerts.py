@@ -22,7 +22,7 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import CustomRule, Limits
 from gpuwatch.alerts.rules.custom import GRAMMARS
 from gpuwatch.base.units import Unit
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.model.snapshot import Gpu, Process, Snapshot
 from tests.support.alerting import cap
 from tests.support.builders import EPOCH, GIB, gpu, holding, memory, process, snapshot

@@ -16,10 +16,10 @@ from statistics import mean, median
 import msgspec
 import psutil
 
-from gpuwatch.history import HistoryView
+from gpuwatch.history.history import HistoryView
+from gpuwatch.history.timeline import Key, Metric, Timeline
 from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.recorder.use import UseCounter
-from gpuwatch.timeline import Key, Metric, Timeline
 from tests.bench.alerts import Crowd
 from tests.support.builders import EPOCH
 

@@ -19,7 +19,7 @@ import pytest
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.base.units import Unit
 from gpuwatch.commands.watch import LineFormatter, Printer, TroubleFinder, find_changes
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.model.live import read_status
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.monitor import Frame

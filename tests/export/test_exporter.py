@@ -24,7 +24,7 @@ from gpuwatch.commands.export import start_export
 from gpuwatch.config import Config
 from gpuwatch.export import exporter as exporting
 from gpuwatch.export.exporter import CONNECTIONS, Exporter, Server, TextFile, parse_address
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.monitor import Frame
 from tests.support.builders import gpu, holding, snapshot
 from tests.support.exporting import exporter

@@ -13,7 +13,7 @@ from gpuwatch.alerts.rules.memory import FULL, MEMORY
 from gpuwatch.alerts.rules.shares import OVERCOMMITTED, OVERSHOOT
 from gpuwatch.commands.export import FILES, FOLDER
 from gpuwatch.export.metrics import _GPU, ALIASES, GROUPS, NOT_EXPORTED
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.model.fields import GPU
 from gpuwatch.model.snapshot import Health, Instance, Memory, Promise, Reason, Xid
 from gpuwatch.monitor import Frame

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.history import GPU_GONE, SENSORS, SLOT, SLOTS, History, HistoryView, Trend, estimate_trend
+from gpuwatch.history.history import GPU_GONE, SENSORS, SLOT, SLOTS, History, HistoryView, Trend, estimate_trend
 from gpuwatch.model.shares import GapStart
 from gpuwatch.model.snapshot import Gpu, Health, Idle, Memory, Reading, Reason, Snapshot, Xid, known
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, snapshot, uid

@@ -25,7 +25,7 @@ GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 WRITE = """
 import sys
 from pathlib import Path
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.recording_writer import RecordingWriter
 from gpuwatch.sources.demo import DemoSource

@@ -22,7 +22,7 @@ from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import clean
 from gpuwatch.cli import parse
 from gpuwatch.commands import watch
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.model.live import FILE, OLDEST, SCHEMA, SOURCE, LiveFileError, SharesReader, Status, read_service
 from gpuwatch.model.snapshot import (
     Confidence,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gpuwatch import cli
+from gpuwatch.history.timeline import Timeline
 from gpuwatch.recorder import demo
 from gpuwatch.sources.demo import DAY, DemoSource
-from gpuwatch.timeline import Timeline
 
 
 @pytest.mark.uncounted

@@ -19,7 +19,7 @@ from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.base import files
 from gpuwatch.base.procfs import boot_id
 from gpuwatch.commands.stray_inputs import read_idle
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.model.live import FILE, Status, read_status
 from gpuwatch.model.snapshot import Health, Idle
 from gpuwatch.monitor import Frame

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, AlertCause, AlertGpu, AlertUser, Severity
 from gpuwatch.config import Notify
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.model.snapshot import Health
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.messages import (

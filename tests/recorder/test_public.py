@@ -16,7 +16,8 @@ import pytest
 from gpuwatch.alerts.alert import Acknowledgement, Alert, AlertCause, AlertGpu, AlertUser, Mute, Severity
 from gpuwatch.base.units import Unit
 from gpuwatch.commands import doctor
-from gpuwatch.history import Use
+from gpuwatch.history.history import Use
+from gpuwatch.history.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.model.live import FILE
 from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.recorder.live_writer import make_status
@@ -38,7 +39,6 @@ from gpuwatch.recorder.store import (
 )
 from gpuwatch.recorder.store import own_store as store_of
 from gpuwatch.recorder.use import RunId, Sums, UsedGpu, UsedRun, load_older, read_means, write_use
-from gpuwatch.timeline import Key, Metric, Minute, Timeline
 from tests.support.gpuholder import SOMEBODY_ELSE
 from tests.support.recording import read_report, recording
 from tests.support.reserving import needs_root

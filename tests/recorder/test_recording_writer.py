@@ -16,7 +16,7 @@ import pytest
 
 from gpuwatch import cli
 from gpuwatch.base.errors import UsageError
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.model.snapshot import Idle, IdleHolding, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder import recording_writer

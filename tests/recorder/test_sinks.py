@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from gpuwatch.config import Notify
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.monitor import Frame, Sink
 from gpuwatch.recorder import recording_writer
 from gpuwatch.recorder.live_writer import LiveFile

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwatch.config import Config, Report
-from gpuwatch.history import History, Usage, Use, charged
+from gpuwatch.history.history import History, Usage, Use, charged
+from gpuwatch.history.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.model.snapshot import (
     Gpu,
     Health,
@@ -46,7 +47,6 @@ from gpuwatch.recorder.use import (
     run_name,
     write_use,
 )
-from gpuwatch.timeline import Key, Metric, Minute, Timeline
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
 from tests.support.recording import (
     PATIENCE,

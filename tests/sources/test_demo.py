@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.analysis.rows import rows
 from gpuwatch.base.units import GIB
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.model.fields import share_words
 from gpuwatch.model.shares import declared_memory, limit_usages
 from gpuwatch.model.snapshot import (

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from gpuwatch.history import Usage
+from gpuwatch.history.history import Usage
 from gpuwatch.model.shares import was_read
 from gpuwatch.model.snapshot import Presence, Process, Reason, Snapshot, SourceState
 from gpuwatch.sources.local import LocalSource, keep_known

@@ -11,7 +11,7 @@ from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.rule import Observation, Rule, RuleContext
 from gpuwatch.alerts.rules import RULES
 from gpuwatch.alerts.rules.shares import OVERSHOOT
-from gpuwatch.history import GpuView, History, HistoryView, XidCounts
+from gpuwatch.history.history import GpuView, History, HistoryView, XidCounts
 from gpuwatch.model.snapshot import (
     Basis,
     Declaration,

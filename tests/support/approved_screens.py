@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.model.snapshot import Snapshot, SourceState
 from gpuwatch.monitor import Frame
 from tests.screenshots import Picture, showing

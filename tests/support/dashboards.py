@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from gpuwatch.alerts.alert import Alert, Mute, Severity
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.model.snapshot import Gpu, Holding, Process, Snapshot
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.sources.source import Source

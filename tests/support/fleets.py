@@ -19,7 +19,7 @@ from gpuwatch.fleet.overview import Fleet, HostPast, make_fleet
 from gpuwatch.fleet.prometheus import FleetSample, Labels
 from gpuwatch.fleet.remote import RemoteHosts
 from gpuwatch.fleet.ssh import Hosts, make_host
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.model.shares import usable
 from gpuwatch.model.snapshot import Health, Snapshot
 from gpuwatch.monitor import Frame

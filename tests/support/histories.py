@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuwatch.history import History, HistoryView
+from gpuwatch.history.history import History, HistoryView
 from gpuwatch.model.snapshot import Health, Holding, Reason, Snapshot
 from tests.support.builders import at, gpu, snapshot
 

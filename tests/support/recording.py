@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from gpuwatch.alerts.alert import NO_ATTENTION, Alert, Attention, Severity
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.recorder import EventsPart, Pace, Recorder, UsageSettings

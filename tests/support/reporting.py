@@ -8,9 +8,9 @@ from msgspec.structs import replace as with_fields
 
 from gpuwatch.base.units import GIB
 from gpuwatch.commands.report_page import Page, PageSeries
+from gpuwatch.history.timeline import Minute
 from gpuwatch.recorder.store import Events
 from gpuwatch.recorder.use import EventCounts, GpuUse, UseLine, UseReport
-from gpuwatch.timeline import Minute
 from tests.support.recording import alert, ended
 from tests.support.storing import HOUR
 

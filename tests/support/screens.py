@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.analysis.rows import rows
-from gpuwatch.history import History
+from gpuwatch.history.history import History
 from gpuwatch.kill.pinned import Pinner
 from gpuwatch.model.fields import Row, RowKey
 from gpuwatch.model.snapshot import Snapshot

@@ -9,7 +9,7 @@ from sqlite3 import Connection
 from typing import Any
 
 from gpuwatch.alerts.alert import Alert
-from gpuwatch.history import History, Use
+from gpuwatch.history.history import History, Use
 from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.store import Store, write_events

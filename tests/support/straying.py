@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gpuwatch.analysis.strays import DEFAULT_LIMITS, Stray, StrayLimits, find_strays
-from gpuwatch.history import HistoryView
+from gpuwatch.history.history import HistoryView
 from gpuwatch.model.snapshot import (
     Container,
     Holding,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from gpuwatch.alerts.alert import Alert, Severity
-from gpuwatch.history import HistoryView
+from gpuwatch.history.history import HistoryView
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.messages import Message, Route
 from tests.support.builders import EPOCH, snapshot

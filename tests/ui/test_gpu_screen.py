@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gpuwatch.history import History
+from gpuwatch.history.history import History
+from gpuwatch.history.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.model.snapshot import Health, Instance, Promise, Reason, Snapshot, Xid
 from gpuwatch.monitor import Frame
-from gpuwatch.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.detail import DetailScreen

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from gpuwatch.history import History
+from gpuwatch.history.history import History
+from gpuwatch.history.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.model.snapshot import Health, Reason, Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.gpu import GpuScreen

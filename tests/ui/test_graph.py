@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.style import Style
 
-from gpuwatch.timeline import Extent
+from gpuwatch.history.timeline import Extent
 from gpuwatch.ui.theme import StyleSet, make_styles
 from gpuwatch.ui.widgets.graph import (
     AXIS,

@@ -11,9 +11,9 @@ from textual.pilot import Pilot
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.base.units import format_moment
+from gpuwatch.history.timeline import Key, Metric, Minute
 from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.replay import Replay
-from gpuwatch.timeline import Key, Metric, Minute
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.bindings import KEYS, commands, make_replay_bindings
 from gpuwatch.ui.options import Options

@@ -15,7 +15,7 @@ from gpuwatch.alerts.rule import NAMED, Observation, Rule, RuleContext, and_more
 from gpuwatch.alerts.unattributed import fuser
 from gpuwatch.base import units
 from gpuwatch.base.units import Unit
-from gpuwatch.history import SENSORS
+from gpuwatch.history.history import SENSORS
 from gpuwatch.model.fields import GPU
 from gpuwatch.model.snapshot import Gpu, Presence, Reason, known, number
 

@@ -10,7 +10,7 @@ from gpuwatch.alerts.rule import NAMED, Observation, Rule, RuleContext, joined
 from gpuwatch.alerts.rules.memory import holders
 from gpuwatch.base import units
 from gpuwatch.base.units import Unit
-from gpuwatch.history import HistoryView
+from gpuwatch.history.history import HistoryView
 from gpuwatch.model.snapshot import Gpu, Health, SourceState
 
 HEALTH: Final = "gpu health"

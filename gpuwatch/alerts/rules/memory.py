@@ -25,7 +25,7 @@ from gpuwatch.alerts.rule import (
 )
 from gpuwatch.base import units
 from gpuwatch.base.units import Unit
-from gpuwatch.history import HistoryView, Trend
+from gpuwatch.history.history import HistoryView, Trend
 from gpuwatch.model.snapshot import Gpu, Memory, Process, known, number
 
 MEMORY: Final = "memory near limit"

@@ -28,7 +28,7 @@ from gpuwatch.alerts.rule import (
 from gpuwatch.alerts.rules.memory import CLEAR_MARGIN, GROWN, room_of
 from gpuwatch.base import units
 from gpuwatch.base.units import Unit
-from gpuwatch.history import HistoryView
+from gpuwatch.history.history import HistoryView
 from gpuwatch.model.shares import STEADY, LimitUsage, additive_limits, limit_usages
 from gpuwatch.model.snapshot import (
     Basis,

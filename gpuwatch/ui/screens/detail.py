@@ -16,11 +16,11 @@ from gpuwatch.analysis.explanation import Point, context_points, explain_process
 from gpuwatch.analysis.rows import rows
 from gpuwatch.analysis.strays import Stray
 from gpuwatch.base.units import GIB, gib, long_duration, percent, size
-from gpuwatch.history import HistoryView
+from gpuwatch.history.history import HistoryView
+from gpuwatch.history.timeline import Metric, merge_holdings, process_owner
 from gpuwatch.model import shares
 from gpuwatch.model.fields import GPU, PROCESS, Amount, Field, Row, RowKey, reading, throttle_words
 from gpuwatch.model.snapshot import Gpu, Health, Holding, Presence, Process, Promise, Reason, Snapshot, known
-from gpuwatch.timeline import Metric, merge_holdings, process_owner
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest, reach

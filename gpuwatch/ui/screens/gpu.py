@@ -12,11 +12,11 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.rows import rows
 from gpuwatch.base.units import GIB, MIB, gib, long_duration
-from gpuwatch.history import HistoryView
+from gpuwatch.history.history import HistoryView
+from gpuwatch.history.timeline import Metric
 from gpuwatch.model.fields import GPU, PROCESS, Row, RowKey, reading, share_words, throttle_words
 from gpuwatch.model.snapshot import Gpu, Health, Reading, Reason, known, number
 from gpuwatch.monitor import Frame
-from gpuwatch.timeline import Metric
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.detail import fact, gpu_section, promise_words, value_fact

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from textual.binding import Binding, BindingType
 
 from gpuwatch.alerts.alert import Alert
+from gpuwatch.history.timeline import Metric
 from gpuwatch.model.fields import GPU
 from gpuwatch.model.shares import usable
 from gpuwatch.model.snapshot import Gpu
 from gpuwatch.monitor import Frame
-from gpuwatch.timeline import Metric
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.graph_sheet import HIGH_GRAPH, GraphBlock, GraphSheet

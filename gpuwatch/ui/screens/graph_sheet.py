@@ -17,9 +17,9 @@ from gpuwatch.alerts.unattributed import missing
 from gpuwatch.analysis.events import fold_repeats, lasted_words, moment, repeat_words, state_words, without_known
 from gpuwatch.base.text import clean
 from gpuwatch.base.units import GIB, gib
+from gpuwatch.history.timeline import Extent, Key, Metric, user_owner
 from gpuwatch.model.shares import declared_memory, usable
 from gpuwatch.model.snapshot import Gpu, Reading, known, number
-from gpuwatch.timeline import Extent, Key, Metric, user_owner
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section, Sheet, reason_words

@@ -18,7 +18,7 @@ import msgspec
 from rich.cells import cell_len
 from rich.style import Style
 
-from gpuwatch.timeline import Extent
+from gpuwatch.history.timeline import Extent
 from gpuwatch.ui.theme import Glyphs, StyleSet
 from gpuwatch.ui.view import day_time
 from gpuwatch.ui.widgets.lines import Line, LineBuilder, Span

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from gpuwatch.base.units import MIB
+from gpuwatch.history.timeline import Key, Metric, Owner, Timeline, merge_holdings
 from gpuwatch.model.shares import GapStart
 from gpuwatch.model.snapshot import (
     Gpu,
@@ -30,7 +31,6 @@ from gpuwatch.model.snapshot import (
     Xid,
     known,
 )
-from gpuwatch.timeline import Key, Metric, Owner, Timeline, merge_holdings
 
 K = TypeVar("K", bound=Hashable)
 

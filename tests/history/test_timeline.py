@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwatch.history import History
-from gpuwatch.model.snapshot import Gpu, Health, Process, Reason, Snapshot
-from gpuwatch.timeline import (
+from gpuwatch.history.history import History
+from gpuwatch.history.timeline import (
     DAY,
     LEVELS,
     MOST,
@@ -26,6 +25,7 @@ from gpuwatch.timeline import (
     process_owner,
     user_owner,
 )
+from gpuwatch.model.snapshot import Gpu, Health, Process, Reason, Snapshot
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
 
 GPU = gpu(0).key

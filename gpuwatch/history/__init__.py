@@ -1,0 +1,1 @@
+"""History: growth, idle times and values over time, kept from one snapshot to the next."""
