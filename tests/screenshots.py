@@ -28,6 +28,8 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.commands.stray_inputs import idle_times
 from gpuwatch.fleet.reader import FleetReader
+from gpuwatch.fleet.ui.fleet_app import FleetApp
+from gpuwatch.fleet.ui.hosts_app import HostsApp
 from gpuwatch.history.history import History
 from gpuwatch.kill.demo import DemoEnder
 from gpuwatch.model.snapshot import Snapshot
@@ -36,8 +38,6 @@ from gpuwatch.recorder.replay import Replay
 from gpuwatch.recorder.store import Events
 from gpuwatch.sources.demo import DemoSource
 from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.fleet import FleetApp
-from gpuwatch.ui.hosts import HostsApp
 from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.replay import ReplayApp
 from gpuwatch.ui.screens.events import EventsScreen

@@ -90,7 +90,7 @@ def show(
         if config.hosts and not args.demo:
             from gpuwatch.fleet.remote import RemoteHosts  # for those who have other hosts
             from gpuwatch.fleet.ssh import Hosts
-            from gpuwatch.ui.hosts import HostsApp
+            from gpuwatch.fleet.ui.hosts_app import HostsApp
 
             name = clean(os.uname().nodename)
             here = "this machine" if name in {host.name for host in config.hosts} else name

@@ -74,8 +74,8 @@ def main(args: argparse.Namespace, _sampler: object = None) -> int:
     reader.start()  # it reads while Textual is imported
     try:
         from gpuwatch.commands.dashboard_app import dashboard_options
+        from gpuwatch.fleet.ui.fleet_app import FleetApp
         from gpuwatch.ui.choices import read_choices
-        from gpuwatch.ui.fleet import FleetApp
 
         remembered = read_choices(fixed_settings(args))
         options = remembered.over(dashboard_options(config, config.interval, first_filter=words))

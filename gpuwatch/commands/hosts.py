@@ -33,7 +33,7 @@ def show_hosts(
 
     gc.disable()  # until the dashboard has settled: what is imported stays
     try:
-        from gpuwatch.ui.hosts import HostsApp  # 230 ms, in which the hosts connect
+        from gpuwatch.fleet.ui.hosts_app import HostsApp  # 230 ms, in which the hosts connect
 
         options = remembered.over(dashboard_options(config, seconds, first_filter=first_filter))
         helpers = Helpers(reload=reload, remember=remembered.save, notice=remembered.notice)

@@ -19,7 +19,7 @@ from gpuwatch.config import FleetSettings
 from gpuwatch.fleet.overview import QUERIES, Fleet, make_fleet
 from gpuwatch.fleet.prometheus import PrometheusClient
 from gpuwatch.fleet.reader import read_fleet
-from gpuwatch.ui.fleet import FleetApp, NewFleet
+from gpuwatch.fleet.ui.fleet_app import FleetApp, NewFleet
 from tests.support.prometheus import serving
 from tests.support.terminal import Terminal
 

@@ -13,10 +13,10 @@ from textual.message import Message
 from gpuwatch.base.errors import NoThreadError
 from gpuwatch.fleet.overview import Fleet
 from gpuwatch.fleet.reader import FleetReader
+from gpuwatch.fleet.ui.fleet_host_screen import FleetHostScreen
+from gpuwatch.fleet.ui.fleet_screens import VIEWS, FleetScreen, MapScreen
 from gpuwatch.ui.bindings import THEMES, PaletteCommand, key_names
 from gpuwatch.ui.options import Options
-from gpuwatch.ui.screens.fleet import VIEWS, FleetScreen, MapScreen
-from gpuwatch.ui.screens.fleet_host import FleetHostScreen
 from gpuwatch.ui.screens.sheet import Fact, Section, Sheet
 from gpuwatch.ui.terminal_app import TerminalApp
 from gpuwatch.version import __version__

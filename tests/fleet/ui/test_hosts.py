@@ -16,12 +16,12 @@ from gpuwatch.config import RemoteHost
 from gpuwatch.fleet.host import Host, HostGpu
 from gpuwatch.fleet.remote import RemoteHosts
 from gpuwatch.fleet.ssh import Hosts
+from gpuwatch.fleet.ui.hosts_app import HostsApp
+from gpuwatch.fleet.ui.hosts_screen import HostsScreen
 from gpuwatch.model.snapshot import Snapshot, SourceState
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.ui.app import NewFrame
-from gpuwatch.ui.hosts import HostsApp
 from gpuwatch.ui.options import Helpers, Options
-from gpuwatch.ui.screens.hosts import HostsScreen
 from tests.support.builders import GIB, gpu, holding, process, snapshot
 from tests.support.dashboards import Clockwork, alert, frame, frame_clock, running, text, top
 from tests.support.screens import HOSTILE, fits, press, set_size, until

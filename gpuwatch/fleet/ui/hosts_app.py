@@ -21,11 +21,11 @@ from gpuwatch.base.child import start_error
 from gpuwatch.base.text import clean
 from gpuwatch.fleet.remote import RemoteHosts
 from gpuwatch.fleet.ssh import kill_command
+from gpuwatch.fleet.ui.hosts_screen import HostsScreen
 from gpuwatch.model.fields import RowKey
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.ui.app import CLOSING_SECONDS, GpuwatchApp, NewFrame
 from gpuwatch.ui.options import Helpers, Options
-from gpuwatch.ui.screens.hosts import HostsScreen
 
 _LARGEST_PID: Final = 2**22
 _LARGEST_START: Final = 2**63

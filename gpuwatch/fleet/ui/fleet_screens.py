@@ -27,9 +27,9 @@ from gpuwatch.fleet.overview import (
     hosts_grammar,
 )
 from gpuwatch.fleet.reader import FleetReader
+from gpuwatch.fleet.ui.hosts_screen import HostList
 from gpuwatch.model.filters import Grammar, ListFilter, Term, parse_most, parse_terms
 from gpuwatch.model.snapshot import Reading, known
-from gpuwatch.ui.screens.hosts import HostList
 from gpuwatch.ui.screens.list_screen import FILTER_KEY, SORT_KEYS, FilteredListScreen, fact_lines
 from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.view import mark_of

@@ -18,10 +18,10 @@ from gpuwatch.base.units import GIB
 from gpuwatch.fleet.host import HOST, HostGpu
 from gpuwatch.fleet.overview import Fleet, HostOwner, HostPast, PastKey
 from gpuwatch.fleet.reader import FleetReader
-from gpuwatch.ui.fleet import FleetApp, FleetHelp
+from gpuwatch.fleet.ui.fleet_app import FleetApp, FleetHelp
+from gpuwatch.fleet.ui.fleet_host_screen import FleetHostScreen, owner_words, span_step
+from gpuwatch.fleet.ui.fleet_screens import FleetAlertsScreen, FleetPeopleScreen, FreeScreen, MapScreen, TableScreen
 from gpuwatch.ui.options import Options
-from gpuwatch.ui.screens.fleet import FleetAlertsScreen, FleetPeopleScreen, FreeScreen, MapScreen, TableScreen
-from gpuwatch.ui.screens.fleet_host import FleetHostScreen, owner_words, span_step
 from tests.fleet.test_overview import NOW, alert, card, fleet, user
 from tests.support.fake_prometheus import a_fleet
 from tests.support.screens import click, fits, press, set_size, text_of, until

@@ -15,8 +15,8 @@ from textual.message import Message
 from gpuwatch.base.units import GIB, duration, gib
 from gpuwatch.fleet.host import HOST, Host, HostGpu
 from gpuwatch.fleet.overview import Fleet, HostOwner, HostPast, PastKey
+from gpuwatch.fleet.ui.fleet_screens import FleetScreen, fleet_actions, old_words
 from gpuwatch.model.snapshot import Reading, known
-from gpuwatch.ui.screens.fleet import FleetScreen, fleet_actions, old_words
 from gpuwatch.ui.screens.graph_sheet import SMALL, TimeSheet, largest
 from gpuwatch.ui.screens.sheet import Block, Fact, Section
 from gpuwatch.ui.theme import Role, StyleSet

@@ -1,0 +1,1 @@
+"""Screens of several machines: a fleet on Prometheus, and hosts by ssh."""
