@@ -26,6 +26,7 @@ from textual.pilot import Pilot
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
+from gpuwatch.analysis.events import Events
 from gpuwatch.commands.stray_inputs import idle_times
 from gpuwatch.fleet.reader import FleetReader
 from gpuwatch.fleet.ui.fleet_app import FleetApp
@@ -35,7 +36,6 @@ from gpuwatch.kill.demo import DemoEnder
 from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.replay import Replay
-from gpuwatch.recorder.store import Events
 from gpuwatch.sources.demo import DemoSource
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers, Options

@@ -31,12 +31,13 @@ from gpuwatch.ui.desktop import which_osc
 from gpuwatch.ui.options import Helpers, Options, Reloading
 
 if TYPE_CHECKING:
+    from gpuwatch.analysis.events import Events
     from gpuwatch.history.timeline import Timeline
     from gpuwatch.kill.demo import DemoEnder
     from gpuwatch.kill.pinned import Pinner
     from gpuwatch.recorder.demo import Past
     from gpuwatch.recorder.recorder import Sinks
-    from gpuwatch.recorder.store import Events, EventsReader
+    from gpuwatch.recorder.store import EventsReader
     from gpuwatch.ui.app import GpuwatchApp
 
 SETTLED_S = 1.5

@@ -14,24 +14,25 @@ import msgspec
 
 from gpuwatch.alerts.alert import MARKS, Alert, Severity
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
-from gpuwatch.analysis.events import UNFINISHED, Repeated, fold_repeats, lasted_words, moment, repeat_words, value_words
+from gpuwatch.analysis.events import (
+    UNFINISHED,
+    Events,
+    Gap,
+    Repeated,
+    State,
+    fold_repeats,
+    lasted_words,
+    moment,
+    repeat_words,
+    value_words,
+)
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import cell_width, clean, fit
 from gpuwatch.base.units import UNKNOWN, duration, long_duration, ranges
 from gpuwatch.commands.console import DIM, RED, YELLOW, Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags, add_span_flags, parse_indices, parse_span
 from gpuwatch.model.values import DAY
-from gpuwatch.recorder.store import (
-    UNWATCHED,
-    Events,
-    Gap,
-    State,
-    StoreError,
-    former_store,
-    own_store,
-    read_all_events,
-    stores_read,
-)
+from gpuwatch.recorder.store import UNWATCHED, StoreError, former_store, own_store, read_all_events, stores_read
 
 COLORS: Final = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.NOTE: DIM}
 

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.rules.shares import OVERSHOOT
+from gpuwatch.analysis.events import Events
 from gpuwatch.base import files
 from gpuwatch.base.errors import GpuwatchError, UsageError
 from gpuwatch.base.text import cell_width, clean, fit
@@ -40,7 +41,7 @@ from gpuwatch.base.units import GIB, gib, long_duration
 from gpuwatch.commands.events import events_rows
 from gpuwatch.commands.report_formats import MOST, SUMS, WHO, format_hours, total_cells, use_notes, whole_line
 from gpuwatch.history.timeline import NO_USER, Metric, Minute, parse_key
-from gpuwatch.recorder.store import Events, read_all_events, reading
+from gpuwatch.recorder.store import read_all_events, reading
 from gpuwatch.recorder.use import UseLine, UseReport, read_hours, read_means, read_totals
 from gpuwatch.version import __version__
 

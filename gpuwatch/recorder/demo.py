@@ -15,10 +15,11 @@ from msgspec.structs import replace
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
+from gpuwatch.analysis.events import Events
 from gpuwatch.history.history import History
 from gpuwatch.history.timeline import Minute, Timeline, user_owner
 from gpuwatch.model.snapshot import Snapshot
-from gpuwatch.recorder.store import Events, Store, write_events
+from gpuwatch.recorder.store import Store, write_events
 from gpuwatch.recorder.use import Sums, UseCounter, write_use
 from gpuwatch.sources.demo import DAY, DemoSource
 

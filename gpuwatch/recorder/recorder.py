@@ -28,6 +28,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Severity
+from gpuwatch.analysis.events import Gap
 from gpuwatch.base import files, text, units
 from gpuwatch.base.threads import Worker
 from gpuwatch.config import Config
@@ -39,7 +40,6 @@ from gpuwatch.recorder.public import PublicDays, Publish
 from gpuwatch.recorder.store import (
     UNWATCHED,
     DamagedError,
-    Gap,
     Marks,
     Store,
     StoreError,

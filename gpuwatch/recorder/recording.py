@@ -23,13 +23,14 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from gpuwatch.alerts.alert import Alert
+from gpuwatch.analysis.events import Events
 from gpuwatch.base import files
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import LIMIT, clean
 from gpuwatch.base.units import MAX_INTERVAL_S, format_moment
 from gpuwatch.history.timeline import Minute
 from gpuwatch.model.snapshot import SCHEMA, IdleHolding, Snapshot
-from gpuwatch.recorder.store import Events, StoreError, read_about, read_events, reading
+from gpuwatch.recorder.store import StoreError, read_about, read_events, reading
 from gpuwatch.recorder.use import read_means
 
 ROW_S: Final = 10.0

@@ -17,6 +17,7 @@ import msgspec
 from gpuwatch.alerts.alert import TROUBLE, Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
+from gpuwatch.analysis.events import Gap
 from gpuwatch.base import files
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import clean
@@ -30,7 +31,6 @@ from gpuwatch.recorder.recorder import NOT_RUNNING
 from gpuwatch.recorder.recording import FORMER_SUFFIXES, LARGEST_ROW, ROW_S, Standing, other_format, pack
 from gpuwatch.recorder.store import (
     UNWATCHED,
-    Gap,
     Store,
     StoreError,
     delete_before,

@@ -9,15 +9,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
+from gpuwatch.analysis.playback import Playback
 from gpuwatch.base.threads import Worker
 from gpuwatch.declared.facts import Share
 from gpuwatch.history.history import History
@@ -25,7 +26,6 @@ from gpuwatch.history.timeline import DAY, Timeline
 from gpuwatch.model.snapshot import Snapshot, to_idle_times
 from gpuwatch.recorder.recording import Recording
 
-SPEEDS: Final = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0)
 LEAD: Final = 60.0
 """Seconds before a time whose snapshots are added to the history before that time is shown: the sparklines show as
 much, and rules about memory that grows need them."""
@@ -41,25 +41,6 @@ _LONGEST: Final = 0.25
 _PAUSE: Final = 1.0
 """Seconds for which the snapshot before a gap is shown."""
 _HOUR: Final = 3600.0
-
-
-class Playback(NamedTuple):
-    """State of a replay at one moment."""
-
-    at: float
-    """Wall-clock time of the snapshot that is shown, or that the replay is moving to."""
-    playing: bool
-    speed: float
-    first: float
-    """Wall-clock time of the first snapshot of the recording."""
-    last: float
-    gap: tuple[float, float] | None = None
-    """Last gap that was reached: the time of the snapshot before it, and of the one after it."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the last snapshot is shown."""
-        return self.at >= self.last
 
 
 class Replay:
@@ -323,14 +304,3 @@ class Replay:
 def gap_limit(snapshot: Snapshot) -> float:
     """Return the seconds without another snapshot from which on there is a gap after this one."""
     return max(GAP, _GAP_INTERVALS * snapshot.interval)
-
-
-def events_until(events: Iterable[Alert], at: float) -> tuple[Alert, ...]:
-    """Return the events that had begun at a wall-clock time; those that ended later are ongoing."""
-    return tuple(
-        alert
-        if alert.ended is not None and alert.ended <= at
-        else msgspec.structs.replace(alert, ended=None, how="", lasted=min(alert.lasted, at - alert.raised))
-        for alert in events
-        if alert.raised <= at
-    )

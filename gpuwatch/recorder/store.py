@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import math
 import os
 import re
 import sqlite3
@@ -29,17 +28,16 @@ import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import date, timedelta
-from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 from urllib.parse import quote
 
 import msgspec
 
 from gpuwatch.alerts.alert import UNSEEN_USER, Acknowledgement, Alert, AlertGpu, AlertUser, Attention, Mute
-from gpuwatch.analysis.events import UNFINISHED, same_event
+from gpuwatch.analysis.events import Events, Gap
 from gpuwatch.base import files, text
 from gpuwatch.base.errors import GpuwatchError, UsageError
 
@@ -716,126 +714,6 @@ _SHORT: Final = 400
 """Characters of a name or a title, at most."""
 _PLAIN: Final = re.compile("[ -~·—°…≥→µ]*")
 """Text that `text.clean` leaves unchanged; this test takes a tenth of its time."""
-
-
-class State(StrEnum):
-    """State of a recorded event."""
-
-    ENDED = "ended"
-    ONGOING = "ongoing"
-    OPEN = "open"
-    """The event held when gpuwatch stopped; nobody saw how it ended."""
-
-
-class Gap(NamedTuple):
-    """Time in which not all events were recorded, by wall-clock times."""
-
-    since: float
-    until: float
-    lost: int = 0
-    """Events that could not be written; 0 where gpuwatch was not running."""
-
-
-class Events(msgspec.Struct, frozen=True):
-    """Recorded events."""
-
-    alerts: tuple[Alert, ...] = ()
-    """Events as they were last seen, in the order of their start."""
-    aliases: dict[str, str] = {}
-    """Ids of events by other ids that they have in other stores."""
-    gaps: tuple[Gap, ...] = ()
-    damaged: int = 0
-    """Rows that gpuwatch cannot have written."""
-    watched: bool = False
-    """Whether a gpuwatch records now."""
-    watched_until: float | None = None
-    """Wall-clock time until which a gpuwatch recorded; None where one records now, or none ever did."""
-    since: float | None = None
-    """Wall-clock time of the first minute of which there is anything; None where that is not known."""
-    exists: bool = False
-
-    @classmethod
-    def joined(cls, parts: Sequence[Events]) -> Events:
-        """Return the events of several stores as those of one; of an event under two ids the first counts.
-
-        Where another store saw it begin earlier, it began then; where the first was no longer written when it ended,
-        and another was, it ended as that one says.
-        """
-        alerts: dict[str, Alert] = {}
-        told_by: dict[str, Events] = {}
-        """The part that tells of the end of each."""
-        aliases: dict[str, str] = {}
-        for part in parts:
-            find = same_event(alerts.values())
-            for one in part.alerts:
-                same = find(one)
-                if same is None:
-                    alerts[one.id], told_by[one.id] = one, part
-                    continue
-                aliases[one.id] = same.id
-                first, before = alerts[same.id], told_by[same.id]
-                if one.raised < first.raised:
-                    lasted = first.lasted + first.raised - one.raised
-                    first = msgspec.structs.replace(first, raised=one.raised, lasted=lasted)
-                if first.ended is None and part._reaches > before._reaches:
-                    told_by[same.id] = part
-                    lasted = max(first.lasted, (one.ended or one.seen) - first.raised)
-                    first = msgspec.structs.replace(first, ended=one.ended, how=one.how, seen=one.seen, lasted=lasted)
-                alerts[same.id] = first
-        last = max((part._reaches for part in parts), default=0.0)
-        every = [one if told_by[one.id]._reaches == last else told_by[one.id]._finish(one) for one in alerts.values()]
-        return cls(
-            alerts=tuple(sorted(every, key=lambda alert: alert.raised)),
-            aliases=aliases,
-            gaps=tuple(sorted(gap for part in parts for gap in part.gaps)),
-            damaged=sum(part.damaged for part in parts),
-            watched=any(part.watched for part in parts),
-            watched_until=max((part.watched_until or 0.0 for part in parts), default=None),
-            since=min((part.since for part in parts if part.since is not None), default=None),
-            exists=any(part.exists for part in parts),
-        )
-
-    @property
-    def _reaches(self) -> float:
-        """Wall-clock time up to which it tells of events."""
-        return math.inf if self.watched else self.watched_until or 0.0
-
-    def _finish(self, alert: Alert) -> Alert:
-        """Return an event, which ended with the gpuwatch that recorded it where it has no end."""
-        if self.watched or alert.ended is not None:
-            return alert
-        return msgspec.structs.replace(alert, ended=self.watched_until or alert.seen, how=UNFINISHED)
-
-    def watched_seconds(self, since: float, until: float) -> float:
-        """Return how long a gpuwatch recorded in a span of wall-clock time: without gaps of `UNWATCHED` and more."""
-        at, end, seconds = max(since, self.since or since), min(until, self.watched_until or until), 0.0
-        for gap in (*sorted(one for one in self.gaps if not one.lost), Gap(end, math.inf)):
-            seconds += max(0.0, min(gap.since, end) - at)
-            at = max(at, gap.until)
-        return seconds
-
-    def state(self, alert: Alert) -> State:
-        """Return the state of one of the events."""
-        if alert.ended is not None:
-            return State.ENDED
-        return State.ONGOING if self.watched else State.OPEN
-
-    @property
-    def finished(self) -> tuple[Alert, ...]:
-        """Events; where no gpuwatch records any more, those without an end have ended with it."""
-        return tuple(map(self._finish, self.alerts))
-
-    @property
-    def note(self) -> str:
-        """What is missing from the record, in a few words; empty for nothing."""
-        lost = sum(gap.lost for gap in self.gaps)
-        words = [f"{lost} events could not be written"] if lost else []
-        return ", ".join([*words, f"{self.damaged} events are damaged"] if self.damaged else words)
-
-    @property
-    def open(self) -> tuple[Alert, ...]:
-        """Events without an end."""
-        return tuple(alert for alert in self.alerts if alert.ended is None)
 
 
 _EVENT: Final = """INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET

@@ -12,10 +12,10 @@ from gpuwatch.analysis.strays import DEFAULT_LIMITS, StrayLimits
 from gpuwatch.config.keymap import DEFAULT_KEYS, Keys
 
 if TYPE_CHECKING:
+    from gpuwatch.analysis.events import Events
     from gpuwatch.history.timeline import Timeline
     from gpuwatch.kill.demo import DemoEnder
     from gpuwatch.kill.pinned import Pinner
-    from gpuwatch.recorder.store import Events
 
 
 class Options(msgspec.Struct, frozen=True):

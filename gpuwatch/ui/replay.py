@@ -14,9 +14,10 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from gpuwatch.alerts.alert import Alert
+from gpuwatch.analysis.events import Events
+from gpuwatch.analysis.playback import SPEEDS, Playback, events_until
 from gpuwatch.base.units import format_moment, long_duration, parse_moment
-from gpuwatch.recorder.replay import SPEEDS, Playback, Replay, events_until
-from gpuwatch.recorder.store import Events
+from gpuwatch.recorder.replay import Replay
 from gpuwatch.ui.app import GpuwatchApp, NewFrame
 from gpuwatch.ui.bindings import make_replay_bindings
 from gpuwatch.ui.options import Helpers, Options

@@ -10,12 +10,12 @@ from typing import Final
 import msgspec
 
 from gpuwatch.alerts.alert import Alert, Severity
+from gpuwatch.analysis.playback import Playback
 from gpuwatch.analysis.rows import rows
 from gpuwatch.analysis.strays import Stray, StrayReport, find_strays
 from gpuwatch.model.fields import Row
 from gpuwatch.model.snapshot import Gpu, Health
 from gpuwatch.monitor import Frame
-from gpuwatch.recorder.replay import Playback
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.theme import Glyphs, Role, StyleSet
 

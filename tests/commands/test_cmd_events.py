@@ -12,14 +12,14 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Alert, AlertGpu, Severity
-from gpuwatch.analysis.events import moment
+from gpuwatch.analysis.events import Gap, moment
 from gpuwatch.base.files import FileLock
 from gpuwatch.base.units import Unit, format_moment
 from gpuwatch.cli import parse
 from gpuwatch.commands import events
 from gpuwatch.commands.flags import parse_span
 from gpuwatch.model.values import DAY
-from gpuwatch.recorder.store import Gap, lock_path, own_store
+from gpuwatch.recorder.store import lock_path, own_store
 from tests.support import recording
 from tests.support.builders import EPOCH, GIB
 from tests.support.recording import alert, ended

@@ -18,6 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpuwatch import cli
+from gpuwatch.analysis.events import Events, Gap
 from gpuwatch.base.units import GIB
 from gpuwatch.commands import report_page
 from gpuwatch.commands.report_page import (
@@ -29,7 +30,6 @@ from gpuwatch.commands.report_page import (
     render_page,
     resampled,
 )
-from gpuwatch.recorder.store import Events, Gap
 from tests.support import browser
 from tests.support.recording import alert, change, ended
 from tests.support.reporting import HOSTILE, SINCE, page_of, value_minute

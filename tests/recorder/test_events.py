@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Mute, Severity
-from gpuwatch.recorder.store import State, StoreError, lock_path, own_store, read_events
+from gpuwatch.analysis.events import State
+from gpuwatch.recorder.store import StoreError, lock_path, own_store, read_events
 from tests.support import uncovered
 from tests.support.builders import EPOCH
 from tests.support.recording import (

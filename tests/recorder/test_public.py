@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Acknowledgement, Alert, AlertCause, AlertGpu, AlertUser, Mute, Severity
+from gpuwatch.analysis.events import Gap
 from gpuwatch.base.units import Unit
 from gpuwatch.commands import doctor
 from gpuwatch.history.history import Use
@@ -25,7 +26,6 @@ from gpuwatch.recorder.public import COLUMNS, PublicDays, Publish
 from gpuwatch.recorder.recorder import UsageSettings
 from gpuwatch.recorder.store import (
     MINUTE,
-    Gap,
     Store,
     create_tables,
     is_use_public,

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Alert
+from gpuwatch.analysis.playback import SPEEDS, Playback, events_until
 from gpuwatch.history.history import History, HistoryView
 from gpuwatch.history.timeline import Key, Metric
 from gpuwatch.model.snapshot import IdleHolding
 from gpuwatch.monitor import Frame, Monitor
-from gpuwatch.recorder.replay import SPEEDS, Playback, events_until
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, snapshot
 from tests.support.recording import alert, ended
 from tests.support.replaying import MemoryRecording, Player, machine, seconds

@@ -17,6 +17,7 @@ import pytest
 
 from gpuwatch.alerts.alert import UNSEEN_USER, AlertCause, AlertGpu, AlertUser, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
+from gpuwatch.analysis.events import Gap, State
 from gpuwatch.base import files
 from gpuwatch.recorder import store as store_module
 from gpuwatch.recorder.store import (
@@ -24,8 +25,6 @@ from gpuwatch.recorder.store import (
     VERSION,
     DamagedError,
     EventsReader,
-    Gap,
-    State,
     Store,
     StoreError,
     lock_path,

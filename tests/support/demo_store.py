@@ -9,9 +9,10 @@ from msgspec.structs import replace
 from gpuwatch import cli
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.engine import Engine
+from gpuwatch.analysis.events import Gap
 from gpuwatch.commands import report
 from gpuwatch.history.history import History
-from gpuwatch.recorder.store import Gap, Store, write_events
+from gpuwatch.recorder.store import Store, write_events
 from gpuwatch.recorder.use import UseCounter, write_use
 from gpuwatch.sources.demo import DemoSource
 

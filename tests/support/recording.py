@@ -19,11 +19,12 @@ from typing import Any, TypeAlias
 import msgspec
 
 from gpuwatch.alerts.alert import NO_ATTENTION, Alert, Attention, Severity
+from gpuwatch.analysis.events import Gap
 from gpuwatch.history.history import History
 from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.recorder import EventsPart, Pace, Recorder, UsageSettings
-from gpuwatch.recorder.store import Gap, Store, StoreError, lock_path, own_store, read_marks, reading, write_events
+from gpuwatch.recorder.store import Store, StoreError, lock_path, own_store, read_marks, reading, write_events
 from gpuwatch.recorder.use import By, UseReport, read_reports
 from tests import CHECKOUT
 from tests.support.builders import EPOCH, snapshot

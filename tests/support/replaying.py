@@ -9,11 +9,11 @@ from math import inf
 import msgspec
 
 from gpuwatch.alerts.alert import Alert
+from gpuwatch.analysis.events import Events
 from gpuwatch.history.timeline import Minute
 from gpuwatch.model.snapshot import IdleHolding, Snapshot
 from gpuwatch.recorder.recording import Recording, Standing
 from gpuwatch.recorder.replay import Replay
-from gpuwatch.recorder.store import Events
 from tests.support.builders import EPOCH, at, gpu, holding, snapshot
 
 ROW = 10.0

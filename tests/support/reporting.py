@@ -6,10 +6,10 @@ from typing import Any
 
 from msgspec.structs import replace as with_fields
 
+from gpuwatch.analysis.events import Events
 from gpuwatch.base.units import GIB
 from gpuwatch.commands.report_page import Page, PageSeries
 from gpuwatch.history.timeline import Minute
-from gpuwatch.recorder.store import Events
 from gpuwatch.recorder.use import EventCounts, GpuUse, UseLine, UseReport
 from tests.support.recording import alert, ended
 from tests.support.storing import HOUR

@@ -12,8 +12,8 @@ from textual.pilot import Pilot
 from textual.widgets import OptionList
 
 from gpuwatch.alerts.alert import Alert, AlertGpu, Severity
+from gpuwatch.analysis.events import Events
 from gpuwatch.base.units import GIB, Unit
-from gpuwatch.recorder.store import Events
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.acknowledge import AcknowledgeDialog

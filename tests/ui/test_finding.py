@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from textual.events import Key
 
-from gpuwatch.recorder.store import Events
+from gpuwatch.analysis.events import Events
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.events import EventsScreen

@@ -37,8 +37,8 @@ from gpuwatch.ui.widgets.table import Cell, Column
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from gpuwatch.analysis.events import Events
     from gpuwatch.monitor import Frame
-    from gpuwatch.recorder.store import Events
 
 
 WIDE: Final = 100

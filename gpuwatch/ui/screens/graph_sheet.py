@@ -44,8 +44,8 @@ from gpuwatch.ui.widgets.graph import (
 from gpuwatch.ui.widgets.lines import Line, blank
 
 if TYPE_CHECKING:
+    from gpuwatch.analysis.events import Events
     from gpuwatch.monitor import Frame
-    from gpuwatch.recorder.store import Events
 
 MOST_EVENTS: Final = 12
 """Events that a sheet lists, at most."""

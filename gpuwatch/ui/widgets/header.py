@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from rich.cells import cell_len
 
+from gpuwatch.analysis.playback import Playback
 from gpuwatch.base.units import long_duration
 from gpuwatch.model.fields import host_words, process_words
 from gpuwatch.model.snapshot import SourceState
-from gpuwatch.recorder.replay import Playback
 from gpuwatch.ui.theme import Role
 from gpuwatch.ui.view import View, clock
 from gpuwatch.ui.widgets.alerts import silent_mutes
