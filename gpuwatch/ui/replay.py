@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from msgspec.structs import replace
 from textual.app import ComposeResult
@@ -17,7 +17,6 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.analysis.events import Events
 from gpuwatch.analysis.playback import SPEEDS, Playback, events_until
 from gpuwatch.base.units import format_moment, long_duration, parse_moment
-from gpuwatch.recorder.replay import Replay
 from gpuwatch.ui.app import GpuwatchApp, NewFrame
 from gpuwatch.ui.bindings import make_replay_bindings
 from gpuwatch.ui.options import Helpers, Options
@@ -26,6 +25,7 @@ from gpuwatch.ui.theme import Glyphs
 from gpuwatch.ui.view import View
 
 if TYPE_CHECKING:
+    from gpuwatch.history.timeline import Timeline
     from gpuwatch.model.fields import Row
     from gpuwatch.monitor import Frame, Monitor
 
@@ -33,12 +33,42 @@ _SAME: Final = 1.0
 """Seconds after the start of an event in which `{` goes to the event before it while the replay plays."""
 
 
+class ReplaySource(Protocol):
+    """Recording that is played; its methods may be called from any thread."""
+
+    @property
+    def playback(self) -> Playback:
+        """State of the replay now."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the viewer should know of the recording so far, in one line each."""
+
+    def play(self, playing: bool) -> None:
+        """Play from here on, or pause."""
+
+    def set_speed(self, speed: float) -> None:
+        """Play `speed` seconds of the recording in a second."""
+
+    def step(self, by: int) -> None:
+        """Pause, and show the snapshot after (1) or before (-1) this one."""
+
+    def seek(self, at: float, *, onwards: bool = False) -> None:
+        """Show the last snapshot up to a wall-clock time; with `onwards` a later one than now, across a gap too."""
+
+    def events(self) -> Sequence[Alert]:
+        """Return all events of the recording as they were last seen, in the order of their start."""
+
+    def load_older(self, timeline: Timeline, until: float) -> None:
+        """Add the means of the day before a wall-clock time to a timeline; may take seconds."""
+
+
 class ReplayApp(GpuwatchApp, inherit_bindings=False):
     """Dashboard of a recording. Nothing can be ended, acknowledged, muted, recorded or sent."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*make_replay_bindings()]
 
-    def __init__(self, replay: Replay, *, watch: Monitor | None = None, options: Options) -> None:
+    def __init__(self, replay: ReplaySource, *, watch: Monitor | None = None, options: Options) -> None:
         quiet = replace(options, read_only=True, caller=None, bell=False, toast=False, desktop="off")
         super().__init__(
             watch=watch,

@@ -53,12 +53,24 @@ def test_no_function_outside_the_package_imports_the_library() -> None:
         assert [path for path in importers if not any(path.is_relative_to(root / owner) for owner in owners)] == []
 
 
+def loaded_by(*modules: str) -> list[str]:
+    """Return the names of all modules that are loaded where some are imported."""
+    code = f"import sys, {', '.join(modules)}; print(*sys.modules, sep='\\n')"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
 def test_the_fleet_loads_nothing_that_ends_a_process() -> None:
     """What comes from another machine can be no PID here."""
-    code = "import sys, gpuwatch.commands.fleet, gpuwatch.fleet.ui.fleet_app; print(*sys.modules, sep='\\n')"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    loaded = loaded_by("gpuwatch.commands.fleet", "gpuwatch.fleet.ui.fleet_app")
     assert "gpuwatch.fleet.ui.fleet_app" in loaded
     assert [name for name in loaded if name.startswith("gpuwatch.kill")] == []
+
+
+def test_the_dashboard_loads_no_store_and_no_other_machine() -> None:
+    loaded = loaded_by("gpuwatch.ui.app", "gpuwatch.ui.replay")
+    assert "gpuwatch.ui.replay" in loaded
+    others = ("gpuwatch.recorder", "gpuwatch.fleet", "gpuwatch.export", "sqlite3")
+    assert [name for name in loaded if name.startswith(others)] == []
 
 
 @pytest.mark.slow
