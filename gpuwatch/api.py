@@ -16,7 +16,8 @@ from gpuwatch.alerts.rules.shares import overshoots
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.units import MAX_INTERVAL_S, MIN_INTERVAL_S
 from gpuwatch.commands.startup import check_snapshot, first_snapshot, open_source
-from gpuwatch.config import Config, load
+from gpuwatch.config import load
+from gpuwatch.config.types import Config
 from gpuwatch.model import snapshot as model
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.recorder.recording import Recording

@@ -23,8 +23,8 @@ import gpuwatch
 from gpuwatch.alerts.rules.custom import GRAMMARS
 from gpuwatch.commands.completion import FOLDER as SHELL
 from gpuwatch.commands.docs import FOLDER, PAGES, summary
-from gpuwatch.config import Config
 from gpuwatch.config.keys import keys_of, sections, value_of
+from gpuwatch.config.types import Config
 from gpuwatch.export.metrics import ALIASES, GROUPS
 from gpuwatch.model import snapshot as model
 from gpuwatch.ui.bindings import KEYS

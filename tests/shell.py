@@ -17,7 +17,7 @@ from gpuwatch.alerts.rules import RULE_NAMES
 from gpuwatch.base.errors import EXIT_CODES
 from gpuwatch.commands.completion import SHELLS
 from gpuwatch.commands.docs import PAGES
-from gpuwatch.config import Theme
+from gpuwatch.config.types import Theme
 
 _WORDS: Final = {
     ("docs", "page"): PAGES,

@@ -21,7 +21,7 @@ from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.recording import make_recording
 from gpuwatch.commands.startup import Reloader, apply_config, check_snapshot, fixed_settings, format_reload
 from gpuwatch.commands.stray_inputs import caller, idle_times, stray_limits
-from gpuwatch.config import Config
+from gpuwatch.config.types import Config
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.model.values import DAY
 from gpuwatch.monitor import Frame, Monitor

@@ -13,7 +13,7 @@ from gpuwatch.base.errors import GpuwatchError
 from gpuwatch.commands.console import Console, fold
 from gpuwatch.commands.flags import add_flags, parse_number
 from gpuwatch.commands.startup import configured, read_snapshot, snapshot_error
-from gpuwatch.config import Config
+from gpuwatch.config.types import Config
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.model.live import SharesReader
 from gpuwatch.model.snapshot import Knowledge, Presence, Process, Snapshot

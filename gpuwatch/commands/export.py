@@ -16,8 +16,8 @@ from gpuwatch.base.extras import install_hint
 from gpuwatch.base.text import clean
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import add_flags
-from gpuwatch.config import Config, ExportConfig
 from gpuwatch.config.keys import read_flag
+from gpuwatch.config.types import Config, ExportConfig
 from gpuwatch.sources.sampler_process import SamplerProcess
 
 if TYPE_CHECKING:

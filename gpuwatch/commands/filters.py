@@ -6,7 +6,7 @@ import argparse
 
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import clean
-from gpuwatch.config import Config
+from gpuwatch.config.types import Config
 from gpuwatch.model.filters import Filter, FilterError
 
 

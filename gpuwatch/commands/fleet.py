@@ -16,7 +16,7 @@ from gpuwatch.commands.console import Console
 from gpuwatch.commands.dashboard import check_terminal
 from gpuwatch.commands.flags import add_flags, add_refused_demo
 from gpuwatch.commands.startup import configured, fixed_settings
-from gpuwatch.config import ADDRESS, Config
+from gpuwatch.config.types import ADDRESS, Config
 from gpuwatch.launch.placement import Request
 from gpuwatch.model.filters import FilterError, parse_terms
 

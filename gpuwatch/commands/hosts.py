@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from gpuwatch.commands.dashboard_app import dashboard_options
 from gpuwatch.commands.filters import check_filter_flag
 from gpuwatch.commands.startup import Reloader, fixed_settings, format_reload
-from gpuwatch.config import Config, RemoteHost
+from gpuwatch.config.types import Config, RemoteHost
 from gpuwatch.fleet.remote import RemoteHosts
 from gpuwatch.fleet.ssh import Hosts
 from gpuwatch.ui.choices import Remembered

@@ -14,7 +14,8 @@ from gpuwatch.base.errors import GpuwatchError, UnavailableError, UsageError
 from gpuwatch.base.units import MAX_INTERVAL_S, MIN_INTERVAL_S, parse_duration, parse_percent
 from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import parse_value
-from gpuwatch.config import Config, Reloaded, Theme, keys_in_files, load, reload
+from gpuwatch.config import Reloaded, keys_in_files, load, reload
+from gpuwatch.config.types import Config, Theme
 from gpuwatch.model.snapshot import Snapshot, SourceState
 from gpuwatch.sampler.protocol import SamplerOptions
 from gpuwatch.sources.sampler_process import SAMPLER, SamplerProcess

@@ -19,7 +19,7 @@ from gpuwatch.base.units import long_duration
 from gpuwatch.commands.console import Console, escape_json
 from gpuwatch.commands.flags import add_flags
 from gpuwatch.commands.startup import configured, configured_sampler, open_source
-from gpuwatch.config import Config
+from gpuwatch.config.types import Config
 from gpuwatch.model.live import PACE, LiveFileError, Status, read_service, read_status
 from gpuwatch.model.snapshot import Health, SourceState, known
 from gpuwatch.sampler.protocol import SamplerOptions

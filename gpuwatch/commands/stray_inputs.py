@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuwatch.analysis.strays import StrayLimits
-from gpuwatch.config import Config
+from gpuwatch.config.types import Config
 from gpuwatch.kill.policy import Policy
 from gpuwatch.model.live import LATE, SERVICE, read_status
 from gpuwatch.model.snapshot import Idle, IdleTimes, Snapshot, merge_idle, to_idle_times

@@ -20,7 +20,7 @@ from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import parse_indices, parse_value
 from gpuwatch.commands.startup import check_snapshot, configured, interval_of, open_source
 from gpuwatch.commands.stray_inputs import idle_times
-from gpuwatch.config import Config
+from gpuwatch.config.types import Config
 from gpuwatch.model.snapshot import Snapshot, SourceState, encode
 from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.live_writer import make_status

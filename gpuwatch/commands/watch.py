@@ -40,7 +40,8 @@ from gpuwatch.commands.flags import add_flags, add_recording_flags, parse_indice
 from gpuwatch.commands.recording import make_recording
 from gpuwatch.commands.startup import Reloader, apply_config, configured, format_reload, interval_of, open_source
 from gpuwatch.commands.unit import AGAIN, print_unit
-from gpuwatch.config import ADMINISTRATORS, Config, ExportConfig
+from gpuwatch.config.paths import ADMINISTRATORS
+from gpuwatch.config.types import Config, ExportConfig
 from gpuwatch.model.snapshot import Gpu, SourceState
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recorder.recorder import Sinks

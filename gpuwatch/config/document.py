@@ -12,8 +12,8 @@ from gpuwatch.alerts.limits import CustomRule, Scope
 from gpuwatch.alerts.rules.custom import GRAMMARS
 from gpuwatch.base import text
 from gpuwatch.base.units import Unit
-from gpuwatch.config import Config, RemoteHost
 from gpuwatch.config.keys import ConfigKey, keys_of, sections, toml_string, value_of
+from gpuwatch.config.types import Config, RemoteHost
 from gpuwatch.declared.facts import Share
 from gpuwatch.model.fields import RATIO
 

@@ -24,8 +24,8 @@ from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
 from gpuwatch.base import text
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.units import MIB, parse_duration, parse_share, parse_size, write_duration, write_size
-from gpuwatch.config import ADDRESSES, ColumnName, Config
 from gpuwatch.config.keymap import key_name
+from gpuwatch.config.types import ADDRESSES, ColumnName, Config
 from gpuwatch.model.values import HIGHEST_XID
 
 _SHOWN: Final = 60

@@ -21,9 +21,11 @@ from gpuwatch.base import files, text
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.files import check_source, shown_path
 from gpuwatch.base.units import MIB
-from gpuwatch.config import ADMINISTRATORS, FILE, SECRETS, Config, RemoteHost, keys, path
+from gpuwatch.config import keys
 from gpuwatch.config.keymap import PRESETS, RESERVED, clash
 from gpuwatch.config.keys import ConfigKey, shown, toml_string
+from gpuwatch.config.paths import ADMINISTRATORS, FILE, SECRETS, path
+from gpuwatch.config.types import Config, RemoteHost
 from gpuwatch.declared.facts import Share
 from gpuwatch.model.filters import FilterError, check_filter
 from gpuwatch.model.values import LONGEST, MOST

@@ -25,8 +25,8 @@ from gpuwatch.base import files
 from gpuwatch.base.errors import UnavailableError, UsageError
 from gpuwatch.base.text import clean
 from gpuwatch.base.units import size
-from gpuwatch.config import FleetSettings
 from gpuwatch.config.keys import is_loopback, keys_of
+from gpuwatch.config.types import FleetSettings
 from gpuwatch.fleet.host import GREATEST
 
 T = TypeVar("T")

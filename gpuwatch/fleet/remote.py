@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.base.threads import start_thread
-from gpuwatch.config import RemoteHost
+from gpuwatch.config.types import RemoteHost
 from gpuwatch.declared.facts import Share
 from gpuwatch.fleet.host import Host
 from gpuwatch.fleet.ssh import TIMING, Hosts, RemoteLineError, SshConnection, Timing, check_schema, make_host

@@ -21,7 +21,7 @@ from gpuwatch.base.child import Backoff, ChildProcess, describe_exit, start_erro
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import clean
 from gpuwatch.base.threads import start_thread
-from gpuwatch.config import ADDRESS, ADDRESSES, RemoteHost
+from gpuwatch.config.types import ADDRESS, ADDRESSES, RemoteHost
 from gpuwatch.fleet.host import GREATEST, MOST_GPUS, Host, HostGpu
 from gpuwatch.model.live import SCHEMA, Status, StatusGpu
 from gpuwatch.model.snapshot import Health, Reading, Reason, SourceState, known

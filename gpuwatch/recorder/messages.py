@@ -24,7 +24,7 @@ from gpuwatch.base.child import Backoff, describe_exit, python_command, run
 from gpuwatch.base.extras import install_hint
 from gpuwatch.base.files import check_source
 from gpuwatch.base.threads import Worker
-from gpuwatch.config import Notify
+from gpuwatch.config.types import Notify
 from gpuwatch.monitor import Frame
 
 TITLE: Final = 200

@@ -31,7 +31,7 @@ from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Sever
 from gpuwatch.analysis.events import Gap
 from gpuwatch.base import files, text, units
 from gpuwatch.base.threads import Worker
-from gpuwatch.config import Config
+from gpuwatch.config.types import Config
 from gpuwatch.model.live import read_status
 from gpuwatch.monitor import Frame, Monitor, Sink
 from gpuwatch.recorder.live_writer import LiveFile

@@ -11,8 +11,8 @@ from msgspec.structs import fields
 from textual.binding import Binding
 from textual.keys import _character_to_key, key_to_character
 
-from gpuwatch.config import Theme
 from gpuwatch.config.keymap import DEFAULT_KEYS, Keys
+from gpuwatch.config.types import Theme
 from gpuwatch.model.fields import PROCESS
 
 

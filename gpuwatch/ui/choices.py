@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gpuwatch.base import files
 from gpuwatch.base.text import clean
-from gpuwatch.config import ColumnName, ColumnNames, Theme
+from gpuwatch.config.types import ColumnName, ColumnNames, Theme
 
 if TYPE_CHECKING:  # the sampler waits for the interval, and need not wait for what the options import
     from gpuwatch.ui.options import Options

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from gpuwatch.config import FleetSettings
+from gpuwatch.config.types import FleetSettings
 from gpuwatch.fleet.overview import QUERIES, Fleet, make_fleet
 from gpuwatch.fleet.prometheus import PrometheusClient
 from gpuwatch.fleet.reader import read_fleet

@@ -17,8 +17,9 @@ import pytest
 from gpuwatch.base.errors import UsageError
 from gpuwatch.cli import parse
 from gpuwatch.commands import config as command
-from gpuwatch.config import Config, load
+from gpuwatch.config import load
 from gpuwatch.config.document import default_text
+from gpuwatch.config.types import Config
 
 AWKWARD = """
 interval = "500ms"

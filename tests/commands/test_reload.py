@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.config import Config
+from gpuwatch.config.types import Config
 from gpuwatch.declared.facts import Share
 from gpuwatch.monitor import Monitor
 from gpuwatch.recorder.recorder import Sinks

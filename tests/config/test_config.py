@@ -17,11 +17,12 @@ import pytest
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import Allowances, CustomRule, Limits
 from gpuwatch.base.errors import UsageError
-from gpuwatch.config import Config, RemoteHost, Report, load, reload
+from gpuwatch.config import load, reload
 from gpuwatch.config.document import effective_text
 from gpuwatch.config.keymap import DEFAULT_KEYS, PRESETS, RESERVED, Keys, actions, clash
 from gpuwatch.config.keys import all_keys, value_of
 from gpuwatch.config.reading import load_traced
+from gpuwatch.config.types import Config, RemoteHost, Report
 from gpuwatch.declared.facts import Share
 from tests.support.builders import GIB, MIB
 from tests.support.homes import make_homeless

@@ -12,7 +12,8 @@ import pytest
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.files import check_source
-from gpuwatch.config import Config, Notify, load
+from gpuwatch.config import load
+from gpuwatch.config.types import Config, Notify
 from tests.support.homes import make_homeless
 
 OTHER = 12345

@@ -21,7 +21,7 @@ from prometheus_client.core import Metric
 
 from gpuwatch.base.errors import UsageError
 from gpuwatch.commands.export import start_export
-from gpuwatch.config import Config
+from gpuwatch.config.types import Config
 from gpuwatch.export import exporter as exporting
 from gpuwatch.export.exporter import CONNECTIONS, Exporter, Server, TextFile, parse_address
 from gpuwatch.history.history import History

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.commands.export import FILES, FOLDER
-from gpuwatch.config import FleetSettings
+from gpuwatch.config.types import FleetSettings
 from gpuwatch.fleet.overview import QUERIES
 from gpuwatch.fleet.prometheus import PrometheusClient
 from gpuwatch.fleet.reader import read_fleet

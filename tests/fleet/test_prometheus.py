@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpuwatch.base.errors import UsageError
-from gpuwatch.config import FleetSettings
+from gpuwatch.config.types import FleetSettings
 from gpuwatch.fleet import prometheus
 from gpuwatch.fleet.overview import QUERIES
 from gpuwatch.fleet.prometheus import PrometheusClient, PrometheusError, read_secret

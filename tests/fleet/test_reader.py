@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
 
-from gpuwatch.config import FleetSettings
+from gpuwatch.config.types import FleetSettings
 from gpuwatch.fleet.overview import Fleet
 from gpuwatch.fleet.prometheus import PrometheusClient
 from gpuwatch.fleet.reader import FleetReader, read_fleet

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuwatch.config import FleetSettings
+from gpuwatch.config.types import FleetSettings
 from gpuwatch.fleet.overview import find_hosts
 from gpuwatch.fleet.prometheus import PrometheusClient, PrometheusError
 from gpuwatch.fleet.reader import read_fleet, read_past

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.text import clean
-from gpuwatch.config import RemoteHost
+from gpuwatch.config.types import RemoteHost
 from gpuwatch.fleet.host import HOST, Host, HostGpu, worst_first
 from gpuwatch.fleet.remote import RemoteSource, read_line
 from gpuwatch.fleet.ssh import (

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from gpuwatch.config import RemoteHost
+from gpuwatch.config.types import RemoteHost
 from gpuwatch.fleet.host import Host
 from gpuwatch.fleet.remote import RemoteSource
 from gpuwatch.fleet.ssh import Hosts, Timing, kill_command

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, AlertCause, AlertGpu, AlertUser, Severity
-from gpuwatch.config import Notify
+from gpuwatch.config.types import Notify
 from gpuwatch.history.history import History
 from gpuwatch.model.snapshot import Health
 from gpuwatch.monitor import Frame

@@ -16,7 +16,7 @@ import pytest
 from gpuwatch import cli
 from gpuwatch.base.extras import install_hint
 from gpuwatch.base.procfs import PROC
-from gpuwatch.config import Notify
+from gpuwatch.config.types import Notify
 from gpuwatch.recorder.apprise_child import NO_ADDRESS, NOT_INSTALLED, UNKNOWN, carry_out
 from gpuwatch.recorder.messages import (
     APPRISE,

@@ -13,7 +13,7 @@ from sqlite3 import Connection
 import msgspec
 import pytest
 
-from gpuwatch.config import Notify
+from gpuwatch.config.types import Notify
 from gpuwatch.history.history import History
 from gpuwatch.monitor import Frame, Sink
 from gpuwatch.recorder import recording_writer

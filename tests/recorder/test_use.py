@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.config import Config, Report
+from gpuwatch.config.types import Config, Report
 from gpuwatch.history.history import History, Usage, Use, charged
 from gpuwatch.history.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.model.snapshot import (

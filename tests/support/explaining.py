@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gpuwatch.commands.explain import explanation_lines
-from gpuwatch.config import Config
+from gpuwatch.config.types import Config
 from gpuwatch.declared.facts import Share
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Answer, Question

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuwatch.config import RemoteHost
+from gpuwatch.config.types import RemoteHost
 from gpuwatch.fleet.remote import RemoteSource
 from gpuwatch.fleet.ssh import Timing
 from gpuwatch.model.live import Status

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gpuwatch.alerts.engine import Engine
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.commands.export import FILES, FOLDER
-from gpuwatch.config import RemoteHost
+from gpuwatch.config.types import RemoteHost
 from gpuwatch.fleet.host import Host
 from gpuwatch.fleet.overview import Fleet, HostPast, make_fleet
 from gpuwatch.fleet.prometheus import FleetSample, Labels

@@ -19,7 +19,7 @@ from types import TracebackType
 import psutil
 import pytest
 
-from gpuwatch.config import RemoteHost
+from gpuwatch.config.types import RemoteHost
 from tests import CHECKOUT
 from tests.driver import Driver
 from tests.support.gpuholder import ROOT, unavailable

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gpuwatch.alerts.alert import Severity
-from gpuwatch.config import Theme
+from gpuwatch.config.types import Theme
 from gpuwatch.model.fields import PROCESS
 from gpuwatch.model.snapshot import Health, Holding, Memory, Presence, Process, Reason, SourceState
 from gpuwatch.ui.bindings import KEYS, commands

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.color import Color, ColorSystem
 from textual.theme import BUILTIN_THEMES
 
-from gpuwatch.config import Theme
+from gpuwatch.config.types import Theme
 from gpuwatch.ui.theme import SLOTS, Background, Role, StyleSet, make_styles, theme_id
 
 THEMES: Final = ("gpuwatch-dark", "gpuwatch-light")

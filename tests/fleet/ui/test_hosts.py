@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import Limits
-from gpuwatch.config import RemoteHost
+from gpuwatch.config.types import RemoteHost
 from gpuwatch.fleet.host import Host, HostGpu
 from gpuwatch.fleet.remote import RemoteHosts
 from gpuwatch.fleet.ssh import Hosts
