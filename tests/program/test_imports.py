@@ -1,4 +1,4 @@
-"""Imports: only gpuwatch.sampler imports pynvml, only gpuwatch.ui Textual, and only gpuwatch.fleet urllib3.
+"""Imports: no circle of files; only gpuwatch.sampler imports pynvml, only the screens Textual, only the fleet urllib3.
 
 The sources are read, so that an import in a function is seen too.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import grimp
 import psutil
 import pytest
 
@@ -57,6 +59,17 @@ def loaded_by(*modules: str) -> list[str]:
     """Return the names of all modules that are loaded where some are imported."""
     code = f"import sys, {', '.join(modules)}; print(*sys.modules, sep='\\n')"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_no_circle_of_files() -> None:
+    """Imports for types alone and imports in functions count too."""
+    graph = grimp.build_graph("gpuwatch", cache_dir=None)
+    imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    assert any("gpuwatch.config.reading" in names for names in imports.values())  # which a function imports
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail(f"these files import one another: {' <- '.join(error.args[1])}")
 
 
 def test_the_fleet_loads_nothing_that_ends_a_process() -> None:
