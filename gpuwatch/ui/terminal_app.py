@@ -7,6 +7,7 @@ import gc
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Final, cast
 
 from textual import events
@@ -56,7 +57,7 @@ class TerminalApp(App[int]):
     """Textual application that draws in gpuwatch's styles, and ends whatever its terminal does."""
 
     TITLE = "gpuwatch"
-    CSS_PATH = "gpuwatch.tcss"
+    CSS_PATH = Path(__file__).with_name("gpuwatch.tcss")
     NOTIFICATION_TIMEOUT = 6
     COMMANDS: ClassVar[set[Any]] = {GpuwatchCommands}
 
