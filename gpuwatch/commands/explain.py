@@ -17,7 +17,7 @@ from gpuwatch.config.types import Config
 from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.model.live import SharesReader
 from gpuwatch.model.snapshot import Knowledge, Presence, Process, Snapshot
-from gpuwatch.sampler.declarations import Declarations
+from gpuwatch.sampler.declarations import DeclarationCache
 from gpuwatch.sampler.owners import Owners
 from gpuwatch.sources.sampler_process import SamplerProcess
 
@@ -37,7 +37,7 @@ _UNSEEN = {
 def read_declarations(process: Process, snapshot: Snapshot, config: Config) -> Process:
     """Read a process's declarations in a child process, as the sampler does: a read can hang, or a parser crash."""
     inspector = InspectorClient(shares=config.shares)
-    asking = Declarations(inspector)
+    asking = DeclarationCache(inspector)
     try:
         gpus, count = snapshot.gpus, len(snapshot.gpus)
         asking.published = SharesReader().read()

@@ -69,7 +69,7 @@ class _Entry(msgspec.Struct):
     context: ProcessContext | None = None
 
 
-class Declarations:
+class DeclarationCache:
     """Cache of the declarations and contexts of the processes in the last annotation."""
 
     def __init__(

@@ -28,7 +28,7 @@ from gpuwatch.model.live import SERVICE, SharesReader
 from gpuwatch.model.shares import add_promised, has_gap
 from gpuwatch.model.snapshot import Gpu, Health, Presence, Process, Snapshot, SourceState, Unlisted, encode
 from gpuwatch.sampler import machine, nvml
-from gpuwatch.sampler.declarations import POLL, Declarations
+from gpuwatch.sampler.declarations import POLL, DeclarationCache
 from gpuwatch.sampler.gpu import Shared
 from gpuwatch.sampler.gpus import NoSuchGpu, SampledGpus
 from gpuwatch.sampler.nvml import Calls, Unusable
@@ -132,7 +132,7 @@ class Sampler:
     """Loop that samples the GPUs and their processes."""
 
     def __init__(
-        self, options: SamplerOptions, page: SharedPage, connection: Connection, declarations: Declarations | None
+        self, options: SamplerOptions, page: SharedPage, connection: Connection, declarations: DeclarationCache | None
     ) -> None:
         self._options = options
         self._interval = max(SHORTEST, options.interval)
@@ -379,7 +379,7 @@ def main(arguments: Sequence[str], inspector: ChildProcess | None) -> int:
     proc = Path(options.proc)
     client = InspectorClient(proc=proc, shares=options.shares, tmux=options.tmux, first=inspector, deadline=deadline)
     try:
-        return Sampler(options, page, connection, Declarations(client) if declared else None).run()
+        return Sampler(options, page, connection, DeclarationCache(client) if declared else None).run()
     except Closed:
         return Exit.DONE
     except MemoryError:

@@ -38,7 +38,7 @@ from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Answer, bounded
 from gpuwatch.model.shares import is_conclusive
 from gpuwatch.model.snapshot import Gpu, Instance, Presence, Process
-from gpuwatch.sampler.declarations import Declarations
+from gpuwatch.sampler.declarations import DeclarationCache
 from gpuwatch.sampler.owners import Owners
 from tests.declared.tables import Case, read_cases
 from tests.declared.test_resolver import MACHINES, process
@@ -149,7 +149,7 @@ def check(row: Case, seen: Sequence[Process], inspector: InspectorClient) -> Non
     """Compare what is said of processes, which stand in the order of the row's."""
     machine = MACHINES[row["machine"]]
     gpus = gpus_of(machine, [(one, case.get("holds", {})) for one, case in zip(seen, row["processes"], strict=True)])
-    read = Declarations(inspector, viewer=-1).annotate(seen, gpus, len(gpus), "580.95.05")
+    read = DeclarationCache(inspector, viewer=-1).annotate(seen, gpus, len(gpus), "580.95.05")
     shown = builders.snapshot(gpus, read)
     for one, case in zip(read, row["processes"], strict=True):
         assert one.declared is not None

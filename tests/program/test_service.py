@@ -56,7 +56,7 @@ from gpuwatch.commands.stray_inputs import idle_times
 from gpuwatch.model.snapshot import encode
 from gpuwatch.model.live import SharesReader
 from gpuwatch.recorder.store import reading, stores_read
-from gpuwatch.sampler.declarations import Declarations
+from gpuwatch.sampler.declarations import DeclarationCache
 from gpuwatch.sampler.owners import Owners
 from tests.support import builders
 from tests.support.explaining import InProcessInspector
@@ -80,7 +80,7 @@ if os.fork() == 0:
     cards = [builders.gpu(0, uuid=uuid, holdings=[builders.holding(pid, 20, start=training.start)])]
     told = []
     for shares in ({}, SharesReader().read()):
-        asking = Declarations(InProcessInspector())
+        asking = DeclarationCache(InProcessInspector())
         asking.published = shares
         (one,) = asking.annotate([training], cards, 1)
         told.append(json.loads(encode(builders.snapshot(cards, [one])))["processes"][0]["declared"])

@@ -25,7 +25,7 @@ from gpuwatch.model.snapshot import (
     Reason,
     Snapshot,
 )
-from gpuwatch.sampler.declarations import AGAIN, Declarations
+from gpuwatch.sampler.declarations import AGAIN, DeclarationCache
 from tests.declared.tables import Case, cases
 from tests.driver import GIB, Driver, Proc
 from tests.driver import Gpu as Fake
@@ -66,7 +66,7 @@ class Bench:
         """Begin with processes that were asked and have answered."""
         self.now = 0.0
         self.client = Scripted()
-        self.declarations = Declarations(self.client, clock=lambda: self.now, viewer=1000)
+        self.declarations = DeclarationCache(self.client, clock=lambda: self.now, viewer=1000)
         if known:
             self.see(*known)
             self.answer(*known)
@@ -209,12 +209,12 @@ def test_a_gpu_in_trouble_is_what_it_was() -> None:
 
 
 def test_settling_waits_for_the_answers_and_no_longer(inspector: Callable[..., InspectorClient]) -> None:
-    declarations = Declarations(inspector("time.sleep(0.05)"))
+    declarations = DeclarationCache(inspector("time.sleep(0.05)"))
     declarations.annotate([ADA, BEN], [GPU], 1)
     declarations.wait(PATIENCE)
     assert declarations.news
     assert [process.declared for process in declarations.annotate([ADA, BEN], [GPU], 1)] == [READ, READ]
-    slow = Declarations(inspector("time.sleep(600)"))
+    slow = DeclarationCache(inspector("time.sleep(600)"))
     slow.annotate([ADA], [GPU], 1)
     slow.wait(0.05)
     assert [process.declared for process in slow.annotate([ADA], [GPU], 1)] == [PENDING]

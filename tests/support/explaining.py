@@ -15,7 +15,7 @@ from gpuwatch.inspector.client import InspectorClient
 from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.inspector.worker import Inspector
 from gpuwatch.model.snapshot import Declaration, Declared, Gpu, Process, Snapshot
-from gpuwatch.sampler.declarations import Declarations
+from gpuwatch.sampler.declarations import DeclarationCache
 from gpuwatch.sampler.owners import Owners
 from tests.support import builders
 from tests.support.builders import GIB
@@ -97,7 +97,7 @@ class Explainer:
                 else gpu
                 for gpu in self.gpus
             ]
-            declarations = Declarations(InProcessInspector())
+            declarations = DeclarationCache(InProcessInspector())
             (process,) = declarations.annotate([process], gpus, len(gpus), "580.95.05")
         return process, builders.snapshot(gpus, [process])
 
