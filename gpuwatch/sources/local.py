@@ -93,7 +93,7 @@ class Quarantine:
         self._backoffs: dict[str, Backoff] = {}
         """Delays by key, also of GPUs that answer again: one that crashes samplers may answer each probe."""
 
-    def names(self) -> list[int | str]:
+    def gpus_to_skip(self) -> list[int | str]:
         """Return the GPUs that the sampler must skip."""
         return [gpu.row.uuid or gpu.row.index for gpu in self.gpus.values()]
 
@@ -364,7 +364,7 @@ class LocalSource:
         self._looked_at = now
         self._reap()
         if self._quarantine.poll(now, self._awake_since) and self._child is not None:
-            self._child.send(skip=self._quarantine.names())
+            self._child.send(skip=self._quarantine.gpus_to_skip())
         if self._ending is not None:
             self._check_exit(now)
             if self._ending is not None:
@@ -496,7 +496,7 @@ class LocalSource:
             options = replace(
                 self._options,
                 only=tuple(self._only),
-                skip=tuple(self._quarantine.names()),
+                skip=tuple(self._quarantine.gpus_to_skip()),
                 known=tuple(self._places()),
                 again=bool(self._known),
                 events=self._events_at is None,
