@@ -175,13 +175,13 @@ def load() -> Any:
 
 def initialise(pynvml: Any, page: SharedPage, proc: Path = procfs.PROC) -> None:
     """Load the library and initialise it; raises Unusable. May block for seconds, or forever."""
-    page.enter(-1, INIT)
+    page.begin_call(-1, INIT)
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as failure:
         raise Unusable(*explain_start(failure.value, proc)) from None
     finally:
-        page.leave()
+        page.end_call()
 
 
 def explain_start(code: int, proc: Path = procfs.PROC) -> tuple[SourceState, str]:
@@ -265,13 +265,13 @@ class Calls:
         call = getattr(self.pynvml, function, None)
         if call is None:
             raise Failed(function, Code.FUNCTION_NOT_FOUND)
-        self._page.enter(self._gpu, function, *self._known)
+        self._page.begin_call(self._gpu, function, *self._known)
         try:
             return call(*arguments, **options)
         except self.pynvml.NVMLError as failure:
             raise Failed(function, failure.value) from None
         finally:
-            self._page.leave()
+            self._page.end_call()
 
     def has(self, symbol: str) -> bool:
         """Return whether the library has a function."""
@@ -287,11 +287,11 @@ class Calls:
             call = self.pynvml._nvmlGetFunctionPointer(symbol)
         except self.pynvml.NVMLError as failure:
             raise Failed(symbol, failure.value) from None
-        self._page.enter(self._gpu, symbol, *self._known)
+        self._page.begin_call(self._gpu, symbol, *self._known)
         try:
             return int(call(*arguments))
         finally:
-            self._page.leave()
+            self._page.end_call()
 
     def text(self, symbol: str, *arguments: Any) -> bytes:
         """Read a text by a function with arguments (…, buffer, size); raises Failed.

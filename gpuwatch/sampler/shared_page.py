@@ -67,7 +67,7 @@ class CallInFlight:
 
 
 class SharedPage:
-    """Page of memory that sampler and parent share: the sampler calls `enter` and `leave`, the parent calls `read`."""
+    """Page of memory that sampler and parent share: the sampler calls `begin_call` and `end_call`, the parent calls `read`."""
 
     def __init__(self, fd: int = -1) -> None:
         """Map the page of a descriptor; for -1 a private page. Raises OSError or ValueError."""
@@ -88,7 +88,7 @@ class SharedPage:
             os.close(fd)
             raise
 
-    def enter(self, gpu: int, call: str, listed: int = 0, uuid: bytes = b"", bus_id: bytes = b"") -> None:
+    def begin_call(self, gpu: int, call: str, listed: int = 0, uuid: bytes = b"", bus_id: bytes = b"") -> None:
         """Note that a call begins; see `CallInFlight`. Costs about 1 µs."""
         name = self._names.get(call)
         if name is None:
@@ -97,7 +97,7 @@ class SharedPage:
         _CALL.pack_into(self._page, _CALL_AT, gpu, listed, name, uuid, bus_id)
         _STARTED.pack_into(self._page, _STARTED_AT, time.monotonic())  # last: it makes the rest valid
 
-    def leave(self) -> None:
+    def end_call(self) -> None:
         """Note that the call has returned."""
         _STARTED.pack_into(self._page, _STARTED_AT, 0.0)
 
