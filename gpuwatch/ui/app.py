@@ -276,7 +276,7 @@ class GpuwatchApp(TerminalApp):
         before, self.newest = self.newest, message.frame
         self.ended.extend(message.frame.cleared)
         if message.frame.snapshot.state is SourceState.ENDED:
-            self.leave_ended(message.frame)
+            self.handle_source_end(message.frame)
             return
         if self.endings is not None:
             self.endings.observe(message.frame)
@@ -289,7 +289,7 @@ class GpuwatchApp(TerminalApp):
         if before is not None:
             announce(self, before, message.frame)
 
-    def leave_ended(self, frame: Frame) -> None:
+    def handle_source_end(self, frame: Frame) -> None:
         """Exit because the source has ended; print the source's message after the terminal is restored."""
         words = frame.snapshot.words or "the source has ended"
         self.exit(return_code=2, message=Text(f"gpuwatch: {words}"))

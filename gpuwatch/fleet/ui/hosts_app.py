@@ -114,10 +114,10 @@ class HostsApp(GpuwatchApp):
         if self._local is None:
             self.call_later(self.action_hosts)
 
-    def leave_ended(self, frame: Frame) -> None:
+    def handle_source_end(self, frame: Frame) -> None:
         """Say that an opened host has ended, and show the list; only this machine's own source ends the program."""
         if self.watching is self._local:
-            super().leave_ended(frame)
+            super().handle_source_end(frame)
             return
         self.notify(frame.snapshot.words or "the source has ended", severity="error", markup=False, timeout=15)
         self.watching = self.frame = self.newest = None
