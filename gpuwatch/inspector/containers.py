@@ -108,7 +108,7 @@ class ContainerNames:
         """`docker_socket` is root's; a user's is `docker.sock` in the user's folder below `run_user`."""
         self._docker_socket, self._run_user = docker_socket, run_user
         self._clock = clock
-        self._found: dict[ContainerId, tuple[float, ContainerName]] = {}
+        self._names: dict[ContainerId, tuple[float, ContainerName]] = {}
         self._silent: dict[Path, float] = {}
         """Time until which each socket that did not answer is skipped."""
 
@@ -120,14 +120,14 @@ class ContainerNames:
         if not container.id:
             return ContainerName(clean(container.name, LONGEST))
         now = self._clock()
-        when, name = self._found.get(container, (float("-inf"), ContainerName()))
+        when, name = self._names.get(container, (float("-inf"), ContainerName()))
         if now - when < FRESH:
             return name
         name = self._look_up(container, pid, uid, proc) or ContainerName()
-        self._found.pop(container, None)
-        self._found[container] = now, name
-        while len(self._found) > MOST:
-            del self._found[next(iter(self._found))]
+        self._names.pop(container, None)
+        self._names[container] = now, name
+        while len(self._names) > MOST:
+            del self._names[next(iter(self._names))]
         return name
 
     def _look_up(self, container: ContainerId, pid: int, uid: int | None, proc: Path) -> ContainerName | None:

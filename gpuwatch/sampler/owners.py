@@ -46,7 +46,7 @@ class UserNames:
         self._names: dict[int, tuple[str, float]] = {}
         self._pending: list[int] = []
         """Uids that are looked up, the first one now."""
-        self._found = threading.Condition()
+        self._looked_up = threading.Condition()
         self._worker = Worker("user names", self._look_up_pending)
 
     def name(self, uid: int) -> str:
@@ -62,8 +62,8 @@ class UserNames:
 
     def wait(self, seconds: float) -> bool:
         """Wait up to `seconds` for the running look-ups; return whether all are done."""
-        with self._found:
-            return self._found.wait_for(lambda: not self._pending, seconds)
+        with self._looked_up:
+            return self._looked_up.wait_for(lambda: not self._pending, seconds)
 
     @property
     def pending(self) -> int:
@@ -78,9 +78,9 @@ class UserNames:
             except Exception:  # noqa: BLE001 - a uid that no user has, or a directory that does not answer
                 name = ""
             self._names[uid] = (name or str(uid), self._clock())
-            with self._found:
+            with self._looked_up:
                 del self._pending[0]
-                self._found.notify()
+                self._looked_up.notify()
 
 
 REFRESH = 10.0

@@ -285,7 +285,7 @@ def test_no_more_is_remembered_than_a_bound(public: Path) -> None:
     names = containers_of(public)
     for number in range(containers.MOST + 10):
         ask(names, ContainerId("containerd", f"{number:064x}"))
-    assert len(names._found) == containers.MOST
+    assert len(names._names) == containers.MOST
 
 
 AS_USER = """
