@@ -137,7 +137,7 @@ class XidEvents:
             self._set = self._calls.ask("nvmlEventSetCreate")
         except Failed as failed:
             self.missing = reason(failed.code)
-            self._due = _next_try(self.missing, now)
+            self._due = _retry_time(self.missing, now)
             return False
         self._data = self._data or self._calls.pynvml.c_nvmlEventData_t()
         self._number += 1
@@ -152,7 +152,7 @@ class XidEvents:
                 self._calls.ask("nvmlDeviceRegisterEvents", gpu.handle, _XID, self._set)
         except Failed as failed:
             counter.set_number, counter.missing = None, reason(failed.code)
-            counter.due = _next_try(counter.missing, now)
+            counter.due = _retry_time(counter.missing, now)
             if failed.code == Code.UNKNOWN:
                 self._free()
             return
@@ -186,7 +186,7 @@ class XidEvents:
             return
 
 
-def _next_try(why: Reason, now: float) -> float:
+def _retry_time(why: Reason, now: float) -> float:
     return now + RETRY if why is Reason.ERROR else math.inf
 
 
