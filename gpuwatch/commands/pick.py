@@ -20,7 +20,7 @@ from gpuwatch.launch.placement import Offer, Request, choose, find_offers
 from gpuwatch.model.shares import Reservation
 from gpuwatch.model.snapshot import Gpu, Order, Snapshot
 from gpuwatch.sampler.owners import UserNames
-from gpuwatch.sampler.reservations import SHARED, find_reservations, reservation_folders
+from gpuwatch.sampler.reservations import SHARED, read_reservations, reservation_folders
 from gpuwatch.sources.sampler_process import SamplerProcess
 
 PATIENCE = 1.0
@@ -77,7 +77,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
     console = Console(ascii_only=config.ascii)
     if not snapshot.demo:
         folders = reservation_folders(args.reservations or SHARED)
-        found = find_reservations(folders, holding_pids(snapshot), caller=os.getpid(), sweep=True, warn=console.warn)
+        found = read_reservations(folders, holding_pids(snapshot), caller=os.getpid(), sweep=True, warn=console.warn)
         reserved = add_user_names(found, snapshot)
     offers = find_offers(snapshot, wanted, reserved, hidden=unwanted, ignore=args.ignore_reservations)
     chosen = choose(offers, number)

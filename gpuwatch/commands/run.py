@@ -24,7 +24,7 @@ from gpuwatch.launch.placement import Offer, choose, find_offers
 from gpuwatch.model.shares import Reservation, limit_usages, usable
 from gpuwatch.model.snapshot import Basis, Snapshot
 from gpuwatch.sampler.owners import UserNames
-from gpuwatch.sampler.reservations import SHARED, find_reservations, locked_folder, reservation_folders, reserve
+from gpuwatch.sampler.reservations import SHARED, locked_folder, read_reservations, reservation_folders, reserve
 from gpuwatch.sources.sampler_process import SamplerProcess
 
 _NOT_FOUND = 127
@@ -82,7 +82,7 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None) -> int:
         return find_offers(snapshot, wanted, reserved, hidden=unwanted, ignore=args.ignore_reservations)
 
     with locked_folder(folders, warnings.append) as folder:
-        reserved = find_reservations(
+        reserved = read_reservations(
             folders, pick.holding_pids(snapshot), caller=os.getpid(), sweep=True, warn=warnings.append
         )
         offers = find(reserved)

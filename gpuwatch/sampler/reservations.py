@@ -105,7 +105,7 @@ def _is_living(pid: int, start: int, proc: Path) -> bool:
     return process is not None and not (process.state in procfs.DEAD and procfs.has_ended(pid, proc))
 
 
-def find_reservations(
+def read_reservations(
     folders: Sequence[Path],
     holders: Collection[int],
     *,
@@ -168,11 +168,11 @@ class ReservationReader:
         self._due = self._sweep = 0.0
 
     def read(self, holders: Collection[int]) -> list[Reservation]:
-        """Return the reservations, at most some seconds old; `holders` as in `find_reservations`."""
+        """Return the reservations, at most some seconds old; `holders` as in `read_reservations`."""
         now = self._clock()
         if now >= self._due or holders != self._holders:
             sweep, self._sweep = now >= self._sweep, now + _SWEEP if now >= self._sweep else self._sweep
-            self._last = find_reservations(self._folders, holders, sweep=sweep, proc=self._proc)
+            self._last = read_reservations(self._folders, holders, sweep=sweep, proc=self._proc)
             self._holders, self._due = frozenset(holders), now + _EVERY
         return self._last
 

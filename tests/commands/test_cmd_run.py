@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwatch.sampler.reservations import find_reservations
+from gpuwatch.sampler.reservations import read_reservations
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.launching import Launcher
 
@@ -127,7 +127,7 @@ def test_a_program_that_the_kernel_refuses_is_126_and_keeps_no_place(launch: Lau
     program.chmod(0o755)
     done = launch("run", "--share", "0.4", "--quiet", "--", str(program))
     assert (done.returncode, done.stderr) == (126, f"gpuwatch: {program}: Exec format error\n")
-    assert find_reservations((launch.shared,), ()) == []
+    assert read_reservations((launch.shared,), ()) == []
 
 
 def test_a_link_in_place_of_the_shared_folder_is_said_and_the_own_one_serves(launch: Launcher, tmp_path: Path) -> None:

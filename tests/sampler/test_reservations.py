@@ -19,8 +19,8 @@ from gpuwatch.model.shares import Reservation
 from gpuwatch.sampler.reservations import (
     MOST,
     ReservationReader,
-    find_reservations,
     locked_folder,
+    read_reservations,
     reservation_folders,
     reserve,
 )
@@ -53,7 +53,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 def found(both: Folders, *holders: int) -> list[Reservation]:
     """Read as `gpuwatch pick` does."""
-    return find_reservations(both, holders, caller=os.getpid(), sweep=True)
+    return read_reservations(both, holders, caller=os.getpid(), sweep=True)
 
 
 # -- what counts -----------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_a_reservation_lives_as_long_as_its_process(both: Folders, sleeper: Star
     assert one == Reservation(frozenset({process.pid}), os.getuid(), {GPU: 1000}, file.stat().st_ctime)
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie holds nothing either
-    assert find_reservations(both, ()) == []
+    assert read_reservations(both, ()) == []
     assert file.exists()
     assert ReservationReader(both).read(()) == []
     assert not file.exists(), "a stream removes its user's own"
@@ -119,7 +119,7 @@ def test_what_was_reserved_for_whoever_asks_is_not_in_its_way(both: Folders, sle
     """A script that was started by `gpuwatch run` asks for its program; what it runs beside that still counts."""
     write(both[0], os.getppid())
     assert found(both) == []
-    assert len(find_reservations(both, ())) == 1, "the stream shows it all the same"
+    assert len(read_reservations(both, ())) == 1, "the stream shows it all the same"
     beside = sleeper().pid
     write(both[1], beside, gpus={GPU: 20})
     (one,) = found(both, beside)
@@ -148,7 +148,7 @@ def test_of_one_owners_flood_so_many_files_are_read(both: Folders, tmp_path: Pat
     for number in range(MOST + 100):
         (both[0] / f"1-{number}.json").touch()
     warnings: list[str] = []
-    assert find_reservations(both, (), sweep=True, warn=warnings.append, proc=tmp_path) == []
+    assert read_reservations(both, (), sweep=True, warn=warnings.append, proc=tmp_path) == []
     assert len(list(both[0].iterdir())) == 100, "those that were read are swept"
     assert warnings == [f"uid {os.geteuid()} has more than {MOST} files in {both[0]}; the others are not read"]
 
@@ -162,7 +162,7 @@ def test_a_flood_of_one_user_hides_nobody_elses_and_root_removes_it(both: Folder
         os.chown(file, SOMEBODY_ELSE, SOMEBODY_ELSE)
     process = sleeper()
     write(both[0], process.pid)
-    assert len(find_reservations(both, ())) == 1
+    assert len(read_reservations(both, ())) == 1
     now = 100.0
     stream = ReservationReader(both, clock=lambda: now)
     for _ in range(2):
@@ -210,7 +210,7 @@ def test_a_run_reserves_where_all_see_it_whatever_the_umask(tmp_path: Path) -> N
     start = procfs.read_stat(os.getpid()).start_ticks
     assert json.loads(file.read_text()) == {"pid": os.getpid(), "start": start, "gpus": {GPU: 5}}
     assert (folders[0].stat().st_mode & 0o7777, file.stat().st_mode & 0o777) == (0o1777, 0o644)
-    assert len(find_reservations(folders, ())) == 1
+    assert len(read_reservations(folders, ())) == 1
 
 
 @pytest.mark.parametrize("what", ["link", "file", "fifo", "mode 755", "mode 777", "no parent"])
