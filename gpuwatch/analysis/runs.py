@@ -176,11 +176,11 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(flag for flag, _ in self.own.flags) if self.own else ()
 
     @property
-    def target(self) -> Node | None:
+    def process_node(self) -> Node | None:
         """The node of its own process, or of the first listed one below it."""
         if self.process is not None:
             return self
-        found = [child.target for child in self.children]
+        found = [child.process_node for child in self.children]
         return next((one for one in found if one and one.rows), found[0] if found else None)
 
     @property

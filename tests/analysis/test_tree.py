@@ -174,7 +174,7 @@ def test_every_process_is_there_once_and_the_sums_add_up(seen: Snapshot, mine: b
         assert not node.children or node.process or len(node.children) > 1 or node.kind is NodeKind.GROUP
         assert describe(node)
         assert "\n" not in describe(node) + flag_words(node) + size_words(node) + role_label(node, top=True)
-        assert node.kind is NodeKind.GROUP or node.target is not None
+        assert node.kind is NodeKind.GROUP or node.process_node is not None
     for by in ORDERS:
         assert len(run_order().sort(nodes, by)) == len(nodes)
 

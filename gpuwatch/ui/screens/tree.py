@@ -428,7 +428,7 @@ class TreeScreen(ListScreen[TreeList]):
     def action_end_process(self) -> None:
         """Ask whether to end the process, or the run where the cursor is on a run; groups cannot be ended."""
         node = self.rows.chosen
-        target = node.target if node is not None and node.kind is not NodeKind.GROUP else None
+        target = node.process_node if node is not None and node.kind is not NodeKind.GROUP else None
         if node is None or target is None or target.row_key is None:
             return
         whole_run = node.key[0] == "run" and node.totals.processes > 1
