@@ -32,7 +32,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     value: str | None
     """The value; None where a script computes it at run time."""
     where: str = "environment"
-    """Place, as in `model.Declaration.where`."""
+    """Place, as in `model.snapshot.Declaration.where`."""
     line: int = 0
     text: str = ""
     """The source line; empty where `NAME=value` shows everything."""
@@ -48,7 +48,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """Declaration as found in one place, before its GPUs and its effect are known.
 
-    The first fields are those of `model.Declaration`."""
+    The first fields are those of `model.snapshot.Declaration`."""
 
     channel: str
     where: str = ""

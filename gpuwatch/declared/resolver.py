@@ -116,9 +116,9 @@ class Evaluation(msgspec.Struct):
     lifted: frozenset[str] = frozenset()
     """GPUs on which it replaces other candidates and gives no number: it is dynamic, or removes the limit."""
     guessed: bool = False
-    """Whether its GPU is a guess, see `model.Declaration`."""
+    """Whether its GPU is a guess, see `model.snapshot.Declaration`."""
     undecided: bool = False
-    """As in `model.Declaration.undecided`."""
+    """As in `model.snapshot.Declaration.undecided`."""
     on: set[str] = msgspec.field(default_factory=set)
     """GPUs on which it is the limit, or a part of it."""
 

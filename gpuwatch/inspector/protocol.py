@@ -18,7 +18,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     pid: int
     start: int
-    """Start time in clock ticks since boot, as in `model.Process`."""
+    """Start time in clock ticks since boot, as in `model.snapshot.Process`."""
     user: str = ""
     """Name of the process's owner."""
     cards: tuple[GpuFacts, ...] | None = None

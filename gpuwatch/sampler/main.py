@@ -2,9 +2,9 @@
 
 python -P -m gpuwatch.sampler [--no-declared] [OPTIONS]
 
-`protocol.Options` come as JSON, in the argument or on the first line of stdin: the parent starts the sampler before it
-has read its own command line. Each `interval` the sampler writes a `model.Snapshot` as JSON on a line of stdout.
-Further lines of stdin are each a `protocol.Command`. The sampler ends when stdin does; see `protocol.Exit`.
+`protocol.SamplerOptions` come as JSON, in the argument or on the first line of stdin: the parent starts the sampler
+before it has read its own command line. Each `interval` the sampler writes a `Snapshot` as JSON on a line of stdout.
+Further lines of stdin are each a `protocol.SamplerCommand`. The sampler ends when stdin does; see `protocol.Exit`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ Ask: TypeAlias = Callable[[Calls, Handle], tuple[Any, ...]]
 
 
 class Figure(NamedTuple):
-    """Figure of a GPU: the fields of `model.Gpu` that one call fills."""
+    """Figure of a GPU: the fields of `model.snapshot.Gpu` that one call fills."""
 
     fields: tuple[str, ...]
     asks: tuple[Ask, ...]

@@ -59,7 +59,7 @@ class SamplerCommand(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=T
     focus: str | None = None
     """Key of the GPU whose PCIe and NVLink are read from now on; empty for none."""
     events: bool = False
-    """Receive the driver's events, in spite of `Options.events`."""
+    """Receive the driver's events, in spite of `SamplerOptions.events`."""
     poke: bool = False
     """Take a sample at once."""
 

@@ -67,7 +67,7 @@ class CallInFlight:
 
 
 class SharedPage:
-    """Page of memory that sampler and parent share: the sampler calls `begin_call` and `end_call`, the parent calls `read`."""
+    """Page of memory that sampler and parent share: the sampler notes its calls on it, and the parent reads it."""
 
     def __init__(self, fd: int = -1) -> None:
         """Map the page of a descriptor; for -1 a private page. Raises OSError or ValueError."""

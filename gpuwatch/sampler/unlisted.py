@@ -31,7 +31,7 @@ PAUSE = 0.05
 ONCE = 0.05
 """Seconds of the search for a single snapshot, at most: in that time it reads some 700 processes."""
 PATIENT = 1.0
-"""Seconds of the search for a single snapshot with `Options.patient`, or with memory to explain, at most."""
+"""Seconds of the search for a single snapshot with `SamplerOptions.patient`, or with memory to explain, at most."""
 MOST_FILES = 1024
 """Open files of one process that are read, at most, the lowest numbers first: CUDA opens its files early."""
 MOST = 256

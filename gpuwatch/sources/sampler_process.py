@@ -40,12 +40,12 @@ class SamplerProcess(ChildProcess):
             self.configure(options)
 
     def configure(self, options: Mapping[str, object]) -> None:
-        """Send the options (`sampler.protocol.Options` as a mapping); to be called once, before any `send`."""
+        """Send the options (`sampler.protocol.SamplerOptions` as a mapping); to be called once, before any `send`."""
         self.is_configured = True
         self.send(**options, page=self.page.fd)
 
     def send(self, **command: object) -> None:
-        """Send a command (`sampler.protocol.Command`)."""
+        """Send a command (`sampler.protocol.SamplerCommand`)."""
         self.write(msgspec.json.encode(command) + b"\n")
 
     def in_flight(self) -> CallInFlight | None:
