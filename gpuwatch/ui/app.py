@@ -40,7 +40,7 @@ from gpuwatch.ui.widgets.prompt import Prompt
 if TYPE_CHECKING:
     from gpuwatch.analysis.strays import StrayReport
     from gpuwatch.ui.actions import Actions
-    from gpuwatch.ui.screens.endings import EndActions, Endings
+    from gpuwatch.ui.screens.end_dialog import EndActions, Endings
 
 
 class NewFrame(Message):
@@ -537,7 +537,7 @@ class GpuwatchApp(TerminalApp):
     def need_endings(self) -> Endings:
         """Return the groups that are ended, made at the first call; requires `may_end`."""
         if self.endings is None:
-            from gpuwatch.ui.screens.endings import Endings
+            from gpuwatch.ui.screens.end_dialog import Endings
 
             assert self.helpers.ender is not None
             self.endings = Endings(

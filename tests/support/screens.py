@@ -20,7 +20,7 @@ from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
 from gpuwatch.ui.options import Options
-from gpuwatch.ui.screens.endings import Endings
+from gpuwatch.ui.screens.end_dialog import Endings
 from tests.support import builders
 
 HOSTILE = [

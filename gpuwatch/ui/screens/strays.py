@@ -18,7 +18,7 @@ from gpuwatch.model.fields import PROCESS
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.dialog import ConfirmDialog
-from gpuwatch.ui.screens.endings import LEFT_ALONE, Key, QueuedStray, ends_of
+from gpuwatch.ui.screens.end_dialog import LEFT_ALONE, Key, QueuedStray, ends_of
 from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines
 from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.widgets.footer import Hint
