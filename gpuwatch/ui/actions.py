@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from textual.message_pump import MessagePump
 
     from gpuwatch.alerts.alert import Alert
-    from gpuwatch.analysis.strays import StrayReport
+    from gpuwatch.analysis.strays import Stray, StrayReport
     from gpuwatch.base.threads import Worker
+    from gpuwatch.kill.group import KillChoice
+    from gpuwatch.kill.queue import KillQueue
     from gpuwatch.model.fields import Row, RowKey
     from gpuwatch.monitor import Frame
     from gpuwatch.ui.options import Options
@@ -29,6 +31,10 @@ class Actions(Protocol):
     @property
     def refused(self) -> frozenset[str]:
         """Actions that would only say why they are refused: no footer shows them."""
+
+    @property
+    def kill_queue(self) -> KillQueue | None:
+        """Processes that are being ended; None before the first."""
 
     def paint(self) -> None:
         """Draw the dashboard."""
@@ -65,6 +71,9 @@ class Actions(Protocol):
 
     def ask_to_end(self, key: RowKey, *, whole_run: bool = False) -> None:
         """Ask whether to end a process, or its run."""
+
+    def end_strays(self, strays: Sequence[Stray], choice: KillChoice, frame: Frame) -> None:
+        """End strays one by one, by the signal that the user confirmed; requires `may_end`."""
 
 
 def actions_of(asking: MessagePump | Provider) -> Actions:

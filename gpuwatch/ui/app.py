@@ -38,9 +38,11 @@ from gpuwatch.ui.widgets.processes import Processes
 from gpuwatch.ui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:
-    from gpuwatch.analysis.strays import StrayReport
+    from gpuwatch.analysis.strays import Stray, StrayReport
+    from gpuwatch.kill.group import KillChoice
+    from gpuwatch.kill.queue import KillQueue
     from gpuwatch.ui.actions import Actions
-    from gpuwatch.ui.screens.end_dialog import EndActions, Endings
+    from gpuwatch.ui.screens.end_dialog import EndDialogs
 
 
 class NewFrame(Message):
@@ -165,7 +167,8 @@ class GpuwatchApp(TerminalApp):
         super().__init__(options)
         self.watching = watch
         self.helpers = helpers or Helpers()
-        self.endings: Endings | None = None
+        self.end_dialogs: EndDialogs | None = None
+        """None before the first process is ended."""
         self.frame: Frame | None = None
         """Frame on screen; older than `newest` while paused."""
         self.newest: Frame | None = None
@@ -199,8 +202,8 @@ class GpuwatchApp(TerminalApp):
 
     def before_exit(self) -> None:
         """Leave the processes that are being ended as they are, and wait a moment for the lines that say so."""
-        if self.endings is not None:
-            self.endings.close(time.monotonic() + CLOSING_SECONDS)
+        if self.end_dialogs is not None:
+            self.end_dialogs.close(time.monotonic() + CLOSING_SECONDS)
 
     def publish(self, frame: Frame, watch: object = None) -> None:
         """Post a frame to the app; from any thread. Raises RuntimeError once the dashboard has closed."""
@@ -278,8 +281,8 @@ class GpuwatchApp(TerminalApp):
         if message.frame.snapshot.state is SourceState.ENDED:
             self.handle_source_end(message.frame)
             return
-        if self.endings is not None:
-            self.endings.observe(message.frame)
+        if self.kill_queue is not None:
+            self.kill_queue.observe(message.frame)
         for screen in self.screen_stack:  # those below the top one, too: the selection of strays must stay true
             if screen is not self.dashboard and hasattr(screen, "refresh_frame"):
                 screen.refresh_frame(message.frame)
@@ -529,25 +532,31 @@ class GpuwatchApp(TerminalApp):
 
     def ask_to_end(self, key: RowKey, *, whole_run: bool = False) -> None:
         """Ask whether to end a process, or its run; where that is not possible, notify the user why."""
-        if self.endings is not None and self.endings.has_stray(key[1:]):
+        if self.kill_queue is not None and self.kill_queue.has_stray(key[1:]):
             self.notify("it is being ended as a stray: S shows it", markup=False, timeout=4)
         elif self.may_end() and self.newest is not None:
-            self.need_endings().open(key, self.newest, whole_run=whole_run)
+            self._need_end_dialogs().open(key, self.newest, whole_run=whole_run)
 
-    def need_endings(self) -> Endings:
-        """Return the groups that are ended, made at the first call; requires `may_end`."""
-        if self.endings is None:
-            from gpuwatch.ui.screens.end_dialog import Endings
+    def end_strays(self, strays: Sequence[Stray], choice: KillChoice, frame: Frame) -> None:
+        """End strays one by one, by the signal that the user confirmed; requires `may_end`."""
+        self._need_end_dialogs().end_strays(strays, choice, frame)
+
+    @property
+    def kill_queue(self) -> KillQueue | None:
+        """Processes that are being ended; None before the first."""
+        return self.end_dialogs.queue if self.end_dialogs is not None else None
+
+    def _need_end_dialogs(self) -> EndDialogs:
+        if self.end_dialogs is None:
+            from gpuwatch.kill.queue import KillQueue
+            from gpuwatch.ui.screens.end_dialog import EndDialogs
 
             assert self.helpers.ender is not None
-            self.endings = Endings(
-                self,
-                self.helpers.ender(),
-                find_strays=lambda frame: strays_of(frame, self.options),
-                glyphs=self.style_set.glyphs,
-                clock=self.clock,
+            queue = KillQueue(
+                self.helpers.ender(), find_strays=lambda frame: strays_of(frame, self.options), clock=self.clock
             )
-        return self.endings
+            self.end_dialogs = EndDialogs(self, queue, self.style_set.glyphs)
+        return self.end_dialogs
 
     def action_gpus(self) -> None:
         from gpuwatch.ui.screens.gpus import GpusScreen
@@ -680,4 +689,3 @@ class GpuwatchApp(TerminalApp):
 
 if TYPE_CHECKING:
     _ACTIONS: type[Actions] = GpuwatchApp  # mypy compares the application with what screens may ask of it
-    _END_ACTIONS: type[EndActions] = GpuwatchApp

@@ -15,12 +15,13 @@ from gpuwatch.alerts.alert import Alert
 from gpuwatch.analysis.rows import rows
 from gpuwatch.history.history import History
 from gpuwatch.kill.pinned import Pinner
+from gpuwatch.kill.queue import KillQueue
 from gpuwatch.model.fields import Row, RowKey
 from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui import theme
 from gpuwatch.ui.options import Options
-from gpuwatch.ui.screens.end_dialog import Endings
+from gpuwatch.ui.screens.end_dialog import EndDialogs
 from tests.support import builders
 
 HOSTILE = [
@@ -49,7 +50,7 @@ class Host(App[None]):
         self.theme = "gpuwatch-dark"
         self.pinner = pinner
         self.clock = clock
-        self.endings: Endings | None = None
+        self.end_dialogs: EndDialogs | None = None
         self.asked: list[Any] = []
         """Calls of the methods below, which the app of the program has."""
 
@@ -58,7 +59,7 @@ class Host(App[None]):
 
     def on_mount(self) -> None:
         if self.pinner is not None:
-            self.endings = Endings(self, self.pinner, clock=self.clock)
+            self.end_dialogs = EndDialogs(self, KillQueue(self.pinner, clock=self.clock))
 
     def show_detail(self, key: RowKey) -> None:
         self.asked.append(("detail", key))

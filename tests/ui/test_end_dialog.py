@@ -17,7 +17,8 @@ from textual.pilot import Pilot
 from gpuwatch.kill.group import POLL_SECONDS, KillChoice
 from gpuwatch.kill.pinned import Pinner
 from gpuwatch.model.snapshot import Snapshot
-from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow, EndDialog
+from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow
+from gpuwatch.ui.screens.end_dialog import EndDialog
 from tests.support import builders
 from tests.support.gpuholder import ME, GpuHolder
 from tests.support.killing import a_pinner, on_record, outcomes
@@ -68,8 +69,8 @@ async def opened(pilot: Pilot[Any], snapshot: Snapshot, pid: int, default: KillC
     """Open the dialog on a process and wait until it is as far as that."""
     app = pilot.app
     assert isinstance(app, Host)
-    assert app.endings is not None
-    assert app.endings.open(key_of(snapshot, pid), frame_of(snapshot))
+    assert app.end_dialogs is not None
+    assert app.end_dialogs.open(key_of(snapshot, pid), frame_of(snapshot))
     await until(pilot, lambda: isinstance(app.screen, EndDialog) and bool(app.screen.query(ChoiceButton)))
     screen = app.screen
     assert isinstance(screen, EndDialog)
@@ -98,8 +99,8 @@ def focused(screen: EndDialog) -> KillChoice:
     return screen.focused.choice
 
 
-def has_sessions(app: Host) -> bool:
-    return bool(app.endings and app.endings._dialogs)
+def is_busy(app: Host) -> bool:
+    return bool(app.end_dialogs and app.end_dialogs.queue.busy)
 
 
 @asynccontextmanager
@@ -162,7 +163,7 @@ async def test_cancel_is_the_default_and_neither_enter_nor_k_ends_anything(
         assert app.screen is screen
         await (pilot.press("enter") if size[0] > 60 else pilot.click(screen.query(ChoiceButton).first()))
         await closed(pilot, screen)
-        await until(pilot, lambda: not has_sessions(app))
+        await until(pilot, lambda: not is_busy(app))
         assert training.alive()
     assert not pinner.audit.path.exists() or on_record(pinner) == []
 
@@ -182,19 +183,19 @@ async def test_the_dialog_shows_hostile_text_as_it_is(tmp_path: Path) -> None:
             await pilot.click("#dialog", offset=(3, 3))
             await pilot.press("escape")
             await closed(pilot, screen)
-            await until(pilot, lambda: not has_sessions(app))
+            await until(pilot, lambda: not is_busy(app))
             await set_size(pilot, (60, 10))
 
 
 async def test_a_process_is_ended_by_keys(tmp_path: Path) -> None:
     pinner = a_pinner(tmp_path)
     async with asking(pinner, size=(60, 10)) as (app, pilot, screen, training):
-        assert app.endings is not None
+        assert app.end_dialogs is not None
         await pilot.press(*TERMINATE)
         await until(pilot, lambda: screen.group.exited)
         training.wait_until_exited()
         for seconds in (1, 2):
-            app.endings.observe(frame_of(builders.at(held_by(training, gib=0), seconds)))
+            app.end_dialogs.queue.observe(frame_of(builders.at(held_by(training, gib=0), seconds)))
         await reached(pilot, screen, KillChoice.CLOSE)
         assert "12.0 GiB freed on GPU 4" in text_of(app)
         assert focused(screen) is KillChoice.CLOSE
@@ -238,14 +239,14 @@ async def test_a_closed_dialog_never_kills_but_tells_that_it_was_ignored(tmp_pat
         clock.ahead += 10
         await until(pilot, lambda: bool(app._notifications))
         assert re.search(r"ignored SIGTERM for 1\d s; press K", next(iter(app._notifications)).message)
-        await until(pilot, lambda: not has_sessions(app))
+        await until(pilot, lambda: not is_busy(app))
         assert training.alive()
 
 
 async def test_a_hidden_dialog_is_shown_again_and_no_second_signal_offered(tmp_path: Path) -> None:
     pinner = a_pinner(tmp_path)
     async with asking(pinner, deaf=True) as (app, pilot, screen, training):
-        assert app.endings is not None
+        assert app.end_dialogs is not None
         await pilot.press("right", "enter")
         await reached(pilot, screen, KillChoice.HIDE)
         await pilot.press("enter")
@@ -254,11 +255,11 @@ async def test_a_hidden_dialog_is_shown_again_and_no_second_signal_offered(tmp_p
         assert again.group is screen.group
         assert f"End process {training.pid}?" in text_of(app)
         assert "python train.py" in text_of(app)
-        assert not app.endings.open(key_of(held_by(training), training.pid), frame_of(held_by(training)))
+        assert not app.end_dialogs.open(key_of(held_by(training), training.pid), frame_of(held_by(training)))
         await pilot.press("enter")
         await closed(pilot, again)
         assert training.alive()
-        app.endings.close(time.monotonic() + PATIENCE)
+        app.end_dialogs.close(time.monotonic() + PATIENCE)
     assert outcomes(pinner) == [(["SIGINT"], "running")]
 
 
@@ -270,12 +271,12 @@ async def test_what_may_not_be_ended_is_not_asked_about(tmp_path: Path) -> None:
     app = Host(pinner)
     async with app.run_test(size=(80, 24)) as pilot:
         snapshot = a_snapshot(user="ada", uid=ME + 1)
-        assert app.endings is not None
-        assert app.endings.open(key_of(snapshot), frame_of(snapshot))
+        assert app.end_dialogs is not None
+        assert not app.end_dialogs.open(key_of(snapshot), frame_of(snapshot))
         await until(pilot, lambda: bool(app._notifications))
         assert "it belongs to ada" in next(iter(app._notifications)).message
         assert not isinstance(app.screen, EndDialog)
-        assert not app.endings.find_dialog((PID, PID))
+        assert not app.end_dialogs.queue.find_asked((PID, PID))
     assert [one["result"] for one in on_record(pinner)] == ["not yours"]
 
 
@@ -321,9 +322,9 @@ async def test_a_key_that_is_quicker_than_the_screen_ends_no_run_that_was_not_sh
         assert screen.group.sent is None
         await pilot.press("escape")
         await closed(pilot, screen)
-        assert app.endings is not None
+        assert app.end_dialogs is not None
         snapshot = run.snapshot()
-        assert app.endings.open(key_of(snapshot, run.of("rank")[0]), frame_of(snapshot), whole_run=True)
+        assert app.end_dialogs.open(key_of(snapshot, run.of("rank")[0]), frame_of(snapshot), whole_run=True)
         await until(pilot, lambda: "Terminate 5 (SIGTERM)" in text_of(app))
         await pilot.press("s")
         await until(pilot, lambda: "Terminate (SIGTERM)" in text_of(app))

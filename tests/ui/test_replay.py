@@ -165,7 +165,7 @@ async def test_nothing_can_be_ended_acknowledged_or_sent() -> None:
         said = [one.message for one in app._notifications]
         things = ("no process can be ended", "no alert can be acknowledged or muted", "no message to an owner")
         assert said == [f"this is a replay: {words}" for words in things]
-        assert app.endings is None
+        assert app.end_dialogs is None
         assert app.frame is not None
         assert not app.frame.attention.acks
 

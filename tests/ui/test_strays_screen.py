@@ -21,7 +21,8 @@ from gpuwatch.model.snapshot import Idle, ProcessContext, Reason, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.dialog import ConfirmDialog, EndDialog
+from gpuwatch.ui.screens.dialog import ConfirmDialog
+from gpuwatch.ui.screens.end_dialog import EndDialog
 from gpuwatch.ui.screens.strays import StraysScreen
 from tests.support import builders
 from tests.support.dashboards import hand, running, text, top
@@ -208,9 +209,9 @@ async def test_one_that_computes_again_while_it_waits_for_its_turn_is_left_alone
             await hand(app, pilot, computing(one, two, busy=second))
             assert "left alone: no longer a stray" in text(app)
             os.kill(first, signal.SIGKILL)
-            endings = app.endings
-            assert endings is not None
-            await fed(app, pilot, lambda: computing(one, two, busy=second, gone=(first,)), lambda: not endings.busy)
+            queue = app.kill_queue
+            assert queue is not None
+            await fed(app, pilot, lambda: computing(one, two, busy=second, gone=(first,)), lambda: not queue.busy)
         assert [holder.alive() for holder in (one, two)] == [holder.pid == second for holder in (one, two)]
     assert {line["pid"] for line in on_record(pinner)} == {first}
 

@@ -153,9 +153,9 @@ class HostsApp(GpuwatchApp):
             self.pop_screen()
         if self.watching is not None and name == (self.fleet.opened or self.fleet.here):
             return
-        if self.endings is not None:
-            self.endings.close(time.monotonic() + CLOSING_SECONDS)
-            self.endings = None
+        if self.end_dialogs is not None:
+            self.end_dialogs.close(time.monotonic() + CLOSING_SECONDS)
+            self.end_dialogs = None
         here = name == self.fleet.here
         self.watching = self.fleet.open(None if here else name, self.interval, self.publish)
         shared = Helpers(reload=self._local_helpers.reload, remember=self._local_helpers.remember)

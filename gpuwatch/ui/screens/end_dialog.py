@@ -1,314 +1,234 @@
-"""Groups that are ended behind the dashboard: those of dialogs, and a queue of strays.
-
-Groups go on after their screen was closed. A notification replaces the questions and reports of a closed dialog.
-"""
+"""Dialogs about processes that are being ended, and the notices in their place once they were closed."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final, Protocol, cast
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
-import msgspec
-from msgspec.structs import replace
-from textual.app import App
-from textual.screen import Screen
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
 
-from gpuwatch.analysis.strays import Stray, StrayReport
-from gpuwatch.base.threads import Worker
-from gpuwatch.kill.demo import DemoEnder
-from gpuwatch.kill.group import POLL_SECONDS, KillChoice, KillState, ProcessGroup
-from gpuwatch.kill.pinned import KillTarget, Pinner, find_targets
+from gpuwatch.analysis.strays import Stray
+from gpuwatch.base.units import size
+from gpuwatch.kill.group import POLL_SECONDS, KillChoice, KillState
+from gpuwatch.kill.queue import AskedGroup, KillNotice, KillQueue
 from gpuwatch.model.fields import RowKey
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.screens.detail import brief, held_by
-from gpuwatch.ui.screens.dialog import EndDialog
+from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow, Dialog
 from gpuwatch.ui.theme import UNICODE, Glyphs
 
-Key = tuple[int, int]
-"""PID and start time."""
-
-LEFT_ALONE: Final = "left alone"
+Offer = tuple[tuple[KillChoice, ...], tuple[str, ...], str]
+"""Meaning of the buttons: the choices, their labels, and whether they are about the process or its run."""
 
 
-class QueuedStray(msgspec.Struct):
-    """Stray process in a queue of strays that are ended one by one."""
+class EndDialog(Dialog[None]):
+    """Dialog about one group that is ended, a process or its run; the group may outlive it."""
 
-    stray: Stray
-    choice: KillChoice
-    """The signal that the user confirmed."""
-    group: ProcessGroup | None = None
-    """Group that is ended; None until it is the stray's turn."""
-    message: str = "waits for its turn"
-    open: bool = True
-    """Whether the stray is still to be ended."""
-
-    @property
-    def waiting(self) -> bool:
-        """Whether it is not the stray's turn yet."""
-        return self.open and self.group is None
-
-    @property
-    def left(self) -> bool:
-        """Whether the stray was refused or called off, or its process still runs."""
-        return not self.open and not (self.group is not None and self.group.exited)
-
-    def leave(self, message: str) -> None:
-        """Do nothing more about the stray: `message` says how it ended, or why it is left alone."""
-        self.open, self.message = False, message
-        if self.group is not None:
-            self.group.abandon()
-
-    def call_off(self, message: str) -> None:
-        """Leave the stray alone, unless it was signalled: then its group goes on to its end."""
-        if self.open and (self.group is None or self.group.sent is None):
-            self.leave(message)
-
-    def tick(self, group: ProcessGroup) -> None:
-        """Advance the group without a question: the user has confirmed all strays together."""
-        group.tick()
-        asks = group.state is KillState.ASKING
-        if group.asks_again:
-            self.leave(f"{group.sentence}; K asks what to do")
-        elif asks and group.warnings:
-            self.leave(f"not ended: {group.warnings[0]}; K asks whether to do it unrecorded")
-        elif asks and self.choice not in group.choices:
-            self.leave(f"it ignores that signal: {self.choice.value} would do nothing")
-        elif asks:
-            group.choose(self.choice)
-        elif group.over:
-            self.leave(f"not ended: {group.message}" if group.refused else group.message or LEFT_ALONE)
-        if self.open:
-            self.message = group.sentence
-
-
-class EndActions(Protocol):
-    """What the application knows of the processes that are ended."""
-
-    endings: Endings | None
-    """None before the first."""
-
-    def need_endings(self) -> Endings:
-        """Return the groups that are ended, made at the first call; requires `may_end`."""
-
-
-class Endings:
-    """All groups that are ended; the app has one of these.
-
-    Call `open` for a key, `begin` for selected strays, `observe` for each frame, and `close` when the program ends.
+    DEFAULT_CSS = """
+    EndDialog #command {
+        max-height: 4;
+        text-style: bold;
+    }
+    EndDialog #facts, EndDialog #notes, EndDialog #members {
+        color: $text-muted;
+    }
+    EndDialog #scope {
+        text-style: bold;
+    }
+    EndDialog #members {
+        text-wrap: nowrap;
+        text-overflow: ellipsis;
+    }
+    EndDialog #warnings {
+        color: $text-warning;
+    }
+    EndDialog #said {
+        margin-top: 1;
+    }
+    EndDialog.-low #said {
+        margin-top: 0;
+    }
+    EndDialog.-low #command {
+        max-height: 2;
+    }
     """
 
-    def __init__(
-        self,
-        app: App[Any],
-        ender: Pinner | DemoEnder,
-        *,
-        find_strays: Callable[[Frame], StrayReport] | None = None,
-        glyphs: Glyphs = UNICODE,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`find_strays` returns the strays of a frame."""
+    AUTO_FOCUS = ""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("s", "scope", "its run", id="end.scope", tooltip="End its whole run, or this process alone"),
+    ]
+
+    def __init__(self, asked: AskedGroup, glyphs: Glyphs = UNICODE) -> None:
+        super().__init__(glyphs=glyphs)
+        self.group = asked.group
+        self.asked = asked
+        self._ready = False
+        self._view: dict[str, str] = {}
+        self._buttons: tuple[ChoiceButton, ...] = ()
+        self._offered: Offer | None = None
+        """Meaning of the buttons on screen."""
+
+    def compose(self) -> ComposeResult:
+        with self.box(""):
+            with VerticalScroll(id="text", can_focus=False):
+                # First what must not be overlooked: a low terminal shows only the beginning.
+                for name in ("warnings", "command", "facts", "notes", "scope", "members", "said"):
+                    yield Static(id=name, markup=False)
+            yield ChoiceRow()
+
+    async def on_mount(self) -> None:
+        self._ready = True
+        await self.refresh_view()
+
+    def on_unmount(self) -> None:
+        """Note that the dialog was closed, by the user or by the program."""
+        self.asked.hidden = True
+
+    async def refresh_view(self) -> None:
+        """Draw the state of the group, if it has changed.
+
+        To be called in the screen's own message loop, by `call_later`: a wait for new buttons in another message loop
+        would never end where the dialog is closed meanwhile.
+        """
+        if not self._ready or self.asked.hidden:
+            return
+        group, offer = self.group, self._offer()
+        asks = group.state in (KillState.CHECKING, KillState.ASKING) and not group.asks_again
+        members = [
+            f"{one.pid:>8} {size(one.memory) if one.memory else '':>9}  {one.process.command}" for one in group.targets
+        ]
+        said = f"Not ended: {group.sentence}." if group.refused else group.sentence
+        view = {
+            "warnings": "\n".join(f"▲ {words}" for words in group.warnings),
+            "command": self.asked.facts[0],
+            "facts": "\n".join(self.asked.facts[1:]),
+            "notes": "\n".join(group.notes),
+            "scope": offer[-1],
+            "members": "\n".join(members) if group.chosen.key and asks else "",
+            "said": said,
+        }
+        self.asked.shows_end = group.over
+        for name, text in view.items():
+            if text != self._view.get(name):
+                line = self.query_one(f"#{name}", Static)
+                line.update(Content(self.spell(text)))
+                line.set_class(not text, "-empty")
+        self._view = view
+        if offer != self._offered:
+            title = f"End {'the run of ' if group.chosen.key else 'process '}{group.target.pid}?"
+            title = f"Process {group.target.pid}" if group.refused or group.over else title
+            self.query_one("#dialog").border_title = Content(self.spell(title))
+            is_new = self._offered is None or self._offered[0] != offer[0]
+            await self._show_buttons(offer)
+            if is_new:  # what is new stands last, but what must not be overlooked comes first
+                scrolled = self.query_one("#text")
+                (scrolled.scroll_home if asks else scrolled.scroll_end)(animate=False)
+
+    def _offer(self) -> Offer:
+        group = self.group
+        count, whole = max(group.left, 1), bool(group.chosen.key)
+        scope = ""
+        if group.run is not None and group.state is KillState.ASKING and not group.asks_again:
+            total = len(group.run.members)
+            scope = f"its run: {total} processes (s: this process alone)"
+            scope = scope if whole else f"this process; its run has {total} (s: its whole run)"
+        return group.choices, tuple(choice.label(count) for choice in group.choices), scope
+
+    async def _show_buttons(self, offer: Offer) -> None:
+        row = self.query_one(ChoiceRow)
+        kept = [button.choice for button in self._buttons if button.has_focus and button.choice.signal is None]
+        pairs = zip(offer[0], offer[1], strict=True)
+        self._buttons = tuple(ChoiceButton(choice, label, self.glyphs) for choice, label in pairs)
+        self._offered = offer
+        async with self.batch():
+            await row.remove_children()
+            await row.mount_all(self._buttons)
+            row.fit()
+        # The first choice sends no signal, and a choice that sends none keeps the focus: no signal gets it by itself.
+        again = [button for button in self._buttons if button.choice in kept]
+        self.set_focus((again or self._buttons)[0])
+
+    def on_choice_button_picked(self, message: ChoiceButton.Picked) -> None:
+        message.stop()
+        # A key may be quicker than the screen: what a button did not say yet is not what was chosen with it.
+        if message.button in self._buttons and self._offered == self._offer():
+            self._choose(message.choice)
+
+    def _choose(self, choice: KillChoice) -> None:
+        if self.group.choose(choice) and not self.asked.hidden:
+            self.asked.hidden = True
+            self.dismiss(None)
+
+    def action_close(self) -> None:
+        """Answer with the harmless choice: cancel, leave the process alone, or go on with the dialog closed."""
+        choices = self.group.choices
+        self._choose(KillChoice.LEAVE if KillChoice.LEAVE in choices else choices[0])
+
+    def action_scope(self) -> None:
+        """Switch between the process and its whole run; the focus goes to the harmless button."""
+        self.group.toggle()
+        self.call_later(self.refresh_view)
+
+
+class EndDialogs:
+    """Driver of a queue of processes that are being ended: it opens dialogs about them, and shows its notices."""
+
+    def __init__(self, app: App[Any], queue: KillQueue, glyphs: Glyphs = UNICODE) -> None:
+        self.queue = queue
         self._app = app
-        self._ender = ender
-        self._find_strays = find_strays
         self._glyphs = glyphs
-        self._clock = clock
-        self._worker = Worker("gpuwatch-endings")
-        self._dialogs: list[EndDialog] = []
-        """Dialogs whose groups are under way, on screen or hidden."""
-        self.strays: dict[Key, QueuedStray] = {}
-        """Queue of strays, with the finished ones: the next stray begins when the one before is finished or left."""
-        self._paint_strays: Callable[[], None] | None = None
-        """Function that draws the strays screen, while that is open."""
-        self._frame: Frame | None = None
+        self._dialog: EndDialog | None = None
         self._timer = app.set_interval(POLL_SECONDS, self._tick, pause=True)
 
-    # -- dialogs ---------------------------------------------------------------------------------------------------
-
     def open(self, key: RowKey, frame: Frame, *, whole_run: bool = False) -> bool:
-        """Ask about the process of a row; False where the frame has no such row, or a dialog is open already.
-
-        `key` may also name a process that the driver does not list. With `whole_run` its run is chosen from the start.
-        Where a hidden dialog has already sent the process a signal, that dialog is shown again.
-        """
-        if any(not dialog.closed for dialog in self._dialogs):
+        """Ask about the process of a row, as `KillQueue.ask` does; False where a dialog is open, or nothing to ask."""
+        if self._dialog is not None and not self._dialog.asked.hidden:
             return False
-        hidden = self.find_dialog(key[1:])
-        if hidden is not None:  # a second signal may break off what the first set going
-            self._dialogs.remove(hidden)
-            self._show(EndDialog(hidden.group, hidden.facts, self._glyphs))
-            return True
-        targets = find_targets(frame.snapshot, max(0.0, self._clock() - frame.received))
-        target = targets.get(key[1:])
-        if target is None:
-            self._app.notify(f"process {key[1]} is on no GPU any more", markup=False)
+        asked = self.queue.ask(key[1:], frame, whole_run=whole_run)
+        if not self.queue.is_demo:
+            self._timer.resume()
+        if isinstance(asked, KillNotice):
+            self._notify(asked)
             return False
-        if isinstance(self._ender, DemoEnder):
-            run = [one for one in targets.values() if one.process.run_key == target.process.run_key]
-            self._notify(target.pid, self._ender.end(run if whole_run and run else [target]))
-            return True
-        unlisted = "not listed: it has a GPU open, and the driver does not list it"
-        held = held_by(key[1:], frame, key[0])
-        command = target.process.command or f"[{target.process.name}]"
-        facts = brief(held, frame.snapshot) if held else [command, unlisted]
-        group = ProcessGroup(
-            self._ender,
-            target,
-            frame.snapshot,
-            submit=self._worker,
-            has_run=True,
-            whole_run=whole_run,
-            is_under_way=lambda process: self.find_dialog(process) is not None or self.has_stray(process),
-            clock=self._clock,
-        )
-        self._timer.resume()
-        if group.over:  # what is on screen already forbids it: there is nothing to ask
-            hint = "; y copies a message to its owner" * (target.process.uid not in (None, self._ender.policy.may_end))
-            self._notify(target.pid, f"not ended: {group.message}{hint}", "warning")
-            return True
-        self._show(EndDialog(group, facts, self._glyphs))
+        if not asked.facts:
+            process, held = asked.group.target.process, held_by(key[1:], frame, key[0])
+            unlisted = "not listed: it has a GPU open, and the driver does not list it"
+            asked.facts = brief(held, frame.snapshot) if held else (process.command or f"[{process.name}]", unlisted)
+        self._dialog = EndDialog(asked, self._glyphs)
+        self._app.push_screen(self._dialog)
         return True
 
-    def _show(self, dialog: EndDialog) -> None:
-        self._dialogs.append(dialog)
-        self._app.push_screen(dialog)
-
-    def find_dialog(self, process: Key) -> EndDialog | None:
-        """Return the dialog whose group, which is under way, has that process."""
-        return next((dialog for dialog in self._dialogs if dialog.group.has(process)), None)
-
-    def _follow_hidden(self, dialog: EndDialog) -> None:
-        """Notify the user about a group whose dialog was closed, in place of asking in the dialog."""
-        group = dialog.group
-        if group.asks_again and not group.abandoned:
-            self._notify(group.target.pid, f"{group.sentence}; press K on it to decide what to do", "warning")
-            group.abandon()
-        elif group.over:
-            if group.sent is not None and group.message != "left running" and not dialog.shows_end:
-                self._notify(group.target.pid, group.message)
-            self._dialogs.remove(dialog)
-
-    # -- strays ----------------------------------------------------------------------------------------------------
-
-    @property
-    def busy(self) -> bool:
-        """Whether a stray is still to be ended."""
-        return any(one.open for one in self.strays.values())
-
-    def has_stray(self, process: Key) -> bool:
-        """Return whether that process is a stray that is still to be ended."""
-        stray = self.strays.get(process)  # the worker asks, too
-        return stray is not None and stray.open
-
-    def show_strays(self, paint: Callable[[], None]) -> None:
-        """Call `paint` at each step from now on; where no stray is still to be ended, drop the finished ones."""
-        if not self.busy:
-            self.strays.clear()
-        self._paint_strays = paint
-
-    def begin(self, strays: Iterable[Stray], choice: KillChoice, frame: Frame, paint: Callable[[], None]) -> None:
-        """End strays of a frame by the signal that the user confirmed, after those that are under way."""
-        self._frame, self._paint_strays = frame, paint
-        if isinstance(self._ender, DemoEnder):
-            targets = [KillTarget(stray.process) for stray in strays]
-            self._notify(targets[0].pid, self._ender.end(targets))
-            return
-        for stray in strays:
-            before = self.strays.get(stray.key)
-            if before is None or before.left:
-                self.strays[stray.key] = QueuedStray(stray, choice)
-        self._timer.resume()
-
-    def leave_strays(self) -> None:
-        """Remove waiting strays, since their screen was closed; the group of a signalled stray goes on."""
-        self._paint_strays = None
-        waiting = sum(one.waiting for one in self.strays.values())
-        self._call_off_strays()
-        if waiting:
-            strays = "1 stray that waited for its turn is" if waiting == 1 else f"{waiting} strays that waited are"
-            self._app.notify(f"{strays} left alone", markup=False, timeout=6)
-
-    def _call_off_strays(self, message: str = LEFT_ALONE, but: Collection[Key] = ()) -> None:
-        for key, one in self.strays.items():
-            if key not in but:
-                one.call_off(message)
-
-    def _tick_strays(self, ender: Pinner, frame: Frame) -> None:
-        current = min((one for one in self.strays.values() if one.open), key=lambda one: one.group is None)
-        if current.group is None:
-            target = self._target_of(current.stray, frame)
-            current.group = ProcessGroup(ender, target, frame.snapshot, submit=self._worker)
-        current.tick(current.group)
-        if self._paint_strays is not None:
-            self._paint_strays()
-        elif not current.open:
-            self._notify(current.stray.process.pid, current.message)
-
-    def _target_of(self, stray: Stray, frame: Frame) -> KillTarget:
-        """Return the target as the newest frame has it, with the program that the user was shown."""
-        age, shown = max(0.0, time.monotonic() - frame.received), stray.process
-        target = find_targets(frame.snapshot, age).get(stray.key, KillTarget(shown, stray.gpus))
-        process = replace(target.process, command=shown.command, program=shown.program)
-        return replace(target, process=process)
-
-    def _without_signalled(self, frame: Frame) -> Frame:
-        """Return a frame without signalled strays: their end must not change how others of the run are judged."""
-        signalled = {key for key, one in self.strays.items() if one.group and one.group.sent is not None}
-        seen = frame.snapshot
-        processes = tuple(one for one in seen.processes if one.key not in signalled)
-        unlisted = tuple(one for one in seen.unlisted if one.process.key not in signalled)
-        return replace(frame, snapshot=replace(seen, processes=processes, unlisted=unlisted))
-
-    # -- both ------------------------------------------------------------------------------------------------------
-
-    def observe(self, frame: Frame) -> None:
-        """Add a new frame, also behind other screens and while paused, since freed memory is judged by it.
-
-        While all GPUs can be judged, a process that is no longer a stray, and was not signalled yet, is left alone.
-        """
-        self._frame = frame
-        for group in self._groups():
-            group.observe(frame.snapshot)
-        if self.busy and self._find_strays is not None:
-            found = self._find_strays(self._without_signalled(frame))
-            if not found.unjudged:
-                self._call_off_strays(f"{LEFT_ALONE}: no longer a stray", but={one.key for one in found.strays})
+    def end_strays(self, strays: Sequence[Stray], choice: KillChoice, frame: Frame) -> None:
+        """End strays of a frame one by one, by the signal that the user confirmed."""
+        if notice := self.queue.begin(strays, choice, frame):
+            self._notify(notice)
+        else:
+            self._timer.resume()
 
     def close(self, deadline: float) -> None:
         """Leave all processes as they are, and wait until `deadline` (monotonic clock) for the lines that say so."""
         self._timer.stop()
-        self._call_off_strays()
-        for group in self._groups():
-            group.abandon()
-        if isinstance(self._ender, Pinner):
-            self._ender.audit.flush(max(0.0, deadline - time.monotonic()))
-        self._dialogs.clear()
-
-    def _groups(self) -> list[ProcessGroup]:
-        strays = [one.group for one in self.strays.values() if one.group is not None]
-        return [*(dialog.group for dialog in self._dialogs), *strays]
+        self.queue.close(deadline)
 
     def _tick(self) -> None:
-        assert isinstance(self._ender, Pinner)
-        for dialog in list(self._dialogs):
-            dialog.group.tick()
-            if dialog.closed:
-                self._follow_hidden(dialog)
-            else:
-                dialog.call_later(dialog.refresh_view)
-        if self.busy and self._frame is not None:
-            self._tick_strays(self._ender, self._frame)
-        if problem := self._ender.audit.flush(0.0):
-            self._app.notify(problem, severity="warning", markup=False, timeout=10)
-        if not self._dialogs and not self.busy:
+        for notice in self.queue.tick():
+            self._notify(notice)
+        if self._dialog is not None and not self._dialog.asked.hidden:
+            self._dialog.call_later(self._dialog.refresh_view)
+        if not self.queue.busy:
             self._timer.pause()
 
-    def _notify(self, pid: int, words: str, severity: Any = "information") -> None:
-        # markup=False: the words may name a parent process, whose name is another's to choose.
-        title = f"process {pid}{' (demo)' * isinstance(self._ender, DemoEnder)}"
-        self._app.notify(words, title=title, severity=severity, markup=False, timeout=10)
-
-
-def ends_of(screen: Screen[Any]) -> EndActions:
-    """Return the application of a screen, as far as that may use it."""
-    return cast("EndActions", screen.app)
+    def _notify(self, notice: KillNotice) -> None:
+        # markup=False: the text may name a parent process, whose name is another's to choose.
+        title = "" if notice.pid is None else f"process {notice.pid}{' (demo)' * self.queue.is_demo}"
+        self._app.notify(
+            notice.text,
+            title=title,
+            severity="warning" if notice.warning else "information",
+            markup=False,
+            timeout=10,
+        )

@@ -14,11 +14,11 @@ from gpuwatch.base import procfs
 from gpuwatch.base.units import duration, size
 from gpuwatch.kill.demo import DEMO_NOTICE
 from gpuwatch.kill.group import IGNORES_INTERRUPT, KillChoice
+from gpuwatch.kill.queue import LEFT_ALONE, Key, QueuedStray
 from gpuwatch.model.fields import PROCESS
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.screens.dialog import ConfirmDialog
-from gpuwatch.ui.screens.end_dialog import LEFT_ALONE, Key, QueuedStray, ends_of
 from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines
 from gpuwatch.ui.theme import Background, Role, StyleSet
 from gpuwatch.ui.widgets.footer import Hint
@@ -147,13 +147,13 @@ class StraysScreen(ListScreen[StrayList]):
 
     def start(self) -> None:
         """Show also strays that are still being ended."""
-        if endings := ends_of(self).endings:
-            endings.show_strays(self.paint)
+        if queue := actions_of(self).kill_queue:
+            queue.follow_strays(self.paint)
 
     @property
     def _queued(self) -> Mapping[Key, QueuedStray]:
-        endings = ends_of(self).endings
-        return endings.strays if endings is not None else {}
+        queue = actions_of(self).kill_queue
+        return queue.strays if queue is not None else {}
 
     @property
     def _report(self) -> StrayReport:
@@ -217,7 +217,7 @@ class StraysScreen(ListScreen[StrayList]):
 
     def action_select(self) -> None:
         """Select the stray under the cursor, or unselect it; say why where it cannot be."""
-        chosen, endings = self.rows.selected, ends_of(self).endings
+        chosen, queue = self.rows.selected, actions_of(self).kill_queue
         if chosen is None:
             return
         if not chosen.ends:
@@ -226,7 +226,7 @@ class StraysScreen(ListScreen[StrayList]):
             why = "whether it is idle is not known yet: K on the dashboard ends it anyway"
         elif chosen.key not in {one.key for one in self._report.strays}:
             why = "it is no longer a stray"
-        elif endings is not None and endings.find_dialog(chosen.key):
+        elif queue is not None and queue.find_asked(chosen.key):
             why = "it is being ended already: K on the dashboard shows it"
         else:
             self.rows.chosen ^= {chosen.key}
@@ -262,11 +262,11 @@ class StraysScreen(ListScreen[StrayList]):
 
     def action_decide(self) -> None:
         """Ask what to do with the stray under the cursor, if it was left; otherwise end the selected ones."""
-        chosen, endings = self.rows.selected, ends_of(self).endings
-        if chosen is None or endings is None or chosen.key not in self._queued or not self._queued[chosen.key].left:
+        chosen, queue = self.rows.selected, actions_of(self).kill_queue
+        if chosen is None or queue is None or chosen.key not in queue.strays or not queue.strays[chosen.key].left:
             self.action_end()
         elif actions_of(self).may_end():
-            del endings.strays[chosen.key]
+            del queue.strays[chosen.key]
             actions_of(self).ask_to_end((chosen.gpus[0] if chosen.gpus else "", *chosen.key))
             self.paint()
 
@@ -280,12 +280,15 @@ class StraysScreen(ListScreen[StrayList]):
             words = "is no longer a stray" if len(past) == 1 else "are no longer strays"
             self.notify(f"PID {', '.join(past)} {words}: {LEFT_ALONE}", markup=False, timeout=6)
         if asked:
-            ends_of(self).need_endings().begin(asked, choice, actions_of(self).newest or self._frame, self.paint)
+            actions_of(self).end_strays(asked, choice, actions_of(self).newest or self._frame)
+            self.start()
             self.rows.chosen.clear()
             self.paint()
 
     def action_close(self) -> None:
         """Go back; strays that wait for their turn are left alone."""
-        if endings := ends_of(self).endings:
-            endings.leave_strays()
+        queue = actions_of(self).kill_queue
+        if waiting := queue.drop_waiting() if queue is not None else 0:
+            strays = "1 stray that waited for its turn is" if waiting == 1 else f"{waiting} strays that waited are"
+            self.app.notify(f"{strays} {LEFT_ALONE}", markup=False, timeout=6)
         self.dismiss(None)

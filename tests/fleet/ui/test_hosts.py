@@ -211,7 +211,7 @@ async def test_a_process_is_ended_over_there() -> None:
             assert command[:2] == ["ssh", "-t"]
             at = command.index("-p")
             assert command[at:] == ["-p", "2222", "--", "ada@lab2", "gpuwatch", "kill", "11", "--start", "11", *run]
-        assert app.endings is None, "nothing here could signal it"
+        assert app.end_dialogs is None, "nothing here could signal it"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,294 @@
+"""Queue of the processes that are being ended: groups that dialogs ask about, and strays that are ended one by one.
+
+A group goes on after its dialog was closed. Notices then replace the questions and reports of the dialog.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from gpuwatch.analysis.strays import Stray, StrayReport
+from gpuwatch.base.threads import Worker
+from gpuwatch.kill.demo import DemoEnder
+from gpuwatch.kill.group import KillChoice, KillState, ProcessGroup
+from gpuwatch.kill.pinned import KillTarget, Pinner, find_targets
+from gpuwatch.monitor import Frame
+
+Key = tuple[int, int]
+"""PID and start time."""
+
+LEFT_ALONE: Final = "left alone"
+
+
+class KillNotice(NamedTuple):
+    """Sentence for the user about a process that no dialog shows; without a PID it is about all of them."""
+
+    pid: int | None
+    text: str
+    warning: bool = False
+
+
+class AskedGroup(msgspec.Struct, eq=False):
+    """Group that a dialog asks about; it may outlive the dialog."""
+
+    group: ProcessGroup
+    facts: Sequence[str] = ()
+    """Lines about the process for the dialog; the first is its command."""
+    hidden: bool = False
+    """Whether the dialog was closed."""
+    shows_end: bool = False
+    """Whether the dialog has shown how the group ended."""
+
+
+class QueuedStray(msgspec.Struct):
+    """Stray process in a queue of strays that are ended one by one."""
+
+    stray: Stray
+    choice: KillChoice
+    """The signal that the user confirmed."""
+    group: ProcessGroup | None = None
+    """Group that is ended; None until it is the stray's turn."""
+    message: str = "waits for its turn"
+    open: bool = True
+    """Whether the stray is still to be ended."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it is not the stray's turn yet."""
+        return self.open and self.group is None
+
+    @property
+    def left(self) -> bool:
+        """Whether the stray was refused or called off, or its process still runs."""
+        return not self.open and not (self.group is not None and self.group.exited)
+
+    def leave(self, message: str) -> None:
+        """Do nothing more about the stray: `message` says how it ended, or why it is left alone."""
+        self.open, self.message = False, message
+        if self.group is not None:
+            self.group.abandon()
+
+    def call_off(self, message: str) -> None:
+        """Leave the stray alone, unless it was signalled: then its group goes on to its end."""
+        if self.open and (self.group is None or self.group.sent is None):
+            self.leave(message)
+
+    def tick(self, group: ProcessGroup) -> None:
+        """Advance the group without a question: the user has confirmed all strays together."""
+        group.tick()
+        asks = group.state is KillState.ASKING
+        if group.asks_again:
+            self.leave(f"{group.sentence}; K asks what to do")
+        elif asks and group.warnings:
+            self.leave(f"not ended: {group.warnings[0]}; K asks whether to do it unrecorded")
+        elif asks and self.choice not in group.choices:
+            self.leave(f"it ignores that signal: {self.choice.value} would do nothing")
+        elif asks:
+            group.choose(self.choice)
+        elif group.over:
+            self.leave(f"not ended: {group.message}" if group.refused else group.message or LEFT_ALONE)
+        if self.open:
+            self.message = group.sentence
+
+
+class KillQueue:
+    """All groups that are being ended; a program has one of these.
+
+    Call `ask` for one process, `begin` for selected strays, `observe` for each frame, `tick` every POLL_SECONDS while
+    it is `busy`, and `close` when the program ends.
+    """
+
+    def __init__(
+        self,
+        ender: Pinner | DemoEnder,
+        *,
+        find_strays: Callable[[Frame], StrayReport] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`find_strays` returns the strays of a frame."""
+        self.strays: dict[Key, QueuedStray] = {}
+        """Strays, with the finished ones: the next stray begins when the one before is finished or left."""
+        self._asked: list[AskedGroup] = []
+        """Groups of dialogs that are under way."""
+        self._ender = ender
+        self._find_strays = find_strays
+        self._clock = clock
+        self._worker = Worker("gpuwatch-kill")
+        self._show_strays: Callable[[], None] | None = None
+        """Function that shows the states of the strays, while a list of them is on screen."""
+        self._frame: Frame | None = None
+
+    @property
+    def is_demo(self) -> bool:
+        """Whether nothing is signalled."""
+        return isinstance(self._ender, DemoEnder)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a group is under way, or a stray is still to be ended."""
+        return bool(self._asked) or self.ends_strays
+
+    # -- groups of dialogs -----------------------------------------------------------------------------------------
+
+    def ask(self, process: Key, frame: Frame, *, whole_run: bool = False) -> AskedGroup | KillNotice:
+        """Return the group to ask about for a process of a frame; a notice where there is nothing to ask.
+
+        The process may also be one that the driver does not list. With `whole_run` its run is chosen from the start.
+        Where a hidden group has already sent the process a signal, that group is returned again.
+        """
+        if hidden := self.find_asked(process):  # a second signal may break off what the first set going
+            self._asked.remove(hidden)
+            return self._add(AskedGroup(hidden.group, hidden.facts))
+        targets = find_targets(frame.snapshot, max(0.0, self._clock() - frame.received))
+        target = targets.get(process)
+        if target is None:
+            return KillNotice(None, f"process {process[0]} is on no GPU any more")
+        if isinstance(self._ender, DemoEnder):
+            run = [other for other in targets.values() if other.process.run_key == target.process.run_key]
+            return KillNotice(target.pid, self._ender.end(run if whole_run and run else [target]))
+        group = ProcessGroup(
+            self._ender,
+            target,
+            frame.snapshot,
+            submit=self._worker,
+            has_run=True,
+            whole_run=whole_run,
+            is_under_way=lambda process: self.find_asked(process) is not None or self.has_stray(process),
+            clock=self._clock,
+        )
+        if group.over:  # what is on screen already forbids it
+            hint = "; y copies a message to its owner" * (target.process.uid not in (None, self._ender.policy.may_end))
+            return KillNotice(target.pid, f"not ended: {group.message}{hint}", warning=True)
+        return self._add(AskedGroup(group))
+
+    def _add(self, asked: AskedGroup) -> AskedGroup:
+        self._asked.append(asked)
+        return asked
+
+    def find_asked(self, process: Key) -> AskedGroup | None:
+        """Return the group of a dialog, under way, that has that process."""
+        return next((asked for asked in self._asked if asked.group.has(process)), None)
+
+    def _follow_hidden(self, asked: AskedGroup) -> Iterable[KillNotice]:
+        group = asked.group
+        if group.asks_again and not group.abandoned:
+            yield KillNotice(group.target.pid, f"{group.sentence}; press K on it to decide what to do", warning=True)
+            group.abandon()
+        elif group.over:
+            if group.sent is not None and group.message != "left running" and not asked.shows_end:
+                yield KillNotice(group.target.pid, group.message)
+            self._asked.remove(asked)
+
+    # -- strays ----------------------------------------------------------------------------------------------------
+
+    @property
+    def ends_strays(self) -> bool:
+        """Whether a stray is still to be ended."""
+        return any(queued.open for queued in self.strays.values())
+
+    def has_stray(self, process: Key) -> bool:
+        """Return whether that process is a stray that is still to be ended."""
+        queued = self.strays.get(process)  # the worker asks, too
+        return queued is not None and queued.open
+
+    def follow_strays(self, show: Callable[[], None]) -> None:
+        """Call `show` at each step from now on; where no stray is still to be ended, drop the finished ones."""
+        if not self.ends_strays:
+            self.strays.clear()
+        self._show_strays = show
+
+    def begin(self, strays: Sequence[Stray], choice: KillChoice, frame: Frame) -> KillNotice | None:
+        """End strays of a frame by the signal that the user confirmed, after those that are under way."""
+        self._frame = frame
+        if isinstance(self._ender, DemoEnder):
+            return KillNotice(strays[0].process.pid, self._ender.end([KillTarget(stray.process) for stray in strays]))
+        for stray in strays:
+            before = self.strays.get(stray.key)
+            if before is None or before.left:
+                self.strays[stray.key] = QueuedStray(stray, choice)
+        return None
+
+    def drop_waiting(self) -> int:
+        """Leave waiting strays alone, since their list was closed, and return how many; a signalled one goes on."""
+        self._show_strays = None
+        waiting = sum(queued.waiting for queued in self.strays.values())
+        self._call_off_strays()
+        return waiting
+
+    def _call_off_strays(self, message: str = LEFT_ALONE, but: Collection[Key] = ()) -> None:
+        for key, queued in self.strays.items():
+            if key not in but:
+                queued.call_off(message)
+
+    def _tick_strays(self, ender: Pinner, frame: Frame) -> Iterable[KillNotice]:
+        current = min((queued for queued in self.strays.values() if queued.open), key=lambda queued: queued.waiting)
+        if current.group is None:
+            target = self._target_of(current.stray, frame)
+            current.group = ProcessGroup(ender, target, frame.snapshot, submit=self._worker)
+        current.tick(current.group)
+        if self._show_strays is not None:
+            self._show_strays()
+        elif not current.open:
+            yield KillNotice(current.stray.process.pid, current.message)
+
+    def _target_of(self, stray: Stray, frame: Frame) -> KillTarget:
+        """Return the target as the newest frame has it, with the program that the user was shown."""
+        age, shown = max(0.0, time.monotonic() - frame.received), stray.process
+        target = find_targets(frame.snapshot, age).get(stray.key, KillTarget(shown, stray.gpus))
+        process = replace(target.process, command=shown.command, program=shown.program)
+        return replace(target, process=process)
+
+    def _without_signalled(self, frame: Frame) -> Frame:
+        """Return a frame without signalled strays: their end must not change how others of the run are judged."""
+        signalled = {key for key, queued in self.strays.items() if queued.group and queued.group.sent is not None}
+        seen = frame.snapshot
+        processes = tuple(process for process in seen.processes if process.key not in signalled)
+        unlisted = tuple(other for other in seen.unlisted if other.process.key not in signalled)
+        return replace(frame, snapshot=replace(seen, processes=processes, unlisted=unlisted))
+
+    # -- both ------------------------------------------------------------------------------------------------------
+
+    def observe(self, frame: Frame) -> None:
+        """Add a new frame, also behind other screens and while paused, since freed memory is judged by it.
+
+        While all GPUs can be judged, a process that is no longer a stray, and was not signalled yet, is left alone.
+        """
+        self._frame = frame
+        for group in self._groups():
+            group.observe(frame.snapshot)
+        if self.ends_strays and self._find_strays is not None:
+            report = self._find_strays(self._without_signalled(frame))
+            if not report.unjudged:
+                self._call_off_strays(f"{LEFT_ALONE}: no longer a stray", but={stray.key for stray in report.strays})
+
+    def tick(self) -> list[KillNotice]:
+        """Advance the groups of all dialogs and the present stray, and return what the user is to be told."""
+        assert isinstance(self._ender, Pinner)
+        notices: list[KillNotice] = []
+        for asked in list(self._asked):
+            asked.group.tick()
+            if asked.hidden:
+                notices += self._follow_hidden(asked)
+        if self.ends_strays and self._frame is not None:
+            notices += self._tick_strays(self._ender, self._frame)
+        if problem := self._ender.audit.flush(0.0):
+            notices.append(KillNotice(None, problem, warning=True))
+        return notices
+
+    def close(self, deadline: float) -> None:
+        """Leave all processes as they are, and wait until `deadline` (monotonic clock) for the lines that say so."""
+        self._call_off_strays()
+        for group in self._groups():
+            group.abandon()
+        if isinstance(self._ender, Pinner):
+            self._ender.audit.flush(max(0.0, deadline - time.monotonic()))
+        self._asked.clear()
+
+    def _groups(self) -> list[ProcessGroup]:
+        strays = [queued.group for queued in self.strays.values() if queued.group is not None]
+        return [*(asked.group for asked in self._asked), *strays]
