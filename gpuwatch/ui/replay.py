@@ -251,8 +251,6 @@ class TimeDialog(Dialog[float]):
             if not first <= at <= last:
                 raise ValueError(f"{format_moment(at)} is not in the recording")
         except ValueError as error:
-            wrong = self.query_one("#wrong", Static)
-            wrong.update(Content(self.spell(str(error))))
-            wrong.remove_class("-empty")
+            self.show_text("wrong", str(error))
         else:
             self.dismiss(at)

@@ -9,17 +9,14 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 import msgspec
 from textual import events
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.widgets import OptionList, Static
-from textual.widgets.option_list import Option
 
 from gpuwatch.alerts.alert import HOUR, TROUBLE, Alert, Mute
 from gpuwatch.base.text import fit
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.ui.actions import actions_of
-from gpuwatch.ui.screens.dialog import Dialog
+from gpuwatch.ui.screens.dialog import OptionDialog
 from gpuwatch.ui.theme import UNICODE, Glyphs
 from gpuwatch.ui.view import mark_of, subject_of, subject_words
 from gpuwatch.ui.widgets.alerts import silent_mutes
@@ -47,18 +44,18 @@ def alerts_and_mutes(
 class Choice(NamedTuple):
     """One line of the dialog."""
 
-    words: str
+    label: str
     action: Callable[[], object] | None
     """None where it cannot be done now: the choice is dimmed and keeps its place."""
     toast: str = ""
 
 
-def _choice(words: str, about: T | None, call: Callable[[T], object], toast: str = "") -> Choice:
+def _choice(label: str, about: T | None, call: Callable[[T], object], toast: str = "") -> Choice:
     """Return the choice that calls `call` with `about`; None for a choice that cannot be made now."""
-    return Choice(words, None if about is None else partial(call, about), toast)
+    return Choice(label, None if about is None else partial(call, about), toast)
 
 
-class AcknowledgeDialog(Dialog[None]):
+class AcknowledgeDialog(OptionDialog):
     """Dialog that shows one of several alerts or mutes at a time; the left and right keys show the others."""
 
     DEFAULT_CSS = """
@@ -94,7 +91,7 @@ class AcknowledgeDialog(Dialog[None]):
     }
     """
 
-    AUTO_FOCUS = "OptionList"
+    ABOVE = ("title", "evidence")
     VERTICAL_BREAKPOINTS = [(0, "-tiny"), (11, "-low"), (16, "-high")]  # noqa: RUF012 - Textual declares it so
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -127,12 +124,6 @@ class AcknowledgeDialog(Dialog[None]):
         self._over: set[str] = set()
         """Ids of the alerts that have ended since."""
 
-    def compose(self) -> ComposeResult:
-        with self.box(""):
-            yield Static(id="title", markup=False)
-            yield Static(id="evidence", markup=False)
-            yield OptionList(markup=False)
-
     def on_mount(self) -> None:
         self._open_page()
 
@@ -155,7 +146,7 @@ class AcknowledgeDialog(Dialog[None]):
                 continue
             self._pages[place] = page
             (self._held if page.ended is None else self._over).add(page.id)
-        if self.query(OptionList):
+        if self.is_mounted:
             self._draw()
 
     @property
@@ -165,14 +156,11 @@ class AcknowledgeDialog(Dialog[None]):
 
     def _open_page(self) -> None:
         """Show another page: first what can be done, with the mark on the first choice."""
-        options, choices = self.query_one(OptionList), self._choices()
+        choices = self._choices()
         self._order = sorted(choices, key=lambda name: (name == "cancel", choices[name].action is None))
-        options.clear_options()
-        options.add_options([Option("", id=name) for name in self._order])
-        options.highlighted = 0
-        self._draw()
+        self._draw(0)
 
-    def _draw(self) -> None:
+    def _draw(self, marked: int | None = None) -> None:
         """Draw the page. No choice moves: one that cannot be made is dimmed, and its mark goes to Cancel."""
         page = self.page
         box = self.query_one("#dialog")
@@ -193,23 +181,19 @@ class AcknowledgeDialog(Dialog[None]):
             title, evidence = f"{mark} {state}{': ' * bool(state)}{page.title}", page.evidence
         if len(self._pages) > 1 and self.has_class("-tiny"):  # without a frame, and what is written on it
             title = f"{self._place + 1} of {len(self._pages)}  {title}"
-        self.query_one("#title", Static).update(Content(self.spell(title)))
-        line = self.query_one("#evidence", Static)
-        line.update(Content(self.spell(evidence)))
-        line.set_class(not evidence, "-empty")
-        options = self.query_one(OptionList)
+        self.show_text("title", title)
+        self.show_text("evidence", evidence)
         room = min(76, self.app.size.width) - 8  # an option that wraps takes two lines of few
-        marked = options.highlighted  # Textual moves it on from where an option is turned on or off
-        choices = self._choices()
-        for place, choice in enumerate(choices[name] for name in self._order):
-            disabled = choice.action is None
-            if options.options[place].disabled is not disabled:
-                (options.disable_option_at_index if disabled else options.enable_option_at_index)(place)
-            words = f"({choice.words})" if disabled else f" {choice.words}"  # dimming needs colours
-            words = fit(self.spell(words), room, ellipsis=self.glyphs.ellipsis).rstrip()
-            options.replace_option_prompt_at_index(place, Content(words))
-        lost = marked is not None and options.options[marked].disabled
-        options.highlighted = len(options.options) - 1 if lost else marked
+        lines, disabled, choices = {}, set(), self._choices()
+        for name in self._order:
+            line = f" {choices[name].label}"
+            if choices[name].action is None:
+                line = f"({choices[name].label})"  # dimming needs colours
+                disabled.add(name)
+            lines[name] = fit(self.spell(line), room, ellipsis=self.glyphs.ellipsis).rstrip()
+        place = self.options.highlighted if marked is None else marked
+        is_lost = place is not None and self._order[place] in disabled
+        self.show_options(lines, len(lines) - 1 if is_lost else place, disabled)
 
     def _choices(self) -> dict[str, Choice]:
         """Return every choice by its name."""
@@ -274,9 +258,8 @@ class AcknowledgeDialog(Dialog[None]):
         if isinstance(page, Alert):
             self._watch.unmute(page.rule)
 
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        event.stop()
-        choice = self._choices().get(event.option_id or "")
+    def pick(self, option: str) -> None:
+        choice = self._choices().get(option)
         if choice is None or choice.action is None or not self.is_active:
             return  # a frame came in between; or it is the second of two quick presses
         self.dismiss(None)

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.content import Content
-from textual.widgets import OptionList, Static
-from textual.widgets.option_list import Option
 
 from gpuwatch.model.fields import PROCESS
-from gpuwatch.ui.screens.dialog import Dialog
+from gpuwatch.ui.screens.dialog import OptionDialog
 from gpuwatch.ui.theme import UNICODE, Glyphs
 
 _HINT = "Space shows or hides, < and > move, d: as the width allows, Esc closes"
@@ -20,7 +16,7 @@ _SHORT = "Space shows, < > move, Esc closes"
 """Hint in the border, in a window that has no room for the other."""
 
 
-class ColumnsDialog(Dialog[None]):
+class ColumnsDialog(OptionDialog):
     """Dialog with a line for each column. Each change is applied at once; the command is always the last column."""
 
     DEFAULT_CSS = """
@@ -40,7 +36,7 @@ class ColumnsDialog(Dialog[None]):
     }
     """
 
-    AUTO_FOCUS = "OptionList"
+    BELOW = ("hint",)
     VERTICAL_BREAKPOINTS = [(0, "-low"), (21, "-high")]  # noqa: RUF012 - Textual declares it so
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -55,22 +51,17 @@ class ColumnsDialog(Dialog[None]):
         self, shown: Sequence[str], apply: Callable[[tuple[str, ...]], None], glyphs: Glyphs = UNICODE
     ) -> None:
         """`shown` are the columns now, in order; `apply` is called with those of each change."""
-        super().__init__(glyphs=glyphs)
+        super().__init__("columns", glyphs=glyphs)
         self._shown = {*shown}
         self._order = [*shown, *(name for name in PROCESS if name not in shown)]
         self._apply = apply
-
-    def compose(self) -> ComposeResult:
-        with self.box("columns"):
-            yield OptionList()
-            yield Static(Content(_HINT), id="hint")
 
     def on_resize(self) -> None:
         """Show the keys in the border where there is no room for the hint."""
         self.query_one("#dialog").border_subtitle = _SHORT if self.size.height < 21 else ""
 
     def on_mount(self) -> None:
-        """Draw the columns."""
+        self.show_text("hint", _HINT)
         self._draw(0)
 
     def action_show(self) -> None:
@@ -93,24 +84,22 @@ class ColumnsDialog(Dialog[None]):
         self._apply(())
         self.dismiss(None)
 
-    def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
+    def pick(self, option: str) -> None:
         """Show or hide the column that was clicked."""
-        message.stop()
         self.action_show()
 
     @property
     def _place(self) -> int:
-        return self.query_one(OptionList).highlighted or 0
+        return self.options.highlighted or 0
 
     def _change(self, place: int) -> None:
         self._draw(place)
         self._apply(tuple(name for name in self._order if name in self._shown))
 
     def _draw(self, place: int) -> None:
-        options = self.query_one(OptionList)
-        options.clear_options()
+        lines = {}
         for name in self._order:
             title, words = PROCESS[name].title, PROCESS[name].name
             line = f"[{'x' if name in self._shown else ' '}] {title:<14}{words if words != title else ''}"
-            options.add_option(Option(Content(line.rstrip())))
-        options.highlighted = place
+            lines[name] = line.rstrip()
+        self.show_options(lines, place)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Final, TypeVar
 
 from textual import events
@@ -14,6 +15,7 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
 
 from gpuwatch.kill.group import KillChoice
 from gpuwatch.ui.screens.sheet import plain
@@ -141,17 +143,6 @@ class Dialog(ModalScreen[Answer]):
     Dialog #text > Static {
         height: auto;
     }
-    Dialog OptionList, Dialog OptionList:focus {
-        height: auto;
-        padding: 0;
-        border: none;
-        background: $surface;
-    }
-    Dialog OptionList > .option-list--option-highlighted {
-        background: $primary;
-        color: $background;
-        text-style: bold;
-    }
     Dialog .-empty {
         display: none;
     }
@@ -206,6 +197,12 @@ class Dialog(ModalScreen[Answer]):
         """Return text as the terminal can show it."""
         return plain(text) if self.glyphs.ascii else text
 
+    def show_text(self, name: str, text: str) -> None:
+        """Show a text in the widget with this id; an empty one takes no line."""
+        line = self.query_one(f"#{name}", Static)
+        line.update(Content(self.spell(text)))
+        line.set_class(not text, "-empty")
+
     def action_close(self) -> None:
         """Close the dialog without an answer."""
         self.dismiss(None)
@@ -218,11 +215,66 @@ class Dialog(ModalScreen[Answer]):
             self.set_focus(buttons[min(max(at + by, 0), len(buttons) - 1)])
 
     def action_scroll(self, lines: int) -> None:
-        """Scroll the text; in a dialog with a list of choices, move its mark."""
-        for choices in self.query(OptionList):
-            choices.action_cursor_down() if lines > 0 else choices.action_cursor_up()
+        """Scroll the text."""
         for text in self.query("#text"):
             text.scroll_relative(y=lines, animate=False)
+
+
+class OptionDialog(Dialog[None]):
+    """Dialog with a list of options, one of which is marked; Enter or a click picks it."""
+
+    DEFAULT_CSS = """
+    OptionDialog OptionList, OptionDialog OptionList:focus {
+        height: auto;
+        padding: 0;
+        border: none;
+        background: $surface;
+    }
+    OptionDialog OptionList > .option-list--option-highlighted {
+        background: $primary;
+        color: $background;
+        text-style: bold;
+    }
+    """
+
+    AUTO_FOCUS = "OptionList"
+    ABOVE: ClassVar[Sequence[str]] = ()
+    """Ids of the texts above the list."""
+    BELOW: ClassVar[Sequence[str]] = ()
+
+    def compose(self) -> ComposeResult:
+        with self.box(self._title):
+            yield from (Static(id=name, markup=False) for name in self.ABOVE)
+            yield OptionList(markup=False)
+            yield from (Static(id=name, markup=False) for name in self.BELOW)
+
+    @abstractmethod
+    def pick(self, option: str) -> None:
+        """Do what the option with this id offers."""
+
+    @property
+    def options(self) -> OptionList:
+        return self.query_one(OptionList)
+
+    def show_options(self, options: Mapping[str, str], marked: int | None, disabled: Collection[str] = ()) -> None:
+        """Show options by their ids, and mark one; `disabled` ones are dimmed, and cannot be picked."""
+        shown = self.options
+        if [option.id for option in shown.options] != [*options]:
+            shown.clear_options()
+            shown.add_options([Option("", id=name) for name in options])
+        for place, (name, text) in enumerate(options.items()):
+            if shown.options[place].disabled is not (name in disabled):
+                (shown.disable_option_at_index if name in disabled else shown.enable_option_at_index)(place)
+            shown.replace_option_prompt_at_index(place, Content(text))
+        shown.highlighted = marked
+
+    def action_scroll(self, lines: int) -> None:
+        """Move the mark."""
+        self.options.action_cursor_down() if lines > 0 else self.options.action_cursor_up()
+
+    def on_option_list_option_selected(self, message: OptionList.OptionSelected) -> None:
+        message.stop()
+        self.pick(message.option_id or "")
 
 
 class ConfirmDialog(Dialog[KillChoice]):

@@ -114,9 +114,7 @@ class EndDialog(Dialog[None]):
         self.asked.shows_end = group.over
         for name, text in view.items():
             if text != self._view.get(name):
-                line = self.query_one(f"#{name}", Static)
-                line.update(Content(self.spell(text)))
-                line.set_class(not text, "-empty")
+                self.show_text(name, text)
         self._view = view
         if offer != self._offered:
             title = f"End {'the run of ' if group.chosen.key else 'process '}{group.target.pid}?"
