@@ -15,8 +15,8 @@ from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.declared.facts import Share
 from gpuwatch.model.snapshot import Idle, IdleTimes, Snapshot, SourceState, encode
 from gpuwatch.monitor import Frame, Monitor
-from gpuwatch.ui.theme import UNICODE
-from gpuwatch.ui.widgets.gpus import level, sparkline
+from gpuwatch.ui.draw.gpus import level, sparkline
+from gpuwatch.ui.draw.theme import UNICODE
 from tests.support.builders import EPOCH, at, gpu, holding, snapshot
 from tests.support.watches import LONG, PATIENCE, Reader, Script, ended, full, watching
 

@@ -33,7 +33,7 @@ from gpuwatch.model.snapshot import Health, Snapshot, SourceState
 from gpuwatch.recorder.store import DAYS, StoreError, day_of, own_store, public_files, read_about, reading, refused_day
 from gpuwatch.sampler.machine import hides_pids, in_container, loaded_driver
 from gpuwatch.sources.sampler_process import SamplerProcess
-from gpuwatch.ui.layout import MIN_HEIGHT, MIN_WIDTH
+from gpuwatch.ui.draw.layout import MIN_HEIGHT, MIN_WIDTH
 from gpuwatch.version import __version__
 
 _MARK_WIDTH: Final = 4

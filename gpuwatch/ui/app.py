@@ -26,15 +26,15 @@ from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.ui.bindings import KEYS, PaletteCommand, commands, keymap, make_bindings
 from gpuwatch.ui.dashboard import Dashboard
 from gpuwatch.ui.desktop import Osc, clipboard, notification
-from gpuwatch.ui.layout import room_for_toasts
+from gpuwatch.ui.draw.alerts import Alerts
+from gpuwatch.ui.draw.footer import Footer
+from gpuwatch.ui.draw.layout import room_for_toasts
+from gpuwatch.ui.draw.processes import Processes
+from gpuwatch.ui.draw.theme import theme_id
+from gpuwatch.ui.draw.view import View, mark_of, strays_of, subject_of
 from gpuwatch.ui.options import Helpers, Options, Reloading
 from gpuwatch.ui.partial_updates import is_covered
 from gpuwatch.ui.terminal_app import TerminalApp
-from gpuwatch.ui.theme import theme_id
-from gpuwatch.ui.view import View, mark_of, strays_of, subject_of
-from gpuwatch.ui.widgets.alerts import Alerts
-from gpuwatch.ui.widgets.footer import Footer
-from gpuwatch.ui.widgets.processes import Processes
 from gpuwatch.ui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:

@@ -13,17 +13,17 @@ from gpuwatch.analysis.people import names
 from gpuwatch.model.filters import Filter
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.ui.actions import actions_of
-from gpuwatch.ui.layout import Form, Layout, fit_layout
+from gpuwatch.ui.draw.alerts import Alerts, alerts_of, count_standing
+from gpuwatch.ui.draw.footer import Footer, Hint, hints
+from gpuwatch.ui.draw.gpus import Gpus
+from gpuwatch.ui.draw.header import header_line
+from gpuwatch.ui.draw.layout import Form, Layout, fit_layout
+from gpuwatch.ui.draw.lines import LineBuilder, LinePanel
+from gpuwatch.ui.draw.notice import notice_lines, starting_words, state_words, tiny_lines, tiny_words
+from gpuwatch.ui.draw.processes import Processes
+from gpuwatch.ui.draw.theme import Role, StyleSet
+from gpuwatch.ui.draw.view import View
 from gpuwatch.ui.partial_updates import PartialUpdateCompositor
-from gpuwatch.ui.theme import Role, StyleSet
-from gpuwatch.ui.view import View
-from gpuwatch.ui.widgets.alerts import Alerts, alerts_of, count_standing
-from gpuwatch.ui.widgets.footer import Footer, Hint, hints
-from gpuwatch.ui.widgets.gpus import Gpus
-from gpuwatch.ui.widgets.header import header_line
-from gpuwatch.ui.widgets.lines import LineBuilder, LinePanel
-from gpuwatch.ui.widgets.notice import notice_lines, starting_words, state_words, tiny_lines, tiny_words
-from gpuwatch.ui.widgets.processes import Processes
 from gpuwatch.ui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:

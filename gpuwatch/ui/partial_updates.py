@@ -18,7 +18,7 @@ from rich.style import Style
 from textual._compositor import ChopsUpdate, Compositor, CompositorUpdate
 from textual.screen import Screen
 
-from gpuwatch.ui.widgets.lines import Line, LinePanel, Span, crop
+from gpuwatch.ui.draw.lines import Line, LinePanel, Span, crop
 
 _ATTRIBUTES = (
     ("bold", "1", "22"),

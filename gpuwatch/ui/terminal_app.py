@@ -21,9 +21,9 @@ from gpuwatch.base.errors import NoThreadError
 from gpuwatch.base.text import clean
 from gpuwatch.base.threads import Worker
 from gpuwatch.ui.bindings import THEMES, PaletteCommand
+from gpuwatch.ui.draw.theme import StyleSet, make_styles, theme_id, themes
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriver, is_utf8_terminal
-from gpuwatch.ui.theme import StyleSet, make_styles, theme_id, themes
 
 SETTLED: Final = 5.0
 """Seconds after which all lasting objects exist. Garbage is collected only from then on, and without these:

@@ -16,9 +16,9 @@ from gpuwatch.alerts.alert import MARKS
 from gpuwatch.base.text import cell_width, spell_signs
 from gpuwatch.commands.console import RED, Console, TextColumn, escape_json, format_table, in_ascii
 from gpuwatch.ui.desktop import notification
+from gpuwatch.ui.draw.lines import LineBuilder, plain
+from gpuwatch.ui.draw.theme import make_styles
 from gpuwatch.ui.screens import sheet
-from gpuwatch.ui.theme import make_styles
-from gpuwatch.ui.widgets.lines import LineBuilder, plain
 from tests.support.terminal import Terminal
 
 ASCII = make_styles("gpuwatch-dark", ascii_only=True)

@@ -39,7 +39,7 @@ from gpuwatch.fleet.ssh import (
 )
 from gpuwatch.model.live import SCHEMA, StatusGpu
 from gpuwatch.model.snapshot import Reason, Snapshot, SourceState, encode
-from gpuwatch.ui.widgets.notice import state_words
+from gpuwatch.ui.draw.notice import state_words
 from tests.support.builders import GIB
 from tests.support.fakessh import GOOD, QUICK, SHOWN, WHOLE, line, put_ssh, repeat, status, wait_for_snapshot
 from tests.support.waiting import Clock, wait_for

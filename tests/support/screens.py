@@ -19,7 +19,7 @@ from gpuwatch.kill.queue import KillQueue
 from gpuwatch.model.fields import Row, RowKey
 from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.ui import theme
+from gpuwatch.ui.draw import theme
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.screens.end_dialog import EndDialogs
 from tests.support import builders

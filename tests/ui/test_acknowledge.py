@@ -16,8 +16,8 @@ from textual.widgets import OptionList
 
 from gpuwatch.alerts.alert import HOUR, TROUBLE, Alert, Attention, Mute, Severity
 from gpuwatch.monitor import Frame
-from gpuwatch.ui import theme
 from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.draw import theme
 from gpuwatch.ui.screens.acknowledge import AcknowledgeDialog, alerts_and_mutes
 from tests.support.builders import EPOCH
 from tests.support.dashboards import Clockwork, alert, frame, hand, machine, running, text

@@ -14,11 +14,11 @@ from gpuwatch.base import files
 from gpuwatch.model.fields import PROCESS
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.choices import FILE, Choices, Remembered, read_choices
-from gpuwatch.ui.layout import form_of
+from gpuwatch.ui.draw.layout import form_of
+from gpuwatch.ui.draw.processes import columns
+from gpuwatch.ui.draw.theme import ASCII, UNICODE
 from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.screens.columns import ColumnsDialog
-from gpuwatch.ui.theme import ASCII, UNICODE
-from gpuwatch.ui.widgets.processes import columns
 from tests.support.dashboards import frame, machine, running, text, top
 from tests.support.screens import press, until
 

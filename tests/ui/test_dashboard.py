@@ -13,7 +13,7 @@ from gpuwatch.config.types import Theme
 from gpuwatch.model.fields import PROCESS
 from gpuwatch.model.snapshot import Health, Holding, Memory, Presence, Process, Reason, SourceState
 from gpuwatch.ui.bindings import KEYS, commands
-from gpuwatch.ui.layout import room_for_toasts
+from gpuwatch.ui.draw.layout import room_for_toasts
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
 from tests.support.dashboards import SIZES, alert, frame, hand, machine, resize, running, table, text
 from tests.support.screens import press

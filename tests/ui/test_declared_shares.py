@@ -12,8 +12,8 @@ from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.analysis.rows import rows
 from gpuwatch.model.snapshot import Declared, Gpu, Knowledge, Memory, Process, Promise, Reason, Snapshot
+from gpuwatch.ui.draw.gpus import short_title
 from gpuwatch.ui.screens.detail import gpu_section, holding_section
-from gpuwatch.ui.widgets.gpus import short_title
 from tests.support.builders import GIB, USABLE_GIB, gpu, holding, process, snapshot
 from tests.support.dashboards import alert, frame, resize, running, text
 from tests.support.declaring import declares

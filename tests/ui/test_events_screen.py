@@ -15,12 +15,12 @@ from gpuwatch.alerts.alert import Alert, AlertGpu, Severity
 from gpuwatch.analysis.events import Events
 from gpuwatch.base.units import GIB, Unit
 from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.draw.lines import plain
+from gpuwatch.ui.draw.theme import make_styles
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.acknowledge import AcknowledgeDialog
 from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.events import EventList, EventsScreen, detail_lines, event_terms
-from gpuwatch.ui.theme import make_styles
-from gpuwatch.ui.widgets.lines import plain
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
 from tests.support.dashboards import alert, frame, hand, machine, running, screen, text, top
 from tests.support.screens import press, text_of, until

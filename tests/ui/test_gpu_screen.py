@@ -15,11 +15,11 @@ from gpuwatch.history.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.model.snapshot import Health, Instance, Promise, Reason, Snapshot, Xid
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.draw.graph import AXIS
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.gpu import GpuScreen
 from gpuwatch.ui.screens.graph_sheet import GraphSheet
-from gpuwatch.ui.widgets.graph import AXIS
 from tests.support import builders
 from tests.support.builders import GIB, gpu, holding, memory, process, snapshot
 from tests.support.dashboards import Clockwork, alert, frame, hand, resize, running, text, top

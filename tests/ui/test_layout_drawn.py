@@ -18,11 +18,11 @@ from gpuwatch.model.fields import PROCESS
 from gpuwatch.model.snapshot import Gpu, Health, Instance, Memory, Presence, Process, Reason, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.layout import LEAST_ROWS, MIN_HEIGHT, MIN_WIDTH, Form, fit_layout, form_of, heat_map_grid
-from gpuwatch.ui.theme import make_styles
-from gpuwatch.ui.widgets.lines import LinePanel
-from gpuwatch.ui.widgets.row_list import RowList
-from gpuwatch.ui.widgets.table import Column, Table
+from gpuwatch.ui.draw.layout import LEAST_ROWS, MIN_HEIGHT, MIN_WIDTH, Form, fit_layout, form_of, heat_map_grid
+from gpuwatch.ui.draw.lines import LinePanel
+from gpuwatch.ui.draw.row_list import RowList
+from gpuwatch.ui.draw.table import Column, Table
+from gpuwatch.ui.draw.theme import make_styles
 from tests.support.builders import gpu, holding, memory, process, snapshot
 from tests.support.dashboards import Clockwork, alert, frame, frame_clock, hand
 from tests.support.screens import HOSTILE, press, set_size

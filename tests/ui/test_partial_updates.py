@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.style import Style
 
+from gpuwatch.ui.draw.lines import Line, LineBuilder, Span, changed, crop, plain
+from gpuwatch.ui.draw.theme import make_styles
 from gpuwatch.ui.partial_updates import CellRun, PartialUpdate
-from gpuwatch.ui.theme import make_styles
-from gpuwatch.ui.widgets.lines import Line, LineBuilder, Span, changed, crop, plain
 
 STYLES = [Style(), Style(bold=True), Style(color="#ff0000"), Style(color="#ff0000", bgcolor="#000010", reverse=True)]
 WORDS = st.text(st.sampled_from("ab 日é▁"), min_size=1, max_size=8)

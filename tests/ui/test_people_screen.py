@@ -10,8 +10,8 @@ from textual.pilot import Pilot
 from gpuwatch.analysis.people import PERSON
 from gpuwatch.model.snapshot import Process, Snapshot
 from gpuwatch.monitor import Frame
+from gpuwatch.ui.draw.theme import StyleSet, make_styles
 from gpuwatch.ui.screens.people import PeopleList, PeopleScreen, columns
-from gpuwatch.ui.theme import StyleSet, make_styles
 from tests.analysis.test_people import a_person
 from tests.support.builders import GIB, gpu, holding, process, snapshot, uid
 from tests.support.dashboards import frame, frame_clock

@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 
 from gpuwatch.model.snapshot import ProcessContext, Reason, Snapshot
 from gpuwatch.monitor import Frame
-from gpuwatch.ui import theme
+from gpuwatch.ui.draw import theme
 from gpuwatch.ui.screens.tree import TreeList, TreeScreen
 from tests.analysis.test_tree import around, helper, ranks, run_of
 from tests.support.builders import gpu, holding, process, snapshot

@@ -17,12 +17,12 @@ from gpuwatch.fleet.host import HOST, Host, HostGpu
 from gpuwatch.fleet.overview import Fleet, HostOwner, HostPast, PastKey
 from gpuwatch.fleet.ui.fleet_screens import FleetScreen, fleet_actions, old_words
 from gpuwatch.model.snapshot import Reading, known
+from gpuwatch.ui.draw.graph import SPANS, Curve, Graph, Values, axis_top
+from gpuwatch.ui.draw.lines import Line, LineBuilder
+from gpuwatch.ui.draw.row_list import ItemCursor
+from gpuwatch.ui.draw.theme import Role, StyleSet
 from gpuwatch.ui.screens.graph_sheet import SMALL, TimeSheet, largest
 from gpuwatch.ui.screens.sheet import Block, Fact, Section
-from gpuwatch.ui.theme import Role, StyleSet
-from gpuwatch.ui.widgets.graph import SPANS, Curve, Graph, Values, axis_top
-from gpuwatch.ui.widgets.lines import Line, LineBuilder
-from gpuwatch.ui.widgets.row_list import ItemCursor
 
 MOST_VALUES: Final = 240
 """Values of a graph that are asked for, at most."""

@@ -30,12 +30,12 @@ from gpuwatch.fleet.reader import FleetReader
 from gpuwatch.fleet.ui.hosts_screen import HostList
 from gpuwatch.model.filters import Grammar, ListFilter, Term, parse_most, parse_terms
 from gpuwatch.model.snapshot import Reading, known
+from gpuwatch.ui.draw.lines import Line
+from gpuwatch.ui.draw.row_list import CURSOR_CELLS, LEAST_WORDS, NAME_CELLS, FieldList
+from gpuwatch.ui.draw.table import Cell, Column
+from gpuwatch.ui.draw.theme import Background, Role, StyleSet
+from gpuwatch.ui.draw.view import mark_of
 from gpuwatch.ui.screens.list_screen import FILTER_KEY, SORT_KEYS, FilteredListScreen, fact_lines
-from gpuwatch.ui.theme import Background, Role, StyleSet
-from gpuwatch.ui.view import mark_of
-from gpuwatch.ui.widgets.lines import Line
-from gpuwatch.ui.widgets.row_list import CURSOR_CELLS, LEAST_WORDS, NAME_CELLS, FieldList
-from gpuwatch.ui.widgets.table import Cell, Column
 
 R = TypeVar("R")
 

@@ -12,13 +12,13 @@ from gpuwatch.analysis.rows import StableOrder
 from gpuwatch.base.units import gib
 from gpuwatch.fleet.host import HOST, Host
 from gpuwatch.model.snapshot import known
+from gpuwatch.ui.draw.footer import Hint
+from gpuwatch.ui.draw.lines import Line
+from gpuwatch.ui.draw.row_list import FieldList
+from gpuwatch.ui.draw.table import Cell
+from gpuwatch.ui.draw.theme import Background, Role, StyleSet
+from gpuwatch.ui.draw.view import mark_of
 from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen, fact_lines
-from gpuwatch.ui.theme import Background, Role, StyleSet
-from gpuwatch.ui.view import mark_of
-from gpuwatch.ui.widgets.footer import Hint
-from gpuwatch.ui.widgets.lines import Line
-from gpuwatch.ui.widgets.row_list import FieldList
-from gpuwatch.ui.widgets.table import Cell
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame

@@ -16,10 +16,10 @@ from gpuwatch.alerts.alert import HOUR, TROUBLE, Alert, Mute
 from gpuwatch.base.text import fit
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.ui.actions import actions_of
+from gpuwatch.ui.draw.alerts import silent_mutes
+from gpuwatch.ui.draw.theme import UNICODE, Glyphs
+from gpuwatch.ui.draw.view import mark_of, subject_of, subject_words
 from gpuwatch.ui.screens.dialog import OptionDialog
-from gpuwatch.ui.theme import UNICODE, Glyphs
-from gpuwatch.ui.view import mark_of, subject_of, subject_words
-from gpuwatch.ui.widgets.alerts import silent_mutes
 
 T = TypeVar("T")
 

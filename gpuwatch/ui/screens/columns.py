@@ -8,8 +8,8 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from gpuwatch.model.fields import PROCESS
+from gpuwatch.ui.draw.theme import UNICODE, Glyphs
 from gpuwatch.ui.screens.dialog import OptionDialog
-from gpuwatch.ui.theme import UNICODE, Glyphs
 
 _HINT = "Space shows or hides, < and > move, d: as the width allows, Esc closes"
 _SHORT = "Space shows, < > move, Esc closes"

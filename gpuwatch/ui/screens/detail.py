@@ -22,12 +22,12 @@ from gpuwatch.model import shares
 from gpuwatch.model.fields import GPU, PROCESS, Amount, Field, Row, RowKey, reading, throttle_words
 from gpuwatch.model.snapshot import Gpu, Health, Holding, Presence, Process, Promise, Reason, Snapshot, known
 from gpuwatch.ui.actions import actions_of
+from gpuwatch.ui.draw.graph import Graph, GraphLimit, axis_top
+from gpuwatch.ui.draw.theme import StyleSet
+from gpuwatch.ui.draw.view import strays_of
 from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest, reach
 from gpuwatch.ui.screens.sheet import REASONS, Block, Fact, Section, reason_words
-from gpuwatch.ui.theme import StyleSet
-from gpuwatch.ui.view import strays_of
-from gpuwatch.ui.widgets.graph import Graph, GraphLimit, axis_top
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame

@@ -18,8 +18,8 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from gpuwatch.kill.group import KillChoice
+from gpuwatch.ui.draw.theme import UNICODE, Glyphs
 from gpuwatch.ui.screens.sheet import plain
-from gpuwatch.ui.theme import UNICODE, Glyphs
 
 Answer = TypeVar("Answer")
 

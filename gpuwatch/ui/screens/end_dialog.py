@@ -17,9 +17,9 @@ from gpuwatch.kill.group import POLL_SECONDS, KillChoice, KillState
 from gpuwatch.kill.queue import AskedGroup, KillNotice, KillQueue
 from gpuwatch.model.fields import RowKey
 from gpuwatch.monitor import Frame
+from gpuwatch.ui.draw.theme import UNICODE, Glyphs
 from gpuwatch.ui.screens.detail import brief, held_by
 from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow, Dialog
-from gpuwatch.ui.theme import UNICODE, Glyphs
 
 Offer = tuple[tuple[KillChoice, ...], tuple[str, ...], str]
 """Meaning of the buttons: the choices, their labels, and whether they are about the process or its run."""

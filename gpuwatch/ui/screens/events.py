@@ -26,13 +26,13 @@ from gpuwatch.base.units import ranges
 from gpuwatch.model.fields import PROCESS, age
 from gpuwatch.model.filters import Grammar, Term, of_names, of_numbers, parse_terms, with_text
 from gpuwatch.ui.actions import actions_of
+from gpuwatch.ui.draw.footer import Hint, hints
+from gpuwatch.ui.draw.lines import Line
+from gpuwatch.ui.draw.row_list import RowList
+from gpuwatch.ui.draw.table import Cell, Column
+from gpuwatch.ui.draw.theme import Background, Role, StyleSet
+from gpuwatch.ui.draw.view import mark_of, subject_of, subject_words
 from gpuwatch.ui.screens.list_screen import FILTER_KEY, FilteredListScreen, fact_lines
-from gpuwatch.ui.theme import Background, Role, StyleSet
-from gpuwatch.ui.view import mark_of, subject_of, subject_words
-from gpuwatch.ui.widgets.footer import Hint, hints
-from gpuwatch.ui.widgets.lines import Line
-from gpuwatch.ui.widgets.row_list import RowList
-from gpuwatch.ui.widgets.table import Cell, Column
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -16,14 +16,14 @@ from gpuwatch.model.shares import usable
 from gpuwatch.model.snapshot import Gpu
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.actions import actions_of
+from gpuwatch.ui.draw.gpus import state_of
+from gpuwatch.ui.draw.graph import Graph
+from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
+from gpuwatch.ui.draw.theme import Background, StyleSet
+from gpuwatch.ui.draw.view import View
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.graph_sheet import HIGH_GRAPH, GraphBlock, GraphSheet
 from gpuwatch.ui.screens.sheet import HIGH, Placed, reason_words
-from gpuwatch.ui.theme import Background, StyleSet
-from gpuwatch.ui.view import View
-from gpuwatch.ui.widgets.gpus import state_of
-from gpuwatch.ui.widgets.graph import Graph
-from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank
 
 _LEAST_WIDTH: Final = 26
 """Cells of a GPU, at least; where there is room for more GPUs in a row, there are more."""

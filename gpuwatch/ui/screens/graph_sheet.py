@@ -21,12 +21,8 @@ from gpuwatch.history.timeline import Extent, Key, Metric, user_owner
 from gpuwatch.model.shares import declared_memory, usable
 from gpuwatch.model.snapshot import Gpu, Reading, known, number
 from gpuwatch.ui.actions import actions_of
-from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section, Sheet, reason_words
-from gpuwatch.ui.theme import StyleSet
-from gpuwatch.ui.view import day_time, mark_of, replay_words
-from gpuwatch.ui.widgets.gpus import parts
-from gpuwatch.ui.widgets.graph import (
+from gpuwatch.ui.draw.gpus import parts
+from gpuwatch.ui.draw.graph import (
     SPANS,
     Curve,
     Graph,
@@ -41,7 +37,11 @@ from gpuwatch.ui.widgets.graph import (
     points,
     time_at,
 )
-from gpuwatch.ui.widgets.lines import Line, blank
+from gpuwatch.ui.draw.lines import Line, blank
+from gpuwatch.ui.draw.theme import StyleSet
+from gpuwatch.ui.draw.view import day_time, mark_of, replay_words
+from gpuwatch.ui.options import Helpers
+from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section, Sheet, reason_words
 
 if TYPE_CHECKING:
     from gpuwatch.analysis.events import Events

@@ -9,8 +9,8 @@ from textual.binding import Binding, BindingType
 
 from gpuwatch.model.shares import unread_processes, unread_words
 from gpuwatch.ui.bindings import key_names
+from gpuwatch.ui.draw.theme import Glyphs, StyleSet
 from gpuwatch.ui.screens.sheet import Fact, Section, Sheet
-from gpuwatch.ui.theme import Glyphs, StyleSet
 from gpuwatch.version import __version__
 
 if TYPE_CHECKING:

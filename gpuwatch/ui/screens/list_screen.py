@@ -19,14 +19,14 @@ from textual.widget import Widget
 from gpuwatch.base.units import long_duration
 from gpuwatch.model.filters import ListFilter, Term
 from gpuwatch.ui.actions import actions_of
+from gpuwatch.ui.draw.footer import Hint, hints
+from gpuwatch.ui.draw.lines import Line, LineBuilder, LinePanel, blank
+from gpuwatch.ui.draw.notice import notice_lines
+from gpuwatch.ui.draw.row_list import RowList
+from gpuwatch.ui.draw.theme import Role, StyleSet
+from gpuwatch.ui.draw.view import View, replay_words
 from gpuwatch.ui.screens.full_screen import FullScreen
-from gpuwatch.ui.theme import Role, StyleSet
-from gpuwatch.ui.view import View, replay_words
-from gpuwatch.ui.widgets.footer import Hint, hints
-from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, blank
-from gpuwatch.ui.widgets.notice import notice_lines
 from gpuwatch.ui.widgets.prompt import Prompt
-from gpuwatch.ui.widgets.row_list import RowList
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame

@@ -15,12 +15,12 @@ from gpuwatch.base.units import ranges
 from gpuwatch.model.shares import is_pending, was_read
 from gpuwatch.model.snapshot import Process
 from gpuwatch.ui.actions import actions_of
+from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
+from gpuwatch.ui.draw.notice import nothing_words
+from gpuwatch.ui.draw.row_list import RowList
+from gpuwatch.ui.draw.table import Cell, Column, UsefulColumns, field_column
+from gpuwatch.ui.draw.theme import Background, Role, StyleSet
 from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen
-from gpuwatch.ui.theme import Background, Role, StyleSet
-from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank
-from gpuwatch.ui.widgets.notice import nothing_words
-from gpuwatch.ui.widgets.row_list import RowList
-from gpuwatch.ui.widgets.table import Cell, Column, UsefulColumns, field_column
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame

@@ -16,11 +16,11 @@ from textual.binding import Binding, BindingType
 
 from gpuwatch.base.text import spell_signs
 from gpuwatch.model.snapshot import Reading, Reason
+from gpuwatch.ui.draw.footer import hints
+from gpuwatch.ui.draw.lines import Line, LineBuilder, LinePanel, crop
+from gpuwatch.ui.draw.row_list import WHEEL
+from gpuwatch.ui.draw.theme import StyleSet, make_styles
 from gpuwatch.ui.screens.full_screen import FullScreen
-from gpuwatch.ui.theme import StyleSet, make_styles
-from gpuwatch.ui.widgets.footer import hints
-from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel, crop
-from gpuwatch.ui.widgets.row_list import WHEEL
 
 TWO_COLUMNS: Final = 110
 """Least width at which the two halves stand side by side."""

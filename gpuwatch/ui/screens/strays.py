@@ -18,14 +18,14 @@ from gpuwatch.kill.queue import LEFT_ALONE, Key, QueuedStray
 from gpuwatch.model.fields import PROCESS
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.ui.actions import actions_of
+from gpuwatch.ui.draw.footer import Hint
+from gpuwatch.ui.draw.lines import Line
+from gpuwatch.ui.draw.notice import nothing_words
+from gpuwatch.ui.draw.row_list import RowList
+from gpuwatch.ui.draw.table import Cell, Column, field_column
+from gpuwatch.ui.draw.theme import Background, Role, StyleSet
 from gpuwatch.ui.screens.dialog import ConfirmDialog
 from gpuwatch.ui.screens.list_screen import ListScreen, fact_lines
-from gpuwatch.ui.theme import Background, Role, StyleSet
-from gpuwatch.ui.widgets.footer import Hint
-from gpuwatch.ui.widgets.lines import Line
-from gpuwatch.ui.widgets.notice import nothing_words
-from gpuwatch.ui.widgets.row_list import RowList
-from gpuwatch.ui.widgets.table import Cell, Column, field_column
 
 if TYPE_CHECKING:
     from gpuwatch.monitor import Frame

@@ -32,14 +32,14 @@ from gpuwatch.base.units import duration
 from gpuwatch.model.fields import PROCESS
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.actions import actions_of
+from gpuwatch.ui.draw.footer import Hint, hints
+from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
+from gpuwatch.ui.draw.notice import nothing_words
+from gpuwatch.ui.draw.row_list import RowList
+from gpuwatch.ui.draw.table import Cell, Column, field_column
+from gpuwatch.ui.draw.theme import Background, Glyphs, Role, StyleSet
+from gpuwatch.ui.draw.view import View
 from gpuwatch.ui.screens.list_screen import SORT_KEYS, ListScreen
-from gpuwatch.ui.theme import Background, Glyphs, Role, StyleSet
-from gpuwatch.ui.view import View
-from gpuwatch.ui.widgets.footer import Hint, hints
-from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank
-from gpuwatch.ui.widgets.notice import nothing_words
-from gpuwatch.ui.widgets.row_list import RowList
-from gpuwatch.ui.widgets.table import Cell, Column, field_column
 
 _GUIDES = ("├─", "└─", "│ ", "  ")
 _GUIDES_ASCII = ("|-", "`-", "| ", "  ")

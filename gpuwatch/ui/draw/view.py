@@ -16,8 +16,8 @@ from gpuwatch.analysis.strays import Stray, StrayReport, find_strays
 from gpuwatch.model.fields import Row
 from gpuwatch.model.snapshot import Gpu, Health
 from gpuwatch.monitor import Frame
+from gpuwatch.ui.draw.theme import Glyphs, Role, StyleSet
 from gpuwatch.ui.options import Options
-from gpuwatch.ui.theme import Glyphs, Role, StyleSet
 
 OLD: float = 2
 """Intervals after which a value is dimmed."""

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from rich.style import Style
 
 from gpuwatch.history.timeline import Extent
-from gpuwatch.ui.theme import StyleSet, make_styles
-from gpuwatch.ui.widgets.graph import (
+from gpuwatch.ui.draw.graph import (
     AXIS,
     SPANS,
     STEPS,
@@ -29,7 +28,8 @@ from gpuwatch.ui.widgets.graph import (
     draw_legend,
     draw_plot,
 )
-from gpuwatch.ui.widgets.lines import Line, plain
+from gpuwatch.ui.draw.lines import Line, plain
+from gpuwatch.ui.draw.theme import StyleSet, make_styles
 
 END = 1_795_269_840.0
 """Saturday 21 November 2026, 14:04 UTC."""

@@ -23,12 +23,12 @@ from gpuwatch.base.units import duration, gib, long_duration, percent
 from gpuwatch.model import shares
 from gpuwatch.model.fields import GPU, throttle_words
 from gpuwatch.model.snapshot import Gpu, Health, Holding, Instance, Process, Reason, known, number
-from gpuwatch.ui.layout import Form, Grid, Layout, heat_map_grid
-from gpuwatch.ui.theme import Background, Glyphs, Role, StyleSet
-from gpuwatch.ui.view import View, clock, mark_of
-from gpuwatch.ui.widgets.lines import Line, LineBuilder
-from gpuwatch.ui.widgets.row_list import CursorPanel
-from gpuwatch.ui.widgets.table import Cell, Column, Table, TableRow, field_column, title_line
+from gpuwatch.ui.draw.layout import Form, Grid, Layout, heat_map_grid
+from gpuwatch.ui.draw.lines import Line, LineBuilder
+from gpuwatch.ui.draw.row_list import CursorPanel
+from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, title_line
+from gpuwatch.ui.draw.theme import Background, Glyphs, Role, StyleSet
+from gpuwatch.ui.draw.view import View, clock, mark_of
 
 Bars: TypeAlias = dict[Hashable, Cell]
 """Memory bars by the values that they are drawn from."""

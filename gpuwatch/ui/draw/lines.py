@@ -17,7 +17,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from gpuwatch.base.text import fit, spell_signs
-from gpuwatch.ui.theme import Background, Role, StyleSet
+from gpuwatch.ui.draw.theme import Background, Role, StyleSet
 
 NEAR = 6
 """Most cells between two changed runs that are sent as one: a cursor move takes about as many bytes."""

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuwatch.model.snapshot import Reason
-from gpuwatch.ui.theme import ASCII, PLAIN, UNICODE, Glyphs, make_styles
-from gpuwatch.ui.widgets.gpus import BarSegment, Part, memory_bar, sparkline
+from gpuwatch.ui.draw.gpus import BarSegment, Part, memory_bar, sparkline
+from gpuwatch.ui.draw.theme import ASCII, PLAIN, UNICODE, Glyphs, make_styles
 from tests.support import builders
 from tests.support.builders import GIB, RESERVED, TOTAL
 

@@ -14,7 +14,7 @@ from rich.color import Color, ColorSystem
 from textual.theme import BUILTIN_THEMES
 
 from gpuwatch.config.types import Theme
-from gpuwatch.ui.theme import SLOTS, Background, Role, StyleSet, make_styles, theme_id
+from gpuwatch.ui.draw.theme import SLOTS, Background, Role, StyleSet, make_styles, theme_id
 
 THEMES: Final = ("gpuwatch-dark", "gpuwatch-light")
 BACKGROUNDS: Final[tuple[Background, ...]] = ("base", "band", "track", "cursor")

@@ -10,8 +10,8 @@ from rich.cells import cell_len
 from rich.style import Style
 
 from gpuwatch.model.fields import Field
-from gpuwatch.ui.theme import Background, Role, StyleSet
-from gpuwatch.ui.widgets.lines import Line, LineBuilder, Span
+from gpuwatch.ui.draw.lines import Line, LineBuilder, Span
+from gpuwatch.ui.draw.theme import Background, Role, StyleSet
 
 T = TypeVar("T")
 

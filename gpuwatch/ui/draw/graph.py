@@ -19,9 +19,9 @@ from rich.cells import cell_len
 from rich.style import Style
 
 from gpuwatch.history.timeline import Extent
-from gpuwatch.ui.theme import Glyphs, StyleSet
-from gpuwatch.ui.view import day_time
-from gpuwatch.ui.widgets.lines import Line, LineBuilder, Span
+from gpuwatch.ui.draw.lines import Line, LineBuilder, Span
+from gpuwatch.ui.draw.theme import Glyphs, StyleSet
+from gpuwatch.ui.draw.view import day_time
 
 STEPS: Final = {60.0: 10.0, 600.0: 60.0, 3600.0: 300.0, 21600.0: 1800.0, 86400.0: 7200.0}
 """Spans of time in seconds, each with the step by which its time axis moves: a move draws and sends all cells anew."""

@@ -17,12 +17,12 @@ from gpuwatch.model.filters import ListFilter
 from gpuwatch.model.shares import is_conclusive, is_pending, unread_processes
 from gpuwatch.model.snapshot import Gpu, Presence
 from gpuwatch.monitor import Frame
-from gpuwatch.ui.layout import Form, Layout
-from gpuwatch.ui.theme import Background, Glyphs, Role, StyleSet
-from gpuwatch.ui.view import View, mark_of
-from gpuwatch.ui.widgets.lines import Line, LineBuilder, centred_lines
-from gpuwatch.ui.widgets.row_list import CURSOR_CELLS, RowList
-from gpuwatch.ui.widgets.table import Cell, Column, UsefulColumns, field_column
+from gpuwatch.ui.draw.layout import Form, Layout
+from gpuwatch.ui.draw.lines import Line, LineBuilder, centred_lines
+from gpuwatch.ui.draw.row_list import CURSOR_CELLS, RowList
+from gpuwatch.ui.draw.table import Cell, Column, UsefulColumns, field_column
+from gpuwatch.ui.draw.theme import Background, Glyphs, Role, StyleSet
+from gpuwatch.ui.draw.view import View, mark_of
 
 COLUMNS: Final = {
     column.id: column

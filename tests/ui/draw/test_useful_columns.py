@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from gpuwatch.model.snapshot import Declared, Knowledge, Pane, Process, ProcessContext, Snapshot
+from gpuwatch.ui.draw.table import HELD, UsefulColumns
+from gpuwatch.ui.draw.theme import make_styles
 from gpuwatch.ui.screens.people import PeopleScreen
-from gpuwatch.ui.theme import make_styles
-from gpuwatch.ui.widgets.table import HELD, UsefulColumns
 from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.dashboards import frame, frame_clock, resize, running
 from tests.support.screens import Host

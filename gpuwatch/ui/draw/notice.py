@@ -6,10 +6,10 @@ from textwrap import wrap
 
 from gpuwatch.model.snapshot import Snapshot, SourceState
 from gpuwatch.monitor import Frame
-from gpuwatch.ui.layout import MIN_HEIGHT, MIN_WIDTH
-from gpuwatch.ui.theme import Role, StyleSet
-from gpuwatch.ui.view import clock
-from gpuwatch.ui.widgets.lines import Line, LineBuilder, blank, centred
+from gpuwatch.ui.draw.layout import MIN_HEIGHT, MIN_WIDTH
+from gpuwatch.ui.draw.lines import Line, LineBuilder, blank, centred
+from gpuwatch.ui.draw.theme import Role, StyleSet
+from gpuwatch.ui.draw.view import clock
 
 _TITLES = {
     SourceState.STARTING: "starting",

@@ -12,10 +12,10 @@ from gpuwatch.alerts.alert import Alert, Mute, Severity
 from gpuwatch.alerts.rules.health import STALE
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.monitor import Frame
-from gpuwatch.ui.layout import Layout
-from gpuwatch.ui.theme import Role, StyleSet
-from gpuwatch.ui.view import View, clock, mark_of
-from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel
+from gpuwatch.ui.draw.layout import Layout
+from gpuwatch.ui.draw.lines import Line, LineBuilder, LinePanel
+from gpuwatch.ui.draw.theme import Role, StyleSet
+from gpuwatch.ui.draw.view import View, clock, mark_of
 
 
 def alerts_of(frame: Frame) -> tuple[Alert, ...]:

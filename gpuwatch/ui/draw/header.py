@@ -11,10 +11,10 @@ from gpuwatch.analysis.playback import Playback
 from gpuwatch.base.units import long_duration
 from gpuwatch.model.fields import host_words, process_words
 from gpuwatch.model.snapshot import SourceState
-from gpuwatch.ui.theme import Role
-from gpuwatch.ui.view import View, clock
-from gpuwatch.ui.widgets.alerts import silent_mutes
-from gpuwatch.ui.widgets.lines import Line, LineBuilder
+from gpuwatch.ui.draw.alerts import silent_mutes
+from gpuwatch.ui.draw.lines import Line, LineBuilder
+from gpuwatch.ui.draw.theme import Role
+from gpuwatch.ui.draw.view import View, clock
 
 
 def header_line(view: View, width: int) -> Line:

@@ -10,8 +10,8 @@ from textual.message import Message
 
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.bindings import key_names
-from gpuwatch.ui.theme import StyleSet
-from gpuwatch.ui.widgets.lines import Line, LineBuilder, LinePanel
+from gpuwatch.ui.draw.lines import Line, LineBuilder, LinePanel
+from gpuwatch.ui.draw.theme import StyleSet
 
 Hint = tuple[str, str, str]
 """Keys as shown, word, action."""

@@ -1,0 +1,1 @@
+"""Drawing of the dashboard: what is on screen, as lines of styled text."""
