@@ -2,7 +2,7 @@
 
 `tests/approved/commands` has a file for each command: its lines `$ gpuwatch …` are run again, and what they print and
 their exit code stand below each. `tests/approved/screens` has a file for each screen of
-`tests.support.approved_screens`. To add a command line, add its line `$ …`. A commit that changes one of these files
+`tests.approved_screens`. To add a command line, add its line `$ …`. A commit that changes one of these files
 names the decision behind it.
 """
 
@@ -36,7 +36,7 @@ def render(part: str, target: Path) -> None:
             "LC_ALL": "C.UTF-8",
             "TZ": "UTC",
         }
-        command = [sys.executable, "-m", f"tests.support.approved_{part}", str(APPROVED), str(target)]
+        command = [sys.executable, "-m", f"tests.approved_{part}", str(APPROVED), str(target)]
         subprocess.run(command, cwd=folder, env=environment, check=True, stdin=subprocess.DEVNULL)
 
 

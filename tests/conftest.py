@@ -45,7 +45,7 @@ COUNTED = (
 )
 """Tests that run what runs in a child process alone: the sampler, the inspector, the dashboard in its terminal, …"""
 
-pytest_plugins = ["tests.support.idle", "tests.driver.fixtures", "tests.support.inspecting", "tests.support.tmux"]
+pytest_plugins = ["tests.idle", "tests.driver.fixtures", "tests.inspector.inspecting", "tests.support.tmux"]
 
 
 _SEEN = hide_service()

@@ -43,7 +43,7 @@ from gpuwatch.ui.replay import ReplayApp
 from gpuwatch.ui.screens.events import EventsScreen
 from gpuwatch.ui.screens.graph_sheet import GraphSheet
 from gpuwatch.ui.terminal_app import TerminalApp
-from tests.support import browser
+from tests import browser
 from tests.support.dashboards import Clockwork
 from tests.support.demo_people import VIEWER_UID
 from tests.support.demo_store import WALL, save_demo, write_page

@@ -30,9 +30,9 @@ from gpuwatch.commands.report_page import (
     render_page,
     resampled,
 )
-from tests.support import browser
+from tests import browser
+from tests.commands.reporting import HOSTILE, SINCE, page_of, value_minute
 from tests.support.recording import alert, change, ended
-from tests.support.reporting import HOSTILE, SINCE, page_of, value_minute
 from tests.support.storing import HOUR, batch, hours, save
 
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from gpuwatch.declared.facts import Facts, GpuFacts, RelatedProcess, Selection, Setting, Unread
 from gpuwatch.declared.visible_devices import DeviceSet, Target, container, device_set, targets
 from gpuwatch.model.snapshot import Order, Visible
+from tests.declared.cards import MIXED, A, B, D, card, part
 from tests.declared.tables import Case, cases
 from tests.support.builders import GIB, MIB
-from tests.support.cards import MIXED, A, B, D, card, part
 
 DOCKER = "/system.slice/docker-" + "3f9a1c" * 10 + "abcd.scope"
 POD = "/kubepods.slice/kubepods-burstable-pod1d_2.slice/cri-containerd-" + "0" * 64 + ".scope"

@@ -18,7 +18,7 @@ from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector import reader
 from gpuwatch.model.snapshot import Declared, Knowledge
 from tests import CHECKOUT
-from tests.support.founding import (
+from tests.declared.founding import (
     KERAS_SESSION,
     TF1_FRACTION,
     TF1_MISSPELT,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpuwatch.base.units import MIB
+from tests.declared.scanning import CUPY, TF, TORCH, read
 from tests.declared.tables import Case, cases
-from tests.support.scanning import CUPY, TF, TORCH, read
 
 BEFORE = {"": "", "tf": TF, "torch": TORCH, "cupy": CUPY}
 """Lines that a case's source follows; `tf` binds the GPUs to `gpus`."""

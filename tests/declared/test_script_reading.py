@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpuwatch.declared.facts import ScriptContents
 from gpuwatch.declared.script import imported_names, read_script
 from gpuwatch.declared.script_patterns import may_declare
-from tests.support.scanning import LIMIT, TF, TORCH, only, setting
+from tests.declared.scanning import LIMIT, TF, TORCH, only, setting
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What is shown

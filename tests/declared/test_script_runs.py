@@ -7,8 +7,8 @@ import pytest
 from gpuwatch.declared import script
 from gpuwatch.declared.script import read_script
 from gpuwatch.model.snapshot import Confidence
+from tests.declared.scanning import LIKELY, LIMIT, TF, TORCH, read
 from tests.declared.tables import Case, cases
-from tests.support.scanning import LIKELY, LIMIT, TF, TORCH, read
 
 CALL = "torch.cuda.set_per_process_memory_fraction(0.3)"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.declared.scanning import LIKELY, only, read, setting, values
 from tests.declared.tables import Case, cases
-from tests.support.scanning import LIKELY, only, read, setting, values
 
 
 @cases("declared/script_environ")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from gpuwatch.declared.facts import GpuFacts
 from gpuwatch.declared.visible_devices import parse
 from gpuwatch.model.snapshot import Order
+from tests.declared.cards import MIXED, A, B, D, card, part
 from tests.declared.tables import Case, cases
-from tests.support.cards import MIXED, A, B, D, card, part
 
 MACHINES = {"A": A, "A1": A[:1], "B": B, "D": D, "MIXED": MIXED, "NONE": []}
 """Those of `support.cards`; A1 is one card."""

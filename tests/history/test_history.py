@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from gpuwatch.history.history import GPU_GONE, SENSORS, SLOT, SLOTS, History, HistoryView, Trend, estimate_trend
 from gpuwatch.model.shares import GapStart
 from gpuwatch.model.snapshot import Gpu, Health, Idle, Memory, Reading, Reason, Snapshot, Xid, known
+from tests.history.histories import KEY, machine, watched
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, snapshot, uid
-from tests.support.histories import KEY, machine, watched
 
 
 def test_unknown_keys_have_nothing() -> None:

@@ -13,7 +13,7 @@ import pytest
 from gpuwatch.base.child import ChildProcess
 from gpuwatch.declared.facts import GpuFacts, Share
 from gpuwatch.inspector.client import InspectorClient
-from tests.support.inspecting import STAND_IN, stand_in, words
+from tests.inspector.inspecting import STAND_IN, stand_in, words
 from tests.support.sampling import PATIENCE
 
 Start = Callable[..., InspectorClient]

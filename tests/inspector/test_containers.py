@@ -28,8 +28,8 @@ from gpuwatch.inspector.containers import ContainerName, ContainerNames
 from gpuwatch.model.snapshot import Container
 from tests import CHECKOUT
 from tests.base.test_procfs import fixture_process, stat_line
+from tests.declared.cards import A
 from tests.inspector.test_cgroups import ID, OTHER
-from tests.support.cards import A
 from tests.support.families import Member, family
 from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE
 from tests.support.waiting import Clock

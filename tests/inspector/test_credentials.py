@@ -13,7 +13,7 @@ from gpuwatch.declared.facts import Script, Unread
 from gpuwatch.inspector import reader
 from gpuwatch.inspector.credentials import Owner, acting_as
 from tests import CHECKOUT
-from tests.support.evidence import SOURCE, script_of, seen
+from tests.inspector.evidence import SOURCE, script_of, seen
 from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE
 from tests.support.sharer import sharing
 

@@ -16,8 +16,8 @@ from gpuwatch.inspector import files, reader
 from gpuwatch.inspector.credentials import Owner, read_account, read_owner
 from tests.base.test_procfs import fixture_process, stat_line
 from tests.declared.tables import Case, cases
+from tests.inspector.evidence import SOURCE, script_of, seen
 from tests.sampler.test_large_processes import many_threads
-from tests.support.evidence import SOURCE, script_of, seen
 from tests.support.sharer import LAUNCHER, sharing, until_asleep
 from tests.support.waiting import wait_for
 

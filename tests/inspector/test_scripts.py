@@ -13,7 +13,7 @@ from gpuwatch.base import procfs
 from gpuwatch.declared.facts import Facts, Script, Unread
 from gpuwatch.inspector import files, reader
 from gpuwatch.inspector.credentials import read_account
-from tests.support.evidence import SOURCE, script_of, seen
+from tests.inspector.evidence import SOURCE, script_of, seen
 from tests.support.sharer import LAUNCHER, sharing, sleeping
 from tests.support.waiting import wait_for
 

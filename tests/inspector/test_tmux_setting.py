@@ -13,8 +13,8 @@ from gpuwatch.inspector.protocol import Question
 from gpuwatch.inspector.worker import Inspector
 from gpuwatch.model.snapshot import Pane, ProcessContext
 from tests.driver import Driver, Gpu, Proc
+from tests.inspector.panes import PANE, fake, session
 from tests.support.launching import Launcher
-from tests.support.panes import PANE, fake, session
 from tests.support.tmux import Tmux, tmux
 
 __all__ = ["tmux"]  # a fixture

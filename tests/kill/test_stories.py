@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processtable import Story, table
+from tests.kill.processtable import Story, table
 
 FILE = Path(__file__).with_name("stories.txt")
 STORIES = dict(story.split("\n", 1) for story in FILE.read_text().split("\n# ")[1:])

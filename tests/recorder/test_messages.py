@@ -33,8 +33,8 @@ from gpuwatch.recorder.messages import (
     raised,
 )
 from gpuwatch.recorder.messages import cleared as over_message
+from tests.recorder.telling import Outbox, alert, ended, frame
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot, uid
-from tests.support.telling import Outbox, alert, ended, frame
 from tests.support.waiting import Clock, wait_for
 
 CRITICAL, WARNING, NOTE = Severity.CRITICAL, Severity.WARNING, Severity.NOTE

@@ -32,7 +32,7 @@ from gpuwatch.recorder.messages import (
     make_routes,
     raised,
 )
-from tests.support.telling import alert, ended, frame
+from tests.recorder.telling import alert, ended, frame
 from tests.support.waiting import wait_for
 
 

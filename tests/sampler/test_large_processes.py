@@ -19,8 +19,8 @@ from gpuwatch.model.snapshot import Knowledge, Presence, Snapshot
 from gpuwatch.sampler.owners import Owners
 from gpuwatch.sampler.unlisted import OpenFileSearch
 from tests.driver import GIB, Driver, Gpu, Proc
+from tests.sampler.longlines import bytes_read, long_lines, most_memory
 from tests.sampler.test_owners import read, tree
-from tests.support.longlines import bytes_read, long_lines, most_memory
 from tests.support.sampling import Running, running
 from tests.support.sharer import sharing
 from tests.support.uncovered import environment

@@ -7,7 +7,7 @@ makes stdout a terminal of that width, DRIVER=yes is the driver of the tests wit
 
 from __future__ import annotations
 
-from tests.support.clock import CLOCK
+from tests.clock import CLOCK
 
 # isort: split
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.clock import CLOCK
+from tests.clock import CLOCK
 
 # isort: split
 
