@@ -16,8 +16,8 @@ from gpuwatch.model.snapshot import Snapshot, SourceState
 from gpuwatch.monitor import Frame
 from tests.screenshots import Picture, showing
 from tests.support.dashboards import text
-from tests.support.demo_store import WALL
-from tests.support.screens import until
+from tests.support.demo import WALL
+from tests.support.screen import until
 
 
 @dataclass(frozen=True)

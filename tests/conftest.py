@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.machine_service import hide_service
+from tests.support.environment import hide_service
 from tests.support.uncovered import uncounted
 
 # A shell ignores SIGINT in what it starts in its background, nohup SIGHUP, and every child inherits that.

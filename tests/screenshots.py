@@ -45,9 +45,9 @@ from gpuwatch.ui.screens.graph_sheet import GraphSheet
 from gpuwatch.ui.terminal_app import TerminalApp
 from tests import browser
 from tests.support.dashboards import Clockwork
+from tests.support.demo import WALL, save_demo, write_page
 from tests.support.demo_people import VIEWER_UID
-from tests.support.demo_store import WALL, save_demo, write_page
-from tests.support.fleets import DemoHosts, DemoReader
+from tests.support.fleet import DemoHosts, DemoReader
 from tests.support.replaying import MemoryRecording
 
 

@@ -19,7 +19,7 @@ from gpuwatch.alerts.rules.memory import MEMORY
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.model.snapshot import Declared, Gpu, Health, Hint, Margin, Reason, SourceState
 from tests.analysis import machines
-from tests.support.alerting import Bench, cap, card, only, overshooting, uuid, words
+from tests.support.alerts import Bench, cap, card, only, overshooting, uuid, words
 from tests.support.builders import EPOCH, filled, gpu, holding, process, uid
 
 NOTE, WARNING, CRITICAL = Severity

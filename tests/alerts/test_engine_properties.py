@@ -13,7 +13,7 @@ from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.rule import Observation, Rule, RuleContext
 from gpuwatch.base.units import Unit
 from gpuwatch.model.snapshot import Reason
-from tests.support.alerting import Bench
+from tests.support.alerts import Bench
 from tests.support.builders import gpu
 
 pytestmark = pytest.mark.uncounted

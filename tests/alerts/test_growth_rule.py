@@ -15,7 +15,7 @@ from gpuwatch.alerts.rule import Rule
 from gpuwatch.alerts.rules.memory import FULL, MEMORY, RULES, find_time_to_full, format_prediction, time_to_full
 from gpuwatch.base.units import Unit
 from gpuwatch.model.snapshot import Health, Reason
-from tests.support.alerting import Bench, only, words
+from tests.support.alerts import Bench, only, words
 from tests.support.builders import USABLE_GIB, gpu, holding
 
 Course = Callable[[float], float | Mapping[int, float]]

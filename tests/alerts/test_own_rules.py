@@ -12,7 +12,7 @@ from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import CustomRule, Limits
 from gpuwatch.model.fields import Amount, Field
 from gpuwatch.model.filters import Comparison
-from tests.support.alerting import Bench
+from tests.support.alerts import Bench
 from tests.support.builders import gpu
 
 NOTE, WARNING, CRITICAL = Severity.NOTE, Severity.WARNING, Severity.CRITICAL

@@ -24,7 +24,7 @@ from gpuwatch.commands.docs import page_text
 from gpuwatch.history.history import History
 from gpuwatch.model.snapshot import Health, Idle, Limit, Margin, Presence, Reason, Snapshot
 from tests.analysis.machines import card, person
-from tests.support.alerting import Past, cap, observed, severities_of, uuid
+from tests.support.alerts import Past, cap, observed, severities_of, uuid
 from tests.support.builders import GIB, at, filled, gpu, holding, memory, process, snapshot
 
 

@@ -24,9 +24,9 @@ from gpuwatch.model.snapshot import (
     Snapshot,
     Unlisted,
 )
-from tests.support.alerting import cap, part
+from tests.support.alerts import cap, part
 from tests.support.builders import EPOCH, GIB, filled, gpu, holding, process, snapshot
-from tests.support.straying import DOCKER, KERNEL
+from tests.support.strays import DOCKER, KERNEL
 
 TMUX = Pane(program="tmux", session="train")
 

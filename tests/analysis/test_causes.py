@@ -25,7 +25,7 @@ from gpuwatch.model.snapshot import (
     Xid,
 )
 from tests.support import builders
-from tests.support.alerting import observed
+from tests.support.alerts import observed
 from tests.support.builders import GIB, MIB, TOTAL, holding
 
 GONE = Process(pid=70, presence=Presence.GONE)

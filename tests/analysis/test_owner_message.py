@@ -21,7 +21,7 @@ from gpuwatch.ui.screens.dialog import OwnerMessageDialog
 from tests.support.builders import GIB, gpu, holding, process, snapshot
 from tests.support.dashboards import frame, hand, running, top
 from tests.support.declaring import declares
-from tests.support.screens import HOSTILE
+from tests.support.screen import HOSTILE
 
 SEEN = snapshot([gpu(3)])
 

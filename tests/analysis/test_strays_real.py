@@ -16,9 +16,9 @@ from gpuwatch.analysis.strays import Stray, StrayCause, StrayCertainty, StrayLim
 from gpuwatch.base import procfs
 from gpuwatch.model.snapshot import Idle, IdleTimes, Process, Snapshot
 from tests.driver import GIB, Driver, Proc
-from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE
-from tests.support.sampling import running
-from tests.support.straying import find, suspects
+from tests.support.process import ME, ROOT, SOMEBODY_ELSE
+from tests.support.sampler import running
+from tests.support.strays import find, suspects
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow

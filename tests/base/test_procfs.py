@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.base import procfs, psinfo
-from tests.support.gpuholder import GpuHolder
+from tests.support.process import GpuHolder
 
 
 def stat_line(

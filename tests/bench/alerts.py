@@ -24,7 +24,7 @@ from gpuwatch.alerts.rules.custom import GRAMMARS
 from gpuwatch.base.units import Unit
 from gpuwatch.history.history import History
 from gpuwatch.model.snapshot import Gpu, Process, Snapshot
-from tests.support.alerting import cap
+from tests.support.alerts import cap
 from tests.support.builders import EPOCH, GIB, gpu, holding, memory, process, snapshot
 
 BUDGET = 2.0

@@ -19,7 +19,7 @@ import psutil
 from gpuwatch.base import procfs
 from gpuwatch.model.snapshot import Knowledge, Snapshot
 from tests.driver import GIB, Driver, Proc, build
-from tests.support.sampling import Running
+from tests.support.sampler import Running
 
 ENVIRON = {**os.environ, "CUDA_VISIBLE_DEVICES": "0,1", "XLA_PYTHON_CLIENT_MEM_FRACTION": ".3"}
 GPUS = 8

@@ -23,7 +23,7 @@ from gpuwatch.recorder.anonymise import Commands
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.recorder.recording_writer import MOST_WAITING, RecordingWriter
 from tests.bench.machine import Machine
-from tests.support.recording import frame
+from tests.support.store import frame
 
 DAY = 86_400
 

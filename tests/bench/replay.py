@@ -16,7 +16,7 @@ from gpuwatch.recorder.recording import Recording
 from gpuwatch.recorder.recording_writer import RecordingWriter
 from gpuwatch.recorder.replay import Replay
 from gpuwatch.sources.demo import DemoSource
-from tests.support.recording import frame
+from tests.support.store import frame
 
 BEGAN = 1_795_219_200.0
 """Saturday 21 November 2026, 00:00 UTC."""

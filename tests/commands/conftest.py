@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.driver import Driver
-from tests.support.launching import Call, Run, run_gpuwatch
+from tests.support.program import Call, Run, run_gpuwatch
 
 GPUWATCH = Path(sys.executable).parent / "gpuwatch"
 

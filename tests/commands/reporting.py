@@ -11,7 +11,7 @@ from gpuwatch.base.units import GIB
 from gpuwatch.commands.report_page import Page, PageSeries
 from gpuwatch.history.timeline import Minute
 from gpuwatch.recorder.use import EventCounts, GpuUse, UseLine, UseReport
-from tests.support.recording import alert, ended
+from tests.support.store import alert, ended
 from tests.support.storing import HOUR
 
 SINCE = float(HOUR)

@@ -13,7 +13,7 @@ from gpuwatch.alerts.rules import RULE_NAMES
 from gpuwatch.cli import COMMANDS
 from gpuwatch.commands.completion import FOLDER, SHELLS
 from tests.shell import shell_files
-from tests.support.launching import Call
+from tests.support.program import Call
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="argparse words its usage lines differently in each Python")

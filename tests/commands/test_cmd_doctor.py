@@ -14,7 +14,7 @@ from gpuwatch.commands.doctor import Check, CheckMark, Machine
 from gpuwatch.model.snapshot import Health, Snapshot, SourceState
 from gpuwatch.recorder.store import own_store
 from tests.support.builders import gpu, snapshot
-from tests.support.recording import alert, write
+from tests.support.store import alert, write
 
 MODULE = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build\n"
 OK, MEND, NOTE = CheckMark.OK, CheckMark.MEND, CheckMark.NOTE

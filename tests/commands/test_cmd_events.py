@@ -20,9 +20,9 @@ from gpuwatch.commands import events
 from gpuwatch.commands.flags import parse_span
 from gpuwatch.model.values import DAY
 from gpuwatch.recorder.store import lock_path, own_store
-from tests.support import recording
+from tests.support import store
 from tests.support.builders import EPOCH, GIB
-from tests.support.recording import alert, ended
+from tests.support.store import alert, ended
 from tests.support.storing import batch, save
 
 NOW = EPOCH + 3600.0
@@ -57,7 +57,7 @@ def own(own_home: Path) -> Path:
 
 def write(path: Path, *alerts: Alert, now: float = NOW) -> Path:
     """Write a store of alerts as they are."""
-    return recording.write(path, *alerts, now=now)
+    return store.write(path, *alerts, now=now)
 
 
 def run(*arguments: str, now: float = NOW) -> int:
@@ -100,7 +100,7 @@ def test_an_event_of_several_gpus_names_each(own: Path, capsys: pytest.CaptureFi
 def test_what_was_watched_is_said_beside_the_events(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, last = EPOCH - 6 * 3600, EPOCH - 3600
     save(own, batch(int(first)), batch(int(last)))
-    recording.write(own, FULL, gaps=[Gap(first + 3600, first + 5400)], now=last)
+    store.write(own, FULL, gaps=[Gap(first + 3600, first + 5400)], now=last)
     for words, said in (
         ([], f"watched 4 h 30 min of 1 d, since {moment(first, NOW)}"),
         (["--since", format_moment(first + 60), "--until", format_moment(first + 3600)], "watched all of it"),

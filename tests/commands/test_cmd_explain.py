@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.launching import Launcher, starting
+from tests.support.program import Launcher, starting
 
 Start = Callable[..., subprocess.Popen[bytes]]
 

@@ -13,7 +13,7 @@ import pytest
 from tests.commands.conftest import GPUWATCH
 from tests.fleet.test_overview import ROOM, alert, card
 from tests.support.fake_prometheus import FakePrometheus, a_fleet, fake_prometheus
-from tests.support.launching import Call
+from tests.support.program import Call
 from tests.support.terminal import Terminal, foreign, modes_on
 
 

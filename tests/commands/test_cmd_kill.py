@@ -17,9 +17,9 @@ from gpuwatch.model.snapshot import Reason, Unlisted
 from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.builders import gpu, holding, process, snapshot, uid
-from tests.support.gpuholder import ROOT, SOMEBODY_ELSE, GpuHolder
-from tests.support.killing import a_target
-from tests.support.launching import Call, Run
+from tests.support.kill import a_target
+from tests.support.process import ROOT, SOMEBODY_ELSE, GpuHolder
+from tests.support.program import Call, Run
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.gpuholder import SOMEBODY_ELSE
-from tests.support.launching import Launcher, starting
+from tests.support.process import SOMEBODY_ELSE
+from tests.support.program import Launcher, starting
 from tests.support.reserving import needs_root, write
 
 

@@ -20,7 +20,7 @@ from gpuwatch.commands.report_formats import report_csv, report_json, report_lin
 from gpuwatch.recorder.store import Store, own_store, public_file, write_events
 from gpuwatch.recorder.use import By, EventCounts, GpuUse, UseLine, UseReport
 from tests.support.builders import GIB
-from tests.support.recording import alert, ended, read_report
+from tests.support.store import alert, ended, read_report
 from tests.support.storing import HOUR, batch, hours, save
 
 NOW = HOUR + 5 * 3600.0

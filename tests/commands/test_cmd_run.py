@@ -13,7 +13,7 @@ import pytest
 
 from gpuwatch.sampler.reservations import read_reservations
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.launching import Launcher
+from tests.support.program import Launcher
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from gpuwatch.model.live import FILE, Overuse, Status, StatusGpu
 from gpuwatch.model.snapshot import Health, Reason, SourceState
 from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.launching import Call
+from tests.support.program import Call
 from tests.support.terminal import Terminal
 from tests.support.tmux import Tmux
 

@@ -29,7 +29,7 @@ from tests.driver import GIB as GIBIBYTE
 from tests.driver import Driver, Gpu, Proc
 from tests.support.builders import EPOCH, GIB, gpu, snapshot
 from tests.support.prometheus import free_port
-from tests.support.recording import story
+from tests.support.store import story
 from tests.support.terminal import Terminal
 from tests.support.waiting import PATIENCE, wait_for
 

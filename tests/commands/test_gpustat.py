@@ -17,7 +17,7 @@ from gpuwatch.commands.gpustat import gpustat_json, measure_cpu
 from gpuwatch.model.snapshot import Holding, Presence, Process, Reason
 from tests.driver import Driver, Gpu, Proc
 from tests.support.builders import gpu, snapshot
-from tests.support.launching import Call
+from tests.support.program import Call
 
 GPU_FIELDS = {
     "index": 0,

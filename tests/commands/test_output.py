@@ -11,8 +11,8 @@ import pytest
 
 from gpuwatch.recorder.store import own_store
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.launching import Call
-from tests.support.recording import alert, ended
+from tests.support.program import Call
+from tests.support.store import alert, ended
 from tests.support.storing import batch, save
 
 LISTS = {

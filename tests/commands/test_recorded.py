@@ -11,8 +11,8 @@ import pytest
 from gpuwatch.base.units import format_moment
 from gpuwatch.model.snapshot import Snapshot, decode
 from tests.recorder.test_recording import demo, record
-from tests.support.launching import Call
-from tests.support.recording import change
+from tests.support.program import Call
+from tests.support.store import change
 from tests.support.uncovered import uncounted
 
 

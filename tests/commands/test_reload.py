@@ -14,7 +14,7 @@ from gpuwatch.recorder.recorder import Sinks
 from gpuwatch.sampler.protocol import SamplerOptions
 from gpuwatch.sources.local import LocalSource
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.sampling import close
+from tests.support.sampler import close
 from tests.support.waiting import wait_for
 from tests.support.watches import Script
 

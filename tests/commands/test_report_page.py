@@ -32,7 +32,7 @@ from gpuwatch.commands.report_page import (
 )
 from tests import browser
 from tests.commands.reporting import HOSTILE, SINCE, page_of, value_minute
-from tests.support.recording import alert, change, ended
+from tests.support.store import alert, change, ended
 from tests.support.storing import HOUR, batch, hours, save
 
 

@@ -16,7 +16,7 @@ from gpuwatch.model.live import Status
 from gpuwatch.model.snapshot import Snapshot
 from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.launching import Call
+from tests.support.program import Call
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.uncounted

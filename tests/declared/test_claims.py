@@ -43,10 +43,10 @@ from gpuwatch.sampler.owners import Owners
 from tests.declared.tables import Case, read_cases
 from tests.declared.test_resolver import MACHINES, process
 from tests.support import builders
-from tests.support.alerting import Bench
+from tests.support.alerts import Bench
+from tests.support.declared import limits, visible
 from tests.support.explaining import InProcessInspector
-from tests.support.gpuholder import ROOT
-from tests.support.resolving import limits, visible
+from tests.support.process import ROOT
 from tests.support.sharer import sharing
 
 ROW = {"case", "point", "machine", "processes", "overshoots", "accused", "real"}

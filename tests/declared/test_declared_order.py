@@ -11,8 +11,8 @@ from gpuwatch.model.snapshot import Confidence, Order, Reason
 from tests.driver import Driver, Gpu, Mig
 from tests.support.builders import MIB
 from tests.support.explaining import Explainer, card, said
-from tests.support.launching import Launcher
-from tests.support.sampling import once
+from tests.support.program import Launcher
+from tests.support.sampler import once
 
 pytestmark = pytest.mark.slow  # real processes
 

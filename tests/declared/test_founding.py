@@ -28,8 +28,8 @@ from tests.declared.founding import (
     TORCH_FOUR,
     TORCH_PARALLEL,
 )
-from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE
-from tests.support.resolving import A, limits, visible
+from tests.support.declared import A, limits, visible
+from tests.support.process import ME, ROOT, SOMEBODY_ELSE
 from tests.support.sharer import sharing
 
 pytestmark = pytest.mark.slow  # real processes
@@ -40,7 +40,7 @@ import msgspec
 from gpuwatch.declared import script
 from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector import reader
-from tests.support.resolving import A
+from tests.support.declared import A
 uid, pid = map(int, sys.argv[1:])
 if uid != os.geteuid():
     os.setgroups([])

@@ -15,7 +15,7 @@ from gpuwatch.sources.sampler_process import LONGEST_LINE
 from tests.driver import GIB
 from tests.sources.test_local import Start, start, stub, until
 from tests.support import builders
-from tests.support.resolving import TENSORFLOW, facts
+from tests.support.declared import TENSORFLOW, facts
 
 __all__ = ["start"]
 

@@ -22,7 +22,7 @@ from gpuwatch.declared.script import read_script
 from gpuwatch.model.shares import is_conclusive
 from gpuwatch.model.snapshot import Confidence, Knowledge, Order
 from tests.declared.tables import Case, cases
-from tests.support.resolving import DOCKER, JAX, TENSORFLOW, TORCH, A, B, C, D, E, M, T, facts, limits, visible
+from tests.support.declared import DOCKER, JAX, TENSORFLOW, TORCH, A, B, C, D, E, M, T, facts, limits, visible
 
 MACHINES = {"A": A, "B": B, "C": C, "D": D, "E": E, "E1": E[:1], "M": M, "T": T}
 CUPY = frozenset({"_carray.cpython-311-x86_64-linux-gnu.so"})

@@ -22,7 +22,7 @@ import pytest
 from gpuwatch.config.types import RemoteHost
 from tests import CHECKOUT
 from tests.driver import Driver
-from tests.support.gpuholder import ROOT, unavailable
+from tests.support.process import ROOT, unavailable
 from tests.support.prometheus import free_port
 from tests.support.waiting import wait_for
 

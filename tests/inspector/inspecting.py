@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuwatch.inspector.client import InspectorClient
-from tests.support.sampling import PATIENCE
+from tests.support.sampler import PATIENCE
 
 STAND_IN = """
 import json, os, sys, time

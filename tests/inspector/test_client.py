@@ -14,7 +14,7 @@ from gpuwatch.base.child import ChildProcess
 from gpuwatch.declared.facts import GpuFacts, Share
 from gpuwatch.inspector.client import InspectorClient
 from tests.inspector.inspecting import STAND_IN, stand_in, words
-from tests.support.sampling import PATIENCE
+from tests.support.sampler import PATIENCE
 
 Start = Callable[..., InspectorClient]
 

@@ -14,7 +14,7 @@ from gpuwatch.inspector.worker import Inspector
 from gpuwatch.model.snapshot import Pane, ProcessContext
 from tests.driver import Driver, Gpu, Proc
 from tests.inspector.panes import PANE, fake, session
-from tests.support.launching import Launcher
+from tests.support.program import Launcher
 from tests.support.tmux import Tmux, tmux
 
 __all__ = ["tmux"]  # a fixture

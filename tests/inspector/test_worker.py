@@ -21,7 +21,7 @@ from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model.snapshot import Declared, Knowledge
 from tests.sampler.test_large_processes import many_threads
 from tests.support import uncovered
-from tests.support.sampling import PATIENCE
+from tests.support.sampler import PATIENCE
 from tests.support.sharer import sharing
 from tests.support.waiting import wait_for
 

@@ -20,8 +20,8 @@ from gpuwatch.kill.group import KillChoice, KillState, ProcessGroup
 from gpuwatch.kill.pinned import Pinner, find_targets
 from gpuwatch.model.snapshot import Process, ProcessContext, Reason, Run, Snapshot, Unlisted
 from tests.support import builders
-from tests.support.gpuholder import ME
-from tests.support.killing import a_pinner, a_target, on_record
+from tests.support.kill import a_pinner, a_target, on_record
+from tests.support.process import ME
 from tests.support.waiting import Clock
 
 HEAD = 1000

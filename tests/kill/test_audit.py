@@ -16,8 +16,8 @@ import pytest
 from gpuwatch.base import files
 from gpuwatch.base.files import state_folder
 from gpuwatch.kill.audit import LARGEST, Audit
-from tests.support.gpuholder import ROOT
 from tests.support.homes import make_homeless
+from tests.support.process import ROOT
 
 
 def append(audit: Audit, event: str, fields: dict[str, Any]) -> str | None:

@@ -22,8 +22,7 @@ from gpuwatch.kill.pinned import KillTarget, Pinner, open_pidfd, shown_command
 from gpuwatch.kill.run import PinnedRun, find_run
 from gpuwatch.model.snapshot import Presence, ProcessContext, Snapshot
 from tests.support import builders
-from tests.support.gpuholder import ME, SOMEBODY_ELSE, GpuHolder
-from tests.support.killing import (
+from tests.support.kill import (
     POLICY,
     a_pinner,
     a_target,
@@ -35,6 +34,7 @@ from tests.support.killing import (
     pinned,
     target_of,
 )
+from tests.support.process import ME, SOMEBODY_ELSE, GpuHolder
 from tests.support.running import RealRun
 from tests.support.waiting import Clock, wait_for
 

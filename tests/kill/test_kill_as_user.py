@@ -20,7 +20,7 @@ import pytest
 
 from gpuwatch.base import procfs
 from tests import CHECKOUT
-from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE, GpuHolder, unavailable
+from tests.support.process import ME, ROOT, SOMEBODY_ELSE, GpuHolder, unavailable
 
 pytestmark = pytest.mark.slow
 

@@ -22,8 +22,8 @@ from gpuwatch.model.snapshot import Presence, Unlisted
 from gpuwatch.sampler.owners import Owners
 from tests.kill.processtable import HEAD, table
 from tests.support import builders
-from tests.support.gpuholder import ME, SOMEBODY_ELSE, GpuHolder
-from tests.support.killing import NO_PROCESS, POLICY, a_pinner, a_target, on_record, pinned, reason, refused, target_of
+from tests.support.kill import NO_PROCESS, POLICY, a_pinner, a_target, on_record, pinned, reason, refused, target_of
+from tests.support.process import ME, SOMEBODY_ELSE, GpuHolder
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from gpuwatch.kill.pinned import PinnedProcess
 from gpuwatch.kill.run import PinnedRun, find_run
 from tests.support import builders
 from tests.support.families import Family, Member, family
-from tests.support.killing import POLICY, a_pinner, a_target
+from tests.support.kill import POLICY, a_pinner, a_target
 
 pytestmark = pytest.mark.slow
 

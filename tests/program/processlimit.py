@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.gpuholder import ROOT, unavailable
+from tests.support.process import ROOT, unavailable
 from tests.support.waiting import wait_for
 
 UID = 55_000 + os.getpid() % 4_000 if ROOT else os.getuid()

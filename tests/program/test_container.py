@@ -15,7 +15,7 @@ from gpuwatch.kill.outcome import Refusal
 from gpuwatch.model.snapshot import Presence, Snapshot, decode
 from tests import CHECKOUT
 from tests.driver import Driver
-from tests.support.gpuholder import ROOT, unavailable
+from tests.support.process import ROOT, unavailable
 from tests.support.uncovered import environment
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,7 @@ PROGRAM = r"""
 import json, os, subprocess, sys
 from pathlib import Path
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.gpuholder import GpuHolder
+from tests.support.process import GpuHolder
 
 folder, library, gpuwatch, version = sys.argv[1:]
 if version:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests import CHECKOUT
-from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE
+from tests.support.process import ME, ROOT, SOMEBODY_ELSE
 from tests.support.uncovered import environment
 
 pytestmark = pytest.mark.slow

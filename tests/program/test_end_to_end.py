@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.gpuholder import ROOT, GpuHolder
+from tests.support.process import ROOT, GpuHolder
 from tests.support.tmux import Tmux
 
 pytestmark = [pytest.mark.slow, pytest.mark.uncounted]

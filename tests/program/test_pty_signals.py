@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.recording import story
+from tests.support.store import story
 from tests.support.terminal import Terminal, assert_given_back, modes_on
 from tests.support.uncovered import environment
 from tests.support.waiting import wait_for

@@ -18,8 +18,8 @@ import pytest
 from gpuwatch.base import files
 from tests import CHECKOUT
 from tests.recorder.test_recording import demo, record
-from tests.support.launching import run_gpuwatch
-from tests.support.recording import change
+from tests.support.program import run_gpuwatch
+from tests.support.store import change
 
 WAYS = (
     "events --file DAY",

@@ -43,7 +43,7 @@ from tests import CHECKOUT
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.builders import at, gpu, holding, process, snapshot
 from tests.support.dashboards import alert
-from tests.support.gpuholder import ME, SOMEBODY_ELSE, unavailable
+from tests.support.process import ME, SOMEBODY_ELSE, unavailable
 from tests.support.reserving import needs_root
 from tests.support.waiting import PATIENCE, wait_for
 

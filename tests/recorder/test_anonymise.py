@@ -18,7 +18,7 @@ from gpuwatch.recorder.recording import Recording
 from tests.recorder.test_hostile_recordings import strings
 from tests.recorder.test_recording import demo, record, small
 from tests.support.builders import GIB, at, gpu, holding, process, snapshot
-from tests.support.recording import ask
+from tests.support.store import ask
 
 
 def structs(kind: type, found: list[type]) -> list[type]:

@@ -17,7 +17,7 @@ from gpuwatch.analysis.events import State
 from gpuwatch.recorder.store import StoreError, lock_path, own_store, read_events
 from tests.support import uncovered
 from tests.support.builders import EPOCH
-from tests.support.recording import (
+from tests.support.store import (
     QUICK,
     Record,
     Recording,

@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from gpuwatch.alerts.alert import Acknowledgement, Attention, Mute
 from gpuwatch.recorder.store import Store, changed_marks, marks_of, own_store, with_marks
 from tests.support.builders import EPOCH
-from tests.support.recording import (
-    change,
-    marks,
-    recording,
-    wait_for,
-)
+from tests.support.store import change, marks, recording, wait_for
 
 NOW = EPOCH + 1000.0
 

@@ -39,9 +39,9 @@ from gpuwatch.recorder.store import (
 )
 from gpuwatch.recorder.store import own_store as store_of
 from gpuwatch.recorder.use import RunId, Sums, UsedGpu, UsedRun, load_older, read_means, write_use
-from tests.support.gpuholder import SOMEBODY_ELSE
-from tests.support.recording import read_report, recording
+from tests.support.process import SOMEBODY_ELSE
 from tests.support.reserving import needs_root
+from tests.support.store import read_report, recording
 from tests.support.waiting import wait_for
 
 DAY = 24 * 3600.0

@@ -12,8 +12,8 @@ from gpuwatch.history.timeline import Key, Metric
 from gpuwatch.model.snapshot import IdleHolding
 from gpuwatch.monitor import Frame, Monitor
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, snapshot
-from tests.support.recording import alert, ended
 from tests.support.replaying import MemoryRecording, Player, machine, seconds
+from tests.support.store import alert, ended
 from tests.support.watches import Reader, full
 from tests.support.watches import ended as has_ended
 

@@ -22,7 +22,7 @@ from gpuwatch.recorder.messages import Message, Messenger, Route
 from gpuwatch.recorder.recorder import Recorder, UsageSettings
 from gpuwatch.recorder.recording_writer import RecordingWriter
 from tests.support.builders import EPOCH, gpu, snapshot
-from tests.support.recording import QUICK, FailingStore, alert
+from tests.support.store import QUICK, FailingStore, alert
 from tests.support.waiting import PATIENCE, wait_for
 
 

@@ -35,8 +35,8 @@ from gpuwatch.recorder.store import (
 from gpuwatch.recorder.use import By, RunId
 from tests import CHECKOUT
 from tests.support.builders import EPOCH
-from tests.support.gpuholder import ROOT, SOMEBODY_ELSE
-from tests.support.recording import alert, ask, change, ended, read_report, write
+from tests.support.process import ROOT, SOMEBODY_ELSE
+from tests.support.store import alert, ask, change, ended, read_report, write
 from tests.support.storing import HOUR, batch, hours, save
 
 WEEK = 7 * 86400

@@ -48,18 +48,7 @@ from gpuwatch.recorder.use import (
     write_use,
 )
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
-from tests.support.recording import (
-    PATIENCE,
-    QUICK,
-    Record,
-    Recording,
-    alert,
-    ask,
-    change,
-    read_report,
-    recording,
-    wait_for,
-)
+from tests.support.store import PATIENCE, QUICK, Record, Recording, alert, ask, change, read_report, recording, wait_for
 from tests.support.storing import Frames, batch, save
 from tests.support.watches import Script
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from gpuwatch.base import procfs
-from tests.support.gpuholder import unavailable
+from tests.support.process import unavailable
 
 _PROGRAM = r"""
 import ctypes, mmap, os, sys

@@ -15,7 +15,7 @@ from gpuwatch.model.snapshot import Gpu, Holding, Memory, Process, Snapshot
 from gpuwatch.sampler.declarations import Holder, without_contradicted
 from tests.declared.tables import Case, cases
 from tests.declared.test_resolver import MACHINES, process
-from tests.support.resolving import limits, visible
+from tests.support.declared import limits, visible
 
 
 def machine_of(facts: Facts, case: Case) -> tuple[Gpu, ...]:

@@ -25,8 +25,8 @@ from gpuwatch.sampler.reservations import (
     reserve,
 )
 from tests.support.families import Member, family
-from tests.support.gpuholder import SOMEBODY_ELSE
-from tests.support.launching import starting
+from tests.support.process import SOMEBODY_ELSE
+from tests.support.program import starting
 from tests.support.reserving import GPU, needs_root, write
 
 Folders = tuple[Path, Path]

@@ -10,7 +10,7 @@ from gpuwatch.model.snapshot import Presence
 from gpuwatch.sampler import machine
 from tests.base.test_procfs import fixture_process, stat_line
 from tests.driver import Driver
-from tests.support.sampling import ME, eight, once
+from tests.support.sampler import ME, eight, once
 
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64"
 

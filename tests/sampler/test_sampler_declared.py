@@ -29,7 +29,7 @@ from gpuwatch.sampler.declarations import AGAIN, DeclarationCache
 from tests.declared.tables import Case, cases
 from tests.driver import GIB, Driver, Proc
 from tests.driver import Gpu as Fake
-from tests.support.sampling import PATIENCE, Running, once, running
+from tests.support.sampler import PATIENCE, Running, once, running
 from tests.support.sharer import sharing, sleeping
 from tests.support.waiting import wait_for
 

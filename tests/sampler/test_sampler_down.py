@@ -18,7 +18,7 @@ from gpuwatch.sampler import nvml
 from gpuwatch.sampler.nvml import Code, Failed, error, health, reason
 from gpuwatch.sampler.protocol import Exit
 from tests.driver import GIB, MIB, Driver
-from tests.support.sampling import all_are_well, eight, once, running
+from tests.support.sampler import all_are_well, eight, once, running
 
 
 @pytest.mark.parametrize("content", [None, b"this is no library\n"])

@@ -25,7 +25,7 @@ from gpuwatch.sampler.xid import XidCounter
 from tests.declared.tables import Case, cases
 from tests.driver import GIB, MIB, Code, Driver, Mig, Proc, build
 from tests.driver import Gpu as Card
-from tests.support.sampling import ME, Running, eight, once
+from tests.support.sampler import ME, Running, eight, once
 
 SCRIPT = """
 import sys

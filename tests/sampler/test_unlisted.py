@@ -32,7 +32,7 @@ from gpuwatch.sampler.unlisted import (
 from tests import CHECKOUT
 from tests.base.test_procfs import stat_line
 from tests.support import builders
-from tests.support.gpuholder import ME, ROOT, SOMEBODY_ELSE, GpuHolder
+from tests.support.process import ME, ROOT, SOMEBODY_ELSE, GpuHolder
 from tests.support.uncovered import environment
 
 CUDA = ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia3")

@@ -10,8 +10,8 @@ import pytest
 from gpuwatch.alerts.unattributed import GapEvidence, GapKind
 from gpuwatch.model.snapshot import Snapshot, Unlisted
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.gpuholder import ME, GpuHolder, need_the_machines_own_pids
-from tests.support.sampling import Running, once, running
+from tests.support.process import ME, GpuHolder, need_the_machines_own_pids
+from tests.support.sampler import Running, once, running
 
 CUDA = ("nvidiactl", "nvidia-uvm", "nvidia0")
 

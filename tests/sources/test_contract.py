@@ -14,7 +14,7 @@ from gpuwatch.sources.demo import DemoSource
 from gpuwatch.sources.local import LocalSource
 from gpuwatch.sources.source import Source
 from tests.driver import Driver
-from tests.support.sampling import PATIENCE, close
+from tests.support.sampler import PATIENCE, close
 
 INTERVAL = 0.05
 

@@ -18,7 +18,7 @@ from gpuwatch.sources.sampler_process import SAMPLER, SamplerProcess
 from tests.driver import Driver
 from tests.driver import Gpu as Card
 from tests.sources.test_local import QUICK, Start, all_are_well, eight, ends_once, live, row, start, stub, until
-from tests.support.sampling import close
+from tests.support.sampler import close
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from gpuwatch.sources.source import Source
 from gpuwatch.ui.app import GpuwatchApp, NewFrame
 from gpuwatch.ui.options import Helpers, Options
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
-from tests.support.screens import set_size
+from tests.support.screen import set_size
 
 SIZES = [(60, 10), (80, 24), (120, 36), (160, 50)]
 

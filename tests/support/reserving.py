@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from gpuwatch.base import procfs
-from tests.support.gpuholder import ROOT, unavailable
+from tests.support.process import ROOT, unavailable
 
 GPU = "GPU-aaaa0001"
 

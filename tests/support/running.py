@@ -22,7 +22,7 @@ import pytest
 from gpuwatch.base import procfs
 from gpuwatch.model.snapshot import Process, ProcessContext, Run, Snapshot
 from tests.support import builders
-from tests.support.gpuholder import ME, ROOT
+from tests.support.process import ME, ROOT
 from tests.support.waiting import wait_for
 
 PROGRAM = r"""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gpuholder import unavailable
+from tests.support.process import unavailable
 
 
 class Tmux:

@@ -31,7 +31,7 @@ from gpuwatch.model.snapshot import (
     known,
 )
 from tests.support import builders
-from tests.support.alerting import cap, uuid
+from tests.support.alerts import cap, uuid
 from tests.support.builders import EPOCH, GIB
 from tests.timelines.recording import Figure, Header, OfGpu, OfMachine, OfProcess, Recording
 

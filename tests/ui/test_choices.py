@@ -20,7 +20,7 @@ from gpuwatch.ui.draw.theme import ASCII, UNICODE
 from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.screens.columns import ColumnsDialog
 from tests.support.dashboards import frame, machine, running, text, top
-from tests.support.screens import press, until
+from tests.support.screen import press, until
 
 
 def file() -> Path:

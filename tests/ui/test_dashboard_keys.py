@@ -20,7 +20,7 @@ from gpuwatch.ui.options import Helpers, Options, Reloading
 from gpuwatch.ui.screens.events import EventsScreen
 from tests.support.builders import snapshot, uid
 from tests.support.dashboards import Clockwork, alert, frame, hand, machine, resize, running, screen, text, top
-from tests.support.screens import click, press, until
+from tests.support.screen import click, press, until
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from gpuwatch.ui.screens.detail import gpu_section, holding_section
 from tests.support.builders import GIB, USABLE_GIB, gpu, holding, process, snapshot
 from tests.support.dashboards import alert, frame, resize, running, text
 from tests.support.declaring import declares
-from tests.support.screens import press
+from tests.support.screen import press
 
 UNREADABLE = Declared(knowledge=Knowledge.UNREADABLE, words="its environment is not ours to read")
 

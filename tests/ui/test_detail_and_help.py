@@ -32,7 +32,7 @@ from gpuwatch.ui.screens.sheet import REASONS, Section
 from gpuwatch.ui.terminal_app import GpuwatchCommands
 from tests.support import builders
 from tests.support.builders import process
-from tests.support.screens import HOSTILE, PID, Host, a_snapshot, fits, frame_of, key_of, press, text_of, until
+from tests.support.screen import HOSTILE, PID, Host, a_snapshot, fits, frame_of, key_of, press, text_of, until
 
 Shown = tuple[Host, Pilot[None]]
 

@@ -23,7 +23,7 @@ from gpuwatch.ui.screens.graph_sheet import GraphSheet
 from tests.support import builders
 from tests.support.builders import GIB, gpu, holding, memory, process, snapshot
 from tests.support.dashboards import Clockwork, alert, frame, hand, resize, running, text, top
-from tests.support.screens import press, until
+from tests.support.screen import press, until
 
 PLOTS = ("Memory", "Utilization", "Power", "Temperature", "Clocks", "PCIe")
 

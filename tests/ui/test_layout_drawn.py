@@ -25,7 +25,7 @@ from gpuwatch.ui.draw.table import Column, Table
 from gpuwatch.ui.draw.theme import make_styles
 from tests.support.builders import gpu, holding, memory, process, snapshot
 from tests.support.dashboards import Clockwork, alert, frame, frame_clock, hand
-from tests.support.screens import HOSTILE, press, set_size
+from tests.support.screen import HOSTILE, press, set_size
 
 Running = tuple[asyncio.Runner, GpuwatchApp, Pilot[int]]
 

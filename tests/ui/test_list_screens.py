@@ -18,9 +18,9 @@ from gpuwatch.ui.screens.list_screen import ListScreen
 from tests.analysis.test_tree import run_of
 from tests.support import builders
 from tests.support.dashboards import alert, frame, hand, machine, running, text
-from tests.support.gpuholder import ME
-from tests.support.screens import HOSTILE, click, fits, press, set_size, until
-from tests.support.straying import LEFT
+from tests.support.process import ME
+from tests.support.screen import HOSTILE, click, fits, press, set_size, until
+from tests.support.strays import LEFT
 from tests.ui.test_strays_screen import framed
 
 KEYS = ["u", "t", "S", "e"]

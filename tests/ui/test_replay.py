@@ -20,9 +20,9 @@ from gpuwatch.ui.options import Options
 from gpuwatch.ui.replay import ReplayApp
 from tests.support.builders import EPOCH, GIB, gpu
 from tests.support.dashboards import screen, text, top
-from tests.support.recording import alert, ended
 from tests.support.replaying import MemoryRecording, machine, seconds
-from tests.support.screens import press, until
+from tests.support.screen import press, until
+from tests.support.store import alert, ended
 
 
 def recording() -> MemoryRecording:

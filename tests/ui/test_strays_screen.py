@@ -26,10 +26,10 @@ from gpuwatch.ui.screens.end_dialog import EndDialog
 from gpuwatch.ui.screens.strays import StraysScreen
 from tests.support import builders
 from tests.support.dashboards import hand, running, text, top
-from tests.support.gpuholder import ME, GpuHolder
-from tests.support.killing import a_pinner, on_record
-from tests.support.screens import press, until
-from tests.support.straying import LEFT, Told
+from tests.support.kill import a_pinner, on_record
+from tests.support.process import ME, GpuHolder
+from tests.support.screen import press, until
+from tests.support.strays import LEFT, Told
 
 pytestmark = pytest.mark.slow
 

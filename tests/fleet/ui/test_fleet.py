@@ -24,7 +24,7 @@ from gpuwatch.fleet.ui.fleet_screens import FleetAlertsScreen, FleetPeopleScreen
 from gpuwatch.ui.options import Options
 from tests.fleet.test_overview import NOW, alert, card, fleet, user
 from tests.support.fake_prometheus import a_fleet
-from tests.support.screens import click, fits, press, set_size, text_of, until
+from tests.support.screen import click, fits, press, set_size, text_of, until
 
 SMALL = "\n".join(
     [

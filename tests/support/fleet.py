@@ -25,7 +25,7 @@ from gpuwatch.model.snapshot import Health, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.live_writer import make_status
 from gpuwatch.sources.demo import DemoSource
-from tests.support.demo_store import WALL
+from tests.support.demo import WALL
 from tests.support.exporting import exporter, metrics
 
 NAMES = tuple(f"{rack}-gpu-{number:02}" for rack in ("lab", "vision", "speech") for number in range(1, 9))

@@ -17,7 +17,7 @@ from gpuwatch.kill.outcome import Refusal, Refused
 from gpuwatch.kill.pinned import KillTarget, PinnedProcess, Pinner
 from gpuwatch.kill.policy import Policy
 from gpuwatch.model.snapshot import Process, Snapshot
-from tests.support.gpuholder import ME, GpuHolder
+from tests.support.process import ME, GpuHolder
 
 NO_PROCESS = 2**22 + 1
 """Above the largest pid_max of Linux. The holders are children of pytest, so its own PID would shield them."""

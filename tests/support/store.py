@@ -265,7 +265,7 @@ def recording(folder: Path) -> Iterator[Record]:
 
 def start_program(folder: Path, count: int = 1) -> subprocess.Popen[bytes]:
     """Start another gpuwatch that holds the lock and has recorded so many events, which hold."""
-    command = [sys.executable, "-m", "tests.support.recording", str(folder), str(count)]
+    command = [sys.executable, "-m", "tests.support.store", str(folder), str(count)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=CHECKOUT)
     assert process.stdout is not None
     if process.stdout.readline() != b"ready\n":
