@@ -15,9 +15,8 @@ from gpuwatch.history.history import History
 from gpuwatch.model.snapshot import Snapshot, SourceState
 from gpuwatch.monitor import Frame
 from tests.screenshots import Picture, showing
-from tests.support.dashboards import text
 from tests.support.demo import WALL
-from tests.support.screen import until
+from tests.support.screen import text, until
 
 
 @dataclass(frozen=True)

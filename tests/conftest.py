@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.environment import hide_service
-from tests.support.uncovered import uncounted
+from tests.support.environment import hide_service, uncounted
+from tests.support.environment import public as public
 
 # A shell ignores SIGINT in what it starts in its background, nohup SIGHUP, and every child inherits that.
 for _signal, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -45,7 +45,7 @@ COUNTED = (
 )
 """Tests that run what runs in a child process alone: the sampler, the inspector, the dashboard in its terminal, …"""
 
-pytest_plugins = ["tests.idle", "tests.driver.fixtures", "tests.inspector.inspecting", "tests.support.tmux"]
+pytest_plugins = ["tests.idle", "tests.driver.fixtures", "tests.inspector.inspecting", "tests.support.terminal"]
 
 
 _SEEN = hide_service()

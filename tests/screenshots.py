@@ -44,11 +44,10 @@ from gpuwatch.ui.screens.events import EventsScreen
 from gpuwatch.ui.screens.graph_sheet import GraphSheet
 from gpuwatch.ui.terminal_app import TerminalApp
 from tests import browser
-from tests.support.dashboards import Clockwork
-from tests.support.demo import WALL, save_demo, write_page
-from tests.support.demo_people import VIEWER_UID
+from tests.support.demo import VIEWER_UID, WALL, save_demo, write_page
 from tests.support.fleet import DemoHosts, DemoReader
-from tests.support.replaying import MemoryRecording
+from tests.support.screen import Clockwork
+from tests.support.store import MemoryRecording
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from gpuwatch.model.snapshot import Idle, IdleTimes, Snapshot, SourceState, enco
 from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.ui.draw.gpus import level, sparkline
 from gpuwatch.ui.draw.theme import UNICODE
+from tests.support.alerts import LONG, PATIENCE, Reader, Script, ended, full, watching
 from tests.support.builders import EPOCH, at, gpu, holding, snapshot
-from tests.support.watches import LONG, PATIENCE, Reader, Script, ended, full, watching
 
 
 def test_each_snapshot_becomes_one_numbered_frame_with_history_and_alerts() -> None:

@@ -18,10 +18,8 @@ from gpuwatch.model.fields import Row
 from gpuwatch.model.snapshot import Idle, Reason, Snapshot
 from gpuwatch.ui.desktop import clipboard
 from gpuwatch.ui.screens.dialog import OwnerMessageDialog
-from tests.support.builders import GIB, gpu, holding, process, snapshot
-from tests.support.dashboards import frame, hand, running, top
-from tests.support.declaring import declares
-from tests.support.screen import HOSTILE
+from tests.support.builders import GIB, declares, gpu, holding, process, snapshot
+from tests.support.screen import HOSTILE, frame, hand, running, top
 
 SEEN = snapshot([gpu(3)])
 

@@ -10,8 +10,7 @@ from msgspec import structs
 from gpuwatch.analysis.rows import process_order, rows, sort
 from gpuwatch.model.fields import PROCESS, Row, share_words
 from gpuwatch.model.snapshot import Declared, Knowledge, Memory, Presence, Process, Reason, Snapshot
-from tests.support.builders import GIB, MIB, USABLE_GIB, gpu, holding, process, snapshot
-from tests.support.declaring import declares
+from tests.support.builders import GIB, MIB, USABLE_GIB, declares, gpu, holding, process, snapshot
 
 ADA, BEN, YOU = "ada", "ben", "you"
 

@@ -18,7 +18,7 @@ from gpuwatch.ui.screens.strays import StraysScreen
 from tests.analysis.machines import any_machine
 from tests.support import builders
 from tests.support.builders import gpu, uid
-from tests.support.dashboards import frame, running, text
+from tests.support.screen import frame, running, text
 from tests.support.strays import HOUR, LEFT, PID, find, held, left, machine, mine, started, told
 from tests.timelines import busy
 

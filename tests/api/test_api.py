@@ -21,9 +21,9 @@ from gpuwatch.model.snapshot import Snapshot as Taken
 from gpuwatch.model.snapshot import SourceState
 from tests.driver import Driver, Gpu
 from tests.recorder.test_recording import demo, record
+from tests.support.alerts import Script
 from tests.support.builders import snapshot as built
-from tests.support.uncovered import environment
-from tests.support.watches import Script
+from tests.support.environment import environment
 
 EXAMPLES = [
     example

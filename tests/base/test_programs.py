@@ -16,7 +16,7 @@ from gpuwatch.inspector import servers
 from gpuwatch.inspector.servers import Sockets
 from tests.kill.test_run import taken
 from tests.sampler.test_owners import related
-from tests.support.families import Member, family
+from tests.support.process import Member, family
 
 TASK_RUNNERS_AND_PAGES = {"celery", "voila"}
 """They serve requests, so what they fork is a server's, though each task or page is a run of its own."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuwatch.base.text import ELLIPSIS, LIMIT, MARK, clean, fit, format_command_line, mask, redact, shorten
-from tests.support.tmux import Tmux
+from tests.support.terminal import Tmux
 
 SECRET = "s3cr3tValue"
 

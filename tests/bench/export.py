@@ -12,7 +12,7 @@ from statistics import median
 
 from tests.bench.alerts import Crowd
 from tests.support.builders import gpu, holding, process, snapshot
-from tests.support.exporting import exporter, text_of
+from tests.support.prometheus import exporter, text_of
 
 BUDGET = 10.0
 """Milliseconds."""

@@ -11,8 +11,7 @@ from gpuwatch.base.units import GIB
 from gpuwatch.commands.report_page import Page, PageSeries
 from gpuwatch.history.timeline import Minute
 from gpuwatch.recorder.use import EventCounts, GpuUse, UseLine, UseReport
-from tests.support.store import alert, ended
-from tests.support.storing import HOUR
+from tests.support.store import HOUR, alert, ended
 
 SINCE = float(HOUR)
 UNTIL = SINCE + 6 * 3600.0

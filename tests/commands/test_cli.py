@@ -24,10 +24,10 @@ from gpuwatch.recorder.store import own_store
 from gpuwatch.sources.sampler_process import SamplerProcess
 from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
+from tests.support.alerts import Script
+from tests.support.environment import environment
 from tests.support.program import Call, Run
 from tests.support.store import alert, ended, write
-from tests.support.uncovered import environment
-from tests.support.watches import Script
 
 
 def lab(driver: Driver) -> None:

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from gpuwatch import cli
 from gpuwatch.commands.docs import FOLDER, PAGES, page_text, pager, render
+from tests.support.environment import environment
 from tests.support.terminal import Terminal
-from tests.support.uncovered import environment
 
 DOCS = [str(Path(sys.executable).parent / "gpuwatch"), "docs"]
 

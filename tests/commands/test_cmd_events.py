@@ -22,8 +22,7 @@ from gpuwatch.model.values import DAY
 from gpuwatch.recorder.store import lock_path, own_store
 from tests.support import store
 from tests.support.builders import EPOCH, GIB
-from tests.support.store import alert, ended
-from tests.support.storing import batch, save
+from tests.support.store import alert, batch, ended, save
 
 NOW = EPOCH + 3600.0
 

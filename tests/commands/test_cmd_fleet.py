@@ -12,8 +12,8 @@ import pytest
 
 from tests.commands.conftest import GPUWATCH
 from tests.fleet.test_overview import ROOM, alert, card
-from tests.support.fake_prometheus import FakePrometheus, a_fleet, fake_prometheus
 from tests.support.program import Call
+from tests.support.prometheus import FakePrometheus, a_fleet, fake_prometheus
 from tests.support.terminal import Terminal, foreign, modes_on
 
 

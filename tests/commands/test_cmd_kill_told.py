@@ -15,11 +15,10 @@ import pytest
 from gpuwatch.commands.kill import DialogConsole, Interrupted, KillCommand
 from gpuwatch.kill.pinned import Pinner
 from gpuwatch.model.snapshot import ProcessContext, Snapshot, Unlisted
+from tests.support.alerts import Script
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
-from tests.support.kill import a_pinner, on_record, outcomes
+from tests.support.kill import RealRun, a_pinner, on_record, outcomes
 from tests.support.process import GpuHolder
-from tests.support.running import RealRun
-from tests.support.watches import Script
 from tests.ui.test_end_dialog import held_by
 
 STEP = 0.25

@@ -11,8 +11,7 @@ import pytest
 
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.process import SOMEBODY_ELSE
-from tests.support.program import Launcher, starting
-from tests.support.reserving import needs_root, write
+from tests.support.program import Launcher, needs_root, starting, write
 
 
 @pytest.fixture

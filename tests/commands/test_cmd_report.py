@@ -20,8 +20,7 @@ from gpuwatch.commands.report_formats import report_csv, report_json, report_lin
 from gpuwatch.recorder.store import Store, own_store, public_file, write_events
 from gpuwatch.recorder.use import By, EventCounts, GpuUse, UseLine, UseReport
 from tests.support.builders import GIB
-from tests.support.store import alert, ended, read_report
-from tests.support.storing import HOUR, batch, hours, save
+from tests.support.store import HOUR, alert, batch, ended, hours, read_report, save
 
 NOW = HOUR + 5 * 3600.0
 DAY = 24 * 3600

@@ -19,8 +19,7 @@ from gpuwatch.model.snapshot import Health, Reason, SourceState
 from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.program import Call
-from tests.support.terminal import Terminal
-from tests.support.tmux import Tmux
+from tests.support.terminal import Terminal, Tmux
 
 
 def rows(*near: str, busy: float = 71) -> tuple[StatusGpu, ...]:

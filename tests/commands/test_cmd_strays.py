@@ -30,8 +30,7 @@ from gpuwatch.model.snapshot import Idle, IdleHolding, IdleTimes, Pane, ProcessC
 from gpuwatch.sources.sampler_process import SamplerProcess
 from tests.driver import Driver, Gpu, Proc
 from tests.support.builders import EPOCH, GIB, gpu
-from tests.support.program import Call
-from tests.support.reserving import needs_root
+from tests.support.program import Call, needs_root
 from tests.support.screen import HOSTILE
 from tests.support.strays import HOUR, LEFT, find, held, left, machine, mine, told
 from tests.support.waiting import wait_for

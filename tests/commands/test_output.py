@@ -12,8 +12,7 @@ import pytest
 from gpuwatch.recorder.store import own_store
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.program import Call
-from tests.support.store import alert, ended
-from tests.support.storing import batch, save
+from tests.support.store import alert, batch, ended, save
 
 LISTS = {
     "--once --demo": "GPU  name",

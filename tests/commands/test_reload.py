@@ -14,9 +14,9 @@ from gpuwatch.recorder.recorder import Sinks
 from gpuwatch.sampler.protocol import SamplerOptions
 from gpuwatch.sources.local import LocalSource
 from tests.driver import GIB, Driver, Gpu, Proc
+from tests.support.alerts import Script
 from tests.support.sampler import close
 from tests.support.waiting import wait_for
-from tests.support.watches import Script
 
 
 def test_new_shares_take_a_new_sampler(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,7 @@ from gpuwatch.commands.report_page import (
 )
 from tests import browser
 from tests.commands.reporting import HOSTILE, SINCE, page_of, value_minute
-from tests.support.store import alert, change, ended
-from tests.support.storing import HOUR, batch, hours, save
+from tests.support.store import HOUR, alert, batch, change, ended, hours, save
 
 
 class Reader(HTMLParser):

@@ -25,7 +25,7 @@ from gpuwatch.config.reading import load_traced
 from gpuwatch.config.types import Config, RemoteHost, Report
 from gpuwatch.declared.facts import Share
 from tests.support.builders import GIB, MIB
-from tests.support.homes import make_homeless
+from tests.support.environment import make_homeless
 
 MISTAKES = [json.loads(line) for line in Path(__file__).with_name("mistakes.jsonl").read_text().splitlines()]
 

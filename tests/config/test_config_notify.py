@@ -14,7 +14,7 @@ from gpuwatch.base.errors import UsageError
 from gpuwatch.base.files import check_source
 from gpuwatch.config import load
 from gpuwatch.config.types import Config, Notify
-from tests.support.homes import make_homeless
+from tests.support.environment import make_homeless
 
 OTHER = 12345
 """A uid that is nobody's."""

@@ -44,10 +44,8 @@ from tests.declared.tables import Case, read_cases
 from tests.declared.test_resolver import MACHINES, process
 from tests.support import builders
 from tests.support.alerts import Bench
-from tests.support.declared import limits, visible
-from tests.support.explaining import InProcessInspector
-from tests.support.process import ROOT
-from tests.support.sharer import sharing
+from tests.support.declared import InProcessInspector, limits, visible
+from tests.support.process import ROOT, sharing
 
 ROW = {"case", "point", "machine", "processes", "overshoots", "accused", "real"}
 GIVEN = {

@@ -16,10 +16,8 @@ from gpuwatch.inspector import reader
 from gpuwatch.model.snapshot import Basis, Confidence, Declared, Kind, Margin
 from tests.declared.tables import Case, cases
 from tests.support.builders import GIB
-from tests.support.declared import E
-from tests.support.explaining import Explainer, card, said
-from tests.support.process import ME, ROOT
-from tests.support.sharer import LAUNCHER, sharing
+from tests.support.declared import E, Explainer, card, said
+from tests.support.process import LAUNCHER, ME, ROOT, sharing
 
 pytestmark = pytest.mark.slow  # real processes
 

@@ -10,7 +10,7 @@ import pytest
 from gpuwatch.model.snapshot import Confidence, Order, Reason
 from tests.driver import Driver, Gpu, Mig
 from tests.support.builders import MIB
-from tests.support.explaining import Explainer, card, said
+from tests.support.declared import Explainer, card, said
 from tests.support.program import Launcher
 from tests.support.sampler import once
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpuwatch.model.snapshot import Confidence
 from tests.declared.tables import Case, cases
-from tests.support.explaining import Explainer, card, said
+from tests.support.declared import Explainer, card, said
 
 pytestmark = pytest.mark.slow  # real processes
 

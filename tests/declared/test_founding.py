@@ -29,8 +29,7 @@ from tests.declared.founding import (
     TORCH_PARALLEL,
 )
 from tests.support.declared import A, limits, visible
-from tests.support.process import ME, ROOT, SOMEBODY_ELSE
-from tests.support.sharer import sharing
+from tests.support.process import ME, ROOT, SOMEBODY_ELSE, sharing
 
 pytestmark = pytest.mark.slow  # real processes
 

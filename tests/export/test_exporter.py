@@ -27,9 +27,7 @@ from gpuwatch.export.exporter import CONNECTIONS, Exporter, Server, TextFile, pa
 from gpuwatch.history.history import History
 from gpuwatch.monitor import Frame
 from tests.support.builders import gpu, holding, snapshot
-from tests.support.exporting import exporter
-from tests.support.fake_prometheus import certificate
-from tests.support.prometheus import free_port
+from tests.support.prometheus import certificate, exporter, free_port
 from tests.support.waiting import PATIENCE, wait_for
 
 TLS = "tls_server_config: {cert_file: 127.0.0.1.pem, key_file: 127.0.0.1.key}\n"

@@ -18,10 +18,9 @@ from gpuwatch.model.fields import GPU
 from gpuwatch.model.snapshot import Health, Instance, Memory, Promise, Reason, Xid
 from gpuwatch.monitor import Frame
 from tests.dashboard import dashboard
-from tests.support.builders import GIB, gpu, holding, memory, process, snapshot
-from tests.support.dashboards import alert
-from tests.support.declaring import declares
-from tests.support.exporting import RECEIVED, exporter, metrics, promtool, text_of
+from tests.support.builders import GIB, declares, gpu, holding, memory, process, snapshot
+from tests.support.prometheus import RECEIVED, exporter, metrics, promtool, text_of
+from tests.support.screen import alert
 
 UUID = gpu(0).uuid
 CARD = {"uuid": UUID, "gpu": "0", "name": "NVIDIA H100 80GB HBM3"}

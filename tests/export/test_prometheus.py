@@ -19,8 +19,7 @@ from gpuwatch.fleet.overview import QUERIES
 from gpuwatch.fleet.prometheus import PrometheusClient
 from gpuwatch.fleet.reader import read_fleet
 from tests.driver import GIB, Driver, Gpu, Proc
-from tests.support.exporting import promtool
-from tests.support.prometheus import free_port, needs
+from tests.support.prometheus import free_port, needs, promtool
 from tests.support.waiting import wait_for
 
 GPUWATCH = Path(sys.executable).parent / "gpuwatch"

@@ -30,7 +30,7 @@ from gpuwatch.fleet.prometheus import Labels, Range
 from gpuwatch.launch.placement import Request
 from gpuwatch.model.filters import FilterError, Grammar, parse_terms
 from gpuwatch.model.snapshot import Reason
-from tests.support.fake_prometheus import a_fleet, decoded
+from tests.support.prometheus import a_fleet, decoded
 
 NOW = 1_764_000_000.0
 

@@ -17,7 +17,7 @@ from gpuwatch.config.types import FleetSettings
 from gpuwatch.fleet import prometheus
 from gpuwatch.fleet.overview import QUERIES
 from gpuwatch.fleet.prometheus import PrometheusClient, PrometheusError, read_secret
-from tests.support.fake_prometheus import FakePrometheus, Handler, certificate, fake_prometheus
+from tests.support.prometheus import FakePrometheus, Handler, certificate, fake_prometheus
 
 QUERY = QUERIES[0]
 

@@ -10,7 +10,7 @@ from gpuwatch.config.types import FleetSettings
 from gpuwatch.fleet.overview import Fleet
 from gpuwatch.fleet.prometheus import PrometheusClient
 from gpuwatch.fleet.reader import FleetReader, read_fleet
-from tests.support.fake_prometheus import FakePrometheus, fake_prometheus
+from tests.support.prometheus import FakePrometheus, fake_prometheus
 from tests.support.waiting import PATIENCE, wait_for
 
 

@@ -41,7 +41,7 @@ from gpuwatch.model.live import SCHEMA, StatusGpu
 from gpuwatch.model.snapshot import Reason, Snapshot, SourceState, encode
 from gpuwatch.ui.draw.notice import state_words
 from tests.support.builders import GIB
-from tests.support.fakessh import GOOD, QUICK, SHOWN, WHOLE, line, put_ssh, repeat, status, wait_for_snapshot
+from tests.support.fleet import GOOD, QUICK, SHOWN, WHOLE, line, put_ssh, repeat, status, wait_for_snapshot
 from tests.support.waiting import Clock, wait_for
 
 LAB = RemoteHost(name="lab", address="ada@lab2:2222", command="~/venv/bin/gpuwatch")

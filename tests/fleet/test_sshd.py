@@ -20,7 +20,7 @@ from gpuwatch.fleet.ssh import Hosts, Timing, kill_command
 from gpuwatch.model.snapshot import Snapshot, SourceState
 from tests.driver import GIB, Gpu, Proc
 from tests.fleet.sshd import LAB_USER, Sshd, name_of
-from tests.support.fakessh import wait_for_snapshot
+from tests.support.fleet import wait_for_snapshot
 from tests.support.process import GpuHolder
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for

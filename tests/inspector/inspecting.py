@@ -1,13 +1,11 @@
-"""Readers that do something odd and a client to ask them; a folder that every user may read."""
+"""Readers that do something odd, and a client to ask them."""
 
 from __future__ import annotations
 
 import select
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -57,11 +55,3 @@ def words(client: InspectorClient, *, times: int) -> dict[int, str]:
         select.select([fd] if (fd := client.descriptor) is not None else [], [], [], 0.05)
         found |= {answer.pid: answer.declared.words for answer in client.poll()}
     return found
-
-
-@pytest.fixture
-def public() -> Iterator[Path]:
-    """A folder that every user may read, with a short path: that of a socket has 107 bytes at most."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)

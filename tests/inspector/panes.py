@@ -8,7 +8,7 @@ from typing import Any
 from gpuwatch.base import procfs
 from gpuwatch.inspector.terminals import PaneNames
 from gpuwatch.model.snapshot import Pane
-from tests.support.tmux import Tmux
+from tests.support.terminal import Tmux
 from tests.support.waiting import PATIENCE, wait_for
 
 PANE = Pane(program="tmux", session="$0", window="%0", alive=True)

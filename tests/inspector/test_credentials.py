@@ -14,8 +14,7 @@ from gpuwatch.inspector import reader
 from gpuwatch.inspector.credentials import Owner, acting_as
 from tests import CHECKOUT
 from tests.inspector.evidence import SOURCE, script_of, seen
-from tests.support.process import ME, ROOT, SOMEBODY_ELSE
-from tests.support.sharer import sharing
+from tests.support.process import ME, ROOT, SOMEBODY_ELSE, sharing
 
 pytestmark = pytest.mark.slow  # real processes
 

@@ -18,7 +18,7 @@ from tests.base.test_procfs import fixture_process, stat_line
 from tests.declared.tables import Case, cases
 from tests.inspector.evidence import SOURCE, script_of, seen
 from tests.sampler.test_large_processes import many_threads
-from tests.support.sharer import LAUNCHER, sharing, until_asleep
+from tests.support.process import LAUNCHER, sharing, until_asleep
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow  # real processes

@@ -14,8 +14,7 @@ import pytest
 
 from gpuwatch.inspector.runs import format_run_name
 from tests.declared.tables import Case, cases
-from tests.support.families import Family, Member, family
-from tests.support.process import ME, ROOT
+from tests.support.process import ME, ROOT, Family, Member, family
 
 pytestmark = pytest.mark.slow  # trees of real processes
 

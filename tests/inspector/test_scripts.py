@@ -14,7 +14,7 @@ from gpuwatch.declared.facts import Facts, Script, Unread
 from gpuwatch.inspector import files, reader
 from gpuwatch.inspector.credentials import read_account
 from tests.inspector.evidence import SOURCE, script_of, seen
-from tests.support.sharer import LAUNCHER, sharing, sleeping
+from tests.support.process import LAUNCHER, sharing, sleeping
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow  # real processes

@@ -18,8 +18,7 @@ from tests.base.test_procfs import fixture_process, stat_line
 from tests.base.test_programs import KERNEL as CONNECTION
 from tests.base.test_programs import PYTHON
 from tests.declared.tables import Case, cases
-from tests.support.process import ME, ROOT
-from tests.support.sharer import sharing
+from tests.support.process import ME, ROOT, sharing
 
 needs_root = pytest.mark.skipif(not ROOT, reason="a process of another user needs root")
 

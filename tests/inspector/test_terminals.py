@@ -22,7 +22,7 @@ from tests.base.test_procfs import fixture_process, stat_line
 from tests.declared.tables import Case, cases
 from tests.inspector.panes import PANE, fake, patient, session, started
 from tests.support.process import unavailable
-from tests.support.tmux import Tmux, tmux
+from tests.support.terminal import Tmux, tmux
 from tests.support.waiting import PATIENCE, Clock, wait_for
 
 __all__ = ["tmux"]  # a fixture

@@ -15,7 +15,7 @@ from gpuwatch.model.snapshot import Pane, ProcessContext
 from tests.driver import Driver, Gpu, Proc
 from tests.inspector.panes import PANE, fake, session
 from tests.support.program import Launcher
-from tests.support.tmux import Tmux, tmux
+from tests.support.terminal import Tmux, tmux
 
 __all__ = ["tmux"]  # a fixture
 

@@ -20,9 +20,9 @@ from gpuwatch.inspector import INSPECTOR
 from gpuwatch.inspector.protocol import Answer, Question
 from gpuwatch.model.snapshot import Declared, Knowledge
 from tests.sampler.test_large_processes import many_threads
-from tests.support import uncovered
+from tests.support.environment import environment
+from tests.support.process import sharing
 from tests.support.sampler import PATIENCE
-from tests.support.sharer import sharing
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow  # real processes
@@ -60,7 +60,7 @@ def starting() -> Iterator[Callable[..., Reader]]:
 @pytest.fixture(scope="module")
 def reader() -> Iterator[Reader]:
     """Start one reader for all tests that leave it alive, however large their sources make it."""
-    child = start("worker.LARGE = 1 << 40", env=uncovered.environment())
+    child = start("worker.LARGE = 1 << 40", env=environment())
     yield child
     end(child)
 

@@ -16,7 +16,7 @@ import pytest
 from gpuwatch.base import files
 from gpuwatch.base.files import state_folder
 from gpuwatch.kill.audit import LARGEST, Audit
-from tests.support.homes import make_homeless
+from tests.support.environment import make_homeless
 from tests.support.process import ROOT
 
 

@@ -24,6 +24,7 @@ from gpuwatch.model.snapshot import Presence, ProcessContext, Snapshot
 from tests.support import builders
 from tests.support.kill import (
     POLICY,
+    RealRun,
     a_pinner,
     a_target,
     asking,
@@ -35,7 +36,6 @@ from tests.support.kill import (
     target_of,
 )
 from tests.support.process import ME, SOMEBODY_ELSE, GpuHolder
-from tests.support.running import RealRun
 from tests.support.waiting import Clock, wait_for
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,8 @@ from gpuwatch.base import procfs
 from gpuwatch.kill.pinned import PinnedProcess
 from gpuwatch.kill.run import PinnedRun, find_run
 from tests.support import builders
-from tests.support.families import Family, Member, family
 from tests.support.kill import POLICY, a_pinner, a_target
+from tests.support.process import Family, Member, family
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from gpuwatch.analysis.rows import rows
 from gpuwatch.model.filters import ROW_GRAMMAR, Filter, FilterError, check_filter, find_next, parse_most
 from gpuwatch.model.snapshot import Idle, Presence, Process, Reason
-from tests.support.builders import GIB, gpu, holding, process, snapshot
-from tests.support.declaring import declares
+from tests.support.builders import GIB, declares, gpu, holding, process, snapshot
 
 SAVED = {"big": "mem>30GiB", "Long": "idle>30m user:ada,ben", "wrong": "mem>3", "nested": "@big"}
 

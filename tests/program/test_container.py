@@ -15,8 +15,8 @@ from gpuwatch.kill.outcome import Refusal
 from gpuwatch.model.snapshot import Presence, Snapshot, decode
 from tests import CHECKOUT
 from tests.driver import Driver
+from tests.support.environment import environment
 from tests.support.process import ROOT, unavailable
-from tests.support.uncovered import environment
 
 pytestmark = pytest.mark.slow
 

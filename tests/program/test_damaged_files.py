@@ -18,8 +18,7 @@ from gpuwatch.commands.stray_inputs import read_idle
 from gpuwatch.model.live import FILE, Overuse, Status, StatusGpu, read_status
 from gpuwatch.model.snapshot import IdleHolding
 from gpuwatch.recorder.store import Store, StoreError, marks_of, own_store, write_events, write_marks
-from tests.support.store import alert, ended
-from tests.support.storing import batch, save
+from tests.support.store import alert, batch, ended, save
 
 SEEDS = 10
 DEEP = 200_000

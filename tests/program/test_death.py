@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from tests import CHECKOUT
+from tests.support.environment import environment
 from tests.support.process import ME, ROOT, SOMEBODY_ELSE
-from tests.support.uncovered import environment
 
 pytestmark = pytest.mark.slow
 

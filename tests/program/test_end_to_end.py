@@ -11,7 +11,7 @@ import pytest
 
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.process import ROOT, GpuHolder
-from tests.support.tmux import Tmux
+from tests.support.terminal import Tmux
 
 pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
 

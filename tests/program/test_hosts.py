@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.driver import Driver
-from tests.support.fakessh import GOOD, WHOLE, put_ssh
+from tests.support.fleet import GOOD, WHOLE, put_ssh
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
 

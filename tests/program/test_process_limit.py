@@ -14,9 +14,9 @@ from gpuwatch.base.errors import NoThreadError
 from gpuwatch.base.threads import Worker
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.program.processlimit import UID, as_uid, give, limit, started_with
+from tests.support.environment import environment
 from tests.support.process import GpuHolder
 from tests.support.terminal import Terminal, assert_given_back
-from tests.support.uncovered import environment
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow

@@ -21,11 +21,11 @@ from gpuwatch.model.snapshot import decode
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.recorder.store import own_store
 from tests.driver import GIB, MIB, Driver, Gpu, Proc
-from tests.support.families import Member, family
+from tests.support.environment import environment
+from tests.support.process import Member, family
 from tests.support.program import run_gpuwatch
 from tests.support.store import ask, story
 from tests.support.terminal import Terminal, foreign, modes_on
-from tests.support.uncovered import environment
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.uncounted]

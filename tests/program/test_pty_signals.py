@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from tests.driver import GIB, Driver, Gpu, Proc
+from tests.support.environment import environment
 from tests.support.store import story
 from tests.support.terminal import Terminal, assert_given_back, modes_on
-from tests.support.uncovered import environment
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.uncounted]

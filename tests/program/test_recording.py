@@ -16,8 +16,8 @@ from gpuwatch.base.units import format_moment
 from gpuwatch.recorder.recording import Recording
 from tests import CHECKOUT
 from tests.driver import Driver
+from tests.support.environment import environment
 from tests.support.terminal import Terminal, foreign
-from tests.support.uncovered import environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
 

@@ -42,9 +42,9 @@ from gpuwatch.recorder.live_writer import LiveFile, make_status, publish
 from tests import CHECKOUT
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.builders import at, gpu, holding, process, snapshot
-from tests.support.dashboards import alert
 from tests.support.process import ME, SOMEBODY_ELSE, unavailable
-from tests.support.reserving import needs_root
+from tests.support.program import needs_root
+from tests.support.screen import alert
 from tests.support.waiting import PATIENCE, wait_for
 
 PROGRAM = r"""
@@ -59,7 +59,7 @@ from gpuwatch.recorder.store import reading, stores_read
 from gpuwatch.sampler.declarations import DeclarationCache
 from gpuwatch.sampler.owners import Owners
 from tests.support import builders
-from tests.support.explaining import InProcessInspector
+from tests.support.declared import InProcessInspector
 
 # What is imported now needs no rights later.
 me, pid, uuid = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]

@@ -15,8 +15,8 @@ import pytest
 from gpuwatch.alerts.alert import TROUBLE, Alert, Mute, Severity
 from gpuwatch.analysis.events import State
 from gpuwatch.recorder.store import StoreError, lock_path, own_store, read_events
-from tests.support import uncovered
 from tests.support.builders import EPOCH
+from tests.support.environment import environment
 from tests.support.store import (
     QUICK,
     Record,
@@ -330,4 +330,4 @@ def test_a_folder_that_cannot_be_made_is_reported(record: Record, folder: Path) 
 def test_sqlite_is_loaded_only_where_something_is_recorded_or_read() -> None:
     program = "import sys, gpuwatch.commands.dashboard_app; sys.exit('sqlite3' in sys.modules)"
     command = [sys.executable, "-c", program]
-    assert subprocess.run(command, check=False, env=uncovered.environment()).returncode == 0
+    assert subprocess.run(command, check=False, env=environment()).returncode == 0

@@ -40,7 +40,7 @@ from gpuwatch.recorder.store import (
 from gpuwatch.recorder.store import own_store as store_of
 from gpuwatch.recorder.use import RunId, Sums, UsedGpu, UsedRun, load_older, read_means, write_use
 from tests.support.process import SOMEBODY_ELSE
-from tests.support.reserving import needs_root
+from tests.support.program import needs_root
 from tests.support.store import read_report, recording
 from tests.support.waiting import wait_for
 

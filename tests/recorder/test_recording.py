@@ -18,9 +18,8 @@ from gpuwatch.recorder.recording import Recording
 from gpuwatch.recorder.recording_writer import MOST_WAITING, RecordingWriter
 from gpuwatch.recorder.store import own_store
 from gpuwatch.sources.demo import DemoSource
-from tests.support.replaying import machine
-from tests.support.store import alert, frame, write
-from tests.support.uncovered import uncounted
+from tests.support.environment import uncounted
+from tests.support.store import alert, frame, machine, write
 from tests.support.waiting import wait_for
 
 _DEMO = DemoSource(wall=lambda: 1795269780.0)

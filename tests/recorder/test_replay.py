@@ -11,11 +11,10 @@ from gpuwatch.history.history import History, HistoryView
 from gpuwatch.history.timeline import Key, Metric
 from gpuwatch.model.snapshot import IdleHolding
 from gpuwatch.monitor import Frame, Monitor
+from tests.support.alerts import Reader, full
+from tests.support.alerts import ended as has_ended
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, snapshot
-from tests.support.replaying import MemoryRecording, Player, machine, seconds
-from tests.support.store import alert, ended
-from tests.support.watches import Reader, full
-from tests.support.watches import ended as has_ended
+from tests.support.store import MemoryRecording, Player, alert, ended, machine, seconds
 
 
 def used(view: HistoryView, until: float, seconds: int = 60) -> list[float | None]:

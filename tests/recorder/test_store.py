@@ -36,8 +36,7 @@ from gpuwatch.recorder.use import By, RunId
 from tests import CHECKOUT
 from tests.support.builders import EPOCH
 from tests.support.process import ROOT, SOMEBODY_ELSE
-from tests.support.store import alert, ask, change, ended, read_report, write
-from tests.support.storing import HOUR, batch, hours, save
+from tests.support.store import HOUR, alert, ask, batch, change, ended, hours, read_report, save, write
 
 WEEK = 7 * 86400
 FULL = 400 << 10

@@ -47,10 +47,23 @@ from gpuwatch.recorder.use import (
     run_name,
     write_use,
 )
+from tests.support.alerts import Script
 from tests.support.builders import EPOCH, GIB, at, gpu, holding, process, snapshot, uid
-from tests.support.store import PATIENCE, QUICK, Record, Recording, alert, ask, change, read_report, recording, wait_for
-from tests.support.storing import Frames, batch, save
-from tests.support.watches import Script
+from tests.support.store import (
+    PATIENCE,
+    QUICK,
+    Frames,
+    Record,
+    Recording,
+    alert,
+    ask,
+    batch,
+    change,
+    read_report,
+    recording,
+    save,
+    wait_for,
+)
 
 NOW: dict[str, Any] = {"usage": UsageSettings(), "pace": QUICK._replace(usage=0.03)}
 """Options of a recorder that writes at once."""

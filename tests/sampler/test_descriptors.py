@@ -18,10 +18,10 @@ from gpuwatch.model.snapshot import Presence, Snapshot
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.inspector.panes import patient, session
 from tests.inspector.test_terminals import shown
+from tests.support.environment import environment
 from tests.support.process import GpuHolder
 from tests.support.sampler import Running, eight, running, well
-from tests.support.tmux import Tmux, tmux
-from tests.support.uncovered import environment
+from tests.support.terminal import Tmux, tmux
 
 __all__ = ["tmux"]  # a fixture
 

@@ -21,9 +21,9 @@ from gpuwatch.sampler.unlisted import OpenFileSearch
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.sampler.longlines import bytes_read, long_lines, most_memory
 from tests.sampler.test_owners import read, tree
+from tests.support.environment import environment
+from tests.support.process import sharing
 from tests.support.sampler import Running, running
-from tests.support.sharer import sharing
-from tests.support.uncovered import environment
 from tests.support.waiting import wait_for
 
 THREADS = 2000

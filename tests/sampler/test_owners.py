@@ -20,8 +20,8 @@ from gpuwatch.model.snapshot import Presence, Process, Reason
 from gpuwatch.sampler.owners import Owners, UserNames, terminal
 from tests.base.test_procfs import fixture_process, stat_line
 from tests.declared.tables import Case, cases
-from tests.support.families import Member, family
-from tests.support.uncovered import environment
+from tests.support.environment import environment
+from tests.support.process import Member, family
 from tests.support.waiting import PATIENCE, wait_for
 
 SLEEP = "import time; print(flush=True); time.sleep(600)"

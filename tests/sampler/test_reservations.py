@@ -24,10 +24,8 @@ from gpuwatch.sampler.reservations import (
     reservation_folders,
     reserve,
 )
-from tests.support.families import Member, family
-from tests.support.process import SOMEBODY_ELSE
-from tests.support.program import starting
-from tests.support.reserving import GPU, needs_root, write
+from tests.support.process import SOMEBODY_ELSE, Member, family
+from tests.support.program import GPU, needs_root, starting, write
 
 Folders = tuple[Path, Path]
 Start = Callable[..., subprocess.Popen[bytes]]

@@ -14,8 +14,8 @@ from gpuwatch.sampler.protocol import Exit
 from gpuwatch.sampler.shared_page import EVENT_CALLS
 from tests.driver import GIB, Driver, Proc
 from tests.driver import Gpu as Card
+from tests.support.environment import environment
 from tests.support.sampler import ALL_BUT_3, ME, Running, all_are_well, eight, gpu, once, running, well
-from tests.support.uncovered import environment
 from tests.support.waiting import wait_for
 
 

@@ -29,8 +29,8 @@ from gpuwatch.sampler.declarations import AGAIN, DeclarationCache
 from tests.declared.tables import Case, cases
 from tests.driver import GIB, Driver, Proc
 from tests.driver import Gpu as Fake
+from tests.support.process import sharing, sleeping
 from tests.support.sampler import PATIENCE, Running, once, running
-from tests.support.sharer import sharing, sleeping
 from tests.support.waiting import wait_for
 
 ADA = Process(pid=7, start=1, uid=1000, user="ada", name="python", command="python train.py", ppid=3, cpu=97.0)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.support.uncovered import environment
+from tests.support.environment import environment
 
 PROGRAM = """
 import gc, json, os, sys

@@ -32,8 +32,8 @@ from gpuwatch.sampler.unlisted import (
 from tests import CHECKOUT
 from tests.base.test_procfs import stat_line
 from tests.support import builders
+from tests.support.environment import environment
 from tests.support.process import ME, ROOT, SOMEBODY_ELSE, GpuHolder
-from tests.support.uncovered import environment
 
 CUDA = ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia3")
 """What a CUDA program opens on a machine of which it sees GPUs 0 and 3."""

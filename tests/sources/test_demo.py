@@ -29,7 +29,7 @@ from gpuwatch.model.snapshot import (
     number,
 )
 from gpuwatch.sources.demo import DemoSource
-from tests.support.demo_people import (
+from tests.support.demo import (
     CYCLE,
     FILLING_GPU,
     FREE_GPU,

@@ -15,8 +15,8 @@ from gpuwatch.model.snapshot import Gpu, Health, Snapshot, SourceState
 from gpuwatch.sampler.protocol import SamplerOptions
 from gpuwatch.sources.local import LocalSource, Timeouts
 from tests.driver import Driver
+from tests.support.environment import environment
 from tests.support.sampler import close
-from tests.support.uncovered import environment
 
 pytestmark = pytest.mark.slow
 

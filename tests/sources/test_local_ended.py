@@ -17,7 +17,7 @@ from gpuwatch.sources.local import LocalSource, keep_known
 from tests.driver import GIB, Driver, Proc
 from tests.sources.test_local import Start, start, until
 from tests.support import builders
-from tests.support.declaring import declares
+from tests.support.builders import declares
 
 __all__ = ["start"]
 

@@ -10,7 +10,20 @@ from typing import Any
 
 import msgspec
 
-from gpuwatch.model.snapshot import Gpu, Holding, Memory, Process, Reading, Snapshot, known
+from gpuwatch.model.snapshot import (
+    Basis,
+    Declaration,
+    Declared,
+    Gpu,
+    Holding,
+    Kind,
+    Limit,
+    Memory,
+    Process,
+    Reading,
+    Snapshot,
+    known,
+)
 
 MIB = 1024**2
 GIB = 1024**3
@@ -136,3 +149,20 @@ def at(base: Snapshot, seconds: float, **changes: Any) -> Snapshot:
 def _held(holdings: Iterable[Holding]) -> float:
     sizes: Iterable[Reading] = (one.memory for one in holdings)
     return sum(size for size in sizes if known(size))
+
+
+def declares(index: int, size: float, *, scope: str = "") -> Declared:
+    """Return a process that may have `size` bytes of the GPU with this index."""
+    uuid, limit = gpu(index).uuid, round(size)
+    declaration = Declaration(
+        channel="CUPY_GPU_MEMORY_LIMIT",
+        where="environment",
+        text=f"CUPY_GPU_MEMORY_LIMIT={limit}",
+        kind=Kind.CAP,
+        basis=Basis.BYTES,
+        value=limit,
+        limits={uuid: limit},
+        scope=scope,
+        effective=True,
+    )
+    return Declared(declarations=(declaration,), limits=(Limit(gpu=uuid, bytes=limit, declaration=0, scope=scope),))

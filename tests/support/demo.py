@@ -1,4 +1,4 @@
-"""A store with some hours of the demo, and the page of a report that is made from it."""
+"""The demo as tests use it: a store with some hours of it, the page of a report, and the PIDs of its script."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuwatch.commands import report
 from gpuwatch.history.history import History
 from gpuwatch.recorder.store import Store, write_events
 from gpuwatch.recorder.use import UseCounter, write_use
-from gpuwatch.sources.demo import DemoSource
+from gpuwatch.sources.demo import DemoSource, script
 
 WALL = 1_795_269_780.0
 """Saturday 21 November 2026, 14:03 UTC."""
@@ -55,3 +55,20 @@ def write_page(store: Path, target: Path, until: float, since: str) -> None:
     """Write the page of a store, as the command does at a wall-clock time."""
     args = cli.parse(["report", "--file", str(store), "--html", str(target), "--since", since])
     assert report.main(args, wall=lambda: until) == 0
+
+
+VIEWER_UID = script().people[script().viewer]
+
+RANKS = {15226: 0, 15227: 2, 15228: 5, 15229: 6}
+"""GPU of each rank of ada's run, by PID."""
+STRAY_PID = 15260
+LEFTOVER_PID = 15391
+RUN_PID = 22871
+RUN_WORKER_PIDS = range(RUN_PID + 9, RUN_PID + 13)
+HOSTILE_PID = 23117
+GONE_PID = 19552
+SECRET_PID = 18233
+
+FILLING_GPU, UNATTRIBUTED_GPU, LEAKING_GPU, XID_GPU, LOST_GPU, CAPPED_GPU, HOT_GPU, FREE_GPU = 1, 2, 2, 2, 5, 6, 6, 7
+CYCLE, LONG_CYCLE = 120.0, 900.0
+"""Seconds after which the troubles come again."""

@@ -1,13 +1,17 @@
-"""Fleet of demos: as many hosts as wanted, each a demo at another time, as ssh and as a Prometheus server show them."""
+"""Several hosts: a fleet of demos as ssh and Prometheus show it, and an `ssh` on the PATH that runs a script a host."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import cache
+from pathlib import Path
 
+import msgspec
+import pytest
 from msgspec.structs import replace
 
 from gpuwatch.alerts.engine import Engine
@@ -17,16 +21,19 @@ from gpuwatch.config.types import RemoteHost
 from gpuwatch.fleet.host import Host
 from gpuwatch.fleet.overview import Fleet, HostPast, make_fleet
 from gpuwatch.fleet.prometheus import FleetSample, Labels
-from gpuwatch.fleet.remote import RemoteHosts
-from gpuwatch.fleet.ssh import Hosts, make_host
+from gpuwatch.fleet.remote import RemoteHosts, RemoteSource
+from gpuwatch.fleet.ssh import Hosts, Timing, make_host
 from gpuwatch.history.history import History
+from gpuwatch.model.live import Status
 from gpuwatch.model.shares import usable
-from gpuwatch.model.snapshot import Health, Snapshot
+from gpuwatch.model.snapshot import Health, Snapshot, encode
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.live_writer import make_status
 from gpuwatch.sources.demo import DemoSource
+from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.demo import WALL
-from tests.support.exporting import exporter, metrics
+from tests.support.prometheus import exporter, metrics
+from tests.support.waiting import wait_for
 
 NAMES = tuple(f"{rack}-gpu-{number:02}" for rack in ("lab", "vision", "speech") for number in range(1, 9))
 """Hosts of the fleet."""
@@ -149,3 +156,57 @@ class DemoHosts(RemoteHosts):
 
     def rows(self) -> list[Host]:
         return demo_hosts()
+
+
+QUICK = Timing(start=2.0, silence=1.0, first=0.1, most=0.2, beat=0.1, keepalive=3.0)
+"""Short delays: a test waits for what they lead to."""
+
+SHOWN = snapshot(
+    [gpu(0, holdings=[holding(11, 30)]), gpu(1)],
+    [process(11, "ada", command="python train.py")],
+    host="elsewhere",
+)
+"""What the machine behind a good connection has."""
+
+
+def status(**changes: object) -> Status:
+    """Return the status of `SHOWN`, which was sampled half a second before."""
+    made = make_status(SHOWN, (), 0.0)
+    return msgspec.structs.replace(made, **{"monotonic": 1000.5, "sampled": 1000.0, **changes})
+
+
+def line(**changes: object) -> str:
+    """Return a line of `--stream=live`."""
+    return msgspec.json.encode(status(**changes)).decode()
+
+
+def repeat(text: str, seconds: float = 0.1) -> str:
+    """Return the script that prints a line again and again."""
+    return f"while printf '%s\\n' '{text}'; do sleep {seconds}; done"
+
+
+GOOD = repeat(line())
+WHOLE = repeat(encode(SHOWN).decode())
+
+
+def wait_for_snapshot(source: RemoteSource, holds: Callable[[Snapshot], object]) -> Snapshot:
+    """Return the next snapshot of a source that satisfies a condition."""
+    found: list[Snapshot] = []
+
+    def came() -> bool:
+        snapshot = source.next(0.1)
+        found.extend([snapshot] if snapshot is not None and holds(snapshot) else [])
+        return bool(found)
+
+    wait_for(came)
+    return found[-1]
+
+
+def put_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, scripts: Mapping[str, str]) -> list[RemoteHost]:
+    """Put an ssh on the PATH that runs a script for each host, and return these hosts."""
+    cases = "\n".join(f"{name})\n{script}\n;;" for name, script in scripts.items())
+    text = f'#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nhost=$2; shift 2\ncase $host in\n{cases}\nesac\n'
+    (folder / "ssh").write_text(text)
+    (folder / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return [RemoteHost(name=name, address=name) for name in scripts]

@@ -1,10 +1,4 @@
-"""A real process that holds what looks like a GPU open, on a machine without one.
-
-The process enters a mount namespace of its own, in which /dev is an empty tmpfs, and opens a plain file there
-called nvidia0. Seen from outside, /proc/PID/fd names it /dev/nvidia0: the very text that gpuwatch asks for, so the
-check under test stays as it is shipped. The machine's /dev is not touched, and all of it goes with the process.
-Root needs only the mount namespace; others get it inside a user namespace, where the kernel allows these.
-"""
+"""Real processes that look like training: one that holds a GPU open, trees of them, and a Python that never runs."""
 
 from __future__ import annotations
 
@@ -17,7 +11,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -25,6 +22,9 @@ from typing import Any, NoReturn
 import pytest
 
 from gpuwatch.base import procfs
+from gpuwatch.inspector import context, reader
+from gpuwatch.model.snapshot import ProcessContext, Run
+from tests.support.waiting import wait_for
 
 ROOT = os.geteuid() == 0
 
@@ -33,7 +33,7 @@ ME = 54321 if ROOT else os.getuid()
 
 SOMEBODY_ELSE = 54322
 
-PROGRAM = r"""
+HOLDER_PROGRAM = r"""
 import ctypes, json, os, signal, sys, threading, time
 spec = json.loads(os.environ.pop("GPUHOLDER"))
 libc = ctypes.CDLL(None, use_errno=True)
@@ -193,7 +193,7 @@ class GpuHolder:
 
     def _start(self, folder: Path) -> None:
         folder.chmod(0o755)  # it looks into it as another user
-        (folder / self.argv[1]).write_text(PROGRAM)
+        (folder / self.argv[1]).write_text(HOLDER_PROGRAM)
         (folder / "python").symlink_to("/bin/sh")
         (folder / "important_new_run.py").write_text("echo '{}'\nread line\n")
         environment = {
@@ -294,3 +294,307 @@ def _randomise_nothing() -> None:
 
 def _ended(handle: int) -> bool:
     return bool(select.select([handle], [], [], 0)[0])
+
+
+FAMILY_PROGRAM = r"""
+import ctypes, json, os, signal, subprocess, sys
+
+def write_over(words, last):  # over its arguments, or over these and its environment
+    fields = open("/proc/self/stat", "rb").read().rpartition(b")")[2].split()
+    begin, end = int(fields[45]), int(fields[last])
+    ctypes.memset(begin, 0, end - begin)
+    ctypes.memmove(begin, words, len(words))
+
+def live(spec):
+    libc = ctypes.CDLL(None)
+    if not spec["forks"] and not spec["runs"]:
+        write_over(b"".join(word.encode() + b"\0" for word in spec["argv"]), 46)
+    if spec["leads"]:
+        os.setsid()
+    if spec["comm"]:
+        libc.prctl(15, spec["comm"].encode())  # PR_SET_NAME
+    if spec["reaps"]:
+        libc.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for child in spec["children"]:
+        if child["forks"]:
+            if not os.fork():
+                live(child)
+            continue
+        environ = {**child["environ"], **{name: os.environ[name] for name in ("PYTHONPATH", "PYTHONHOME")}}
+        environ["PYTHONDONTWRITEBYTECODE"] = "1"
+        path = os.path.join(os.environ["PYTHONPATH"], child["name"] + ".json")
+        with open(path, "w") as file:
+            json.dump(child, file)
+        command = child["argv"] if child["runs"] else [sys.executable, "-c", "#" * len("".join(child["argv"])) + "####"]
+        subprocess.Popen(command, env={**environ, "FAMILY": path})
+    if spec["runs"]:
+        os.write(1, b"%s %d\n" % (spec["name"].encode(), os.getpid()))
+        return
+    if spec["uid"] != os.getuid():
+        os.setgroups([])
+        os.setresgid(spec["uid"], spec["uid"], spec["uid"])
+        os.setresuid(spec["uid"], spec["uid"], spec["uid"])
+        libc.prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: as after an execve
+    if spec["title"]:
+        write_over(spec["title"].encode(), 48)
+    os.write(1, b"%s %d\n" % (spec["name"].encode(), os.getpid()))
+    while os.read(0, 1):
+        pass
+    os._exit(0)
+
+with open(os.environ["FAMILY"]) as file:
+    spec = json.load(file)
+live(spec)
+"""
+
+
+@dataclass
+class Member:
+    """One process of a family."""
+
+    name: str
+    argv: tuple[str, ...] = ("python", "train.py")
+    environ: Mapping[str, str] = field(default_factory=dict)
+    children: tuple[Member, ...] = ()
+    forks: bool = False
+    """It is a fork of its parent: no command line and no environment of its own."""
+    leads: bool = False
+    """It leads a session of its own."""
+    reaps: bool = False
+    comm: str = ""
+    title: str = ""
+    runs: bool = False
+    """It really runs its script."""
+    uid: int | None = None
+    """Its uid, where that is another than the family's."""
+
+    def spec(self, uid: int) -> dict[str, Any]:
+        """Return what it is to do."""
+        given = {name: getattr(self, name) for name in ("name", "forks", "leads", "reaps", "comm", "title", "runs")}
+        children = [child.spec(uid) for child in self.children]
+        own = uid if self.uid is None else self.uid
+        return {**given, "argv": list(self.argv), "environ": dict(self.environ), "uid": own, "children": children}
+
+    @property
+    def names(self) -> list[str]:
+        """Return its name and those below it."""
+        return [self.name, *(name for child in self.children for name in child.names)]
+
+
+class Family:
+    """A tree that runs."""
+
+    def __init__(self, process: subprocess.Popen[bytes], names: list[str]) -> None:
+        self.process = process
+        self.pids: dict[str, int] = {}
+        self.wait(names)
+
+    def wait(self, names: list[str]) -> None:
+        """Wait until all of these have said that they are there."""
+        assert self.process.stdout is not None
+        while not set(names) <= set(self.pids):
+            line = self.process.stdout.readline()
+            assert line, f"of {names} only {self.pids} came"
+            name, _, pid = line.decode().partition(" ")
+            self.pids[name] = int(pid)
+
+    def around(self, name: str) -> ProcessContext:
+        """Return where one of them runs."""
+        return context.read_context(reader.read(self.pids[name]))
+
+    def run_of(self, name: str) -> Run:
+        """Return the run of one of them."""
+        found = self.around(name).run
+        assert found is not None
+        return found
+
+    def identity(self, name: str) -> str:
+        """Return the key of a run that it is the head of."""
+        return f"{self.pids[name]}:{procfs.read_stat(self.pids[name]).start_ticks}"
+
+    def end(self, name: str) -> None:
+        """Kill one, and wait until nothing has it for a parent any more."""
+        pid = self.pids[name]
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not (procfs.PROC / str(pid)).exists(), f"{name} did not end")
+
+
+MANAGER = ("/usr/lib/systemd/systemd", "--user")
+
+
+@contextmanager
+def family(
+    *members: Member, uid: int | None = None, argv: tuple[str, ...] = MANAGER, comm: str = "systemd"
+) -> Iterator[Family]:
+    """Run a tree below one that takes in orphans, called `argv` and `comm`, for as long as the block takes."""
+    owner = os.getuid() if uid is None else uid
+    root = Member("root", argv=argv, children=members, leads=False, reaps=True, comm=comm)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "sitecustomize.py").write_text(FAMILY_PROGRAM)
+        (folder / "root.json").write_text(json.dumps(root.spec(owner)))
+        process = subprocess.Popen(
+            [sys.executable, "-c", "#" * 1000],
+            env={
+                "PYTHONPATH": name,
+                "PYTHONHOME": f"{sys.base_prefix}:{sys.base_exec_prefix}",
+                "FAMILY": str(folder / "root.json"),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield Family(process, root.names)
+        finally:
+            process.stdin.close()
+            process.stdout.read()  # each has it open until it has ended
+            process.stdout.close()
+            process.wait()
+
+
+PREPARED = """
+import os, sys
+os.unlink(__file__)  # what it starts runs as usual
+def keep():
+    os.write(1, b"ready\\n")
+    while os.read(0, 1):
+        pass
+    os._exit(0)
+"""
+
+TITLE = """
+import ctypes
+def set_title(title, environ=True):  # as setproctitle does, over the arguments and the environment
+    fields = open("/proc/self/stat", "rb").read().rpartition(b")")[2].split()
+    begin, args_end, end = int(fields[45]), int(fields[46]), int(fields[48])
+    end = end if environ else args_end
+    ctypes.memset(begin, 0, end - begin)
+    ctypes.memmove(begin, title, min(len(title), end - begin - 1))
+"""
+
+DROP = """
+import ctypes
+def drop(uid, groups=()):
+    os.setgroups(groups)
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: as after an execve
+"""
+
+CHILD = """
+import subprocess
+def run(environ):
+    child = subprocess.Popen(["sleep", "600"], env=environ)
+    os.write(1, b"%d\\n" % child.pid)
+    return child
+"""
+
+
+LAUNCHER = """
+import subprocess
+child = subprocess.Popen([sys.executable, "-c", "import os; os.write(1, b'x'); os.read(0, 1)"],
+                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={"A": "1"})
+child.stdout.read(1)
+os.write(1, b"%d\\n" % child.pid)
+"""
+"""As `first`: start a Python of another environment, and print its PID."""
+
+
+class Sharing:
+    """A process that waits to be looked at."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.pid = process.pid
+        self.said: list[str] = []
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line == b"ready\n":
+                break
+            self.said.append(line.decode().strip())
+        else:
+            raise AssertionError("the process ended before it was ready")
+        self.start = procfs.read_stat(self.pid).start_ticks
+
+
+@contextmanager
+def sharing(
+    *argv: str,
+    environ: Mapping[str, str] | Mapping[bytes, bytes] | None = None,
+    cwd: Path | None = None,
+    first: str = "",
+    name: str = "",
+) -> Iterator[Sharing]:
+    """Run `python` with these arguments and exactly this environment (and PATH) for as long as the block takes.
+
+    Its parent is this process. `first` may use `drop`, `set_title` and `run`; what it prints is in `said`. A `name` is
+    its first argument in place of `python`, and of its path.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        folder.chmod(0o755)
+        (folder / "bin").mkdir()
+        python = folder / "bin" / (name or "python")
+        python.symlink_to(Path(sys.executable).resolve())
+        (folder / "pyvenv.cfg").write_text(f"home = {sys.base_exec_prefix}/bin\n")
+        site = folder / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+        site.mkdir(parents=True)
+        (site / "sitecustomize.py").write_text(PREPARED + TITLE + DROP + CHILD + first + "\nkeep()\n")
+        given = {
+            b"PATH": os.fsencode(f"{python.parent}:/usr/bin:/bin")
+        }  # by which Python finds itself where it has no path
+        for key, value in (environ or {}).items():
+            given[_bytes(key)] = _bytes(value)
+        process = subprocess.Popen(
+            [name or python, *argv],
+            executable=python,
+            env=given,
+            cwd=cwd,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            yield Sharing(process)
+        finally:
+            _end(process)
+
+
+def until_asleep(*pids: int) -> None:
+    """Wait until `sleep` sleeps in each: in the middle of execve(2) a process has no environment."""
+    end = time.monotonic() + 30
+    for pid in pids:
+        while (stat := procfs.read_stat(pid)).comm != b"sleep" or stat.state != "S":
+            assert time.monotonic() < end
+
+
+@contextmanager
+def sleeping(*environ: bytes) -> Iterator[int]:
+    """Run a program that is no Python with exactly this environment, entry by entry, and give its PID."""
+    code = (
+        "import ctypes, sys\n"
+        "entries = [*(bytes.fromhex(word) for word in sys.argv[1:]), None]\n"
+        "strings = ctypes.c_char_p * len(entries)\n"
+        "ctypes.CDLL(None).execve(b'/bin/sleep', (ctypes.c_char_p * 3)(b'sleep', b'600', None), strings(*entries))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, *(entry.hex() for entry in environ)]) as process:
+        try:
+            until_asleep(process.pid)
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with process:  # it closes the pipes, and waits
+        os.killpg(process.pid, signal.SIGKILL)  # with its workers

@@ -1,9 +1,10 @@
-"""gpuwatch as it is installed, but for the folder in which the runs of all users meet: that is a test's own."""
+"""gpuwatch as it is installed, in this process or a child, with its own folder for the reservations of all users."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from typing import Any
 from unittest import mock
 
 from gpuwatch import cli
+from gpuwatch.base import procfs
 from tests.driver import Driver
+from tests.support.process import ROOT, unavailable
 
 Call = Callable[..., tuple[int, str, str]]
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -114,3 +117,33 @@ class Launcher:
         finally:
             process.kill()
             process.communicate()
+
+
+GPU = "GPU-aaaa0001"
+
+
+def needs_root() -> None:
+    """Pass over a test where it needs files or processes of other users and cannot have them."""
+    if not ROOT:
+        unavailable("another user's files and processes need root")
+
+
+def write(
+    folder: Path,
+    pid: int,
+    *,
+    start: int | None = None,
+    owner: int | None = None,
+    gpus: dict[str, int] | None = None,
+    text: str | None = None,
+) -> Path:
+    """Write what another run would have written: a reservation of 1000 bytes of `GPU`, unless told otherwise."""
+    start = procfs.read_stat(pid).start_ticks if start is None else start
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o1777)
+    file = folder / f"{pid}-{start}.json"
+    gpus = {GPU: 1000} if gpus is None else gpus
+    file.write_text(json.dumps({"pid": pid, "start": start, "gpus": gpus}) if text is None else text)
+    if owner is not None:
+        os.chown(file, owner, owner)
+    return file

@@ -1,4 +1,4 @@
-"""Alerts, frames and recorders on a clock of the test's own, for the tests of what is recorded.
+"""What is recorded: alerts, frames, recorders, use and replays on a clock of the test's own.
 
 As a program: a recorder that records until it is killed.
 """
@@ -11,23 +11,28 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cache
 from math import inf
 from pathlib import Path
+from sqlite3 import Connection
 from typing import Any, TypeAlias
 
 import msgspec
 
 from gpuwatch.alerts.alert import NO_ATTENTION, Alert, Attention, Severity
-from gpuwatch.analysis.events import Gap
-from gpuwatch.history.history import History
-from gpuwatch.model.snapshot import Snapshot
+from gpuwatch.analysis.events import Events, Gap
+from gpuwatch.history.history import History, Use
+from gpuwatch.history.timeline import Minute
+from gpuwatch.model.snapshot import IdleHolding, Snapshot
 from gpuwatch.monitor import Frame
+from gpuwatch.recorder import recording as files
 from gpuwatch.recorder.recorder import EventsPart, Pace, Recorder, UsageSettings
+from gpuwatch.recorder.replay import Replay
 from gpuwatch.recorder.store import Store, StoreError, lock_path, own_store, read_marks, reading, write_events
-from gpuwatch.recorder.use import By, UseReport, read_reports
+from gpuwatch.recorder.use import By, RunId, Sums, UsedGpu, UsedRun, UseReport, read_reports, write_use
 from tests import CHECKOUT
-from tests.support.builders import EPOCH, snapshot
+from tests.support.builders import EPOCH, GIB, TOTAL, at, gpu, holding, snapshot
 from tests.support.waiting import PATIENCE as PATIENCE
 from tests.support.waiting import wait_for as wait_for
 
@@ -296,6 +301,156 @@ def main(folder: str, count: str) -> None:
 def read_report(paths: Sequence[Path], by: By, since: float, until: float = inf, *, named: bool = False) -> UseReport:
     """Return the use of stores in one way."""
     return read_reports(paths, (by,), since, until, named=named)[0]
+
+
+HOUR = int(EPOCH // 3600) * 3600
+ONE = Use(1.0, 0.5, 0.25, 10.0, 5.0, 0.0, 1.0)
+
+
+def batch(
+    hour: int = HOUR,
+    gpu: int = 0,
+    user: str = "ada",
+    run: str = "1:1",
+    use: Use = ONE,
+    *,
+    uid: int = 1000,
+    name: str = "train.py",
+    launcher: str = "",
+    watched: float | None = None,
+) -> Sums:
+    """Return the use by one run of one GPU in one hour; what is more than a minute is spread over its minutes."""
+    uuid, id = f"GPU-{gpu}", RunId(uid, run)
+    count = 60 if use.held > 60 else 1
+    part = Use(*(value / count for value in use))
+    free = 0.0 if watched is None else watched / count - part.held
+    whole = Use(part.held, part.busy, part.unknown, gpu=free)
+    rows = {(hour + 60 * each, uuid): each for each in range(count)}
+    return Sums(
+        host="box3",
+        use={(*at, id): part for at in rows} | {(*at, None): whole for at in rows},
+        gpus={uuid: UsedGpu(gpu, "NVIDIA H100", TOTAL)},
+        users={uid: user},
+        runs={id: UsedRun(name, launcher, float(hour), hour + 60.0)},
+    )
+
+
+def hours(count: float, busy: float = 0.5, gib: float = 10.0, idle: float = 0.25, unknown: float = 0.0) -> Use:
+    """Return so many hours of a GPU of one's own, with the parts that were busy, unknown, and held idle."""
+    seconds = count * 3600
+    return Use(
+        *(seconds, busy * seconds, unknown * seconds, gib * GIB * seconds, idle * gib * GIB * seconds), gpu=seconds
+    )
+
+
+def save(path: Path, *sums: Sums, events: Collection[Alert] = (), **options: Any) -> None:
+    """Write use and events to a store."""
+
+    def write(connection: Connection) -> None:
+        write_events(connection, events, (), EPOCH)
+        for one in sums:
+            write_use(connection, one)
+
+    Store(path, **options).write(write)
+
+
+class Frames:
+    """Makes the frames of a watch, a second apart."""
+
+    def __init__(self) -> None:
+        self._history = History()
+        self._number = 0
+
+    def __call__(
+        self,
+        base: Snapshot,
+        *,
+        step: float = 1.0,
+        alerts: tuple[Alert, ...] = (),
+        raised: tuple[Alert, ...] = (),
+        cleared: tuple[Alert, ...] = (),
+    ) -> Frame:
+        """Return the next frame: `base`, sampled afresh."""
+        self._number += 1
+        seconds = self._number * step
+        shown = at(base, seconds)
+        view = self._history.add(shown, 5000.0 + seconds)
+        return Frame(shown, time.monotonic(), view, alerts, raised, cleared, number=self._number)
+
+
+ROW = 10.0
+"""Seconds of a row, as in a file."""
+
+
+@cache
+def machine(second: float) -> Snapshot:
+    """Return one GPU at so many seconds; its memory in GiB is the seconds, up to 60."""
+    return at(snapshot([gpu(0, holdings=[holding(100, min(second, 60.0))])]), second)
+
+
+class MemoryRecording(files.Recording):
+    """Recording whose snapshots and events are lists, with no file: it has what a replay reads, and no more."""
+
+    def __init__(
+        self,
+        snapshots: Iterable[Snapshot],
+        events: Sequence[Alert] = (),
+        *,
+        idle: Sequence[IdleHolding] = (),
+        minutes: Sequence[Minute] = (),
+    ) -> None:
+        """`idle` are the idle times before each row; the alerts that held then are among `events`."""
+        self._minutes = list(minutes)
+        self._snapshots, self._events, self._idle = list(snapshots), Events(alerts=tuple(events)), tuple(idle)
+        self.first, self.last = self._snapshots[0].taken, self._snapshots[-1].taken
+        self.notes: list[str] = []
+        self.limits = ""
+        self.begun: list[float] = []
+        """Arguments of `play`."""
+
+    def events(self, since: float | None = None) -> Events:
+        return self._events
+
+    def minutes(self, since: float = 0.0, until: float = inf) -> Iterator[Minute]:
+        return (one for one in self._minutes if since <= one.at < until)
+
+    def play(self, at: float) -> tuple[files.Standing, Iterator[Snapshot]]:
+        self.begun.append(at)
+        rows = [one.taken // ROW for one in self._snapshots]
+        row = max((one for one in rows if one <= at // ROW), default=rows[0])
+        held = [one for one in self._events.alerts if one.raised < row * ROW and (one.ended or inf) >= row * ROW]
+        after = (one for one in self._snapshots if one.taken // ROW >= row)
+        return files.Standing(self._idle, tuple(msgspec.structs.replace(one, ended=None) for one in held)), after
+
+
+def seconds(*spans: tuple[int, int]) -> MemoryRecording:
+    """Return a recording with a snapshot for each second of some spans: from the first up to before the second."""
+    return MemoryRecording(machine(float(second)) for first, until in spans for second in range(first, until))
+
+
+class Player:
+    """Replay of a recording that a test moves on by hand."""
+
+    def __init__(self, recording: MemoryRecording, *, at: float | None = None) -> None:
+        self.now = 1000.0
+        """Seconds on the clock of the person who looks."""
+        self.restarts = 0
+        self.replay = Replay(recording, at=None if at is None else EPOCH + at, clock=lambda: self.now)
+        self.replay.restart = self._restart
+
+    def _restart(self, *_: object) -> None:
+        self.restarts += 1
+
+    def next(self, seconds: float = 0.0) -> float | None:
+        """Let time pass; return the second of the snapshot that comes, None for none."""
+        self.now += seconds
+        shown = self.replay.next(0.0)
+        return None if shown is None else shown.taken - EPOCH
+
+    def seek(self, second: float) -> float | None:
+        """Move to a second; return the second of the snapshot that comes."""
+        self.replay.seek(EPOCH + second)
+        return self.next()
 
 
 if __name__ == "__main__":

@@ -20,8 +20,21 @@ from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.draw import theme
 from gpuwatch.ui.screens.acknowledge import AcknowledgeDialog, alerts_and_mutes
 from tests.support.builders import EPOCH
-from tests.support.dashboards import Clockwork, alert, frame, hand, machine, running, text
-from tests.support.screen import HOSTILE, Host, fits, press, text_of, until
+from tests.support.screen import (
+    HOSTILE,
+    Clockwork,
+    Host,
+    alert,
+    fits,
+    frame,
+    hand,
+    machine,
+    press,
+    running,
+    text,
+    text_of,
+    until,
+)
 
 HELD = "memory near limit"
 

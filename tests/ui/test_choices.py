@@ -19,8 +19,7 @@ from gpuwatch.ui.draw.processes import columns
 from gpuwatch.ui.draw.theme import ASCII, UNICODE
 from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.screens.columns import ColumnsDialog
-from tests.support.dashboards import frame, machine, running, text, top
-from tests.support.screen import press, until
+from tests.support.screen import frame, machine, press, running, text, top, until
 
 
 def file() -> Path:

@@ -15,8 +15,7 @@ from gpuwatch.model.snapshot import Health, Holding, Memory, Presence, Process, 
 from gpuwatch.ui.bindings import KEYS, commands
 from gpuwatch.ui.draw.layout import room_for_toasts
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
-from tests.support.dashboards import SIZES, alert, frame, hand, machine, resize, running, table, text
-from tests.support.screen import press
+from tests.support.screen import SIZES, alert, frame, hand, machine, press, resize, running, table, text
 
 HOSTILE = ["[/x]", "[/", "[b", "[red]hi", "[@click=app.quit]x", "$x", "{0}", "日本語", "é́x", "\ufffd]2;PWN"]
 

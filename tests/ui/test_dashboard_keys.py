@@ -19,8 +19,21 @@ from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers, Options, Reloading
 from gpuwatch.ui.screens.events import EventsScreen
 from tests.support.builders import snapshot, uid
-from tests.support.dashboards import Clockwork, alert, frame, hand, machine, resize, running, screen, text, top
-from tests.support.screen import click, press, until
+from tests.support.screen import (
+    Clockwork,
+    alert,
+    click,
+    frame,
+    hand,
+    machine,
+    press,
+    resize,
+    running,
+    screen,
+    text,
+    top,
+    until,
+)
 
 
 @pytest.fixture

@@ -14,10 +14,8 @@ from gpuwatch.analysis.rows import rows
 from gpuwatch.model.snapshot import Declared, Gpu, Knowledge, Memory, Process, Promise, Reason, Snapshot
 from gpuwatch.ui.draw.gpus import short_title
 from gpuwatch.ui.screens.detail import gpu_section, holding_section
-from tests.support.builders import GIB, USABLE_GIB, gpu, holding, process, snapshot
-from tests.support.dashboards import alert, frame, resize, running, text
-from tests.support.declaring import declares
-from tests.support.screen import press
+from tests.support.builders import GIB, USABLE_GIB, declares, gpu, holding, process, snapshot
+from tests.support.screen import alert, frame, press, resize, running, text
 
 UNREADABLE = Declared(knowledge=Knowledge.UNREADABLE, words="its environment is not ours to read")
 

@@ -20,9 +20,8 @@ from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow
 from gpuwatch.ui.screens.end_dialog import EndDialog
 from tests.support import builders
-from tests.support.kill import a_pinner, on_record, outcomes
+from tests.support.kill import RealRun, a_pinner, on_record, outcomes
 from tests.support.process import ME, GpuHolder
-from tests.support.running import RealRun
 from tests.support.screen import HOSTILE, PID, Host, a_snapshot, fits, frame_of, key_of, set_size, text_of, until
 from tests.support.waiting import PATIENCE
 

@@ -22,8 +22,7 @@ from gpuwatch.ui.screens.acknowledge import AcknowledgeDialog
 from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.events import EventList, EventsScreen, detail_lines, event_terms
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
-from tests.support.dashboards import alert, frame, hand, machine, running, screen, text, top
-from tests.support.screen import press, text_of, until
+from tests.support.screen import alert, frame, hand, machine, press, running, screen, text, text_of, top, until
 
 NOW = time.time()
 SKIN = make_styles("gpuwatch-dark")

@@ -11,8 +11,8 @@ import pytest
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.terminal import ExitWatchdog
-from tests.support.dashboards import alert, frame, machine, running
 from tests.support.kill import a_pinner
+from tests.support.screen import alert, frame, machine, running
 
 DIALOGS = ["end_process", "columns", "message", "acknowledge", "command_palette", "filter"]
 SCREENS = ["help", "detail", "people", "tree", "strays", "events"]

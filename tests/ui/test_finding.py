@@ -10,8 +10,7 @@ from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.events import EventsScreen
 from gpuwatch.ui.widgets.prompt import FilterInput, Prompt
-from tests.support.dashboards import alert, frame, machine, running, screen
-from tests.support.screen import press, text_of, until
+from tests.support.screen import alert, frame, machine, press, running, screen, text_of, until
 
 SAVED = {"big": "mem>4GiB", "ada": "user:ada", "bens": "user:ben"}
 

@@ -8,8 +8,7 @@ import pytest
 from gpuwatch.model.snapshot import Health
 from gpuwatch.ui.app import GpuwatchApp
 from tests.support.builders import gpu, snapshot
-from tests.support.dashboards import alert, frame, hand, machine, running
-from tests.support.screen import click, press
+from tests.support.screen import alert, click, frame, hand, machine, press, running
 
 TABLE, CELLS = (120, 36), (160, 30)
 """Sizes in which 8 GPUs have rows, and 64 are a heat map."""

@@ -22,8 +22,7 @@ from gpuwatch.ui.screens.gpu import GpuScreen
 from gpuwatch.ui.screens.graph_sheet import GraphSheet
 from tests.support import builders
 from tests.support.builders import GIB, gpu, holding, memory, process, snapshot
-from tests.support.dashboards import Clockwork, alert, frame, hand, resize, running, text, top
-from tests.support.screen import press, until
+from tests.support.screen import Clockwork, alert, frame, hand, press, resize, running, text, top, until
 
 PLOTS = ("Memory", "Utilization", "Power", "Temperature", "Clocks", "PCIe")
 

@@ -15,8 +15,7 @@ from gpuwatch.ui.screens.gpu import GpuScreen
 from gpuwatch.ui.screens.gpus import GpuGrid, GpusScreen, make_grid
 from tests.support import builders
 from tests.support.builders import gpu, holding, process, snapshot
-from tests.support.dashboards import alert, hand, resize, running, text, top
-from tests.support.screen import press, until
+from tests.support.screen import alert, hand, press, resize, running, text, top, until
 
 
 def machine(count: int = 8) -> Snapshot:

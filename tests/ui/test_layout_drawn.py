@@ -24,8 +24,7 @@ from gpuwatch.ui.draw.row_list import RowList
 from gpuwatch.ui.draw.table import Column, Table
 from gpuwatch.ui.draw.theme import make_styles
 from tests.support.builders import gpu, holding, memory, process, snapshot
-from tests.support.dashboards import Clockwork, alert, frame, frame_clock, hand
-from tests.support.screen import HOSTILE, press, set_size
+from tests.support.screen import HOSTILE, Clockwork, alert, frame, frame_clock, hand, press, set_size
 
 Running = tuple[asyncio.Runner, GpuwatchApp, Pilot[int]]
 

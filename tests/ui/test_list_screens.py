@@ -17,9 +17,21 @@ from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.screens.list_screen import ListScreen
 from tests.analysis.test_tree import run_of
 from tests.support import builders
-from tests.support.dashboards import alert, frame, hand, machine, running, text
 from tests.support.process import ME
-from tests.support.screen import HOSTILE, click, fits, press, set_size, until
+from tests.support.screen import (
+    HOSTILE,
+    alert,
+    click,
+    fits,
+    frame,
+    hand,
+    machine,
+    press,
+    running,
+    set_size,
+    text,
+    until,
+)
 from tests.support.strays import LEFT
 from tests.ui.test_strays_screen import framed
 

@@ -13,8 +13,7 @@ from gpuwatch.ui.screens.detail import DetailScreen
 from gpuwatch.ui.screens.dialog import OwnerMessageDialog
 from gpuwatch.ui.screens.help import HelpScreen
 from tests.support.builders import gpu, holding, process
-from tests.support.dashboards import frame, machine, running, screen, text
-from tests.support.screen import press
+from tests.support.screen import frame, machine, press, running, screen, text
 
 
 def test_every_action_with_keys_is_an_action_of_the_dashboard() -> None:

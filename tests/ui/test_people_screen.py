@@ -14,8 +14,7 @@ from gpuwatch.ui.draw.theme import StyleSet, make_styles
 from gpuwatch.ui.screens.people import PeopleList, PeopleScreen, columns
 from tests.analysis.test_people import a_person
 from tests.support.builders import GIB, gpu, holding, process, snapshot, uid
-from tests.support.dashboards import frame, frame_clock
-from tests.support.screen import Host, click, press
+from tests.support.screen import Host, click, frame, frame_clock, press
 
 NAMES = ["ada", "ben", "cyn", "dov", "eve", "fay", "gus", "hal", "you"]
 SKIN = make_styles("gpuwatch-dark")

@@ -19,10 +19,8 @@ from gpuwatch.ui.bindings import KEYS, commands, make_replay_bindings
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.replay import ReplayApp
 from tests.support.builders import EPOCH, GIB, gpu
-from tests.support.dashboards import screen, text, top
-from tests.support.replaying import MemoryRecording, machine, seconds
-from tests.support.screen import press, until
-from tests.support.store import alert, ended
+from tests.support.screen import press, screen, text, top, until
+from tests.support.store import MemoryRecording, alert, ended, machine, seconds
 
 
 def recording() -> MemoryRecording:

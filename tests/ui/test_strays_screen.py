@@ -25,10 +25,9 @@ from gpuwatch.ui.screens.dialog import ConfirmDialog
 from gpuwatch.ui.screens.end_dialog import EndDialog
 from gpuwatch.ui.screens.strays import StraysScreen
 from tests.support import builders
-from tests.support.dashboards import hand, running, text, top
 from tests.support.kill import a_pinner, on_record
 from tests.support.process import ME, GpuHolder
-from tests.support.screen import press, until
+from tests.support.screen import hand, press, running, text, top, until
 from tests.support.strays import LEFT, Told
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,7 @@ from gpuwatch.ui.draw import theme
 from gpuwatch.ui.screens.tree import TreeList, TreeScreen
 from tests.analysis.test_tree import around, helper, ranks, run_of
 from tests.support.builders import gpu, holding, process, snapshot
-from tests.support.dashboards import frame, frame_clock
-from tests.support.screen import Host, press, text_of
+from tests.support.screen import Host, frame, frame_clock, press, text_of
 
 
 class Around(Host):

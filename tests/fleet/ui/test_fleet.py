@@ -23,7 +23,7 @@ from gpuwatch.fleet.ui.fleet_host_screen import FleetHostScreen, owner_words, sp
 from gpuwatch.fleet.ui.fleet_screens import FleetAlertsScreen, FleetPeopleScreen, FreeScreen, MapScreen, TableScreen
 from gpuwatch.ui.options import Options
 from tests.fleet.test_overview import NOW, alert, card, fleet, user
-from tests.support.fake_prometheus import a_fleet
+from tests.support.prometheus import a_fleet
 from tests.support.screen import click, fits, press, set_size, text_of, until
 
 SMALL = "\n".join(

@@ -23,8 +23,20 @@ from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.ui.app import NewFrame
 from gpuwatch.ui.options import Helpers, Options
 from tests.support.builders import GIB, gpu, holding, process, snapshot
-from tests.support.dashboards import Clockwork, alert, frame, frame_clock, running, text, top
-from tests.support.screen import HOSTILE, fits, press, set_size, until
+from tests.support.screen import (
+    HOSTILE,
+    Clockwork,
+    alert,
+    fits,
+    frame,
+    frame_clock,
+    press,
+    running,
+    set_size,
+    text,
+    top,
+    until,
+)
 
 ROWS = [
     Host(name="idle", gpus=(HostGpu(index=0, used=0, total=80 * GIB, utilization=0, processes=0),), age=0.4),

@@ -12,8 +12,7 @@ from gpuwatch.ui.draw.table import HELD, UsefulColumns
 from gpuwatch.ui.draw.theme import make_styles
 from gpuwatch.ui.screens.people import PeopleScreen
 from tests.support.builders import gpu, holding, process, snapshot
-from tests.support.dashboards import frame, frame_clock, resize, running
-from tests.support.screen import Host
+from tests.support.screen import Host, frame, frame_clock, resize, running
 
 PENDING = Declared(knowledge=Knowledge.PENDING)
 UNREADABLE = Declared(knowledge=Knowledge.UNREADABLE)
