@@ -217,7 +217,7 @@ def _helpers(
             from gpuwatch.sources.demo import DemoSource, script
 
             assert isinstance(source, DemoSource)
-            return DemoEnder(source.end, script().people[script().viewer])
+            return DemoEnder(source.end, script().machine.viewer)
         from gpuwatch.kill.pinned import make_pinner  # 2 MiB, for those who end processes
 
         return make_pinner(read_only=reloader.config.read_only, allow_root=args.allow_root_kill)

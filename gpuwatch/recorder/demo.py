@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from math import floor
 from pathlib import Path
-from sqlite3 import Connection
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
@@ -23,9 +22,10 @@ from gpuwatch.recorder.store import Store, write_events
 from gpuwatch.recorder.use import Sums, UseCounter, write_use
 from gpuwatch.sources.demo import DAY, DemoSource
 
-_STEP: Final = 600.0
+_STEP: Final = 600
 """Seconds between two snapshots of the past; the last hour has one a minute."""
-_HOUR: Final = 3600.0
+_MINUTE: Final = 60
+_HOUR: Final = 3600
 
 
 class Past(NamedTuple):
@@ -49,18 +49,30 @@ def make_past(source: DemoSource) -> Past:
     history, engine, counter = History(_NoTimeline()), Engine(), UseCounter()
     means: list[Minute] = []
     alerts: dict[str, Alert] = {}
-    for second, step in _moments():
-        snapshot = replace(source.at(second), interval=step)
+    for second in (*range(-DAY, -_HOUR, _STEP), *range(-_HOUR, 0, _MINUTE)):
+        step = _STEP if second < -_HOUR else _MINUTE
+        snapshot = replace(source.at(second), interval=float(step))
         view = history.add(snapshot, snapshot.monotonic)
         changes = engine.update(snapshot, view, snapshot.monotonic, snapshot.taken)
         counter.add(snapshot, view)
-        means.append(_means(snapshot))
-        alerts |= {one.id: one for one in changes.cleared}
+        means += _means(snapshot, step)
+        alerts |= {alert.id: alert for alert in changes.cleared}
     sums = counter.pop(last=True)
-    sums.means = [*_fill(means)]
-    ordered = sorted(alerts.values(), key=lambda one: one.raised)
-    events = Events(alerts=tuple(ordered), watched=True, exists=True)
-    return Past(events, sums)
+    sums.means = means
+    events = tuple(sorted(alerts.values(), key=lambda alert: alert.raised))
+    return Past(Events(alerts=events, watched=True, exists=True), sums)
+
+
+def _means(snapshot: Snapshot, step: int) -> Iterator[Minute]:
+    """Yield the means of a snapshot for each minute of `step` seconds."""
+    timeline = Timeline()
+    timeline.add(replace(snapshot, interval=60.0), snapshot.monotonic)
+    means = timeline.means(floor(snapshot.taken) - 1, 3)  # its times are whole seconds, of a clock that is rounded
+    values = {str(key): mean for key, mean in means.items()}
+    users = {user_owner(process.uid): process.user for process in snapshot.processes if process.uid is not None}
+    first = floor(snapshot.taken / _MINUTE) * _MINUTE
+    for at in range(first, first + step, _MINUTE):
+        yield Minute(at=float(at), values=values, users=users)
 
 
 @contextmanager
@@ -68,37 +80,7 @@ def demo_store() -> Iterator[Path]:
     """Write the past of a demo that begins now to a store in a temporary folder, which is removed afterwards."""
     past = make_past(DemoSource())
     with TemporaryDirectory(prefix="gpuwatch-demo-") as folder:
-        path = Path(folder, "demo.sqlite")
-        Store(path).write(lambda connection: _write(connection, past))
-        yield path
-
-
-def _write(connection: Connection, past: Past) -> None:
-    write_events(connection, past.events.alerts, (), time.time())
-    write_use(connection, past.sums)
-
-
-def _means(snapshot: Snapshot) -> Minute:
-    timeline = Timeline()
-    timeline.add(replace(snapshot, interval=60.0), snapshot.monotonic)
-    values = timeline.means(floor(snapshot.taken) - 1, 3)  # its times are whole seconds, of a clock that is rounded
-    users = {user_owner(one.uid): one.user for one in snapshot.processes if one.uid is not None}
-    at = floor(snapshot.taken / 60) * 60.0
-    return Minute(at=at, values={str(key): one for key, one in values.items()}, users=users)
-
-
-def _moments() -> Iterator[tuple[float, float]]:
-    """Yield the times of the snapshots, in seconds of the script, and the seconds to the next."""
-    second = -DAY
-    while second < 0:
-        step = _STEP if second < -_HOUR else 60.0
-        yield second, step
-        second += step
-
-
-def _fill(means: list[Minute]) -> Iterator[Minute]:
-    """Yield means for each minute: those of a snapshot hold until the next one."""
-    for one, following in zip(means, [*means[1:], None], strict=True):
-        minutes = 1 if following is None else max(1, floor((following.at - one.at) / 60))
-        for number in range(min(minutes, floor(_STEP / 60))):
-            yield replace(one, at=one.at + 60 * number)
+        store = Store(Path(folder, "demo.sqlite"))
+        store.write(lambda connection: write_events(connection, past.events.alerts, (), time.time()))
+        store.write(lambda connection: write_use(connection, past.sums))
+        yield store.path

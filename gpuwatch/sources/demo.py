@@ -27,7 +27,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from math import cos, floor, inf, pi
 from pathlib import Path
@@ -41,24 +41,11 @@ from gpuwatch.base import text
 from gpuwatch.base.units import GIB, MIB
 from gpuwatch.declared.facts import Share
 from gpuwatch.model.shares import add_promised
-from gpuwatch.model.snapshot import (
-    Declared,
-    Gpu,
-    Holding,
-    HostUsage,
-    Memory,
-    Presence,
-    Process,
-    ProcessContext,
-    Reason,
-    Snapshot,
-    Unlisted,
-    Xid,
-)
+from gpuwatch.model.snapshot import Gpu, Holding, HostUsage, Memory, Presence, Process, Snapshot, Unlisted, Xid, number
 from gpuwatch.sampler import nvml
 
 GPUS: Final = 8
-DAY: Final = 86400.0
+DAY: Final = 86400
 TOTAL: Final = 81559 * MIB
 RESERVED: Final = 558 * MIB
 """Total and reserved memory of an H100 80GB HBM3, as NVML reports them."""
@@ -70,17 +57,10 @@ PAST_PACE: Final = 96.0
 SWEEP_AGE: Final = 900.0
 """Seconds for which the sweep has run when the demo begins."""
 _UPTIME: Final = 20 * DAY
-_SEARCH: Final = 20.0
-"""Seconds between two searches for open device files."""
-_HOT: Final = 84.0
-"""Temperature in °C that the hot GPU reaches; at 87 it slows down."""
 _PCIE_BYTES: Final = 9e9
 """Bytes per second over PCIe of a GPU that is busy; the link could carry seven times as much."""
-_NVLINKS: Final = 18
 _NVLINK_BYTES: Final = 180e9
 """Bytes per second over all NVLinks, in one direction, of a GPU that works with others; they could carry 450 GB/s."""
-_CALLS: Final = 5
-"""NVML calls per GPU and second of a real sampler."""
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -122,11 +102,13 @@ class Actor(msgspec.Struct, frozen=True):
     """One process of the demo."""
 
     pid: int
+    process: Process
+    """Facts that stay the same, and the use of the CPU while it is busy. A run without a key has this process as its
+    head, unless another is named, and its `head_start` counts from the process's start."""
     age: float
     """Age in seconds when the demo begins."""
     lasts: float = inf
     """Seconds from its start to its end."""
-    user: str = ""
     argv: tuple[str, ...] = ()
     holds: tuple[tuple[int, float], ...] = ()
     """(GPU index, GiB) of each holding; the process computes on the first GPU."""
@@ -135,35 +117,23 @@ class Actor(msgspec.Struct, frozen=True):
     load: Load = Load()
     grows: Course = Course()
     """GiB that it holds besides."""
-    name: str = "python"
-    parent: str = "bash"
-    ppid: int = 4021
-    session: int = 0
-    """PID of the session's leader; 0 for the parent."""
-    terminal: str = ""
-    adopted: bool = False
     ends_with: int = 0
     """PID of the process with which it ends; 0 for none."""
-    rss: float = 3.0
-    """GiB of host memory."""
-    cpu: float = 100.0
-    """Percent of one core while it is busy."""
-    presence: Presence = Presence.SEEN
+    host_gib: float = 3.0
+    """Host memory."""
     breathes: bool = False
     """Whether its memory changes a little, as in a training loop."""
-    context: ProcessContext = ProcessContext()
-    """A run without a key has this process as its head, unless another is named; `head_start` counts from its start."""
-    declared: Declared = Declared()
 
 
 class DemoScript(msgspec.Struct, frozen=True):
     """Content of `demo.json`."""
 
-    host: str
-    driver: str
-    cuda: str
-    viewer: str
-    people: dict[str, int]
+    machine: Snapshot
+    """Facts of the machine that stay the same."""
+    gpu: Gpu
+    """The same of each GPU."""
+    readings: dict[str, Any]
+    """The same of each GPU that answers, by the field of `Gpu`."""
     troubles: dict[str, Course]
     sweep: Actor
     """One of the trials of the sweep: the player sets its PID, its arguments and its memory."""
@@ -177,22 +147,29 @@ def uuid(gpu: int) -> str:
 
 @cache
 def script() -> DemoScript:
-    """Read the script: `GPU3` is the UUID of GPU 3, and a process with `copies` stands for that many processes."""
-    content = Path(__file__).with_name("demo.json").read_text(encoding="utf-8")
-    raw = msgspec.json.decode(content)
-    raw["processes"] = [copy for one in raw["processes"] for copy in _copies(one)]
-    named = re.sub(r'"GPU(\d)"', lambda match: f'"{uuid(int(match[1]))}"', msgspec.json.encode(raw).decode())
-    return msgspec.json.decode(named, type=DemoScript)
+    """Read the script: `GPU3` is the UUID of GPU 3, and each process has the facts of `usual` that it does not name."""
+    raw = msgspec.json.decode(Path(__file__).with_name("demo.json").read_bytes())
+    groups = [_merge(raw["usual"], group) for group in (raw["sweep"], *raw["processes"])]
+    sweep, *processes = [{**facts, "process": facts} for group in groups for facts in _copies(group)]
+    content = msgspec.json.encode({**raw, "sweep": sweep, "processes": processes}).decode()
+    named = re.sub(r'"GPU(\d)"', lambda match: f'"{uuid(int(match[1]))}"', content)
+    return msgspec.json.decode(named, type=DemoScript, strict=False)  # a number may be the text of one
 
 
-def _copies(process: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a process for each of its copies: `"=gpu"` is replaced by the copy's number, and `$gpu` by its digits."""
-    copies = process.pop("copies", [{}])
-    for number, copy in enumerate(copies):
-        raw = msgspec.json.encode(process).decode()
-        for key, value in {**copy, "n": number}.items():
-            raw = raw.replace(f'"={key}"', str(value)).replace(f"${key}", str(value))
-        yield msgspec.json.decode(raw)
+def _copies(group: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a process for each of a group's `copies`, with its facts; `$gpu` is its fact `gpu`, and `$n` its number."""
+    for place, copy in enumerate(group.get("copies", [{}])):
+        facts = _merge(group, copy)
+        content = msgspec.json.encode(facts).decode()
+        for name, value in {**facts, "n": place}.items():
+            content = content.replace(f"${name}", str(value))
+        yield msgspec.json.decode(content)
+
+
+def _merge(facts: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    """Return facts in which others replace those of the same name, part by part."""
+    parts = {key: part for key, part in others.items() if isinstance(part, dict) and key in facts}
+    return {**facts, **others, **{key: _merge(facts[key], part) for key, part in parts.items()}}
 
 
 class DemoSource:
@@ -208,8 +185,7 @@ class DemoSource:
         begin: float = 0.0,
         only: Sequence[int] = (),
     ) -> None:
-        self._seed = seed
-        self._only = tuple(only) or tuple(range(GPUS))
+        self._seed, self._only = seed, tuple(only) or tuple(range(GPUS))
         self._clock = clock
         self._interval = interval
         self._due = clock()
@@ -254,7 +230,7 @@ class DemoSource:
     def end(self, pid: int) -> None:
         """End a process of the viewer, with its workers; from any thread."""
         now = self._clock()
-        ended = {one.pid: now for one in script().processes if pid in (one.pid, one.ends_with)}
+        ended = {actor.pid: now for actor in script().processes if pid in (actor.pid, actor.ends_with)}
         self._ends = {**ended, **self._ends}
 
     def close(self) -> None:
@@ -264,193 +240,151 @@ class DemoSource:
     def at(self, t: float) -> Snapshot:
         """Return the snapshot at `t` seconds of the script; negative is before the demo began."""
         ended = frozenset(pid for pid, at in self._ends.items() if self._zero + t >= at)
-        scene = _Scene(self._seed, t, zero=self._zero, wall_zero=self._wall_zero, ended=ended, focus=self._focus)
+        scene = _Scene(self._seed, t, self._zero, self._wall_zero, ended, self._focus)
         gpus = tuple(scene.gpu(index) for index in self._only)
-        listed = {one.pid for gpu in gpus for one in gpu.holdings}
+        listed = {holding.pid for gpu in gpus for holding in gpu.holdings}
         processes = [scene.process(actor, age) for actor, age in scene.actors if actor.pid in listed]
-        played = script()
-        seen = Snapshot(
-            host=played.host,
+        seen = replace(
+            script().machine,
             host_usage=scene.host_usage(),
             taken=self._wall_zero + t,
             monotonic=self._zero + t,
             interval=self._interval,
-            viewer=played.people[played.viewer],
-            driver=played.driver,
-            cuda=played.cuda,
             since=self._wall_zero,
-            demo=True,
-            nvml_calls=max(0, int(t)) * GPUS * _CALLS,
-            listed=GPUS,
+            nvml_calls=max(0, int(t)) * GPUS * 5,
             gpus=gpus,
-            processes=tuple(sorted(processes, key=lambda one: one.pid)),
+            processes=tuple(sorted(processes, key=lambda process: process.pid)),
             unlisted=tuple(scene.unlisted(listed, frozenset(self._only))),
-            searched=self._wall_zero + floor(t / _SEARCH) * _SEARCH,
+            searched=self._wall_zero + floor(t / 20) * 20,
         )
         return add_promised(seen, ())
 
 
-class _Scene:
+class _Scene(msgspec.Struct, dict=True):
     """State of the machine at one time of the script."""
 
-    def __init__(
-        self,
-        seed: int,
-        t: float,
-        *,
-        zero: float,
-        wall_zero: float,
-        ended: frozenset[int] = frozenset(),
-        focus: str = "",
-    ) -> None:
-        """`ended` are PIDs of processes that have ended, `focus` is the key of a GPU."""
-        self._seed, self._t, self._zero, self._wall_zero = seed, t, zero, wall_zero
-        self._pace = 1.0 if t >= -SWEEP_AGE else PAST_PACE
-        self._story = t / self._pace
-        """Time of the troubles: in the day before the demo they came more rarely, and lasted longer."""
-        self._troubles = script().troubles
-        self._ended = ended
-        self._focus = focus
-        self.actors = [
-            (actor, actor.age + t)
-            for actor in script().processes
-            if 0 <= actor.age + t < actor.lasts and actor.pid not in ended
-        ]
-        self.actors += [_trial(slot, t) for slot in range(TRIALS if t >= -SWEEP_AGE else 0)]
+    seed: int
+    t: float
+    """Seconds of the script."""
+    zero: float
+    """Beginning of the script on the monotonic clock."""
+    wall_zero: float
+    ended: frozenset[int] = frozenset()
+    """PIDs of processes that have ended."""
+    focus: str = ""
+    """Key of the GPU in focus."""
+
+    @cached_property
+    def actors(self) -> list[tuple[Actor, float]]:
         """Running processes, each with its age in seconds."""
+        ages = [(actor, actor.age + self.t) for actor in script().processes if actor.pid not in self.ended]
+        trials = [_trial(slot, self.t) for slot in range(TRIALS if self.t >= -SWEEP_AGE else 0)]
+        return [(actor, age) for actor, age in ages if 0 <= age < actor.lasts] + trials
+
+    @property
+    def pace(self) -> float:
+        """Length of a second of the troubles: before the demo began they came more rarely, and lasted longer."""
+        return 1.0 if self.t >= -SWEEP_AGE else PAST_PACE
 
     def host_usage(self) -> HostUsage:
         """Return the use of a machine with 128 CPUs that varies slowly around what the people's processes take."""
-        slow = self._noise("host", 0, self._t / 30)
-        cpu = 37.0 + 4 * slow + self._noise("host cpu", 0, self._t / 3)
-        return HostUsage(
-            cores=128,
-            cpu=round(cpu, 1),
-            memory_total=512 * GIB,
-            memory_used=round((212 + 3 * slow) * GIB),
-            swap_total=8 * GIB,
-            swap_used=0,
-            load=round(1.28 * (37.0 + 4 * slow), 2),
-        )
+        slow = self._noise("host", 0, self.t / 30)
+        cpu = 37.0 + 4 * slow + self._noise("host cpu", 0, self.t / 3)
+        used, load = round((212 + 3 * slow) * GIB), round(1.28 * (37.0 + 4 * slow), 2)
+        return replace(script().machine.host_usage, cpu=round(cpu, 1), memory_used=used, load=load)
 
     def gpu(self, index: int) -> Gpu:
-        plain = Gpu(
-            index=index,
-            uuid=uuid(index),
-            name="NVIDIA H100 80GB HBM3",
-            minor=index,
-            compute_capability=9.0,
-            cores=16896,
-            sm_clock_max=1980,
-            bus_id=f"00000000:{(0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)[index]:02X}:00.0",
-            fan=Reason.UNSUPPORTED,
-            persistence=True,
-            compute_mode="default",
-            display_active=False,
-            mig=False,
-        )
+        bus = (0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF)[index]
+        plain = replace(script().gpu, index=index, uuid=uuid(index), minor=index, bus_id=f"00000000:{bus:02X}:00.0")
         return self._lost_gpu(plain) if self._trouble("lost", index) else self._live_gpu(plain)
 
     def _trouble(self, name: str, gpu: int) -> float:
         """Return the course of a trouble on a GPU; 0 on the other GPUs."""
-        course = self._troubles[name]
-        came = self._pace == 1 or floor(self._story / course.every) % 4 == 3  # twice in the day before
-        return course.at(self._story) if course.gpu == gpu and came else 0.0
+        course, story = script().troubles[name], self.t / self.pace
+        came = self.pace == 1 or floor(story / course.every) % 4 == 3  # twice in the day before
+        return course.at(story) if course.gpu == gpu and came else 0.0
 
     def _lost_gpu(self, plain: Gpu) -> Gpu:
-        course = self._troubles["lost"]
-        fell = floor(self._story / course.every) * course.every + course.points[0][0]
-        fell *= self._pace
+        course = script().troubles["lost"]
+        fell = (floor(self.t / self.pace / course.every) * course.every + course.points[0][0]) * self.pace
         health, words = nvml.health(nvml.Failed("nvmlDeviceGetUtilizationRates", nvml.Code.GPU_IS_LOST))
         return replace(
             plain,
             health=health,
             words=words,
-            since=self._wall_zero + fell,
-            sampled=self._zero + fell,
-            slow_sampled=self._zero + fell,
+            since=self.wall_zero + fell,
+            sampled=self.zero + fell,
+            slow_sampled=self.zero + fell,
             memory=Memory(total=TOTAL),
             xids=(),
             holdings_note="the GPU does not answer",
         )
 
     def _live_gpu(self, plain: Gpu) -> Gpu:
-        index, t = plain.index, self._t
+        index, t = plain.index, self.t
         holdings = self._holdings(index)
-        unknown = self._troubles["unknown memory"]
-        is_held = index == unknown.gpu and unknown.pid not in self._ended
+        unknown = script().troubles["unknown memory"]
+        is_held = index == unknown.gpu and unknown.pid not in self.ended
         unattributed = round(unknown.gib * GIB) if is_held else 4 * MIB
-        used = sum(int(one.memory) for one in holdings if not isinstance(one.memory, Reason)) + unattributed
-        utilization = self._utilization(index, t)
-        heat = sum(self._utilization(index, t - back) for back in (0, 4, 8, 12)) / 4
+        used = sum(int(number(holding.memory) or 0) for holding in holdings) + unattributed
+        recent = [min(100, round(sum(self._loads(index, t - back).values()))) for back in (0, 4, 8, 12)]
+        utilization, heat = recent[0], sum(recent) / 4
         power = self._power(index, heat)
-        temperature = self._temperature(index, heat)
         live = replace(
             plain,
-            sampled=self._zero + t,
-            slow_sampled=self._zero + floor(t / 10) * 10,
+            **script().readings,
+            sampled=self.zero + t,
+            slow_sampled=self.zero + floor(t / 10) * 10,
             memory=Memory(total=TOTAL, used=used, free=TOTAL - RESERVED - used, reserved=RESERVED),
             utilization=utilization,
             memory_utilization=round(utilization * 0.42),
-            encoder=0,
-            decoder=0,
-            temperature=temperature,
-            slowdown_temperature=87,
+            temperature=self._temperature(index, heat),
             power=round(power, 1),
-            power_limit=700.0,
             sm_clock=1980 if power < 690 else 1755,
-            memory_clock=2619,
-            pstate=0,
             throttle=("power cap",) if power >= 690 else (),
-            ecc_uncorrected=0,
-            remap_pending=False,
-            remap_failed=False,
             xids=self._xids(index),
             holdings=holdings,
             unattributed=unattributed,
         )
-        return self._with_links(live, utilization) if live.key == self._focus else live
+        return self._with_links(live, utilization) if live.key == self.focus else live
 
     def _with_links(self, gpu: Gpu, utilization: int) -> Gpu:
         """Return the GPU in focus with values of PCIe and NVLink; only the processes on several GPUs use NVLink."""
-        loads = self._loads(gpu.index, self._t)
-        shared = {actor.pid for actor, _ in self.actors if len(actor.holds) > 1 or actor.parent == "mpirun"}
+        loads = self._loads(gpu.index, self.t)
+        shared = {actor.pid for actor, _ in self.actors if len(actor.holds) > 1 or actor.process.parent == "mpirun"}
         together = sum(load for pid, load in loads.items() if pid in shared)
-        wave = {what: 1 + 0.4 * self._noise(what, gpu.index, self._t / 2) for what in ("rx", "tx", "nvrx", "nvtx")}
+        wave = {what: 1 + 0.4 * self._noise(what, gpu.index, self.t / 2) for what in ("rx", "tx", "nvrx", "nvtx")}
         return replace(
             gpu,
             pcie_rx=round(_PCIE_BYTES * utilization / 100 * wave["rx"], -6),
             pcie_tx=round(_PCIE_BYTES / 3 * utilization / 100 * wave["tx"], -6),
             pcie_link="gen5 x16" if utilization else "gen1 x16",
-            nvlinks=_NVLINKS,
+            nvlinks=18,
             nvlink_rx=round(_NVLINK_BYTES * together / 100 * wave["nvrx"]),
             nvlink_tx=round(_NVLINK_BYTES * together / 100 * wave["nvtx"]),
         )
 
     def process(self, actor: Actor, age: float) -> Process:
-        if actor.presence is not Presence.SEEN:
-            return Process(pid=actor.pid, presence=actor.presence)
-        sm = self._load(actor, self._t)
-        start = self._start(actor, age)
-        return Process(
+        plain = actor.process
+        if plain.presence is not Presence.SEEN:
+            return Process(pid=actor.pid, presence=plain.presence)
+        sm = self._load(actor, self.t)
+        cpu = (number(plain.cpu) or 0.0) * (0.9 + 0.1 * self._noise("cpu", actor.pid, self.t)) if sm else 0.0
+        start, run = self._start(actor, age), plain.run
+        if run is not None and not run.key:
+            head, head_start = run.head or actor.pid, start + run.head_start
+            run = replace(run, key=f"{head}:{head_start}", head=head, head_start=head_start)
+        return replace(
+            plain,
             pid=actor.pid,
             start=start,
-            uid=script().people[actor.user],
-            user=actor.user,
-            name=text.clean(actor.name),
             command=text.format_command_line(actor.argv),
             state="running" if sm else "sleeping",
-            ppid=actor.ppid,
-            parent=actor.parent,
-            terminal=actor.terminal,
-            session=actor.session or (14877 if actor.ppid == 1 else actor.ppid),
-            leader_alive=not actor.adopted,
-            adopted=actor.adopted,
-            cpu=round(max(0.0, actor.cpu * (0.9 + 0.1 * self._noise("cpu", actor.pid, self._t))), 1) if sm else 0.0,
-            rss=round(actor.rss * GIB),
-            started=self._wall_zero + self._t - age,
-            declared=actor.declared,
-            context=_context(actor, start),
+            session=plain.session or plain.ppid or 0,
+            cpu=round(max(0.0, cpu), 1),
+            rss=round(actor.host_gib * GIB),
+            started=self.wall_zero + self.t - age,
+            context=plain.context and replace(plain.context, run=run),
         )
 
     def unlisted(self, listed: Collection[int], gpus: frozenset[int]) -> Iterator[Unlisted]:
@@ -461,63 +395,49 @@ class _Scene:
                 yield Unlisted(process=process, gpus=tuple(map(uuid, actor.opens)), cuda_context=True)
 
     def _holdings(self, index: int) -> tuple[Holding, ...]:
-        loads = self._loads(index, self._t)
-        found = []
+        loads = self._loads(index, self.t)
+        holdings = []
         for actor, age in self.actors:
-            for gpu, gib in actor.holds:
-                if gpu != index:
-                    continue
-                gone = actor.presence is not Presence.SEEN
-                held = Holding(
-                    pid=actor.pid,
-                    start=self._start(actor, age),
-                    memory=self._size(actor, gib),
-                    sm=Reason.NO_SAMPLE if gone else round(loads[actor.pid]),
-                    memory_utilization=Reason.NO_SAMPLE if gone else round(loads[actor.pid] * 0.4),
-                    encoder=Reason.NO_SAMPLE if gone else 0,
-                    decoder=Reason.NO_SAMPLE if gone else 0,
-                )
-                found.append(held)
-        return tuple(found)
+            for gib in [gib for gpu, gib in actor.holds if gpu == index]:
+                held = Holding(pid=actor.pid, start=self._start(actor, age), memory=self._size(actor, gib))
+                if actor.process.presence is Presence.SEEN:
+                    sm = loads[actor.pid]
+                    held = replace(held, sm=round(sm), memory_utilization=round(sm * 0.4), encoder=0, decoder=0)
+                holdings.append(held)
+        return tuple(holdings)
 
     def _size(self, actor: Actor, gib: float) -> int:
-        gib += actor.grows.at(self._story)
+        gib += actor.grows.at(self.t / self.pace)
         if actor.breathes:
-            gib += 0.1 * self._noise("memory", actor.pid, self._t / 30)
+            gib += 0.1 * self._noise("memory", actor.pid, self.t / 30)
         return round(gib * GIB / (2 * MIB)) * 2 * MIB  # whole pages, as the driver allocates memory
 
     def _xids(self, index: int) -> tuple[Xid, ...]:
-        course = self._troubles["xid"]
+        course = script().troubles["xid"]
         ((second, code),) = course.points
-        past = floor((self._t - second) / course.every)
+        past = floor((self.t - second) / course.every)
         if index != course.gpu or past < 0:
             return ()
-        return (Xid(code=int(code), count=past + 1, last=self._wall_zero + past * course.every + second),)
+        return (Xid(code=int(code), count=past + 1, last=self.wall_zero + past * course.every + second),)
 
     def _start(self, actor: Actor, age: float) -> int:
-        return round((_UPTIME + self._t - age) * 100) if actor.presence is Presence.SEEN else 0
-
-    def _utilization(self, index: int, t: float) -> int:
-        return min(100, round(sum(self._loads(index, t).values())))
+        return round((_UPTIME + self.t - age) * 100) if actor.process.presence is Presence.SEEN else 0
 
     def _loads(self, index: int, t: float) -> defaultdict[int, float]:
         """Return the utilization in percent by PID of one GPU; the sum is at most 100."""
         loads: defaultdict[int, float] = defaultdict(float)
         for actor, _ in self.actors:
             # A process drives the first of its GPUs, and all of them where it has no other reason to be on two.
-            on = [gpu for gpu, gib in actor.holds if gib >= 1.0 or gpu == actor.holds[0][0]]
-            if index in on:
+            if index in [gpu for gpu, gib in actor.holds if gib >= 1.0 or gpu == actor.holds[0][0]]:
                 loads[actor.pid] = self._load(actor, t)
-        over = sum(loads.values()) / 100
-        return defaultdict(float, {pid: load / over for pid, load in loads.items()}) if over > 1 else loads
+        over = max(1.0, sum(loads.values()) / 100)
+        return defaultdict(float, {pid: load / over for pid, load in loads.items()})
 
     def _load(self, actor: Actor, t: float) -> float:
         load = actor.load
-        if load.high == 0:
-            return 0.0
         # The ranks of one run work in step; everybody else has a beat of their own.
-        beat = actor.ppid if actor.parent == "mpirun" else actor.pid
-        place = (t / load.period + beat * 0.618) % 1
+        beat = actor.process.ppid if actor.process.parent == "mpirun" else None
+        place = (t / load.period + (beat or actor.pid) * 0.618) % 1
         level = load.low
         if place < load.share:
             level = load.low + (load.high - load.low) * (place / load.share) ** 0.4 if load.ramp else load.high
@@ -526,25 +446,22 @@ class _Scene:
         return min(100.0, max(1.0, level + load.wobble * self._noise("sm", actor.pid, t / 2)))
 
     def _temperature(self, index: int, heat: float) -> int:
-        noise = self._noise("heat", index, self._t / 20)
-        degrees = 29 + 0.38 * heat + 2 * noise + (15 if index == self._troubles["warm"].gpu else 0)
-        degrees += self._trouble("hot", index) * (_HOT + noise - degrees)
+        noise = self._noise("heat", index, self.t / 20)
+        degrees = 29 + 0.38 * heat + 2 * noise + (15 if index == script().troubles["warm"].gpu else 0)
+        degrees += self._trouble("hot", index) * (84 + noise - degrees)  # at 87 it slows itself down
         return min(round(degrees), 86)
 
     def _power(self, index: int, heat: float) -> float:
-        watts = 71 + 5.4 * heat + 6 * self._noise("power", index, self._t / 3)
-        if index == self._troubles["power cap"].gpu:
-            return 699.0 + 0.9 * self._noise("power", index, self._t)
-        return min(watts, 680.0)
+        if index == script().troubles["power cap"].gpu:
+            return 699.0 + 0.9 * self._noise("power", index, self.t)
+        return min(680.0, 71 + 5.4 * heat + 6 * self._noise("power", index, self.t / 3))
 
     def _noise(self, what: str, who: int, x: float) -> float:
         """Return a smooth value in [-1, 1] that depends only on the seed, the names and `x`."""
         knot = floor(x)
         mix = (1 - cos(pi * (x - knot))) / 2
-        return (1 - mix) * self._knot(what, who, knot) + mix * self._knot(what, who, knot + 1)
-
-    def _knot(self, what: str, who: int, knot: int) -> float:
-        return crc32(f"{self._seed}:{what}:{who}:{knot}".encode()) / 2**31 - 1
+        before, after = (crc32(f"{self.seed}:{what}:{who}:{at}".encode()) / 2**31 - 1 for at in (knot, knot + 1))
+        return (1 - mix) * before + mix * after
 
 
 def _trial(slot: int, t: float) -> tuple[Actor, float]:
@@ -560,12 +477,3 @@ def _trial(slot: int, t: float) -> tuple[Actor, float]:
         holds=((gpu, round(0.5 + (gib - 0.5) * min(1.0, ran / 8.0), 1)),),  # it loads for 8 s
         load=plain.load if ran > 8.0 else Load(),
     ), ran
-
-
-def _context(actor: Actor, start: int) -> ProcessContext:
-    """Return an actor's context, which never changes; `start` is its start time in ticks."""
-    run = actor.context.run
-    if run is None or run.key:
-        return actor.context
-    head, head_start = run.head or actor.pid, start + run.head_start
-    return replace(actor.context, run=replace(run, key=f"{head}:{head_start}", head=head, head_start=head_start))

@@ -57,7 +57,7 @@ def write_page(store: Path, target: Path, until: float, since: str) -> None:
     assert report.main(args, wall=lambda: until) == 0
 
 
-VIEWER_UID = script().people[script().viewer]
+VIEWER_UID = script().machine.viewer
 
 RANKS = {15226: 0, 15227: 2, 15228: 5, 15229: 6}
 """GPU of each rank of ada's run, by PID."""
