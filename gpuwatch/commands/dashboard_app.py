@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from gpuwatch.kill.demo import DemoEnder
     from gpuwatch.kill.pinned import Pinner
     from gpuwatch.recorder.demo import Past
+    from gpuwatch.recorder.events import EventsReader
     from gpuwatch.recorder.recorder import Sinks
-    from gpuwatch.recorder.store import EventsReader
     from gpuwatch.ui.app import GpuwatchApp
 
 SETTLED_S = 1.5
@@ -225,7 +225,8 @@ def _helpers(
     reader: EventsReader | None = None
 
     def events() -> Events:
-        from gpuwatch.recorder.store import EventsReader, stores_read  # 30 ms, for SQLite
+        from gpuwatch.recorder.events import EventsReader
+        from gpuwatch.recorder.public import stores_read  # 30 ms, for SQLite
 
         nonlocal reader
         if reader is None:

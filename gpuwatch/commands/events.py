@@ -32,7 +32,10 @@ from gpuwatch.base.units import UNKNOWN, duration, long_duration, ranges
 from gpuwatch.commands.console import DIM, RED, YELLOW, Console, TextColumn, format_table
 from gpuwatch.commands.flags import add_flags, add_span_flags, parse_indices, parse_span
 from gpuwatch.model.values import DAY
-from gpuwatch.recorder.store import UNWATCHED, StoreError, former_store, own_store, read_all_events, stores_read
+from gpuwatch.recorder.events import UNWATCHED, read_all_events
+from gpuwatch.recorder.opening import StoreError
+from gpuwatch.recorder.paths import former_store, own_store
+from gpuwatch.recorder.public import stores_read
 
 COLORS: Final = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.NOTE: DIM}
 

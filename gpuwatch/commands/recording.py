@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace, _sampler: object = None) -> int:
     """Copy the file and return the exit code; raises UsageError."""
-    from gpuwatch.recorder.store import StoreError, copy_store
+    from gpuwatch.recorder.opening import StoreError, copy_store
 
     if args.demo:
         raise UsageError("--demo does not go with `gpuwatch recording`")

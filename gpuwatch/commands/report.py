@@ -18,7 +18,9 @@ from gpuwatch.commands.flags import add_flags, add_span_flags, parse_span
 from gpuwatch.commands.recorded import on_demo_store, open_recording
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
 from gpuwatch.model.values import DAY
-from gpuwatch.recorder.store import StoreError, former_store, is_public, own_store, stores_read
+from gpuwatch.recorder.opening import StoreError
+from gpuwatch.recorder.paths import former_store, is_public, own_store
+from gpuwatch.recorder.public import stores_read
 from gpuwatch.recorder.use import By, UseReport, read_reports
 
 _WAYS: Final[tuple[By, ...]] = get_args(By)

@@ -41,7 +41,8 @@ from gpuwatch.base.units import GIB, gib, long_duration
 from gpuwatch.commands.events import events_rows
 from gpuwatch.commands.report_formats import MOST, SUMS, WHO, format_hours, total_cells, use_notes, whole_line
 from gpuwatch.history.timeline import NO_USER, Metric, Minute, parse_key
-from gpuwatch.recorder.store import read_all_events, reading
+from gpuwatch.recorder.events import read_all_events
+from gpuwatch.recorder.opening import reading
 from gpuwatch.recorder.use import UseLine, UseReport, read_hours, read_means, read_totals
 from gpuwatch.version import __version__
 

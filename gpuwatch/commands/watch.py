@@ -44,8 +44,8 @@ from gpuwatch.config.paths import ADMINISTRATORS
 from gpuwatch.config.types import Config, ExportConfig
 from gpuwatch.model.snapshot import Gpu, SourceState
 from gpuwatch.monitor import Frame, Monitor
+from gpuwatch.recorder.paths import DAYS, own_store
 from gpuwatch.recorder.recorder import Sinks
-from gpuwatch.recorder.store import DAYS, own_store
 from gpuwatch.sources.sampler_process import SamplerProcess
 
 WAITING: Final = 1000

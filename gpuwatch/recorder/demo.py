@@ -18,7 +18,8 @@ from gpuwatch.analysis.events import Events
 from gpuwatch.history.history import History
 from gpuwatch.history.timeline import Minute, Timeline, user_owner
 from gpuwatch.model.snapshot import Snapshot
-from gpuwatch.recorder.store import Store, write_events
+from gpuwatch.recorder.events import write_events
+from gpuwatch.recorder.store import Store
 from gpuwatch.recorder.use import Sums, UseCounter, write_use
 from gpuwatch.sources.demo import DAY, DemoSource
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from datetime import date, timedelta
+from functools import lru_cache
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
@@ -20,23 +21,10 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from gpuwatch.base import files
-from gpuwatch.recorder.store import (
-    DAYS,
-    HOUR,
-    MINUTE,
-    USE_COLUMNS,
-    StoreError,
-    create_tables,
-    day_of,
-    explained,
-    public_file,
-    public_files,
-    read_about,
-    read_events,
-    reading,
-    refused_day,
-    write_about,
-)
+from gpuwatch.recorder.events import read_events
+from gpuwatch.recorder.opening import StoreError, explained, reading
+from gpuwatch.recorder.paths import DAYS, FRESH, day_of, file_state, own_store, public_file, public_files
+from gpuwatch.recorder.schema import HOUR, MINUTE, USE_COLUMNS, create_tables, read_about, write_about
 
 Publish: TypeAlias = Literal["shares", "use", "none"]
 """What is published: what is needed now, also the past by person, or nothing."""
@@ -215,3 +203,59 @@ class PublicDays:
         if errors:
             raise errors[0]
         self._last = today, self.publish
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Which days are read
+
+_LARGEST_DAY: Final = 16 << 20
+"""Bytes of a public day that is read, at most."""
+
+
+def stores_read(
+    folder: Path | None = None,
+    *,
+    since: float = 0.0,
+    days: Path = DAYS,
+    warn: Callable[[str], object] = lambda words: None,
+) -> list[Path]:
+    """Return the stores that are read: public days from `since` (wall clock) on, the newest first, then one's own.
+
+    Where several have a value the first counts. `warn` gets a line for each public day that is not used. `folder` is as
+    in `own_store`.
+    """
+    first = date.fromtimestamp(since) - timedelta(days=1)  # the service may be in another time zone
+    found = [path for path in public_files(days) if day_of(path) >= first]
+    refused = {path: words for path in found if (words := refused_day(path))}
+    for words in refused.values():
+        warn(f"left out: {words}")
+    return [*(path for path in found if path not in refused), own_store(folder)]
+
+
+def is_use_public(now: float, days: Path = DAYS) -> bool:
+    """Return whether the machine's service publishes the use of everybody, at a wall-clock time."""
+    newest = next(iter(public_files(days)), None)
+    if newest is None or refused_day(newest) or now - newest.stat().st_mtime > FRESH:
+        return False
+    with reading(newest) as connection:
+        return read_about(connection, "publish") == "use"
+
+
+def refused_day(path: Path) -> str:
+    """Return in one line why a public day is not used; empty where it is."""
+    return files.check_source(path, 0) or _unreadable_day(path, file_state(path))
+
+
+@lru_cache(maxsize=256)
+def _unreadable_day(path: Path, _state: object) -> str:
+    try:
+        size = path.stat().st_size
+        if size > _LARGEST_DAY:
+            return f"{path} has more than {_LARGEST_DAY >> 20} MiB"
+        with reading(path) as connection:
+            read_about(connection, "publish")
+    except StoreError as error:
+        return str(error)
+    except FileNotFoundError:
+        return f"{path} is gone"
+    return ""

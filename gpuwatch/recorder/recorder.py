@@ -17,518 +17,34 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Final, NamedTuple
 
-import msgspec
-
-from gpuwatch.alerts.alert import NO_ATTENTION, TROUBLE, Alert, Attention, Severity
-from gpuwatch.analysis.events import Gap
-from gpuwatch.base import files, text, units
+from gpuwatch.alerts.alert import Alert, Attention
+from gpuwatch.base import text
 from gpuwatch.base.threads import Worker
 from gpuwatch.config.types import Config
 from gpuwatch.model.live import read_status
 from gpuwatch.monitor import Frame, Monitor, Sink
+from gpuwatch.recorder.events_writer import EventsPart
 from gpuwatch.recorder.live_writer import LiveFile
+from gpuwatch.recorder.marks import MarksPart
 from gpuwatch.recorder.messages import Messenger
-from gpuwatch.recorder.public import PublicDays, Publish
-from gpuwatch.recorder.store import (
-    UNWATCHED,
-    DamagedError,
-    Marks,
-    Store,
-    StoreError,
-    changed_marks,
-    check_pages,
-    file_state,
-    is_use_public,
-    lock_path,
-    marks_of,
-    own_store,
-    read_events,
-    read_marks,
-    reading,
-    with_marks,
-    write_events,
-    write_marks,
-)
+from gpuwatch.recorder.part import Pace, Part, RecorderLock
+from gpuwatch.recorder.paths import own_store
+from gpuwatch.recorder.public import PublicDays, Publish, is_use_public
+from gpuwatch.recorder.store import Store
 from gpuwatch.recorder.use import Sums, UseCounter, write_use
 from gpuwatch.sampler.owners import UserNames
 
-NOT_RUNNING: Final = "gpuwatch was not running"
-"""How an event ended that was over before gpuwatch began to record again."""
-NOT_SEEN: Final = "its end was not recorded"
-MOST: Final = 10_000
-"""Events that wait to be written, at most; beyond that they are lost, and counted."""
-
 _MOST_SUMS: Final = 1500
 """Sums that wait to be written, at most: the newest, of a day."""
-_SNAPSHOTS: Final = 2
-"""Snapshots after which the engine has surely taken over the open events: the first may have begun before."""
 _SHOWN: Final = 600.0
 """Seconds for which a message says that a damaged file was renamed."""
-
-
-class Pace(NamedTuple):
-    """Intervals of the recorder in seconds; tests use shorter ones."""
-
-    poll: float = 2.0
-    """Between two checks of the locks and of the marks of other gpuwatches."""
-    retry: float = 30.0
-    """After an error."""
-    touch: float = 10.0
-    """Between two signs of life."""
-    carry: float = 60.0
-    """Between two writes of all open events, with their words and their worst values so far."""
-    silent: float = 60.0
-    """Time without a sign of life after which the lock's holder is reported as silent."""
-    usage: float = 60.0
-    prune: float = 3600.0
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Parts of the recorder
-
-
-class RecorderLock(files.FileLock):
-    """Lock that elects the gpuwatch of a user and host that records; `gpuwatch watch` comes before dashboards.
-
-    The recorder's thread acquires and releases it; others look at `held`.
-    """
-
-    def __init__(self, store: Path, *, watch: bool = False) -> None:
-        """`watch` is whether this is a `gpuwatch watch`."""
-        super().__init__(lock_path(store))
-        self._watches = lock_path(store, "watch")
-        self._watch = files.FileLock(self._watches) if watch else None
-        """Lock that a `gpuwatch watch` holds while it runs, which dashboards see."""
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether this is a dashboard, and a `gpuwatch watch` runs, which comes first."""
-        return self._watch is None and files.read_lock(self._watches)[0]
-
-    def acquire(self) -> bool:
-        """Try to get the lock, without waiting; return whether it is held. Raises OSError where locking fails."""
-        if self._watch is not None:
-            self._watch.acquire()
-        elif not self.held and self.is_wanted:
-            return False
-        return super().acquire()
-
-    def close(self) -> None:
-        """Release it, and let dashboards record again."""
-        self.release()
-        if self._watch is not None:
-            self._watch.release()
-
-
-class _Part:
-    """Part of the recorder: does a step again and again; after an error it waits before the next one."""
-
-    def __init__(self, store: Store, pace: Pace, wall: Callable[[], float]) -> None:
-        self.store, self._pace, self._wall = store, pace, wall
-        self._guard = threading.Lock()
-        """Guards what the monitor's thread hands over."""
-        self._due: dict[str, float] = {}
-        """Time of the next run of each task, on the machine's monotonic clock."""
-        self.error = ""
-        self.is_damaged = False
-        """Whether the last step found the store damaged."""
-
-    @property
-    def waiting(self) -> str:
-        """What is not written yet, in a few words; empty for nothing."""
-        return ""
-
-    def take(self, frame: Frame) -> bool:
-        """Read a frame, in the monitor's thread; return whether there is something to write at once."""
-        return False
-
-    def step(self) -> None:
-        """Do the work that is due; raises StoreError and OSError."""
-        raise NotImplementedError
-
-    def leave(self) -> None:
-        """Write all that is left, before the lock is released."""
-        raise NotImplementedError
-
-    def run(self, step: Callable[[], None]) -> None:
-        """Run a step; store the words of an exception in `error`."""
-        try:
-            step()
-        except Exception as error:  # noqa: BLE001 - the edge of the thread: whatever it is must reach the user
-            known = isinstance(error, StoreError)
-            self.error = str(error) if known else files.words(error, self.store.path)
-            self.is_damaged = isinstance(error, DamagedError)
-            self._set("retry", self._pace.retry)
-
-    def begin_anew(self) -> None:
-        """Try again at once, on a new and empty file."""
-        self.is_damaged = False
-        self._due.pop("retry", None)
-
-    def _set(self, name: str, seconds: float) -> None:
-        self._due[name] = time.monotonic() + seconds
-
-    def _is_due(self, name: str) -> bool:
-        return time.monotonic() >= self._due.get(name, 0.0)
-
-
-class EventsPart(_Part):
-    """Part that writes events, where it holds the lock."""
-
-    def __init__(
-        self,
-        store: Store,
-        lock: RecorderLock,
-        restore: Callable[[Sequence[Alert]], object],
-        pace: Pace,
-        wall: Callable[[], float],
-        *,
-        sends: bool,
-    ) -> None:
-        super().__init__(store, pace, wall)
-        self.sends = sends
-        """Whether this gpuwatch sends messages; may be replaced at any time."""
-        self.is_settled = False
-        """Whether it is known which events of before still hold."""
-        self._lock = lock
-        self._restore = restore
-        # What the monitor's thread hands over, under the guard.
-        self._news: dict[str, Alert] = {}
-        """Alerts that were raised, got worse, eased or ended, by id: the newest state of each."""
-        self._active: dict[str, Alert] = {}
-        """Alerts of the newest frame by key."""
-        self._levels: dict[str, Severity] = {}
-        self._lost: Gap | None = None
-        self._snapshots = 0
-        self._newest: object = None
-        # What is the thread's own.
-        self._open: dict[str, Alert] | None = None
-        """Events of the store that have not ended, by key; None until they have been read under the lock."""
-        self._changed: dict[str, Alert] = {}
-        """Events that are to be written, by id."""
-        self._gaps: list[Gap] = []
-        self._settle_at: int | None = None
-        """Number of snapshots after which the store's open events are compared with the active alerts; then None."""
-        self._until = 0.0
-        """Wall-clock time until which a gpuwatch recorded before this one."""
-        self._others = 0.0
-        """Wall-clock time at which another gpuwatch was last seen to record."""
-        self._silence: tuple[float, float] | None = None
-        """Last sign of life of the lock's holder, and the time at which it was first seen."""
-        self._no_lock = False
-        """Whether no process can get the lock."""
-        self._first = True
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this gpuwatch writes the events: it holds the lock, or no process can get the lock."""
-        return self._no_lock or self._lock.held
-
-    @property
-    def waiting(self) -> str:
-        """What is not written yet, in a few words; empty for nothing."""
-        count = len(self._changed.keys() | self._news.keys())
-        words = [f"{count} {'event waits' if count == 1 else 'events wait'}"] if count else []
-        return ", ".join([*words, f"{self._lost.lost} are lost"] if self._lost else words)
-
-    def take(self, frame: Frame) -> bool:
-        """Read a frame; a demo's alerts are not recorded."""
-        if frame.snapshot.demo:
-            return False
-        now = self._wall()
-        active = {alert.key: alert for alert in frame.alerts if alert.rule != TROUBLE}
-        with self._guard:
-            news = [alert for alert in frame.cleared if alert.rule != TROUBLE]
-            news += [alert for alert in active.values() if self._levels.get(alert.id) != alert.severity]
-            self._levels = {alert.id: alert.severity for alert in active.values()}
-            self._active = active
-            # Without a host's name nothing was gone on with yet.
-            if frame.snapshot is not self._newest and frame.snapshot.host:
-                self._newest = frame.snapshot
-                self._snapshots += 1
-            for alert in news:
-                if len(self._news) < MOST or alert.id in self._news:
-                    self._news[alert.id] = alert
-                else:
-                    since, lost = (self._lost.since, self._lost.lost) if self._lost else (now, 0)
-                    self._lost = Gap(since, now, lost + 1)
-        return bool(news) or self._settle_at is not None
-
-    def step(self) -> None:
-        """Write events, or try to become the gpuwatch that writes them."""
-        if not self._lock_held():
-            self._open = None
-            if not self._no_lock:  # another gpuwatch writes them
-                with self._guard:
-                    self._news.clear()
-                    self._lost = None
-                self._changed.clear()
-                self._gaps.clear()
-        elif self._is_due("retry"):
-            self._record(self._take_over() if self._open is None else self._open)
-            self.error = ""
-
-    def leave(self) -> None:
-        """Write all that is left, and the present state of the active alerts."""
-        if self._open is not None and self._lock.held:
-            if self._settle_at is None:
-                self._update_all(self._open, also_active=True)
-            self._write()
-            self._lock.touch(self._wall())
-        self._open = None
-
-    # -- who writes --------------------------------------------------------------------------------------------
-
-    def _lock_held(self) -> bool:
-        """Return whether this gpuwatch holds the lock; raises OSError where no process can get it."""
-        if not self._lock.held and not self._is_due("retry"):
-            return False
-        was_held = self._lock.held
-        try:
-            held = self._lock.acquire()
-        except OSError:
-            self._no_lock = True
-            raise
-        if held and not was_held:
-            self._open = None
-            self._due.pop("retry", None)
-        self._no_lock = False
-        if not held:
-            self._others = self._wall()
-            self.error = self._holder_error()
-            if self._first:
-                self._hand_over(read_events(self.store.path).open)
-        self._first = False
-        return held
-
-    def _holder_error(self) -> str:
-        """Return an error where the lock's holder gives no sign of life: it was stopped, or its disk hangs."""
-        now, touched = time.monotonic(), self._lock.touched or 0.0
-        if self._silence is None or self._silence[0] != touched:
-            self._silence = (touched, now)
-        silent = now - self._silence[1]
-        if silent < self._pace.silent:
-            return ""
-        return f"another gpuwatch of yours records, and has not answered for {units.duration(silent)}"
-
-    def _take_over(self) -> dict[str, Alert]:
-        """Read the store's open events, and let the engine continue them."""
-        now = self._wall()
-        check_pages(self.store.path)  # a page of an old event is read by others alone, and must not be damaged
-        found = read_events(self.store.path, now - UNWATCHED)
-        # The lock is ours: what its holder touched last is known from when it was acquired.
-        self._until = max(self._lock.touched or 0.0, found.watched_until or 0.0 if not found.watched else 0.0)
-        events = {alert.key: alert for alert in found.open}
-        if self._until and now - self._until > UNWATCHED:
-            self._gaps.append(Gap(self._until, now))
-            self._end(events, events.values(), self._until, NOT_RUNNING)
-        with self._guard:
-            self._settle_at = self._snapshots + _SNAPSHOTS
-        self._hand_over(events.values())
-        self._open, self.is_settled = events, not events
-        self._set("carry", self._pace.carry)
-        self._due.pop("touch", None)
-        return events
-
-    def _hand_over(self, alerts: Iterable[Alert]) -> None:
-        """Let the engine continue the store's open events."""
-        if ours := list(alerts):
-            self._restore(ours)
-
-    # -- what is written ---------------------------------------------------------------------------------------
-
-    def _record(self, events: dict[str, Alert]) -> None:
-        now = self._wall()
-        if self._is_due("touch"):
-            self._set("touch", self._pace.touch)
-            self._lock.touch(now)
-        self._write()  # what failed before comes first: what is new has its bound in the queue
-        if self._settle_at is not None and self._snapshots >= self._settle_at:
-            self._settle_at = None
-            self._update_all(events)
-            self._settle(events, self._until or now, NOT_RUNNING)
-            self.is_settled = True
-        elif self._settle_at is None:
-            lost = self._update_all(events, also_active=self._is_due("carry"))
-            if lost is not None:
-                self._gaps.append(lost)
-                self._settle(events, now, NOT_SEEN)
-        self._write()
-
-    def _update_all(self, events: dict[str, Alert], *, also_active: bool = False) -> Gap | None:
-        """Add what is new, and the active alerts with their worst values so far; return what was lost."""
-        with self._guard:
-            news, lost, active = list(self._news.values()), self._lost, self._active
-            self._news.clear()
-            self._lost = None
-        for alert in news:
-            self._update(events, alert)
-        if also_active:
-            self._set("carry", self._pace.carry)
-            for alert in active.values():
-                self._update(events, alert, is_news=True)
-        return lost
-
-    def _settle(self, events: dict[str, Alert], until: float, how: str) -> None:
-        """Add all active alerts, and end the events that are open only in the store."""
-        with self._guard:
-            active = self._active
-        for alert in active.values():
-            self._update(events, alert)
-        self._end(events, [one for key, one in events.items() if key not in active], until, how)
-
-    def _end(self, events: dict[str, Alert], ended: Iterable[Alert], until: float, how: str) -> None:
-        """End events at `until`, or when last seen if that is later."""
-        for alert in list(ended):
-            end = max(until, alert.seen, alert.raised)
-            lasted = max(alert.lasted, end - alert.raised)
-            self._update(events, msgspec.structs.replace(alert, ended=end, lasted=lasted, how=how))
-
-    def _update(self, events: dict[str, Alert], alert: Alert, *, is_news: bool = False) -> None:
-        """Add an alert as a new event, or as a change of the open event with its key or, after a rename, its id."""
-        same = next((one for one in events.values() if one.id == alert.id), None)
-        before = events.get(alert.key, same)
-        if before is None and alert.ended is not None and alert.raised <= self._others:
-            return  # another gpuwatch recorded all of it
-        sent = self.sends or alert.sent or (before is not None and before.sent)
-        alert = msgspec.structs.replace(alert, raised_monotonic=0.0, unjudged=False, sent=sent)
-        if before is not None and before.id != alert.id:  # as another gpuwatch saw it
-            alert = msgspec.structs.replace(
-                alert,
-                id=before.id,
-                raised=min(before.raised, alert.raised),
-                lasted=alert.lasted + max(0.0, alert.raised - before.raised),
-                most=max(before.most, alert.most),
-            )
-        for one in (before, same):
-            if one is not None:
-                events.pop(one.key, None)
-        if alert.ended is None:
-            events[alert.key] = alert
-        kept = before is not None and (before.severity, before.sent) == (alert.severity, sent)
-        if is_news or not kept or alert.ended is not None:
-            self._changed[alert.id] = alert
-
-    def _write(self) -> None:
-        """Write the changed events; where that fails, keep them and raise StoreError."""
-        if not self._changed and not self._gaps:
-            return
-        if self._open is not None and self.store.is_empty:  # it lacks what was written before
-            self._changed |= {one.id: one for one in self._open.values() if one.id not in self._changed}
-        news = self._changed.values()
-        self.store.write(lambda connection: write_events(connection, news, self._gaps, self._wall()))
-        self._changed.clear()
-        self._gaps.clear()
-
-
-class MarksPart(_Part):
-    """Part that saves marks, and keeps them the same in all gpuwatches of a user on a host."""
-
-    def __init__(
-        self, store: Store, attend: Callable[[Attention], object], pace: Pace, wall: Callable[[], float]
-    ) -> None:
-        super().__init__(store, pace, wall)
-        self._attend = attend
-        self._frames: deque[tuple[Attention, Attention]] = deque()
-        """For each frame its marks, and the marks that were last handed over before it."""
-        self._last: Attention | None = None
-        """The marks that came last, in the monitor's thread."""
-        self._seen = NO_ATTENTION
-        """The marks that were compared last."""
-        self._attended = NO_ATTENTION
-        """The marks that were last handed over and have come back in a frame."""
-        self._known = NO_ATTENTION
-        """The store's marks, as last read or written."""
-        self._state: object = None
-        """State of the file that `_known` was read from."""
-        self._change: Marks = {}
-        """Marks that must be saved."""
-
-    @property
-    def waiting(self) -> str:
-        """What is not written yet, in a few words; empty for nothing."""
-        return "what you acknowledged or muted counts in this gpuwatch alone" if self._change and self.error else ""
-
-    def take(self, frame: Frame) -> bool:
-        """Read the marks of a frame; a demo's marks are not saved."""
-        if frame.snapshot.demo or frame.attention is self._last:
-            return False
-        self._last = frame.attention
-        self._frames.append((frame.attention, frame.attended))
-        return True
-
-    def step(self) -> None:
-        """Save the marks that the user changed; where there are none, read those that others have changed."""
-        self._compare()
-        if not self._is_due("retry"):
-            return
-        if self._change:
-            self._save()
-        else:
-            self._look()
-        self.error = ""
-
-    def leave(self) -> None:
-        """Save the marks that the user changed."""
-        self._compare()
-        if self._change:
-            self._save()
-
-    def begin_anew(self) -> None:
-        """Save all known marks, in a new file."""
-        super().begin_anew()
-        self._change = marks_of(self._known) | self._change
-
-    def _compare(self) -> None:
-        """Find the marks that the user changed from frame to frame, without those that the recorder handed over."""
-        while self._frames:
-            now, attended = self._frames.popleft()
-            before = self._seen if attended is self._attended else attended
-            self._change |= changed_marks(before, now)
-            self._seen, self._attended = now, attended
-
-    def _look(self) -> None:
-        """Read the store's marks, and hand over those that others have changed."""
-        state = file_state(self.store.path)
-        # A file that was taken away says nothing: it is written again with the next change.
-        if state is None or state == self._state:
-            return
-        try:
-            with reading(self.store.path) as connection:
-                known = read_marks(connection).pruned((), self._wall())
-        except FileNotFoundError:
-            return
-        is_news = known != self._known
-        self._known, self._state = known, state
-        if is_news:
-            self._hand_over(known)
-
-    def _save(self) -> None:
-        """Write the user's changes into the store's present marks."""
-        if self.store.is_empty:  # it lacks what was written before
-            self._change = marks_of(self._known) | self._change
-
-        def write(connection: Connection) -> None:
-            self._known = write_marks(connection, self._change, self._wall())
-
-        self.store.write(write)
-        self._state = None  # another gpuwatch may have written since our transaction: it is read again
-        self._change = {}
-        if changed_marks(self._seen, self._known):
-            self._hand_over(self._known)
-
-    def _hand_over(self, attention: Attention) -> None:
-        # What the user did a moment ago is not in the store yet: it would be undone on screen until it is.
-        self._compare()
-        self._attend(with_marks(attention, self._change, self._wall()))
 
 
 class UsageSettings(NamedTuple):
@@ -541,7 +57,7 @@ class UsageSettings(NamedTuple):
     """Size of the file in bytes, at most."""
 
 
-class UsagePart(_Part):
+class UsagePart(Part):
     """Part that counts use, and writes it with the means of each minute, where it holds the lock.
 
     Two writers would count everything twice, so that without a lock nothing is written.
@@ -631,7 +147,7 @@ class UsagePart(_Part):
         self._waiting.clear()
 
 
-class PublicPart(_Part):
+class PublicPart(Part):
     """Part that publishes the days of the machine's service, where it holds the lock."""
 
     def __init__(
@@ -664,10 +180,6 @@ class PublicPart(_Part):
         """Publish what was recorded last."""
         self._set("public", 0.0)
         self.step()
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# The recorder
 
 
 class Recorder:
@@ -703,7 +215,7 @@ class Recorder:
         """Lock of the user's store."""
         self.events: EventsPart | None = None
         self.usage: UsagePart | None = None
-        self._parts: list[_Part] = [MarksPart(store, attend, pace, wall)]
+        self._parts: list[Part] = [MarksPart(store, attend, pace, wall)]
         if not part:
             self.events = EventsPart(store, self.lock, restore, pace, wall, sends=sends)
             others = () if days is not None else (is_use_public,)
@@ -775,10 +287,6 @@ class Recorder:
         for part in self._parts:
             part.run(part.leave)
         self.lock.close()
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# All sinks of a run
 
 
 def _silent_leader() -> int | None:

@@ -30,7 +30,9 @@ from gpuwatch.base.text import LIMIT, clean
 from gpuwatch.base.units import MAX_INTERVAL_S, format_moment
 from gpuwatch.history.timeline import Minute
 from gpuwatch.model.snapshot import SCHEMA, IdleHolding, Snapshot
-from gpuwatch.recorder.store import StoreError, read_about, read_events, reading
+from gpuwatch.recorder.events import read_events
+from gpuwatch.recorder.opening import StoreError, reading
+from gpuwatch.recorder.schema import read_about
 from gpuwatch.recorder.use import read_means
 
 ROW_S: Final = 10.0

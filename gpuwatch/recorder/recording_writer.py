@@ -27,21 +27,13 @@ from gpuwatch.history.history import History
 from gpuwatch.model.snapshot import SCHEMA, Snapshot, encode, to_idle_times
 from gpuwatch.monitor import Frame, seconds_suspended
 from gpuwatch.recorder.anonymise import Anonymiser, Commands
-from gpuwatch.recorder.recorder import NOT_RUNNING
+from gpuwatch.recorder.events import NOT_RUNNING, UNWATCHED, read_events, write_events
+from gpuwatch.recorder.opening import StoreError, reading
+from gpuwatch.recorder.paths import lock_path
 from gpuwatch.recorder.recording import FORMER_SUFFIXES, LARGEST_ROW, ROW_S, Standing, other_format, pack
-from gpuwatch.recorder.store import (
-    UNWATCHED,
-    Store,
-    StoreError,
-    delete_before,
-    lock_path,
-    read_about,
-    read_events,
-    reading,
-    used_bytes,
-    write_about,
-    write_events,
-)
+from gpuwatch.recorder.retention import delete_before, used_bytes
+from gpuwatch.recorder.schema import read_about, write_about
+from gpuwatch.recorder.store import Store
 from gpuwatch.recorder.use import Sums, UseCounter, write_use
 from gpuwatch.version import __version__
 

@@ -29,21 +29,18 @@ from gpuwatch.history.history import NO_USE, HistoryView, Use, charged
 from gpuwatch.history.timeline import Key, Metric, Minute, Timeline, parse_key, user_owner
 from gpuwatch.model.shares import has_gap
 from gpuwatch.model.snapshot import Gpu, Holding, Process, Reason, Snapshot, number
-from gpuwatch.recorder.store import (
+from gpuwatch.recorder.events import read_all_events
+from gpuwatch.recorder.opening import PATIENCE, StoreError, reading
+from gpuwatch.recorder.paths import DAYS, is_public
+from gpuwatch.recorder.public import stores_read
+from gpuwatch.recorder.schema import (
     ADD_USE,
-    DAYS,
     HOUR,
     MINUTE,
     NOBODY,
     ON_CONFLICT,
-    PATIENCE,
     USE_COLUMNS,
-    StoreError,
-    is_public,
     read_about,
-    read_all_events,
-    reading,
-    stores_read,
     tables,
     write_about,
 )

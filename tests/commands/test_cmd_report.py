@@ -17,7 +17,9 @@ from gpuwatch.base.units import format_moment
 from gpuwatch.cli import parse
 from gpuwatch.commands import report
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
-from gpuwatch.recorder.store import Store, own_store, public_file, write_events
+from gpuwatch.recorder.events import write_events
+from gpuwatch.recorder.paths import own_store, public_file
+from gpuwatch.recorder.store import Store
 from gpuwatch.recorder.use import By, EventCounts, GpuUse, UseLine, UseReport
 from tests.support.builders import GIB
 from tests.support.store import HOUR, alert, batch, ended, hours, read_report, save

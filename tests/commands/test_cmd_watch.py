@@ -23,7 +23,7 @@ from gpuwatch.history.history import History
 from gpuwatch.model.live import read_status
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.monitor import Frame
-from gpuwatch.recorder.store import own_store
+from gpuwatch.recorder.paths import own_store
 from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB as GIBIBYTE
 from tests.driver import Driver, Gpu, Proc

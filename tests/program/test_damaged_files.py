@@ -17,7 +17,11 @@ from gpuwatch.base.procfs import boot_id
 from gpuwatch.commands.stray_inputs import read_idle
 from gpuwatch.model.live import FILE, Overuse, Status, StatusGpu, read_status
 from gpuwatch.model.snapshot import IdleHolding
-from gpuwatch.recorder.store import Store, StoreError, marks_of, own_store, write_events, write_marks
+from gpuwatch.recorder.events import write_events
+from gpuwatch.recorder.marks import marks_of, write_marks
+from gpuwatch.recorder.opening import StoreError
+from gpuwatch.recorder.paths import own_store
+from gpuwatch.recorder.store import Store
 from tests.support.store import alert, batch, ended, save
 
 SEEDS = 10

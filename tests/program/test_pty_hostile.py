@@ -18,8 +18,8 @@ import pytest
 
 from gpuwatch.base.errors import UsageError
 from gpuwatch.model.snapshot import decode
+from gpuwatch.recorder.paths import own_store
 from gpuwatch.recorder.recording import Recording
-from gpuwatch.recorder.store import own_store
 from tests.driver import GIB, MIB, Driver, Gpu, Proc
 from tests.support.environment import environment
 from tests.support.process import Member, family

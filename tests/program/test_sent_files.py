@@ -111,7 +111,7 @@ def test_a_journal_that_names_another_file_deletes_it_where_sqlite_may_write(sen
 
 
 def test_a_journal_that_names_another_file_deletes_nothing(sent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuwatch.recorder.store._WRITING_S", 0.0)
+    monkeypatch.setattr("gpuwatch.recorder.opening._WRITING_S", 0.0)
     name_another(killed_in_a_write(sent), sent.with_name("thesis"))
     before = contents(sent.parent)
     for way in WAYS:

@@ -55,7 +55,8 @@ sys.path.insert(0, os.getcwd())
 from gpuwatch.commands.stray_inputs import idle_times
 from gpuwatch.model.snapshot import encode
 from gpuwatch.model.live import SharesReader
-from gpuwatch.recorder.store import reading, stores_read
+from gpuwatch.recorder.opening import reading
+from gpuwatch.recorder.public import stores_read
 from gpuwatch.sampler.declarations import DeclarationCache
 from gpuwatch.sampler.owners import Owners
 from tests.support import builders

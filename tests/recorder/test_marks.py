@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.alerts.alert import Acknowledgement, Attention, Mute
-from gpuwatch.recorder.store import Store, changed_marks, marks_of, own_store, with_marks
+from gpuwatch.recorder.marks import changed_marks, marks_of, with_marks
+from gpuwatch.recorder.paths import own_store
+from gpuwatch.recorder.store import Store
 from tests.support.builders import EPOCH
 from tests.support.store import change, marks, recording, wait_for
 

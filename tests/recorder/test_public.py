@@ -21,23 +21,16 @@ from gpuwatch.history.history import Use
 from gpuwatch.history.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.model.live import FILE
 from gpuwatch.model.snapshot import Snapshot
+from gpuwatch.recorder.events import read_all_events, write_events
 from gpuwatch.recorder.live_writer import make_status
-from gpuwatch.recorder.public import COLUMNS, PublicDays, Publish
+from gpuwatch.recorder.marks import write_marks
+from gpuwatch.recorder.opening import reading
+from gpuwatch.recorder.paths import own_store as store_of
+from gpuwatch.recorder.paths import public_files
+from gpuwatch.recorder.public import COLUMNS, PublicDays, Publish, is_use_public, refused_day, stores_read
 from gpuwatch.recorder.recorder import UsageSettings
-from gpuwatch.recorder.store import (
-    MINUTE,
-    Store,
-    create_tables,
-    is_use_public,
-    public_files,
-    read_all_events,
-    reading,
-    refused_day,
-    stores_read,
-    write_events,
-    write_marks,
-)
-from gpuwatch.recorder.store import own_store as store_of
+from gpuwatch.recorder.schema import MINUTE, create_tables
+from gpuwatch.recorder.store import Store
 from gpuwatch.recorder.use import RunId, Sums, UsedGpu, UsedRun, load_older, read_means, write_use
 from tests.support.process import SOMEBODY_ELSE
 from tests.support.program import needs_root

@@ -14,9 +14,9 @@ import pytest
 from gpuwatch.base.errors import UsageError
 from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.recorder.anonymise import Commands
+from gpuwatch.recorder.paths import own_store
 from gpuwatch.recorder.recording import Recording
 from gpuwatch.recorder.recording_writer import MOST_WAITING, RecordingWriter
-from gpuwatch.recorder.store import own_store
 from gpuwatch.sources.demo import DemoSource
 from tests.support.environment import uncounted
 from tests.support.store import alert, frame, machine, write

@@ -19,19 +19,13 @@ from gpuwatch.alerts.alert import UNSEEN_USER, AlertCause, AlertGpu, AlertUser, 
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.analysis.events import Gap, State
 from gpuwatch.base import files
-from gpuwatch.recorder import store as store_module
-from gpuwatch.recorder.store import (
-    EVENTS_BYTES,
-    VERSION,
-    DamagedError,
-    EventsReader,
-    Store,
-    StoreError,
-    lock_path,
-    own_store,
-    read_events,
-    reading,
-)
+from gpuwatch.recorder import opening
+from gpuwatch.recorder.events import EventsReader, read_events
+from gpuwatch.recorder.opening import DamagedError, StoreError, reading
+from gpuwatch.recorder.paths import lock_path, own_store
+from gpuwatch.recorder.retention import EVENTS_BYTES
+from gpuwatch.recorder.schema import VERSION
+from gpuwatch.recorder.store import Store
 from gpuwatch.recorder.use import By, RunId
 from tests import CHECKOUT
 from tests.support.builders import EPOCH
@@ -270,7 +264,7 @@ def test_a_full_store_loses_its_oldest_weeks_and_never_grows_beyond_its_bound(pa
 
 
 def test_of_events_the_newest_are_kept_and_all_that_hold(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuwatch.recorder.store._MOST_EVENTS", 10)
+    monkeypatch.setattr("gpuwatch.recorder.retention._MOST_EVENTS", 10)
     write(path, alert("held"), *(ended(alert(str(number))) for number in range(30)))
     Store(path).prune(NOW)
     kept = [one.id for one in read_events(path).alerts]
@@ -397,7 +391,7 @@ def test_in_a_folder_of_all_a_journal_of_ones_own_leaves_no_place_for_another(
 ) -> None:
     path.parent.mkdir(parents=True)
     path.parent.chmod(0o1777)
-    store, real, planted = Store(path, private=False), store_module._connect, []
+    store, real, planted = Store(path, private=False), opening.connect, []
 
     def connect(*arguments: Any) -> sqlite3.Connection:
         """Open it after somebody tried to plant a journal since that was looked for."""
@@ -406,7 +400,7 @@ def test_in_a_folder_of_all_a_journal_of_ones_own_leaves_no_place_for_another(
             planted.append(path)
         return real(*arguments)
 
-    monkeypatch.setattr(store_module, "_connect", connect)
+    monkeypatch.setattr("gpuwatch.recorder.store.connect", connect)
     for number in range(3):
         store.write(lambda connection, n=number: connection.execute("INSERT INTO gaps VALUES (?, 1, 1)", (n,)) and None)  # type: ignore[misc]
     assert not planted

@@ -31,8 +31,12 @@ from gpuwatch.model.snapshot import (
     Snapshot,
 )
 from gpuwatch.monitor import Monitor
+from gpuwatch.recorder.events import read_events
+from gpuwatch.recorder.opening import StoreError, reading
+from gpuwatch.recorder.paths import lock_path, own_store
 from gpuwatch.recorder.recorder import Sinks, UsageSettings
-from gpuwatch.recorder.store import HOUR, Store, StoreError, lock_path, own_store, read_events, reading
+from gpuwatch.recorder.schema import HOUR
+from gpuwatch.recorder.store import Store
 from gpuwatch.recorder.use import (
     KEEP_MEANS,
     MOST_PROCESSES,

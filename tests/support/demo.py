@@ -12,7 +12,8 @@ from gpuwatch.alerts.engine import Engine
 from gpuwatch.analysis.events import Gap
 from gpuwatch.commands import report
 from gpuwatch.history.history import History
-from gpuwatch.recorder.store import Store, write_events
+from gpuwatch.recorder.events import write_events
+from gpuwatch.recorder.store import Store
 from gpuwatch.recorder.use import UseCounter, write_use
 from gpuwatch.sources.demo import DemoSource, script
 

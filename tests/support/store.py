@@ -27,9 +27,15 @@ from gpuwatch.history.timeline import Minute
 from gpuwatch.model.snapshot import IdleHolding, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder import recording as files
-from gpuwatch.recorder.recorder import EventsPart, Pace, Recorder, UsageSettings
+from gpuwatch.recorder.events import write_events
+from gpuwatch.recorder.events_writer import EventsPart
+from gpuwatch.recorder.marks import read_marks
+from gpuwatch.recorder.opening import StoreError, reading
+from gpuwatch.recorder.part import Pace
+from gpuwatch.recorder.paths import lock_path, own_store
+from gpuwatch.recorder.recorder import Recorder, UsageSettings
 from gpuwatch.recorder.replay import Replay
-from gpuwatch.recorder.store import Store, StoreError, lock_path, own_store, read_marks, reading, write_events
+from gpuwatch.recorder.store import Store
 from gpuwatch.recorder.use import By, RunId, Sums, UsedGpu, UsedRun, UseReport, read_reports, write_use
 from tests import CHECKOUT
 from tests.support.builders import EPOCH, GIB, TOTAL, at, gpu, holding, snapshot
