@@ -20,6 +20,7 @@ from gpuwatch.base import text
 from gpuwatch.base.errors import GpuwatchError
 from gpuwatch.declared.facts import Share
 from gpuwatch.history.history import History, HistoryView
+from gpuwatch.model.holdings import Holdings
 from gpuwatch.model.snapshot import IdleTimes, Snapshot, SourceState
 from gpuwatch.sources.source import Source
 
@@ -54,6 +55,12 @@ class Frame(msgspec.Struct, frozen=True):
     """Argument of the last `attend`: where `attention` differs from it, the user of this gpuwatch changed it."""
     restarts: int = 0
     """How often the monitor was restarted before this frame; greater than 0 in every frame of a replay."""
+    holdings: Holdings = Holdings(Snapshot())
+    """Who holds what, of the same snapshot."""
+
+    def __post_init__(self) -> None:
+        if self.holdings.snapshot is not self.snapshot:
+            msgspec.structs.force_setattr(self, "holdings", Holdings(self.snapshot))
 
 
 class Sink(Protocol):
@@ -268,7 +275,8 @@ class Monitor(threading.Thread):
             self._history.restore_idle(self._known_idle(snapshot) or {}, now + slept)
             self._known_idle = None
         view = self._history.add(snapshot, now, slept)
-        changes = self._engine.update(snapshot, view, now, wall)
+        holdings = Holdings(snapshot)
+        changes = self._engine.update(snapshot, view, now, wall, holdings)
         troubles, over = self._check_sinks(snapshot, now, wall)
         active = sorted((*troubles, *changes.active), key=lambda alert: alert.weight) if troubles else changes.active
         alerts, cleared = self._marked(active, wall), self._marked(changes.cleared, wall)
@@ -280,6 +288,7 @@ class Monitor(threading.Thread):
             raised=self._marked(changes.raised, wall),
             cleared=cleared,
             eased=self._marked(changes.eased, wall),
+            holdings=holdings,
         )
         self._attention = self._attention.pruned((*changes.cleared, *over), wall)
         self._marks_changed = False

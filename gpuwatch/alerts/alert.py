@@ -14,10 +14,6 @@ TROUBLE: Final = "gpuwatch"
 """Rule of alerts about gpuwatch itself: a log that cannot be written, a rule that failed. It is never restored."""
 
 
-UNSEEN_USER: Final = "?"
-"""Name of the owner of what no visible user holds."""
-
-
 class Severity(IntEnum):
     """Severity of an alert; a greater number is worse."""
 

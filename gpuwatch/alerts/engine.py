@@ -26,6 +26,7 @@ from gpuwatch.alerts.rules.custom import asks_the_same, custom_rules, judges
 from gpuwatch.alerts.rules.idle import DEAD
 from gpuwatch.base import text, units
 from gpuwatch.history.history import HistoryView
+from gpuwatch.model.holdings import Holdings
 from gpuwatch.model.shares import was_read
 from gpuwatch.model.snapshot import Gpu, Snapshot, SourceState
 
@@ -71,7 +72,14 @@ class Engine:
         self._uuids: frozenset[str] = frozenset()
         """UUIDs of the GPUs in the last snapshot."""
 
-    def update(self, snapshot: Snapshot, history: HistoryView, now_monotonic: float, now_wall: float) -> Changes:
+    def update(
+        self,
+        snapshot: Snapshot,
+        history: HistoryView,
+        now_monotonic: float,
+        now_wall: float,
+        holdings: Holdings | None = None,
+    ) -> Changes:
         """Add a snapshot that was received at `now_monotonic` (reader's clock) and `now_wall`."""
         self._began = now_monotonic if self._began is None else self._began
         self._set_host(snapshot.host)
@@ -84,7 +92,7 @@ class Engine:
         ended += self._apply_limits(tick)
         ended += self._adopt(snapshot, tick)
         watched = {(rule, subject) for rule, _, subject in self._conditions}
-        context = RuleContext(snapshot, history, self.limits, watched)
+        context = RuleContext(snapshot, history, self.limits, watched, holdings)
         for rule, seen in self._observe(context):
             key = (rule, self._host, seen.subject or (seen.gpu.key if seen.gpu else ""))
             condition = self._conditions.get(key)

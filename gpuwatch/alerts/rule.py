@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from gpuwatch.alerts.alert import UNSEEN_USER, Severity
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import Limits
 from gpuwatch.alerts.unattributed import GapEvidence
 from gpuwatch.base.units import Unit
+from gpuwatch.model.holdings import UNSEEN_USER, GpuProcess, Holdings
 from gpuwatch.model.shares import LimitUsage, limit_usages
 from gpuwatch.model.snapshot import Gpu, Health, Presence, Process, Snapshot, number
 
@@ -84,39 +85,28 @@ class Rule(NamedTuple):
     find: Callable[[RuleContext], Iterable[Observation]]
 
 
-class GpuProcess(msgspec.Struct):
-    """One process on one GPU; several MIG instances of the GPU are added up."""
-
-    process: Process
-    gpu: Gpu
-    start: int
-    """Start time as the holdings have it, to look up the history."""
-    memory: int = 0
-    """Bytes that are known."""
-    complete: bool = True
-    """Whether all of its memory is known."""
-    sm: float | None = 0.0
-    """Percent; None where it is not known."""
-    graphics: bool = True
-    """It only draws a screen."""
-
-
 class RuleContext:
     """Snapshot, history and limits for the finders, with lookups that several of them share."""
 
     def __init__(
-        self, snapshot: Snapshot, history: HistoryView, limits: Limits, watched: Collection[tuple[str, str]] = ()
+        self,
+        snapshot: Snapshot,
+        history: HistoryView,
+        limits: Limits,
+        watched: Collection[tuple[str, str]] = (),
+        holdings: Holdings | None = None,
     ) -> None:
         self.snapshot = snapshot
+        self.holdings = holdings or Holdings(snapshot)
         self.history = history
         self.limits = limits
         self.watched = watched
         """(rule, subject) of the engine's conditions: fine observations of other subjects have no effect."""
 
-    @cached_property
+    @property
     def processes(self) -> Mapping[int, Process]:
         """Processes of the snapshot by PID."""
-        return {one.pid: one for one in self.snapshot.processes}
+        return self.holdings.processes
 
     @cached_property
     def uids(self) -> Mapping[str, int]:
@@ -140,24 +130,8 @@ class RuleContext:
 
     @cached_property
     def on(self) -> Mapping[str, Sequence[GpuProcess]]:
-        """Known processes on each of `gpus`, by the GPU's key; none where its list is not plausible."""
-        return {gpu.key: self._on(gpu) for gpu in self.gpus if not gpu.unreliable}
-
-    def _on(self, gpu: Gpu) -> list[GpuProcess]:
-        found: dict[tuple[int, int], GpuProcess] = {}
-        for one in gpu.holdings:
-            process = self.processes.get(one.pid)
-            if process is None:
-                continue
-            held = found.get((one.pid, one.start))
-            if held is None:
-                held = found[one.pid, one.start] = GpuProcess(process, gpu, one.start)
-            size, sm = number(one.memory), number(one.sm)
-            held.memory += int(size or 0)
-            held.complete = held.complete and size is not None
-            held.sm = max(sm, held.sm) if sm is not None and held.sm is not None else None
-            held.graphics = held.graphics and one.kind == "G"
-        return list(found.values())
+        """Processes on each of `gpus`, by the GPU's key; none where its list is not plausible."""
+        return {gpu.key: self.holdings.on(gpu) for gpu in self.gpus if not gpu.unreliable}
 
     @cached_property
     def placements(self) -> Sequence[Sequence[GpuProcess]]:

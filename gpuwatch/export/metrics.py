@@ -15,13 +15,14 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from gpuwatch.alerts.alert import UNSEEN_USER, Severity
+from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import Allowances
 from gpuwatch.alerts.rules.memory import time_to_full
 from gpuwatch.alerts.rules.shares import overshoots
 from gpuwatch.analysis.rows import rows
 from gpuwatch.base.units import Unit
 from gpuwatch.model.fields import GPU, PROCESS, QUIET_S, Field, Row, throttle_words
+from gpuwatch.model.holdings import UNSEEN_USER
 from gpuwatch.model.shares import DeclaredMemory, declared_memory
 from gpuwatch.model.snapshot import (
     Gpu,

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from gpuwatch.alerts.alert import MARKS, UNSEEN_USER, Severity
+from gpuwatch.alerts.alert import MARKS, Severity
 from gpuwatch.analysis.people import PERSON
 from gpuwatch.base.text import clean
 from gpuwatch.base.units import GIB, Unit, long_duration
@@ -24,6 +24,7 @@ from gpuwatch.fleet.prometheus import FleetSample, Labels, Range
 from gpuwatch.launch.placement import Request
 from gpuwatch.model.fields import PROCESS, Amount, Field, amount, table
 from gpuwatch.model.filters import Grammar, Term, of_names, of_numbers, with_text
+from gpuwatch.model.holdings import UNSEEN_USER
 from gpuwatch.model.snapshot import BUSY, Reason, known
 
 QUERIES: Final = (

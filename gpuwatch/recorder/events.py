@@ -13,9 +13,10 @@ from typing import Final
 
 import msgspec
 
-from gpuwatch.alerts.alert import UNSEEN_USER, Alert, AlertGpu, AlertUser
+from gpuwatch.alerts.alert import Alert, AlertGpu, AlertUser
 from gpuwatch.analysis.events import Events, Gap
 from gpuwatch.base import files, text
+from gpuwatch.model.holdings import UNSEEN_USER
 from gpuwatch.recorder.opening import reading
 from gpuwatch.recorder.paths import FRESH, day_of, file_state, is_public, lock_path
 from gpuwatch.recorder.schema import NOBODY, read_about, write_about

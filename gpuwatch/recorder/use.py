@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, Ty
 
 import msgspec
 
-from gpuwatch.alerts.alert import UNSEEN_USER, Alert, Severity
+from gpuwatch.alerts.alert import Alert, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.base import programs
 from gpuwatch.base.text import clean
 from gpuwatch.history.history import NO_USE, HistoryView, Use, charged
 from gpuwatch.history.timeline import Key, Metric, Minute, Timeline, parse_key, user_owner
+from gpuwatch.model.holdings import UNSEEN_USER
 from gpuwatch.model.shares import has_gap
 from gpuwatch.model.snapshot import Gpu, Holding, Process, Reason, Snapshot, number
 from gpuwatch.recorder.events import read_all_events

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.alerts.alert import UNSEEN_USER
 from gpuwatch.alerts.limits import CustomRule, Limits
 from gpuwatch.alerts.rule import Observation, RuleContext
 from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES, RULES
@@ -22,6 +21,7 @@ from gpuwatch.alerts.rules.shares import OUTGROWN, OVERCOMMITTED, OVERSHOOT, all
 from gpuwatch.base.units import Unit
 from gpuwatch.commands.docs import page_text
 from gpuwatch.history.history import History
+from gpuwatch.model.holdings import UNSEEN_USER
 from gpuwatch.model.snapshot import Health, Idle, Limit, Margin, Presence, Reason, Snapshot
 from tests.analysis.machines import card, person
 from tests.support.alerts import Past, cap, observed, severities_of, uuid

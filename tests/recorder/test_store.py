@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuwatch.alerts.alert import UNSEEN_USER, AlertCause, AlertGpu, AlertUser, Severity
+from gpuwatch.alerts.alert import AlertCause, AlertGpu, AlertUser, Severity
 from gpuwatch.alerts.rules.shares import OVERSHOOT
 from gpuwatch.analysis.events import Gap, State
 from gpuwatch.base import files
+from gpuwatch.model.holdings import UNSEEN_USER
 from gpuwatch.recorder import opening
 from gpuwatch.recorder.events import EventsReader, read_events
 from gpuwatch.recorder.opening import DamagedError, StoreError, reading

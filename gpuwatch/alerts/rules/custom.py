@@ -18,7 +18,6 @@ from gpuwatch.alerts.limits import CustomRule, Limits, Scope
 from gpuwatch.alerts.rule import (
     NAMED,
     SAMPLES,
-    GpuProcess,
     Observation,
     Rule,
     RuleContext,
@@ -43,6 +42,7 @@ from gpuwatch.model.filters import (
     parse_gpus,
     parse_terms,
 )
+from gpuwatch.model.holdings import GpuProcess
 from gpuwatch.model.shares import usable
 from gpuwatch.model.snapshot import Gpu, Holding, Process, Reason
 
@@ -234,7 +234,7 @@ def _row(held: GpuProcess, context: RuleContext) -> Row:
             pid=process.pid,
             start=held.start,
             memory=held.memory if held.complete else missing,
-            sm=missing if held.sm is None else held.sm,
+            sm=held.sm if held.sm is not None and held.sm_complete else missing,
         ),
         process=process,
         mine=process.uid is not None and process.uid == context.snapshot.viewer,

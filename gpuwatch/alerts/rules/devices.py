@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from gpuwatch.alerts.alert import Severity
-from gpuwatch.alerts.rule import GpuProcess, Observation, Rule, RuleContext, identity, joined, pid_and_user
+from gpuwatch.alerts.rule import Observation, Rule, RuleContext, identity, joined, pid_and_user
 from gpuwatch.base import text, units
+from gpuwatch.model.holdings import GpuProcess
 from gpuwatch.model.shares import usable, was_read
 from gpuwatch.model.snapshot import Gpu, Order, Process
 

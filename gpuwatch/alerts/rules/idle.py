@@ -12,7 +12,6 @@ from typing import Final
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.rule import (
     NAMED,
-    GpuProcess,
     Observation,
     Rule,
     RuleContext,
@@ -23,6 +22,7 @@ from gpuwatch.alerts.rule import (
 )
 from gpuwatch.base import units
 from gpuwatch.base.units import Unit
+from gpuwatch.model.holdings import GpuProcess
 from gpuwatch.model.snapshot import Gpu, Idle, Presence, known
 
 IDLE: Final = "idle but held"

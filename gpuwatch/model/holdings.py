@@ -1,0 +1,176 @@
+"""Holdings: who holds what on which GPU, folded once a snapshot by process and by owner. Pure functions.
+
+What is not known is never 0: a sum has the bytes that are known, and says whether these are all. Growth, idle times,
+limits and initials are no part of it: who shows them joins them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from gpuwatch.model.snapshot import Gpu, Holding, Presence, Process, Reason, Snapshot, known
+
+UNSEEN_USER: Final = "?"
+"""Name of the owner of what no visible user holds."""
+
+
+class GpuProcess(msgspec.Struct, eq=False):
+    """One process on one GPU; its holdings on several MIG instances of the GPU are added up. It never changes."""
+
+    process: Process
+    """A process that the snapshot does not have is hidden, and its owner is not visible."""
+    gpu: Gpu
+    holdings: Sequence[Holding]
+    """One, but on several MIG instances."""
+    memory: int
+    """Bytes that are known."""
+    complete: bool
+    """Whether all of its memory is known."""
+    sm: float | None
+    """Percent, the highest of the known figures; None where none is known."""
+    sm_complete: bool
+    """Whether its figure is known on each instance: else `sm` is a minimum."""
+
+    @property
+    def start(self) -> int:
+        """Start time as the holdings have it, to look up the history."""
+        return self.holdings[0].start
+
+    @property
+    def sized(self) -> bool:
+        """Whether any of its memory is known."""
+        return self.complete or self.memory > 0
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """C, G and M, as in `Holding.kind`."""
+        return frozenset(kind for one in self.holdings for kind in one.kind.split("+"))
+
+    @property
+    def graphics(self) -> bool:
+        """Whether it only draws a screen."""
+        return all(one.kind == "G" for one in self.holdings)
+
+    @property
+    def silent(self) -> bool:
+        """Whether NVML has no SM value for it, as on MIG and vGPUs: its idle time can never be known."""
+        return all(one.sm is Reason.UNSUPPORTED for one in self.holdings)
+
+
+class GpuOwner(msgspec.Struct, eq=False):
+    """One owner on one GPU; all owners who are not visible are one. It never changes."""
+
+    uid: int | None
+    """None for those who are not visible."""
+    name: str
+    """Full name, the uid in digits while the name is not known, or `UNSEEN_USER`."""
+    gpu: Gpu
+    processes: Sequence[GpuProcess]
+    """In the order of the driver's list; at least one."""
+    memory: int
+    """Bytes that are known."""
+    complete: bool
+    """Whether the memory of each process is known."""
+
+
+def fold_processes(gpu: Gpu, processes: Mapping[int, Process]) -> tuple[GpuProcess, ...]:
+    """Return the processes on a GPU, in the order of the driver's list; `processes` are the snapshot's by PID."""
+    listed: dict[tuple[int, int], list[Holding]] = {}
+    for one in gpu.holdings:
+        listed.setdefault((one.pid, one.start), []).append(one)
+    return tuple([_fold(gpu, processes.get(pid), several) for (pid, _), several in listed.items()])
+
+
+def _fold(gpu: Gpu, process: Process | None, several: Sequence[Holding]) -> GpuProcess:
+    first = several[0]
+    if process is None:
+        process = Process(pid=first.pid, start=first.start, presence=Presence.HIDDEN)
+    if len(several) == 1:
+        size, sm = first.memory, first.sm
+        sized, used = known(size), known(sm)
+        memory, figure = int(size) if known(size) else 0, float(sm) if known(sm) else None
+        return GpuProcess(process, gpu, several, memory, sized, figure, used)
+    sizes = [int(one.memory) for one in several if known(one.memory)]
+    figures = [float(one.sm) for one in several if known(one.sm)]
+    return GpuProcess(
+        process,
+        gpu,
+        several,
+        memory=sum(sizes),
+        complete=len(sizes) == len(several),
+        sm=max(figures, default=None),
+        sm_complete=len(figures) == len(several),
+    )
+
+
+def fold_owners(gpu: Gpu, listed: Iterable[GpuProcess], names: Mapping[int, str]) -> tuple[GpuOwner, ...]:
+    """Return the owners of processes on a GPU, in the order of the driver's list; `names` are by uid."""
+    by_uid: defaultdict[int | None, list[GpuProcess]] = defaultdict(list)
+    for one in listed:
+        by_uid[one.process.uid].append(one)
+    return tuple(
+        [
+            GpuOwner(
+                uid,
+                UNSEEN_USER if uid is None else names[uid],
+                gpu,
+                theirs,
+                memory=sum([one.memory for one in theirs]),
+                complete=all(one.complete for one in theirs),
+            )
+            for uid, theirs in by_uid.items()
+        ]
+    )
+
+
+def user_names(processes: Iterable[Process]) -> dict[int, str]:
+    """Return the names of the owners of processes by uid; of two the one that is no uid whose name is looked up yet."""
+    names: dict[int, str] = {}
+    for one in processes:
+        if one.uid is not None and names.get(one.uid, "") in ("", str(one.uid)):
+            names[one.uid] = one.user or names.get(one.uid) or str(one.uid)
+    return names
+
+
+class Holdings:
+    """Both folds of one snapshot, each made for a GPU when it is first read, from any thread."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._processes: dict[str, tuple[GpuProcess, ...]] = {}
+        self._owners: dict[str, tuple[GpuOwner, ...]] = {}
+
+    @cached_property
+    def processes(self) -> Mapping[int, Process]:
+        """Processes of the snapshot by PID."""
+        return {one.pid: one for one in self.snapshot.processes}
+
+    @cached_property
+    def names(self) -> Mapping[int, str]:
+        """Names of the owners of all processes by uid."""
+        return user_names(self.snapshot.processes)
+
+    def on(self, gpu: Gpu) -> Sequence[GpuProcess]:
+        """Return the processes on a GPU of the snapshot, in the order of the driver's list."""
+        found = self._processes.get(gpu.key)
+        if found is None:
+            found = self._processes[gpu.key] = fold_processes(gpu, self.processes)
+        return found
+
+    def owners(self, gpu: Gpu) -> Sequence[GpuOwner]:
+        """Return the owners on a GPU of the snapshot, in the order of the driver's list."""
+        found = self._owners.get(gpu.key)
+        if found is None:
+            found = self._owners[gpu.key] = fold_owners(gpu, self.on(gpu), self.names)
+        return found
+
+    def owners_on_instance(self, gpu: Gpu, instance: int) -> Sequence[GpuOwner]:
+        """Return the owners on one MIG instance of a GPU, by NVML's id of it."""
+        here = replace(gpu, holdings=tuple([one for one in gpu.holdings if one.gpu_instance == instance]))
+        return fold_owners(here, fold_processes(here, self.processes), self.names)
