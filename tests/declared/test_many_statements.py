@@ -13,9 +13,10 @@ from gpuwatch.model.shares import is_conclusive
 from gpuwatch.model.snapshot import Basis, Declaration, Declared, Hint, Kind, Limit, Snapshot, encode
 from gpuwatch.sources.sampler_process import LONGEST_LINE
 from tests.driver import GIB
-from tests.sources.test_local import Start, start, stub, until
+from tests.sources.test_local import Start, start, stub
 from tests.support import builders
 from tests.support.declared import TENSORFLOW, facts
+from tests.support.sampler import until
 
 __all__ = ["start"]
 

@@ -41,7 +41,8 @@ from gpuwatch.model.live import SCHEMA, StatusGpu
 from gpuwatch.model.snapshot import Reason, Snapshot, SourceState, encode
 from gpuwatch.ui.draw.notice import state_words
 from tests.support.builders import GIB
-from tests.support.fleet import GOOD, QUICK, SHOWN, WHOLE, line, put_ssh, repeat, status, wait_for_snapshot
+from tests.support.fleet import GOOD, QUICK, SHOWN, WHOLE, line, put_ssh, repeat, status
+from tests.support.sampler import until
 from tests.support.waiting import Clock, wait_for
 
 LAB = RemoteHost(name="lab", address="ada@lab2:2222", command="~/venv/bin/gpuwatch")
@@ -368,7 +369,7 @@ def test_what_ssh_has_started_ends_with_it(put: Callable[..., list[RemoteHost]])
 def test_an_opened_host_is_a_source_with_its_name(put: Callable[..., list[RemoteHost]]) -> None:
     (lab,) = put(lab=WHOLE)
     source = RemoteSource(lab, timing=QUICK)
-    found = wait_for_snapshot(source, lambda one: one.gpus)
+    found = until(source, lambda one: one.gpus)
     assert (found.host, [one.pid for one in found.processes]) == ("lab", [11])
     source.close()
     assert source.next(0.1) is None
@@ -445,7 +446,7 @@ def test_a_host_that_never_answered_has_no_time_since_which_it_sends_nothing(
 ) -> None:
     (lab,) = put(lab="exit 255")
     source = RemoteSource(lab, timing=QUICK)
-    seen = wait_for_snapshot(source, lambda one: one.state is SourceState.UNREACHABLE)
+    seen = until(source, lambda one: one.state is SourceState.UNREACHABLE)
     source.close()
     assert state_words(seen)[0][0] == "the host has sent nothing yet"
     assert " since " in state_words(replace(seen, since=5.0))[0][0]
@@ -454,7 +455,7 @@ def test_a_host_that_never_answered_has_no_time_since_which_it_sends_nothing(
 def test_a_source_that_ends_over_there_does_not_end_this_one(put: Callable[..., list[RemoteHost]]) -> None:
     (lab,) = put(lab=repeat(encode(msgspec.structs.replace(SHOWN, state=SourceState.ENDED)).decode()))
     source = RemoteSource(lab, timing=QUICK)
-    wait_for_snapshot(source, lambda one: one.state is SourceState.UNREACHABLE)
+    until(source, lambda one: one.state is SourceState.UNREACHABLE)
     source.close()
 
 

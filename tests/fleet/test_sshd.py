@@ -20,8 +20,8 @@ from gpuwatch.fleet.ssh import Hosts, Timing, kill_command
 from gpuwatch.model.snapshot import Snapshot, SourceState
 from tests.driver import GIB, Gpu, Proc
 from tests.fleet.sshd import LAB_USER, Sshd, name_of
-from tests.support.fleet import wait_for_snapshot
 from tests.support.process import GpuHolder
+from tests.support.sampler import until
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
 
@@ -67,7 +67,7 @@ def opened(sshd: Sshd) -> Iterator[Callable[[Callable[[Snapshot], object]], Snap
     """Open the host, and yield what waits for a snapshot that satisfies a condition."""
     source = RemoteSource(sshd.host, interval=0.2, timing=replace(QUICK, first=2.0))  # a gap that can be seen
     try:
-        yield lambda holds: wait_for_snapshot(source, holds)
+        yield lambda holds: until(source, holds)
     finally:
         source.close()
 

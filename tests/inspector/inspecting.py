@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gpuwatch.inspector.client import InspectorClient
-from tests.support.sampler import PATIENCE
+from tests.support.waiting import PATIENCE
 
 STAND_IN = """
 import json, os, sys, time
@@ -51,7 +51,7 @@ def words(client: InspectorClient, *, times: int) -> dict[int, str]:
     found: dict[int, str] = {}
     end = time.monotonic() + PATIENCE
     while len(found) < times:
-        assert time.monotonic() < end, found
+        assert time.monotonic() < end, f"{times} answers were to come; there are {found}"
         select.select([fd] if (fd := client.descriptor) is not None else [], [], [], 0.05)
         found |= {answer.pid: answer.declared.words for answer in client.poll()}
     return found

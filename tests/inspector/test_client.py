@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from gpuwatch.base.child import ChildProcess
 from gpuwatch.declared.facts import GpuFacts, Share
 from gpuwatch.inspector.client import InspectorClient
 from tests.inspector.inspecting import STAND_IN, stand_in, words
-from tests.support.sampler import PATIENCE
+from tests.support.waiting import PATIENCE, wait_for
 
 Start = Callable[..., InspectorClient]
 
@@ -110,10 +109,8 @@ def test_a_reader_is_not_blamed_for_the_time_in_which_nobody_ran(inspector: Star
     now, go = [0.0], tmp_path / "go"
     one = inspector(f"while not os.path.exists({str(go)!r}): time.sleep(0.01)", clock=lambda: now[0])
     one.ask(1, 7, "ada")
-    end = time.monotonic() + PATIENCE
-    while not one._is_ready:
-        assert time.monotonic() < end
-        assert one.poll() == []
+    wait_for(lambda: one.poll() == [] and one._is_ready, "it does not start")
+    assert one.poll() == []
     now[0] = 3600.0
     assert one.poll() == []
     go.touch()

@@ -22,8 +22,7 @@ from gpuwatch.model.snapshot import Declared, Knowledge
 from tests.sampler.test_large_processes import many_threads
 from tests.support.environment import environment
 from tests.support.process import sharing
-from tests.support.sampler import PATIENCE
-from tests.support.waiting import wait_for
+from tests.support.waiting import PATIENCE, wait_for
 
 pytestmark = pytest.mark.slow  # real processes
 

@@ -30,8 +30,8 @@ from tests.declared.tables import Case, cases
 from tests.driver import GIB, Driver, Proc
 from tests.driver import Gpu as Fake
 from tests.support.process import sharing, sleeping
-from tests.support.sampler import PATIENCE, Running, once, running
-from tests.support.waiting import wait_for
+from tests.support.sampler import Running, once, running
+from tests.support.waiting import PATIENCE, wait_for
 
 ADA = Process(pid=7, start=1, uid=1000, user="ada", name="python", command="python train.py", ppid=3, cpu=97.0)
 BEN = Process(pid=8, start=2, uid=1001, user="ben", name="python", command="python other.py", ppid=3, cpu=3.0)

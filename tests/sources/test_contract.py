@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +13,7 @@ from gpuwatch.sources.demo import DemoSource
 from gpuwatch.sources.local import LocalSource
 from gpuwatch.sources.source import Source
 from tests.driver import Driver
-from tests.support.sampler import PATIENCE, close
+from tests.support.sampler import close, until
 
 INTERVAL = 0.05
 
@@ -39,10 +38,7 @@ def source(request: pytest.FixtureRequest, driver: Driver, monkeypatch: pytest.M
 
 def following(source: Source) -> Snapshot:
     """Wait for the next snapshot that has GPUs."""
-    end = time.monotonic() + PATIENCE
-    while (snapshot := source.next(0.5)) is None or not snapshot.gpus or snapshot.state is not SourceState.OK:
-        assert time.monotonic() < end
-    return snapshot
+    return until(source, lambda one: one.gpus and one.state is SourceState.OK)
 
 
 def test_snapshots_follow_each_other(source: Source) -> None:

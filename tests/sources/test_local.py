@@ -16,7 +16,7 @@ from gpuwatch.sampler.protocol import SamplerOptions
 from gpuwatch.sources.local import LocalSource, Timeouts
 from tests.driver import Driver
 from tests.support.environment import environment
-from tests.support.sampler import close
+from tests.support.sampler import close, until
 
 pytestmark = pytest.mark.slow
 
@@ -44,19 +44,6 @@ def start(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     yield begin
     for source in sources:
         close(source)
-
-
-def until(source: LocalSource, holds: Callable[[Snapshot], bool], timeout: float = 30.0) -> Snapshot:
-    """Take snapshots until one shows what is asked for."""
-    end = time.monotonic() + timeout
-    last = None
-    while time.monotonic() < end:
-        snapshot = source.next(0.5)
-        if snapshot is not None:
-            last = snapshot
-            if holds(snapshot):
-                return snapshot
-    raise AssertionError(f"it did not come about; the last snapshot: {str(last)[:4000]}")
 
 
 def live(snapshot: Snapshot) -> list[int]:

@@ -15,9 +15,10 @@ from gpuwatch.model.shares import was_read
 from gpuwatch.model.snapshot import Presence, Process, Reason, Snapshot, SourceState
 from gpuwatch.sources.local import LocalSource, keep_known
 from tests.driver import GIB, Driver, Proc
-from tests.sources.test_local import Start, start, until
+from tests.sources.test_local import Start, start
 from tests.support import builders
 from tests.support.builders import declares
+from tests.support.sampler import until
 
 __all__ = ["start"]
 

@@ -17,8 +17,9 @@ from gpuwatch.sources.local import LocalSource, Quarantine, Timeouts
 from gpuwatch.sources.sampler_process import SAMPLER, SamplerProcess
 from tests.driver import Driver
 from tests.driver import Gpu as Card
-from tests.sources.test_local import QUICK, Start, all_are_well, eight, ends_once, live, row, start, stub, until
-from tests.support.sampler import close
+from tests.sources.test_local import QUICK, Start, all_are_well, eight, ends_once, live, row, start, stub
+from tests.support.sampler import close, until
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -235,9 +236,7 @@ def test_one_that_closed_its_output_and_lives_on_is_ended_with_the_source(start:
     before = descriptors()
     source = start(command=(sys.executable, "-c", "import os, time; os.close(1); time.sleep(60)"))
     pids = source.pids
-    end = time.monotonic() + 30
-    while source.pids and time.monotonic() < end:
-        source.next(0.01)  # it is given a second to go
+    wait_for(lambda: source.next(0.01) is None and not source.pids, "it is given a second to go")
     assert not source.pids
     close(source)
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []

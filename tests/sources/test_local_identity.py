@@ -14,7 +14,8 @@ from gpuwatch.model.snapshot import Gpu, Health, Snapshot, SourceState
 from gpuwatch.sources.local import LocalSource
 from tests.driver import Driver, build
 from tests.driver import Gpu as Card
-from tests.sources.test_local import QUICK, Start, start, until
+from tests.sources.test_local import QUICK, Start, start
+from tests.support.sampler import until
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from gpuwatch.model.snapshot import Health, Reason
 from tests.driver import Driver
-from tests.sources.test_local import QUICK, Start, all_are_well, eight, live, row, start, until
+from tests.sources.test_local import QUICK, Start, all_are_well, eight, live, row, start
+from tests.support.sampler import until
 
 pytestmark = pytest.mark.slow
 

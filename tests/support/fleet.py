@@ -21,7 +21,7 @@ from gpuwatch.config.types import RemoteHost
 from gpuwatch.fleet.host import Host
 from gpuwatch.fleet.overview import Fleet, HostPast, make_fleet
 from gpuwatch.fleet.prometheus import FleetSample, Labels
-from gpuwatch.fleet.remote import RemoteHosts, RemoteSource
+from gpuwatch.fleet.remote import RemoteHosts
 from gpuwatch.fleet.ssh import Hosts, Timing, make_host
 from gpuwatch.history.history import History
 from gpuwatch.model.live import Status
@@ -33,7 +33,6 @@ from gpuwatch.sources.demo import DemoSource
 from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.demo import WALL
 from tests.support.prometheus import exporter, metrics
-from tests.support.waiting import wait_for
 
 NAMES = tuple(f"{rack}-gpu-{number:02}" for rack in ("lab", "vision", "speech") for number in range(1, 9))
 """Hosts of the fleet."""
@@ -187,19 +186,6 @@ def repeat(text: str, seconds: float = 0.1) -> str:
 
 GOOD = repeat(line())
 WHOLE = repeat(encode(SHOWN).decode())
-
-
-def wait_for_snapshot(source: RemoteSource, holds: Callable[[Snapshot], object]) -> Snapshot:
-    """Return the next snapshot of a source that satisfies a condition."""
-    found: list[Snapshot] = []
-
-    def came() -> bool:
-        snapshot = source.next(0.1)
-        found.extend([snapshot] if snapshot is not None and holds(snapshot) else [])
-        return bool(found)
-
-    wait_for(came)
-    return found[-1]
 
 
 def put_ssh(folder: Path, monkeypatch: pytest.MonkeyPatch, scripts: Mapping[str, str]) -> list[RemoteHost]:

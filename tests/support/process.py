@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -568,10 +567,7 @@ def sharing(
 
 def until_asleep(*pids: int) -> None:
     """Wait until `sleep` sleeps in each: in the middle of execve(2) a process has no environment."""
-    end = time.monotonic() + 30
-    for pid in pids:
-        while (stat := procfs.read_stat(pid)).comm != b"sleep" or stat.state != "S":
-            assert time.monotonic() < end
+    wait_for(lambda: {(stat.comm, stat.state) for stat in map(procfs.read_stat, pids)} == {(b"sleep", "S")})
 
 
 @contextmanager

@@ -14,16 +14,14 @@ from typing import Any
 
 from gpuwatch.model.snapshot import Gpu, Health, Snapshot, decode
 from gpuwatch.sources.local import LocalSource
+from gpuwatch.sources.source import Source
 from tests import CHECKOUT
 from tests import driver as cards
 from tests.driver import GIB, Driver, Proc
-from tests.support.waiting import wait_for
+from tests.support.waiting import PATIENCE, describe, wait_for
 
 ME = os.getpid()
 ALL_BUT_3 = [0, 1, 2, 4, 5, 6, 7]
-
-PATIENCE = 30.0
-"""Seconds after which a test gives up on what should happen at once."""
 
 
 def close(source: LocalSource) -> None:
@@ -35,6 +33,16 @@ def close(source: LocalSource) -> None:
 
     source.close()
     wait_for(gone, "a sampler that was killed is still there")
+
+
+def until(source: Source, holds: Callable[[Snapshot], object], patience: float = PATIENCE) -> Snapshot:
+    """Return the next snapshot of a source that satisfies a condition; where none does, fail with the last one."""
+    end, last = time.monotonic() + patience, None
+    while time.monotonic() < end:
+        last = source.next(0.1) or last
+        if last is not None and holds(last):
+            return last
+    raise AssertionError(f"{describe(holds)}\ndid not come about; the last snapshot: {str(last)[:4000]}")
 
 
 class Running:
@@ -109,7 +117,7 @@ class Running:
             snapshot = self.next()
             if holds(snapshot):
                 return snapshot
-        raise AssertionError(f"it did not come about; the last snapshot: {snapshot}")
+        raise AssertionError(f"{describe(holds)}\ndid not come about; the last snapshot: {str(snapshot)[:4000]}")
 
     def send(self, **command: object) -> None:
         """Give it a command."""

@@ -29,6 +29,7 @@ from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.screens.end_dialog import EndDialogs
 from tests.support import builders
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
+from tests.support.waiting import PATIENCE, describe
 
 HOSTILE = [
     "[/x]",
@@ -110,10 +111,10 @@ def text_of(app: App[Any]) -> str:
 
 
 async def until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
-    """Let the app run until something is so."""
-    deadline = time.monotonic() + 30
+    """Let the app run until a condition holds; where it does not, fail with the condition and the screen."""
+    deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, text_of(pilot.app)
+        assert time.monotonic() < deadline, f"{describe(condition)}\nthe screen:\n{text_of(pilot.app)}"
         await pilot.pause(0.01)
 
 

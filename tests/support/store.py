@@ -249,7 +249,7 @@ class Recording:
 
     def expect(self, *events: str) -> None:
         """Wait until these events are recorded, and nothing else."""
-        wait_for(lambda: story(self.path) == list(events), f"{list(events)} were to be recorded")
+        wait_for(lambda: story(self.path) == list(events), "other events are recorded")
 
     def close(self) -> None:
         """End it, and see that it ends."""

@@ -27,6 +27,7 @@ import pytest
 from rich.cells import cell_len
 
 from tests.support.process import unavailable
+from tests.support.waiting import describe
 
 OURS = re.compile(
     rb"\x1b(?:\[[0-9;]*m|\[[0-9]+;[0-9]+H|\[\?(?:7|25|1000|1003|1004|1006|1015|1016|1049|2004|2026|2048)[hl]"
@@ -48,6 +49,11 @@ def modes_on(raw: bytes) -> set[int]:
     """Return the private modes that are on at the end of some output; a terminal begins with 7 (wrap), 25 (cursor)."""
     last = {b"7": b"h", b"25": b"h"} | {found[1]: found[2] for found in MODE.finditer(raw)}
     return {int(number) for number, state in last.items() if state == b"h"}
+
+
+def _shown(what: str | Callable[..., bool]) -> str:
+    """Return what was waited for: a text, or a condition and the values of what it compares."""
+    return describe(what) if callable(what) else what
 
 
 class Terminal:
@@ -176,12 +182,12 @@ class Terminal:
         holds = what if callable(what) else (lambda terminal: what in terminal.text)
         end = time.monotonic() + timeout
         while not holds(self):
-            assert time.monotonic() < end, f"{what} did not come about; the screen:\n{self.text}"
+            assert time.monotonic() < end, f"{_shown(what)} did not come about; the screen:\n{self.text}"
             chunk = self.read(0.05)
             while chunk and time.monotonic() < end:  # all that is there: to look at a large screen takes 0.1 s
                 chunk = self.read(0.0)
             if chunk is None:
-                assert holds(self), f"the program ended before {what}; the screen:\n{self.text}"
+                assert holds(self), f"the program ended before {_shown(what)}; the screen:\n{self.text}"
         return time.monotonic() - self.started
 
     def wait_exit(self, timeout: float = 20.0) -> int:
@@ -262,7 +268,7 @@ class Tmux:
         holds = what if callable(what) else (lambda screen: what in screen)
         end = time.monotonic() + timeout
         while not holds(screen := self.screen):
-            assert time.monotonic() < end, f"{what} did not come about; the screen:\n{screen}"
+            assert time.monotonic() < end, f"{_shown(what)} did not come about; the screen:\n{screen}"
             time.sleep(0.05)
         return screen
 

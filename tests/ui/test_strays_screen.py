@@ -29,6 +29,7 @@ from tests.support.kill import a_pinner, on_record
 from tests.support.process import ME, GpuHolder
 from tests.support.screen import hand, press, running, text, top, until
 from tests.support.strays import LEFT, Told
+from tests.support.waiting import PATIENCE, describe
 
 pytestmark = pytest.mark.slow
 
@@ -70,9 +71,9 @@ def helpers(pinner: Pinner) -> Helpers:
 
 async def fed(app: GpuwatchApp, pilot: Pilot[int], make: Callable[[], Frame], condition: Callable[[], bool]) -> None:
     """Let the app run, with new frames as a watch gives them, until something is so."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < deadline, text(app)
+        assert time.monotonic() < deadline, f"{describe(condition)}\nthe screen:\n{text(app)}"
         await hand(app, pilot, make())
         await pilot.pause(0.02)
 
