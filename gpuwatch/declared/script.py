@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import ast
 import io
-import posixpath
-import re
 import tokenize
 import warnings
 from collections import defaultdict
@@ -24,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 from msgspec.structs import replace
 
 from gpuwatch.base.text import clean
-from gpuwatch.declared import frameworks
+from gpuwatch.declared import frameworks, script_lines
 from gpuwatch.declared import script_patterns as patterns
 from gpuwatch.declared.facts import OBJECTS, Candidate, ScriptContents, Selection, Variables
 from gpuwatch.declared.script_patterns import Item, Items, MadeObject, ScriptCondition, ScriptSource, Site, may_declare
@@ -36,115 +34,6 @@ MOST = 100
 _KEPT = 10 * MOST
 """Statements that are examined, at most."""
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What is read from lines, without parsing: most sources declare nothing
-
-_IMPORT = re.compile(
-    rb"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*|[^\n#;]*)|import[ \t]+([^\n#;]*))", re.MULTILINE
-)
-_DOTENV = re.compile(rb"^[^#\n]*\bload_dotenv\(", re.MULTILINE)
-_NOTEBOOK = re.compile(rb'\s*\{\s*"(?:cells|metadata|nbformat)"')
-_CALLED_IMPORT = re.compile(rb"(?:import_module|__import__)[ \t]*\([ \t]*['\"]([.\w]+)['\"]")
-_CODE_WORDS = re.compile(rb"exec|import_|run_|spec_from|load_entry|instantiate|LightningCLI|uvicorn|override")
-"""Words: a source without any of them calls nothing of the next, which takes longer to search."""
-_RUNS_CODE = re.compile(
-    rb"""^[^#\n]*?(?<![\w.])(?<!def[ ])
-    ((?:builtins\.)?exec|execfile|(?:[\w.]+\.)?(?:exec_module|spec_from_file_location)|(?:runpy\.)?run_(?:path|module)
-    |(?:(?:importlib\.)?import_module|__import__)(?=[ \t]*\((?![ \t]*['"][.\w]+['"]))
-    |(?:[\w.]+\.)?(?:instantiate|load_entry_point|LightningCLI)|uvicorn\.run(?=[ \t]*\([ \t]*f?['"]))
-    [ \t]*(?:\(|(?<=CLI)\))""",
-    re.MULTILINE | re.VERBOSE,
-)
-"""Calls that run code which is found at run time: of a file, a text, a configuration (Hydra, Lightning), or a module
-whose name is computed."""
-_CHANGES = re.compile(
-    rb"""^[^#\n]*?(?<![\w.])(?<!def[ ])
-    ((?:builtins\.)?exec|execfile|(?:runpy\.)?run_(?:path|module)|(?:\w+\.)?load_dotenv(?=\((?s:.{,200}?)override\s*=\s*[^F\s]))
-    [ \t]*\(""",
-    re.MULTILINE | re.VERBOSE,
-)
-"""Calls that run any code in the script's place, or replace variables of the environment."""
-
-
-def _first_call(pattern: re.Pattern[bytes], source: bytes) -> str:
-    """Return the first call that a pattern finds: "exec(…) at line 3"; empty for none."""
-    found = pattern.search(source) if _CODE_WORDS.search(source) else None
-    return f"{found[1].decode()}(…) at line {source[: found.start(1)].count(10) + 1}" if found else ""
-
-
-def imported_names(source: bytes) -> list[str]:
-    """Return the dotted names that a source imports, in order.
-
-    `from .a import b` imports `.a` and `.a.b`, which may be a module or another object of the package. A line of a
-    docstring that looks like an import only costs a search for a missing file.
-    """
-    found: dict[str, None] = {}
-    for base, several, plain in _IMPORT.findall(source):
-        package = base.decode("utf-8", "replace")
-        dot = "" if not package or package.endswith(".") else "."
-        if package:
-            found.setdefault(package)
-        for words in (part.split() for part in (several.lstrip(b"(") or plain).split(b",")):
-            name = words[0].decode("utf-8", "replace") if words else ""
-            if name.replace(".", "").isidentifier():
-                found.setdefault(f"{package}{dot}{name}")
-    found |= dict.fromkeys(name.decode("utf-8", "replace") for name in _CALLED_IMPORT.findall(source))
-    return list(found)
-
-
-_PATH = re.compile(rb"^[^\n#]*\b(?:sys\.path\b(?!\.(?:pop|remove|index))\s*[.+\[=]|addsitedir\b)([^\n]*)", re.MULTILINE)
-_LITERAL = re.compile(rb"""['"]([^'"\n]*)['"]""")
-_PATH_WORDS = re.compile(
-    rb"\b(?:r|os|path|sys|insert|append|extend|join|abspath|realpath|normpath|dirname|getcwd|str|Path|pathlib|resolve"
-    rb"|absolute|parents?|__file__|\d+)\b|[\s.,:/()\[\]=+]"
-)
-
-
-def added_folders(source: bytes, path: str) -> tuple[list[str], bool]:
-    """Return the folders that a source adds to `sys.path`, with a `/` or empty, and whether it may add others.
-
-    `os.path.join(os.path.dirname(__file__), "..")` is worked out for a source at `path`, anything with names is not.
-    """
-    found: list[str] = []
-    unknown = False
-    for text in _PATH.findall(source):
-        literals = [one.decode("utf-8", "replace") for one in _LITERAL.findall(text)]
-        if _PATH_WORDS.sub(b"", _LITERAL.sub(b"", text.partition(b"#")[0])):
-            unknown = True
-            continue
-        above = [int(one) for one in re.findall(rb"parents\[(\d)\]", text)]
-        up = text.count(b"dirname(") + text.count(b".parent") + sum(above)
-        start = path if b"__file__" in text else "."
-        folder = posixpath.normpath("/".join([start, *[".."] * up, *literals[: 1 if start == "." else None]]))
-        found.append("" if folder == "." else f"{folder}/")
-    return found, unknown
-
-
-_LONGEST_STUB = 4096
-"""Bytes of a source that only starts a package, at most; pip's have 250."""
-_OWN_CODE = re.compile(rb"^[ \t]*(?:async\s+def|def|class)\s", re.MULTILINE)
-_USE = rb"^(?![^\n]*\bimport\b)[^\n=#]*\b%s\b"
-_START = rb"^[ \t]*(?:(?:(?:sys\.)?exit|raise[ \t]+SystemExit)\([ \t]*%s[.\w]*\(|%s\(\))"
-
-
-def stub_imports(source: bytes) -> dict[str, bool]:
-    """Return the names that a source without a function of its own imports and calls, and whether it starts them.
-
-    `sys.exit(main())` starts a package, as in what pip installs for a command; `torch.zeros(1)` does not.
-    """
-    if len(source) > _LONGEST_STUB or _OWN_CODE.search(source):
-        return {}
-    lines = re.sub(rb";[ \t]*", b"\n", source)
-    last = {name: re.escape(name.rpartition(".")[2].encode()) for name in imported_names(lines)}
-    used = {name: word for name, word in last.items() if re.search(_USE % word, lines, re.MULTILINE)}
-    return {name: bool(re.search(_START % (word, word), lines, re.MULTILINE)) for name, word in used.items()}
-
-
-def _packages(source: bytes) -> tuple[str, ...]:
-    """Return the packages on lines that look like imports; some of them may be in a docstring."""
-    found = dict.fromkeys(name.partition(".")[0] for name in imported_names(source))
-    return tuple(one for one in found if one.isidentifier())[:MOST]
-
 
 def read_script(source: str | bytes, name: str = "script", variables: Variables = None) -> ScriptContents:
     """Return the declarations of a script that a process with these environment variables runs. Never raises.
@@ -153,12 +42,15 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
     without any word of a declaration is not parsed.
     """
     raw = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else source
-    runs, changes = _first_call(_RUNS_CODE, raw), _first_call(_CHANGES, raw)
-    if _NOTEBOOK.match(raw) or name.endswith(".ipynb"):
+    if script_lines.is_notebook(raw) or name.endswith(".ipynb"):
         return ScriptContents(error="a notebook is no Python source")
-    packages = _packages(raw)
-    more: dict[str, Any] = {"others": frameworks.others(packages, raw), "dotenv": bool(_DOTENV.search(raw))}
-    more |= {"unread": runs and f"it runs other code: {runs}", "changes": changes}
+    packages, runs = script_lines.imported_packages(raw), script_lines.find_foreign_code(raw)
+    more: dict[str, Any] = {
+        "others": frameworks.others(packages, raw),
+        "dotenv": script_lines.loads_dotenv(raw),
+        "unread": runs and f"it runs other code: {runs}",
+        "changes": script_lines.find_changing_code(raw),
+    }
     if not may_declare(raw) and b"\0" not in raw:  # compiled code cannot be parsed
         return ScriptContents(imports=packages, **more)
     try:
@@ -169,7 +61,7 @@ def read_script(source: str | bytes, name: str = "script", variables: Variables 
             warnings.simplefilter("ignore")  # of what the source does oddly: `"\d"`, `1 is 1`
             tree = ast.parse(text)
         found = _Walk(tree, ScriptSource(text, name), None if more["dotenv"] else variables).result()
-        called = (name.decode("utf-8", "replace").partition(".")[0] for name in _CALLED_IMPORT.findall(raw))
+        called = (imported.partition(".")[0] for imported in script_lines.called_imports(raw))
         return replace(found, imports=tuple(dict.fromkeys((*found.imports, *filter(None, called))))[:MOST], **more)
     except SyntaxError as error:
         words = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg

@@ -20,7 +20,7 @@ from msgspec.structs import asdict, replace
 
 from gpuwatch.base import procfs, programs
 from gpuwatch.base.programs import CodeSource, SourceKind
-from gpuwatch.declared import flags, frameworks, script
+from gpuwatch.declared import flags, frameworks, script_lines
 from gpuwatch.declared.facts import (
     LOCAL_RANKS,
     Facts,
@@ -33,6 +33,7 @@ from gpuwatch.declared.facts import (
     Variables,
     format_path,
 )
+from gpuwatch.declared.script import read_script
 from gpuwatch.inspector import cgroups, containers, files
 from gpuwatch.inspector.credentials import Owner, acting_as, read_account, read_owner
 
@@ -81,7 +82,7 @@ Scanner = Callable[[str, bytes, Variables], ScriptContents]
 @functools.lru_cache(maxsize=32)  # the processes of one rank run one script
 def scan_source(name: str, source: bytes, variables: Variables = None) -> ScriptContents:
     """Return what a script declares to a process with these environment variables."""
-    return script.read_script(source, name, variables)
+    return read_script(source, name, variables)
 
 
 class UnknownFolderError(OSError):
@@ -479,11 +480,11 @@ def _find_modules(process: Path, main: _Main, variables: Mapping[str, str] | Unr
     telling = ""
     here: set[str] = set()
     tried = {main.path}
-    added, changed = script.added_folders(main.data, main.path)
+    added, changed = script_lines.added_folders(main.data, main.path)
     path = "" if isinstance(variables, Unread) else variables.get("PYTHONPATH", "")
     added += [f"{one.rstrip('/')}/" for one in path.split(":") if one]
     own_folders = [main.folder, *(one for one in added if not one.endswith(("-packages/", "/python3/")))]
-    names = script.imported_names(main.data)
+    names = script_lines.imported_names(main.data)
     for name, folder in ((name, folder) for name in names for folder in own_folders):
         root = name.partition(".")[0]
         if folder != main.folder and (not root or root in frameworks.PACKAGES):
@@ -501,7 +502,7 @@ def _find_modules(process: Path, main: _Main, variables: Mapping[str, str] | Unr
                     here.add(root)
                     break
             tried.update(paths)
-    foreign = dict.fromkeys(names if changed else (), False) | script.stub_imports(main.data)
+    foreign = dict.fromkeys(names if changed else (), False) | script_lines.stub_imports(main.data)
     for root, starts in ((name.partition(".")[0], starts) for name, starts in foreign.items()):
         known = root in sys.stdlib_module_names or (root in frameworks.PACKAGES and not starts)
         if root and root not in here and not known:

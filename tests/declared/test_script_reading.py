@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwatch.declared.facts import ScriptContents
-from gpuwatch.declared.script import imported_names, read_script
+from gpuwatch.declared.script import read_script
+from gpuwatch.declared.script_lines import imported_names
 from gpuwatch.declared.script_patterns import may_declare
 from tests.declared.scanning import LIMIT, TF, TORCH, only, setting
 
