@@ -38,7 +38,7 @@ from gpuwatch.declared.facts import (
     format_excerpt,
 )
 from gpuwatch.declared.flags import find_program
-from gpuwatch.declared.script_patterns import read_ordinals
+from gpuwatch.declared.script_values import read_ordinals
 from gpuwatch.model.snapshot import (
     LIMITS,
     Basis,

@@ -25,8 +25,10 @@ from gpuwatch.base.text import clean
 from gpuwatch.declared import frameworks, script_lines
 from gpuwatch.declared import script_patterns as patterns
 from gpuwatch.declared.facts import OBJECTS, Candidate, ScriptContents, Selection, Variables
-from gpuwatch.declared.script_patterns import Item, Items, MadeObject, ScriptCondition, ScriptSource, Site, may_declare
-from gpuwatch.declared.script_values import SOME, ScriptDevice, SymbolTable, children
+from gpuwatch.declared.script_patterns import Item, Items, MadeObject, may_declare
+from gpuwatch.declared.script_sites import ScriptCondition, ScriptSource, Site
+from gpuwatch.declared.script_symbols import SymbolTable, children
+from gpuwatch.declared.script_values import SOME, ScriptDevice, ScriptValues
 from gpuwatch.model.snapshot import Confidence, Hint, Kind
 
 MOST = 100
@@ -131,7 +133,8 @@ class _Walk:
     """Walk through the statements of a script."""
 
     def __init__(self, tree: ast.Module, source: ScriptSource, variables: Variables) -> None:
-        self._symbols = SymbolTable(tree, variables)
+        self._symbols = SymbolTable(tree)
+        self._values = ScriptValues(self._symbols, variables)
         self._source = source
         self._places: list[_Place] = []
         self._selected: list[tuple[ast.expr, _When, str]] = []
@@ -208,8 +211,8 @@ class _Walk:
         """Return the GPU that CUDA uses where nothing else is said: SOME where several are set, or one perhaps."""
         chosen = [(node, when or run.when) for node, when, name in self._selected if (run := self._find_run(name))]
         if not chosen:
-            return (self._symbols.first_gpu,)
-        several = {self._symbols.devices(node) for node, _ in chosen}
+            return (self._values.first_gpu,)
+        several = {self._values.devices(node) for node, _ in chosen}
         certain = len(several) == 1 and all(when is None for _, when in chosen)
         return several.pop() if certain else (SOME,)
 
@@ -226,7 +229,7 @@ class _Walk:
                 return self._if(node, when)
             case ast.For(iter=head) | ast.AsyncFor(iter=head) | ast.While(test=head):
                 self._expression(head, when)
-                truth = self._symbols.truth(head) if isinstance(node, ast.While) else True
+                truth = self._values.truth(head) if isinstance(node, ast.While) else True
                 again, self._again = self._again, True
                 with self._scope("break"):
                     if truth is not False:
@@ -281,7 +284,7 @@ class _Walk:
         leaves, under = True, when
         while True:
             self._expression(node.test, under)
-            truth = self._symbols.truth(node.test)
+            truth = self._values.truth(node.test)
             if truth is not False:
                 leaves = self._block(node.body, under if truth else ScriptCondition("if", node.test, when)) and leaves
             if truth:
@@ -306,7 +309,7 @@ class _Walk:
         """Follow a `with` statement, which may select another GPU: `with torch.cuda.device(1):`."""
         self._expression(node, when)
         if isinstance(node, ast.Call) and self._symbols.path(node.func).endswith(_WITH_DEVICE):
-            self._within = self._symbols.devices(node.args[0]) if node.args else (SOME,)
+            self._within = self._values.devices(node.args[0]) if node.args else (SOME,)
 
     def _define(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, when: _When) -> None:
         """Follow the body of a function or class; a function runs under the condition of its definition."""
@@ -380,7 +383,7 @@ class _Walk:
     def _parts(self, node: ast.AST, when: _When) -> list[tuple[ast.AST, _When]]:
         """Return the parts of an expression that may be computed, each with its condition."""
         parts: list[tuple[ast.AST, _When]] = []
-        truth = self._symbols.truth
+        truth = self._values.truth
         match node:
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 parts.append((test, when))
@@ -426,7 +429,7 @@ class _Walk:
 
     def _add(self, node: ast.expr | ast.stmt, when: _When, read: Callable[..., Items], *arguments: object) -> None:
         if len(self._places) < _KEPT:
-            site = Site(node, self._symbols, self._source, current=self._within)
+            site = Site(node, self._values, self._source, current=self._within)
             self._places.append(_Place(site, when, self._function, self._again, read, arguments))
 
 

@@ -1,10 +1,9 @@
-"""Symbol table of a Python source: its names, and the values, conditions and GPUs that are known without running it.
+"""Values of the expressions of a Python source: constants, conditions and GPUs that are known without running it.
 
-A name stands for its binding where the whole source, in any function, binds it only once, or always to the same
-expression. A value is known where it is a constant, such a name, simple arithmetic or text made of them, a variable in
-the environment of the process, or a GPU in a framework's list. All other values (`args.fraction`) are UNKNOWN: only
-known at run time. Nothing is imported or called, and every result is bounded: numbers to 1e18, texts to 4 kB, lists to
-1000 items.
+A value is known where it is a constant, a name for one, simple arithmetic or text made of them, a variable in the
+environment of the process, or a GPU in a framework's list. All other values (`args.fraction`) are UNKNOWN: only known
+at run time. Nothing is imported or called, and every result is bounded: numbers to 1e18, texts to 4 kB, lists to 1000
+items.
 """
 
 from __future__ import annotations
@@ -12,38 +11,25 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice, pairwise
-from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeGuard
+from typing import Any, NoReturn, TypeAlias, TypeGuard
 
 from gpuwatch.declared.facts import LOCAL_RANKS, Variables
+from gpuwatch.declared.script_symbols import NAMES_DEEP, Loop, SymbolTable
 
-LOCAL = "?"
-"""Root of a path that is neither an import nor unbound: a parameter, a local class, a name with several bindings."""
-
-_NAMES_DEEP = 8
-"""Names that are followed in a row, at most: `gpus` → `devices` → `tf.config.list_physical_devices("GPU")`."""
 _VALUES_DEEP = 40
+"""Expressions within expressions that are followed, at most."""
 _TESTS_DEEP = 20
 """Tests within tests that are followed, at most."""
-_BINDINGS = 8
-"""Bindings of one name that are compared, at most."""
-_BASES = 4
-"""Bases of a class that are followed, at most, and how far."""
 _LARGEST = 1e18
 _LONGEST = 4096
 _MOST = 1000
 _POWER = 64
-_PATH = 256
 _MOST_DEVICES = 64
 """Highest ordinal of a GPU: no machine has more."""
 
-_MUTATORS = frozenset({"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update"})
-_STORES = frozenset({"__setitem__", "pop", "putenv", "unsetenv"})
-"""Methods and functions whose first argument is a key that they set or delete."""
 GETS = ("os.environ.get", "os.getenv")
 _OPERATORS: dict[type[ast.operator | ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -67,8 +53,6 @@ _OPERATORS: dict[type[ast.operator | ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.NotIn: lambda one, several: one not in several,
 }
 _CONVERSIONS: dict[str, Callable[[Any], object]] = {"int": int, "float": float, "bool": bool}
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_REPEATED = (*_FUNCTIONS, ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 class Unknown(Enum):
@@ -82,19 +66,6 @@ UNKNOWN = Unknown.UNKNOWN
 
 class _UnknownError(Exception):
     """Raised for an expression whose value is only known at run time."""
-
-
-class _Loop(NamedTuple):
-    """Binding of a loop's variable."""
-
-    iterable: ast.expr
-
-
-_Position: TypeAlias = tuple[int, int]
-"""Line and column in a source."""
-
-_Binding: TypeAlias = str | ast.expr | _Loop | None
-"""Path of an import, an assigned expression, a loop; None for anything else."""
 
 
 @dataclass(frozen=True)
@@ -123,138 +94,22 @@ _GPU_TESTS = ("cuda.is_available", "is_gpu_available", "is_built_with_cuda")
 """Functions whose result is true in a process that holds a GPU."""
 
 
-class SymbolTable:
-    """Names, imports and known values of one source, in a process with these environment variables."""
+class ScriptValues:
+    """Known values of one source, in a process with these environment variables."""
 
-    def __init__(self, tree: ast.Module, variables: Variables) -> None:
-        self.imports: dict[str, None] = {}
-        """Top-level packages that are imported anywhere, in the order of their first import."""
-        self.mentioned: set[str] = set()
-        """Names that are read anywhere."""
-        self.functions: Counter[str] = Counter()
-        """Definitions of each function or method, by its name."""
-        self.methods: Counter[str] = Counter()
-        """Definitions of each method alone."""
-        self.classes: dict[str, tuple[list[str], list[str]]] = {}
-        """Names of the bases and of the methods of each class."""
-        self._open = False
-        """Whether the source runs text as code, or sets names by their text: then no name's value is known."""
+    def __init__(self, symbols: SymbolTable, variables: Variables) -> None:
+        self.symbols = symbols
         self._environ = None if variables is None else dict(variables)
-        self._stored: defaultdict[str, list[_Position]] = defaultdict(list)
-        """Keys that the source sets or deletes, and the ends of the statements that do: `os.environ["RANK"] = …`."""
-        self._defaulted: defaultdict[str, list[_Position]] = defaultdict(list)
-        """Keys that the source sets where they are missing: `os.environ.setdefault("LOCAL_RANK", …)`."""
-        self._blocks: list[tuple[_Position, _Position, bool]] = []
-        """Functions and loops, whose code may run later or again, by their begin and end, and whether it is a loop."""
-        self._bindings: defaultdict[str, list[_Binding]] = defaultdict(list)
-        self._assigned: dict[ast.expr, _Binding] = {}
-        """Binding of each name that is the only target of an assignment or a loop."""
-        self._mutated: set[str] = set()
-        """Names whose content is changed in place."""
-        self._star = ""
-        """Module of the last `from module import *`, which may bind again any name that is bound before it."""
-        self._before_star = 0
-        self._singles: dict[str, _Binding] = {}
         self._values: dict[str, Value] = {}
         self._truths: dict[ast.expr, bool | None] = {}
         self._tests = 0
         """Tests that are being computed, each for the one before."""
-        waiting: list[ast.AST] = [tree]
-        while waiting:
-            node = waiting.pop()
-            self._collect(node)
-            waiting += reversed(children(node))
-        self._mutated.update(islice(self._bindings, self._before_star))
 
     @property
     def first_gpu(self) -> ScriptDevice:
         """GPU that CUDA uses first; a launcher's framework sets a process of another rank to another GPU."""
         ranks = [value for name, value in (self._environ or {}).items() if name in LOCAL_RANKS]
         return ScriptDevice(0) if all(value == "0" for value in ranks) else SOME
-
-    def constant(self, name: str) -> ast.expr | None:
-        """Return the only expression that is assigned to a name, unless other code may change it."""
-        found = self._single(name)
-        return found if isinstance(found, ast.expr) and name not in self._mutated and not self._open else None
-
-    def _single(self, name: str) -> _Binding:
-        """Return the only binding of a name; None where it has none, or several."""
-        if name not in self._singles:
-            bindings = self._bindings.get(name) or [None]
-            same = len(bindings) <= _BINDINGS and all(_is_same(one, other) for one, other in pairwise(bindings))
-            self._singles[name] = bindings[0] if same else None
-        return self._singles[name]
-
-    def path(self, node: ast.expr, depth: int = _NAMES_DEEP) -> str:
-        """Return an expression as a dotted path from an import: `tf.Session().run` → `tensorflow.Session().run`.
-
-        A call becomes `()`, and an index `[]`. The root is `LOCAL` where it is unknown, and the name itself where it is
-        unbound.
-        """
-        tail = ""
-        inner: ast.expr | None = node
-        while inner is not None and len(tail) <= _PATH:
-            node = inner
-            match node:
-                case (
-                    ast.Attribute(value=inner, attr=name)
-                    | ast.Call(func=ast.Name(id="getattr"), args=[inner, ast.Constant(value=str(name)), *_])
-                ):
-                    tail = f".{name}{tail}"
-                case ast.Call(func=inner):
-                    tail = f"(){tail}"
-                case ast.Subscript(value=inner):
-                    tail = f"[]{tail}"
-                case _:
-                    inner = None
-        if len(tail) > _PATH or not isinstance(node, ast.Name):
-            return LOCAL if len(tail) > _PATH else LOCAL + tail
-        bindings = self._bindings.get(node.id)
-        if not bindings:
-            return f"{self._star}.{node.id}{tail}" if self._star else node.id + tail
-        imported = next((one for one in bindings[:_BINDINGS] if isinstance(one, str)), None)
-        if imported is not None:
-            return imported + tail
-        found = self._single(node.id)
-        return (self.path(found, depth - 1) if isinstance(found, ast.expr) and depth else LOCAL) + tail
-
-    def called_function(self, node: ast.expr, inside: str) -> str:
-        """Return the function of the source that a call of `node` in class `inside` runs: `main`, `Trainer.fit`.
-
-        An empty text stands for all others, and for a method of an object that is not known.
-        """
-        match node:
-            case ast.Name(id=name) if name in self.classes:
-                return self._method(name, "__init__")
-            case ast.Name(id=name):
-                alias = self.constant(name)
-                return alias.id if isinstance(alias, ast.Name) else name
-            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name):
-                return "" if self.methods[name] > 1 else self._method(inside, name)  # a subclass may have its own
-            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
-                bases, _ = self.classes.get(inside, ([], []))
-                return next(filter(None, (self._method(base, name) for base in bases)), "")
-            case ast.Attribute(value=base, attr=name):
-                known = self.constant(base.id) if isinstance(base, ast.Name) else None
-                base = base if known is None else known
-                base = base.func if isinstance(base, ast.Call) else base
-                return self._method(base.id, name) if isinstance(base, ast.Name) else ""
-        return ""
-
-    def is_ambiguous(self, name: str) -> bool:
-        """Return whether a function's name may stand for something else, too: a parameter, another function."""
-        functions = self.functions[name]
-        return len(self._bindings.get(name, ())) > functions or functions - self.methods[name] > 1
-
-    def _method(self, name: str, method: str, depth: int = _BASES) -> str:
-        """Return a method of a class, or of the first of its bases in the source that has it."""
-        bases, methods = self.classes.get(name, ([], []))
-        if method in methods:
-            return f"{name}.{method}"
-        return next(filter(None, (self._method(base, method, depth - 1) for base in bases)), "") if depth else ""
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # Values
 
     def value(self, node: ast.expr) -> Value:
         """Return the value of an expression, or UNKNOWN."""
@@ -281,12 +136,12 @@ class SymbolTable:
                 truths = {self.truth(part) for part in parts}
                 decisive = isinstance(operation, ast.Or)
                 return decisive if decisive in truths else None if None in truths else not decisive
-        if self.path(test).endswith("TYPE_CHECKING"):
+        if self.symbols.path(test).endswith("TYPE_CHECKING"):
             return False
         value = self.value(test)
         return None if value is UNKNOWN else bool(value)
 
-    def devices(self, node: ast.expr, depth: int = _NAMES_DEEP) -> tuple[ScriptDevice, ...]:
+    def devices(self, node: ast.expr, depth: int = NAMES_DEEP) -> tuple[ScriptDevice, ...]:
         """Return the GPUs that an expression means: `1`, `"cuda:1"`, `gpus[0:2]`, a loop's variable; else SOME."""
         value = self.value(node)
         if value is not UNKNOWN:
@@ -294,8 +149,8 @@ class SymbolTable:
             return tuple(map(_device, several[:_MOST_DEVICES]))
         match node:
             case ast.Name(id=name) if depth:
-                bound = self._single(name)
-                inner = bound.iterable if isinstance(bound, _Loop) else self.constant(name)
+                bound = self.symbols.binding(name)
+                inner = bound.iterable if isinstance(bound, Loop) else self.symbols.constant(name)
                 return self.devices(inner, depth - 1) if inner is not None else (SOME,)
             case ast.Subscript(value=base, slice=index) if depth and self.value(base) in (EACH, ()):
                 return self.devices(index, depth - 1) if self.value(base) == EACH else ()
@@ -329,7 +184,7 @@ class SymbolTable:
                         return value
                 return evaluate(last)
             case ast.Compare(left=left, ops=[kind], comparators=[right]):
-                if self.path(right) in ("os.environ", "os.environ.keys()"):
+                if self.symbols.path(right) in ("os.environ", "os.environ.keys()"):
                     found = self._read_variable(node, evaluate(left), None) is not None
                     return found is isinstance(kind, ast.In) if isinstance(kind, ast.In | ast.NotIn) else _unknown()
                 return _compare(evaluate(left), kind, evaluate(right))
@@ -344,7 +199,7 @@ class SymbolTable:
             case ast.Attribute(value=base, attr="type"):  # `device.type == "cuda"`
                 if isinstance(evaluate(base), ScriptDevice):
                     return "cuda"
-            case ast.Subscript(value=base, slice=key) if self.path(base) == "os.environ":
+            case ast.Subscript(value=base, slice=key) if self.symbols.path(base) == "os.environ":
                 return self._read_variable(node, evaluate(key))
             case ast.Subscript(value=base, slice=ast.Slice(lower=lower, upper=upper, step=None)):
                 return _cut(evaluate(base), *(None if bound is None else evaluate(bound) for bound in (lower, upper)))
@@ -382,7 +237,7 @@ class SymbolTable:
                 return _join(evaluate(separator), evaluate(parts))
             case ast.Attribute(value=base, attr="lower" | "upper" | "strip" as method), []:
                 return str(getattr(_text(evaluate(base)), method)())
-        path = self.path(function)
+        path = self.symbols.path(function)
         if path in GETS and arguments:
             return self._read_variable(function, *map(evaluate, arguments), *[None] * (len(arguments) == 1))
         if path.endswith(_LISTS) and arguments:  # without a type the list begins with the CPU
@@ -394,7 +249,7 @@ class SymbolTable:
     def _evaluate_name(self, name: str, depth: int) -> Known:
         if name not in self._values:
             self._values[name] = UNKNOWN  # a name that is defined by itself has no value
-            constant = self.constant(name)
+            constant = self.symbols.constant(name)
             if constant is not None:
                 self._values[name] = self._evaluate(constant, depth)
         found = self._values[name]
@@ -402,114 +257,26 @@ class SymbolTable:
 
     def _read_variable(self, node: ast.expr, name: Known, *default: Known) -> Known:
         """Return a variable that the process was started with and the source has not set before, else the default."""
-        if self._environ is None or not isinstance(name, str) or self._may_follow(node, self._stored.get(name)):
+        if self._environ is None or not isinstance(name, str) or self.symbols.is_set_before(name, node):
             raise _UnknownError
         if name in self._environ:
             return _bounded(self._environ[name])
-        return default[0] if default and not self._may_follow(node, self._defaulted.get(name)) else _unknown()
-
-    def _may_follow(self, node: ast.expr, places: list[_Position] | None) -> bool:
-        """Return whether an expression may be computed after one of these places has run.
-
-        At module level, what stands later runs later. In a function that is so for what stands in the same function,
-        and in a loop not at all.
-        """
-        if not places:
-            return False
-        here = (node.lineno, node.col_offset)
-        around = [one for one in self._blocks if one[0] <= here < one[1]]
-        if min(places) <= here or any(loop for _, _, loop in around):
-            return True
-        return bool(around) and max(places) > min(end for _, end, _ in around)
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # Collecting
-
-    def _collect(self, node: ast.AST) -> None:
-        if isinstance(node, _REPEATED):
-            self._blocks.append(((node.lineno, node.col_offset), _end(node), not isinstance(node, _FUNCTIONS)))
-        match node:
-            case ast.Constant() | ast.Expr():
-                pass
-            case ast.Name(id=name, ctx=ast.Load()):
-                self.mentioned.add(name)
-            case ast.Name(id=name):
-                self._bindings[name].append(self._assigned.get(node))
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                self._bindings[name].append(None)
-                self.functions[name] += 1
-            case ast.ClassDef(name=name, bases=bases, body=body):
-                self._bindings[name].append(None)
-                methods = [one.name for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
-                self.methods.update(methods)
-                self.classes[name] = ([getattr(one, "id", "") for one in bases[:_BASES]], methods)
-            case (
-                ast.arg(arg=str(name))
-                | ast.ExceptHandler(name=str(name))
-                | ast.MatchAs(name=str(name))
-                | ast.MatchStar(name=str(name))
-                | ast.MatchMapping(rest=str(name))
-            ):
-                self._bindings[name].append(None)
-            case ast.Assign(targets=targets, value=value):
-                self._assigned |= dict.fromkeys(targets, value)
-            case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
-                self._assigned[target] = value
-            case ast.For(target=target, iter=iterable) | ast.comprehension(target=target, iter=iterable):
-                match target, iterable:
-                    case ast.Tuple(elts=[_, ast.Name() as item]), ast.Call(func=ast.Name(id="enumerate"), args=[one]):
-                        self._assigned[item] = _Loop(one)
-                    case _:
-                        self._assigned[target] = _Loop(iterable)
-            case ast.Import() | ast.ImportFrom():
-                self._collect_imports(node)
-            case ast.Subscript(value=base, slice=key, ctx=ast.Store() | ast.Del()):
-                self._mutated.update(_names(base))
-                given = self._assigned.get(node)  # it is computed first: `os.environ["A"] = os.environ.get("A", "0")`
-                for name in _literal_texts(key):
-                    self._stored[name].append(_end(given if isinstance(given, ast.expr) else node))
-            case ast.Dict(keys=keys):
-                for name in _literal_texts(*keys):
-                    self._stored[name].append(_end(node))
-            case ast.keyword(arg=str(name)):
-                self._stored[name].append(_end(node))
-            case ast.Call(func=ast.Name(id="exec" | "globals")):
-                self._open = True
-            case ast.Call(func=ast.Attribute(value=base, attr=name), args=arguments):
-                if name in _MUTATORS:
-                    self._mutated.update(_names(base))
-                if name in _STORES or name == "setdefault":
-                    kept = self._defaulted if name == "setdefault" else self._stored
-                    for text in _literal_texts(*arguments[:1]):
-                        kept[text].append(_end(node))
-
-    def _collect_imports(self, node: ast.Import | ast.ImportFrom) -> None:
-        prefix = "." * node.level + (node.module or "") + "." if isinstance(node, ast.ImportFrom) else ""
-        for alias in node.names:
-            path = f"{prefix}{alias.name}"
-            package = path.partition(".")[0]
-            if package:
-                self.imports.setdefault(package)
-            if alias.name == "*":
-                self._star, self._before_star = prefix.rstrip("."), len(self._bindings)
-            elif alias.asname or prefix:
-                self._bindings[alias.asname or alias.name].append(path)
-            else:
-                self._bindings[package].append(package)
-
-
-def _end(node: ast.expr | ast.stmt | ast.keyword) -> _Position:
-    return node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
-
-
-def children(node: ast.AST) -> list[ast.AST]:
-    """Return the child nodes of a node, in order, without operators and contexts, which have no children."""
-    return [child for child in ast.iter_child_nodes(node) if child._fields]
+        return default[0] if default and not self.symbols.is_defaulted_before(name, node) else _unknown()
 
 
 def is_number(value: Value) -> TypeGuard[int | float]:
     """Return whether a value is a number, which a bool is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def read_ordinals(value: Value) -> tuple[int, ...] | None:
+    """Return a list of ordinals as TensorFlow and JAX accept it: `"1,2"`, `[1, 2]`, 1; None for any other value."""
+    if isinstance(value, str):
+        parts = [part.strip() for part in value.split(",")]
+        return tuple(map(int, parts)) if all(re.fullmatch("[0-9]{1,4}", part) for part in parts) else None
+    several = value if isinstance(value, tuple) else (value,)
+    found = tuple(int(one) for one in several if isinstance(one, int) and one >= 0)
+    return found if len(found) == len(several) else None
 
 
 def _unknown() -> NoReturn:
@@ -523,22 +290,6 @@ def _device(value: Known) -> ScriptDevice:
     match = re.fullmatch(r"cuda:([0-9]{1,4})", value) if isinstance(value, str) else None
     ordinal = int(match[1]) if match else value
     return ScriptDevice(int(ordinal)) if isinstance(ordinal, int) and 0 <= ordinal < _MOST_DEVICES else SOME
-
-
-def _names(node: ast.expr) -> list[str]:
-    return [node.id] if isinstance(node, ast.Name) else []
-
-
-def _literal_texts(*nodes: ast.expr | None) -> list[str]:
-    return [one.value for one in nodes if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-
-
-def _is_same(one: _Binding, other: _Binding) -> bool:
-    if isinstance(one, _Loop) and isinstance(other, _Loop):
-        return _is_same(one.iterable, other.iterable)
-    if isinstance(one, ast.expr) and isinstance(other, ast.expr):
-        return ast.dump(one) == ast.dump(other)
-    return isinstance(one, str) and one == other
 
 
 def _bounded(value: object) -> Scalar:
