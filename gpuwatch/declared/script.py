@@ -1,11 +1,16 @@
-"""Reader of a Python script: the shares, environment variables, GPUs and imports that it declares in its code.
+"""Reader of a Python script: an interpreter that finds the shares, variables and GPUs that its code declares.
 
-The script is only parsed (`ast`), never imported, run or evaluated; modules beside it are not parsed. What it says at
-module level, or in a function that such code calls by name, is LIKELY. A condition that holds in every process with a
-GPU, or that literals, ranks and the environment of the process decide, is followed, and its other branch dropped. Under
-any other condition, behind an early return, or in a function that nothing calls by name, a statement is POSSIBLE. The
-order of calls is not followed. Of engines, sessions and pools the limits are added up where it is known how many are
-made; else they are POSSIBLE.
+The script is parsed (`ast`), never imported or run; modules beside it are not parsed. It understands this Python:
+- statements: `if`, `while`, `for`, `with`, `try`, `match`, `return`, `break`, `continue`, `raise`, `sys.exit()`, and
+  functions and classes, whose code runs where code that runs calls them by name (this file);
+- names: imports, functions, classes, methods of `self`, and variables with one binding (`script_symbols`);
+- values: literals, lists, arithmetic, one comparison, `not`, `and`, `or`, `if … else`, f-strings, indexes, slices,
+  `str`, `int`, `float`, `bool`, `len`, `range`, `map(str, …)`, `join`, `lower`, `upper`, `strip`, variables of the
+  process's environment, and a framework's lists and numbers of GPUs (`script_values`);
+- calls, attributes and dicts of options of the frameworks (`script_patterns`).
+The value of anything else is UNKNOWN. A declaration whose statement runs in every process with a GPU is LIKELY. Under a
+condition that is not known, behind an early return, or in a function that nothing calls by name it is POSSIBLE. The
+order of calls is not followed. Limits of engines, sessions and pools add up where it is known how many are made.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Values of the expressions of a Python source: constants, conditions and GPUs that are known without running it.
 
-A value is known where it is a constant, a name for one, simple arithmetic or text made of them, a variable in the
-environment of the process, or a GPU in a framework's list. All other values (`args.fraction`) are UNKNOWN: only known
-at run time. Nothing is imported or called, and every result is bounded: numbers to 1e18, texts to 4 kB, lists to 1000
-items.
+Nothing is imported or called, and every result is bounded: numbers to 1e18, texts to 4 kB, lists to 1000 items. What
+raises, is too large, or is only known at run time (`args.fraction`) is UNKNOWN.
 """
 
 from __future__ import annotations
