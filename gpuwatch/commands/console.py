@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import os
 import re
+import select
 import shutil
 import sys
 import textwrap
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TextIO, TypeVar
 
 from gpuwatch.base import files
 from gpuwatch.base.errors import GpuwatchError
 from gpuwatch.base.text import cell_width, clean, fit, spell_signs
+from gpuwatch.base.threads import Worker
 
 if TYPE_CHECKING:
     from gpuwatch.model.fields import Field
@@ -25,6 +31,8 @@ YELLOW: Final = "33"
 GREEN: Final = "32"
 DIM: Final = "2"
 """Colours, as parameters of the escape sequence that sets them (SGR)."""
+WAITING: Final = 1000
+"""Lines of a stream that wait to be printed, at most."""
 
 _GAP: Final = "  "
 _LEAST_FOLD: Final = 20
@@ -88,6 +96,103 @@ class Console:
     def _write(self, stream: TextIO, lines: Iterable[str], end: str = "\n") -> None:
         stream.write("".join(f"{line}{end}" for line in lines))
         stream.flush()
+
+
+class BackgroundConsole(Console):
+    """Console that never waits for whoever reads it: a thread for each stream prints the lines.
+
+    While a pipe or a disk is full, lines wait; beyond `waiting` the oldest are dropped, and counted in the next line
+    that is printed. On a stream that nobody reads any more nothing is printed.
+    """
+
+    def __init__(
+        self, *, ascii_only: bool = False, out: TextIO | None = None, err: TextIO | None = None, waiting: int = WAITING
+    ) -> None:
+        """Raises NoThreadError."""
+        super().__init__(ascii_only=ascii_only, out=out, err=err)
+        self._printers = {stream: _Printer(stream, waiting) for stream in (self.out, self.err)}
+
+    @property
+    def unread(self) -> bool:
+        """Whether nobody reads the data any more."""
+        return self._printers[self.out].broken
+
+    def close(self, seconds: float) -> None:
+        """Print the waiting lines; give up after so many seconds for each stream."""
+        for printer in self._printers.values():
+            printer.close(seconds)
+
+    def _write(self, stream: TextIO, lines: Iterable[str], end: str = "\n") -> None:
+        for line in lines:
+            self._printers[stream].put(f"{line}{end}")
+
+
+class _Printer:
+    """Queue of lines that a thread prints on one stream."""
+
+    def __init__(self, stream: TextIO, waiting: int) -> None:
+        """Raises NoThreadError."""
+        self.broken = False
+        """Whether nobody reads the output: the reader of the pipe or the terminal has ended."""
+        # The stream's own buffer would be flushed at the end, and that may wait for ever.
+        self._descriptor = stream.fileno()
+        self._lines: deque[str] = deque(maxlen=waiting)
+        self._lost = 0
+        self._torn = False
+        """Whether the last thing printed is the beginning of a line."""
+        self._guard = threading.Lock()
+        self._worker = Worker("gpuwatch-printer", self._print_all, last=self._print_all)
+        self._worker.wake()
+
+    def put(self, line: str) -> None:
+        """Queue a line with its end; from any thread."""
+        with self._guard:
+            if self.broken or self._worker.is_closing:
+                return
+            self._lost += len(self._lines) == self._lines.maxlen
+            self._lines.append(line)
+        self._worker.wake()
+
+    def close(self, seconds: float) -> None:
+        """Print the waiting lines, and give up after `seconds`."""
+        self._worker.close(seconds)
+
+    def _print_all(self) -> None:
+        while True:
+            with self._guard:
+                if not self._lines:
+                    return
+                line = self._lines.popleft()
+                lost, self._lost = self._lost, 0
+            try:
+                self._print(lost, line)
+            except OSError:  # EPIPE, EIO: nobody reads any more, and `broken` says so
+                with self._guard:
+                    self.broken = True
+                    self._lines.clear()
+
+    def _print(self, lost: int, line: str) -> None:
+        count = "1 line was" if lost == 1 else f"{lost} lines were"
+        notice = f"gpuwatch: {count} not printed: nothing took them\n" if lost else ""
+        start = "\n" if self._torn else ""
+        try:
+            self._write(f"{start}{notice}{line}".encode(errors="replace"))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            with self._guard:
+                self._lost += lost + 1
+
+    def _write(self, content: bytes) -> None:
+        rest = memoryview(content)
+        while rest:
+            with contextlib.suppress(BlockingIOError):  # somebody made it non-blocking: the terminal is shared
+                rest = rest[os.write(self._descriptor, rest) :]
+                self._torn = bool(rest)
+                continue
+            poll = select.poll()
+            poll.register(self._descriptor, select.POLLOUT)
+            poll.poll()
 
 
 def discard_output(stream: TextIO) -> None:

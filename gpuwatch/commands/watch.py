@@ -1,28 +1,19 @@
-"""`gpuwatch watch`: the monitor without a screen, one line an event.
-
-While the disk of an output file is full, lines are dropped and counted. After a pipe is closed nothing is printed.
-"""
+"""`gpuwatch watch`: the monitor without a screen, one line an event."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import errno
 import math
 import os
 import re
-import select
 import signal
 import socket
-import sys
-import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import Final, NamedTuple, TextIO
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -33,7 +24,7 @@ from gpuwatch.base.errors import GpuwatchError, NoThreadError, UsageError
 from gpuwatch.base.text import clean
 from gpuwatch.base.threads import Worker, start_thread
 from gpuwatch.base.units import long_duration, parse_duration
-from gpuwatch.commands.console import GREEN, Console
+from gpuwatch.commands.console import GREEN, BackgroundConsole
 from gpuwatch.commands.events import COLORS
 from gpuwatch.commands.export_flags import EXPORT_FLAGS, add_export_flags, start_export
 from gpuwatch.commands.flags import add_flags, add_recording_flags, parse_indices, parse_value
@@ -47,81 +38,6 @@ from gpuwatch.monitor import Frame, Monitor
 from gpuwatch.recorder.paths import DAYS, own_store
 from gpuwatch.recorder.recorder import Sinks
 from gpuwatch.sources.sampler_process import SamplerProcess
-
-WAITING: Final = 1000
-"""Largest number of lines that wait to be written; beyond that the oldest are dropped and counted."""
-
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-
-class Printer:
-    """Queue of lines that are printed in the background. Where nobody reads them any more they are dropped."""
-
-    def __init__(self, descriptor: int | None, *, waiting: int = WAITING) -> None:
-        """`descriptor` is None where there is nothing to print to. Raises NoThreadError."""
-        self.broken = descriptor is None
-        """Whether nobody reads the output: the reader of the pipe or the terminal has ended."""
-        self._descriptor = descriptor
-        self._lines: deque[str] = deque(maxlen=waiting)
-        self._lost = 0
-        self._torn = False
-        """Whether the last thing printed is the beginning of a line."""
-        self._guard = threading.Lock()
-        self._worker = Worker("gpuwatch-printer", self._print_all, last=self._print_all)
-        if descriptor is not None:
-            self._worker.wake()
-
-    def put(self, line: str) -> None:
-        """Queue a line; from any thread."""
-        with self._guard:
-            if self.broken or self._worker.is_closing:
-                return
-            self._lost += len(self._lines) == self._lines.maxlen
-            self._lines.append(line)
-        self._worker.wake()
-
-    def close(self, seconds: float) -> None:
-        """Print the waiting lines, and give up after `seconds`."""
-        self._worker.close(seconds)
-
-    def _print_all(self) -> None:
-        while True:
-            with self._guard:
-                if not self._lines:
-                    return
-                line = self._lines.popleft()
-                lost, self._lost = self._lost, 0
-            try:
-                self._print(lost, line)
-            except OSError:  # EPIPE, EIO: nobody reads any more, and `broken` says so
-                with self._guard:
-                    self.broken = True
-                    self._lines.clear()
-
-    def _print(self, lost: int, line: str) -> None:
-        count = "1 line was" if lost == 1 else f"{lost} lines were"
-        notice = f"gpuwatch: {count} not printed: nothing took them\n" if lost else ""
-        start = "\n" if self._torn else ""
-        try:
-            self._write(f"{start}{notice}{line}\n".encode(errors="replace"))
-        except OSError as error:
-            if error.errno not in _FULL:
-                raise
-            with self._guard:
-                self._lost += lost + 1
-
-    def _write(self, content: bytes) -> None:
-        assert self._descriptor is not None
-        rest = memoryview(content)
-        while rest:
-            with contextlib.suppress(BlockingIOError):  # somebody made it non-blocking: the terminal is shared
-                rest = rest[os.write(self._descriptor, rest) :]
-                self._torn = bool(rest)
-                continue
-            poll = select.poll()
-            poll.register(self._descriptor, select.POLLOUT)
-            poll.poll()
-
 
 _ENDED: Final = "✓"
 
@@ -282,6 +198,9 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
     interval, only = interval_of(args, config), parse_indices(args.only)
     recording = make_recording(args, config.limits()) if record else None
     with ExitStack() as stack:
+        signals = stack.enter_context(_signals())
+        output = _Output(args, config, signals, events=events)
+        stack.callback(output.close)
         exporter = None
         if not record or args.export:
             try:
@@ -289,12 +208,9 @@ def run(args: argparse.Namespace, sampler: SamplerProcess | None, *, events: boo
             except UsageError as error:
                 if not (record and args.service):  # the machine's service goes on without metrics
                     raise
-                Console(ascii_only=config.ascii).warn(f"no metrics: {error}")
-        signals = stack.enter_context(_signals())
+                output.warn(f"no metrics: {error}")
         source = open_source(args, config, sampler, interval=interval, only=only, tmux=config.tmux)
         stack.callback(source.close)
-        output = _Output(args, config, signals, events=events)
-        stack.callback(output.close)
         others = (recording, exporter)
         watch = Monitor(
             source, output.publish, engine=Engine(config.limits()), sinks=[one for one in others if one is not None]
@@ -380,9 +296,8 @@ class _Output:
         """Whether nothing is printed but what goes wrong."""
         self._json = events and args.json
         self._events = events and not self.quiet
-        self._console = Console(ascii_only=config.ascii)
+        self._console = BackgroundConsole(ascii_only=config.ascii)
         self._signals = signals
-        self._out, self._err = _printer(sys.stdout), _printer(sys.stderr)
         self._troubles = TroubleFinder()
         self._lines = LineFormatter(color=self._console.color)
         self._greeted = self.quiet
@@ -400,10 +315,11 @@ class _Output:
             self.warn(greeting(frame, self.notes))
         for event in find_changes(frame):
             if self._json:
-                self._out.put(msgspec.json.encode({"at": event.at, "event": event.kind, "alert": event.alert}).decode())
+                document = {"at": event.at, "event": event.kind, "alert": event.alert}
+                self._console.print_json(msgspec.json.encode(document).decode())
             elif self._events:
-                self._out.put(self._console.format_line(self._lines.format(event)))
-        if self._out.broken and not self._warned and self._events:
+                self._console.print(self._lines.format(event))
+        if self._console.unread and not self._warned and self._events:
             self._warned = True
             self.warn("nobody reads what is printed any more; gpuwatch goes on")
         if state is SourceState.ENDED:
@@ -412,7 +328,7 @@ class _Output:
 
     def warn(self, words: str) -> None:
         """Print a message on stderr."""
-        self._err.put(self._console.format_words(words))
+        self._console.warn(words)
 
     def serve(self, watch: Monitor, reloader: Reloader, seconds: float | None) -> int:
         """Wait for a signal or the time that ends the program; return its exit code, raise what ended the monitor."""
@@ -450,8 +366,7 @@ class _Output:
 
     def close(self) -> None:
         """Print the waiting lines."""
-        for printer in (self._out, self._err):
-            printer.close(_LAST_WORDS)
+        self._console.close(_LAST_WORDS)
 
 
 def _has_network() -> bool:
@@ -461,8 +376,3 @@ def _has_network() -> bool:
     except OSError:
         return False
     return True
-
-
-def _printer(stream: TextIO | None) -> Printer:
-    # By the descriptor: the stream's own buffer would be flushed at the end, and that may wait for ever.
-    return Printer(None if stream is None else stream.fileno())

@@ -9,7 +9,7 @@ import subprocess
 import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
@@ -18,7 +18,7 @@ import pytest
 
 from gpuwatch.alerts.alert import TROUBLE, Alert, Severity
 from gpuwatch.base.units import Unit
-from gpuwatch.commands.watch import LineFormatter, Printer, TroubleFinder, find_changes
+from gpuwatch.commands.watch import LineFormatter, TroubleFinder, find_changes
 from gpuwatch.history.history import History
 from gpuwatch.model.live import read_status
 from gpuwatch.model.snapshot import SourceState
@@ -139,6 +139,27 @@ def test_it_serves_metrics_from_the_same_process(busy: Driver, eager: Path, own_
         assert 'gpuwatch_alerts{rule="memory near limit",severity="critical"} 1.0\n' in text
         assert "gpuwatch_driver_up 1.0\n" in text
         assert watch.end() == 0
+
+
+def test_full_pipes_hold_up_neither_the_watch_nor_its_end(busy: Driver, eager: Path, own_home: Path) -> None:
+    reader, full = os.pipe()
+    os.set_blocking(full, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(full, b"x" * 4096)
+    os.set_blocking(full, True)
+    runtime = own_home / "runtime" / "gpuwatch"
+    with subprocess.Popen([str(GPUWATCH), "watch"], env=busy.env(), stdout=full, stderr=full) as process:
+        os.close(full)
+        wait_for(lambda: (found := read_status(runtime)) and found.gpus[1].near)
+        busy.gpus[1].memory_used = GIBIBYTE
+        busy.procs[0].memory = GIBIBYTE
+        busy.write()
+        wait_for(lambda: (found := read_status(runtime)) and not found.gpus[1].near)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    assert [line.split()[1] for line in story(own_store())] == ["ended"]
+    os.close(reader)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=str)
@@ -275,36 +296,3 @@ def test_troubles_are_said_once_and_when_they_are_over() -> None:
         [],
         ["the driver answers: 1 GPU"],
     ]
-
-
-def test_a_printer_never_waits_and_says_what_it_dropped() -> None:
-    reader, writer = os.pipe()
-    printer = Printer(writer, waiting=10)
-    line = "x" * 8000
-    for number in range(100):  # 64 KiB fit into the pipe
-        printer.put(f"{number} {line}")
-    chunks = []
-
-    def have_all() -> bool:
-        chunks.append(os.read(reader, 1 << 16))
-        return b"99 xxx" in b"".join(chunks[-2:])
-
-    wait_for(have_all)
-    assert b"lines were not printed: nothing took them" in b"".join(chunks)
-    printer.put("the end")
-    printer.close(PATIENCE)
-    assert os.read(reader, 1 << 16).endswith(b"the end\n")
-    os.close(reader)
-    os.close(writer)
-
-
-def test_a_printer_outlives_its_reader() -> None:
-    reader, writer = os.pipe()
-    printer = Printer(writer)
-    os.close(reader)
-    printer.put("nobody hears it")
-    wait_for(lambda: printer.broken)
-    printer.put("nor this")
-    printer.close(PATIENCE)
-    os.close(writer)
-    assert Printer(None).broken

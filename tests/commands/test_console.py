@@ -1,4 +1,4 @@
-"""The console: what it prints in ASCII and to whom, its text table, and its errors."""
+"""The console: what it prints in ASCII and to whom, in the background too, its text table, and its errors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from rich.cells import cell_len
 
 from gpuwatch.alerts.alert import MARKS
 from gpuwatch.base.text import cell_width, spell_signs
-from gpuwatch.commands.console import RED, Console, TextColumn, escape_json, format_table, in_ascii
+from gpuwatch.commands.console import RED, BackgroundConsole, Console, TextColumn, escape_json, format_table, in_ascii
 from gpuwatch.ui.desktop import notification
 from gpuwatch.ui.draw.lines import LineBuilder, plain
 from gpuwatch.ui.draw.theme import make_styles
 from gpuwatch.ui.screens import sheet
 from tests.support.terminal import Terminal
+from tests.support.waiting import PATIENCE, wait_for
 
 ASCII = make_styles("gpuwatch-dark", ascii_only=True)
 SAID = {
@@ -138,3 +139,39 @@ def test_no_line_is_wider_than_the_terminal_and_only_what_is_cut_says_so(width: 
     assert all(cell_len(line) <= width for line in lines)
     fitting = [full for full in whole if cell_len(full) <= width]
     assert [line for line, full in zip(lines, whole, strict=True) if full in fitting] == fitting
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# In the background
+
+
+def test_a_console_in_the_background_never_waits_and_says_what_it_dropped() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as out:
+        console = BackgroundConsole(out=out, waiting=10)
+        line = "x" * 8000
+        for number in range(100):  # 64 KiB fit into the pipe
+            console.print(f"{number} {line}")
+        chunks = []
+
+        def have_all() -> bool:
+            chunks.append(os.read(reader, 1 << 16))
+            return b"99 xxx" in b"".join(chunks[-2:])
+
+        wait_for(have_all)
+        assert b"lines were not printed: nothing took them" in b"".join(chunks)
+        console.print("the end")
+        console.close(PATIENCE)
+        assert os.read(reader, 1 << 16).endswith(b"the end\n")
+    os.close(reader)
+
+
+def test_a_console_in_the_background_outlives_its_reader() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as out:
+        console = BackgroundConsole(out=out)
+        os.close(reader)
+        console.print("nobody hears it")
+        wait_for(lambda: console.unread)
+        console.print("nor this")
+        console.close(PATIENCE)
