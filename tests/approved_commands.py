@@ -116,7 +116,7 @@ def shown(output: IO[bytes]) -> Iterator[str]:
         yield "(no line end)\n"
 
 
-_LOCAL = "(device files|hidepid|container|clock)"
+_LOCAL = "(device files|hidepid|container)"
 MASKS = {
     re.escape(str(Path.cwd())): "‹folder›",
     re.escape(__version__): "‹version›",

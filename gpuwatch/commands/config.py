@@ -112,7 +112,7 @@ def check(given: str | None, administrators: Path, check_urls: CheckUrls) -> tup
     lines = [f"{shown_path(file)}: {words[os.access(file, os.R_OK)]}" for file in there]
     if closed := find_closed(administrators):
         lines.append(f"{shown_path(administrators)}: warning: {closed}; {OPEN}")
-    lines += [*config.warnings, *_warnings(config, origins, check_urls, administrators)]
+    lines += [*_warnings(config, origins, check_urls, administrators)]
     return lines or [f"{shown_path(path())}: not there; the defaults hold"], 0
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -40,11 +38,7 @@ from gpuwatch.ui.draw.layout import MIN_HEIGHT, MIN_WIDTH
 from gpuwatch.version import __version__
 
 _MARK_WIDTH: Final = 4
-_TMUX_FACTS: Final = ("version", "set-clipboard", "allow-passthrough", "mouse")
-_CLOCK_FLOOR: Final = 1_700_000_000.0
-"""Wall-clock time (2023) before which no clock is right: gpuwatch is newer."""
-_CLOCK_ERROR: Final = 5
-"""TIME_ERROR of adjtimex(2): the clock is not synchronised."""
+_TMUX_OPTIONS: Final = ("set-clipboard", "allow-passthrough")
 _MOST_PROGRAMS: Final = 1000
 
 
@@ -153,9 +147,9 @@ def check_all(machine: Machine, snapshot: Snapshot, error: str = "") -> Iterator
     yield _hidepid(machine)
     yield _service(machine, snapshot)
     yield _container(machine, snapshot)
-    yield _terminal(machine)
-    yield from _tmux(machine)
-    yield check_clock()
+    if machine.is_terminal:
+        yield _terminal(machine)
+    yield from _clipboard(machine)
 
 
 def _driver(machine: Machine, snapshot: Snapshot, error: str) -> Check:
@@ -303,11 +297,9 @@ def _container(machine: Machine, snapshot: Snapshot) -> Check:
 
 
 def _terminal(machine: Machine) -> Check:
-    if not machine.is_terminal:
-        return Check("terminal", CheckMark.NOTE, "stdout is no terminal, so none was checked")
     columns, lines = machine.size
     term = machine.environ.get("TERM", "")
-    facts = f"TERM={clean(term)[:40]}, {_colors(machine.environ)}, {clean(machine.encoding)}, {columns}×{lines}"
+    facts = f"TERM={clean(term)[:40]}, {clean(machine.encoding)}, {columns}×{lines}"
     if term in ("", "dumb"):
         return Check(
             "terminal", CheckMark.MEND, facts, "the dashboard needs a terminal: set TERM, such as xterm-256color"
@@ -319,30 +311,21 @@ def _terminal(machine: Machine) -> Check:
     return Check("terminal", CheckMark.OK, facts)
 
 
-def _colors(environ: Mapping[str, str]) -> str:
-    if environ.get("NO_COLOR"):
-        return "no colours (NO_COLOR)"
-    if environ.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
-        return "16 million colours"
-    return "256 colours" if "256color" in environ.get("TERM", "") else "16 colours"
-
-
-def _tmux(machine: Machine) -> Iterator[Check]:
-    """Yield the checks of tmux, where gpuwatch runs in it: it is asked with a time limit."""
+def _clipboard(machine: Machine) -> Iterator[Check]:
+    """Yield the check of the clipboard where gpuwatch runs in tmux, which is asked with a time limit."""
     socket = machine.environ.get("TMUX", "").rpartition(",")[0].rpartition(",")[0]
     if not socket:
         return
     try:
-        wanted = "\n".join(f"#{{{name}}}" for name in _TMUX_FACTS)
+        wanted = "\n".join(f"#{{{name}}}" for name in _TMUX_OPTIONS)
         answer = PaneNames(uid=machine.uid, path=machine.environ.get("PATH", "")).ask(
             Path(socket), "display-message", "-p", wanted
         )
     except OSError as error:
-        yield Check("tmux", CheckMark.NOTE, f"it could not be asked: {clean(str(error))}")
+        yield Check("clipboard", CheckMark.NOTE, f"tmux could not be asked: {clean(str(error))}")
         return
     lines = [clean(line)[:40] for line in answer.decode("utf-8", "replace").split("\n")]
-    version, clipboard, passthrough, mouse = (lines + [""] * len(_TMUX_FACTS))[: len(_TMUX_FACTS)]
-    yield Check("tmux", CheckMark.OK, f"{version}, mouse {'on' if mouse in ('1', 'on') else 'off'}")
+    clipboard, passthrough, *_ = [*lines, "", ""]
     # Before 3.3 there was no such option, and sequences were passed on. Source: tmux's CHANGES.
     passes = passthrough not in ("0", "off")
     facts = f"set-clipboard {clipboard or 'unknown'}, allow-passthrough {'on' if passes else 'off'}"
@@ -356,28 +339,7 @@ def _tmux(machine: Machine) -> Iterator[Check]:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Clock and files
-
-
-def check_clock(wall: float | None = None, state: int | None = None) -> Check:
-    """Check the clock, by which events are dated and the driver's samples are chosen."""
-    wall = time.time() if wall is None else wall
-    state = _clock_state() if state is None else state
-    shown = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(wall))
-    if wall < _CLOCK_FLOOR:
-        return Check("clock", CheckMark.MEND, f"{shown} is past", "set it: timedatectl set-ntp true")
-    if state == _CLOCK_ERROR:
-        return Check("clock", CheckMark.NOTE, f"{shown}; the kernel does not know that it is synchronised")
-    return Check("clock", CheckMark.OK, shown)
-
-
-def _clock_state() -> int:
-    """Return the state of the kernel's clock, without changing it (adjtimex(2) with `modes` 0); -1 if unknown."""
-    try:
-        state: Any = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(512))  # struct timex has 208 bytes
-    except AttributeError:  # a C library without it
-        return -1
-    return int(state)
+# Files
 
 
 def check_files(config: str | None, store: Path | None = None) -> Iterator[Check]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuwatch.alerts.alert import MARKS, Alert, Severity
-from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
+from gpuwatch.alerts.rules import RULE_NAMES
 from gpuwatch.analysis.events import (
     UNFINISHED,
     Events,
@@ -194,8 +194,6 @@ def _rules(text: str | None, found: Events) -> frozenset[str] | None:
         wanted = wanted.replace("-", " ")
     exact = {name for name in known if name.lower() == wanted}
     meant = exact or {name for name in known if wanted and wanted in name.lower()}
-    if not meant and wanted in FORMER_NAMES:
-        raise UsageError(f"--rule: the rule {wanted!r} is called {FORMER_NAMES[wanted]!r} now")
     if not meant:
         raise UsageError(f"--rule: no rule has {text[:40]!a} in its name; there are: {', '.join(sorted(known))}")
     return frozenset(meant)

@@ -167,7 +167,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     only = "end the PID only if it started then, in clock ticks since boot: `start` of a process in --json"
     parser.add_argument("--start", metavar="TICKS", help=only)
     parser.add_argument("--run", action="store_true", help="the whole run that it belongs to: launcher, ranks, workers")
-    parser.add_argument("--job", dest="run", action="store_true", help=argparse.SUPPRESS)  # its former name
     parser.add_argument("--yes", action="store_true", help="do not ask")
     as_root = "let root end processes: its own, under sudo those of the caller"
     parser.add_argument("--allow-root-kill", action="store_true", default=argparse.SUPPRESS, help=as_root)

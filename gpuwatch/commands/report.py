@@ -24,7 +24,6 @@ from gpuwatch.recorder.public import stores_read
 from gpuwatch.recorder.use import By, UseReport, read_reports
 
 _WAYS: Final[tuple[By, ...]] = get_args(By)
-_FORMER_NAMES: Final = {"run": "job"}
 _NOT_PUBLIC: Final = (
     "the machine's service publishes values of the GPUs and events, but not who used how much, and you have recorded "
     'nothing: an administrator can change that (publish = "use" in /etc/gpuwatch/gpuwatch.toml), or leave a dashboard '
@@ -146,6 +145,6 @@ def _read(args: argparse.Namespace, ways: Sequence[By], now: float) -> tuple[lis
 
 def _parse_by(text: str) -> By:
     for way in _WAYS:
-        if text in (way, _FORMER_NAMES.get(way)):
+        if text == way:
             return way
     raise UsageError(f"--by: there is no {text[:40]!a}; user, gpu and run are allowed")

@@ -12,7 +12,6 @@ import msgspec
 from gpuwatch.base.child import start_error
 from gpuwatch.base.errors import GpuwatchError, UnavailableError, UsageError
 from gpuwatch.base.units import MAX_INTERVAL_S, MIN_INTERVAL_S, parse_duration, parse_percent
-from gpuwatch.commands.console import Console
 from gpuwatch.commands.flags import parse_value
 from gpuwatch.config import Reloaded, keys_in_files, load, reload
 from gpuwatch.config.types import Config, Theme
@@ -38,7 +37,6 @@ PATIENCE: Final = 30.0
 def configured(args: argparse.Namespace) -> Config:
     """Read the configuration file and put the flags over it; raises UsageError."""
     config = load(args.config)
-    Console(ascii_only=config.ascii).warn(*config.warnings)
     if args.theme not in (None, *get_args(Theme)):
         raise UsageError(f"--theme: there is no theme {args.theme!a}; allowed are {', '.join(get_args(Theme))}")
     if args.user is not None and not args.user.strip():

@@ -69,8 +69,6 @@ def reload(old: Config, read_again: Callable[[], Config]) -> Reloaded:
 def _changes(old: msgspec.Struct, new: msgspec.Struct, table: str = "") -> Iterator[str]:
     """Yield the full names of the keys that differ."""
     for name in old.__struct_fields__:
-        if name == "warnings":
-            continue
         before, after = getattr(old, name), getattr(new, name)
         if isinstance(before, msgspec.Struct):
             yield from _changes(before, after, f"{name}.")

@@ -20,7 +20,7 @@ from msgspec.structs import fields
 
 from gpuwatch.alerts.alert import Severity
 from gpuwatch.alerts.limits import MOST_FREE, Limits
-from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
+from gpuwatch.alerts.rules import RULE_NAMES
 from gpuwatch.base import text
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.units import MIB, parse_duration, parse_share, parse_size, write_duration, write_size
@@ -119,8 +119,6 @@ class ConfigKey(NamedTuple):
             case "columns" if len({*value}) < len(value):
                 return f"{shown(next(one for one in value if value.count(one) > 1))} twice"
             case "rules" if unknown := min(value - RULE_NAMES, default=""):
-                if unknown in FORMER_NAMES:
-                    return f"{shown(unknown)}, which is called {toml_string(FORMER_NAMES[unknown])} now"
                 near = nearest(unknown, RULE_NAMES)
                 return shown(unknown) + (f" (did you mean {toml_string(near)}?)" if near else "")
         return ""

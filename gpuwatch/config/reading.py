@@ -15,12 +15,11 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from gpuwatch.alerts.limits import CustomRule
-from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES
+from gpuwatch.alerts.rules import RULE_NAMES
 from gpuwatch.alerts.rules.custom import parse_condition
 from gpuwatch.base import files, text
 from gpuwatch.base.errors import UsageError
 from gpuwatch.base.files import check_source, shown_path
-from gpuwatch.base.units import MIB
 from gpuwatch.config import keys
 from gpuwatch.config.keymap import PRESETS, RESERVED, clash
 from gpuwatch.config.keys import ConfigKey, shown, toml_string
@@ -32,13 +31,6 @@ from gpuwatch.model.values import LONGEST, MOST
 
 _FILTER_NAME: Final = r"[A-Za-z0-9_-]{1,40}"
 _FILTER: Final = f'the text of a filter, such as "mem>10GiB idle>30m", of 1 to {LONGEST} printable characters'
-_FORMER_FIGURES: Final = {
-    "memory": "mem",
-    "memory_percent": "mem_percent",
-    "unattributed": "unknown",
-    "ecc_uncorrected": "ecc",
-}
-"""Figures that rules of version 0.1 called differently."""
 _TRUSTED: Final = (
     *("notify.command", "notify.urls", "fleet.prometheus", "fleet.token_file", "fleet.user", "fleet.password_file"),
     *("fleet.ca_file", "export.listen", "export.web_config", "export.textfile", "export.hosts"),
@@ -73,8 +65,6 @@ class ConfigFile:
         """Other machines by their names."""
         self.filters: dict[str, str] = {}
         """Saved filters by their names."""
-        self.warnings: list[str] = []
-        """Lines about what is read, and is written differently now."""
         self._stat: os.stat_result | None = None
         """Status of the file that was read; by now another file may have its name."""
         content = self._open(administrators=administrators, secrets=secrets)
@@ -187,12 +177,9 @@ class ConfigFile:
     def _refuse_unknown(self, known: Collection[str], *place: str | int) -> NoReturn:
         """Raise UsageError about an unknown key, with the most similar known one, here or in another table."""
         last = str(place[-1])
-        if last in FORMER_NAMES and place[0] == "alerts":
-            hint = f"it is called {FORMER_NAMES[last]} now"
-        else:
-            others = () if place[0] in ("share", "rule", "host") else keys.all_keys()
-            near = keys.nearest(last, known) or next((one for one in others if one.rpartition(".")[2] == last), "")
-            hint = f"did you mean {near}?" if near else f"allowed are {', '.join(known)}"
+        others = () if place[0] in ("share", "rule", "host") else keys.all_keys()
+        near = keys.nearest(last, known) or next((one for one in others if one.rpartition(".")[2] == last), "")
+        hint = f"did you mean {near}?" if near else f"allowed are {', '.join(known)}"
         raise UsageError(f"{shown_path(self.path)}: unknown key {text.clean(_name(place), 80)}; {hint}")
 
     def _refuse_untrusted(self) -> None:
@@ -233,7 +220,9 @@ class ConfigFile:
         for number, table in self._tables("rule", MOST):
             place = ("rule", number)
             if "metric" in table:
-                table = self._translate_rule(table, number)
+                self._refuse(
+                    'found metric; allowed are on and when, such as on = "gpu" and when = "temperature>80"', *place
+                )
             values = self._read_table(table, keys.keys_of(CustomRule), *place)
             for name in ("name", "when"):
                 if name not in table:
@@ -258,25 +247,6 @@ class ConfigFile:
                 reason = f"found {shown(name)}, which is another [[host]]; allowed is a name of its own"
                 self._refuse(reason, "host", number, "name")
             self.hosts[name] = RemoteHost(**values)
-
-    def _translate_rule(self, table: Mapping[str, Any], number: int) -> dict[str, Any]:
-        """Return a rule of version 0.1 in the grammar of filters, and add the warning that says so."""
-        on, metric = table.get("scope", "gpu"), str(table["metric"])
-        figure = _FORMER_FIGURES.get(metric, metric)
-        limits = [(sign, table[key]) for key, sign in (("above", ">"), ("below", "<")) if key in table]
-        if metric in ("memory", "free", "unattributed", "rss"):
-            limits = [(sign, f"{raw / MIB:g}MiB" if isinstance(raw, int) else raw) for sign, raw in limits]
-        terms = [f"{figure}{sign}{raw}" for sign, raw in limits]
-        gpus = table.get("gpu", ())
-        terms += [f"gpu:{','.join(map(str, gpus if isinstance(gpus, list) else [gpus]))}"] * ("gpu" in table)
-        terms += [f"user:{table.get('user')}"] * ("user" in table)
-        new = {key: raw for key, raw in table.items() if key in ("name", "for", "severity")}
-        new |= {"on": on, "when": " ".join(terms)}
-        successor = ", ".join(f"{key} = {shown(new[key])}" for key in ("on", "when"))
-        lost = " (clear is no longer read)" * ("clear" in table)
-        reason = f"[[rule]] number {number + 1} is written as in version 0.1; write {successor}{lost}"
-        self.warnings.append(f"{shown_path(self.path)}: warning: {reason}")
-        return new
 
     def _check_order(self, under: Sequence[ConfigFile]) -> None:
         """Refuse a limit of this file that is on the wrong side of another limit."""
@@ -353,7 +323,6 @@ def merge(both: Iterable[ConfigFile]) -> Config:
         rules=tuple({name: rule for one in both for name, rule in one.rules.items()}.values()),
         hosts=tuple({name: host for one in both for name, host in one.hosts.items()}.values()),
         filters={name: words for one in both for name, words in one.filters.items()},
-        warnings=tuple(line for one in both for line in one.warnings),
     )
 
 

@@ -249,9 +249,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     filters: dict[str, str] = {}
     """The table `[filters]` of both files: texts of filters by name; of two with one name the user's own."""
 
-    warnings: tuple[str, ...] = ()
-    """Lines about what the files say in words of an earlier version."""
-
     def limits(self) -> Limits:
         """Return the limits of the rules, with the allowances and the user's own rules."""
         # A code that is made critical may still stand among the warnings.

@@ -11,7 +11,7 @@ import pytest
 
 from gpuwatch.alerts.limits import CustomRule, Limits
 from gpuwatch.alerts.rule import Observation, RuleContext
-from gpuwatch.alerts.rules import FORMER_NAMES, RULE_NAMES, RULES
+from gpuwatch.alerts.rules import RULE_NAMES, RULES
 from gpuwatch.alerts.rules.custom import GRAMMARS, find_custom
 from gpuwatch.alerts.rules.devices import DISAGREE, MISSPELT, UNUSED
 from gpuwatch.alerts.rules.hardware import ECC, MEANINGS, POWER, REMAP, TEMPERATURE, THROTTLED
@@ -35,11 +35,8 @@ def test_each_rule_has_its_section_in_the_guide_and_each_limit_is_named_there_on
     assert sorted(keys) == sorted(set(Limits.__struct_fields__) - {"off", "quiet", "custom", "allowances"})
 
 
-def test_former_names_stand_for_present_ones_and_every_xid_code_has_words() -> None:
+def test_names_of_rules_differ_and_every_xid_code_has_words() -> None:
     assert len(RULES) == len(RULE_NAMES)
-    present = RULE_NAMES | set(Limits.__struct_fields__)
-    assert set(FORMER_NAMES.values()) <= present
-    assert present.isdisjoint(FORMER_NAMES)
     assert Limits().xid_critical | Limits().xid_warning <= MEANINGS.keys()
 
 

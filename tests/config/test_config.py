@@ -223,24 +223,6 @@ def test_limits_and_rules_are_read_in_the_units_that_people_write(tmp_path: Path
     assert config.report == Report(keep=30 * 86400.0, largest=8 * MIB)
 
 
-@pytest.mark.parametrize(
-    ("old", "on", "when", "lost"),
-    [
-        ("metric = 'temperature'\nabove = 80\nclear = 75", "gpu", "temperature>80", " (clear is no longer read)"),
-        ("metric = 'memory'\nscope = 'user'\nabove = '20GiB'\ngpu = [0, 1]", "user", "mem>20GiB gpu:0,1", ""),
-        ("metric = 'free'\nbelow = 1073741824\nuser = 'ada'", "gpu", "free<1024MiB user:ada", ""),
-        ("metric = 'idle'\nscope = 'process'\nabove = 7200\nfor = 5", "process", "idle>7200", ""),
-    ],
-)
-def test_a_rule_of_version_0_1_is_translated_with_a_warning(
-    tmp_path: Path, old: str, on: str, when: str, lost: str
-) -> None:
-    config = loaded(tmp_path, f"[[rule]]\nname = 'a'\n{old}\n")
-    (rule,), (warning,) = config.rules, config.warnings
-    assert (rule.on, rule.when, rule.after) == (on, when, 5 if "for" in old else 10)
-    assert warning.endswith(f'is written as in version 0.1; write on = "{on}", when = "{when}"{lost}')
-
-
 @pytest.mark.parametrize("preset", PRESETS)
 def test_no_key_of_a_set_has_two_meanings(preset: str) -> None:
     keys = PRESETS[preset]
