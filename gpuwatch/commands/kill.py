@@ -24,7 +24,7 @@ from gpuwatch.base.units import UNKNOWN, gib
 from gpuwatch.commands.console import Console, TextColumn, discard_output, format_table
 from gpuwatch.commands.flags import add_flags, parse_number
 from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, open_source
-from gpuwatch.kill.group import IGNORES_INTERRUPT, ProcessGroup
+from gpuwatch.kill.ending import IGNORES_INTERRUPT, ProcessGroup
 from gpuwatch.kill.outcome import Refusal, Refused
 from gpuwatch.kill.pinned import KillTarget, Pinner, make_pinner
 from gpuwatch.model.fields import Row

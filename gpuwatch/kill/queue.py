@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gpuwatch.analysis.strays import Stray, StrayReport
 from gpuwatch.base.threads import Worker
 from gpuwatch.kill.demo import DemoEnder
-from gpuwatch.kill.group import KillChoice, KillState, ProcessGroup
+from gpuwatch.kill.ending import KillChoice, KillState, ProcessGroup
 from gpuwatch.kill.pinned import KillTarget, Pinner, find_targets
 from gpuwatch.monitor import Frame
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpuwatch.alerts.alert import Alert
     from gpuwatch.analysis.strays import Stray, StrayReport
     from gpuwatch.base.threads import Worker
-    from gpuwatch.kill.group import KillChoice
+    from gpuwatch.kill.ending import KillChoice
     from gpuwatch.kill.queue import KillQueue
     from gpuwatch.model.fields import Row, RowKey
     from gpuwatch.monitor import Frame

@@ -39,7 +39,7 @@ from gpuwatch.ui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:
     from gpuwatch.analysis.strays import Stray, StrayReport
-    from gpuwatch.kill.group import KillChoice
+    from gpuwatch.kill.ending import KillChoice
     from gpuwatch.kill.queue import KillQueue
     from gpuwatch.ui.actions import Actions
     from gpuwatch.ui.screens.end_dialog import EndDialogs

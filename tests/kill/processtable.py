@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpuwatch.kill.group import KillChoice, KillState, ProcessGroup
+from gpuwatch.kill.ending import KillChoice, KillState, ProcessGroup
 from gpuwatch.kill.pinned import Pinner, find_targets
 from gpuwatch.model.snapshot import Process, ProcessContext, Reason, Run, Snapshot, Unlisted
 from tests.support import builders

@@ -28,7 +28,7 @@ END = """
 import json, os, signal, sys, time
 from pathlib import Path
 from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.group import KillState, ProcessGroup
+from gpuwatch.kill.ending import KillState, ProcessGroup
 from gpuwatch.kill.pinned import KillTarget, Pinner
 from gpuwatch.kill.policy import Policy
 from gpuwatch.model.snapshot import Process, Snapshot

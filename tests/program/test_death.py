@@ -30,7 +30,7 @@ import ctypes, json, os, random, signal, sys, time
 from pathlib import Path
 from gpuwatch import procfs, psinfo
 from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.group import ProcessGroup
+from gpuwatch.kill.ending import ProcessGroup
 from gpuwatch.kill.pinned import KillTarget, Pinner
 from gpuwatch.kill.policy import Policy
 from gpuwatch.model.snapshot import Process, Snapshot

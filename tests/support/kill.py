@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from gpuwatch.base import procfs
 from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.group import KillState, ProcessGroup
+from gpuwatch.kill.ending import KillState, ProcessGroup
 from gpuwatch.kill.outcome import Refusal, Refused
 from gpuwatch.kill.pinned import KillTarget, PinnedProcess, Pinner
 from gpuwatch.kill.policy import Policy

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from gpuwatch.kill.group import POLL_SECONDS, KillChoice
+from gpuwatch.kill.ending import POLL_SECONDS, KillChoice
 from gpuwatch.kill.pinned import Pinner
 from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow

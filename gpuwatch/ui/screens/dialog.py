@@ -17,7 +17,7 @@ from textual.widget import Widget
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from gpuwatch.kill.group import KillChoice
+from gpuwatch.kill.ending import KillChoice
 from gpuwatch.ui.draw.theme import UNICODE, Glyphs
 from gpuwatch.ui.screens.sheet import plain
 

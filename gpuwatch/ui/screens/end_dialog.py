@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from gpuwatch.analysis.strays import Stray
 from gpuwatch.base.units import size
-from gpuwatch.kill.group import POLL_SECONDS, KillChoice, KillState
+from gpuwatch.kill.ending import POLL_SECONDS, KillChoice, KillState
 from gpuwatch.kill.queue import AskedGroup, KillNotice, KillQueue
 from gpuwatch.model.fields import RowKey
 from gpuwatch.monitor import Frame

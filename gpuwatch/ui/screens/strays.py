@@ -13,7 +13,7 @@ from gpuwatch.analysis.strays import STRAY, Stray, StrayCertainty, StrayReport, 
 from gpuwatch.base import procfs
 from gpuwatch.base.units import duration, size
 from gpuwatch.kill.demo import DEMO_NOTICE
-from gpuwatch.kill.group import IGNORES_INTERRUPT, KillChoice
+from gpuwatch.kill.ending import IGNORES_INTERRUPT, KillChoice
 from gpuwatch.kill.queue import LEFT_ALONE, Key, QueuedStray
 from gpuwatch.model.fields import PROCESS
 from gpuwatch.model.snapshot import SourceState

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpuwatch.base.errors import NoThreadError
-from gpuwatch.kill.group import GRACE_SECONDS, POLL_SECONDS, REAP_SECONDS, KillChoice, KillState, ProcessGroup
+from gpuwatch.kill.ending import GRACE_SECONDS, POLL_SECONDS, REAP_SECONDS, KillChoice, KillState, ProcessGroup
 from gpuwatch.kill.memory import MEMORY_SECONDS
 from gpuwatch.kill.outcome import End, Outcome
 from gpuwatch.kill.pinned import KillTarget, Pinner, open_pidfd, shown_command
