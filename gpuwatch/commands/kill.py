@@ -24,7 +24,7 @@ from gpuwatch.base.units import UNKNOWN, gib
 from gpuwatch.commands.console import Console, TextColumn, discard_output, format_table
 from gpuwatch.commands.flags import add_flags, parse_number
 from gpuwatch.commands.startup import check_snapshot, configured, first_snapshot, open_source
-from gpuwatch.kill.ending import IGNORES_INTERRUPT, ProcessGroup
+from gpuwatch.kill.ending import IGNORES_INTERRUPT, Ending
 from gpuwatch.kill.outcome import Refusal, Refused
 from gpuwatch.kill.pinned import KillTarget, Pinner, make_pinner
 from gpuwatch.model.fields import Row
@@ -234,7 +234,7 @@ class KillCommand:
         self._signal, self._whole_run, self._clock = sig, whole_run, clock
         self._ask, self._may_ask = ask, may_ask
         self._snapshot = Snapshot()
-        self._groups: list[ProcessGroup] = []
+        self._endings: list[Ending] = []
         """Groups whose outcome was not printed yet."""
         self._failed = False
 
@@ -245,18 +245,18 @@ class KillCommand:
         """
         try:
             self._read_facts(pids)
-            ready = [group for pid in pids if (group := self._pin(pid, start_ticks)) is not None]
+            ready = [ending for pid in pids if (ending := self._pin(pid, start_ticks)) is not None]
             if ready and not self._is_confirmed(ready):
                 self._failed, ready = True, []
                 self._console.warn("nothing was sent")
-            for group in ready:
-                self._end(group)
+            for ending in ready:
+                self._end(ending)
         except Interrupted:
             self._break_off()
             raise
         finally:
-            for group in self._groups:
-                group.abandon()
+            for ending in self._endings:
+                ending.abandon()
             if problem := self._pinner.audit.flush():
                 self._console.warn(problem)
         return 1 if self._failed else 0
@@ -286,47 +286,47 @@ class KillCommand:
         processes = [*self._snapshot.processes, *(one.process for one in self._snapshot.unlisted)]
         return next((one.context is not None for one in processes if one.pid == pid), None)
 
-    def _pin(self, pid: int, start_ticks: int | None) -> ProcessGroup | None:
+    def _pin(self, pid: int, start_ticks: int | None) -> Ending | None:
         """Pin a process; print the reason and return None where it must not be ended."""
         self._check()
-        head = next((one for one in self._groups if pid in [target.pid for target in one.targets]), None)
+        head = next((one for one in self._endings if pid in [target.pid for target in one.targets]), None)
         if head is not None:
             self._console.warn(f"PID {pid} is of the run of PID {head.target.pid}")
             return None
         target = self._pinner.find_target(pid, self._snapshot)
         if start_ticks is not None:
             target = replace(target, process=replace(target.process, start=start_ticks))
-        group = ProcessGroup(self._pinner, target, self._snapshot, whole_run=self._whole_run, clock=self._clock)
-        group.tick()
+        ending = Ending(self._pinner, target, self._snapshot, whole_run=self._whole_run, clock=self._clock)
+        ending.tick()
         why, reason = "", None
-        if group.over:
-            why = group.message
-        elif group.warnings and not self._ask:
-            why = f"{group.warnings[0]}; without --yes you are asked whether to go on"
-        elif self._signal is signal.SIGINT and group.ignores_interrupt:
+        if ending.over:
+            why = ending.message
+        elif ending.warnings and not self._ask:
+            why = f"{ending.warnings[0]}; without --yes you are asked whether to go on"
+        elif self._signal is signal.SIGINT and ending.ignores_interrupt:
             why, reason = f"{IGNORES_INTERRUPT}; --signal TERM asks it in another way", Refusal.IGNORED
         elif self._whole_run and not self._is_placed(pid):
             why, reason = f"{Refusal.RUN_UNKNOWN.value}; without --run it is ended alone", Refusal.RUN_UNKNOWN
         else:
-            self._groups.append(group)
-            return group
+            self._endings.append(ending)
+            return ending
         if reason is not None:
             self._pinner.record_refusal(target, Refused(reason, pid))
-        group.abandon()
+        ending.abandon()
         self._failed = True
         self._console.warn(f"PID {pid} is not ended: {why}")
         return None
 
     # -- the question ----------------------------------------------------------------------------------------------
 
-    def _is_confirmed(self, ready: Sequence[ProcessGroup]) -> bool:
-        targets = [target for group in ready for target in group.targets]
+    def _is_confirmed(self, ready: Sequence[Ending]) -> bool:
+        targets = [target for ending in ready for target in ending.targets]
         self._console.print(*table(targets, self._snapshot, self._pinner.policy.may_end, self._console.width))
-        for words in dict.fromkeys(words for group in ready for words in group.warnings):
+        for words in dict.fromkeys(words for ending in ready for words in ending.warnings):
             self._console.warn(words)
-        for group in ready:
-            for pid, why in group.chosen.left_out:
-                self._console.warn(f"PID {group.target.pid}: not touched: PID {pid}, {why}")
+        for ending in ready:
+            for pid, why in ending.chosen.left_out:
+                self._console.warn(f"PID {ending.target.pid}: not touched: PID {pid}, {why}")
         if self._console.unread:
             return False  # it was to be shown, and nobody saw it
         if self._ask and not self._may_ask:
@@ -334,8 +334,8 @@ class KillCommand:
         what = "this process" if len(targets) == 1 else f"these {len(targets)} processes"
         return not self._ask or self._answer(f"End {what} with {self._signal.name}?") is True
 
-    def _answer(self, question: str, about: ProcessGroup | None = None) -> bool | None:
-        """Ask a question while snapshots are read; None where the group `about` went on without an answer."""
+    def _answer(self, question: str, about: Ending | None = None) -> bool | None:
+        """Ask a question while snapshots are read; None where the ending `about` went on without an answer."""
         self._console.question(question)
         while about is None or about.asks_again:
             answer = self._console.answer(_STEP)
@@ -346,36 +346,36 @@ class KillCommand:
 
     # -- what becomes of them --------------------------------------------------------------------------------------
 
-    def _end(self, group: ProcessGroup) -> None:
+    def _end(self, ending: Ending) -> None:
         """Signal a process or its run, and print the outcome."""
         self._check()
-        group.send(self._signal)
+        ending.send(self._signal)
         left = ""
-        while not group.over:
+        while not ending.over:
             self._step()
-            if group.asks_again:
-                sig = signal.SIGTERM if group.sent is signal.SIGINT else signal.SIGKILL
-                words = group.sentence
-                question = f"{self._name(group)}: {words}. Send {sig.name}?"
-                answer = self._answer(question, group) if self._ask else False
+            if ending.asks_again:
+                sig = signal.SIGTERM if ending.sent is signal.SIGINT else signal.SIGKILL
+                words = ending.sentence
+                question = f"{self._name(ending)}: {words}. Send {sig.name}?"
+                answer = self._answer(question, ending) if self._ask else False
                 if answer:
-                    group.send(sig)
+                    ending.send(sig)
                 elif answer is False:
-                    left = f"{words}; left running" + ("" if self._ask else f"; {self._next(group, sig)}")
-                    group.abandon()
-        started = group.outcome.started if group.outcome is not None else ()
-        self._failed = self._failed or not group.exited or bool(started)
-        self._report(group, left or group.message)
+                    left = f"{words}; left running" + ("" if self._ask else f"; {self._next(ending, sig)}")
+                    ending.abandon()
+        started = ending.outcome.started if ending.outcome is not None else ()
+        self._failed = self._failed or not ending.exited or bool(started)
+        self._report(ending, left or ending.message)
 
-    def _report(self, group: ProcessGroup, words: str) -> None:
-        self._console.print(f"{self._name(group)}: {words}")
-        self._groups.remove(group)
+    def _report(self, ending: Ending, words: str) -> None:
+        self._console.print(f"{self._name(ending)}: {words}")
+        self._endings.remove(ending)
 
-    def _next(self, group: ProcessGroup, sig: signal.Signals) -> str:
+    def _next(self, ending: Ending, sig: signal.Signals) -> str:
         """Return the command that ends the rest with a harder signal, or why there is none."""
-        pid, again = group.target.pid, ""
-        if group.chosen.key:
-            on_gpu = group.on_gpu()
+        pid, again = ending.target.pid, ""
+        if ending.chosen.key:
+            on_gpu = ending.on_gpu()
             if not on_gpu:
                 return "what is left of it has no GPU open, and gpuwatch ends nothing else"
             pid, again = on_gpu[0], " --run"
@@ -384,27 +384,27 @@ class KillCommand:
 
     def _break_off(self) -> None:
         """Send no more signals, and print the outcomes."""
-        for group in list(self._groups):
-            group.tick()
-            group.abandon()
-            if group.exited and group.outcome is not None:
-                unseen = f"{group.outcome.sentence}; what became of its memory was not waited for"
-                self._report(group, group.message or unseen)
-            elif group.sent is not None:
-                self._console.warn(f"{self._name(group)} was signalled, and is left as it is")
+        for ending in list(self._endings):
+            ending.tick()
+            ending.abandon()
+            if ending.exited and ending.outcome is not None:
+                unseen = f"{ending.outcome.sentence}; what became of its memory was not waited for"
+                self._report(ending, ending.message or unseen)
+            elif ending.sent is not None:
+                self._console.warn(f"{self._name(ending)} was signalled, and is left as it is")
         self._console.warn("broken off: nothing more is sent")
 
-    def _name(self, group: ProcessGroup) -> str:
-        if group.chosen.key:
-            return f"run of PID {group.target.pid} ({len(group.targets)} processes)"
-        return f"PID {group.target.pid}"
+    def _name(self, ending: Ending) -> str:
+        if ending.chosen.key:
+            return f"run of PID {ending.target.pid} ({len(ending.targets)} processes)"
+        return f"PID {ending.target.pid}"
 
     def _step(self, seconds: float = _STEP) -> None:
-        """Wait for a snapshot, and advance all groups."""
+        """Wait for a snapshot, and advance all endings."""
         self._check()
         snapshot = self._source.next(seconds)
         self._snapshot = snapshot or self._snapshot
-        for group in self._groups:
+        for ending in self._endings:
             if snapshot is not None:
-                group.observe(snapshot)
-            group.tick()
+                ending.observe(snapshot)
+            ending.tick()

@@ -1,10 +1,10 @@
-"""Process group: what is ended, from the check of its identity to the report about its memory; one process or a run.
+"""Ending of one process or a run, from the check of its identity to the report about its memory.
 
 CHECKING ─► ASKING ─► WAITING ─► OVER, from WAITING back to ASKING where the countdown is over and a process still runs,
 and from each state to OVER: refused, cancelled, left running.
 
-The dialog, the screen of strays and `gpuwatch kill` drive a group from outside: `tick` advances it, `observe` receives
-each new snapshot, `choose` presses a button. Only the check, which reads much of /proc, runs in a worker.
+The dialog, the screen of strays and `gpuwatch kill` drive an ending from outside: `tick` advances it, `observe`
+receives each new snapshot, `choose` presses a button. Only the check, which reads much of /proc, runs in a worker.
 
 In a run the head is signalled first: launchers forward a signal, and a second signal may interrupt saving. A process
 below another is signalled when the upper one has ended; a rank whose launcher is not known to forward signals, at the
@@ -59,7 +59,7 @@ Submit = Callable[[Callable[[], Any]], "Future[Any]"]
 
 
 class KillState(StrEnum):
-    """State of a group."""
+    """State of an ending."""
 
     CHECKING = "checking"
     ASKING = "asking"
@@ -100,8 +100,8 @@ def call_now(call: Callable[[], Any]) -> Future[Any]:
     return future
 
 
-class ProcessGroup:
-    """Processes that are ended together, all pinned, the head first; one process is a group of one."""
+class Ending:
+    """Ending of processes that are pinned together, the head first: a run, or one process alone."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class ProcessGroup:
         """Check and pin `target`, seen in `snapshot`; `submit` starts a call in a worker.
 
         With `has_run` its run may be ended as well, and with `whole_run` it is to be. `is_under_way` returns whether
-        another group has a process (PID, start time).
+        another ending has a process (PID, start time).
         """
         self.target = target
         self.state = KillState.CHECKING
@@ -147,7 +147,7 @@ class ProcessGroup:
         self._first = self._deadline = self._polled = 0.0
         self._first_ticks = 0
         self._descendants: dict[int, int] = {}
-        """Start ticks by PID of all below the group at the first signal: without their parents they are not found."""
+        """Start ticks by PID of all below its processes at the first signal: without a parent none is found."""
         self._sessions: set[int] = set()
         self._by_pid: dict[int, Member] = {}
         self._checked: Future[Any] | None = None
@@ -181,7 +181,7 @@ class ProcessGroup:
         return tuple(member.pinned.target for member in self.chosen.members)
 
     def has(self, process: tuple[int, int]) -> bool:
-        """Return whether a process (PID, start time) is being ended with this group now."""
+        """Return whether a process (PID, start time) is being ended by this now."""
         return process in [one.key for one in self.targets or (self.target,)] and not (self.over or self.abandoned)
 
     @property
@@ -455,7 +455,7 @@ class ProcessGroup:
             self._finish(memory.sentence(outcome, holders))
 
     def _find_running(self) -> list[int]:
-        """Return the PIDs of all that were below the group at the first signal and still run."""
+        """Return the PIDs of all that were below its processes at the first signal and still run."""
         return [pid for pid, start in sorted(self._descendants.items()) if self._pinner.is_running(pid, start)]
 
     def _find_started(self) -> tuple[int, ...]:

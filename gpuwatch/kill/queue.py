@@ -1,6 +1,6 @@
-"""Queue of the processes that are being ended: groups that dialogs ask about, and strays that are ended one by one.
+"""Queue of what is being ended: processes and runs that dialogs ask about, and strays that are ended one by one.
 
-A group goes on after its dialog was closed. Notices then replace the questions and reports of the dialog.
+An ending goes on after its dialog was closed. Notices then replace the questions and reports of the dialog.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gpuwatch.analysis.strays import Stray, StrayReport
 from gpuwatch.base.threads import Worker
 from gpuwatch.kill.demo import DemoEnder
-from gpuwatch.kill.ending import KillChoice, KillState, ProcessGroup
+from gpuwatch.kill.ending import Ending, KillChoice, KillState
 from gpuwatch.kill.pinned import KillTarget, Pinner, find_targets
 from gpuwatch.monitor import Frame
 
@@ -33,16 +33,16 @@ class KillNotice(NamedTuple):
     warning: bool = False
 
 
-class AskedGroup(msgspec.Struct, eq=False):
+class AskedEnding(msgspec.Struct, eq=False):
     """Group that a dialog asks about; it may outlive the dialog."""
 
-    group: ProcessGroup
+    ending: Ending
     facts: Sequence[str] = ()
     """Lines about the process for the dialog; the first is its command."""
     hidden: bool = False
     """Whether the dialog was closed."""
     shows_end: bool = False
-    """Whether the dialog has shown how the group ended."""
+    """Whether the dialog has shown the outcome."""
 
 
 class QueuedStray(msgspec.Struct):
@@ -51,7 +51,7 @@ class QueuedStray(msgspec.Struct):
     stray: Stray
     choice: KillChoice
     """The signal that the user confirmed."""
-    group: ProcessGroup | None = None
+    ending: Ending | None = None
     """Group that is ended; None until it is the stray's turn."""
     message: str = "waits for its turn"
     open: bool = True
@@ -60,44 +60,44 @@ class QueuedStray(msgspec.Struct):
     @property
     def waiting(self) -> bool:
         """Whether it is not the stray's turn yet."""
-        return self.open and self.group is None
+        return self.open and self.ending is None
 
     @property
     def left(self) -> bool:
         """Whether the stray was refused or called off, or its process still runs."""
-        return not self.open and not (self.group is not None and self.group.exited)
+        return not self.open and not (self.ending is not None and self.ending.exited)
 
     def leave(self, message: str) -> None:
         """Do nothing more about the stray: `message` says how it ended, or why it is left alone."""
         self.open, self.message = False, message
-        if self.group is not None:
-            self.group.abandon()
+        if self.ending is not None:
+            self.ending.abandon()
 
     def call_off(self, message: str) -> None:
-        """Leave the stray alone, unless it was signalled: then its group goes on to its end."""
-        if self.open and (self.group is None or self.group.sent is None):
+        """Leave the stray alone, unless it was signalled: then its ending goes on to its end."""
+        if self.open and (self.ending is None or self.ending.sent is None):
             self.leave(message)
 
-    def tick(self, group: ProcessGroup) -> None:
-        """Advance the group without a question: the user has confirmed all strays together."""
-        group.tick()
-        asks = group.state is KillState.ASKING
-        if group.asks_again:
-            self.leave(f"{group.sentence}; K asks what to do")
-        elif asks and group.warnings:
-            self.leave(f"not ended: {group.warnings[0]}; K asks whether to do it unrecorded")
-        elif asks and self.choice not in group.choices:
+    def tick(self, ending: Ending) -> None:
+        """Advance the ending without a question: the user has confirmed all strays together."""
+        ending.tick()
+        asks = ending.state is KillState.ASKING
+        if ending.asks_again:
+            self.leave(f"{ending.sentence}; K asks what to do")
+        elif asks and ending.warnings:
+            self.leave(f"not ended: {ending.warnings[0]}; K asks whether to do it unrecorded")
+        elif asks and self.choice not in ending.choices:
             self.leave(f"it ignores that signal: {self.choice.value} would do nothing")
         elif asks:
-            group.choose(self.choice)
-        elif group.over:
-            self.leave(f"not ended: {group.message}" if group.refused else group.message or LEFT_ALONE)
+            ending.choose(self.choice)
+        elif ending.over:
+            self.leave(f"not ended: {ending.message}" if ending.refused else ending.message or LEFT_ALONE)
         if self.open:
-            self.message = group.sentence
+            self.message = ending.sentence
 
 
 class KillQueue:
-    """All groups that are being ended; a program has one of these.
+    """All that is being ended; a program has one of these.
 
     Call `ask` for one process, `begin` for selected strays, `observe` for each frame, `tick` every POLL_SECONDS while
     it is `busy`, and `close` when the program ends.
@@ -113,7 +113,7 @@ class KillQueue:
         """`find_strays` returns the strays of a frame."""
         self.strays: dict[Key, QueuedStray] = {}
         """Strays, with the finished ones: the next stray begins when the one before is finished or left."""
-        self._asked: list[AskedGroup] = []
+        self._asked: list[AskedEnding] = []
         """Groups of dialogs that are under way."""
         self._ender = ender
         self._find_strays = find_strays
@@ -130,20 +130,20 @@ class KillQueue:
 
     @property
     def busy(self) -> bool:
-        """Whether a group is under way, or a stray is still to be ended."""
+        """Whether an ending is under way, or a stray is still to be ended."""
         return bool(self._asked) or self.ends_strays
 
-    # -- groups of dialogs -----------------------------------------------------------------------------------------
+    # -- endings of dialogs ----------------------------------------------------------------------------------------
 
-    def ask(self, process: Key, frame: Frame, *, whole_run: bool = False) -> AskedGroup | KillNotice:
-        """Return the group to ask about for a process of a frame; a notice where there is nothing to ask.
+    def ask(self, process: Key, frame: Frame, *, whole_run: bool = False) -> AskedEnding | KillNotice:
+        """Return the ending to ask about for a process of a frame; a notice where there is nothing to ask.
 
         The process may also be one that the driver does not list. With `whole_run` its run is chosen from the start.
-        Where a hidden group has already sent the process a signal, that group is returned again.
+        Where a hidden ending has already sent the process a signal, that ending is returned again.
         """
         if hidden := self.find_asked(process):  # a second signal may break off what the first set going
             self._asked.remove(hidden)
-            return self._add(AskedGroup(hidden.group, hidden.facts))
+            return self._add(AskedEnding(hidden.ending, hidden.facts))
         targets = find_targets(frame.snapshot, max(0.0, self._clock() - frame.received))
         target = targets.get(process)
         if target is None:
@@ -151,7 +151,7 @@ class KillQueue:
         if isinstance(self._ender, DemoEnder):
             run = [other for other in targets.values() if other.process.run_key == target.process.run_key]
             return KillNotice(target.pid, self._ender.end(run if whole_run and run else [target]))
-        group = ProcessGroup(
+        ending = Ending(
             self._ender,
             target,
             frame.snapshot,
@@ -161,27 +161,27 @@ class KillQueue:
             is_under_way=lambda process: self.find_asked(process) is not None or self.has_stray(process),
             clock=self._clock,
         )
-        if group.over:  # what is on screen already forbids it
+        if ending.over:  # what is on screen already forbids it
             hint = "; y copies a message to its owner" * (target.process.uid not in (None, self._ender.policy.may_end))
-            return KillNotice(target.pid, f"not ended: {group.message}{hint}", warning=True)
-        return self._add(AskedGroup(group))
+            return KillNotice(target.pid, f"not ended: {ending.message}{hint}", warning=True)
+        return self._add(AskedEnding(ending))
 
-    def _add(self, asked: AskedGroup) -> AskedGroup:
+    def _add(self, asked: AskedEnding) -> AskedEnding:
         self._asked.append(asked)
         return asked
 
-    def find_asked(self, process: Key) -> AskedGroup | None:
-        """Return the group of a dialog, under way, that has that process."""
-        return next((asked for asked in self._asked if asked.group.has(process)), None)
+    def find_asked(self, process: Key) -> AskedEnding | None:
+        """Return the ending of a dialog, under way, that has that process."""
+        return next((asked for asked in self._asked if asked.ending.has(process)), None)
 
-    def _follow_hidden(self, asked: AskedGroup) -> Iterable[KillNotice]:
-        group = asked.group
-        if group.asks_again and not group.abandoned:
-            yield KillNotice(group.target.pid, f"{group.sentence}; press K on it to decide what to do", warning=True)
-            group.abandon()
-        elif group.over:
-            if group.sent is not None and group.message != "left running" and not asked.shows_end:
-                yield KillNotice(group.target.pid, group.message)
+    def _follow_hidden(self, asked: AskedEnding) -> Iterable[KillNotice]:
+        ending = asked.ending
+        if ending.asks_again and not ending.abandoned:
+            yield KillNotice(ending.target.pid, f"{ending.sentence}; press K on it to decide what to do", warning=True)
+            ending.abandon()
+        elif ending.over:
+            if ending.sent is not None and ending.message != "left running" and not asked.shows_end:
+                yield KillNotice(ending.target.pid, ending.message)
             self._asked.remove(asked)
 
     # -- strays ----------------------------------------------------------------------------------------------------
@@ -227,10 +227,10 @@ class KillQueue:
 
     def _tick_strays(self, ender: Pinner, frame: Frame) -> Iterable[KillNotice]:
         current = min((queued for queued in self.strays.values() if queued.open), key=lambda queued: queued.waiting)
-        if current.group is None:
+        if current.ending is None:
             target = self._target_of(current.stray, frame)
-            current.group = ProcessGroup(ender, target, frame.snapshot, submit=self._worker)
-        current.tick(current.group)
+            current.ending = Ending(ender, target, frame.snapshot, submit=self._worker)
+        current.tick(current.ending)
         if self._show_strays is not None:
             self._show_strays()
         elif not current.open:
@@ -245,7 +245,7 @@ class KillQueue:
 
     def _without_signalled(self, frame: Frame) -> Frame:
         """Return a frame without signalled strays: their end must not change how others of the run are judged."""
-        signalled = {key for key, queued in self.strays.items() if queued.group and queued.group.sent is not None}
+        signalled = {key for key, queued in self.strays.items() if queued.ending and queued.ending.sent is not None}
         seen = frame.snapshot
         processes = tuple(process for process in seen.processes if process.key not in signalled)
         unlisted = tuple(other for other in seen.unlisted if other.process.key not in signalled)
@@ -259,19 +259,19 @@ class KillQueue:
         While all GPUs can be judged, a process that is no longer a stray, and was not signalled yet, is left alone.
         """
         self._frame = frame
-        for group in self._groups():
-            group.observe(frame.snapshot)
+        for ending in self._endings():
+            ending.observe(frame.snapshot)
         if self.ends_strays and self._find_strays is not None:
             report = self._find_strays(self._without_signalled(frame))
             if not report.unjudged:
                 self._call_off_strays(f"{LEFT_ALONE}: no longer a stray", but={stray.key for stray in report.strays})
 
     def tick(self) -> list[KillNotice]:
-        """Advance the groups of all dialogs and the present stray, and return what the user is to be told."""
+        """Advance the endings of all dialogs and the present stray, and return what the user is to be told."""
         assert isinstance(self._ender, Pinner)
         notices: list[KillNotice] = []
         for asked in list(self._asked):
-            asked.group.tick()
+            asked.ending.tick()
             if asked.hidden:
                 notices += self._follow_hidden(asked)
         if self.ends_strays and self._frame is not None:
@@ -283,12 +283,12 @@ class KillQueue:
     def close(self, deadline: float) -> None:
         """Leave all processes as they are, and wait until `deadline` (monotonic clock) for the lines that say so."""
         self._call_off_strays()
-        for group in self._groups():
-            group.abandon()
+        for ending in self._endings():
+            ending.abandon()
         if isinstance(self._ender, Pinner):
             self._ender.audit.flush(max(0.0, deadline - time.monotonic()))
         self._asked.clear()
 
-    def _groups(self) -> list[ProcessGroup]:
-        strays = [queued.group for queued in self.strays.values() if queued.group is not None]
-        return [*(asked.group for asked in self._asked), *strays]
+    def _endings(self) -> list[Ending]:
+        strays = [queued.ending for queued in self.strays.values() if queued.ending is not None]
+        return [*(asked.ending for asked in self._asked), *strays]

@@ -25,11 +25,11 @@ MEMBERS_MAX: Final = 600
 
 
 class Member(msgspec.Struct):
-    """Process of a group, with what came of its signals; times are those of the group's clock."""
+    """Process of an ending, with what came of its signals; times are those of the ending's clock."""
 
     pinned: PinnedProcess
     above: int = 0
-    """PID of its parent in the group; 0 where there is none."""
+    """PID of its parent in the ending; 0 where there is none."""
     waits: bool = False
     """Whether it is signalled only after the process above it has ended: that forwards signals, or needs it to save."""
     signalled: float | None = None
@@ -67,7 +67,7 @@ def find_run(
 
     Its head is the one that the snapshot names, where that is above the process, else the process itself. Shells,
     session keepers and other users' processes are left out, with all below them. `is_under_way` returns whether another
-    group has a process (PID, start time): then the run is refused.
+    ending has a process (PID, start time): then the run is refused.
     """
     search = _Search(pinner, target, snapshot)
     try:

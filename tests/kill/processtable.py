@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gpuwatch.kill.ending import KillChoice, KillState, ProcessGroup
+from gpuwatch.kill.ending import Ending, KillChoice, KillState
 from gpuwatch.kill.pinned import Pinner, find_targets
 from gpuwatch.model.snapshot import Process, ProcessContext, Reason, Run, Snapshot, Unlisted
 from tests.support import builders
@@ -144,7 +144,7 @@ class Story:
         self._held: dict[int, float] = {}
         self._runs: dict[int, dict[str, Any]] = {}
         self._gpu: dict[str, Any] = {}
-        self._group: ProcessGroup | None = None
+        self._group: Ending | None = None
 
     def play(self, lines: list[str]) -> Iterator[str]:
         """Play the lines that begin with `>`; yield each, and what changed by it."""
@@ -171,13 +171,13 @@ class Story:
             detail = f" ({record['detail']})" if record["detail"] else ""
             yield f"  on record: {record['pid']}{of} {record['event']} {signals} {record['result']}{detail}"
 
-    def _shown(self, group: ProcessGroup) -> str:
-        buttons = ", ".join(choice.label(max(group.left, 1)) for choice in group.choices)
-        asked = len(group.targets) > 1 and group.state is KillState.ASKING and not group.asks_again
-        whom = [" ".join(["all of", *(str(one.pid) for one in group.targets)])] if asked else []
-        notes = group.notes if group.state is KillState.ASKING else ()
-        said = "; ".join((*whom, *notes, *filter(None, [group.sentence])))
-        return f"{group.state.value} [{buttons}]{' ' * bool(said)}{said}"
+    def _shown(self, ending: Ending) -> str:
+        buttons = ", ".join(choice.label(max(ending.left, 1)) for choice in ending.choices)
+        asked = len(ending.targets) > 1 and ending.state is KillState.ASKING and not ending.asks_again
+        whom = [" ".join(["all of", *(str(one.pid) for one in ending.targets)])] if asked else []
+        notes = ending.notes if ending.state is KillState.ASKING else ()
+        said = "; ".join((*whom, *notes, *filter(None, [ending.sentence])))
+        return f"{ending.state.value} [{buttons}]{' ' * bool(said)}{said}"
 
     # -- the table -------------------------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class Story:
     def _check(self, pid: str, run: str = "") -> None:
         seen = self._seen()
         target = next((one for one in find_targets(seen).values() if one.pid == int(pid)), None)
-        self._group = ProcessGroup(
+        self._group = Ending(
             self._pinner,
             target or a_target(int(pid), HEAD, ME, f"python {pid}.py"),
             seen,

@@ -1,4 +1,4 @@
-"""A group of real processes, alone and as runs: asked, answered or not, killed, and what became of them."""
+"""Ending of real processes, alone and as runs: asked, answered or not, killed, and what became of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpuwatch.base.errors import NoThreadError
-from gpuwatch.kill.ending import GRACE_SECONDS, POLL_SECONDS, REAP_SECONDS, KillChoice, KillState, ProcessGroup
+from gpuwatch.kill.ending import GRACE_SECONDS, POLL_SECONDS, REAP_SECONDS, Ending, KillChoice, KillState
 from gpuwatch.kill.memory import MEMORY_SECONDS
 from gpuwatch.kill.outcome import End, Outcome
 from gpuwatch.kill.pinned import KillTarget, Pinner, open_pidfd, shown_command
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def clock() -> Clock:
-    """The clock of the group under test."""
+    """The clock of the ending under test."""
     return Clock(1000.0)
 
 
@@ -60,27 +60,27 @@ def deaf() -> Iterator[GpuHolder]:
         yield training
 
 
-def end_of(group: ProcessGroup) -> End:
+def end_of(ending: Ending) -> End:
     """The end, which there must be."""
-    assert group.outcome is not None
-    return group.outcome.end
+    assert ending.outcome is not None
+    return ending.outcome.end
 
 
-def unanswered(group: ProcessGroup, clock: Clock) -> ProcessGroup:
+def unanswered(ending: Ending, clock: Clock) -> Ending:
     """Send SIGTERM and let the countdown run out."""
-    group.send(signal.SIGTERM)
-    assert look(group) is KillState.WAITING
+    ending.send(signal.SIGTERM)
+    assert look(ending) is KillState.WAITING
     clock.now += GRACE_SECONDS
-    look(group)
-    assert group.asks_again
-    return group
+    look(ending)
+    assert ending.asks_again
+    return ending
 
 
-def at_its_end(group: ProcessGroup) -> Outcome:
-    """Let a group go on to the end of all of it; give the outcome."""
-    wait_for(lambda: has_exited(group))
-    assert group.outcome is not None
-    return group.outcome
+def at_its_end(ending: Ending) -> Outcome:
+    """Let an ending go on until all have ended; give the outcome."""
+    wait_for(lambda: has_exited(ending))
+    assert ending.outcome is not None
+    return ending.outcome
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -88,77 +88,77 @@ def at_its_end(group: ProcessGroup) -> Outcome:
 
 
 def test_a_deaf_training_is_killed_only_when_asked(pinner: Pinner, deaf: GpuHolder, clock: Clock) -> None:
-    group = unanswered(asking(pinner, target_of(deaf), clock=clock), clock)
-    assert end_of(group) is End.RUNNING
+    ending = unanswered(asking(pinner, target_of(deaf), clock=clock), clock)
+    assert end_of(ending) is End.RUNNING
     clock.now += 3600
-    look(group)
+    look(ending)
     for sig in (signal.SIGINT, signal.SIGTERM):
         with pytest.raises(ValueError, match="no harder than SIGTERM"):
-            group.send(sig)
-    assert group.asks_again
+            ending.send(sig)
+    assert ending.asks_again
     assert deaf.alive()
-    group.send(signal.SIGKILL)
+    ending.send(signal.SIGKILL)
     deaf.wait_until_exited()
     deaf.reap()
     clock.now += POLL_SECONDS
-    assert has_exited(group)
-    assert end_of(group) is End.EXITED
+    assert has_exited(ending)
+    assert end_of(ending) is End.EXITED
     assert outcomes(pinner) == [(["SIGTERM", "SIGKILL"], "exited")]
 
 
 def test_a_zombie_names_the_parent_that_has_not_reaped_it(pinner: Pinner, clock: Clock) -> None:
     with GpuHolder(reap=False) as training:
-        group = asking(pinner, target_of(training), clock=clock)
-        group.send(signal.SIGTERM)
+        ending = asking(pinner, target_of(training), clock=clock)
+        ending.send(signal.SIGTERM)
         training.wait_until_exited()
         clock.now += POLL_SECONDS
-        look(group)
-        assert not group.exited, "a parent needs a moment"
+        look(ending)
+        assert not ending.exited, "a parent needs a moment"
         clock.now += REAP_SECONDS
-        assert at_its_end(group).sentence.startswith(f"exited after 0.1 s, zombie: parent {os.getpid()} (")
+        assert at_its_end(ending).sentence.startswith(f"exited after 0.1 s, zombie: parent {os.getpid()} (")
     assert outcomes(pinner) == [(["SIGTERM"], "zombie")]
 
 
 def test_a_process_in_the_kernel_does_not_hear_sigterm(pinner: Pinner, clock: Clock) -> None:
     with GpuHolder(stuck=True) as training:
-        group = unanswered(asking(pinner, target_of(training), clock=clock), clock)
-        group.abandon()
+        ending = unanswered(asking(pinner, target_of(training), clock=clock), clock)
+        ending.abandon()
     assert outcomes(pinner) == [(["SIGTERM"], "stuck")]
 
 
 def test_a_stopped_process_is_called_stopped_and_sigkill_ends_it(pinner: Pinner, clock: Clock) -> None:
     with GpuHolder() as training:
         training.stop()
-        group = unanswered(asking(pinner, target_of(training), clock=clock), clock)
-        assert end_of(group) is End.STOPPED
-        group.send(signal.SIGKILL)
+        ending = unanswered(asking(pinner, target_of(training), clock=clock), clock)
+        assert end_of(ending) is End.STOPPED
+        ending.send(signal.SIGKILL)
         training.wait_until_exited()
         training.reap()
         clock.now += POLL_SECONDS
-        assert at_its_end(group).end is End.EXITED
+        assert at_its_end(ending).end is End.EXITED
 
 
 def test_workers_that_outlive_their_parent_and_hold_the_gpu_are_named(pinner: Pinner, clock: Clock) -> None:
     with GpuHolder(children=2) as training:
-        group = asking(pinner, target_of(training), clock=clock)
-        group.send(signal.SIGTERM)
+        ending = asking(pinner, target_of(training), clock=clock)
+        ending.send(signal.SIGTERM)
         training.wait_until_exited()
         training.reap()
         clock.now += POLL_SECONDS
-        assert has_exited(group)
+        assert has_exited(ending)
         clock.now += MEMORY_SECONDS
-        assert look(group) is KillState.OVER
+        assert look(ending) is KillState.OVER
         first, second = training.children
-        assert group.message == f"exited after 0.1 s; still held by PIDs {first}, {second}"
+        assert ending.message == f"exited after 0.1 s; still held by PIDs {first}, {second}"
 
 
 def test_while_a_signal_is_under_way_no_second_one_is_sent(pinner: Pinner, deaf: GpuHolder) -> None:
-    group = asking(pinner, target_of(deaf))
-    group.send(signal.SIGTERM)
+    ending = asking(pinner, target_of(deaf))
+    ending.send(signal.SIGTERM)
     for sig in (signal.SIGTERM, signal.SIGKILL):
-        group.send(sig)
-        look(group)
-    group.abandon()
+        ending.send(sig)
+        look(ending)
+    ending.abandon()
     assert deaf.alive()
     assert outcomes(pinner) == [(["SIGTERM"], "running")]
 
@@ -167,11 +167,11 @@ def test_while_a_signal_is_under_way_no_second_one_is_sent(pinner: Pinner, deaf:
 def test_another_program_in_the_same_process_is_not_ended(pinner: Pinner, randomised: bool) -> None:
     """Where addresses are not random, as under a debugger, nothing tells a new title from a new program."""
     with GpuHolder(randomised=randomised) as training:
-        group = asking(pinner, target_of(training))
+        ending = asking(pinner, target_of(training))
         training.exec()
-        group.choose(KillChoice.TERMINATE)
+        ending.choose(KillChoice.TERMINATE)
         another = "it runs another program now" if randomised else "it may run another program now"
-        assert group.message == f"{another}: python important_new_run.py; nothing was sent"
+        assert ending.message == f"{another}: python important_new_run.py; nothing was sent"
         assert training.alive()
 
 
@@ -183,27 +183,27 @@ def test_cancel_while_it_is_checked_closes_what_comes_of_it(pinner: Pinner, deaf
         calls.append(call)
         return future
 
-    group = ProcessGroup(pinner, target_of(deaf), Snapshot(), submit=submit)
-    assert group.choices == (KillChoice.CANCEL,)
-    assert group.choose(KillChoice.CANCEL)
-    assert look(group) is KillState.CHECKING
+    ending = Ending(pinner, target_of(deaf), Snapshot(), submit=submit)
+    assert ending.choices == (KillChoice.CANCEL,)
+    assert ending.choose(KillChoice.CANCEL)
+    assert look(ending) is KillState.CHECKING
     handles = len(list(Path("/proc/self/fd").iterdir()))
     future.set_result(calls[0]())
-    assert look(group) is KillState.OVER
+    assert look(ending) is KillState.OVER
     assert len(list(Path("/proc/self/fd").iterdir())) == handles
 
 
 def test_a_check_that_cannot_be_made_is_told(pinner: Pinner, deaf: GpuHolder) -> None:
     future: Future[Any] = Future()
     future.set_exception(NoThreadError("no more threads"))
-    group = ProcessGroup(pinner, target_of(deaf), Snapshot(), submit=lambda call: future)
-    assert look(group) is KillState.OVER
-    assert group.message == "gpuwatch failed at it: no more threads"
+    ending = Ending(pinner, target_of(deaf), Snapshot(), submit=lambda call: future)
+    assert look(ending) is KillState.OVER
+    assert ending.message == "gpuwatch failed at it: no more threads"
 
 
 def test_nothing_of_a_demo_is_ended(pinner: Pinner, deaf: GpuHolder) -> None:
-    group = ProcessGroup(pinner, target_of(deaf), builders.snapshot([], [], demo=True))
-    assert (group.state, group.refused, group.message) == (KillState.OVER, True, "demo: its processes are not real")
+    ending = Ending(pinner, target_of(deaf), builders.snapshot([], [], demo=True))
+    assert (ending.state, ending.refused, ending.message) == (KillState.OVER, True, "demo: its processes are not real")
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -217,11 +217,11 @@ def rank_target(run: RealRun, place: int = 0) -> KillTarget:
     return a_target(pid, run.starts[pid], run.uid, "python train.py", gpus=gpus, memory=builders.GIB)
 
 
-def ending(pinner: Pinner, run: RealRun, sig: signal.Signals, **changes: Any) -> ProcessGroup:
-    """A group that has sent a signal to the run of the first rank."""
-    group = asking(pinner, rank_target(run), run.snapshot(), whole_run=True, **changes)
-    group.send(sig)
-    return group
+def signalled(pinner: Pinner, run: RealRun, sig: signal.Signals, **changes: Any) -> Ending:
+    """An ending that has sent a signal to the run of the first rank."""
+    ending = asking(pinner, rank_target(run), run.snapshot(), whole_run=True, **changes)
+    ending.send(sig)
+    return ending
 
 
 @pytest.mark.parametrize(("launcher", "sig"), [("passes", signal.SIGINT), ("dies", signal.SIGTERM)])
@@ -234,7 +234,7 @@ def test_all_of_a_run_ends_each_by_one_signal_and_nobody_else_hears_any(
         RealRun(ranks=1, uid=SOMEBODY_ELSE if os.geteuid() == 0 else ME) as theirs,
     ):
         pinner = a_pinner(tmp_path, dev=run.dev)
-        done = at_its_end(ending(pinner, run, sig))
+        done = at_its_end(signalled(pinner, run, sig))
         assert done.sentence.startswith("all 13 exited after")
         assert not run.alive()
         assert run.heard() == {pid: [sig.name] for pid in run.roles}
@@ -249,12 +249,12 @@ def test_all_of_a_run_ends_each_by_one_signal_and_nobody_else_hears_any(
 def test_a_rank_that_saves_keeps_its_workers_until_it_has_ended(tmp_path: Path) -> None:
     """A trainer whose data loader is shot first fails before it has written its checkpoint."""
     with RealRun(ranks=1, deaf="rank") as run:
-        group = ending(a_pinner(tmp_path, dev=run.dev), run, signal.SIGTERM)
-        wait_for(lambda: bool(look(group)) and run.heard().keys() >= {run.launcher, run.of("rank")[0]})
+        ending = signalled(a_pinner(tmp_path, dev=run.dev), run, signal.SIGTERM)
+        wait_for(lambda: bool(look(ending)) and run.heard().keys() >= {run.launcher, run.of("rank")[0]})
         assert set(run.of("worker")) <= run.alive()
         assert not set(run.heard()) & set(run.of("worker"))
         os.kill(run.of("rank")[0], signal.SIGKILL)
-        at_its_end(group)
+        at_its_end(ending)
         assert {pid: run.heard()[pid] for pid in run.of("worker")} == {pid: ["SIGTERM"] for pid in run.of("worker")}
 
 
@@ -262,23 +262,23 @@ def test_what_of_a_run_ignores_sigterm_is_counted_and_killed_only_when_asked(tmp
     ahead = [0.0]
     with RealRun(ranks=2, workers=1, launcher="dies", deaf="rank") as run:
         pinner = a_pinner(tmp_path, dev=run.dev)
-        group = ending(pinner, run, signal.SIGTERM, clock=lambda: time.monotonic() + ahead[0])
-        wait_for(lambda: bool(look(group)) and run.heard().keys() >= {run.launcher, *run.of("rank")})
+        ending = signalled(pinner, run, signal.SIGTERM, clock=lambda: time.monotonic() + ahead[0])
+        wait_for(lambda: bool(look(ending)) and run.heard().keys() >= {run.launcher, *run.of("rank")})
         ahead[0] += 11
-        wait_for(lambda: bool(look(group)) and group.asks_again)
-        assert "1 of 5 exited" in group.sentence
-        assert "4 still running: PIDs " in group.sentence
-        assert set(group.on_gpu()) == {*run.of("rank"), *run.of("worker")}
-        group.send(signal.SIGKILL)
-        assert at_its_end(group).sentence.startswith("all 5 exited after")
+        wait_for(lambda: bool(look(ending)) and ending.asks_again)
+        assert "1 of 5 exited" in ending.sentence
+        assert "4 still running: PIDs " in ending.sentence
+        assert set(ending.on_gpu()) == {*run.of("rank"), *run.of("worker")}
+        ending.send(signal.SIGKILL)
+        assert at_its_end(ending).sentence.startswith("all 5 exited after")
         assert not run.alive()
 
 
 def test_what_a_run_forks_while_it_is_ended_is_named_and_not_signalled(tmp_path: Path) -> None:
     with RealRun(ranks=2, workers=1, launcher="forks") as run:
-        group = ending(a_pinner(tmp_path, dev=run.dev), run, signal.SIGTERM)
-        wait_for(lambda: bool(look(group)) and bool(run.late()))
-        done = at_its_end(group)
+        ending = signalled(a_pinner(tmp_path, dev=run.dev), run, signal.SIGTERM)
+        wait_for(lambda: bool(look(ending)) and bool(run.late()))
+        done = at_its_end(ending)
         assert done.started == tuple(run.late())
         assert f"not signalled: PID {run.late()[0]}" in done.sentence
         assert run.late()[0] not in run.heard()
@@ -286,10 +286,10 @@ def test_what_a_run_forks_while_it_is_ended_is_named_and_not_signalled(tmp_path:
 
 def test_a_process_of_somebody_else_in_a_run_is_left_out(tmp_path: Path) -> None:
     with RealRun(ranks=1, workers=1, odd=SOMEBODY_ELSE) as run:
-        group = ending(a_pinner(tmp_path, dev=run.dev), run, signal.SIGKILL)
+        ending = signalled(a_pinner(tmp_path, dev=run.dev), run, signal.SIGKILL)
         (odd,) = run.of("odd")
-        assert group.notes == (f"not touched: PID {odd}, it runs as uid {SOMEBODY_ELSE}",)
-        assert at_its_end(group).over
+        assert ending.notes == (f"not touched: PID {odd}, it runs as uid {SOMEBODY_ELSE}",)
+        assert at_its_end(ending).over
         assert run.alive() == {odd}
         assert odd not in run.heard()
 
@@ -300,10 +300,10 @@ def test_a_run_that_gpuwatch_runs_in_is_refused_whole(tmp_path: Path) -> None:
         above = int(Path(f"/proc/{inside}/stat").read_text().rsplit(")", 1)[1].split()[1])
         place = next(index for index, pid in enumerate(run.of("rank")) if pid != above)
         pinner = a_pinner(tmp_path, replace(POLICY, pid=inside), dev=run.dev)
-        group = ProcessGroup(pinner, rank_target(run, place), run.snapshot(), whole_run=True)
-        look(group)
-        assert group.message.startswith("its run: gpuwatch runs inside it")
-        assert f"PID {run.launcher} (" in group.message
+        ending = Ending(pinner, rank_target(run, place), run.snapshot(), whole_run=True)
+        look(ending)
+        assert ending.message.startswith("its run: gpuwatch runs inside it")
+        assert f"PID {run.launcher} (" in ending.message
         assert on_record(pinner)[-1]["result"] == "ancestor"
         assert run.heard() == {}
 
@@ -319,9 +319,9 @@ def test_no_room_for_one_more_handle_refuses_a_run_and_leaks_none(tmp_path: Path
 
     with RealRun() as run:
         pinner = a_pinner(tmp_path, dev=run.dev, open_pidfd=few)
-        group = ProcessGroup(pinner, rank_target(run), run.snapshot(), whole_run=True)
-        look(group)
-        assert "more processes than gpuwatch can hold on to" in group.message
+        ending = Ending(pinner, rank_target(run), run.snapshot(), whole_run=True)
+        look(ending)
+        assert "more processes than gpuwatch can hold on to" in ending.message
         assert run.heard() == {}
     for handle in opened:
         with pytest.raises(OSError, match="Bad file descriptor"):
@@ -333,7 +333,7 @@ def test_of_a_run_one_that_is_being_ended_already_refuses_it(tmp_path: Path) -> 
     with RealRun(ranks=2, workers=0) as run:
         first, second = rank_target(run), rank_target(run, 1)
         for whole_run in (True, False):
-            group = ProcessGroup(
+            ending = Ending(
                 a_pinner(tmp_path, dev=run.dev),
                 second,
                 run.snapshot(),
@@ -341,11 +341,11 @@ def test_of_a_run_one_that_is_being_ended_already_refuses_it(tmp_path: Path) -> 
                 whole_run=whole_run,
                 is_under_way=lambda process: process == first.key,
             )
-            look(group)
-            assert group.refused is whole_run
-            assert group.run is None
-            assert ("one of its processes is being ended already" in group.message) is whole_run
-            group.abandon()
+            look(ending)
+            assert ending.refused is whole_run
+            assert ending.run is None
+            assert ("one of its processes is being ended already" in ending.message) is whole_run
+            ending.abandon()
 
 
 def test_an_ended_rank_that_the_driver_still_lists_is_no_twin_of_its_successor(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ END = """
 import json, os, signal, sys, time
 from pathlib import Path
 from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.ending import KillState, ProcessGroup
+from gpuwatch.kill.ending import KillState, Ending
 from gpuwatch.kill.pinned import KillTarget, Pinner
 from gpuwatch.kill.policy import Policy
 from gpuwatch.model.snapshot import Process, Snapshot
@@ -40,19 +40,19 @@ if os.geteuid() == 0:
     os.setresuid(me, me, me)
 pinner = Pinner(Policy.of_this_process(read_only=False), Audit(Path(folder)), proc=Path(proc))
 target = KillTarget(Process(pid=pid, start=start, uid=uid, command="python train.py"))
-group = ProcessGroup(pinner, target, Snapshot())
-group.tick()
-if group.state is KillState.ASKING:
-    group.send(signal.SIGTERM)
-    while group.outcome is None:
-        group.tick()
+ending = Ending(pinner, target, Snapshot())
+ending.tick()
+if ending.state is KillState.ASKING:
+    ending.send(signal.SIGTERM)
+    while ending.outcome is None:
+        ending.tick()
         time.sleep(0.01)
-    group.abandon()
-    answer = {"end": group.outcome.end}
+    ending.abandon()
+    answer = {"end": ending.outcome.end}
 else:
     pinner.audit.flush()
     reason = json.loads((Path(folder) / "actions.jsonl").read_text().splitlines()[-1])["result"]
-    answer = {"refused": reason, "sentence": group.message}
+    answer = {"refused": reason, "sentence": ending.message}
 pinner.audit.flush()
 print(json.dumps({**answer, "uids": os.getresuid()}))
 """

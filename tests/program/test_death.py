@@ -30,7 +30,7 @@ import ctypes, json, os, random, signal, sys, time
 from pathlib import Path
 from gpuwatch import procfs, psinfo
 from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.ending import ProcessGroup
+from gpuwatch.kill.ending import Ending
 from gpuwatch.kill.pinned import KillTarget, Pinner
 from gpuwatch.kill.policy import Policy
 from gpuwatch.model.snapshot import Process, Snapshot
@@ -142,20 +142,20 @@ while len(chosen) < spec["end"] and time.monotonic() < began + 240:
     time.sleep(dice.choice([0, 0.02, 0.1, 0.3]))
     for process in dice.sample(shown, min(12, len(shown))):
         tries += 1
-        group = ProcessGroup(pinner, KillTarget(process), Snapshot(), whole_run=dice.random() < 0.5)
-        group.tick()
-        if group.over:
+        ending = Ending(pinner, KillTarget(process), Snapshot(), whole_run=dice.random() < 0.5)
+        ending.tick()
+        if ending.over:
             pinner.audit.flush()
             last = json.loads(pinner.audit.path.read_text().splitlines()[-1])["result"]
             refused[last] = refused.get(last, 0) + 1
             continue
-        names = [one.process.command[1:] for one in group.targets]
+        names = [one.process.command[1:] for one in ending.targets]
         time.sleep(dice.choice([0, 0.005, 0.05]))
-        group.send(dice.choice([signal.SIGINT, signal.SIGTERM]))
-        while not group.exited and not group.over:
+        ending.send(dice.choice([signal.SIGINT, signal.SIGTERM]))
+        while not ending.exited and not ending.over:
             time.sleep(0.001)
-            group.tick()
-        group.abandon()
+            ending.tick()
+        ending.abandon()
         chosen += names
         lone += len(names) == 1
 Path(folder, "stop").touch()

@@ -1,4 +1,4 @@
-"""Ending processes: a pinner with its audit file, groups that a test drives, and a real run of processes."""
+"""Ending processes: a pinner with its audit file, endings that a test drives, and a real run of processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from gpuwatch.base import procfs
 from gpuwatch.kill.audit import Audit
-from gpuwatch.kill.ending import KillState, ProcessGroup
+from gpuwatch.kill.ending import Ending, KillState
 from gpuwatch.kill.outcome import Refusal, Refused
 from gpuwatch.kill.pinned import KillTarget, PinnedProcess, Pinner
 from gpuwatch.kill.policy import Policy
@@ -83,25 +83,25 @@ def asking(
     *,
     whole_run: bool = False,
     clock: Callable[[], float] = time.monotonic,
-) -> ProcessGroup:
-    """A group that was checked at once and has come to the question."""
-    group = ProcessGroup(pinner, target, snapshot or Snapshot(), whole_run=whole_run, clock=clock)
-    group.tick()
-    assert group.state is KillState.ASKING, group.message
-    return group
+) -> Ending:
+    """An ending that was checked at once and has come to the question."""
+    ending = Ending(pinner, target, snapshot or Snapshot(), whole_run=whole_run, clock=clock)
+    ending.tick()
+    assert ending.state is KillState.ASKING, ending.message
+    return ending
 
 
-def look(group: ProcessGroup) -> KillState:
-    """Let a group look where it is time to look, and go on by what it saw."""
+def look(ending: Ending) -> KillState:
+    """Let an ending look where it is time to look, and go on by what it saw."""
     for _ in range(3):
-        group.tick()
-    return group.state
+        ending.tick()
+    return ending.state
 
 
-def has_exited(group: ProcessGroup) -> bool:
-    """Let a group look; whether all of it has come to its end."""
-    look(group)
-    return group.exited
+def has_exited(ending: Ending) -> bool:
+    """Let an ending look; whether all of it has come to its end."""
+    look(ending)
+    return ending.exited
 
 
 def on_record(pinner: Pinner) -> list[dict[str, Any]]:

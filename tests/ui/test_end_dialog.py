@@ -71,7 +71,7 @@ async def reached(pilot: Pilot[Any], screen: EndDialog, default: KillChoice) -> 
 
     def settled() -> bool:
         choices = tuple(button.choice for button in screen.query(ChoiceButton))
-        right = choices == screen.group.choices and choices[0] is default and choices != (KillChoice.CANCEL,)
+        right = choices == screen.ending.choices and choices[0] is default and choices != (KillChoice.CANCEL,)
         return right and isinstance(screen.focused, ChoiceButton)
 
     await until(pilot, settled)
@@ -180,7 +180,7 @@ async def test_a_process_is_ended_by_keys(tmp_path: Path) -> None:
     async with asking(pinner, size=(60, 10)) as (app, pilot, screen, training):
         assert app.end_dialogs is not None
         await pilot.press(*TERMINATE)
-        await until(pilot, lambda: screen.group.exited)
+        await until(pilot, lambda: screen.ending.exited)
         training.wait_until_exited()
         for seconds in (1, 2):
             app.end_dialogs.queue.observe(frame_of(builders.at(held_by(training, gib=0), seconds)))
@@ -206,7 +206,7 @@ async def test_sigterm_ignored_then_asked_then_killed(tmp_path: Path) -> None:
                 await pilot.press("enter")
         assert training.alive()
         await pilot.press("right", "enter")
-        await until(pilot, lambda: screen.group.exited)
+        await until(pilot, lambda: screen.ending.exited)
         training.wait_until_exited()
         clock.ahead += 10
         await reached(pilot, screen, KillChoice.CLOSE)
@@ -240,7 +240,7 @@ async def test_a_hidden_dialog_is_shown_again_and_no_second_signal_offered(tmp_p
         await pilot.press("enter")
         await closed(pilot, screen)
         again = await opened(pilot, held_by(training), training.pid, KillChoice.HIDE)
-        assert again.group is screen.group
+        assert again.ending is screen.ending
         assert f"End process {training.pid}?" in text_of(app)
         assert "python train.py" in text_of(app)
         assert not app.end_dialogs.open(key_of(held_by(training), training.pid), frame_of(held_by(training)))
@@ -273,9 +273,9 @@ async def test_what_cannot_be_recorded_is_warned_of_first_of_all_and_told_afterw
     async with asking(a_pinner(tmp_path / "file" / "gpuwatch"), size=(60, 8)) as (app, pilot, screen, _):
         assert "▲ cannot record actions" in text_of(app)
         await pilot.press(*TERMINATE)
-        await until(pilot, lambda: screen.group.exited)
+        await until(pilot, lambda: screen.ending.exited)
         await until(pilot, lambda: bool(app._notifications))
-        assert next(iter(app._notifications)).message == screen.group.warnings[0]
+        assert next(iter(app._notifications)).message == screen.ending.warnings[0]
 
 
 # -- runs ----------------------------------------------------------------------------------------------------------
@@ -288,26 +288,26 @@ async def test_a_whole_run_is_chosen_shown_and_ended(tmp_path: Path) -> None:
         assert f"End process {rank}?" in text_of(app)
         await pilot.press("right", "right")
         await choose_all(pilot, 5)
-        assert screen.group.whole_run
+        assert screen.ending.whole_run
         assert f"End the run of {rank}?" in text_of(app)
         assert focused(screen) is KillChoice.CANCEL, "what is meant has changed: the focus is on no signal"
         assert all(str(pid) in text_of(app) for pid in run.roles)
         await pilot.press(*TERMINATE)
         await until(pilot, lambda: not run.alive())
-        await until(pilot, lambda: screen.group.exited)
+        await until(pilot, lambda: screen.ending.exited)
         assert run.heard() == {pid: ["SIGTERM"] for pid in run.roles}
         await pilot.press("escape")
-        assert screen.group.exited
+        assert screen.ending.exited
 
 
 async def test_a_key_that_is_quicker_than_the_screen_ends_no_run_that_was_not_shown(tmp_path: Path) -> None:
     async with asking_run(tmp_path, workers=1) as (app, pilot, screen, run, _):
         await pilot.press("right", "right")
         assert focused(screen) is KillChoice.TERMINATE
-        screen.group.toggle()
+        screen.ending.toggle()
         screen.query(ChoiceButton).last().action_press()
         await until(pilot, lambda: "Terminate 5" in text_of(app))
-        assert screen.group.sent is None
+        assert screen.ending.sent is None
         await pilot.press("escape")
         await closed(pilot, screen)
         assert app.end_dialogs is not None
@@ -336,7 +336,7 @@ async def test_what_sends_nothing_keeps_the_focus_when_one_of_a_run_exits(tmp_pa
         await pilot.press("left")
         assert focused(screen) is KillChoice.KILL
         os.kill(run.of("rank")[0], signal.SIGKILL)
-        await until(pilot, lambda: screen.group.exited)
+        await until(pilot, lambda: screen.ending.exited)
 
 
 # -- buttons -------------------------------------------------------------------------------------------------------

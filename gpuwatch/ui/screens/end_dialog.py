@@ -14,7 +14,7 @@ from textual.widgets import Static
 from gpuwatch.analysis.strays import Stray
 from gpuwatch.base.units import size
 from gpuwatch.kill.ending import POLL_SECONDS, KillChoice, KillState
-from gpuwatch.kill.queue import AskedGroup, KillNotice, KillQueue
+from gpuwatch.kill.queue import AskedEnding, KillNotice, KillQueue
 from gpuwatch.model.fields import RowKey
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.draw.theme import UNICODE, Glyphs
@@ -26,7 +26,7 @@ Offer = tuple[tuple[KillChoice, ...], tuple[str, ...], str]
 
 
 class EndDialog(Dialog[None]):
-    """Dialog about one group that is ended, a process or its run; the group may outlive it."""
+    """Dialog about the ending of a process or its run; the ending may outlive it."""
 
     DEFAULT_CSS = """
     EndDialog #command {
@@ -62,9 +62,9 @@ class EndDialog(Dialog[None]):
         Binding("s", "scope", "its run", id="end.scope", tooltip="End its whole run, or this process alone"),
     ]
 
-    def __init__(self, asked: AskedGroup, glyphs: Glyphs = UNICODE) -> None:
+    def __init__(self, asked: AskedEnding, glyphs: Glyphs = UNICODE) -> None:
         super().__init__(glyphs=glyphs)
-        self.group = asked.group
+        self.ending = asked.ending
         self.asked = asked
         self._ready = False
         self._view: dict[str, str] = {}
@@ -89,36 +89,36 @@ class EndDialog(Dialog[None]):
         self.asked.hidden = True
 
     async def refresh_view(self) -> None:
-        """Draw the state of the group, if it has changed.
+        """Draw the state of the ending, if it has changed.
 
         To be called in the screen's own message loop, by `call_later`: a wait for new buttons in another message loop
         would never end where the dialog is closed meanwhile.
         """
         if not self._ready or self.asked.hidden:
             return
-        group, offer = self.group, self._offer()
-        asks = group.state in (KillState.CHECKING, KillState.ASKING) and not group.asks_again
+        ending, offer = self.ending, self._offer()
+        asks = ending.state in (KillState.CHECKING, KillState.ASKING) and not ending.asks_again
         members = [
-            f"{one.pid:>8} {size(one.memory) if one.memory else '':>9}  {one.process.command}" for one in group.targets
+            f"{one.pid:>8} {size(one.memory) if one.memory else '':>9}  {one.process.command}" for one in ending.targets
         ]
-        said = f"Not ended: {group.sentence}." if group.refused else group.sentence
+        said = f"Not ended: {ending.sentence}." if ending.refused else ending.sentence
         view = {
-            "warnings": "\n".join(f"▲ {words}" for words in group.warnings),
+            "warnings": "\n".join(f"▲ {words}" for words in ending.warnings),
             "command": self.asked.facts[0],
             "facts": "\n".join(self.asked.facts[1:]),
-            "notes": "\n".join(group.notes),
+            "notes": "\n".join(ending.notes),
             "scope": offer[-1],
-            "members": "\n".join(members) if group.chosen.key and asks else "",
+            "members": "\n".join(members) if ending.chosen.key and asks else "",
             "said": said,
         }
-        self.asked.shows_end = group.over
+        self.asked.shows_end = ending.over
         for name, text in view.items():
             if text != self._view.get(name):
                 self.show_text(name, text)
         self._view = view
         if offer != self._offered:
-            title = f"End {'the run of ' if group.chosen.key else 'process '}{group.target.pid}?"
-            title = f"Process {group.target.pid}" if group.refused or group.over else title
+            title = f"End {'the run of ' if ending.chosen.key else 'process '}{ending.target.pid}?"
+            title = f"Process {ending.target.pid}" if ending.refused or ending.over else title
             self.query_one("#dialog").border_title = Content(self.spell(title))
             is_new = self._offered is None or self._offered[0] != offer[0]
             await self._show_buttons(offer)
@@ -127,14 +127,14 @@ class EndDialog(Dialog[None]):
                 (scrolled.scroll_home if asks else scrolled.scroll_end)(animate=False)
 
     def _offer(self) -> Offer:
-        group = self.group
-        count, whole = max(group.left, 1), bool(group.chosen.key)
+        ending = self.ending
+        count, whole = max(ending.left, 1), bool(ending.chosen.key)
         scope = ""
-        if group.run is not None and group.state is KillState.ASKING and not group.asks_again:
-            total = len(group.run.members)
+        if ending.run is not None and ending.state is KillState.ASKING and not ending.asks_again:
+            total = len(ending.run.members)
             scope = f"its run: {total} processes (s: this process alone)"
             scope = scope if whole else f"this process; its run has {total} (s: its whole run)"
-        return group.choices, tuple(choice.label(count) for choice in group.choices), scope
+        return ending.choices, tuple(choice.label(count) for choice in ending.choices), scope
 
     async def _show_buttons(self, offer: Offer) -> None:
         row = self.query_one(ChoiceRow)
@@ -157,18 +157,18 @@ class EndDialog(Dialog[None]):
             self._choose(message.choice)
 
     def _choose(self, choice: KillChoice) -> None:
-        if self.group.choose(choice) and not self.asked.hidden:
+        if self.ending.choose(choice) and not self.asked.hidden:
             self.asked.hidden = True
             self.dismiss(None)
 
     def action_close(self) -> None:
         """Answer with the harmless choice: cancel, leave the process alone, or go on with the dialog closed."""
-        choices = self.group.choices
+        choices = self.ending.choices
         self._choose(KillChoice.LEAVE if KillChoice.LEAVE in choices else choices[0])
 
     def action_scope(self) -> None:
         """Switch between the process and its whole run; the focus goes to the harmless button."""
-        self.group.toggle()
+        self.ending.toggle()
         self.call_later(self.refresh_view)
 
 
@@ -193,7 +193,7 @@ class EndDialogs:
             self._notify(asked)
             return False
         if not asked.facts:
-            process, held = asked.group.target.process, held_by(key[1:], frame, key[0])
+            process, held = asked.ending.target.process, held_by(key[1:], frame, key[0])
             unlisted = "not listed: it has a GPU open, and the driver does not list it"
             asked.facts = brief(held, frame.snapshot) if held else (process.command or f"[{process.name}]", unlisted)
         self._dialog = EndDialog(asked, self._glyphs)
