@@ -60,7 +60,7 @@ print(json.dumps({**answer, "uids": os.getresuid()}))
 REUSE = """
 import json, os, signal, sys
 from pathlib import Path
-from gpuwatch import procfs
+from gpuwatch.base import procfs
 from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.pinned import KillTarget, PinnedProcess, Pinner
 from gpuwatch.kill.policy import Policy

@@ -28,7 +28,7 @@ NAMESPACE = ["unshare", "--fork", "--pid", "--mount-proc", *([] if ROOT else ["-
 PROGRAM = r"""
 import ctypes, json, os, random, signal, sys, time
 from pathlib import Path
-from gpuwatch import procfs, psinfo
+from gpuwatch.base import procfs, psinfo
 from gpuwatch.kill.audit import Audit
 from gpuwatch.kill.ending import Ending
 from gpuwatch.kill.pinned import KillTarget, Pinner
