@@ -1,9 +1,8 @@
 """Outputs of all commands and screens as text files to approve: `python -m tests.approve` writes them anew.
 
 `tests/approved/commands` has a file for each command: its lines `$ gpuwatch …` are run again, and what they print and
-their exit code stand below each. `tests/approved/screens` has a file for each screen of
-`tests.approved_screens`. To add a command line, add its line `$ …`. A commit that changes one of these files
-names the decision behind it.
+their exit code stand below each. `tests/approved/screens` has a file for each screen of `tests.approved_screens`. To
+add a command line, add its line `$ …`. A commit that changes one of these files names the decision behind it.
 """
 
 from __future__ import annotations
@@ -40,16 +39,18 @@ def render(part: str, target: Path) -> None:
         subprocess.run(command, cwd=folder, env=environment, check=True, stdin=subprocess.DEVNULL)
 
 
-def differences(part: str, target: Path) -> str:
-    """Return the differences between the approved files of a part and those in a folder; empty for none."""
-    found: list[str] = []
-    for name in sorted({file.name for folder in (APPROVED, target) for file in (folder / part).iterdir()}):
-        before, after = (
-            file.read_text().splitlines(keepends=True) if file.exists() else []
-            for file in (APPROVED / part / name, target / part / name)
-        )
-        found += difflib.unified_diff(before, after, f"approved/{part}/{name}", f"now/{part}/{name}")
-    return "".join(found)
+def names(part: str, *more: Path) -> list[str]:
+    """Return the names of the approved files of a part, and of those in more folders."""
+    return sorted({file.name for folder in (APPROVED, *more) for file in (folder / part).iterdir()})
+
+
+def difference(part: str, name: str, target: Path) -> str:
+    """Return the difference between an approved file and that in a folder; empty for none."""
+    before, after = (
+        file.read_text().splitlines(keepends=True) if file.exists() else []
+        for file in (APPROVED / part / name, target / part / name)
+    )
+    return "".join(difflib.unified_diff(before, after, f"approved/{part}/{name}", f"now/{part}/{name}"))
 
 
 def main() -> None:
@@ -59,7 +60,7 @@ def main() -> None:
     for part in PARTS:
         with tempfile.TemporaryDirectory() as folder:
             render(part, Path(folder))
-            sys.stdout.write(differences(part, Path(folder)))
+            sys.stdout.writelines(difference(part, name, Path(folder)) for name in names(part, Path(folder)))
             for file in (APPROVED / part).iterdir():
                 file.unlink()
             for file in Path(folder, part).iterdir():

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpuwatch.cli import COMMANDS
-from tests.approve import APPROVED, differences, main, render
+from tests.approve import APPROVED, PARTS, difference, main, names, render
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.usefixtures("nvml_library", "own_pids")
-def test_commands_print_what_was_approved(tmp_path: Path) -> None:
-    check("commands", tmp_path)
+@pytest.fixture(scope="module")
+def now(tmp_path_factory: pytest.TempPathFactory, nvml_library: Path, own_pids: None) -> Callable[[str], Path]:
+    """Return a function that gives the folder of what a part shows now, and makes it at the first call."""
+    folder = tmp_path_factory.mktemp("approved")
+
+    def make(part: str) -> Path:
+        if not (folder / part).exists():
+            render(part, folder)
+        return folder
+
+    return make
 
 
-def test_screens_show_what_was_approved(tmp_path: Path) -> None:
-    check("screens", tmp_path)
-
-
-def check(part: str, folder: Path) -> None:
-    """Fail with the differences between what was approved and what is there now."""
-    render(part, folder)
-    found = differences(part, folder)
+@pytest.mark.parametrize(("part", "name"), [(part, name) for part in PARTS for name in names(part)])
+def test_what_is_shown_was_approved(part: str, name: str, now: Callable[[str], Path]) -> None:
+    found = difference(part, name, now(part))
     if found:
         pytest.fail(f"a regression, or else run `python -m tests.approve` and name the decision:\n{found}", False)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_nothing_is_shown_that_nobody_approved(part: str, now: Callable[[str], Path]) -> None:
+    assert names(part, now(part)) == names(part)
 
 
 def test_every_command_has_a_file() -> None:
