@@ -24,11 +24,13 @@ from tests import CHECKOUT
 from tests.driver import Driver
 from tests.support.process import ROOT, unavailable
 from tests.support.prometheus import free_port
-from tests.support.waiting import wait_for
+from tests.support.waiting import PATIENCE, wait_for
 
 SSHD = Path("/usr/sbin/sshd")
 LAB_USER = 20_000 + os.getpid() % 30_000
 """Uid of the user over there, whose processes are ended: not that of a test beside this one."""
+LAB_NAME = f"gpuwatch-{LAB_USER}"
+"""Name of that user, which nobody on this machine has."""
 
 
 def need_sshd() -> None:
@@ -40,7 +42,7 @@ def need_sshd() -> None:
 
 
 class Sshd:
-    """sshd, a user `ada` with a gpuwatch on a driver of the tests, and an ssh that knows them as the host `lab`.
+    """sshd, a user with a gpuwatch on a driver of the tests, and an ssh that knows them as the host `lab`.
 
     That ssh also knows the hosts `stranger` (its key is refused), `unknown` (whose key nobody knows), `refused` (no
     port) and `nowhere.invalid`. A context manager that leaves nothing behind.
@@ -74,8 +76,8 @@ class Sshd:
             subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
         public = (folder / "key.pub").read_text()
         (folder / "authorized").write_text(public)
-        user = f"ada:*:{LAB_USER}:{LAB_USER}:Ada:{folder}/home:/bin/sh\n"
-        (folder / "passwd").write_text(Path("/etc/passwd").read_text() + user)
+        user = f"{LAB_NAME}:*:{LAB_USER}:{LAB_USER}::{folder}/home:/bin/sh\n"
+        (folder / "passwd").write_text(user + Path("/etc/passwd").read_text())
         self.port = free_port()
         key = (folder / "host.pub").read_text()
         (folder / "known").write_text(f"[127.0.0.1]:{self.port} {key}")
@@ -88,7 +90,7 @@ class Sshd:
             f"Host refused\nPort 1\nHost stranger\nIdentityFile {folder}/stranger\nHost * !stranger\n"
             f"IdentityFile {folder}/key\nHost unknown\nUserKnownHostsFile {folder}/none\n"
             "Host * !nowhere.invalid\nHostName 127.0.0.1\nHost *\n"
-            f"Port {self.port}\nUserKnownHostsFile {folder}/known\nGlobalKnownHostsFile none\nUser ada\n"
+            f"Port {self.port}\nUserKnownHostsFile {folder}/known\nGlobalKnownHostsFile none\nUser {LAB_NAME}\n"
             "IdentitiesOnly yes\nIdentityAgent none\n"
         )
         self._script("bin/ssh", f'exec {shutil.which("ssh")} -F {folder}/ssh_config "$@"')
@@ -122,6 +124,9 @@ class Sshd:
         wait_for(lambda: self.process.poll() is not None or "listening" in self.log, "sshd does not listen")
         if self.process.poll() is not None:
             unavailable(f"sshd cannot be started here: {self.log[-300:]}")
+        command = [f"{folder}/bin/ssh", "-o", "BatchMode=yes", "lab", self.host.command, "--version"]
+        login = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE)
+        assert not login.returncode, f"{LAB_NAME} cannot log in: {login.stderr}\nsshd said:\n{self.log}"
 
     @property
     def log(self) -> str:
