@@ -8,6 +8,7 @@ Most variables are rows of `VARIABLES`; those whose value is a list, or depends 
 
 from __future__ import annotations
 
+import difflib
 import functools
 import re
 import shlex
@@ -512,6 +513,4 @@ def _find_meant(name: str) -> str:
         return ""
     if not _OTHERS.isdisjoint(name.lower().split("_")):
         return ""
-    import difflib  # 1 ms, which the first picture would wait for
-
     return next(iter(difflib.get_close_matches(name, near, n=1, cutoff=_ALIKE)), "")

@@ -24,7 +24,7 @@ from gpuwatch.model.snapshot import Notebook
 # -- sockets -------------------------------------------------------------------------------------------------------
 
 MOST_FILES = 4096
-"""Open files of a process and its ancestors that are examined, at most: 10 ms."""
+"""Open files of a process and its ancestors that are examined, at most."""
 
 LARGEST = 1 << 20
 """Bytes of a list of sockets, at most; listening sockets come first (docs.kernel.org, networking/proc_net_tcp)."""

@@ -3,9 +3,8 @@
 It answers each `Question` on stdin by an `Answer` on stdout, in the same order. It ends at the end of stdin, after 30 s
 without a question, or when it has grown large. Its client kills it when one answer takes too long.
 
-A thread of the sampler would need 7 MiB less. But parsing a hostile script of 1 MiB holds the interpreter's lock for
-1.3 s and takes 600 MiB, and a thread that reads from a dead file server cannot be ended. The first inspector is forked
-from the sampler, which saves 3 MiB and an interpreter's start; see "Decisions" in docs/design.md.
+It is no thread of the sampler: parsing a hostile script holds the interpreter's lock, and a thread that reads from a
+dead file server cannot be ended. The first inspector is forked from the sampler; see "Decisions" in docs/design.md.
 """
 
 from __future__ import annotations
@@ -145,7 +144,7 @@ def main() -> None:
             inspector.begin()
             for question in several:
                 _write(encode(inspector.answer(question)) + b"\n")
-                # Not by psutil, whose import takes 12 ms of a start that the first picture waits for.
+                # Not by psutil, for whose import the first picture would wait.
                 if int(procfs.read_file(os.getpid(), "statm").split()[1]) * resource.getpagesize() > LARGE:
                     return  # ru_maxrss would be our parent's: exec(3) keeps it
     except BrokenPipeError:

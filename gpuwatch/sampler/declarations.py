@@ -26,7 +26,7 @@ imported its modules and started its workers."""
 
 OWN = 60.0
 """Seconds after which the viewer's own processes are read again, all at once: a process may have become a leftover, or
-now listen on a port. Reading one costs some ms, and the inspector's start 0.1 s."""
+now listen on a port."""
 
 POLL = 0.2
 """Seconds between two polls, at most, while answers are expected: a hang is noticed that much later."""

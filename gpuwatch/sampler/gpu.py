@@ -87,7 +87,7 @@ _REST = 4
 _TASKS: dict[float, tuple[Figure | str, ...]] = {SLOW_PERIOD: (*SLOW, GRAPHICS, MPS), RARE_PERIOD: (MIG, *RARE)}
 
 _LINK_PERIOD = 0.5
-"""Seconds between two readings of PCIe and NVLink, at least: they take 40 ms."""
+"""Seconds between two readings of PCIe and NVLink, at least: the driver measures for a while."""
 
 _LINK_FIGURES = (*LINKS, NVLINK_BYTES, *LINK_STATES)
 _LINK_TASKS = {_LINK_PERIOD: (*LINKS, NVLINK_BYTES), SLOW_PERIOD: LINK_STATES}

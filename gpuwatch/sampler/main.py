@@ -48,7 +48,7 @@ from gpuwatch.sampler.unlisted import (
 )
 
 _PROGRESS = 0.5
-"""Seconds after which the GPUs that were sampled so far are published: each may take 3 s to wake."""
+"""Seconds after which the GPUs that were sampled so far are published: each may take seconds to wake."""
 
 _ROOM = 10 * STEP
 """Seconds that must remain until the next sample for a step of the search for open device files: a step takes a little

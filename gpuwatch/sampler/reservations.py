@@ -34,9 +34,9 @@ _RETRY = 0.02
 _EVERY = 2.0
 """Seconds after which the stream's reservations are read again."""
 MOST = 512
-"""Files of one owner that are read, at most; a busy machine has some tens. Each costs 0.1 ms."""
+"""Files of one owner that are read, at most; a busy machine has some tens."""
 _MOST_NAMES = 1 << 16
-"""Files of a folder whose owners are looked at, at most. Each costs 3 µs."""
+"""Files of a folder whose owners are looked at, at most."""
 _SWEEP = 60.0
 """Seconds after which a stream removes the files of ended runs: its user's own, as root everybody's."""
 _LARGEST = 1 << 14

@@ -4,7 +4,7 @@ A forked worker has its parent's device files open, and is not in NVML's lists. 
 allocated as long as such a worker lives, and NVML lists the dead process or none
 (NVIDIA/Megatron-LM#3684, pytorch/pytorch#5736). Reading such a link touches neither the device nor the file.
 
-A search of all processes takes many steps of some ms, between samples; see `OpenFileSearch`.
+A search of all processes takes many short steps between samples; see `OpenFileSearch`.
 """
 
 from __future__ import annotations
