@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -128,12 +128,8 @@ class Evaluation(msgspec.Struct):
         return self.candidate.confidence is Confidence.POSSIBLE
 
 
-class _GpuLimit(NamedTuple):
-    """Limit of a process on one GPU: one candidate, or the sum of several, the largest first."""
-
-    bytes: int
-    members: tuple[Evaluation, ...]
-
+_Parts: TypeAlias = tuple[Evaluation, ...]
+"""Candidates that add up to the limit of a process on one GPU, the largest first; most limits have one."""
 
 _Scope: TypeAlias = tuple[str, str]
 """Scope and GPU of a limit."""
@@ -142,8 +138,8 @@ _Rivals: TypeAlias = tuple[str, str, str]
 """Scope, GPU, and the framework or channel: of the candidates with the same three only one can be in effect."""
 
 
-def find_limits(evaluations: Sequence[Evaluation], using: Collection[str] = ()) -> list[tuple[Limit, Evaluation]]:
-    """Return the limit of each scope on each GPU, with the candidate that sets it.
+def find_limits(evaluations: Sequence[Evaluation], using: Collection[str]) -> dict[_Scope, _Parts]:
+    """Return the parts of the limit of each scope on each GPU, and set on which GPUs an evaluation is a part of it.
 
     `using` are the allocators that the process uses; one of them that nothing limits may take any amount. A framework
     that is one of them does not share that of another.
@@ -154,11 +150,11 @@ def find_limits(evaluations: Sequence[Evaluation], using: Collection[str] = ()) 
             rivals[one.candidate.scope, gpu, _rival(one.candidate)].append(one)
     best = {key: winner for key, several in rivals.items() if (winner := _winner(several, key[1])) is not None}
     least, unlimited = _least(best, using)
-    for (_, gpu), limit in least.items():
-        for one in limit.members:
+    for (_, gpu), parts in least.items():
+        for one in parts:
             one.on.add(gpu)
-            if one is not limit.members[0]:
-                one.why = f"it adds to {short_name(limit.members[0], one)}: each has an allocator of its own"
+            if one is not parts[0]:
+                one.why = f"it adds to {short_name(parts[0], one)}: each has an allocator of its own"
     for one in evaluations:
         others = [gpu for gpu in one.limits if gpu not in one.on and not one.possible]
         why = _explain_loss(one, others, best, least, unlimited) if others else ""
@@ -170,51 +166,49 @@ def find_limits(evaluations: Sequence[Evaluation], using: Collection[str] = ()) 
                 name = unlimited[one.candidate.scope, others[0]]
                 one.why = f"it limits {frameworks.NAMES[one.candidate.framework]} alone: {name} may take any amount"
                 one.limits, one.undecided = {}, True
-    return [
-        (Limit(gpu=gpu, bytes=limit.bytes, declaration=named.place, scope=scope, margin=named.candidate.margin), named)
-        for (scope, gpu), limit in sorted(least.items(), key=lambda item: item[0][0])
-        for named in limit.members[:1]
-    ]
+    return least
 
 
 def _least(
     best: Mapping[_Rivals, Evaluation], using: Collection[str]
-) -> tuple[dict[_Scope, _GpuLimit], dict[_Scope, str]]:
-    """Return the limit on each GPU in each scope, and where there is none the name of a framework without a limit."""
+) -> tuple[dict[_Scope, _Parts], dict[_Scope, str]]:
+    """Return the parts of the limit on each GPU in each scope; where there is none, a framework without a limit."""
     allocators: defaultdict[_Scope, defaultdict[str, list[Evaluation]]] = defaultdict(lambda: defaultdict(list))
-    layers: defaultdict[_Scope, list[_GpuLimit]] = defaultdict(list)
+    layers: defaultdict[_Scope, list[_Parts]] = defaultdict(list)
     for (scope, gpu, _), one in best.items():
         if one.candidate.framework:
             own = one.candidate.framework
             allocators[scope, gpu][own if own in using else frameworks.allocator(own)].append(one)
         elif gpu not in one.lifted:
-            layers[scope, gpu].append(_GpuLimit(one.limits[gpu], (one,)))
+            layers[scope, gpu].append((one,))
     unlimited: dict[_Scope, str] = {}
     alone = [name for name in using if name != "vllm"]  # without a limit it is PyTorch's that counts
     for (scope, gpu), families in allocators.items():
         found = {name: _least_of_family(families.get(name, ()), gpu) for name in (*families, *alone)}
         largest = sorted((one for one in found.values() if one is not None), key=lambda one: -one.limits[gpu])
         if len(largest) == len(found):
-            layers[scope, gpu].append(_GpuLimit(sum(one.limits[gpu] for one in largest), tuple(largest)))
+            layers[scope, gpu].append(tuple(largest))
         else:
             unlimited[scope, gpu] = next(frameworks.NAMES.get(name, name) for name, one in found.items() if one is None)
-    return {key: min(several, key=_order) for key, several in layers.items()}, unlimited
+    return {key: min(several, key=lambda parts: _order(parts, key[1])) for key, several in layers.items()}, unlimited
 
 
 def _least_of_family(family: Iterable[Evaluation], gpu: str) -> Evaluation | None:
     """Return the lowest candidate of frameworks that share an allocator; None where none has a number."""
-    return min(
-        (one for one in family if gpu not in one.lifted),
-        key=lambda one: _order(_GpuLimit(one.limits[gpu], (one,))),
-        default=None,
-    )
+    limited = (one for one in family if gpu not in one.lifted)
+    return min(limited, key=lambda one: _order((one,), gpu), default=None)
 
 
-def _order(limit: _GpuLimit) -> tuple[bool, int, int, int]:
+def _sum_bytes(parts: _Parts, gpu: str) -> int:
+    """Return the bytes of a limit on a GPU."""
+    return sum(one.limits[gpu] for one in parts)
+
+
+def _order(parts: _Parts, gpu: str) -> tuple[bool, int, int, int]:
     """Return the sort key of a limit: one that may not be in effect lowers none that is; of equal ones by the kind."""
-    first = limit.members[0]
-    unsure = any(one.candidate.confidence in UNSURE for one in limit.members)
-    return (unsure, limit.bytes, (Kind.HARD, Kind.CAP, Kind.GRANT).index(first.candidate.kind), first.place)
+    unsure = any(one.candidate.confidence in UNSURE for one in parts)
+    kind = (Kind.HARD, Kind.CAP, Kind.GRANT).index(parts[0].candidate.kind)
+    return (unsure, _sum_bytes(parts, gpu), kind, parts[0].place)
 
 
 def _winner(several: Sequence[Evaluation], gpu: str) -> Evaluation | None:
@@ -252,7 +246,7 @@ def _explain_loss(
     one: Evaluation,
     gpus: Sequence[str],
     best: Mapping[_Rivals, Evaluation],
-    least: Mapping[_Scope, _GpuLimit],
+    least: Mapping[_Scope, _Parts],
     unlimited: Mapping[_Scope, str],
 ) -> str:
     """Return why a candidate is not the limit on these GPUs; empty where it is that of its framework alone."""
@@ -265,13 +259,13 @@ def _explain_loss(
                 return f"{name} may allow more"
             later = (one.candidate.rank, one.place) >= (winner.candidate.rank, winner.place)
             return f"it may not be in effect, and {name} allows more" if later else f"{name} comes before it"
-    limit = least.get((candidate.scope, gpus[0]))
-    if limit is None or (candidate.framework and (candidate.scope, gpus[0]) in unlimited):
+    parts = least.get((candidate.scope, gpus[0]))
+    if parts is None or (candidate.framework and (candidate.scope, gpus[0]) in unlimited):
         return ""
-    if candidate.confidence in UNSURE and limit.bytes > one.limits[gpus[0]]:
-        return f"it may not be in effect, and {short_name(limit.members[0], one)} allows more"
-    than = "" if limit.bytes < one.limits[gpus[0]] else " than what its frameworks may take together"
-    return f"{short_name(limit.members[0], one)} is less{than}"
+    limit, name = _sum_bytes(parts, gpus[0]), short_name(parts[0], one)
+    if candidate.confidence in UNSURE and limit > one.limits[gpus[0]]:
+        return f"it may not be in effect, and {name} allows more"
+    return f"{name} is less" + ("" if limit < one.limits[gpus[0]] else " than what its frameworks may take together")
 
 
 def short_name(winner: Evaluation, loser: Evaluation) -> str:
@@ -330,7 +324,16 @@ def resolve(facts: Facts, gpus: Sequence[GpuFacts], driver: str = "") -> Declare
         visible=selected.visible,
         unseen=selected.why,
         declarations=tuple(_declaration(one) for one in ordered),
-        limits=tuple(msgspec.structs.replace(limit, declaration=place[id(one)]) for limit, one in limits),
+        limits=tuple(
+            Limit(
+                gpu=gpu,
+                bytes=_sum_bytes(parts, gpu),
+                declaration=place[id(parts[0])],
+                scope=scope,
+                margin=parts[0].candidate.margin,
+            )
+            for (scope, gpu), parts in sorted(limits.items(), key=lambda item: item[0][0])
+        ),
         collective=frameworks.collective(facts),
         hints=(*selected.hints, *_hints(facts, environment, evaluations)),
     )
