@@ -105,13 +105,13 @@ class DeclarationCache:
         room = ROOM
         while room * len(processes) > _ROOM:  # by halves: not all are to be cut anew whenever one comes or goes
             room //= 2
-        holders: defaultdict[int, Holder] = defaultdict(Holder)
+        held: defaultdict[int, HeldGpus] = defaultdict(HeldGpus)
         for gpu in gpus:
             for one in gpu.holdings:
                 if one.memory != 0 and one.kind != "G":  # graphics do not heed CUDA's variables
-                    before = holders[one.pid]
-                    holders[one.pid] = Holder(before.gpus | {gpu.uuid}, before.confined or "M" in one.kind)
-        return tuple(self._annotated(process, room, holders.get(process.pid, Holder()), gpus) for process in processes)
+                    before = held[one.pid]
+                    held[one.pid] = HeldGpus(before.gpus | {gpu.uuid}, before.confined or "M" in one.kind)
+        return tuple(self._annotated(process, room, held.get(process.pid, HeldGpus()), gpus) for process in processes)
 
     def collect(self) -> None:
         """Read the answers that have come; to be called when a descriptor is readable, and from time to time."""
@@ -146,7 +146,7 @@ class DeclarationCache:
             poller.poll(min(left, POLL) * 1000)
             self.collect()
 
-    def _annotated(self, process: Process, room: int, holder: Holder, gpus: Sequence[Gpu]) -> Process:
+    def _annotated(self, process: Process, room: int, held: HeldGpus, gpus: Sequence[Gpu]) -> Process:
         entry = self._known.get(process.key)
         if entry is None:
             declared = _ABSENT.get(process.presence, _PENDING)
@@ -155,8 +155,8 @@ class DeclarationCache:
             entry.sent, entry.room = bounded(entry.declared, room), room
         around = entry.context
         if around is None or around.container or around.pod or around.batch_job:
-            holder = holder._replace(confined=True)
-        declared = without_contradicted(entry.sent, holder, gpus)
+            held = held._replace(confined=True)
+        declared = without_contradicted(entry.sent, held, gpus)
         if declared.knowledge is Knowledge.UNREADABLE and process.uid != self._viewer:
             declared = self.published.get(process.key, declared)
         return msgspec.structs.replace(process, declared=declared, context=entry.context)
@@ -203,7 +203,7 @@ class DeclarationCache:
             self._inspector.cards = ordered
 
 
-class Holder(NamedTuple):
+class HeldGpus(NamedTuple):
     """GPUs on which NVML lists a process with memory, and what may number its GPUs anew."""
 
     gpus: frozenset[str] = frozenset()
@@ -212,7 +212,7 @@ class Holder(NamedTuple):
     """Whether it is in a container or a batch job, whose device cgroup may hide GPUs, or is a client of MPS."""
 
 
-def without_contradicted(declared: Declared, holder: Holder, gpus: Sequence[Gpu]) -> Declared:
+def without_contradicted(declared: Declared, listed: HeldGpus, gpus: Sequence[Gpu]) -> Declared:
     """Correct what a process is said to see, and its limits, where NVML lists it on other GPUs: NVML is certain.
 
     A process on a GPU that it is said not to see has another mapping than was read: a script has chosen after CUDA's
@@ -220,7 +220,7 @@ def without_contradicted(declared: Declared, holder: Holder, gpus: Sequence[Gpu]
     that it sees is known where all GPUs that are in question are of one size. The mapping itself is kept only where the
     process's own environment decides, and all code that may change it was read: then it is the process that disagrees.
     """
-    seen, held = declared.visible, holder.gpus
+    seen, held = declared.visible, listed.gpus
     if seen is None or not held:
         return declared
     parents = {one.uuid: gpu.uuid for gpu in gpus for one in gpu.instances}
@@ -248,7 +248,7 @@ def without_contradicted(declared: Declared, holder: Holder, gpus: Sequence[Gpu]
     own = seen.text.startswith(f"{CVD}=") and seen.where == "environment" and WITHIN not in seen.note
     counts = seen.order is not Order.HEURISTIC or len(held) > len(shown)
     read = declared.knowledge is Knowledge.READ and not declared.incomplete  # else other code may have set it
-    if own and read and counts and not seen.doubtful and not holder.confined:
+    if own and read and counts and not seen.doubtful and not listed.confined:
         return replace(declared, visible=replace(seen, note=_joined(seen.note, f"its memory is on {outside}", "; ")))
     return replace(declared, visible=None, unseen=words)
 

@@ -12,7 +12,7 @@ from gpuwatch.declared.resolver import resolve
 from gpuwatch.inspector.context import find_batch_job, find_slurm_job
 from gpuwatch.model.shares import is_conclusive
 from gpuwatch.model.snapshot import Gpu, Holding, Memory, Process, Snapshot
-from gpuwatch.sampler.declarations import Holder, without_contradicted
+from gpuwatch.sampler.declarations import HeldGpus, without_contradicted
 from tests.declared.tables import Case, cases
 from tests.declared.test_resolver import MACHINES, process
 from tests.support.declared import limits, visible
@@ -44,7 +44,7 @@ def test_what_is_said_of_a_process_on_other_gpus(case: Case) -> None:
     gpus = machine_of(facts, case)
     confined = bool(case.get("cgroup") or find_slurm_job(facts) or find_batch_job(facts))
     on = frozenset(gpu.uuid for gpu in gpus if gpu.holdings)
-    declared = without_contradicted(resolve(facts, machine), Holder(on, confined), gpus)
+    declared = without_contradicted(resolve(facts, machine), HeldGpus(on, confined), gpus)
     assert visible(declared, machine) == expect["visible"]
     assert limits(declared, machine) == pytest.approx({int(index): size for index, size in expect["limits"].items()})
     assert is_conclusive(declared) is expect["conclusive"]
@@ -55,4 +55,4 @@ def test_what_is_said_of_a_process_on_other_gpus(case: Case) -> None:
     assert expect.get("why", "") in next(point.aside for point in points if point.label == "sees")
     holds = [point.aside for point in points if point.label == "holds"]
     assert all(expect["holds"] in one for one in holds)
-    assert without_contradicted(declared, Holder(on, confined), gpus).limits == declared.limits  # read again from there
+    assert without_contradicted(declared, HeldGpus(on, confined), gpus).limits == declared.limits
