@@ -23,22 +23,11 @@ from sqlite3 import Connection
 from typing import Final
 
 from gpuwatch.base import files, text
+from gpuwatch.recorder import retention
 from gpuwatch.recorder.opening import PATIENCE, StoreError, check_journal, connect, error_code, explained, is_shared
 from gpuwatch.recorder.paths import file_state
-from gpuwatch.recorder.retention import (
-    EVENTS_BYTES,
-    FULL,
-    KEEP,
-    LARGEST,
-    ROLL_UP,
-    ROOM,
-    SOUND,
-    STEPS,
-    TRUSTED,
-    delete_old,
-    used_pages,
-)
-from gpuwatch.recorder.schema import HOUR, MINUTE, SNAPSHOT_TABLES, TABLES, create_tables, transaction
+from gpuwatch.recorder.retention import EVENTS_BYTES, KEEP, LARGEST
+from gpuwatch.recorder.schema import SNAPSHOT_TABLES, TABLES, create_tables, transaction
 
 _MOST_ASIDE: Final = 5
 """Damaged files that are kept, at most, so that they do not fill the disk."""
@@ -81,37 +70,24 @@ class Store:
         Where the file is full its oldest rows are deleted, and the change is tried again.
         """
         with self._writing() as connection:
-            if used_pages(connection) > FULL * self._pages(connection):
-                self._shrink(connection)
+            pages = self._pages(connection)
+            if retention.is_nearly_full(connection, pages):
+                retention.make_room(connection, pages)
             try:
                 with transaction(connection):
                     change(connection)
             except sqlite3.OperationalError as error:
-                disk_is_full = used_pages(connection) < ROOM * self._pages(connection)
-                if error_code(error) & 0xFF != sqlite3.SQLITE_FULL or disk_is_full:
+                # Where the file has room it is the disk that has none.
+                if error_code(error) & 0xFF != sqlite3.SQLITE_FULL or retention.has_room(connection, pages):
                     raise
-                self._shrink(connection)
+                retention.make_room(connection, pages)
                 with transaction(connection):
                     change(connection)
 
     def prune(self, now: float) -> None:
-        """Delete rows older than `keep` at the wall-clock time `now`, and surplus events; raises StoreError.
-
-        Rows by minute that are older than a week become rows by hour; in a file half full those older than a day, or an
-        hour. A clock that is wrong for a short time deletes nothing: it is trusted only after `TRUSTED` watched hours.
-        """
-        hours = f"SELECT DISTINCT at / {HOUR} * {HOUR} AS hour FROM use WHERE {SOUND} ORDER BY hour DESC"
+        """Delete rows older than `keep` at the wall-clock time `now`, and surplus events; raises StoreError."""
         with self._writing() as connection:
-            row = connection.execute(f"{hours} LIMIT 1 OFFSET {TRUSTED}").fetchone()
-            trusted = 0.0 if row is None else min(now, row[0])
-            for kept in STEPS:
-                hour = (trusted - kept) // HOUR * HOUR
-                with transaction(connection):
-                    connection.execute(ROLL_UP, (hour,))
-                    connection.execute(f"DELETE FROM use WHERE {SOUND} AND span = {MINUTE} AND at < ?", (hour,))
-                if used_pages(connection) < ROOM / 2 * self._pages(connection):
-                    break
-            delete_old(connection, trusted - self.keep)
+            retention.prune(connection, now, self.keep, self._pages(connection))
 
     def set_aside(self) -> str:
         """Rename a damaged file, with its journal, and return a line that says so; raises StoreError."""
@@ -172,8 +148,6 @@ class Store:
                 raise files.UnsafePathError("it is not a regular file")
             if facts.st_uid != os.geteuid():
                 raise files.UnsafePathError(f"the file belongs to uid {facts.st_uid}")
-            if stat.S_IMODE(facts.st_mode) & ~0o600:
-                os.chmod(name, 0o600, dir_fd=folder)
         finally:
             os.close(folder)
         return facts
@@ -182,14 +156,3 @@ class Store:
         if self._recording:
             return _MOST_PAGES
         return (self.largest + EVENTS_BYTES) // int(connection.execute("PRAGMA page_size").fetchone()[0])
-
-    def _shrink(self, connection: Connection) -> None:
-        """Delete the oldest weeks until a tenth of the file is free."""
-        pages, asked = self._pages(connection), f"SELECT min(at), max(at) FROM use WHERE {SOUND}"
-        while used_pages(connection) > ROOM * pages:
-            oldest, newest = connection.execute(asked).fetchone()
-            if oldest is None:
-                break
-            span = newest - oldest
-            delete_old(connection, oldest + next((step for step in STEPS if span >= step), HOUR))
-        connection.execute(f"PRAGMA max_page_count = {pages}")
