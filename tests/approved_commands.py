@@ -56,7 +56,6 @@ def make_files(approved: Path) -> Driver:
     content = Path("day").read_bytes()
     Path("cut").write_bytes(content[: len(content) // 2])
     Path("damaged").write_bytes(content[:10] + b"?" * 1000)
-    Path("former.gz").write_bytes(b"\x1f\x8b\x08")
     Path("empty").touch()
     Path("libnvidia-ml.so.1").touch()  # found before one that this machine may have
     lost = "nvmlDeviceGetUtilizationRates@1 ret=15"

@@ -34,7 +34,7 @@ from gpuwatch.commands.flags import add_flags, add_span_flags, parse_indices, pa
 from gpuwatch.model.values import DAY
 from gpuwatch.recorder.events import UNWATCHED, read_all_events
 from gpuwatch.recorder.opening import StoreError
-from gpuwatch.recorder.paths import former_store, own_store
+from gpuwatch.recorder.paths import own_store
 from gpuwatch.recorder.public import stores_read
 
 COLORS: Final = {Severity.CRITICAL: RED, Severity.WARNING: YELLOW, Severity.NOTE: DIM}
@@ -217,7 +217,6 @@ def _words(
     """Yield what was watched of a span of time, what could not be read, and that gpuwatch is not running."""
     if not found.exists:
         yield f"nothing was recorded yet ({clean(str(path))}); the dashboard and `gpuwatch watch` record events"
-        yield from filter(None, [former_store(path)])
         return
     (since, until), notes = span, []
     if not chosen:

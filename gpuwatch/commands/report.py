@@ -19,7 +19,7 @@ from gpuwatch.commands.recorded import on_demo_store, open_recording
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
 from gpuwatch.model.values import DAY
 from gpuwatch.recorder.opening import StoreError
-from gpuwatch.recorder.paths import former_store, is_public, own_store
+from gpuwatch.recorder.paths import is_public
 from gpuwatch.recorder.public import stores_read
 from gpuwatch.recorder.use import By, UseReport, read_reports
 
@@ -133,13 +133,11 @@ def _read(args: argparse.Namespace, ways: Sequence[By], now: float) -> tuple[lis
         if flag:
             raise UsageError(f"{flag}: {error}; allowed is a store that gpuwatch wrote") from None
         raise
-    if not flag:
-        notes += filter(None, [former_store(own_store())])
-        if not parts[0].exists:
-            unread = "".join(f" ({note})" for note in notes)
-            if any(map(is_public, paths)):
-                raise GpuwatchError(f"{_NOT_PUBLIC}{unread}")
-            raise GpuwatchError(f"nothing was recorded yet: leave a dashboard or `gpuwatch watch` running{unread}")
+    if not flag and not parts[0].exists:
+        unread = "".join(f" ({note})" for note in notes)
+        if any(map(is_public, paths)):
+            raise GpuwatchError(f"{_NOT_PUBLIC}{unread}")
+        raise GpuwatchError(f"nothing was recorded yet: leave a dashboard or `gpuwatch watch` running{unread}")
     return parts, until, notes
 
 

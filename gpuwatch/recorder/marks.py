@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Callable
 from sqlite3 import Connection
 from typing import Final, TypeAlias
 
-import msgspec
-
-from gpuwatch.alerts.alert import NO_ATTENTION, Acknowledgement, Attention, Mute
-from gpuwatch.base import text
+from gpuwatch.alerts.alert import NO_ATTENTION, Acknowledgement, Attention, Mute, Severity
 from gpuwatch.monitor import Frame
-from gpuwatch.recorder.events import are_numbers
 from gpuwatch.recorder.opening import reading
 from gpuwatch.recorder.part import Pace, Part
 from gpuwatch.recorder.paths import file_state
@@ -57,18 +52,16 @@ def write_marks(connection: Connection, change: Marks, now: float) -> Attention:
 
 
 def read_marks(connection: Connection) -> Attention:
-    """Return the stored marks; a row that gpuwatch cannot have written is left out."""
+    """Return the stored marks."""
     acks: list[Acknowledgement] = []
     mutes: list[Mute] = []
-    asked = "SELECT kind, rule, key, at, severity, until FROM marks ORDER BY rowid DESC LIMIT ?"
-    for kind, rule, key, at, severity, until in connection.execute(asked, (2 * _MOST_MARKS,)):
-        with contextlib.suppress(msgspec.ValidationError):
-            key = text.clean(str(key))
-            if kind == "ack" and are_numbers((at,)):
-                acks.append(msgspec.convert({"key": key, "at": at, "severity": severity}, Acknowledgement))
-            elif kind == "mute" and (until is None or are_numbers((until,))):
-                mutes.append(Mute(rule=text.clean(str(rule)), key=key, until=until))
-    return Attention(acks=tuple(reversed(acks)), mutes=tuple(reversed(mutes)))
+    asked = "SELECT kind, rule, key, at, severity, until FROM marks ORDER BY rowid"
+    for kind, rule, key, at, severity, until in connection.execute(asked):
+        if kind == "ack":
+            acks.append(Acknowledgement(key=key, at=at, severity=Severity(severity)))
+        else:
+            mutes.append(Mute(rule=rule, key=key, until=until))
+    return Attention(acks=tuple(acks), mutes=tuple(mutes))
 
 
 class MarksPart(Part):

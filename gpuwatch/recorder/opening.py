@@ -25,7 +25,7 @@ from urllib.parse import quote
 from gpuwatch.base import files, text
 from gpuwatch.base.errors import GpuwatchError, UsageError
 from gpuwatch.recorder.paths import is_public
-from gpuwatch.recorder.schema import APPLICATION, STATEMENTS, VERSION
+from gpuwatch.recorder.schema import APPLICATION, STATEMENTS, VERSION, read_version
 
 PATIENCE: Final = 10.0
 """Seconds to wait for another process that writes, at most, and seconds that a query may take."""
@@ -81,7 +81,7 @@ def reading(
             connection = connect(path, "rw", seconds)  # a killed writer left its journal: SQLite undoes that write
         with contextlib.closing(connection):
             connection.execute("PRAGMA query_only = ON")
-            if not _read_version(connection):  # another process is just making it
+            if not read_version(connection):  # another process is just making it
                 raise StoreError("it is empty") if named else FileNotFoundError(path)
             yield connection
 
@@ -102,11 +102,9 @@ def connect(path: Path, mode: str, seconds: float) -> Connection:
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         if application != APPLICATION and (application or found):
             raise StoreError("it is a database of something else")
-        version = _read_version(connection)
+        version = read_version(connection)
         if version > VERSION:
             raise StoreError(f"it is of a newer gpuwatch (version {version} of the store; this one knows {VERSION})")
-        if 0 < version < VERSION:
-            raise StoreError(f"it is of gpuwatch 0.1 (version {version} of the store), which this one leaves alone")
         for kind, name, statement in found:
             if statement is None:  # the index of a primary key
                 continue
@@ -118,10 +116,6 @@ def connect(path: Path, mode: str, seconds: float) -> Connection:
         connection.close()
         raise
     return connection
-
-
-def _read_version(connection: Connection) -> int:
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 class _TextDecoder:

@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import Final
 
-from gpuwatch.base import files, text
+from gpuwatch.base import files
 from gpuwatch.recorder.schema import VERSION
 
 DAYS: Final = Path("/var/lib/gpuwatch")
@@ -57,11 +57,3 @@ def file_state(path: Path) -> tuple[int, int, int] | None:
     except OSError:  # what is wrong is said by reading it
         return None
     return facts.st_ino, facts.st_mtime_ns, facts.st_size
-
-
-def former_store(store: Path) -> str:
-    """Return a line about the store of an older gpuwatch beside one's own; empty where there is none."""
-    former = store.with_name(store.name.replace(f".{VERSION}.", "."))
-    if former == store or not former.exists():
-        return ""
-    return text.clean(f"{former} is of gpuwatch 0.1: it is left alone, and not read", 300)

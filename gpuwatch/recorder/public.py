@@ -138,13 +138,12 @@ def _select(store: Path, publish: Publish, values: dict[str, float]) -> bytes:
         create_tables(connection)
         connection.execute("ATTACH ? AS stored", (f"file:{quote(str(store))}?mode=ro",))
         connection.execute("BEGIN")
-        stored = {name for (name,) in connection.execute("SELECT name FROM stored.sqlite_master")}
         for name, table in COLUMNS.items():
             if name == "use" and publish == "use":
                 connection.execute(_RUNS_OF)
                 connection.execute(_WHOLE, values)
             columns = [column for column, level in table.levels.items() if level in ("shares", publish)]
-            if columns and name in stored:
+            if columns:
                 sql = {**table.sql} | (_WITH_PEOPLE if name == "events" and publish == "use" else {})
                 found = ", ".join(f"{sql.get(one, one)} AS {one}" for one in columns)
                 connection.execute(

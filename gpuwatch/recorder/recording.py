@@ -62,10 +62,6 @@ _TIMES: Final = frozenset({"taken", "since", "searched", "started", "raised", "s
 _ODD_TIME: Final = re.compile(rb'"(?:%s)":(?!0[.,}]|[1-3]?[0-9]{1,9}[.,}]|null)' % b"|".join(map(str.encode, _TIMES)))
 """Time that may be later, or before 1970."""
 _SET_BACK: Final = "the clock was set back; of a time that was recorded twice the later recording is read"
-_FORMER: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5": "Zstandard"}
-"""First bytes of the recordings of gpuwatch 0.1."""
-FORMER_SUFFIXES: Final = frozenset({".gz", ".zst"})
-"""Ends of their names."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -226,7 +222,6 @@ class Recording:
         """Add the rows of a file, and return its host; raises UsageError."""
         path = self.paths[index]
         name = clean(str(path))
-        _refuse_former(path)
         with _explained(path), reading(path, named=True, repairs=True) as connection:
             if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'snapshots'").fetchone():
                 raise UsageError(f"{name}: it has events and use, and no snapshots; `--file` reads those")
@@ -258,17 +253,6 @@ def without_replaced(rows: Iterable[RecordingRow]) -> list[RecordingRow]:
         if not kept or kept[-1].until < row.since:
             kept.append(row)
     return kept
-
-
-def _refuse_former(path: Path) -> None:
-    """Raise UsageError where a file cannot be read, or is a recording of gpuwatch 0.1."""
-    try:
-        with open(files.open_ordinary(path), "rb") as file:
-            kind = _FORMER.get(file.read(2))
-    except OSError as error:
-        raise UsageError(f"{clean(str(path))}: {files.reason(error)}") from None
-    if kind:
-        raise UsageError(f"{clean(str(path))}: a recording of gpuwatch 0.1 ({kind}), which this one cannot read")
 
 
 @contextlib.contextmanager

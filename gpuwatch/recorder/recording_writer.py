@@ -30,7 +30,7 @@ from gpuwatch.recorder.anonymise import Anonymiser, Commands
 from gpuwatch.recorder.events import NOT_RUNNING, UNWATCHED, read_events, write_events
 from gpuwatch.recorder.opening import StoreError, reading
 from gpuwatch.recorder.paths import lock_path
-from gpuwatch.recorder.recording import FORMER_SUFFIXES, LARGEST_ROW, ROW_S, Standing, other_format, pack
+from gpuwatch.recorder.recording import LARGEST_ROW, ROW_S, Standing, other_format, pack
 from gpuwatch.recorder.retention import delete_before, used_bytes
 from gpuwatch.recorder.schema import read_about, write_about
 from gpuwatch.recorder.store import Store
@@ -155,8 +155,6 @@ class RecordingWriter:
     def _prepare(self) -> None:
         """Lock the file, and create it or read where it ended; raises StoreError, OSError and UsageError."""
         name = clean(str(self._path))
-        if self._path.suffix in FORMER_SUFFIXES:
-            raise StoreError(f"{name}: a recording is no {self._path.suffix} file; try {self._path.stem}.gpuwatch")
         if not self._lock.acquire():
             raise StoreError(f"{name}: another gpuwatch records to it")
         try:

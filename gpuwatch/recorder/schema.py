@@ -15,7 +15,7 @@ from gpuwatch.base import text
 APPLICATION: Final = 0x67707577
 """Value of `PRAGMA application_id` in every store: `gpuw`."""
 VERSION: Final = 2
-"""Value of `PRAGMA user_version`; a store of version 1 had other tables, and another name."""
+"""Value of `PRAGMA user_version`, and part of the name of a user's own store."""
 NOBODY: Final = -1
 """Uid of all processes whose owner is unknown: ended, hidden, in another namespace, or not listed. They are one run."""
 HOUR: Final = 3600
@@ -67,22 +67,22 @@ ON_CONFLICT: Final = "ON CONFLICT (at, span, gpu, run) DO UPDATE SET " + ", ".jo
 )
 
 
-def create_tables(connection: Connection, schema: Iterable[str] = TABLES) -> None:
-    """Create the tables that a new store lacks, or one that was begun before there were as many."""
-    wanted = {statement.split()[2]: statement for statement in schema}
-    if wanted.keys() <= tables(connection):
+def read_version(connection: Connection) -> int:
+    """Return the version of a store; 0 where it has no tables yet."""
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def create_tables(connection: Connection, statements: Iterable[str] = TABLES) -> None:
+    """Create the tables of a new store."""
+    if read_version(connection):
         return
-    with transaction(connection):  # another process may have created them meanwhile
-        there = tables(connection)
+    with transaction(connection):
+        if read_version(connection):  # another process has created them meanwhile
+            return
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
-        for statement in [one for name, one in wanted.items() if name not in there]:
+        for statement in statements:
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {VERSION}")
-
-
-def tables(connection: Connection) -> set[str]:
-    """Return the names of the tables and indexes of a store."""
-    return {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master").fetchmany(100)}
 
 
 @contextlib.contextmanager

@@ -42,7 +42,6 @@ from gpuwatch.recorder.schema import (
     ON_CONFLICT,
     USE_COLUMNS,
     read_about,
-    tables,
     write_about,
 )
 
@@ -398,10 +397,8 @@ def read_means(connection: Connection, since: float, until: float) -> Iterator[M
 
 
 def _read_gpu_values(connection: Connection, since: float, until: float) -> dict[int, dict[str, float]]:
-    """Return the means of the GPUs themselves by the start of their minute; a store of before has no such table."""
+    """Return the means of the GPUs themselves by the start of their minute."""
     found: dict[int, dict[str, float]] = {}
-    if "gpu_values" not in tables(connection):
-        return found
     names = {
         gpu: [f"{uuid}//{metric}" for metric in _OF_GPU]
         for gpu, uuid in connection.execute("SELECT id, uuid FROM gpus").fetchmany(_MOST)

@@ -285,12 +285,6 @@ def fail(_file: int, _content: bytes) -> None:
     raise OSError(28, "the disk is full")
 
 
-def test_a_store_of_before_lacks_a_table(closed: Path) -> None:
-    with sqlite3.connect(closed) as connection:
-        connection.execute("DROP TABLE gpu_values")
-    assert len(publish(closed, "shares")) == 2
-
-
 def make_newer(file: Path) -> None:
     with sqlite3.connect(file) as connection:
         connection.execute("PRAGMA user_version = 99")

@@ -176,7 +176,6 @@ def test_frames_beyond_a_slow_disk_are_lost_and_the_monitor_never_waits(
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("day.gz", "a recording is no .gz file; try day.gpuwatch"),
         ("folder", "it is not a regular file"),
         ("fifo", "it is not a regular file"),
         ("link", "it is (a symbolic link|not a regular file)"),

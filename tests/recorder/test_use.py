@@ -339,7 +339,7 @@ def test_a_minute_in_which_another_went_on_has_the_mean_of_both(tmp_path: Path) 
     assert 50 <= first.seconds <= 55
 
 
-def test_values_of_gpus_stand_in_columns_and_a_store_without_that_table_is_read_and_gets_it(tmp_path: Path) -> None:
+def test_values_of_gpus_stand_in_columns(tmp_path: Path) -> None:
     values = {"GPU-0//utilization": 41.25, "GPU-0//sm_clock": 1980.0, "GPU-1//power": 300.0, "GPU-1//temperature": 61.0}
     path = stored(tmp_path / "x", Sums(means=[minute(0, **values), minute(1)]))
     asked = "SELECT at, uuid, used, utilization, power, temperature FROM gpu_values JOIN gpus ON gpu = id"
@@ -352,10 +352,6 @@ def test_values_of_gpus_stand_in_columns_and_a_store_without_that_table_is_read_
         (at + 60, "GPU-0", 1, *[None] * 3),
     ]
     assert means(path) == [minute(0, **values | {"GPU-0//utilization": 41.2}), minute(1)]
-    change(path, "DROP TABLE gpu_values")
-    assert [one.values for one in means(path)] == [{"GPU-0//sm_clock": 1980.0}, {}]
-    stored(path, Sums(means=[minute(2)]))
-    assert means(path)[-1] == minute(2)
 
 
 def test_of_many_processes_those_with_the_most_memory_are_stored(tmp_path: Path) -> None:
