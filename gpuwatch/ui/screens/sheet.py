@@ -303,7 +303,7 @@ class Sheet(FullScreen):
         for part in text.wrap(_WRAP, max(1, width - margin), overflow="fold") or [Text()]:
             builder = LineBuilder(self.style_set).gap(margin)
             for segment in part.render(_WRAP):
-                builder.write(segment.text.rstrip("\n"), segment.style or "text")
+                builder.write(segment.text.rstrip("\n"), segment.style or _WRAP.get_style(part.style) or "text")
             lines.append(builder.build(width))
         return lines
 
