@@ -18,12 +18,13 @@ from gpuwatch.ui.draw.footer import Footer, Hint, hints
 from gpuwatch.ui.draw.gpus import Gpus
 from gpuwatch.ui.draw.header import header_line
 from gpuwatch.ui.draw.layout import Form, Layout, fit_layout
-from gpuwatch.ui.draw.lines import LineBuilder, LinePanel
+from gpuwatch.ui.draw.lines import LineBuilder
 from gpuwatch.ui.draw.notice import notice_lines, starting_words, state_words, tiny_lines, tiny_words
 from gpuwatch.ui.draw.processes import Processes
 from gpuwatch.ui.draw.theme import Role, StyleSet
 from gpuwatch.ui.draw.view import View
 from gpuwatch.ui.partial_updates import PartialUpdateCompositor
+from gpuwatch.ui.widgets.panels import LinePanel
 from gpuwatch.ui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:

@@ -8,17 +8,19 @@ colours). While nothing but panels is on screen, the runs are taken from their l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rich.color import ColorSystem
 from rich.console import Console
-from rich.style import Style
+from rich.style import Style as RichStyle
 from textual._compositor import ChopsUpdate, Compositor, CompositorUpdate
 from textual.screen import Screen
 
-from gpuwatch.ui.draw.lines import Line, LinePanel, Span, crop
+from gpuwatch.ui.draw.lines import Line, crop
+from gpuwatch.ui.draw.theme import Style
+from gpuwatch.ui.widgets.panels import LinePanel, rich_style
 
 _ATTRIBUTES = (
     ("bold", "1", "22"),
@@ -30,6 +32,7 @@ _ATTRIBUTES = (
     ("strike", "9", "29"),
 )
 """Attributes of text: the name in Rich, and the SGR codes that turn the attribute on and off."""
+_PLAIN: Final = Style()
 
 
 class CellRun(NamedTuple):
@@ -37,7 +40,7 @@ class CellRun(NamedTuple):
 
     x: int
     y: int
-    spans: Line
+    spans: Sequence[tuple[str, Style | RichStyle, int]]
 
 
 class PartialUpdate(CompositorUpdate):
@@ -51,7 +54,7 @@ class PartialUpdate(CompositorUpdate):
         system = console._color_system or ColorSystem.TRUECOLOR
         out: list[str] = []
         position = (-1, -1)
-        style: Style | None = None
+        style: Style | RichStyle | None = None
         for x, y, spans in self.runs:
             if position != (x, y):
                 out.append(f"\x1b[{y + 1};{x + 1}H")
@@ -99,13 +102,11 @@ def _runs_of_chops(update: ChopsUpdate) -> Iterable[CellRun]:
                 continue
             start = max(x, x1)
             cropped = strip.crop(start - x, min(end, x2) - x)
-            yield CellRun(
-                start, y, tuple(Span(one.text, one.style or Style.null(), one.cell_length) for one in cropped._segments)
-            )
+            yield CellRun(start, y, [(one.text, one.style or _PLAIN, one.cell_length) for one in cropped._segments])
 
 
 @lru_cache(4096)
-def _transition(old: Style | None, new: Style, system: ColorSystem) -> str:
+def _transition(old: Style | RichStyle | None, new: Style | RichStyle, system: ColorSystem) -> str:
     """Return the SGR sequence that leads from one style to another."""
     before, after = _codes(old, system), _codes(new, system)
     if before == after:
@@ -126,10 +127,12 @@ def _switches(old: str, new: str) -> list[str]:
 
 
 @lru_cache(1024)
-def _codes(style: Style | None, system: ColorSystem) -> tuple[str, str, str]:
+def _codes(style: Style | RichStyle | None, system: ColorSystem) -> tuple[str, str, str]:
     """Return the attributes, the foreground and the background of a style, in SGR codes."""
     if style is None:
         return ("", "", "")
+    if isinstance(style, Style):
+        style = rich_style(style)
     attributes = ";".join(on for name, on, _ in _ATTRIBUTES if getattr(style, name))
     foreground = ";".join(style.color.downgrade(system).get_ansi_codes()) if style.color else ""
     background = ";".join(style.bgcolor.downgrade(system).get_ansi_codes(foreground=False)) if style.bgcolor else ""

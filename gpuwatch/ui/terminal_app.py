@@ -21,9 +21,10 @@ from gpuwatch.base.errors import NoThreadError
 from gpuwatch.base.text import clean
 from gpuwatch.base.threads import Worker
 from gpuwatch.ui.bindings import THEMES, PaletteCommand
-from gpuwatch.ui.draw.theme import StyleSet, make_styles, theme_id, themes
+from gpuwatch.ui.draw.theme import StyleSet, make_styles, theme_id
 from gpuwatch.ui.options import Options
 from gpuwatch.ui.terminal import AsciiOnly, ExitWatchdog, NoColors, TolerantDriver, is_utf8_terminal
+from gpuwatch.ui.themes import palette_of, themes
 
 SETTLED: Final = 5.0
 """Seconds after which all lasting objects exist. Garbage is collected only from then on, and without these:
@@ -78,7 +79,12 @@ class TerminalApp(App[int]):
     def _make_styles(self) -> StyleSet:
         ascii_only = self.options.ascii or (self._watchdog is not None and not is_utf8_terminal())
         return make_styles(
-            self.theme, ascii_only=ascii_only, colors=self._colors(), slots=self._hues, initials=self._initials
+            self.theme,
+            palette_of(self.theme),
+            ascii_only=ascii_only,
+            colors=self._colors(),
+            slots=self._hues,
+            initials=self._initials,
         )
 
     def _colors(self) -> int:

@@ -19,10 +19,10 @@ from gpuwatch.model.snapshot import Gpu, Health, Instance, Memory, Presence, Pro
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.draw.layout import LEAST_ROWS, MIN_HEIGHT, MIN_WIDTH, Form, fit_layout, form_of, heat_map_grid
-from gpuwatch.ui.draw.lines import LinePanel
 from gpuwatch.ui.draw.row_list import RowList
 from gpuwatch.ui.draw.table import Column, Table
 from gpuwatch.ui.draw.theme import make_styles
+from gpuwatch.ui.widgets.panels import LinePanel
 from tests.support.builders import gpu, holding, memory, process, snapshot
 from tests.support.screen import HOSTILE, Clockwork, alert, frame, frame_clock, hand, press, set_size
 

@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
-from rich.style import Style
 
 from gpuwatch.ui.draw.lines import Line, LineBuilder, Span, changed, crop, plain
-from gpuwatch.ui.draw.theme import make_styles
+from gpuwatch.ui.draw.theme import Style, make_styles
 from gpuwatch.ui.partial_updates import CellRun, PartialUpdate
 
-STYLES = [Style(), Style(bold=True), Style(color="#ff0000"), Style(color="#ff0000", bgcolor="#000010", reverse=True)]
+STYLES = [Style(), Style(bold=True), Style(color="#ff0000"), Style(color="#ff0000", background="#000010", reverse=True)]
 WORDS = st.text(st.sampled_from("ab 日é▁"), min_size=1, max_size=8)
 SPANS = st.lists(st.tuples(WORDS, st.sampled_from(STYLES)), max_size=6)
 WIDTH = 30

@@ -13,9 +13,10 @@ from gpuwatch.alerts.rules.health import STALE
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.draw.layout import Layout
-from gpuwatch.ui.draw.lines import Line, LineBuilder, LinePanel
+from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.theme import Role, StyleSet
 from gpuwatch.ui.draw.view import View, clock, mark_of
+from gpuwatch.ui.widgets.panels import LinePanel
 
 
 def alerts_of(frame: Frame) -> tuple[Alert, ...]:

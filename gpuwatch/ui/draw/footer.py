@@ -10,8 +10,9 @@ from textual.message import Message
 
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.bindings import key_names
-from gpuwatch.ui.draw.lines import Line, LineBuilder, LinePanel
+from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.theme import StyleSet
+from gpuwatch.ui.widgets.panels import LinePanel
 
 Hint = tuple[str, str, str]
 """Keys as shown, word, action."""

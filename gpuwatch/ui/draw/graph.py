@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from itertools import groupby
 from math import ceil, floor, inf, isfinite
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 from rich.cells import cell_len
-from rich.style import Style
 
 from gpuwatch.history.timeline import Extent
 from gpuwatch.ui.draw.lines import Line, LineBuilder, Span
-from gpuwatch.ui.draw.theme import Glyphs, StyleSet
+from gpuwatch.ui.draw.theme import Glyphs, Style, StyleSet
 from gpuwatch.ui.draw.view import day_time
 
 STEPS: Final = {60.0: 10.0, 600.0: 60.0, 3600.0: 300.0, 21600.0: 1800.0, 86400.0: 7200.0}
@@ -351,12 +349,12 @@ def _with_cursor(spans: Sequence[Span], column: int, styles: StyleSet) -> list[S
         else:
             place = column - x
             before, char, after = span.text[:place], span.text[place], span.text[place + 1 :]
-            if char == " " and span.style.bgcolor == styles("text").bgcolor:
+            if char == " " and span.style.background == styles("text").background:
                 inner = Span("|" if styles.glyphs.ascii else "│", styles("note"), 1)
             elif styles.color:
-                inner = Span(char, span.style + Style(bgcolor=styles.palette.cursor), 1)
+                inner = Span(char, span.style._replace(background=styles.palette.cursor), 1)
             else:
-                inner = Span(char, span.style + Style(reverse=True), 1)
+                inner = Span(char, span.style._replace(reverse=True), 1)
             found += [Span(before, span.style, place)] * bool(before)
             found.append(inner)
             found += [Span(after, span.style, len(after))] * bool(after)
@@ -521,10 +519,10 @@ class _AreaPainter:
 
     def _on(self, style: Style, owner: int | None) -> Style:
         """Return the style of a limit's line on an area: as bright as text there, or in its own colour beside them."""
-        background = None if owner is None else self._curves[owner].style.bgcolor
+        background = None if owner is None else self._curves[owner].style.background
         if background is None or not self._style_set.color:
             return style
-        return _style(self._curves[owner].style.color if owner is not None else style.color, background)
+        return Style(self._curves[owner].style.color if owner is not None else style.color, background)
 
     def _cell(self, ends: tuple[int, ...], low: int, letter: bool) -> tuple[int | None, _Piece]:
         """Return the owner of most of a cell (None for nothing), and the cell; `low` is the level of its lower edge."""
@@ -562,10 +560,5 @@ class _AreaPainter:
         above = None if upper is None else self._curves[upper]
         if below is None or below.hatched:
             return self._full(lower if eighths >= 4 else upper, letter=False)
-        background = self._base.bgcolor if above is None or above.hatched else above.style.bgcolor
-        return _Piece(self._style_set.glyphs.levels[eighths - 1], _style(below.style.bgcolor, background))
-
-
-@lru_cache(1024)
-def _style(color: object, background: object) -> Style:
-    return Style(color=color, bgcolor=background)  # type: ignore[arg-type]
+        background = self._base.background if above is None or above.hatched else above.style.background
+        return _Piece(self._style_set.glyphs.levels[eighths - 1], Style(below.style.background, background))

@@ -1,25 +1,23 @@
-"""Lines of styled text, of which only the changed cells are drawn again.
+"""Lines of styled text: made of spans, wrapped, cut, and compared with those on screen.
 
-A line is a tuple of spans of known width. Panels pass all their lines after each change; the lines are compared with
-those on screen span by span, and only the changed cells are drawn and sent.
+A line is a tuple of spans of known width. Two drawings are compared line by line and span by span, so that only the
+changed cells are sent to the terminal.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeAlias
 
-from rich.cells import cell_len, set_cell_size
-from rich.segment import Segment
-from rich.style import Style
-from textual.geometry import Region
-from textual.strip import Strip
-from textual.widget import Widget
+from rich.cells import cell_len, chop_cells, set_cell_size
 
 from gpuwatch.base.text import fit, spell_signs
-from gpuwatch.ui.draw.theme import Background, Role, StyleSet
+from gpuwatch.ui.draw.theme import Background, Role, Style, StyleSet
 
-NEAR = 6
+_WORD: Final = re.compile(r"\s*\S+\s*")
+NEAR: Final = 6
 """Most cells between two changed runs that are sent as one: a cursor move takes about as many bytes."""
 
 
@@ -128,11 +126,59 @@ def crop(line: Line, start: int, end: int) -> Line:
                 first, last = max(start - x, 0), min(end, after) - x
                 text = span.text[first:last]
                 if len(span.text) != span.cells:  # wide characters
-                    _, rest = Segment(span.text).split_cells(first)
-                    text = rest.split_cells(last - first)[0].text
+                    text = _cells_of(span.text, first, last)
                 cropped.append(Span(text, span.style, last - first))
         x = after
     return tuple(cropped)
+
+
+def _cells_of(text: str, start: int, end: int) -> str:
+    """Return the cells of a text from `start` to `end`; a blank stands for half of a wide character."""
+    kept, x = "", 0
+    for char in text:
+        first, x = x, x + cell_len(char)
+        if first >= start and start < x <= end:
+            kept += char
+        elif first < start < x or first < end < x:
+            kept += " "
+    return kept
+
+
+def wrapped_lines(runs: Sequence[tuple[str, Style]], styles: StyleSet, width: int, margin: int) -> list[Line]:
+    """Draw runs of text after a margin, wrapped at blanks; a word that is longer than a line is divided."""
+    lines: list[Line] = []
+    start = 0
+    for paragraph in "".join(text for text, _ in runs).split("\n"):
+        breaks = _breaks(paragraph, max(1, width - margin))
+        for first, last in pairwise((0, *breaks, len(paragraph))):
+            builder = LineBuilder(styles).gap(margin)
+            at = 0
+            for text, style in runs:
+                builder.write(text[max(0, start + first - at) : max(0, start + last - at)], style)
+                at += len(text)
+            lines.append(builder.build(width))
+        start += len(paragraph) + 1
+    return lines
+
+
+def _breaks(text: str, width: int) -> list[int]:
+    """Return the places at which a text is broken into lines of at most `width` cells, but for blanks at their ends."""
+    breaks: list[int] = []
+    taken = 0
+    for word in _WORD.finditer(text):
+        cells = cell_len(word[0].rstrip())
+        if cells > width:
+            at = word.start()
+            for part in chop_cells(word[0], width):
+                breaks += [at] * (at > 0)
+                at += len(part)
+                taken = cell_len(part)
+        elif cells > width - taken:
+            breaks.append(word.start())
+            taken = cell_len(word[0])
+        else:
+            taken += cell_len(word[0])
+    return breaks
 
 
 def changed(old: Line, new: Line) -> list[tuple[int, int]]:
@@ -159,7 +205,7 @@ def _middle(old: Line, new: Line) -> list[tuple[int, int]]:
     same = min(len(old), len(new))
     head = next((at for at in range(same) if old[at] != new[at]), same)
     tail = next((at for at in range(same - head) if old[-1 - at] != new[-1 - at]), same - head)
-    return [(_width(new[:head]), _width(new[: len(new) - tail]))]
+    return [(width_of(new[:head]), width_of(new[: len(new) - tail]))]
 
 
 def _narrowed(old: Span, new: Span) -> tuple[int, int]:
@@ -174,62 +220,6 @@ def _narrowed(old: Span, new: Span) -> tuple[int, int]:
     return start, end
 
 
-def _width(line: Line) -> int:
+def width_of(line: Line) -> int:
+    """Return the cells of a line."""
     return sum(span.cells for span in line)
-
-
-class LinePanel(Widget):
-    """Widget that shows lines; only the cells that changed are drawn again."""
-
-    DEFAULT_CSS = "LinePanel { width: 1fr; height: 1; }"
-    ALLOW_SELECT = False
-
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self.lines: Sequence[Line] = ()
-        """Lines on screen."""
-        self._room = (-1, 0)
-
-    def show(self, lines: Sequence[Line]) -> None:
-        """Show lines, which have the width of the panel."""
-        old, self.lines = self.lines, lines
-        same_width = bool(old and lines) and _width(old[0]) == _width(lines[0])
-        if not same_width or len(old) != len(lines):
-            self.refresh()
-            return
-        dirty = [
-            Region(start, y, end - start, 1)
-            for y, (before, after) in enumerate(zip(old, lines, strict=True))
-            if before is not after and before != after
-            for start, end in changed(before, after)
-        ]
-        if dirty:
-            self.refresh(*dirty)
-
-    def _set_dirty(self, *regions: Region) -> None:
-        # Without Textual's caches of rendered lines, which are not used, and cost more than to draw the regions.
-        self._repaint_regions.update(regions or (self.size.region,))
-
-    def render_lines(self, crop: Region) -> list[Strip]:
-        """Return the lines of a region as they are: a panel has no border, padding or tint that Textual would add."""
-        background = self.background_colors[1]
-        filters = self.get_line_filters()
-        strips = []
-        for line in [*self.lines[crop.y : crop.bottom], *[()] * (crop.bottom - len(self.lines))]:
-            strip = Strip([Segment(text, style) for text, style, _ in line], _width(line))
-            strip = strip.adjust_cell_length(self.size.width, self.rich_style)
-            for line_filter in filters:
-                strip = strip.apply_filter(line_filter, background)
-            strips.append(strip.crop(crop.x, crop.right))
-        return strips[: crop.height]
-
-    def set_height(self, height: int, above: int = 0) -> None:
-        """Set the number of lines, and of blank lines above; Textual computes a new layout only after a change."""
-        if self._room != (height, above):
-            self._room = (height, above)
-            self.styles.height = height
-            self.styles.margin = (above, 0, 0, 0)
-
-    @property
-    def text(self) -> list[str]:
-        return [plain(line) for line in self.lines]

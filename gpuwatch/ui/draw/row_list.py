@@ -19,9 +19,10 @@ from textual.message import Message
 from gpuwatch.analysis.rows import StableOrder
 from gpuwatch.model.fields import Field
 from gpuwatch.model.filters import find_next
-from gpuwatch.ui.draw.lines import Line, LineBuilder, LinePanel, blank
+from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
 from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, write_title
 from gpuwatch.ui.draw.theme import Background, Role, StyleSet
+from gpuwatch.ui.widgets.panels import LinePanel
 
 T = TypeVar("T")
 

@@ -7,11 +7,10 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from rich.cells import cell_len
-from rich.style import Style
 
 from gpuwatch.model.fields import Field
 from gpuwatch.ui.draw.lines import Line, LineBuilder, Span
-from gpuwatch.ui.draw.theme import Background, Role, StyleSet
+from gpuwatch.ui.draw.theme import Background, Role, Style, StyleSet
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Themes: colours for each kind of terminal, styles of the widgets, and glyphs in Unicode and ASCII.
+"""Themes: colours for each kind of terminal, styles of text, and glyphs in Unicode and ASCII.
 
 No information is shown by colour alone: marks, words or attributes show the same.
 """
@@ -13,9 +13,18 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
-from rich.style import Style
-from textual.color import Color
-from textual.theme import BUILTIN_THEMES, Theme
+
+
+class Style(NamedTuple):
+    """Look of text: colours as `#rrggbb`, None for the terminal's own, and attributes."""
+
+    color: str | None = None
+    background: str | None = None
+    bold: bool = False
+    dim: bool = False
+    italic: bool = False
+    underline: bool = False
+    reverse: bool = False
 
 
 class Palette(msgspec.Struct, frozen=True):
@@ -143,67 +152,13 @@ BACKGROUNDS: Final[tuple[Background, ...]] = ("base", "band", "track", "cursor")
 """Backgrounds: plain, of titles, of memory bars, of the row under the cursor."""
 
 
-def themes() -> tuple[Theme, ...]:
-    """Return the Textual themes that dialogs, toasts and the palette are drawn with."""
-    return tuple(
-        Theme(
-            name=name,
-            primary=one.note,
-            secondary=one.muted,
-            warning=one.warning,
-            error=one.critical,
-            success=one.note,
-            accent=one.note,
-            foreground=one.text,
-            background=one.base,
-            surface=one.band,
-            panel=one.band,
-            dark=one.dark,
-        )
-        for name, one in PALETTES.items()
-    )
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Themes of Textual
-
-
 def theme_id(name: str) -> str:
     """Return Textual's name of a theme: `gpuwatch-dark` for `dark`, `nord` for `nord`."""
     return f"gpuwatch-{name}" if f"gpuwatch-{name}" in PALETTES else name
 
 
-def palette_of(theme: str) -> Palette:
-    """Return the palette of a theme by its Textual name; an unknown name means the dark theme.
-
-    Textual's themes have their own colours for text and backgrounds, as Textual makes them, and the owners' colours of
-    gpuwatch's theme. Those in the terminal's own colours, which no part of a bar can be blended with, are gpuwatch's.
-    """
-    if theme in PALETTES or theme not in BUILTIN_THEMES:
-        return PALETTES.get(theme, DARK)
-    colors = BUILTIN_THEMES[theme].to_color_system().generate()
-    own = DARK if BUILTIN_THEMES[theme].dark else LIGHT
-    base, text = Color.parse(colors["background"]), Color.parse(colors["foreground"])
-    if base.ansi is not None:
-        return own
-    return replace(
-        own,
-        text=text.hex,
-        strong=text.hex,
-        muted=base.blend(text, 0.75).hex,
-        faint=base.blend(text, 0.4).hex,
-        critical=colors["text-error"],
-        warning=colors["text-warning"],
-        note=colors["text-primary"],
-        base=base.hex,
-        band=colors["panel"],
-        track=colors["surface"],
-        cursor=colors["primary-muted"],
-    )
-
-
 class Glyphs(msgspec.Struct, frozen=True):
-    """Characters that widgets draw with."""
+    """Characters to draw with."""
 
     critical: str = "●"
     warning: str = "▲"
@@ -289,7 +244,7 @@ class _OwnerStyles(NamedTuple):
 
 
 class StyleSet(msgspec.Struct, frozen=True, dict=True):
-    """Styles and glyphs that widgets draw with: roles on each background, and the colours of owners."""
+    """Styles and glyphs to draw with: roles on each background, and the colours of owners."""
 
     palette: Palette
     glyphs: Glyphs = UNICODE
@@ -373,16 +328,11 @@ class StyleSet(msgspec.Struct, frozen=True, dict=True):
     def _make(self, role: Role, background: Background) -> Style:
         bold = role in ("strong", "critical", "warning")
         if not self.color:
-            return Style(
-                bold=bold or None,
-                dim=(role == "faint") or None,
-                reverse=(background == "cursor") or None,
-                underline=(background == "band") or None,
-            )
+            return Style(bold=bold, dim=role == "faint", reverse=background == "cursor", underline=background == "band")
         palette = self.palette
         if role == "faint" and (self.few or background == "cursor"):
             role = "muted"  # it would be too much like the cursor's background
-        return Style(color=getattr(palette, role), bgcolor=getattr(palette, background), bold=bold or None)
+        return Style(getattr(palette, role), getattr(palette, background), bold)
 
     def __call__(self, role: Role, background: Background = "base") -> Style:
         """Return the style of a role on a background."""
@@ -395,7 +345,7 @@ class StyleSet(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _heat(self) -> list[Style]:
-        return [Style(color=self.palette.owner_text, bgcolor=color) for color in self.palette.heat]
+        return [Style(self.palette.owner_text, color) for color in self.palette.heat]
 
     def heat(self, percent: float) -> Style:
         """Return the style of a cell of a heat map; requires `has_heat`."""
@@ -440,32 +390,31 @@ class StyleSet(msgspec.Struct, frozen=True, dict=True):
         found = []
         for fill, swatch in zip(palette.fills, palette.swatches, strict=True):
             text = ON_SIXTEEN.get(fill, "#000000") if self.few else palette.owner_text
-            part = Style(color=text, bgcolor=fill)
+            part = Style(text, fill)
             # With 16 colours the theme's own would be lost on half of the fills.
-            seam = part if self.few else Style(color=palette.base, bgcolor=fill)
-            mark = part + Style(color=None if self.few else palette.strong, bold=True)
-            edge = Style(color=fill, bgcolor=palette.track)
-            swatches = {
-                background: Style(color=swatch, bgcolor=getattr(palette, background)) for background in BACKGROUNDS
-            }
+            seam = part if self.few else Style(palette.base, fill)
+            mark = Style(text if self.few else palette.strong, fill, bold=True)
+            edge = Style(fill, palette.track)
+            swatches = {background: Style(swatch, getattr(palette, background)) for background in BACKGROUNDS}
             found.append(_OwnerStyles(part, seam, edge, mark, swatches))
         return found
 
 
 def make_styles(
     theme: str,
+    palette: Palette | None = None,
     *,
     ascii_only: bool = False,
     colors: int = 1 << 24,
     slots: dict[int, int] | None = None,
     initials: dict[int, str] | None = None,
 ) -> StyleSet:
-    """Return the styles of a theme by its Textual name; an unknown name means the dark theme.
+    """Return the styles of a theme by its Textual name; an unknown name without a palette means the dark theme.
 
-    `colors` is the terminal's number of colours; 0 for none. `slots` and `initials` are people's colours and initials
-    in the styles before.
+    `palette` is that of a theme of Textual's. `colors` is the terminal's number of colours; 0 for none. `slots` and
+    `initials` are people's colours and initials in the styles before.
     """
-    palette = palette_of(theme)
+    palette = palette or PALETTES.get(theme, DARK)
     if colors == 256:
         palette = _in_256(theme, palette)
     elif 0 < colors <= 16:

@@ -12,9 +12,9 @@ from textual.screen import ModalScreen
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.bindings import with_own_keys
 from gpuwatch.ui.draw.footer import Footer
-from gpuwatch.ui.draw.lines import LinePanel
 from gpuwatch.ui.draw.theme import StyleSet
 from gpuwatch.ui.partial_updates import PartialUpdateCompositor, is_covered
+from gpuwatch.ui.widgets.panels import LinePanel
 
 
 class FullScreen(ModalScreen[None]):

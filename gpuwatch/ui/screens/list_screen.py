@@ -20,12 +20,13 @@ from gpuwatch.base.units import long_duration
 from gpuwatch.model.filters import ListFilter, Term
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.draw.footer import Hint, hints
-from gpuwatch.ui.draw.lines import Line, LineBuilder, LinePanel, blank
+from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
 from gpuwatch.ui.draw.notice import notice_lines
 from gpuwatch.ui.draw.row_list import RowList
 from gpuwatch.ui.draw.theme import Role, StyleSet
 from gpuwatch.ui.draw.view import View, replay_words
 from gpuwatch.ui.screens.full_screen import FullScreen
+from gpuwatch.ui.widgets.panels import LinePanel
 from gpuwatch.ui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:

@@ -7,9 +7,6 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 
 import msgspec
 from rich.cells import cell_len
-from rich.console import Console
-from rich.style import Style
-from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -17,10 +14,11 @@ from textual.binding import Binding, BindingType
 from gpuwatch.base.text import spell_signs
 from gpuwatch.model.snapshot import Reading, Reason
 from gpuwatch.ui.draw.footer import hints
-from gpuwatch.ui.draw.lines import Line, LineBuilder, LinePanel, crop
+from gpuwatch.ui.draw.lines import Line, LineBuilder, crop, wrapped_lines
 from gpuwatch.ui.draw.row_list import WHEEL
 from gpuwatch.ui.draw.theme import StyleSet, make_styles
 from gpuwatch.ui.screens.full_screen import FullScreen
+from gpuwatch.ui.widgets.panels import LinePanel
 
 TWO_COLUMNS: Final = 110
 """Least width at which the two halves stand side by side."""
@@ -41,9 +39,6 @@ _LABEL: Final = 15
 """Largest number of cells of the labels."""
 _BETWEEN: Final = 3
 """Cells between the two halves."""
-
-_WRAP: Final = Console(color_system=None, width=80)
-"""Console that wraps text; nothing is printed."""
 
 
 def reason_words(reading: Reading) -> str:
@@ -202,8 +197,8 @@ class Sheet(FullScreen):
 
     def _notice_lines(self) -> list[Line]:
         width = self.app.size.width
-        styled = Text(self._plain(self._notice), self.style_set("warning"))
-        return self._wrapped(styled, width, 1) if self._notice else []
+        words = [(self._plain(self._notice), self.style_set("warning"))]
+        return wrapped_lines(words, self.style_set, width, 1) if self._notice else []
 
     def _place(self) -> None:
         """Draw the parts, and place each below the one before; a part that did not change has its lines of before."""
@@ -287,25 +282,15 @@ class Sheet(FullScreen):
         """Draw a fact; the value wraps, and may be any text."""
         styles = self.style_set
         style = styles("muted" if self.over or fact.missing else "text")
-        value = Text(self._plain(fact.value), style + Style(italic=True) if fact.missing else style)
+        value = [(self._plain(fact.value), style._replace(italic=fact.missing))]
         if fact.aside:
             between = "  " if len(fact.aside) <= _SHORT else "\n"
-            value.append(f"{between}{self._plain(fact.aside)}", styles("muted"))
+            value.append((f"{between}{self._plain(fact.aside)}", styles("muted")._replace(italic=fact.missing)))
         margin = min(labels + 2, width // 2)
-        lines = self._wrapped(value, width, margin)
+        lines = wrapped_lines(value, styles, width, margin)
         head = LineBuilder(styles).write(self._plain(fact.label), "muted", max(0, margin - 1)).gap()
         first = head.write_spans(crop(lines[0], margin, width)).build(width)
         return [first, *lines[1:]]
-
-    def _wrapped(self, text: Text, width: int, margin: int) -> list[Line]:
-        """Wrap a text to lines, after a margin."""
-        lines = []
-        for part in text.wrap(_WRAP, max(1, width - margin), overflow="fold") or [Text()]:
-            builder = LineBuilder(self.style_set).gap(margin)
-            for segment in part.render(_WRAP):
-                builder.write(segment.text.rstrip("\n"), segment.style or _WRAP.get_style(part.style) or "text")
-            lines.append(builder.build(width))
-        return lines
 
     def _plain(self, text: str) -> str:
         return plain(text) if self.style_set.glyphs.ascii else text

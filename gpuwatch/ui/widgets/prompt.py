@@ -16,8 +16,9 @@ from textual.message import Message
 from textual.widgets import Input
 
 from gpuwatch.model.filters import FilterError, ListFilter, parse_most
-from gpuwatch.ui.draw.lines import LineBuilder, LinePanel
+from gpuwatch.ui.draw.lines import LineBuilder
 from gpuwatch.ui.draw.theme import StyleSet
+from gpuwatch.ui.widgets.panels import LinePanel
 
 KEYS_HINT: Final = "Enter keeps it, Esc clears it"
 FIND_HINT: Final = "Enter jumps to it, n and N go on"

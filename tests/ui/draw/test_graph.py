@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.style import Style
 
 from gpuwatch.history.timeline import Extent
 from gpuwatch.ui.draw.graph import (
@@ -29,7 +28,7 @@ from gpuwatch.ui.draw.graph import (
     draw_plot,
 )
 from gpuwatch.ui.draw.lines import Line, plain
-from gpuwatch.ui.draw.theme import StyleSet, make_styles
+from gpuwatch.ui.draw.theme import Style, StyleSet, make_styles
 
 END = 1_795_269_840.0
 """Saturday 21 November 2026, 14:04 UTC."""
@@ -91,7 +90,7 @@ def plot(lines: list[Line]) -> list[str]:
 
 def backgrounds(line: Line) -> list[str | None]:
     """The background of each cell."""
-    return [span.style.bgcolor.name if span.style.bgcolor else None for span in line for _ in range(span.cells)]
+    return [span.style.background for span in line for _ in range(span.cells)]
 
 
 numbers = st.none() | st.floats() | st.floats(0, 120)
@@ -137,13 +136,13 @@ def test_gaps_stay_empty(values: list[float | None], stacked: bool, name: str) -
     styles = STYLE_SETS[name]
     cells = 4 * len(values)
     lines = draw_graph(of(values, stacked=stacked, styles=styles), styles, cells + AXIS, 10)
-    background = styles("text").bgcolor
+    background = styles("text").background
     for line in lines[1:-1]:
         drawn, back = plain(line)[AXIS:], backgrounds(line)[AXIS:]
         for place, value in enumerate(values):
             if value is None:
                 assert drawn[4 * place : 4 * place + 4].isspace()
-                assert set(back[4 * place : 4 * place + 4]) == {background.name if background else None} or not stacked
+                assert set(back[4 * place : 4 * place + 4]) == {background} or not stacked
 
 
 def test_a_line_joins_its_values_and_stays_on_its_level() -> None:
@@ -156,7 +155,7 @@ def test_areas_are_stacked_in_the_owners_colours() -> None:
     lines = draw_graph(of([25.0] * 24, [50.0] * 24, stacked=True), styles, 24 + AXIS, 6)
     fills = styles.palette.fills
     column = [backgrounds(line)[AXIS + 3] for line in lines[1:-1]]
-    assert column == [styles.palette.base, *[styles.owner(1).bgcolor.name] * 2, fills[0]]  # type: ignore[union-attr]
+    assert column == [styles.palette.base, *[styles.owner(1).background] * 2, fills[0]]
 
 
 def test_areas_without_colours_are_made_of_initials() -> None:

@@ -15,6 +15,7 @@ from textual.theme import BUILTIN_THEMES
 
 from gpuwatch.config.types import Theme
 from gpuwatch.ui.draw.theme import SLOTS, Background, Role, StyleSet, make_styles, theme_id
+from gpuwatch.ui.themes import palette_of
 
 THEMES: Final = ("gpuwatch-dark", "gpuwatch-light")
 BACKGROUNDS: Final[tuple[Background, ...]] = ("base", "band", "track", "cursor")
@@ -22,10 +23,10 @@ SYSTEMS: Final = {1 << 24: ColorSystem.TRUECOLOR, 256: ColorSystem.EIGHT_BIT, 16
 Rgb = tuple[int, int, int]
 
 
-def seen(color: Color | None, system: ColorSystem) -> Rgb:
+def seen(color: str | None, system: ColorSystem) -> Rgb:
     """Return a colour as a terminal with this table shows it."""
     assert color is not None
-    red, green, blue = color.downgrade(system).get_truecolor()
+    red, green, blue = Color.parse(color).downgrade(system).get_truecolor()
     return red, green, blue
 
 
@@ -67,7 +68,7 @@ def everybody(theme: str, colors: int) -> tuple[StyleSet, list[int | None]]:
 @pytest.mark.parametrize("colors", SYSTEMS)
 def test_no_two_people_have_colours_that_look_alike(theme: str, colors: int) -> None:
     styles, uids = everybody(theme, colors)
-    fills = [seen(styles.owner(uid).bgcolor, SYSTEMS[colors]) for uid in uids]
+    fills = [seen(styles.owner(uid).background, SYSTEMS[colors]) for uid in uids]
     assert min(difference(one, other) for one, other in combinations(fills, 2)) >= 19
     if colors > 16:  # with 16 there are no swatches: the initial stands on the colour
         swatches = [seen(styles.swatch(uid, "base").color, SYSTEMS[colors]) for uid in uids]
@@ -81,7 +82,7 @@ def test_what_is_written_on_a_colour_can_be_read(theme: str, colors: int, least:
     system = SYSTEMS[colors]
     for uid in uids:
         for style in (styles.owner(uid), styles.badge(uid, "cursor")):
-            assert contrast(seen(style.color, system), seen(style.bgcolor, system)) >= least
+            assert contrast(seen(style.color, system), seen(style.background, system)) >= least
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -90,12 +91,12 @@ def test_a_colour_stands_out_from_both_grounds(theme: str, colors: int, on_track
     styles, uids = everybody(theme, colors)
     system = SYSTEMS[colors]
     for uid in uids:
-        fill = seen(styles.owner(uid).bgcolor, system)
+        fill = seen(styles.owner(uid).background, system)
         for name in ("base", "track"):
-            assert contrast(fill, seen(styles("text", name).bgcolor, system)) >= on_track
+            assert contrast(fill, seen(styles("text", name).background, system)) >= on_track
         for background in BACKGROUNDS:
             swatch = styles.swatch(uid, background)
-            assert contrast(seen(swatch.color, system), seen(swatch.bgcolor, system)) >= on_any
+            assert contrast(seen(swatch.color, system), seen(swatch.background, system)) >= on_any
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -104,11 +105,11 @@ def test_the_cells_of_a_heat_map_can_be_read_and_told_apart(theme: str, colors: 
     styles, system = make_styles(theme, colors=colors), SYSTEMS[colors]
     heat = [styles.heat(percent) for percent in (0, 20, 40, 60, 80)]
     for style in heat:
-        assert contrast(seen(style.color, system), seen(style.bgcolor, system)) >= 4.5
-    backgrounds = [seen(style.bgcolor, system) for style in heat]
+        assert contrast(seen(style.color, system), seen(style.background, system)) >= 4.5
+    backgrounds = [seen(style.background, system) for style in heat]
     assert all(difference(one, other) >= 8 for one, other in combinations(backgrounds, 2))
-    full = contrast(backgrounds[-1], seen(styles("text").bgcolor, system))
-    assert full > contrast(backgrounds[0], seen(styles("text").bgcolor, system)) * step
+    full = contrast(backgrounds[-1], seen(styles("text").background, system))
+    assert full > contrast(backgrounds[0], seen(styles("text").background, system)) * step
     assert styles.heat(100) == styles.heat(140) == heat[-1]
 
 
@@ -117,7 +118,7 @@ def test_without_colours_there_are_none(theme: str) -> None:
     styles, uids = everybody(theme, 0)
     for uid in uids:
         drawn = (styles.owner(uid), styles.seam(uid), styles.mark(uid), styles.badge(uid, "base"), styles.edge(uid))
-        assert {(style.color, style.bgcolor) for style in drawn} == {(None, None)}
+        assert {(style.color, style.background) for style in drawn} == {(None, None)}
 
 
 def test_the_colour_is_the_uids_and_not_the_order_of_arrival() -> None:
@@ -190,7 +191,7 @@ def test_the_configuration_names_every_theme() -> None:
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_text_has_a_contrast_of_4_5_on_every_ground(theme: str) -> None:
-    styles, system = make_styles(theme), ColorSystem.TRUECOLOR
+    styles, system = make_styles(theme, palette_of(theme)), ColorSystem.TRUECOLOR
     for role, background in product(ROLES, BACKGROUNDS):
         style = styles(role, background)
-        assert contrast(seen(style.color, system), seen(style.bgcolor, system)) >= 4.5, (role, background)
+        assert contrast(seen(style.color, system), seen(style.background, system)) >= 4.5, (role, background)
