@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -20,10 +19,9 @@ from gpuwatch.fleet.overview import QUERIES, Fleet, make_fleet
 from gpuwatch.fleet.prometheus import PrometheusClient
 from gpuwatch.fleet.reader import read_fleet
 from gpuwatch.fleet.ui.fleet_app import FleetApp, NewFleet
+from tests import GPUWATCH
 from tests.support.prometheus import serving
 from tests.support.terminal import Terminal
-
-GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 
 
 def show(what: str, seconds: list[float]) -> None:

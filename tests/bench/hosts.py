@@ -14,9 +14,9 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.terminal import Terminal
+from tests import GPUWATCH
+from tests.support.terminal import in_terminal
 
-GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 LINES = 8
 SETTLED = 8.0
 """Seconds from the start until every host has its row."""
@@ -35,7 +35,7 @@ def main(hosts: int, seconds: float) -> None:
         (folder / "ssh").chmod(0o755)
         env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "HOME": name}
         words = [word for number in range(hosts) for word in ("--host", f"lab{number}")]
-        with Terminal([GPUWATCH, *words], columns=160, rows=50, env=env) as terminal:
+        with in_terminal(*words, columns=160, rows=50, env=env) as terminal:
             terminal.pump(SETTLED)
             process = psutil.Process(terminal.process.pid)
             before = process.cpu_times()

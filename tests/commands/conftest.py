@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import GPUWATCH
 from tests.driver import Driver
 from tests.support.program import Call, Run, run_gpuwatch
-
-GPUWATCH = Path(sys.executable).parent / "gpuwatch"
 
 
 @pytest.fixture
@@ -21,7 +19,7 @@ def run(driver: Driver) -> Run:
     def begin(
         *arguments: str, shell: str = "", stdout: int = subprocess.PIPE, **env: str
     ) -> subprocess.CompletedProcess[str]:
-        command = ["sh", "-c", shell.replace("gpuwatch", str(GPUWATCH))] if shell else [str(GPUWATCH), *arguments]
+        command = ["sh", "-c", shell.replace("gpuwatch", GPUWATCH)] if shell else [GPUWATCH, *arguments]
         stdin = None if shell else subprocess.DEVNULL
         env = driver.write().env() | env
         return subprocess.run(

@@ -22,7 +22,7 @@ from gpuwatch.commands.once import once
 from gpuwatch.model.snapshot import SCHEMA, Snapshot, SourceState, decode
 from gpuwatch.recorder.paths import own_store
 from gpuwatch.sources.sampler_process import SamplerProcess
-from tests.commands.conftest import GPUWATCH
+from tests import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.alerts import Script
 from tests.support.environment import environment
@@ -52,7 +52,7 @@ def test_once_as_json_is_one_snapshot(driver: Driver, call: Call) -> None:
 
 def test_the_stream_goes_on_until_nobody_reads(driver: Driver) -> None:
     lab(driver)
-    command = [str(GPUWATCH), "--stream", "--interval", "0.1"]
+    command = [GPUWATCH, "--stream", "--interval", "0.1"]
     with subprocess.Popen(command, env=driver.env(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as stream:
         assert stream.stdout is not None
         assert stream.stderr is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.conftest import GPUWATCH
+from tests import GPUWATCH
 from tests.fleet.test_overview import ROOM, alert, card
 from tests.support.program import Call
 from tests.support.prometheus import FakePrometheus, a_fleet, fake_prometheus
@@ -136,7 +136,7 @@ def test_where_no_host_has_room_the_nearest_are_named(call: Call, fake: FakeProm
 @pytest.mark.slow
 def test_the_screen_in_a_terminal(fake: FakePrometheus, own_home: Path) -> None:
     fake.lines = a_fleet(40, 8)
-    command = [str(GPUWATCH), "fleet", "--prometheus", fake.url]
+    command = [GPUWATCH, "fleet", "--prometheus", fake.url]
     with Terminal(command, columns=120, rows=30, env=dict(os.environ)) as terminal:
         terminal.wait_for(lambda one: "node0001" in one.text and "q quit" in one.lines[29])
         assert "40 hosts · 320 GPUs" in terminal.lines[0]

@@ -14,13 +14,12 @@ import pytest
 
 from gpuwatch.commands.kill import table
 from gpuwatch.model.snapshot import Reason, Unlisted
-from tests.commands.conftest import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.builders import gpu, holding, process, snapshot, uid
 from tests.support.kill import a_target
 from tests.support.process import ROOT, SOMEBODY_ELSE, GpuHolder
 from tests.support.program import Call, Run
-from tests.support.terminal import Terminal
+from tests.support.terminal import Terminal, in_terminal
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -198,7 +197,7 @@ def test_nothing_is_sent_unasked_that_cannot_be_put_on_record(driver: Driver, ca
 
 def terminal(driver: Driver, *words: str) -> Terminal:
     """The command in a terminal."""
-    return Terminal([str(GPUWATCH), "kill", *ROOT_FLAG, *words], columns=120, rows=30, env=driver.env())
+    return in_terminal("kill", *ROOT_FLAG, *words, env=driver.env())
 
 
 @pytest.mark.parametrize("answer", ["n", "yes please", "y"])

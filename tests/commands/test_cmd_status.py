@@ -16,7 +16,7 @@ from gpuwatch.base.procfs import boot_id
 from gpuwatch.commands.status import CELLS, status_line
 from gpuwatch.model.live import FILE, Overuse, Status, StatusGpu
 from gpuwatch.model.snapshot import Health, Reason, SourceState
-from tests.commands.conftest import GPUWATCH
+from tests import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.program import Call
 from tests.support.terminal import Terminal, Tmux

@@ -24,13 +24,13 @@ from gpuwatch.model.live import read_status
 from gpuwatch.model.snapshot import SourceState
 from gpuwatch.monitor import Frame
 from gpuwatch.recorder.paths import own_store
-from tests.commands.conftest import GPUWATCH
+from tests import GPUWATCH
 from tests.driver import GIB as GIBIBYTE
 from tests.driver import Driver, Gpu, Proc
 from tests.support.builders import EPOCH, GIB, gpu, snapshot
 from tests.support.prometheus import free_port
 from tests.support.store import story
-from tests.support.terminal import Terminal
+from tests.support.terminal import in_terminal
 from tests.support.waiting import PATIENCE, wait_for
 
 
@@ -87,7 +87,7 @@ class Watching:
 @contextmanager
 def watching(driver: Driver, *arguments: str, stdout: int = subprocess.PIPE, **env: str) -> Iterator[Watching]:
     """Start `gpuwatch watch`; it is gone afterwards."""
-    command = [str(GPUWATCH), "watch", *arguments]
+    command = [GPUWATCH, "watch", *arguments]
     with subprocess.Popen(
         command, env=driver.env() | env, stdout=stdout, stderr=subprocess.PIPE, text=True, bufsize=1
     ) as process:
@@ -149,7 +149,7 @@ def test_full_pipes_hold_up_neither_the_watch_nor_its_end(busy: Driver, eager: P
             os.write(full, b"x" * 4096)
     os.set_blocking(full, True)
     runtime = own_home / "runtime" / "gpuwatch"
-    with subprocess.Popen([str(GPUWATCH), "watch"], env=busy.env(), stdout=full, stderr=full) as process:
+    with subprocess.Popen([GPUWATCH, "watch"], env=busy.env(), stdout=full, stderr=full) as process:
         os.close(full)
         wait_for(lambda: (found := read_status(runtime)) and found.gpus[1].near)
         busy.gpus[1].memory_used = GIBIBYTE
@@ -206,7 +206,7 @@ def test_the_configuration_is_read_again_on_sighup(busy: Driver, eager: Path) ->
 
 
 def test_the_end_of_its_terminal_ends_it(busy: Driver) -> None:
-    with Terminal([str(GPUWATCH), "watch"], columns=120, rows=30, env=busy.env()) as terminal:
+    with in_terminal("watch", env=busy.env()) as terminal:
         terminal.wait_for("watching 2 GPUs")
         terminal.process.send_signal(signal.SIGHUP)  # somebody's wish: the terminal is there
         terminal.wait_for("nothing has changed")

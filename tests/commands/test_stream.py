@@ -14,7 +14,7 @@ import pytest
 from gpuwatch.base.procfs import boot_id
 from gpuwatch.model.live import Status
 from gpuwatch.model.snapshot import Snapshot
-from tests.commands.conftest import GPUWATCH
+from tests import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.program import Call
 from tests.support.waiting import PATIENCE
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.uncounted
 @contextmanager
 def streaming(driver: Driver, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run the program with pipes, and kill it where a test has failed."""
-    command = [str(GPUWATCH), "--interval", "0.1", *flags]
+    command = [GPUWATCH, "--interval", "0.1", *flags]
     with subprocess.Popen(
         command, env=driver.env(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:

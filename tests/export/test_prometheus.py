@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,10 @@ from gpuwatch.config.types import FleetSettings
 from gpuwatch.fleet.overview import QUERIES
 from gpuwatch.fleet.prometheus import PrometheusClient
 from gpuwatch.fleet.reader import read_fleet
+from tests import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.prometheus import free_port, needs, promtool
 from tests.support.waiting import wait_for
-
-GPUWATCH = Path(sys.executable).parent / "gpuwatch"
 
 JUDGED = """
 rule_files: [rules.yml]
@@ -260,7 +258,7 @@ def test_a_real_prometheus_fires_the_alert_of_an_overshoot(driver: Driver, own_h
         driver.gpus = [Gpu(0, util_gpu=37, memory_used=20 * GIB)]
         driver.procs = [Proc(0, training.pid, memory=20 * GIB, sm=98)]
         driver.write()
-        export = [str(GPUWATCH), "export", "--listen", f"127.0.0.1:{exported}", "--interval", "0.5"]
+        export = [GPUWATCH, "export", "--listen", f"127.0.0.1:{exported}", "--interval", "0.5"]
         flags = ["--config.file=prometheus.yml", "--storage.tsdb.path=data", f"--web.listen-address=127.0.0.1:{served}"]
         log = (tmp_path / "log").open("wb")
         with (

@@ -11,7 +11,7 @@ from gpuwatch.kill.demo import DemoEnder
 from gpuwatch.kill.pinned import KillTarget, find_targets
 from gpuwatch.model.snapshot import Snapshot
 from gpuwatch.sources.demo import DemoSource
-from tests.program.test_pty import GPUWATCH
+from tests import GPUWATCH
 from tests.support.demo import LEFTOVER_PID, RUN_PID, RUN_WORKER_PIDS, STRAY_PID, VIEWER_UID
 from tests.support.process import ROOT, unavailable
 from tests.support.terminal import Terminal

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.process import ROOT, GpuHolder
 from tests.support.terminal import Tmux
 
 pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
-
-GPUWATCH = Path(sys.executable).parent / "gpuwatch"
 
 
 def test_a_real_process_is_seen_ended_and_gone(driver: Driver, tmux: Tmux, own_home: Path) -> None:
@@ -23,7 +21,7 @@ def test_a_real_process_is_seen_ended_and_gone(driver: Driver, tmux: Tmux, own_h
         driver.gpus = [Gpu(0, util_gpu=37), Gpu(1, memory_used=12 * GIB, util_gpu=99)]
         driver.procs = [Proc(1, mine.pid, memory=12 * GIB, sm=98)]
         driver.write()
-        tmux.start([str(GPUWATCH), *(["--allow-root-kill"] if ROOT else [])], driver.env())
+        tmux.start([GPUWATCH, *(["--allow-root-kill"] if ROOT else [])], driver.env())
         screen = tmux.wait_for(lambda screen: str(mine.pid) in screen and "· load " in screen)
         (line,) = [line for line in screen.splitlines() if str(mine.pid) in line]
         assert "12.0" in line
@@ -57,7 +55,7 @@ def test_an_alert_flags_its_window(driver: Driver, tmux: Tmux) -> None:
     driver.gpus = [Gpu(0, util_gpu=37, memory_used=20 * GIB)]
     driver.procs = [Proc(0, os.getpid(), memory=20 * GIB, sm=98)]
     driver.write()
-    tmux.start([str(GPUWATCH), "--bell", "--interval", "0.2"], driver.env())
+    tmux.start([GPUWATCH, "--bell", "--interval", "0.2"], driver.env())
     tmux.wait_for("memory by owner")
     tmux.run("new-window", "-d", "sleep 600")
     tmux.run("select-window", "-t", ":1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,12 +11,11 @@ import pytest
 
 from tests.driver import Driver
 from tests.support.fleet import GOOD, WHOLE, put_ssh
-from tests.support.terminal import Terminal
+from tests.support.terminal import in_terminal
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
 
-GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 LAB = f'case "$*" in *live*) {GOOD};; *) {WHOLE};; esac'
 
 
@@ -33,17 +31,16 @@ def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: Driver, own_hom
 
 def test_every_ssh_ends_with_the_program(env: Mapping[str, str]) -> None:
     words = ["--host", "mylab", "--host", "stalled", "--host", "ada@none:2222"]
-    with Terminal([GPUWATCH, *words], columns=120, rows=30, env=env) as terminal:
+    with in_terminal(*words, env=env) as terminal:
         terminal.wait_for(lambda one: "no gpuwatch there" in one.text and "2 GPUs" in one.text)
         ssh = [one for one in terminal.tree() if one.name() in ("ssh", "sleep")]
         assert len(ssh) >= 2
-        terminal.send("q")
-        assert terminal.wait_exit() == 0
+        terminal.quit()
         wait_for(lambda: not psutil.wait_procs(ssh, timeout=0)[1], "an ssh is left")
 
 
 def test_this_machine_is_first_and_h_leads_to_the_others_and_back(env: Mapping[str, str]) -> None:
-    with Terminal([GPUWATCH], columns=120, rows=30, env=env) as terminal:
+    with in_terminal(env=env) as terminal:
         terminal.wait_for("q quit")
         here = os.uname().nodename
         assert here in terminal.lines[0]
@@ -57,12 +54,11 @@ def test_this_machine_is_first_and_h_leads_to_the_others_and_back(env: Mapping[s
         terminal.send("G" if here in terminal.lines[3] else "g")
         terminal.send("\r")
         terminal.wait_for(lambda one: f"{here} · 1 GPU" in one.lines[0])
-        terminal.send("q")
-        assert terminal.wait_exit() == 0
+        terminal.quit()
 
 
 def test_without_a_driver_the_hosts_of_the_configuration_come_first(env: Mapping[str, str]) -> None:
-    with Terminal([GPUWATCH], columns=120, rows=30, env={**env, "LD_LIBRARY_PATH": "/nowhere"}) as terminal:
+    with in_terminal(env={**env, "LD_LIBRARY_PATH": "/nowhere"}) as terminal:
         terminal.wait_for(lambda one: "mylab" in one.text and "2 GPUs" in one.lines[0])
         terminal.send("\x03")
         assert terminal.wait_exit() in (0, 130)

@@ -17,9 +17,7 @@ import pytest
 
 import gpuwatch
 from tests.driver import Driver, Gpu
-from tests.support.terminal import Terminal
-
-GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
+from tests.support.terminal import in_terminal
 
 
 def imported_in(source: str) -> set[str]:
@@ -90,7 +88,7 @@ def test_the_dashboard_loads_no_store_and_no_other_machine() -> None:
 def test_the_driver_is_loaded_by_the_sampler_alone(driver: Driver) -> None:
     driver.gpus = [Gpu(0), Gpu(1)]
     driver.write()
-    with Terminal([GPUWATCH], columns=100, rows=30, env=driver.env()) as terminal:
+    with in_terminal(columns=100, env=driver.env()) as terminal:
         terminal.wait_for(lambda one: "2 GPUs" in one.lines[0])
         terminal.send("e")  # a screen of its own, and what it loads
         terminal.wait_for(lambda one: "2 GPUs" not in one.lines[0])
@@ -101,5 +99,4 @@ def test_the_driver_is_loaded_by_the_sampler_alone(driver: Driver) -> None:
         assert len(loaded) == 1
         assert loaded != [program.pid]
         terminal.send("q")
-        terminal.send("q")
-        assert terminal.wait_exit() == 0
+        terminal.quit()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from gpuwatch.base.errors import NoThreadError
 from gpuwatch.base.threads import Worker
+from tests import GPUWATCH
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.program.processlimit import UID, as_uid, give, limit, started_with
 from tests.support.environment import environment
@@ -21,7 +21,6 @@ from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
-GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 NO_MORE = "no more threads: the limit of processes is reached (ulimit -u, or the cgroup's pids.max)"
 """What is said, wherever a thread cannot be started."""
 
@@ -86,8 +85,7 @@ def test_the_dashboard_says_so_and_goes_on(driver: Driver, home: Path, training:
         terminal.wait_for("nothing was raised yet")
         terminal.send("e")
         terminal.wait_for("q quit")
-        terminal.send("q")
-        assert terminal.wait_exit() == 0
+        terminal.quit()
         assert b"Traceback" not in terminal.raw
     assert training.alive()
 

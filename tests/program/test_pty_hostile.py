@@ -8,7 +8,6 @@ from __future__ import annotations
 import lzma
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,17 +19,17 @@ from gpuwatch.base.errors import UsageError
 from gpuwatch.model.snapshot import decode
 from gpuwatch.recorder.paths import own_store
 from gpuwatch.recorder.recording import Recording
+from tests import GPUWATCH
 from tests.driver import GIB, MIB, Driver, Gpu, Proc
 from tests.support.environment import environment
 from tests.support.process import Member, family
 from tests.support.program import run_gpuwatch
 from tests.support.store import ask, story
-from tests.support.terminal import Terminal, foreign, modes_on
+from tests.support.terminal import Terminal, foreign, in_terminal, modes_on
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
 
-GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 EVIL = b"\x1b]2;PWN\x07\x1b]52;c;UFdO\x07\x1b[2J\xc2\x9b31m\x9b31m\xe2\x80\xaeevil\t\r\nTORN\xff"
 """A window title, the clipboard, a cleared screen, C1 as UTF-8 and bare, a text turned round, and a torn line."""
 COMMANDS: list[list[bytes]] = [
@@ -124,7 +123,7 @@ def assert_clean_of_secrets(raw: bytes) -> None:
 
 
 def test_every_view_of_the_dashboard(machine: Machine) -> None:
-    with Terminal([GPUWATCH], columns=160, rows=50, env=machine.env()) as terminal:
+    with in_terminal(columns=160, rows=50, env=machine.env()) as terminal:
         terminal.wait_for(lambda one: all(mark in one.text for mark in MARKS))
         assert "�]52;c;UFdO�" in terminal.text  # shown for what it is
         assert "[/foo] [bold [link=" in terminal.text
@@ -162,8 +161,7 @@ def test_every_view_of_the_dashboard(machine: Machine) -> None:
         terminal.send("p")
         told = re.compile(r"^\S \S+ +GPU 0 \w+", re.MULTILINE)
         terminal.wait_for(lambda one: "PAUSED" not in one.text and told.search(one.text) is not None)
-        terminal.send("q")
-        assert terminal.wait_exit() == 0
+        terminal.quit()
         assert_clean(bytes(terminal.raw))
         assert modes_on(bytes(terminal.raw)) == {7, 25}
 
@@ -183,7 +181,7 @@ def leave(terminal: Terminal, text: str) -> None:
 
 @pytest.mark.parametrize("flags", [["--once"], ["--once", "--json"], ["--stream"]], ids=" ".join)
 def test_every_output(machine: Machine, flags: list[str]) -> None:
-    with Terminal([GPUWATCH, *flags], columns=400, rows=50, env=machine.env(), draw=False) as terminal:
+    with in_terminal(*flags, columns=400, rows=50, env=machine.env(), draw=False) as terminal:
         if flags == ["--stream"]:
             terminal.wait_for(lambda one: one.raw.count(b"\n") >= 2)
             terminal.send("\x03")

@@ -13,12 +13,11 @@ import pytest
 from tests.driver import GIB, Driver, Gpu, Proc
 from tests.support.environment import environment
 from tests.support.store import story
-from tests.support.terminal import Terminal, assert_given_back, modes_on
+from tests.support.terminal import Terminal, assert_given_back, in_terminal, modes_on
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
 
-GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 TITLES = "memory by owner"
 
 
@@ -30,7 +29,7 @@ def assert_gone(everybody: list[psutil.Process]) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=lambda one: str(one))
 def test_a_signal_leaves_nothing_behind(busy: Driver, number: signal.Signals, code: int) -> None:
-    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment())) as terminal:
+    with in_terminal(env=busy.env(environment())) as terminal:
         terminal.wait_for(TITLES)
         everybody = terminal.tree()
         assert terminal.modes() != terminal.modes_before
@@ -41,7 +40,7 @@ def test_a_signal_leaves_nothing_behind(busy: Driver, number: signal.Signals, co
 
 
 def test_ctrl_z_and_back(busy: Driver) -> None:
-    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment())) as terminal:
+    with in_terminal(env=busy.env(environment())) as terminal:
         terminal.wait_for(TITLES)
         program = psutil.Process(terminal.process.pid)
         for how in ("key", "signal", "key"):
@@ -61,9 +60,7 @@ def test_ctrl_z_and_back(busy: Driver) -> None:
                 lambda one: TITLES in one.text and f" {busy.gpus[0].util_gpu} " in one.lines[2] and "12.0" in one.text
             )
             assert modes_on(bytes(terminal.raw)) >= {1049, 1000, 2004}
-        terminal.send("q")
-        assert terminal.wait_exit() == 0
-        assert_given_back(terminal)
+        terminal.quit()
 
 
 STOPPED_IN_A_WRITE = """
@@ -93,28 +90,24 @@ def test_a_stop_in_the_middle_of_a_write(busy: Driver) -> None:
         terminal.wait_for(lambda _: process.status() == psutil.STATUS_STOPPED)
         terminal.process.send_signal(signal.SIGCONT)
         terminal.wait_for(TITLES)
-        terminal.send("q")
-        assert terminal.wait_exit() == 0
-        assert_given_back(terminal)
+        terminal.quit()
 
 
 def test_quitting_in_the_middle_of_a_call_that_hangs(busy: Driver) -> None:
-    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment())) as terminal:
+    with in_terminal(env=busy.env(environment())) as terminal:
         terminal.wait_for(TITLES)
         busy.faults = ["nvmlDeviceGetUtilizationRates hang"]
         busy.write()
         seen = busy.calls()["nvmlDeviceGetUtilizationRates"]
         terminal.wait_for(lambda _: busy.calls()["nvmlDeviceGetUtilizationRates"] > seen)
         everybody = terminal.tree()
-        terminal.send("q")
-        assert terminal.wait_exit(5.0) == 0
-        assert_given_back(terminal)
+        terminal.quit(timeout=5.0)
         assert_gone(everybody)
 
 
 @pytest.mark.parametrize("ignore", [[], [signal.SIGHUP]], ids=["hang-up", "hang-up ignored"])
 def test_a_terminal_that_is_gone(busy: Driver, ignore: list[signal.Signals]) -> None:
-    with Terminal([GPUWATCH], columns=120, rows=30, env=busy.env(environment()), ignore=ignore) as terminal:
+    with in_terminal(env=busy.env(environment()), ignore=ignore) as terminal:
         terminal.wait_for(TITLES)
         everybody = terminal.tree()
         terminal.hang_up()
@@ -135,7 +128,7 @@ def test_a_terminal_that_takes_nothing_holds_up_neither_an_alert_nor_the_end(dri
     driver.gpus = [Gpu(0, memory_used=10 * GIB)]
     driver.procs = [Proc(0, 1, memory=10 * GIB)]
     driver.write()
-    with Terminal([GPUWATCH], columns=150, rows=40, env=driver.env(environment()), draw=False) as terminal:
+    with in_terminal(columns=150, rows=40, env=driver.env(environment()), draw=False) as terminal:
         terminal.wait_for(lambda one: TITLES.encode() in one.raw)
         terminal.wait_for(lambda _: any((own_home / "state" / "gpuwatch").glob("*.lock")))
         for _ in range(400):  # nothing is read from here on: once the terminal is full, every write waits for ever

@@ -17,11 +17,10 @@ from gpuwatch.recorder.recording import Recording
 from tests import CHECKOUT
 from tests.driver import Driver
 from tests.support.environment import environment
-from tests.support.terminal import Terminal, foreign
+from tests.support.terminal import Terminal, foreign, in_terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.uncounted]
 
-GPUWATCH = str(Path(sys.executable).parent / "gpuwatch")
 WRITE = """
 import sys
 from pathlib import Path
@@ -85,19 +84,17 @@ def test_the_demo_is_recorded_and_played(driver: Driver, tmp_path: Path) -> None
         clocks.update(re.findall(r"\d\d:\d\d:\d\d$", one.lines[0].rstrip()))
         return len(clocks) >= 3
 
-    with Terminal([GPUWATCH, "--demo", "--record", str(path)], columns=160, rows=50, env=env) as live:
+    with in_terminal("--demo", "--record", str(path), columns=160, rows=50, env=env) as live:
         live.wait_for(has_had_three_snapshots)
-        live.send("q")
-        assert live.wait_exit() == 0
+        live.quit()
     assert len(list(Recording([path]).snapshots())) >= 3
     last = format_moment(Recording([path]).last)[-8:]
-    with Terminal([GPUWATCH, "replay", str(path)], columns=160, rows=50, env=env) as replay:
+    with in_terminal("replay", str(path), columns=160, rows=50, env=env) as replay:
         replay.wait_for(lambda one: "REPLAY" in one.lines[0] and "? help" in one.lines[49])
         replay.send("[")
         replay.wait_for("start of the recording")
         replay.send("++")
         replay.wait_for(lambda one: "END OF THE RECORDING" in one.lines[0])
         assert replay.lines[0].rstrip().endswith(last)
-        replay.send("q")
-        assert replay.wait_exit() == 0
+        replay.quit()
         assert foreign(bytes(replay.raw)) == []

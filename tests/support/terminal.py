@@ -26,6 +26,7 @@ import pyte
 import pytest
 from rich.cells import cell_len
 
+from tests import GPUWATCH
 from tests.support.process import unavailable
 from tests.support.waiting import describe
 
@@ -202,6 +203,12 @@ class Terminal:
         code = self.process.returncode
         return 128 - code if code < 0 else code
 
+    def quit(self, keys: str = "q", timeout: float = 20.0) -> None:
+        """Press the key that quits a dashboard, and see that it ends well and gives the terminal back."""
+        self.send(keys)
+        assert self.wait_exit(timeout) == 0
+        assert_given_back(self)
+
     def tree(self) -> list[psutil.Process]:
         """Return the program and its descendants."""
         top = psutil.Process(self.process.pid)
@@ -214,6 +221,11 @@ class Terminal:
         self.process.wait()
         if self.master >= 0:
             self.hang_up()
+
+
+def in_terminal(*words: str, columns: int = 120, rows: int = 30, env: Mapping[str, str], **options: Any) -> Terminal:
+    """Start the installed gpuwatch in a terminal."""
+    return Terminal([GPUWATCH, *words], columns=columns, rows=rows, env=env, **options)
 
 
 def assert_given_back(terminal: Terminal) -> None:
