@@ -73,7 +73,7 @@ class Person(msgspec.Struct, frozen=True):
     def waste(self) -> float | None:
         """Idle part in percent of memory × time; None if nothing was measured."""
         use = self.use
-        return 100 * use.idle / use.memory if use.memory > 0 and use.held > use.unknown else None
+        return 100 * use.idle_memory / use.memory if use.memory > 0 and use.held > use.unknown else None
 
     @property
     def waste_at_least(self) -> bool:

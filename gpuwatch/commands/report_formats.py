@@ -14,7 +14,8 @@ from typing import Any, Final
 from gpuwatch.base.text import cell_width, fit
 from gpuwatch.base.units import GIB, UNKNOWN, percent, ranges
 from gpuwatch.commands.console import TextColumn, fold, format_table, in_ascii
-from gpuwatch.recorder.use import By, EventCounts, GpuUse, UseLine, UseReport
+from gpuwatch.history.history import Use
+from gpuwatch.recorder.use import By, EventCounts, UseLine, UseReport
 
 MOST: Final = 100
 """Lines of a table. A week of a busy machine has a thousand runs."""
@@ -85,7 +86,7 @@ def whole_line(kept: UseReport) -> UseLine:
     return UseLine("all", kept.total, kept.gpus, kept.events, watched=watched, free=free)
 
 
-def use_notes(total: GpuUse) -> list[str]:
+def use_notes(total: Use) -> list[str]:
     """Return what a reader of the tables should know: how time is divided, and what is missing, a sentence each."""
     notes = [
         "GPU·h is the time of GPUs, divided among those who held memory on a GPU, by memory",
@@ -111,7 +112,7 @@ def format_hours(seconds: float) -> str:
     return f"{hours:.1f}" if hours < 99.95 else f"{hours:.0f}"
 
 
-def _part(use: GpuUse, seconds: float, missing: float, found: float) -> str:
+def _part(use: Use, seconds: float, missing: float, found: float) -> str:
     """Format hours of use; a dash where nothing was `found`, `≥` where more than a little is `missing`."""
     if missing and not found:
         return UNKNOWN
@@ -228,7 +229,7 @@ def _who(kept: UseReport, line: UseLine) -> Iterator[tuple[str, Any]]:
         yield from (("launcher", line.launcher), ("first", line.first), ("last", line.last))
 
 
-def _amounts(use: GpuUse) -> dict[str, float]:
+def _amounts(use: Use) -> dict[str, float]:
     return {
         "gpu_s": round(use.gpu, 3),
         "busy_s": round(use.busy, 3),

@@ -340,7 +340,10 @@ def estimate_trend(levels: Sequence[int]) -> tuple[Trend, int] | None:
 
 
 class Use(NamedTuple):
-    """Use by one user or one run over some time. It adds up over GPUs: two GPUs for an hour are 2 GPU-hours."""
+    """Use by one user or one run over some time. It adds up over GPUs: two GPUs for an hour are 2 GPU-hours.
+
+    In a report `held` is `gpu`, and its parts are scaled to that, so that all users together have the machine once.
+    """
 
     held: float = 0.0
     """GPU-seconds with memory on a GPU."""
@@ -350,12 +353,17 @@ class Use(NamedTuple):
     """GPU-seconds of `held` in which it is not known whether a kernel ran."""
     memory: float = 0.0
     """Byte-seconds of memory."""
-    idle: float = 0.0
+    idle_memory: float = 0.0
     """Byte-seconds of `memory` held by processes that were seen to run nothing (SM 0)."""
     unsized: float = 0.0
-    """GPU-seconds in which the memory of one of its processes was not known, and is missing in `memory`."""
+    """GPU-seconds of `held` in which the memory of one of its processes was not known, and is missing in `memory`."""
     gpu: float = 0.0
     """GPU-seconds, those of each GPU divided among its holders by memory: all holders together have the GPU once."""
+
+    @property
+    def idle(self) -> float:
+        """GPU-seconds of `held` in which all of its processes on the GPU were seen to run nothing."""
+        return max(0.0, round(self.held - self.busy - self.unknown, 6))
 
     def plus(self, other: Use) -> Use:
         """Return the sum of both."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import reduce
 from itertools import groupby
 from math import floor, inf
-from operator import add, itemgetter
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeGuard
@@ -489,14 +489,13 @@ def read_totals(connection: Connection) -> dict[str, float]:
 # ---------------------------------------------------------------------------------------------------------------
 # Report
 
-# A run was idle in as much of its part of the GPU's time as of the time in which it held memory there.
-_IDLE: Final = "max(0.0, round(held_s - busy_s - unknown_s, 6))"
 _PART: Final = "(min(at + span, :until) - max(at, :since)) / span"
 """Part of a row that counts: an hour may reach beyond the time that was asked for."""
+# A run was busy in as much of its part of the GPU's time as of the time in which it held memory there.
 _TOTALS: Final = f"""sum({_PART} * gpu_s), sum({_PART} * gpu_s * busy_s / held_s),
-    sum({_PART} * gpu_s * {_IDLE} / held_s), sum({_PART} * gpu_s * unknown_s / held_s), sum({_PART} * byte_s),
-    sum({_PART} * gpu_s * unsized_s / held_s)"""
-"""The fields of `GpuUse`."""
+    sum({_PART} * gpu_s * unknown_s / held_s), sum({_PART} * byte_s), sum({_PART} * idle_byte_s),
+    sum({_PART} * gpu_s * unsized_s / held_s), sum({_PART} * gpu_s)"""
+"""The fields of `Use`, of which `held` is the run's part of the GPU's time."""
 By: TypeAlias = Literal["user", "gpu", "run"]
 
 _ABOUT: Final = "SELECT event, who FROM event_about WHERE kind = ?"
@@ -535,33 +534,12 @@ class EventCounts(NamedTuple):
         return cls(sum(one.rule == OVERSHOOT for one in alerts), len(alerts), warnings)
 
 
-class GpuUse(NamedTuple):
-    """Use that adds up: the sum over all users, all runs or all GPUs is that of the machine."""
-
-    gpu: float = 0.0
-    """GPU-seconds, those of each GPU divided among its holders by memory."""
-    busy: float = 0.0
-    """GPU-seconds of `gpu` in which a process of the run was seen to run a kernel on the GPU (SM over 0)."""
-    idle: float = 0.0
-    """GPU-seconds of `gpu` in which none of the run did, whatever other runs of the user did."""
-    unknown: float = 0.0
-    """GPU-seconds of `gpu` in which it is not known whether one did."""
-    memory: float = 0.0
-    """Byte-seconds of memory."""
-    unsized: float = 0.0
-    """GPU-seconds of `gpu` in which the memory of one of the processes was not known, and is missing in `memory`."""
-
-    def plus(self, other: GpuUse) -> GpuUse:
-        """Return the sum of both."""
-        return GpuUse(*map(add, self, other))
-
-
 class UseLine(msgspec.Struct):
     """Use by one user, of one GPU or by one run, over the whole report."""
 
     name: str
     """Name of the user, the GPU or the run."""
-    use: GpuUse = GpuUse()
+    use: Use = NO_USE
     gpus: tuple[int, ...] = ()
     """NVML's indices, as last seen, of the GPUs that the user or run held."""
     events: EventCounts = EventCounts()
@@ -595,7 +573,7 @@ class UseReport(msgspec.Struct):
     """Users and runs by the GPU time, the most first; GPUs by index."""
     watched: float = 0.0
     """Seconds in which at least one GPU was watched."""
-    total: GpuUse = GpuUse()
+    total: Use = NO_USE
     """Sum of all lines; it is the same by user, by GPU and by run."""
     gpus: tuple[int, ...] = ()
     """Indices of all watched GPUs."""
@@ -649,7 +627,7 @@ def read_reports(
         report.lines = sorted(lines.values(), key=lambda one: (one.gpus, one.uuid))
         if report.by != "gpu":
             report.lines.sort(key=lambda one: (-round(one.use.gpu, 3), -one.use.memory, one.name, one.gpus))
-        report.total = reduce(GpuUse.plus, (line.use for line in report.lines), GpuUse())
+        report.total = reduce(Use.plus, (line.use for line in report.lines), NO_USE)
     return reports
 
 
@@ -695,7 +673,7 @@ def _add_store(connection: Connection, report: UseReport, lines: dict[object, Us
                 found.watched, found.free = found.watched + seconds, found.free + free
     for id, gpu, *sums in rows(_SUM_OF[by]):
         if found := find_line(id):
-            found.use = found.use.plus(GpuUse(*map(_amount, sums)))
+            found.use = found.use.plus(Use(*map(_amount, sums)))
             found.gpus = _sorted([*found.gpus, numbers.get(gpu, -1)])
     report.host = read_about(connection, "host") or report.host
     report.watched += _amount(rows(_WATCHED_ANY)[0][0])

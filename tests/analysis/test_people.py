@@ -114,9 +114,9 @@ def test_the_longest_idle_holding_is_one_that_is_worth_it() -> None:
     ("use", "waste", "least"),
     [
         (NO_USE, None, False),
-        (Use(held=100, busy=50, memory=1000, idle=500), 50.0, False),
-        (Use(held=100, unknown=4, memory=1000, idle=0), 0.0, False),
-        (Use(held=100, unknown=40, memory=1000, idle=100), 10.0, True),
+        (Use(held=100, busy=50, memory=1000, idle_memory=500), 50.0, False),
+        (Use(held=100, unknown=4, memory=1000, idle_memory=0), 0.0, False),
+        (Use(held=100, unknown=40, memory=1000, idle_memory=100), 10.0, True),
         (Use(held=100, unknown=100, memory=1000), None, True),
         (Use(held=100, busy=50), None, False),
     ],
@@ -212,7 +212,7 @@ def test_the_filter_of_one_person_is_exact() -> None:
 
 def test_the_story_makes_the_point() -> None:
     hour = 3600.0
-    use = Use(held=3 * hour, busy=1200.0, memory=40 * GIB * 3 * hour, idle=40 * GIB * 2.5 * hour)
+    use = Use(held=3 * hour, busy=1200.0, memory=40 * GIB * 3 * hour, idle_memory=40 * GIB * 2.5 * hour)
     longest = Longest(Idle(2.5 * hour, at_least=False), 3, 812, 40 * GIB)
     told = story(a_person(use=use, longest=longest, declared=16 * GIB), EPOCH, 3 * hour)
     assert told == [
@@ -232,10 +232,13 @@ def test_the_story_makes_the_point() -> None:
         ({"gpus": (0, 1, 2), "processes": 4}, "on GPUs 0-2, by 4 processes, the oldest 7 h old"),
         ({"oldest": None}, "by one process"),
         ({"declared": 2 * GIB, "unread": True}, "declared at least 2.0"),
-        ({"use": Use(held=60, memory=3600 * GIB, idle=3600 * GIB)}, "never used; 100 % of 1.0 GiB·h idle"),
+        ({"use": Use(held=60, memory=3600 * GIB, idle_memory=3600 * GIB)}, "never used; 100 % of 1.0 GiB·h idle"),
         ({"use": Use(held=60, busy=60, memory=60 * GIB)}, "used 1 min of it"),
         ({"use": Use(held=60, unknown=60, memory=9)}, "nothing says whether it was used"),
-        ({"use": Use(held=60, unknown=30, memory=3600 * GIB, idle=60 * GIB)}, "(not known for 30 s); at least 2 %"),
+        (
+            {"use": Use(held=60, unknown=30, memory=3600 * GIB, idle_memory=60 * GIB)},
+            "(not known for 30 s); at least 2 %",
+        ),
         ({"longest": Longest(Idle(99.0, at_least=True), 3, 8, 300 * MIB)}, "idle for at least 1 min 39 s: PID 8"),
     ],
 )

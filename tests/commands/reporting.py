@@ -9,8 +9,9 @@ from msgspec.structs import replace as with_fields
 from gpuwatch.analysis.events import Events
 from gpuwatch.base.units import GIB
 from gpuwatch.commands.report_page import Page, PageSeries
+from gpuwatch.history.history import Use
 from gpuwatch.history.timeline import Minute
-from gpuwatch.recorder.use import EventCounts, GpuUse, UseLine, UseReport
+from gpuwatch.recorder.use import EventCounts, UseLine, UseReport
 from tests.support.store import HOUR, alert, ended
 
 SINCE = float(HOUR)
@@ -36,7 +37,7 @@ def value_minute(at: float, **values: float) -> Minute:
 
 def page_of(name: str = "ada", title: str = "", means: list[Minute] | None = None, **changes: Any) -> Page:
     """Return the contents of a page, in which all names are the same."""
-    use = GpuUse(gpu=3600.0, busy=1800.0, idle=1800.0, memory=10.0 * GIB * 3600)
+    use = Use(held=3600.0, busy=1800.0, memory=10.0 * GIB * 3600, gpu=3600.0)
     user = UseLine(name, use, (0,), uid=1000)
     gpu = UseLine(name, use, (0,), uuid="GPU-0", watched=3600.0)
     run = UseLine(name, use, (0,), user=name, launcher=name, key="1:1")

@@ -17,10 +17,11 @@ from gpuwatch.base.units import format_moment
 from gpuwatch.cli import parse
 from gpuwatch.commands import report
 from gpuwatch.commands.report_formats import report_csv, report_json, report_lines
+from gpuwatch.history.history import Use
 from gpuwatch.recorder.events import write_events
 from gpuwatch.recorder.paths import own_store, public_file
 from gpuwatch.recorder.store import Store
-from gpuwatch.recorder.use import By, EventCounts, GpuUse, UseLine, UseReport
+from gpuwatch.recorder.use import By, EventCounts, UseLine, UseReport
 from tests.support.builders import GIB
 from tests.support.store import HOUR, alert, batch, ended, hours, read_report, save
 
@@ -102,24 +103,29 @@ def test_beside_a_service_that_publishes_no_use_that_is_said(tmp_path: Path, mon
         run()
 
 
+def used(seconds: float, **fields: float) -> Use:
+    """Return a use of so many GPU-seconds."""
+    return Use(held=seconds, gpu=seconds, **fields)
+
+
 @pytest.mark.parametrize(
     ("use", "cells"),
     [
-        (GpuUse(1800.0, 0.0, 0.0, 1800.0, 3600.0 * GIB), ["0.5", "—", "—", "1.0"]),
-        (GpuUse(3600.0, 1800.0, 1800.0, 0.0, 0.0, 3600.0), ["1.0", "0.5", "50", "—"]),
-        (GpuUse(3600.0, 900.0, 900.0, 1800.0, 3600.0 * GIB), ["1.0", "≥0.2", "50", "1.0"]),
-        (GpuUse(3600.0, 3600.0, 0.0, 0.0, 1800.0 * GIB, 1800.0), ["1.0", "0.0", "100", "≥0.5"]),
-        (GpuUse(1.0, 0.5, 0.5, 0.0, GIB), ["<0.1", "<0.1", "50", "<0.1"]),
+        (used(1800.0, unknown=1800.0, memory=3600.0 * GIB), ["0.5", "—", "—", "1.0"]),
+        (used(3600.0, busy=1800.0, unsized=3600.0), ["1.0", "0.5", "50", "—"]),
+        (used(3600.0, busy=900.0, unknown=1800.0, memory=3600.0 * GIB), ["1.0", "≥0.2", "50", "1.0"]),
+        (used(3600.0, busy=3600.0, memory=1800.0 * GIB, unsized=1800.0), ["1.0", "0.0", "100", "≥0.5"]),
+        (used(1.0, busy=0.5, memory=GIB), ["<0.1", "<0.1", "50", "<0.1"]),
     ],
 )
-def test_what_has_no_figure_is_no_nought(use: GpuUse, cells: list[str]) -> None:
+def test_what_has_no_figure_is_no_nought(use: Use, cells: list[str]) -> None:
     kept = UseReport("user", 0.0, lines=[UseLine("ada", use, (0,))], watched=3600.0, total=use)
     assert report_lines([kept], 3600.0)[2].split()[2:6] == cells
 
 
 def test_a_long_table_is_cut_and_says_so() -> None:
-    lines = [UseLine(f"run{number}", GpuUse(3600.0), (0, 1, 2, 5), key=str(number)) for number in range(9)]
-    kept = UseReport("run", 0.0, lines=lines, watched=3600.0, total=GpuUse(9 * 3600.0), events=EventCounts(1, 2, 1))
+    lines = [UseLine(f"run{number}", used(3600.0), (0, 1, 2, 5), key=str(number)) for number in range(9)]
+    kept = UseReport("run", 0.0, lines=lines, watched=3600.0, total=used(9 * 3600.0), events=EventCounts(1, 2, 1))
     table = report_lines([kept], 3600.0, most=4)
     assert [line.split()[0] for line in table[2:7]] == ["run0", "run1", "run2", "run3", "all"]
     assert table[2].split()[3] == "0-2,5"
@@ -161,7 +167,7 @@ def test_as_csv_it_says_the_same(capsys: pytest.CaptureFixture[str], by: str) ->
 
 @given(st.text("a=+-@;,|\"' \t\r\n＝＋－＠—→✓\xa0", max_size=12), st.sampled_from(",;\t"), st.booleans())
 def test_no_cell_is_a_formula_whatever_parts_the_cells(name: str, separator: str, ascii_only: bool) -> None:
-    lines = [UseLine(name, GpuUse(3600.0), (0,), user=name, launcher=name, key=name)] * 2
+    lines = [UseLine(name, used(3600.0), (0,), user=name, launcher=name, key=name)] * 2
     by: By
     for by in ("user", "run"):
         text = report_csv(UseReport(by, 0.0, lines=lines), ascii_only=ascii_only)

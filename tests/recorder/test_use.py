@@ -41,7 +41,6 @@ from gpuwatch.recorder.use import (
     KEEP_MEANS,
     MOST_PROCESSES,
     By,
-    GpuUse,
     Sums,
     UseCounter,
     UseLine,
@@ -151,7 +150,7 @@ def test_holders_together_have_the_gpu_once_however_they_are_grouped(held: list[
             assert use.held == seconds
             assert use.busy + use.unknown <= use.held
             assert use.unsized <= use.held
-            assert 0 <= use.idle <= use.memory
+            assert 0 <= use.idle_memory <= use.memory
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 100.0), HOLDINGS), min_size=1, max_size=8), st.floats(0.1, 60.0))
@@ -223,7 +222,7 @@ def test_users_runs_and_gpus_add_up_to_the_machine(minutes: list[tuple[list[Hold
         path = stored(Path(folder, "x"), counted(*shots, first=60 - EPOCH % 60, step=60.0))
         reports = read_reports([path], ("user", "gpu", "run"), EPOCH - HOUR)
     for report in reports:
-        total = GpuUse(*map(sum, zip(*(line.use for line in report.lines), strict=True)))
+        total = Use(*map(sum, zip(*(line.use for line in report.lines), strict=True)))
         assert total == pytest.approx(report.total)
         assert (total.gpu, total.busy, total.unknown) == pytest.approx((whole.gpu, whole.busy, whole.unknown))
         assert total.idle == pytest.approx(whole.gpu - whole.busy - whole.unknown)
