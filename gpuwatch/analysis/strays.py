@@ -433,7 +433,7 @@ def _is_left_worker(one: _Candidate) -> bool:
     if one.process.state in _NOT_RUNNING or (_in_container(one) and not one.process.adopted):
         return False
     if one.on:
-        return _has_lost_run(one) and not one.is_in_use(one.limits.quiet_after)
+        return _has_run_ended(one) and not one.is_in_use(one.limits.quiet_after)
     return _is_left_without_listing(one)
 
 
@@ -449,10 +449,10 @@ def _is_left_without_listing(one: _Candidate) -> bool:
     if any(other.on or not other.process.adopted or other.works for other in one.family):
         return False
     gap = any(has_gap(gpu) and not gpu.memory.unified for gpu in one.open)
-    return _has_lost_run(one) or (gap and not one.is_attended)
+    return _has_run_ended(one) or (gap and not one.is_attended)
 
 
-def _has_lost_run(one: _Candidate) -> bool:
+def _has_run_ended(one: _Candidate) -> bool:
     return one.process.run is not None and (one.process.run.orphaned or _ended_employer(one) is not None)
 
 
