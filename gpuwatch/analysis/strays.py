@@ -18,21 +18,19 @@ import msgspec
 from gpuwatch.base.units import GIB, MIB, long_duration, steady_duration
 from gpuwatch.history.history import HistoryView
 from gpuwatch.model.fields import PROCESS, Amount, Field, amount, table
+from gpuwatch.model.holdings import GpuProcess, Holdings
 from gpuwatch.model.shares import has_gap
 from gpuwatch.model.snapshot import (
     Gpu,
     Health,
-    Holding,
     Idle,
     IdleTimes,
     Knowledge,
     Presence,
     Process,
     ProcessContext,
-    Reason,
     Snapshot,
     SourceState,
-    known,
     number,
 )
 
@@ -51,7 +49,7 @@ class StrayCause(StrEnum):
 
 
 class StrayCertainty(StrEnum):
-    """StrayCertainty that nobody wants a process any more."""
+    """How certain it is that a process is a stray."""
 
     CERTAIN = "certain"
     LIKELY = "likely"
@@ -147,19 +145,7 @@ _MPS_CLIENT: Final = "M"
 """Kind of a client of the MPS server: its work may be counted for the server."""
 _GRAPHICS: Final = "G"
 _NOT_RUNNING: Final = ("tracing stop", "zombie")
-
-
-class _OnGpu(NamedTuple):
-    """Use of one GPU by one process."""
-
-    gpu: Gpu
-    memory: int | None
-    """Bytes; None where that is not known."""
-    sm: float | None
-    silent: bool
-    """Whether NVML has no SM value for the process, as on MIG and vGPUs: its idle time can never be known."""
-    kinds: frozenset[str]
-    idle: Idle | None
+_NO_CONTEXT: Final = ProcessContext()
 
 
 class _Candidate(msgspec.Struct, eq=False, dict=True):
@@ -168,8 +154,8 @@ class _Candidate(msgspec.Struct, eq=False, dict=True):
     process: Process
     machine: _Machine
     """Weak reference to the machine that has it: in a cycle, each snapshot would wait for the garbage collector."""
-    holdings: list[tuple[Gpu, Holding]] = msgspec.field(default_factory=list)
-    """The process's holdings on GPUs that can be judged; with MIG there is one for each instance."""
+    on: list[GpuProcess] = msgspec.field(default_factory=list)
+    """What it holds on each GPU that can be judged and lists it."""
     open: tuple[Gpu, ...] = ()
     """GPUs whose device files it has open, where NVML does not list it."""
 
@@ -182,40 +168,42 @@ class _Candidate(msgspec.Struct, eq=False, dict=True):
     def limits(self) -> StrayLimits:
         return self.machine.limits
 
-    @cached_property
-    def on(self) -> tuple[_OnGpu, ...]:
-        """GPUs that it is listed on, the one with most of its memory first."""
-        by_gpu: dict[str, tuple[Gpu, list[Holding]]] = {}
-        for gpu, holding in self.holdings:
-            by_gpu.setdefault(gpu.key, (gpu, []))[1].append(holding)
-        on = [self.machine.join(self.process, gpu, held) for gpu, held in by_gpu.values()]
-        return tuple(sorted(on, key=lambda one: (-(one.memory or 0), one.gpu.index)))
-
-    @cached_property
-    def is_elsewhere(self) -> bool:
-        """Whether it was also seen on a GPU that cannot be judged now."""
-        watched, gpus = self.machine.watched_idle, self.machine.unjudged
-        return bool(self.holdings) and any(watched(gpu.key, self.process) is not None for gpu in gpus)
+    # -- what it holds and does ------------------------------------------------------------------------------------
 
     @cached_property
     def held(self) -> int | None:
         """Bytes that it holds; None where not all of it is known."""
-        sizes = [int(held.memory) for _, held in self.holdings if known(held.memory)]
-        return sum(sizes) if sizes and len(sizes) == len(self.holdings) else None
+        return sum(part.memory for part in self.on) if self.on and all(part.complete for part in self.on) else None
 
     @cached_property
     def computes(self) -> bool:
-        return any(known(held.sm) and held.sm > 0 for _, held in self.holdings)
+        return any((part.sm or 0) > 0 for part in self.on)
 
     @property
-    def silent(self) -> bool:
-        """Whether its idle time can never be known on any of its GPUs."""
-        return bool(self.on) and not self.is_elsewhere and all(one.silent for one in self.on)
+    def works(self) -> bool:
+        """Whether it, or a process that it has started, uses the CPU or waits for a disk."""
+        used = sum(figure for figure in (number(self.process.cpu), number(self.process.below)) if figure is not None)
+        return used > self.limits.at_work or self.process.state == "disk sleep"
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws on a screen, as far as is known: a desktop waits for people."""
+        return any(
+            part.kinds == {_GRAPHICS} or (_GRAPHICS in part.kinds and part.gpu.display_active is True)
+            for part in self.on
+        )
+
+    # -- how long it has been idle ---------------------------------------------------------------------------------
+
+    @cached_property
+    def idles(self) -> list[Idle | None]:
+        """Idle time on each of its GPUs; None where that is not known."""
+        return [self.machine.find_idle(part) for part in self.on]
 
     @cached_property
     def idle(self) -> Idle | None:
         """Time for which it has run nothing on any of its GPUs; None where that is not known for one GPU."""
-        times = [one.idle for one in self.on if one.idle is not None]
+        times = [idle for idle in self.idles if idle is not None]
         if self.is_elsewhere or not times or len(times) < len(self.on):
             return None
         return min(times)  # of two equal ones, the one that is known exactly
@@ -231,33 +219,41 @@ class _Candidate(msgspec.Struct, eq=False, dict=True):
         return unknown and not self.is_elsewhere
 
     @property
-    def family(self) -> tuple[_Candidate, ...]:
-        return self.machine.find_family(self)
+    def silent(self) -> bool:
+        """Whether its idle time can never be known on any of its GPUs."""
+        return bool(self.on) and not self.is_elsewhere and all(part.silent for part in self.on)
+
+    @cached_property
+    def is_elsewhere(self) -> bool:
+        """Whether it was also seen on a GPU that cannot be judged now."""
+        watched, gpus = self.machine.watched_idle, self.machine.unjudged
+        return bool(self.on) and any(watched(gpu.key, self.process) is not None for gpu in gpus)
+
+    def has_computed(self, within: float) -> bool:
+        """Return whether it is known to have computed in the last `within` seconds."""
+        times = (idle for idle in self.idles if idle is not None)
+        return self.computes or any(not idle.at_least and idle.seconds < within for idle in times)
+
+    # -- who needs it ----------------------------------------------------------------------------------------------
 
     @property
-    def works(self) -> bool:
-        """Whether it, or a process that it has started, uses the CPU or waits for a disk."""
-        process = self.process
-        used = sum(figure for figure in (number(process.cpu), number(process.below)) if figure is not None)
-        return used > self.limits.at_work or process.state == "disk sleep"
+    def family(self) -> tuple[_Candidate, ...]:
+        """Other processes of its run, its parent and its children."""
+        return self.machine.find_family(self)
 
     def is_in_use(self, within: float) -> bool:
         """Return whether it or one of its family works, or has computed in the last `within` seconds."""
-        return any(one.works or one.has_computed(within) for one in (self, *self.family))
-
-    def has_computed(self, within: float) -> bool:
-        times = (one.idle for one in self.on)
-        return self.computes or any(one is not None and not one.at_least and one.seconds < within for one in times)
+        return any(each.works or each.has_computed(within) for each in (self, *self.family))
 
     @property
     def serves(self) -> bool:
         """Whether it or one of its family is a server: one rank of a served model listens, and the others wait."""
-        return any(one.context.server for one in (self, *self.family))
+        return any(each.context.server for each in (self, *self.family))
 
     @property
     def answers(self) -> bool:
         """Whether it or one of its family has a port open, as a web server's worker has whose master was killed."""
-        return any(one.context.server.startswith(_LISTENS) for one in (self, *self.family))
+        return any(each.context.server.startswith(_LISTENS) for each in (self, *self.family))
 
     @property
     def is_mps(self) -> bool:
@@ -275,105 +271,98 @@ class _Candidate(msgspec.Struct, eq=False, dict=True):
         return bool(managed) or window or self.is_mps
 
     @property
-    def draws(self) -> bool:
-        """Whether it draws on a screen, as far as is known: a desktop waits for people."""
-        return any(
-            one.kinds == {_GRAPHICS} or (_GRAPHICS in one.kinds and one.gpu.display_active is True) for one in self.on
-        )
+    def in_container(self) -> bool:
+        return self.context.container is not None or bool(self.context.pod)
+
+    @property
+    def ended_employer(self) -> int | None:
+        """PID of the process that it worked for, if that has ended; else None."""
+        run = self.process.run
+        employer = run.worker_of if run is not None and self.process.adopted else None
+        return None if employer in self.machine.listed or employer == self.process.ppid else employer
+
+    @property
+    def has_run_ended(self) -> bool:
+        run = self.process.run
+        return run is not None and (run.orphaned or self.ended_employer is not None)
 
     @property
     def absent_ranks(self) -> list[str]:
         """Words about ranks of its run that are on other machines or have ended: it may wait for them."""
-        runs = [one.process.run for one in (self, *self.family)]
+        runs = [each.process.run for each in (self, *self.family)]
         ranks = {run.rank for run in runs if run is not None and run.rank is not None}
         world = next((run.world for run in runs if run is not None and run.world), 0)
         absent = world - len(ranks) if ranks else 0
         return [f"{absent} of its run's {world} ranks are not seen here"] if absent > 0 else []
 
 
-_NO_CONTEXT: Final = ProcessContext()
-
-
 class _Machine:
     """The viewer's processes that have a GPU, and their relations."""
 
     def __init__(
-        self, snapshot: Snapshot, history: HistoryView | None, limits: StrayLimits, idle_times: IdleTimes
+        self, holdings: Holdings, history: HistoryView | None, limits: StrayLimits, idle_times: IdleTimes
     ) -> None:
+        snapshot = holdings.snapshot
         self.limits = limits
         self._history = history
         self._idle_times = idle_times
         self.unjudged = [gpu for gpu in snapshot.gpus if _obstacle(gpu, snapshot)]
         unjudged = {gpu.key for gpu in self.unjudged}
-        up = snapshot.state is SourceState.OK
-        self._gpus = {gpu.key: gpu for gpu in snapshot.gpus if up and gpu.key not in unjudged}
-        self.listed = frozenset(one.pid for one in snapshot.processes)
-
-        def is_mine(process: Process) -> bool:
-            return process.uid == snapshot.viewer and process.presence is Presence.SEEN and process.start > 0
-
-        mine = {one.pid: one for one in snapshot.processes if is_mine(one)}
+        judged = [gpu for gpu in snapshot.gpus if snapshot.state is SourceState.OK and gpu.key not in unjudged]
+        self.listed = holdings.processes.keys()
+        """PIDs of all listed processes, whoever owns them."""
         self._by_pid: dict[int, _Candidate] = {}
-        for gpu in self._gpus.values():
-            for held in gpu.holdings:
-                process = mine.get(held.pid)
-                if process is not None and held.start in (0, process.start):
-                    candidate = self._by_pid.get(held.pid)
-                    if candidate is None:
-                        candidate = self._by_pid[held.pid] = _Candidate(process, weakref.proxy(self))
-                    candidate.holdings.append((gpu, held))
-        unlisted = [one for one in snapshot.unlisted if is_mine(one.process) and one.process.pid not in self.listed]
+        for gpu in judged:
+            for part in holdings.on(gpu):
+                process = part.process
+                if _is_viewers(process, snapshot) and part.start in (0, process.start):
+                    if process.pid not in self._by_pid:
+                        self._by_pid[process.pid] = _Candidate(process, weakref.proxy(self))
+                    self._by_pid[process.pid].on.append(part)
+        for unlisted in snapshot.unlisted:
+            process = unlisted.process
+            if _is_viewers(process, snapshot) and process.pid not in self.listed:
+                opened = tuple(gpu for gpu in judged if unlisted.cuda_context and gpu.key in unlisted.gpus)
+                self._by_pid[process.pid] = _Candidate(process, weakref.proxy(self), open=opened)
         self.candidates = tuple(self._by_pid.values())
-        for one in unlisted:
-            open_gpus = tuple(gpu for key, gpu in self._gpus.items() if key in one.gpus) if one.cuda_context else ()
-            self.candidates += (_Candidate(one.process, weakref.proxy(self), open=open_gpus),)
-        self._by_pid |= {one.process.pid: one for one in self.candidates}
         self._families: dict[int, tuple[_Candidate, ...]] = {}
 
     @cached_property
     def _groups(self) -> Mapping[str | int, list[_Candidate]]:
         """Candidates by the key of their run, and by the PID of their parent."""
         groups: defaultdict[str | int, list[_Candidate]] = defaultdict(list)
-        for one in self.candidates:
-            groups[one.process.run_key].append(one)
-            if one.process.ppid is not None:
-                groups[one.process.ppid].append(one)
+        for candidate in self.candidates:
+            groups[candidate.process.run_key].append(candidate)
+            if candidate.process.ppid is not None:
+                groups[candidate.process.ppid].append(candidate)
         return groups
 
-    def find_family(self, one: _Candidate) -> tuple[_Candidate, ...]:
+    def find_family(self, candidate: _Candidate) -> tuple[_Candidate, ...]:
         """Find the other processes of a process's run, and its parent and its children.
 
         The run of a Ray worker is not known: all workers of one daemon may wait for each other.
         """
-        pid, ppid, run = one.process.pid, one.process.ppid, one.process.run
+        process = candidate.process
+        pid, ppid, run = process.pid, process.ppid, process.run
         if pid in self._families:
             return self._families[pid]
         related = [*self._groups.get(pid, ())]
         if ppid in self._by_pid:
             related.append(self._by_pid[ppid])
-        related += self._groups.get(one.process.run_key, ())
+        related += self._groups.get(process.run_key, ())
         if run is not None and run.launcher == "ray" and ppid is not None:
             related += self._groups.get(ppid, ())
         family = tuple({other.process.pid: other for other in related if other.process.pid != pid}.values())
         self._families[pid] = family
         return family
 
-    def join(self, process: Process, gpu: Gpu, held: Sequence[Holding]) -> _OnGpu:
-        """Join the holdings of a process on one GPU."""
-        sizes = [int(one.memory) for one in held if known(one.memory)]
-        figures = [one.sm for one in held if known(one.sm)]
-        sm = max(figures) if figures and (len(figures) == len(held) or max(figures) > 0) else None
-        kinds = frozenset(kind for one in held for kind in one.kind.split("+"))
-        memory = sum(sizes) if len(sizes) == len(held) else None
-        silent = all(one.sm is Reason.UNSUPPORTED for one in held)
-        return _OnGpu(gpu, memory, sm, silent, kinds, self._idle(gpu.key, process, sm, kinds))
-
-    def _idle(self, key: str, process: Process, sm: float | None, kinds: frozenset[str]) -> Idle | None:
+    def find_idle(self, part: GpuProcess) -> Idle | None:
         """Return how long a process has run nothing on a GPU: the longest time that is known."""
-        if sm is not None and sm > 0:
+        if (part.sm or 0) > 0:
             return Idle(0.0, at_least=False)
-        watched, kept = self.watched_idle(key, process), self._idle_times.get((key, process.pid, process.start))
-        if _MPS_CLIENT in kinds:  # no use seen says little here, and use seen says that it computed
+        key, process = part.gpu.key, part.process
+        watched, kept = self.watched_idle(key, process), self._idle_times.get((key, *process.key))
+        if _MPS_CLIENT in part.kinds:  # no use seen says little here, and use seen says that it computed
             lately = watched is not None and not watched.at_least and watched.seconds < self.limits.quiet_after
             return watched if lately else None
         if watched is None or (watched.at_least and kept is not None and kept.seconds > watched.seconds):
@@ -381,7 +370,24 @@ class _Machine:
         return watched
 
     def watched_idle(self, key: str, process: Process) -> Idle | None:
-        return self._history.idle(key, process.pid, process.start) if self._history is not None else None
+        return self._history.idle(key, *process.key) if self._history is not None else None
+
+
+def _is_viewers(process: Process, snapshot: Snapshot) -> bool:
+    return process.uid == snapshot.viewer and process.presence is Presence.SEEN and process.start > 0
+
+
+def _obstacle(gpu: Gpu, snapshot: Snapshot) -> str:
+    """Return why the processes of a GPU cannot be judged; empty where they can."""
+    if gpu.health is not Health.OK:
+        return ", ".join(filter(None, (gpu.health.value, gpu.words)))
+    if gpu.unreliable:
+        return "its list of processes makes no sense"
+    pids = {one.pid for one in gpu.holdings}
+    if any(one.presence is Presence.UNSURE and one.pid in pids for one in snapshot.processes):
+        return "the driver may mean processes outside of this container"
+    is_old = gpu.sampled <= 0 or snapshot.monotonic - gpu.sampled > _LATE * max(snapshot.interval, 1.0)
+    return gpu.holdings_note or "its figures are old" * is_old
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -394,154 +400,141 @@ _LISTENS: Final = ("listens on", "gunicorn")
 """Beginnings of `ProcessContext.server` of a process that has a port open; gunicorn's workers have a title."""
 
 
-def _is_zombie(one: _Candidate) -> bool:
+def _is_zombie(candidate: _Candidate) -> bool:
     """Return whether a process has ended and still holds memory.
 
     The kernel also calls a program a zombie whose first thread alone has ended (proc(5)), so the process must also run
     nothing on the GPU and on the CPU.
     """
-    works = (number(one.process.cpu) or 0) > 0
-    rests = bool(one.on) and not one.is_elsewhere and all(each.sm == 0 for each in one.on)
-    return one.process.state == "zombie" and rests and not works
+    if candidate.process.state != "zombie" or not candidate.on or candidate.is_elsewhere:
+        return False
+    rests = all(part.sm == 0 and part.sm_complete for part in candidate.on)
+    return rests and not (number(candidate.process.cpu) or 0) > 0
 
 
-def _zombie_words(one: _Candidate) -> list[str]:
-    parent = f", {one.process.ppid} {one.process.parent}".rstrip() + "," if one.process.ppid else ""
-    return [
-        f"it has ended, and its parent{parent} has not collected its exit status",
-        "no signal ends it: end its parent",
-    ]
+def _zombie_words(candidate: _Candidate) -> list[str]:
+    process = candidate.process
+    parent = f", {process.ppid} {process.parent}".rstrip() + "," if process.ppid else ""
+    ended = f"it has ended, and its parent{parent} has not collected its exit status"
+    return [ended, "no signal ends it: end its parent"]
 
 
-def _is_stopped(one: _Candidate) -> bool:
+def _is_stopped(candidate: _Candidate) -> bool:
     """Return whether a process was stopped, but not by a debugger or a scheduler, which will continue it.
 
     Sources: Slurm suspends and resumes jobs by turns (slurm.schedmd.com/gang_scheduling.html); PBS suspends by SIGSTOP
     (qsig(1B)).
     """
-    return bool(one.on) and one.process.state == "stopped" and not one.context.batch_job
+    return bool(candidate.on) and candidate.process.state == "stopped" and not candidate.context.batch_job
 
 
-def _is_left_worker(one: _Candidate) -> bool:
+def _is_left_worker(candidate: _Candidate) -> bool:
     """Return whether a worker's run has ended, and it and its family are not in use: else it may be left on purpose.
 
     In a container the launcher is not always visible: there the process must also have been adopted. One that answers
     on a port is in use for all that is known.
     """
-    if one.answers:
+    if candidate.answers:
         return False
-    if one.process.state in _NOT_RUNNING or (_in_container(one) and not one.process.adopted):
+    if candidate.process.state in _NOT_RUNNING or (candidate.in_container and not candidate.process.adopted):
         return False
-    if one.on:
-        return _has_run_ended(one) and not one.is_in_use(one.limits.quiet_after)
-    return _is_left_without_listing(one)
+    if candidate.on:
+        return candidate.has_run_ended and not candidate.is_in_use(candidate.limits.quiet_after)
+    return _is_left_without_listing(candidate)
 
 
-def _is_left_without_listing(one: _Candidate) -> bool:
+def _is_left_without_listing(candidate: _Candidate) -> bool:
     """Return whether a process that NVML does not list, and that has CUDA's files open, is a leftover.
 
     The process that started it must have ended, and it and its family must do nothing. A program that only counted the
     GPUs has such files open, too. So its run must have ended; else nothing may attend to it, and there must be memory
     that no listed process holds.
     """
-    if not one.open or not one.process.adopted or one.process.ppid in one.machine.listed or one.works:
+    process = candidate.process
+    if not candidate.open or not process.adopted or process.ppid in candidate.machine.listed or candidate.works:
         return False
-    if any(other.on or not other.process.adopted or other.works for other in one.family):
+    if any(relative.on or not relative.process.adopted or relative.works for relative in candidate.family):
         return False
-    gap = any(has_gap(gpu) and not gpu.memory.unified for gpu in one.open)
-    return _has_run_ended(one) or (gap and not one.is_attended)
+    gap = any(has_gap(gpu) and not gpu.memory.unified for gpu in candidate.open)
+    return candidate.has_run_ended or (gap and not candidate.is_attended)
 
 
-def _has_run_ended(one: _Candidate) -> bool:
-    return one.process.run is not None and (one.process.run.orphaned or _ended_employer(one) is not None)
-
-
-def _ended_employer(one: _Candidate) -> int | None:
-    """Return the PID of the process that a worker worked for, if that has ended; else None."""
-    employer = one.process.run.worker_of if one.process.run is not None and one.process.adopted else None
-    return None if employer in one.machine.listed or employer == one.process.ppid else employer
-
-
-def _in_container(one: _Candidate) -> bool:
-    return one.context.container is not None or bool(one.context.pod)
-
-
-def _is_certain_worker(one: _Candidate) -> bool:
-    rests = not one.on or one.is_idle_for(one.limits.quiet_after)
-    lost = one.process.run is not None and one.process.run.orphaned and one.process.adopted
+def _is_certain_worker(candidate: _Candidate) -> bool:
+    rests = not candidate.on or candidate.is_idle_for(candidate.limits.quiet_after)
+    lost = candidate.process.run is not None and candidate.process.run.orphaned and candidate.process.adopted
     # A rank may have started a service that is to outlive it, and that has its variables.
-    return lost and rests and not (_in_container(one) or one.context.service)
+    return lost and rests and not (candidate.in_container or candidate.context.service)
 
 
-def _worker_words(one: _Candidate) -> list[str]:
+def _worker_words(candidate: _Candidate) -> list[str]:
     words = [_PARENT_ENDED]
-    if one.process.run is not None and one.process.run.orphaned:
+    if candidate.process.run is not None and candidate.process.run.orphaned:
         words = ["the run that it belongs to has ended"]
-    elif (employer := _ended_employer(one)) is not None:
+    elif (employer := candidate.ended_employer) is not None:
         words = [f"process {employer}, which it worked for, has ended"]
-    return words if one.on else [*words, "it has the GPU open, and NVML does not list it"]
+    return words if candidate.on else [*words, "it has the GPU open, and NVML does not list it"]
 
 
-def _is_left_kernel(one: _Candidate) -> bool:
+def _is_left_kernel(candidate: _Candidate) -> bool:
     """Return whether a notebook kernel is not in use, and its server has ended: nobody can send it code."""
-    notebook = one.context.notebook
-    if notebook is None or not notebook.left or _in_container(one) or one.process.state in _NOT_RUNNING:
+    notebook = candidate.context.notebook
+    if notebook is None or not notebook.left or candidate.in_container or candidate.process.state in _NOT_RUNNING:
         return False
-    return not one.is_in_use(one.limits.quiet_after)
+    return not candidate.is_in_use(candidate.limits.quiet_after)
 
 
-def _is_leftover(one: _Candidate) -> bool:
+def _is_leftover(candidate: _Candidate) -> bool:
     """Return whether a process is not in use, its parent and login have ended, and nothing else attends to it."""
-    process, pane = one.process, one.context.pane
+    process, pane = candidate.process, candidate.context.pane
     # The command of a pane leads a session of its own.
     ended = process.leader_alive is False or (pane is not None and pane.alive is False)
-    if not one.on or not process.adopted or not ended or process.state in _NOT_RUNNING:
+    if not candidate.on or not process.adopted or not ended or process.state in _NOT_RUNNING:
         return False
-    if one.is_attended or one.serves or one.context.notebook is not None or one.draws:
+    if candidate.is_attended or candidate.serves or candidate.context.notebook is not None or candidate.draws:
         return False
-    return not one.is_in_use(one.limits.quiet_after)
+    return not candidate.is_in_use(candidate.limits.quiet_after)
 
 
-def _is_certain_leftover(one: _Candidate) -> bool:
+def _is_certain_leftover(candidate: _Candidate) -> bool:
     """Return whether a leftover has nothing left to wait for, and its whole context was read."""
-    waits = one.context.words or one.context.peer or one.absent_ranks
-    return one.is_idle_for(one.limits.sure_after) and not waits
+    waits = candidate.context.words or candidate.context.peer or candidate.absent_ranks
+    return candidate.is_idle_for(candidate.limits.sure_after) and not waits
 
 
-def _leftover_words(one: _Candidate) -> list[str]:
-    peer = one.context.peer
+def _leftover_words(candidate: _Candidate) -> list[str]:
+    peer = candidate.context.peer
     waits = [f"it is connected to {peer}, and may wait for it"] if peer else []
-    return [_login_words(one), _PARENT_ENDED, *waits, *one.absent_ranks]
+    return [_login_words(candidate), _PARENT_ENDED, *waits, *candidate.absent_ranks]
 
 
-def _login_words(one: _Candidate) -> str:
-    pane = one.context.pane
+def _login_words(candidate: _Candidate) -> str:
+    pane = candidate.context.pane
     if pane is not None and pane.alive is False:
         return f"its {pane.program} session has ended"
-    return f"its SSH login from {one.context.ssh} has ended" if one.context.ssh else "its login has ended"
+    return f"its SSH login from {candidate.context.ssh} has ended" if candidate.context.ssh else "its login has ended"
 
 
-def _is_idle(one: _Candidate) -> bool:
+def _is_idle(candidate: _Candidate) -> bool:
     """Return whether a process and its run hold memory and do nothing. A server waits, and a rank waits for others."""
-    process, limits = one.process, one.limits
-    if sum(each.memory or 0 for each in one.on) < limits.idle_memory or process.state in _NOT_RUNNING:
+    process, limits = candidate.process, candidate.limits
+    if sum(part.memory for part in candidate.on if part.complete) < limits.idle_memory or process.state in _NOT_RUNNING:
         return False
     if process.declared is not None and process.declared.knowledge is Knowledge.PENDING:
         return False
-    managed = one.context.pod and not one.context.in_podman
-    if one.serves or managed or one.context.service or one.is_mps or one.draws:
+    managed = candidate.context.pod and not candidate.context.in_podman
+    if candidate.serves or managed or candidate.context.service or candidate.is_mps or candidate.draws:
         return False
-    return not one.is_in_use(limits.idle_after) and all(
-        other.is_idle_for(limits.idle_after) for other in one.family if other.on
+    return not candidate.is_in_use(limits.idle_after) and all(
+        relative.is_idle_for(limits.idle_after) for relative in candidate.family if relative.on
     )
 
 
-def _idle_words(one: _Candidate) -> list[str]:
+def _idle_words(candidate: _Candidate) -> list[str]:
     """Return who may still want an idle process."""
-    context, words = one.context, []
+    context, words = candidate.context, []
     if context.notebook is not None and not context.notebook.left:
         words.append("its notebook may still be open")
-    elif one.process.leader_alive and one.process.terminal:
+    elif candidate.process.leader_alive and candidate.process.terminal:
         words.append("its terminal is still open")
     if context.slurm:
         words.append(f"Slurm ends it with job {context.slurm.partition('.')[0]}")
@@ -549,7 +542,7 @@ def _idle_words(one: _Candidate) -> list[str]:
         words.append(f"its scheduler ends it with {context.batch}")
     elif context.container is not None:
         words.append("its container still runs")
-    return [*words, *one.absent_ranks]
+    return [*words, *candidate.absent_ranks]
 
 
 class _Rule(NamedTuple):
@@ -567,7 +560,13 @@ class _Rule(NamedTuple):
 
 
 RULES: Final = (
-    _Rule(StrayCause.ZOMBIE, _is_zombie, lambda one: one.limits.settled_after, lambda one: True, _zombie_words),
+    _Rule(
+        StrayCause.ZOMBIE,
+        _is_zombie,
+        lambda one: one.limits.settled_after,
+        lambda one: True,
+        _zombie_words,
+    ),
     _Rule(
         StrayCause.STOPPED,
         _is_stopped,
@@ -585,8 +584,21 @@ RULES: Final = (
         lambda one: one.process.adopted,
         lambda one: ["the server of its notebook has ended"],
     ),
-    _Rule(StrayCause.LEFTOVER, _is_leftover, lambda one: one.limits.quiet_after, _is_certain_leftover, _leftover_words),
-    _Rule(StrayCause.IDLE, _is_idle, lambda one: one.limits.idle_after, lambda one: False, _idle_words, False),
+    _Rule(
+        StrayCause.LEFTOVER,
+        _is_leftover,
+        lambda one: one.limits.quiet_after,
+        _is_certain_leftover,
+        _leftover_words,
+    ),
+    _Rule(
+        StrayCause.IDLE,
+        _is_idle,
+        lambda one: one.limits.idle_after,
+        lambda one: False,
+        _idle_words,
+        False,
+    ),
 )
 """Rules of all causes; of two equally certain causes the first is the stronger."""
 
@@ -596,60 +608,63 @@ def find_strays(
     history: HistoryView | None,
     limits: StrayLimits = DEFAULT_LIMITS,
     *,
-    known: IdleTimes | None = None,
+    idle_times: IdleTimes | None = None,
+    holdings: Holdings | None = None,
 ) -> StrayReport:
     """Judge each of the viewer's own processes once.
 
-    `known` are idle times that another gpuwatch has counted for longer. Young processes are not judged, nor is memory
-    on a GPU in trouble, with old samples, or with an incomplete list of processes.
+    `idle_times` are those that another gpuwatch has counted for longer. `holdings` are the snapshot's, where somebody
+    has folded them. Young processes are not judged, nor is memory on a GPU in trouble, with old samples, or with an
+    incomplete list of processes.
     """
-    machine = _Machine(snapshot, history, limits, known or {})
+    machine = _Machine(holdings or Holdings(snapshot), history, limits, idle_times or {})
     strays, possible = [], []
-    for one in machine.candidates:
-        started = one.process.started
+    for candidate in machine.candidates:
+        started = candidate.process.started
         if started is None or snapshot.taken - started < limits.settled_after:  # young
             continue
-        if one.computes or (one.held is not None and one.held < limits.least):
+        if candidate.computes or (candidate.held is not None and candidate.held < limits.least):
             continue
-        rules = RULES if one.process.context is not None else RULES[:1]  # a zombie has no context any more
-        found: list[_Rule] = []
-        maybe: list[_Rule] = []
+        rules = RULES if candidate.process.context is not None else RULES[:1]  # a zombie has no context any more
+        matching: list[_Rule] = []
+        undecided: list[_Rule] = []
         for rule in rules:  # the idle time first: it is the cheapest to ask
-            seconds = rule.idle_for(one)
-            is_idle = seconds is None or one.is_idle_for(seconds)
-            if (is_idle or (rule.may_be_possible and one.idle_unknown)) and rule.matches(one):
-                (found if is_idle else maybe).append(rule)
-        if found:
-            found.sort(key=lambda rule: not rule.is_certain(one))
-            strays.append(_stray(one, found))
-        elif maybe:
-            possible.append(_stray(one, maybe[:1], POSSIBLE))
+            seconds = rule.idle_for(candidate)
+            is_idle = seconds is None or candidate.is_idle_for(seconds)
+            if (is_idle or (rule.may_be_possible and candidate.idle_unknown)) and rule.matches(candidate):
+                (matching if is_idle else undecided).append(rule)
+        if matching:
+            matching.sort(key=lambda rule: not rule.is_certain(candidate))
+            strays.append(_stray(candidate, matching))
+        elif undecided:
+            possible.append(_stray(candidate, undecided[:1], POSSIBLE))
     for several in strays, possible:
-        several.sort(key=lambda one: (one.sure is not CERTAIN, -(one.held or 0), one.process.pid))
+        several.sort(key=lambda stray: (stray.sure is not CERTAIN, -(stray.held or 0), stray.process.pid))
     return StrayReport(strays, possible, machine.unjudged)
 
 
-def _stray(one: _Candidate, rules: Sequence[_Rule], certainty: StrayCertainty | None = None) -> Stray:
+def _stray(candidate: _Candidate, rules: Sequence[_Rule], certainty: StrayCertainty | None = None) -> Stray:
     """Return a process as a stray by these rules, the strongest first."""
-    strongest, idle = rules[0], one.idle
-    why = [reason for rule in rules for reason in rule.words(one)]
+    strongest, idle = rules[0], candidate.idle
+    why = [reason for rule in rules for reason in rule.words(candidate)]
     if certainty is POSSIBLE:
         why.insert(0, _UNKNOWN)
     elif idle and idle.seconds >= 1 and not {rule.cause for rule in rules} <= {StrayCause.ZOMBIE, StrayCause.STOPPED}:
         words = f"no SM use for {'at least ' * idle.at_least}{steady_duration(idle.seconds)}"
         why.insert(0 if strongest.cause is StrayCause.IDLE else len(why), words)
-    gpus = [each.gpu for each in one.on] or list(one.open)
+    held = sorted(candidate.on, key=lambda part: (-part.memory if part.complete else 0, part.gpu.index))
+    gpus = [part.gpu for part in held] or list(candidate.open)
     return Stray(
-        process=one.process,
+        process=candidate.process,
         gpus=tuple(gpu.key for gpu in gpus),
         indices=tuple(gpu.index for gpu in gpus),
-        held=one.held,
+        held=candidate.held,
         cause=strongest.cause,
-        sure=certainty or (CERTAIN if strongest.is_certain(one) else LIKELY),
+        sure=certainty or (CERTAIN if strongest.is_certain(candidate) else LIKELY),
         why=tuple(dict.fromkeys(why)),
         idle=idle.seconds if idle is not None else None,
         idle_at_least=idle.at_least if idle is not None else False,
-        listed=bool(one.on),
+        listed=bool(candidate.on),
         ends=all(rule.cause is not StrayCause.ZOMBIE for rule in rules),
     )
 
@@ -686,16 +701,3 @@ def notes(
     if not snapshot.searched:
         lines.append("not all processes were looked into: one that NVML does not list may be missing here")
     return lines
-
-
-def _obstacle(gpu: Gpu, snapshot: Snapshot) -> str:
-    """Return why the processes of a GPU cannot be judged; empty where they can."""
-    if gpu.health is not Health.OK:
-        return ", ".join(filter(None, (gpu.health.value, gpu.words)))
-    if gpu.unreliable:
-        return "its list of processes makes no sense"
-    pids = {one.pid for one in gpu.holdings}
-    if any(one.presence is Presence.UNSURE and one.pid in pids for one in snapshot.processes):
-        return "the driver may mean processes outside of this container"
-    is_old = gpu.sampled <= 0 or snapshot.monotonic - gpu.sampled > _LATE * max(snapshot.interval, 1.0)
-    return gpu.holdings_note or "its figures are old" * is_old

@@ -124,9 +124,9 @@ def main(args: argparse.Namespace, sampler: SamplerProcess | None, limits: Stray
     )
     kept = idle_times(snapshot, warn=damaged.append)
     if not snapshot.demo:
-        first = find_strays(snapshot, None, limits, known=kept)
+        first = find_strays(snapshot, None, limits, idle_times=kept)
         snapshot = measure_cpu(snapshot, [one.process for one in (*first.strays, *first.possible)])
-    judged = find_strays(snapshot, None, limits, known=kept)
+    judged = find_strays(snapshot, None, limits, idle_times=kept)
     strays, possible, _ = judged
     console = Console(ascii_only=config.ascii)
     if args.json:

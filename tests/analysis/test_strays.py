@@ -88,7 +88,7 @@ def test_a_machine_has_these_strays_and_no_others(case: Case) -> None:
     seen = msgspec.convert(msgspec.to_builtins(seen) | case.snapshot, Snapshot)
     history = None if case.idle is None else told(*case.idle)
     known = {(gpu(0).key, PID, PID): Idle(seconds, at_least=bool(least)) for seconds, *least in case.known}
-    report = find_strays(seen, history, StrayLimits(**case.limits), known=known)
+    report = find_strays(seen, history, StrayLimits(**case.limits), idle_times=known)
     assert [one.process.pid for one in report.possible] == case.possible
     assert [one.index for one in report.unjudged] == case.unjudged
     shown = [

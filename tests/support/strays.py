@@ -89,7 +89,7 @@ def find(
     known: IdleTimes | None = None,
 ) -> list[Stray]:
     """Return those that are strays."""
-    return find_strays(snapshot, history, limits, known=known).strays
+    return find_strays(snapshot, history, limits, idle_times=known).strays
 
 
 def suspects(snapshot: Snapshot, history: HistoryView | None, limits: StrayLimits = DEFAULT_LIMITS) -> list[Process]:
