@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from gpuwatch.analysis.strays import StrayLimits
+from gpuwatch.analysis.stray_facts import StrayLimits
 from gpuwatch.config.types import Config
 from gpuwatch.kill.policy import Policy
 from gpuwatch.model.live import LATE, SERVICE, read_status

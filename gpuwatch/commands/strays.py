@@ -17,7 +17,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from gpuwatch.analysis.strays import STRAY, Stray, StrayLimits, find_strays, notes
+from gpuwatch.analysis.stray_facts import StrayLimits
+from gpuwatch.analysis.strays import STRAY, Stray, find_strays, notes
 from gpuwatch.base import procfs, psinfo
 from gpuwatch.base.units import size
 from gpuwatch.commands.console import Console, TextColumn, format_table

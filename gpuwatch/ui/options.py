@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpuwatch.alerts.limits import Allowances
-from gpuwatch.analysis.strays import DEFAULT_LIMITS, StrayLimits
+from gpuwatch.analysis.stray_facts import DEFAULT_LIMITS, StrayLimits
 from gpuwatch.config.keymap import DEFAULT_KEYS, Keys
 
 if TYPE_CHECKING:

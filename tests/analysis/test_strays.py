@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwatch.analysis.strays import StrayCause, StrayLimits, find_strays
+from gpuwatch.analysis.stray_facts import StrayLimits
+from gpuwatch.analysis.strays import StrayCause, find_strays
 from gpuwatch.history.history import History
 from gpuwatch.model.snapshot import Gpu, Holding, Idle, Process, ProcessContext, Reason, Snapshot, Unlisted
 from gpuwatch.ui.screens.strays import StraysScreen

@@ -12,7 +12,8 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 import pytest
 
-from gpuwatch.analysis.strays import Stray, StrayCause, StrayCertainty, StrayLimits
+from gpuwatch.analysis.stray_facts import StrayLimits
+from gpuwatch.analysis.strays import Stray, StrayCause, StrayCertainty
 from gpuwatch.base import procfs
 from gpuwatch.model.snapshot import Idle, IdleTimes, Process, Snapshot
 from tests.driver import GIB, Driver, Proc

@@ -18,7 +18,8 @@ import pytest
 from msgspec import structs
 from rich.cells import cell_len
 
-from gpuwatch.analysis.strays import Stray, StrayLimits, StrayReport, find_strays, notes
+from gpuwatch.analysis.stray_facts import StrayLimits
+from gpuwatch.analysis.strays import Stray, StrayReport, find_strays, notes
 from gpuwatch.base import files, procfs, psinfo
 from gpuwatch.base.procfs import boot_id
 from gpuwatch.cli import parse

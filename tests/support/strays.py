@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gpuwatch.analysis.strays import DEFAULT_LIMITS, Stray, StrayLimits, find_strays
+from gpuwatch.analysis.stray_facts import DEFAULT_LIMITS, StrayLimits
+from gpuwatch.analysis.strays import Stray, find_strays
 from gpuwatch.history.history import HistoryView
 from gpuwatch.model.snapshot import (
     Container,

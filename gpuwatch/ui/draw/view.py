@@ -79,9 +79,9 @@ class View(msgspec.Struct, frozen=True):
 def strays_of(frame: Frame, options: Options) -> StrayReport:
     """Find the strays among the viewer's processes in a frame."""
     seen = frame.snapshot
-    if options.caller is not None and not seen.demo:
-        seen = msgspec.structs.replace(seen, viewer=options.caller)
-    return find_strays(seen, frame.history, options.stray_limits)
+    if options.caller not in (None, seen.viewer) and not seen.demo:
+        return find_strays(msgspec.structs.replace(seen, viewer=options.caller), frame.history, options.stray_limits)
+    return find_strays(seen, frame.history, options.stray_limits, holdings=frame.holdings)
 
 
 _PROCESS: Final = re.compile(r"(\d+):(\d+)( |$)")
