@@ -26,7 +26,7 @@ from gpuwatch.model.snapshot import (
     Run,
 )
 from gpuwatch.ui.bindings import KEYS, PaletteCommand, commands, make_replay_bindings
-from gpuwatch.ui.screens.detail import DetailScreen, fact, gpu_section, place_section
+from gpuwatch.ui.draw.process_page import DetailScreen, fact, gpu_section, place_section
 from gpuwatch.ui.screens.help import HelpScreen
 from gpuwatch.ui.screens.sheet import REASONS, Section
 from gpuwatch.ui.terminal_app import GpuwatchCommands

@@ -15,11 +15,11 @@ from gpuwatch.history.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.model.snapshot import Health, Instance, Promise, Reason, Snapshot, Xid
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.draw.gpu_page import GpuScreen
 from gpuwatch.ui.draw.graph import AXIS
+from gpuwatch.ui.draw.process_page import DetailScreen
+from gpuwatch.ui.draw.time_graphs import GraphSheet
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.detail import DetailScreen
-from gpuwatch.ui.screens.gpu import GpuScreen
-from gpuwatch.ui.screens.graph_sheet import GraphSheet
 from tests.support import builders
 from tests.support.builders import GIB, gpu, holding, memory, process, snapshot
 from tests.support.screen import Clockwork, alert, frame, hand, press, resize, running, text, top, until

@@ -10,9 +10,9 @@ from gpuwatch.history.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.model.snapshot import Health, Reason, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
+from gpuwatch.ui.draw.gpu_page import GpuScreen
+from gpuwatch.ui.draw.gpus_page import GpuGrid, GpusScreen, make_grid
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.gpu import GpuScreen
-from gpuwatch.ui.screens.gpus import GpuGrid, GpusScreen, make_grid
 from tests.support import builders
 from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.screen import alert, hand, press, resize, running, text, top, until

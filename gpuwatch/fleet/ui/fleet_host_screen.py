@@ -21,7 +21,7 @@ from gpuwatch.ui.draw.graph import SPANS, Curve, Graph, Values, axis_top
 from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.row_list import ItemCursor
 from gpuwatch.ui.draw.theme import Role, StyleSet
-from gpuwatch.ui.screens.graph_sheet import SMALL, TimeSheet, largest
+from gpuwatch.ui.draw.time_graphs import SMALL, TimeSheet, largest
 from gpuwatch.ui.screens.sheet import Block, Fact, Section
 
 MOST_VALUES: Final = 240

@@ -17,8 +17,8 @@ from gpuwatch.kill.ending import POLL_SECONDS, KillChoice, KillState
 from gpuwatch.kill.queue import AskedEnding, KillNotice, KillQueue
 from gpuwatch.model.fields import RowKey
 from gpuwatch.monitor import Frame
+from gpuwatch.ui.draw.process_page import brief, held_by
 from gpuwatch.ui.draw.theme import UNICODE, Glyphs
-from gpuwatch.ui.screens.detail import brief, held_by
 from gpuwatch.ui.screens.dialog import ChoiceButton, ChoiceRow, Dialog
 
 Offer = tuple[tuple[KillChoice, ...], tuple[str, ...], str]

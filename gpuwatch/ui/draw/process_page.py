@@ -24,9 +24,9 @@ from gpuwatch.model.snapshot import Gpu, Health, Holding, Presence, Process, Pro
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.draw.graph import Graph, GraphLimit, axis_top
 from gpuwatch.ui.draw.theme import StyleSet
+from gpuwatch.ui.draw.time_graphs import SMALL, GraphSheet, largest, reach
 from gpuwatch.ui.draw.view import strays_of
 from gpuwatch.ui.options import Helpers, Options
-from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest, reach
 from gpuwatch.ui.screens.sheet import REASONS, Block, Fact, Section, reason_words
 
 if TYPE_CHECKING:

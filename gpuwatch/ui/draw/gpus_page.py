@@ -20,9 +20,9 @@ from gpuwatch.ui.draw.gpus import state_of
 from gpuwatch.ui.draw.graph import Graph
 from gpuwatch.ui.draw.lines import Line, LineBuilder, blank
 from gpuwatch.ui.draw.theme import Background, StyleSet
+from gpuwatch.ui.draw.time_graphs import HIGH_GRAPH, GraphBlock, GraphSheet
 from gpuwatch.ui.draw.view import View
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.graph_sheet import HIGH_GRAPH, GraphBlock, GraphSheet
 from gpuwatch.ui.screens.sheet import HIGH, Placed, reason_words
 
 _LEAST_WIDTH: Final = 26

@@ -21,13 +21,13 @@ from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.draw.gpus import FAULTS, short_name
 from gpuwatch.ui.draw.graph import Curve, Graph, GraphLimit, Mark, axis_low, axis_top
 from gpuwatch.ui.draw.lines import Line, LineBuilder
+from gpuwatch.ui.draw.process_page import fact, gpu_section, promise_words, value_fact
 from gpuwatch.ui.draw.row_list import ItemCursor
 from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, title_line
 from gpuwatch.ui.draw.theme import Background, Role, StyleSet
+from gpuwatch.ui.draw.time_graphs import SMALL, GraphSheet, largest, reach
 from gpuwatch.ui.draw.view import replay_words
 from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.detail import fact, gpu_section, promise_words, value_fact
-from gpuwatch.ui.screens.graph_sheet import SMALL, GraphSheet, largest, reach
 from gpuwatch.ui.screens.sheet import REASONS, Block, Fact, Placed, Section, reason_words
 
 _UNREAD_LINKS: Final = "not recorded: it is read only while the details of this GPU are shown"
