@@ -38,10 +38,10 @@ from gpuwatch.monitor import Frame
 from gpuwatch.recorder.replay import Replay
 from gpuwatch.sources.demo import DemoSource
 from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.draw.time_graphs import GraphSheet
 from gpuwatch.ui.options import Helpers, Options
 from gpuwatch.ui.replay import ReplayApp
 from gpuwatch.ui.screens.events import EventsScreen
+from gpuwatch.ui.screens.sheet import FrameSheet
 from gpuwatch.ui.terminal_app import TerminalApp
 from tests import browser
 from tests.support.demo import VIEWER_UID, WALL, save_demo, write_page
@@ -148,7 +148,7 @@ async def showing(picture: Picture, frame: Frame | None = None) -> AsyncIterator
         await pilot.pause()
         await pilot.press(*picture.keys)
         await pilot.pause()
-        while isinstance(app.screen, EventsScreen | GraphSheet) and app.screen.reading:
+        while isinstance(app.screen, EventsScreen | FrameSheet) and app.screen.reading:
             await pilot.pause(0.01)
         yield app, pilot
 

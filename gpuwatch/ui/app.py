@@ -487,7 +487,7 @@ class GpuwatchApp(TerminalApp):
             self.show_gpu(gpu.key)
 
     def show_gpu(self, key: str) -> None:
-        from gpuwatch.ui.draw.gpu_page import GpuScreen
+        from gpuwatch.ui.screens.pages import GpuScreen
 
         frame = self.frame if self.screen is self.dashboard else self.newest
         focus = self.watching.set_focus if self.watching is not None else None
@@ -495,7 +495,7 @@ class GpuwatchApp(TerminalApp):
             self.open_once(GpuScreen(key, frame, self.style_set, helpers=self.helpers, ended=self.ended, focus=focus))
 
     def show_detail(self, key: RowKey) -> None:
-        from gpuwatch.ui.draw.process_page import DetailScreen
+        from gpuwatch.ui.screens.pages import DetailScreen
 
         # Other screens show the newest frame, also while the dashboard is frozen.
         frame = self.frame if self.screen is self.dashboard else self.newest
@@ -559,7 +559,7 @@ class GpuwatchApp(TerminalApp):
         return self.end_dialogs
 
     def action_gpus(self) -> None:
-        from gpuwatch.ui.draw.gpus_page import GpusScreen
+        from gpuwatch.ui.screens.pages import GpusScreen
 
         if self.newest is not None:
             self.open_once(GpusScreen(self.newest, self.style_set, self.helpers, self.ended))

@@ -16,9 +16,9 @@ from gpuwatch.alerts.alert import MARKS
 from gpuwatch.base.text import cell_width, spell_signs
 from gpuwatch.commands.console import RED, BackgroundConsole, Console, TextColumn, escape_json, format_table, in_ascii
 from gpuwatch.ui.desktop import notification
+from gpuwatch.ui.draw import sheet
 from gpuwatch.ui.draw.lines import LineBuilder, plain
 from gpuwatch.ui.draw.theme import make_styles
-from gpuwatch.ui.screens import sheet
 from tests.support.terminal import Terminal
 from tests.support.waiting import PATIENCE, wait_for
 

@@ -26,9 +26,11 @@ from gpuwatch.model.snapshot import (
     Run,
 )
 from gpuwatch.ui.bindings import KEYS, PaletteCommand, commands, make_replay_bindings
-from gpuwatch.ui.draw.process_page import DetailScreen, fact, gpu_section, place_section
+from gpuwatch.ui.draw.gpu_page import gpu_section
+from gpuwatch.ui.draw.process_page import place_section
+from gpuwatch.ui.draw.sheet import REASONS, Section, field_fact
 from gpuwatch.ui.screens.help import HelpScreen
-from gpuwatch.ui.screens.sheet import REASONS, Section
+from gpuwatch.ui.screens.pages import DetailScreen
 from gpuwatch.ui.terminal_app import GpuwatchCommands
 from tests.support import builders
 from tests.support.builders import process
@@ -74,7 +76,7 @@ async def test_help_is_one_screen_in_a_wide_terminal(keys: Sequence[Binding]) ->
         assert not any("▐" in line for line in lines), "there is nothing to scroll to"
         screen = app.screen
         assert isinstance(screen, HelpScreen)
-        parts = [(one.part, len(one.lines)) for one in screen.placed if isinstance(one.part, Section)]
+        parts = [(one.part, len(one.lines)) for one in screen.drawing.placed if isinstance(one.part, Section)]
         assert [lines for _, lines in parts] == [1 + len(part.facts) for part, _ in parts]
         assert next(lines for part, lines in parts if part.title == "Terms") <= 25
 
@@ -121,7 +123,7 @@ async def test_detail_lives_and_tells_when_the_process_is_gone() -> None:
         await until(pilot, lambda: "does not report its processes now" in text_of(app))
         screen.refresh_frame(frame_of(builders.at(builders.snapshot([builders.gpu(4)]), 15)))
         await until(pilot, lambda: "Ended, or released its GPU memory, 14 s ago" in text_of(app))
-        assert screen.over
+        assert screen.page.over
         await pilot.press("K")
         assert app.asked == []
         screen.refresh_frame(frame_of(grown))
@@ -138,7 +140,7 @@ async def test_detail_of_a_process_that_no_frame_has() -> None:
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_every_reason_has_words_and_is_no_number(reason: Reason) -> None:
-    shown = fact(GPU["power"], Gpu(index=0, power=reason))
+    shown = field_fact(GPU["power"], Gpu(index=0, power=reason))
     assert shown.missing
     assert shown.value == REASONS[reason]
 

@@ -16,11 +16,11 @@ from gpuwatch.analysis.events import Events
 from gpuwatch.base.units import GIB, Unit
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.draw.lines import plain
-from gpuwatch.ui.draw.process_page import DetailScreen
 from gpuwatch.ui.draw.theme import make_styles
 from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.acknowledge import AcknowledgeDialog
 from gpuwatch.ui.screens.events import EventList, EventsScreen, detail_lines, event_terms
+from gpuwatch.ui.screens.pages import DetailScreen
 from tests.support.builders import EPOCH, gpu, holding, process, snapshot
 from tests.support.screen import alert, frame, hand, machine, press, running, screen, text, text_of, top, until
 

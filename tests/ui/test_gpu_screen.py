@@ -15,11 +15,10 @@ from gpuwatch.history.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.model.snapshot import Health, Instance, Promise, Reason, Snapshot, Xid
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.draw.gpu_page import GpuScreen
 from gpuwatch.ui.draw.graph import AXIS
-from gpuwatch.ui.draw.process_page import DetailScreen
-from gpuwatch.ui.draw.time_graphs import GraphSheet
 from gpuwatch.ui.options import Helpers
+from gpuwatch.ui.screens.pages import DetailScreen, GpuScreen
+from gpuwatch.ui.screens.sheet import FrameSheet
 from tests.support import builders
 from tests.support.builders import GIB, gpu, holding, memory, process, snapshot
 from tests.support.screen import Clockwork, alert, frame, hand, press, resize, running, text, top, until
@@ -46,8 +45,8 @@ def watched(seconds: int, *, without: range = range(0), **changes: Any) -> Frame
     return Frame(seen, float(seconds - 1), history.view)
 
 
-def sheet(app: GpuwatchApp) -> GraphSheet:
-    assert isinstance(app.screen, GraphSheet)
+def sheet(app: GpuwatchApp) -> FrameSheet:
+    assert isinstance(app.screen, FrameSheet)
     return app.screen
 
 
@@ -92,14 +91,14 @@ async def test_the_mouse_reads_values_and_chooses_processes() -> None:
     async with running(watched(60), (160, 50)) as (app, pilot):
         app.show_gpu(gpu(0).key)
         await pilot.pause()
-        block = next(one for one in sheet(app).placed if one.part is not None)
+        block = next(one for one in sheet(app).drawing.placed if one.part is not None)
         await pilot.hover("#body", offset=(block.x + AXIS + 20, block.y + 4))
         await pilot.pause()
         assert "ada 30.0" in legend(app, "Memory") or "ada —" in legend(app, "Memory")
-        assert sheet(app).cursor is not None
+        assert sheet(app).graphs.cursor is not None
         screen = app.screen
         assert isinstance(screen, GpuScreen)
-        place = next(one for one in screen.placed if one.part is screen.processes)
+        place = next(one for one in screen.drawing.placed if one.part is screen.processes)
         await pilot.click("#body", offset=(place.x + 5, place.y + 3))
         await pilot.pause()
         selected = screen.processes.selected
@@ -113,7 +112,7 @@ async def test_a_gap_is_a_gap_in_every_graph() -> None:
     async with running(watched(60, without=range(20, 40)), (160, 50)) as (app, pilot):
         app.show_gpu(gpu(0).key)
         await pilot.pause()
-        graphs = sheet(app).blocks
+        graphs = sheet(app).graphs.blocks
         for title in PLOTS:
             graph = graphs[title].graph
             assert graph is not None
@@ -142,7 +141,7 @@ async def test_used_memory_of_a_time_without_owners_is_not_of_unknown_processes(
     async with running(watched(60), (160, 50), helpers=Helpers(older=load)) as (app, pilot):
         app.show_gpu(gpu(0).key)
         await until(pilot, lambda: "owner not recorded" in text(app))
-        graph = sheet(app).blocks["Memory"].graph
+        graph = sheet(app).graphs.blocks["Memory"].graph
         assert graph is not None
         (curve,) = [one for one in graph.curves if one.label == "owner not recorded"]
         assert max(one or 0.0 for one in curve.values) == pytest.approx(50.0 * GIB)
@@ -196,7 +195,7 @@ async def test_values_are_known_since_the_first_one_and_axes_fit_the_data() -> N
             known = re.search(r"known since ([\d:]+)", text(app).splitlines()[0])
             assert known
             assert known[1] == time.strftime(form, time.localtime(began))
-        tops = {name: block.graph.top for name, block in sheet(app).blocks.items() if block.graph is not None}
+        tops = {name: block.graph.top for name, block in sheet(app).graphs.blocks.items() if block.graph is not None}
         assert tops["Power"] < 200
         assert "limit 700" in legend(app, "Power")
         assert tops["Memory"] == 45 * GIB
@@ -273,8 +272,8 @@ async def test_the_cursor_reads_values_by_keys_and_goes_by_escape_or_when_the_gr
         assert later[1] > found[1]
         await press(pilot, "escape")
         assert isinstance(top(app), GpuScreen)
-        assert sheet(app).cursor is None
+        assert sheet(app).graphs.cursor is None
         await press(pilot, "left")
-        assert sheet(app).cursor is not None
+        assert sheet(app).graphs.cursor is not None
         await hand(app, pilot, watched(160))
-        assert sheet(app).cursor is None
+        assert sheet(app).graphs.cursor is None

@@ -10,9 +10,9 @@ from gpuwatch.history.timeline import Key, Metric, Minute, Timeline
 from gpuwatch.model.snapshot import Health, Reason, Snapshot
 from gpuwatch.monitor import Frame
 from gpuwatch.ui.app import GpuwatchApp
-from gpuwatch.ui.draw.gpu_page import GpuScreen
-from gpuwatch.ui.draw.gpus_page import GpuGrid, GpusScreen, make_grid
+from gpuwatch.ui.draw.gpus_page import GpuGrid, make_grid
 from gpuwatch.ui.options import Helpers
+from gpuwatch.ui.screens.pages import GpuScreen, GpusScreen
 from tests.support import builders
 from tests.support.builders import gpu, holding, process, snapshot
 from tests.support.screen import alert, hand, press, resize, running, text, top, until
@@ -37,6 +37,13 @@ def watched(seen: Snapshot, seconds: int = 60) -> Frame:
 def screen(app: GpuwatchApp) -> GpusScreen:
     assert isinstance(app.screen, GpusScreen)
     return app.screen
+
+
+def chosen(app: GpuwatchApp) -> int:
+    """The index of the GPU under the cursor."""
+    card = screen(app).chosen
+    assert card is not None
+    return card.index
 
 
 @pytest.mark.parametrize(
@@ -70,8 +77,8 @@ async def test_o_shows_all_gpus_and_enter_the_chosen_one() -> None:
         assert isinstance(top(app), GpuScreen)
         assert text(app).startswith(" GPU 1 ")
         await press(pilot, "escape")
-        assert screen(app).chosen == gpu(1).key
-        place = screen(app).placed[0]
+        assert chosen(app) == 1
+        place = screen(app).drawing.placed[0]
         await pilot.click("#body", offset=(place.x + 45, place.y + 30), times=2)
         await until(pilot, lambda: isinstance(app.screen, GpuScreen))
         assert text(app).startswith(" GPU 5 ")
@@ -92,8 +99,8 @@ async def test_every_size_is_filled_and_the_chosen_gpu_is_on_screen(ascii_only: 
                 assert f" {index}  " in text(app)
             for _ in range(11):
                 await press(pilot, "down")
-            assert screen(app).chosen != gpu(0).key
-            assert f"{screen(app)._chosen.index}  " in text(app)
+            assert chosen(app) != 0
+            assert f"{chosen(app)}  " in text(app)
             for _ in range(11):
                 await press(pilot, "up")
         assert text(app).isascii() or not ascii_only

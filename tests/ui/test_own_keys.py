@@ -9,9 +9,9 @@ from textual.pilot import Pilot
 from gpuwatch.config.keymap import PRESETS, RESERVED, Keys, actions
 from gpuwatch.ui.app import GpuwatchApp
 from gpuwatch.ui.bindings import KEYS, commands, make_replay_bindings
-from gpuwatch.ui.draw.process_page import DetailScreen
 from gpuwatch.ui.screens.dialog import OwnerMessageDialog
 from gpuwatch.ui.screens.help import HelpScreen
+from gpuwatch.ui.screens.pages import DetailScreen
 from tests.support.builders import gpu, holding, process
 from tests.support.screen import frame, machine, press, running, screen, text
 

@@ -16,8 +16,9 @@ from gpuwatch.fleet.reader import FleetReader
 from gpuwatch.fleet.ui.fleet_host_screen import FleetHostScreen
 from gpuwatch.fleet.ui.fleet_screens import VIEWS, FleetScreen, MapScreen
 from gpuwatch.ui.bindings import THEMES, PaletteCommand, key_names
+from gpuwatch.ui.draw.sheet import Canvas, Fact, Page, Section
 from gpuwatch.ui.options import Options
-from gpuwatch.ui.screens.sheet import Fact, Section, Sheet
+from gpuwatch.ui.screens.sheet import Sheet
 from gpuwatch.ui.terminal_app import TerminalApp
 from gpuwatch.version import __version__
 
@@ -133,9 +134,8 @@ class FleetHelp(Sheet):
         Binding("question_mark,f1", "close", "back", show=False, id="help.close", tooltip="Back"),
     ]
 
-    def on_mount(self) -> None:
-        super().on_mount()
-        glyphs = self.style_set.glyphs
+    def make_page(self, canvas: Canvas) -> Page:
+        glyphs = canvas.styles.glyphs
         host_keys = [one for one in FleetHostScreen.BINDINGS if isinstance(one, Binding)]
         keys = {one.id: one for one in (*MapScreen.KEYS, *FleetScreen.VIEWS, *FleetScreen.KEYS, *host_keys)}
         shown = [Fact(key_names(one.key), one.tooltip) for one in keys.values()]
@@ -149,9 +149,9 @@ class FleetHelp(Sheet):
             Fact("45 s old", "the server could not be read since; the line below the title says why"),
             Fact("age", "time since the newest sample of the host"),
         )
-        self.show(
+        return Page(
             f"gpuwatch {__version__} · fleet · help",
             [Section("Keys", tuple(shown))],
             [Section("Marks and terms", marks)],
-            title_end="gpuwatch docs fleet",
+            "gpuwatch docs fleet",
         )

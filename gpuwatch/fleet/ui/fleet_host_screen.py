@@ -20,9 +20,10 @@ from gpuwatch.model.snapshot import Reading, known
 from gpuwatch.ui.draw.graph import SPANS, Curve, Graph, Values, axis_top
 from gpuwatch.ui.draw.lines import Line, LineBuilder
 from gpuwatch.ui.draw.row_list import ItemCursor
+from gpuwatch.ui.draw.sheet import Canvas, Fact, Page, Part, Section
 from gpuwatch.ui.draw.theme import Role, StyleSet
-from gpuwatch.ui.draw.time_graphs import SMALL, TimeSheet, largest
-from gpuwatch.ui.screens.sheet import Block, Fact, Section
+from gpuwatch.ui.draw.time_graphs import SMALL, TimeGraphs, largest
+from gpuwatch.ui.screens.sheet import TimeSheet
 
 MOST_VALUES: Final = 240
 """Values of a graph that are asked for, at most."""
@@ -88,6 +89,16 @@ def owner_words(one: HostOwner, missing: str) -> str:
     return words + (f", idle {duration(one.idle)}" if one.idle and one.idle >= 60 else "")
 
 
+def graph_heights(room: int, *, two_columns: bool) -> tuple[int, int]:
+    """Return the lines of the memory, which has most, and of each other graph."""
+    if room < SMALL:
+        return 4, 1
+    if not two_columns:
+        return 8, 6
+    each = max(5, (room - 1) // 5)
+    return max(8, room - 1 - 3 * each), each
+
+
 class FleetHostScreen(TimeSheet):
     """One host."""
 
@@ -104,7 +115,7 @@ class FleetHostScreen(TimeSheet):
     def __init__(self, name: str, fleet: Fleet, styles: StyleSet, *, interval: float) -> None:
         super().__init__(styles)
         self.host_name, self.fleet, self.interval = name, fleet, interval
-        self.span = 3600.0
+        self.graphs = TimeGraphs(styles, 3600.0)
         self.gpus = HostGpus()
         self._host: Host | None = None
         """The host as it was last listed."""
@@ -115,33 +126,28 @@ class FleetHostScreen(TimeSheet):
     def on_mount(self) -> None:
         super().on_mount()
         self.set_interval(1.0, self._beat)
-        self.rebuild()
         self._ask()
 
     def _beat(self) -> None:
         if old_words(self.fleet, fleet_actions(self).clock(), self.interval):
-            self.rebuild()
+            self.redraw()
 
     def refresh_fleet(self, fleet: Fleet) -> None:
         self.fleet = fleet
         if self.ready:
-            self.rebuild()
+            self.redraw()
             self._ask()
 
     # -- the past --------------------------------------------------------------------------------------------------
 
-    @property
-    def now(self) -> float:
-        return self.fleet.taken or 0.0
-
     def _ask(self) -> None:
         """Ask the server for the past, unless an answer is on its way."""
-        step, count = span_step(self.span)
-        start = self.until - self.span
+        self.graphs.now = self.fleet.taken or 0.0
+        step, count = span_step(self.graphs.span)
         reader = fleet_actions(self).reader
         if reader is None or self.fleet.taken is None or self._asked is not None:
             return
-        self._asked = reader.past(self.host_name, start, step, count)
+        self._asked = reader.past(self.host_name, self.graphs.start, step, count)
         self._asked.add_done_callback(lambda _: self.post_message(self.PastRead()))
 
     def on_fleet_host_screen_past_read(self) -> None:
@@ -152,7 +158,7 @@ class FleetHostScreen(TimeSheet):
         if error is None:
             self._past = self._asked.result()
         self._asked = None
-        self.rebuild()
+        self.redraw()
         if error is None and self._past is not None and not self._is_current:  # the span was changed meanwhile
             self._ask()
 
@@ -160,22 +166,22 @@ class FleetHostScreen(TimeSheet):
     def _is_current(self) -> bool:
         """Whether the past is of the span on screen."""
         past = self._past
-        return past is not None and (past.start, past.step) == (self.until - self.span, span_step(self.span)[0])
+        return past is not None and (past.start, past.step) == (self.graphs.start, span_step(self.graphs.span)[0])
 
     def read(self, uuid: str, user: str, figure: str) -> Values:
         """Return the values of a series over the span on screen; gaps where they are not known."""
-        step, count = span_step(self.span)
+        step, count = span_step(self.graphs.span)
         past = self._past
         if past is None or past.step != step:
             return [None] * count
         values = past.series.get(PastKey(uuid, user, figure), [None] * count)
-        moved = round((self.until - self.span - past.start) / step)  # the axis has moved on since
+        moved = round((self.graphs.start - past.start) / step)  # the axis has moved on since
         return [*values[moved:], *[None] * moved][:count] if 0 <= moved <= count else [None] * count
 
     def _newest(self, values: Values) -> float | None:
         """Return the value of now, for a legend; None where the last two are not known."""
-        step, _ = span_step(self.span)
-        end = max(2, int((self.now - self.until + self.span) / step))
+        step, _ = span_step(self.graphs.span)
+        end = max(2, int((self.graphs.now - self.graphs.start) / step))
         return next((one for one in reversed(values[end - 2 : end]) if one is not None), None)
 
     def added(self, figure: str, combine: Callable[[Sequence[float]], float]) -> Values:
@@ -183,7 +189,7 @@ class FleetHostScreen(TimeSheet):
         every = [self.read(gpu.uuid, "", figure) for gpu in self._chosen]
         every = [one for one in every if any(value is not None for value in one)]
         if not every:
-            return [None] * span_step(self.span)[1]
+            return [None] * span_step(self.graphs.span)[1]
         return [
             combine([one for one in values if one is not None]) if all(one is not None for one in values) else None
             for values in zip(*every, strict=True)
@@ -196,30 +202,29 @@ class FleetHostScreen(TimeSheet):
 
     # -- drawing ---------------------------------------------------------------------------------------------------
 
-    def rebuild(self) -> None:
-        if not self.ready:
-            return
-        now = next((host for host in self.fleet.hosts if host.name == self.host_name), None)
-        self._host = now or self._host
+    def make_page(self, canvas: Canvas) -> Page:
+        listed = next((host for host in self.fleet.hosts if host.name == self.host_name), None)
+        self._host = listed or self._host
         host = self._host or Host(name=self.host_name)
         if not host.gpus and self._past is not None:  # it does not answer, and has a past
             host = replace(host, gpus=self._past.gpus)
         self.gpus.host = host
         self.gpus.owners = self._past.owners if self._past is not None else ()
         self.gpus.update_rows([None, *host.gpus])
-        gone = "" if now is not None else "the server does not list this host any more"
-        troubles = (self.fleet.trouble or self._trouble, gone, host.trouble)
-        self.notice("; ".join(filter(None, troubles)), over=now is None)
-        graphs = self.place_graphs(self._graph_lines)
-        for block in graphs:
-            block.gap = int(not self.two_columns)
-        right: list[Section | Block] = [self.gpus, self._alerts()]
-        left: list[Section | Block] = [*graphs]
+        gone = "" if listed is not None else "the server does not list this host any more"
+        notice = "; ".join(filter(None, (self.fleet.trouble or self._trouble, gone, host.trouble)))
+        self.graphs.now = self.fleet.taken or 0.0
+        self.graphs.fit(canvas.styles, canvas.widths[0])
+        heights = graph_heights(canvas.room(notice), two_columns=canvas.two_columns)
+        blocks = self.graphs.place(
+            self._graphs(), lambda place: heights[min(place, 1)], gap=int(not canvas.two_columns)
+        )
+        lists: list[Part] = [self.gpus, self._alerts()]
         old = old_words(self.fleet, fleet_actions(self).clock(), self.interval)
         reading = ", reading" if not self._is_current and self._asked is not None else ""
         title = " · ".join(filter(None, (host.name, self._subject, old)))
-        first, second = (left, right) if self.two_columns else (right, left)
-        self.show(title, first, second, title_end=f"last {SPANS[self.span]}{reading}")
+        left, right = (blocks, lists) if canvas.two_columns else (lists, blocks)
+        return Page(title, left, right, f"last {SPANS[self.graphs.span]}{reading}", notice, over=listed is None)
 
     @property
     def _subject(self) -> str:
@@ -236,15 +241,7 @@ class FleetHostScreen(TimeSheet):
         ]
         return Section("Alerts", tuple(facts) or (Fact("none", "no alert fires", missing=True),))
 
-    def _graph_lines(self, place: int) -> int:
-        if self.room < SMALL:
-            return 4 if place == 0 else 1
-        if not self.two_columns:
-            return 8 if place == 0 else 6
-        each = max(5, (self.room - 1) // 5)
-        return each if place else max(8, self.room - 1 - 3 * each)
-
-    def graphs(self) -> Sequence[Graph]:
+    def _graphs(self) -> Sequence[Graph]:
         degrees = "C" if self.style_set.glyphs.ascii else "°C"
         lines: tuple[tuple[str, str, str, Callable[[Sequence[float]], float], float], ...] = (
             ("Utilization", "%", "utilization", lambda values: 100 * sum(values) / len(values), 100.0),
@@ -255,7 +252,9 @@ class FleetHostScreen(TimeSheet):
         for title, unit, figure, combine, least in lines:
             values = self.added(figure, combine)
             curve = Curve("", values, self.style_set("note"), now=self._newest(values))
-            found.append(self.graph(title, unit, [curve], axis_top(largest(values, least=least)), empty=self._empty))
+            found.append(
+                self.graphs.graph(title, unit, [curve], axis_top(largest(values, least=least)), empty=self._empty)
+            )
         return found
 
     @property
@@ -288,7 +287,7 @@ class FleetHostScreen(TimeSheet):
         curves.append(Curve("rest", rest, styles("muted"), styles.glyphs.hatch, self._newest(rest), hatched=True))
         sizes = [float(gpu.total) for gpu in chosen if known(gpu.total)]
         whole = sum(sizes)
-        return self.graph(
+        return self.graphs.graph(
             "Memory",
             f"GiB of {gib(whole)}" if whole else "GiB",
             curves,
@@ -302,11 +301,11 @@ class FleetHostScreen(TimeSheet):
     # -- what the user does ----------------------------------------------------------------------------------------
 
     def action_span(self, seconds: float) -> None:
-        self.span, self.cursor = float(seconds), None
+        self.graphs.set_span(float(seconds))
         self._ask()
-        self.rebuild()
+        self.redraw()
 
     def action_move(self, by: int) -> None:
         """Choose another GPU, or all."""
         self.gpus.point(self.gpus.cursor + by)
-        self.rebuild()
+        self.redraw()

@@ -1,38 +1,37 @@
-"""GPU detail screen: a GPU over time, its processes, its events, and everything that is known of it."""
+"""Page of a GPU: graphs of its values over time, its processes, its events, and everything that is known of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import ClassVar, Final
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
-from textual.binding import Binding, BindingType
 
-from gpuwatch.alerts.alert import Alert
+from gpuwatch.alerts.unattributed import GapEvidence
 from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.rows import rows
-from gpuwatch.base.units import GIB, MIB, gib, long_duration
+from gpuwatch.base.units import GIB, MIB, gib, long_duration, size
 from gpuwatch.history.history import HistoryView
 from gpuwatch.history.timeline import Metric
-from gpuwatch.model.fields import GPU, PROCESS, Row, RowKey, reading, share_words, throttle_words
-from gpuwatch.model.snapshot import Gpu, Health, Reading, Reason, known, number
-from gpuwatch.monitor import Frame
-from gpuwatch.ui.actions import actions_of
+from gpuwatch.model import shares
+from gpuwatch.model.fields import GPU, PROCESS, Amount, Field, Row, RowKey, reading, share_words, throttle_words
+from gpuwatch.model.snapshot import Gpu, Health, Promise, Reading, Reason, Snapshot, known, number
 from gpuwatch.ui.draw.gpus import FAULTS, short_name
 from gpuwatch.ui.draw.graph import Curve, Graph, GraphLimit, Mark, axis_low, axis_top
 from gpuwatch.ui.draw.lines import Line, LineBuilder
-from gpuwatch.ui.draw.process_page import fact, gpu_section, promise_words, value_fact
 from gpuwatch.ui.draw.row_list import ItemCursor
+from gpuwatch.ui.draw.sheet import REASONS, Canvas, Fact, Page, Part, Section, field_fact, reason_words, text_fact
 from gpuwatch.ui.draw.table import Cell, Column, Table, TableRow, field_column, title_line
 from gpuwatch.ui.draw.theme import Background, Role, StyleSet
-from gpuwatch.ui.draw.time_graphs import SMALL, GraphSheet, largest, reach
+from gpuwatch.ui.draw.time_graphs import SMALL, FrameGraphs, largest, reach
 from gpuwatch.ui.draw.view import replay_words
-from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.sheet import REASONS, Block, Fact, Placed, Section, reason_words
+
+T = TypeVar("T")
 
 _UNREAD_LINKS: Final = "not recorded: it is read only while the details of this GPU are shown"
 _ECC: Final = replace(GPU["ecc"], fact="{} uncorrected errors")
 _OF_INSTANCE: Final = [GPU["memory"].of(reading("memory.used")), GPU["total"].of(reading("memory.total"), fact="{}")]
+_RATES: Final = ("memory_utilization", "encoder", "decoder")
 
 
 class ProcessBlock(ItemCursor[Row]):
@@ -63,7 +62,7 @@ class ProcessBlock(ItemCursor[Row]):
 
     def draw(self, styles: StyleSet, width: int) -> list[Line]:
         """Draw the processes, and below them the reservations."""
-        reserved = [LineBuilder(styles).gap(2).write(one, "muted", width - 2).build(width) for one in self.reserved]
+        reserved = [LineBuilder(styles).gap(2).write(line, "muted", width - 2).build(width) for line in self.reserved]
         return [*self._draw_processes(styles, width), *reserved]
 
     def _draw_processes(self, styles: StyleSet, width: int) -> list[Line]:
@@ -72,7 +71,7 @@ class ProcessBlock(ItemCursor[Row]):
         if people > 1:
             title.write(f", {people} people", "muted")
         hidden = {"idle"} if 56 <= width < 70 else {"idle", "pid"} if width < 56 else set()
-        kept = [one for one in self._COLUMNS if one.id not in hidden]
+        kept = [column for column in self._COLUMNS if column.id not in hidden]
         if not self.found:
             title.write("  none is listed", "muted")
             return [title.build(width)]
@@ -96,264 +95,295 @@ class ProcessBlock(ItemCursor[Row]):
         return TableRow((row.key, background), tuple(cells[column.id] for column in columns), background)
 
 
-class GpuScreen(GraphSheet):
-    """The detail of a GPU."""
+# -- the page ------------------------------------------------------------------------------------------------------
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "process", id="gpu.choose", tooltip="Detail of the process"),
-        Binding("down,j", "move(1)", "down", show=False, id="gpu.down", tooltip="The process below"),
-        Binding("up,k", "move(-1)", "up", show=False, id="gpu.up", tooltip="The process above"),
+
+def gpu_page(gpu: Gpu | None, graphs: FrameGraphs, processes: ProcessBlock, canvas: Canvas) -> Page:
+    """Return the page of a GPU as it was last listed, which may be before the newest frame; None for never."""
+    frame = graphs.frame
+    if gpu is None:
+        return Page(graphs.title("GPU"), (), notice="The driver does not list this GPU.", over=True)
+    over = not any(gpu is listed for listed in frame.snapshot.gpus)
+    notice = "The driver does not list this GPU any more. Last known values:"
+    if not over:
+        notice = gpu.words or gpu.health.value if gpu.health is not Health.OK else ""
+    room, two_columns = canvas.room(notice), canvas.two_columns
+    held = [row for row in rows(frame.snapshot, frame.history) if row.gpu.key == gpu.key]
+    processes.update_rows(sorted(held, key=lambda row: -(number(row.holding.memory) or 0.0)))
+    processes.reserved = [
+        f"{promise.user} {promise_words(promise, frame.snapshot.taken)}: {gib(promise.bytes)} GiB not taken yet"
+        for promise in gpu.promises
+        if promise.reserved
     ]
-    LEFT = 0.55
+    graphs.fit(canvas.styles, canvas.widths[0])
+    events = graphs.events(lambda alert: gpu.key in (alert.gpu, *(other.key for other in alert.gpus)))
+    drawn = gpu_graphs(gpu, graphs, graphs.event_marks(events))
+    heights = graph_heights(room, two_columns=two_columns)
+    blocks = graphs.place(drawn, lambda place: heights[min(place, 1)], int(not two_columns and room >= SMALL))
+    if room < SMALL:
+        blocks[-1].gap = 1
+    lists: list[Part] = [processes, graphs.event_section(events)]
+    section = gpu_section(gpu, frame.snapshot, frame.history)
+    facts = [_links(gpu, graphs), *instance_sections(gpu), _errors(gpu, graphs), section]
+    left: list[Part]
+    right: list[Part]
+    if two_columns:
+        left, right = [*blocks], [*lists, *facts]
+    else:
+        first, *others = blocks
+        left, right = [first, *([] if room >= SMALL else others), *lists], [*(others if room >= SMALL else []), *facts]
+    title = graphs.title(f"GPU {gpu.index} · {short_name(gpu.name) or '?'}")
+    return Page(title, left, right, graphs.span_words(), notice, over=over)
 
-    def __init__(
-        self,
-        key: str,
-        frame: Frame,
-        styles: StyleSet | None = None,
-        *,
-        helpers: Helpers | None = None,
-        ended: Collection[Alert] = (),
-        focus: Callable[[str | None], None] | None = None,
-    ) -> None:
-        """Show the GPU of `key` (`Gpu.key`); `focus` is told while PCIe and NVLink of this GPU are to be read."""
-        super().__init__(frame, styles, helpers)
-        self._gpu_key = key
-        self._ended = ended
-        self._focus = focus
-        self._gpu: Gpu | None = None
-        """The GPU as it was last listed."""
-        self.processes = ProcessBlock()
 
-    def on_mount(self) -> None:
-        if self._focus is not None:
-            self._focus(self._gpu_key)
-        super().on_mount()
+def graph_heights(room: int, *, two_columns: bool) -> tuple[int, int]:
+    """Return the lines of the memory, which has most, and of each other graph."""
+    if room < SMALL:
+        return 4, 1
+    room -= 1
+    if not two_columns:
+        return max(8, min(12, room // 2)), 6
+    others = 5
+    each = next((lines for lines in (7, 6, 5) if room - others * lines >= 2 * lines), 5)
+    return max(10, room - others * each), each
 
-    def on_unmount(self) -> None:
-        """Stop reading PCIe and NVLink."""
-        if self._focus is not None:
-            self._focus(None)
 
-    def rebuild(self) -> None:
-        if not self.ready:
-            return
-        frame = self.frame
-        gpu = next((one for one in frame.snapshot.gpus if one.key == self._gpu_key), None)
-        self._gpu = gpu or self._gpu
-        if self._gpu is None:
-            self.show("GPU", [], [])
-            self.notice("The driver does not list this GPU.", over=True)
-            return
-        if gpu is None:
-            self.notice("The driver does not list this GPU any more. Last known values:", over=True)
-        else:
-            faulty = gpu.health is not Health.OK
-            self.notice(gpu.words or gpu.health.value if faulty else "", over=False)
-        held = [row for row in rows(frame.snapshot, frame.history) if row.gpu.key == self._gpu_key]
-        self.processes.update_rows(sorted(held, key=lambda row: -(number(row.holding.memory) or 0.0)))
-        self.processes.reserved = [
-            f"{one.user} {promise_words(one, frame.snapshot.taken)}: {gib(one.bytes)} GiB not taken yet"
-            for one in self._gpu.promises
-            if one.reserved
-        ]
-        self._show(self._gpu)
+def gpu_graphs(gpu: Gpu, graphs: FrameGraphs, marks: Sequence[Mark]) -> list[Graph]:
+    """Return the graphs of a GPU, with the marks of its events."""
+    dashed = graphs.styles("warning")
 
-    def _show(self, gpu: Gpu) -> None:
-        events = self.events(self._is_about, self._ended)
-        graphs = self.place_graphs(self._graph_lines)
-        lists: list[Section | Block] = [self.processes, self.event_section(events)]
-        section = gpu_section(gpu, self.frame.snapshot, self.frame.history)
-        facts = [self._links(gpu), *instance_sections(gpu), self._errors(gpu), section]
-        left: list[Section | Block]
-        right: list[Section | Block]
-        if self.two_columns:
-            left, right = [*graphs], [*lists, *facts]
-        else:
-            left, right = [graphs[0], *([] if self.room >= SMALL else graphs[1:]), *lists], []
-            right = [*(graphs[1:] if self.room >= SMALL else []), *facts]
-        for block in graphs:
-            block.gap = int(not self.two_columns and self.room >= SMALL)
-        if self.room < SMALL:
-            graphs[-1].gap = 1
-        self.show(f"GPU {gpu.index} · {short_name(gpu.name) or '?'}", left, right, title_end=self.title_words())
+    def curve(metric: Metric, reading: Reading, label: str = "", *, other: bool = False) -> Curve:
+        return graphs.curve(gpu.key, "", metric, reading, label, other=other)
 
-    def _graph_lines(self, place: int) -> int:
-        """Return the lines of a graph: the memory has most, and the others are alike."""
-        room = self.room - 1
-        if self.room < SMALL:
-            return 4 if place == 0 else 1
-        if not self.two_columns:
-            return max(8, min(12, room // 2)) if place == 0 else 6
-        others = 5
-        each = next((lines for lines in (7, 6, 5) if room - others * lines >= 2 * lines), 5)
-        return each if place else max(10, room - others * each)
+    def limit(label: str, reading: Reading) -> tuple[GraphLimit, ...]:
+        return (GraphLimit(label, float(reading), dashed),) if known(reading) else ()
 
-    def _is_about(self, alert: Alert) -> bool:
-        return self._gpu_key in (alert.gpu, *(one.key for one in alert.gpus))
+    power = curve(Metric.POWER, gpu.power)
+    temperature = curve(Metric.TEMPERATURE, gpu.temperature)
+    clocks = (
+        curve(Metric.SM_CLOCK, gpu.sm_clock, "SM"),
+        curve(Metric.MEMORY_CLOCK, gpu.memory_clock, "memory", other=True),
+    )
+    pcie = (curve(Metric.PCIE_RX, gpu.pcie_rx, "received"), curve(Metric.PCIE_TX, gpu.pcie_tx, "sent", other=True))
+    degrees = [value for value in temperature.values if value is not None] or [20.0]
+    speeds = [value for curve in clocks for value in curve.values if value is not None] or [1000.0]
+    most = largest(pcie[0].values, pcie[1].values, least=10.0 * MIB)
+    unit = GIB if most >= GIB else MIB
+    return [
+        graphs.memory_graph(gpu, marks),
+        graphs.graph(
+            "Utilization",
+            "%",
+            [curve(Metric.UTILIZATION, gpu.utilization)],
+            100.0,
+            empty=reason_words(gpu.utilization),
+        ),
+        graphs.graph(
+            "Power",
+            "W",
+            [power],
+            axis_top(reach(number(gpu.power_limit), largest(power.values, least=20.0))),
+            limits=limit("limit", gpu.power_limit),
+            empty=reason_words(gpu.power),
+        ),
+        graphs.graph(
+            "Temperature",
+            "C" if graphs.styles.glyphs.ascii else "°C",
+            [temperature],
+            axis_top(max(reach(number(gpu.slowdown_temperature), max(degrees)), min(degrees) + 10.0)),
+            low=axis_low(min(degrees)),
+            limits=limit("slows down at", gpu.slowdown_temperature),
+            empty=reason_words(gpu.temperature),
+        ),
+        graphs.graph(
+            "Clocks",
+            "MHz",
+            clocks,
+            axis_top(max(speeds)),
+            low=axis_low(min(speeds)),
+            marks=_throttles(gpu, graphs),
+            empty=reason_words(gpu.sm_clock),
+        ),
+        graphs.graph(
+            "PCIe",
+            "GiB/s" if unit == GIB else "MiB/s",
+            pcie,
+            axis_top(most, unit),
+            show=(lambda value: f"{value / GIB:.1f}") if unit == GIB else (lambda value: f"{value / MIB:.0f}"),
+            scale=unit,
+            empty=_UNREAD_LINKS if _lacks_links(gpu, graphs) else reason_words(gpu.pcie_rx),
+        ),
+    ]
 
-    # -- graphs ----------------------------------------------------------------------------------------------------
 
-    def graphs(self) -> list[Graph]:
-        gpu = self._gpu
-        assert gpu is not None
-        history, key = self.frame.history, self._gpu_key
-        events = self.events(self._is_about, self._ended)
-        dashed = self.style_set("warning")
+# -- facts ---------------------------------------------------------------------------------------------------------
 
-        def curve(metric: Metric, reading: Reading, label: str = "", *, other: bool = False) -> Curve:
-            return self.curve(key, "", metric, reading, label, other=other)
 
-        def limit(label: str, reading: Reading) -> tuple[GraphLimit, ...]:
-            return (GraphLimit(label, float(reading), dashed),) if known(reading) else ()
+def gpu_section(gpu: Gpu, snapshot: Snapshot, history: HistoryView | None = None) -> Section:
+    """Describe all that is known of a GPU itself."""
+    facts = [
+        text_fact("name", gpu.name, "not known"),
+        text_fact("UUID", gpu.uuid, "not known: the driver has given no handle"),
+        text_fact("bus id", gpu.bus_id, "not known"),
+    ]
+    if gpu.health is not Health.OK:
+        since = f", since {moment(gpu.since, snapshot.taken)}" if gpu.since else ""
+        facts.append(Fact("health", f"{gpu.health.value}{since}"))
+    if gpu.words:
+        facts.append(Fact("problem", gpu.words))
+    now = snapshot.monotonic
+    slow = f"; fan, clocks and others {long_duration(now - gpu.slow_sampled)} ago" if gpu.slow_sampled else ""
+    throttle = gpu.throttle if isinstance(gpu.throttle, Reason) else ", ".join(throttle_words(gpu.throttle))
+    facts += [
+        *_memory_facts(gpu, snapshot, history.gap_starts(snapshot) if history is not None else {}),
+        *_declared_facts(gpu, snapshot),
+        field_fact(GPU["utilization"], gpu),
+        *(field_fact(GPU[key], gpu) for key in _RATES if is_used(GPU[key], gpu)),
+        _with_limit("temperature", "slowdown_temperature", gpu),
+        _with_limit("power", "power_limit", gpu),
+        *(field_fact(GPU[key], gpu) for key in ("fan", "sm_clock", "memory_clock", "pstate")),
+        *[value_fact("slowed down by", throttle)] * bool(throttle),
+        *[field_fact(GPU["ecc"], gpu)] * is_used(GPU["ecc"], gpu),
+        value_fact("persistence", gpu.persistence),
+        value_fact("compute mode", gpu.compute_mode),
+        value_fact("display", gpu.display_active),
+        value_fact("MIG", gpu.mig),
+        text_fact("driver", f"{snapshot.driver}, CUDA {snapshot.cuda or '?'}" * bool(snapshot.driver), "not known"),
+        Fact("last read", f"{long_duration(now - gpu.sampled)} ago{slow}" if gpu.sampled else "never yet"),
+    ]
+    kept = [one for one in facts if not (one.missing and one.value == REASONS[Reason.UNSUPPORTED])]
+    lacking = ", ".join(one.label for one in facts if one not in kept)
+    return Section(f"GPU {gpu.index}", (*kept, *[Fact("not supported", lacking, missing=True)] * bool(lacking)))
 
-        power = curve(Metric.POWER, gpu.power)
-        temperature = curve(Metric.TEMPERATURE, gpu.temperature)
-        clocks = (
-            curve(Metric.SM_CLOCK, gpu.sm_clock, "SM"),
-            curve(Metric.MEMORY_CLOCK, gpu.memory_clock, "memory", other=True),
-        )
-        pcie = (curve(Metric.PCIE_RX, gpu.pcie_rx, "received"), curve(Metric.PCIE_TX, gpu.pcie_tx, "sent", other=True))
-        degrees = [one for one in temperature.values if one is not None] or [20.0]
-        speeds = [one for curve in clocks for one in curve.values if one is not None] or [1000.0]
-        most = largest(pcie[0].values, pcie[1].values, least=10.0 * MIB)
-        unit = GIB if most >= GIB else MIB
-        return [
-            self.memory_graph(gpu, self.event_marks(events)),
-            self.graph(
-                "Utilization",
-                "%",
-                [curve(Metric.UTILIZATION, gpu.utilization)],
-                100.0,
-                empty=reason_words(gpu.utilization),
-            ),
-            self.graph(
-                "Power",
-                "W",
-                [power],
-                axis_top(reach(number(gpu.power_limit), largest(power.values, least=20.0))),
-                limits=limit("limit", gpu.power_limit),
-                empty=reason_words(gpu.power),
-            ),
-            self.graph(
-                "Temperature",
-                "C" if self.style_set.glyphs.ascii else "°C",
-                [temperature],
-                axis_top(max(reach(number(gpu.slowdown_temperature), max(degrees)), min(degrees) + 10.0)),
-                low=axis_low(min(degrees)),
-                limits=limit("slows down at", gpu.slowdown_temperature),
-                empty=reason_words(gpu.temperature),
-            ),
-            self.graph(
-                "Clocks",
-                "MHz",
-                clocks,
-                axis_top(max(speeds)),
-                low=axis_low(min(speeds)),
-                marks=self._throttles(history),
-                empty=reason_words(gpu.sm_clock),
-            ),
-            self.graph(
-                "PCIe",
-                "GiB/s" if unit == GIB else "MiB/s",
-                pcie,
-                axis_top(most, unit),
-                show=(lambda value: f"{value / GIB:.1f}") if unit == GIB else (lambda value: f"{value / MIB:.0f}"),
-                scale=unit,
-                empty=_UNREAD_LINKS if self._lacks_links(gpu) else reason_words(gpu.pcie_rx),
-            ),
-        ]
 
-    def _lacks_links(self, gpu: Gpu) -> bool:
-        """Return whether this is a recording in which PCIe and NVLink of the GPU were not read at this time."""
-        return bool(replay_words(self.frame)) and gpu.pcie_link == Reason.NO_SAMPLE
+def value_fact(label: str, value: str | bool | Reason) -> Fact:
+    reason = next((words for one, words in REASONS.items() if one == value), "")  # some are sent as plain texts
+    return Fact(label, reason or (value if isinstance(value, str) else "on" if value else "off"), missing=bool(reason))
 
-    def _links(self, gpu: Gpu) -> Section:
-        """Describe PCIe and NVLink; NVLink only where a GPU has it."""
-        if self._lacks_links(gpu):
-            return Section("Links", (Fact("PCIe", _UNREAD_LINKS, missing=True),))
 
-        facts = [value_fact("PCIe", gpu.pcie_link)]
-        if not facts[0].missing or number(gpu.pcie_rx) or number(gpu.pcie_tx):
-            facts += [fact(GPU["pcie_rx"], gpu), fact(GPU["pcie_tx"], gpu)]
-        if known(gpu.nvlinks) and gpu.nvlinks > 0:
-            facts += [
-                Fact("NVLink", f"{gpu.nvlinks:.0f} active"),
-                fact(GPU["nvlink_rx"], gpu),
-                fact(GPU["nvlink_tx"], gpu),
-            ]
-        return Section("Links", tuple(facts))
+def _with_limit(key: str, limit_key: str, gpu: Gpu) -> Fact:
+    found, limit = field_fact(GPU[key], gpu), field_fact(GPU[limit_key], gpu)
+    words = f"{found.value}, {limit.label}{':' * limit.missing} {limit.value}"
+    return found if found.missing else replace(found, value=words)
 
-    def _throttles(self, history: HistoryView) -> list[Mark]:
-        """Return marks where the clocks began to be limited."""
-        glyphs, styles = self.style_set.glyphs, self.style_set
-        marks = []
-        for at, reasons in history.gpu(self._gpu_key).throttles:
-            if reasons:
-                fault = reasons[0] in FAULTS
-                role: Role = "warning" if fault else "note"
-                marks.append(Mark(at, glyphs.warning if fault else glyphs.note, styles(role)))
-        return marks
 
-    def _errors(self, gpu: Gpu) -> Section:
-        """Describe XIDs, broken memory, and when the clocks were limited."""
-        history, now = self.frame.history, self.now
-        facts = []
-        for code, (count, last) in sorted(history.gpu(gpu.key).xids.items(), key=lambda one: -one[1][1]):
-            ago = long_duration(max(0.0, history.now - last))
-            facts.append(Fact(f"XID {code}", f"{count} time{'s' * (count != 1)}, the last {ago} ago"))
-        if not facts:
-            reason = REASONS[gpu.xids] if isinstance(gpu.xids, Reason) else ""
-            facts.append(Fact("XID", reason or "none", missing=bool(reason)))
-        facts.append(fact(_ECC, gpu))
-        facts += [Fact("broken rows", "wait for a reset of the GPU to be replaced")] * (gpu.remap_pending is True)
-        facts += [Fact("broken rows", "could not be replaced: the GPU has to be exchanged")] * (
-            gpu.remap_failed is True
-        )
-        changes = [one for one in history.gpu(gpu.key).throttles if one.reasons][-3:]
+def _memory_facts(gpu: Gpu, snapshot: Snapshot, starts: Mapping[str, shares.GapStart]) -> list[Fact]:
+    """Describe the memory, and the likely causes where no listed process holds a part of it."""
+    unified = [Fact("unified", "the GPU shares the machine's memory; these are the machine's figures")]
+    likely = [
+        Fact("" if place else "likely cause", one.reason, aside=one.step)
+        for place, one in enumerate(one for one in GapEvidence(snapshot, starts).causes(gpu) if not one.harmless)
+    ]
+    return [
+        *(field_fact(GPU[key], gpu) for key in ("total", "memory", "free", "left")),
+        *(
+            Fact("" if place else "promised", f"{size(one.bytes)} to {one.user}, {promise_words(one, snapshot.taken)}")
+            for place, one in enumerate(gpu.promises)
+        ),
+        field_fact(GPU["reserved"], gpu),
+        *[field_fact(GPU["unknown"], gpu)] * (not known(gpu.unattributed) or gpu.unattributed >= 0.05 * GIB),
+        *unified * gpu.memory.unified,
+        *likely,
+    ]
+
+
+def promise_words(promise: Promise, now: float) -> str:
+    """Return why memory is promised: `declared and not used`, `reserved 12 min ago`."""
+    if not promise.reserved:
+        return "declared and not used"
+    return f"reserved {long_duration(max(0.0, now - promise.reserved))} ago"
+
+
+def _declared_facts(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
+    """Describe the declared and the held memory of a GPU, and count the processes without known declarations."""
+    sums = shares.declared_memory(gpu, {process.pid: process for process in snapshot.processes})
+    facts = []
+    if sums.limits:
+        by = f"by {sums.limits} {'limits' if sums.limits > 1 else 'limit'}"
+        over = f", overbooked: it has {size(sums.total)}" if sums.overcommitted and sums.total else ""
+        facts.append(Fact("declared", f"{size(sums.declared)} {by}{over}"))
+    elif gpu.holdings and not sums.unread:
+        facts.append(Fact("declared", "nothing"))
+    if gpu.holdings:
+        least = "" if all(known(one.memory) for one in gpu.holdings) else "at least "
+        facts.append(Fact("held", f"{least}{size(sums.held)} by all processes"))
+    if sums.undeclared:
+        facts.append(Fact("not declared", f"by {_processes(sums.undeclared)}"))
+    if sums.unread:
+        facts.append(Fact("not read", f"what {_processes(sums.unread)} declared", missing=True))
+    return facts
+
+
+def _processes(number: int) -> str:
+    return f"{number} {'process' if number == 1 else 'processes'}"
+
+
+def is_used(field: Field[T], row: T) -> bool:
+    """Return whether a rate is known and more than 0."""
+    value = field.read(row)
+    return isinstance(value, Amount) and value.number > 0
+
+
+def _lacks_links(gpu: Gpu, graphs: FrameGraphs) -> bool:
+    """Return whether this is a recording in which PCIe and NVLink of the GPU were not read at this time."""
+    return bool(replay_words(graphs.frame)) and gpu.pcie_link == Reason.NO_SAMPLE
+
+
+def _links(gpu: Gpu, graphs: FrameGraphs) -> Section:
+    """Describe PCIe and NVLink; NVLink only where a GPU has it."""
+    if _lacks_links(gpu, graphs):
+        return Section("Links", (Fact("PCIe", _UNREAD_LINKS, missing=True),))
+
+    facts = [value_fact("PCIe", gpu.pcie_link)]
+    if not facts[0].missing or number(gpu.pcie_rx) or number(gpu.pcie_tx):
+        facts += [field_fact(GPU["pcie_rx"], gpu), field_fact(GPU["pcie_tx"], gpu)]
+    if known(gpu.nvlinks) and gpu.nvlinks > 0:
         facts += [
-            Fact("" if place else "slowed down", f"{moment(at, now)} {', '.join(throttle_words(reasons))}")
-            for place, (at, reasons) in enumerate(reversed(changes))
+            Fact("NVLink", f"{gpu.nvlinks:.0f} active"),
+            field_fact(GPU["nvlink_rx"], gpu),
+            field_fact(GPU["nvlink_tx"], gpu),
         ]
-        return Section("Errors and limits", tuple(facts))
+    return Section("Links", tuple(facts))
 
-    # -- what the user does ----------------------------------------------------------------------------------------
 
-    def action_move(self, by: int) -> None:
-        """Move the cursor to another process; beyond the last one, scroll."""
-        block = self.processes
-        place = block.cursor + by
-        if not 0 <= place < len(block.found):
-            self.action_line(by)
-            return
-        block.point(place)
-        at = next((one for one in self.placed if one.part is block), None)
-        if at is not None:
-            self.reveal(at.y + 2 + place)
-        self.paint()
+def _throttles(gpu: Gpu, graphs: FrameGraphs) -> list[Mark]:
+    """Return marks where the clocks began to be limited."""
+    styles = graphs.styles
+    marks = []
+    for at, reasons in graphs.frame.history.gpu(gpu.key).throttles:
+        if reasons:
+            fault = reasons[0] in FAULTS
+            role: Role = "warning" if fault else "note"
+            marks.append(Mark(at, styles.glyphs.warning if fault else styles.glyphs.note, styles(role)))
+    return marks
 
-    def action_choose(self) -> None:
-        row = self.processes.selected
-        if row is not None:
-            actions_of(self).show_detail(row.key)
 
-    def point(self, placed: Placed, x: int, y: int, clicks: int) -> None:
-        """Select the process that is clicked; the second click opens its detail."""
-        if placed.part is not self.processes:
-            super().point(placed, x, y, clicks)
-        elif clicks and 0 <= y - 2 < len(self.processes.found):
-            again = y - 2 == self.processes.cursor and clicks > 1
-            self.processes.point(y - 2)
-            self.paint()
-            if again:
-                self.action_choose()
+def _errors(gpu: Gpu, graphs: FrameGraphs) -> Section:
+    """Describe XIDs, broken memory, and when the clocks were limited."""
+    history, now = graphs.frame.history, graphs.now
+    facts = []
+    for code, (count, last) in sorted(history.gpu(gpu.key).xids.items(), key=lambda one: -one[1][1]):
+        ago = long_duration(max(0.0, history.now - last))
+        facts.append(Fact(f"XID {code}", f"{count} time{'s' * (count != 1)}, the last {ago} ago"))
+    if not facts:
+        reason = REASONS[gpu.xids] if isinstance(gpu.xids, Reason) else ""
+        facts.append(Fact("XID", reason or "none", missing=bool(reason)))
+    facts.append(field_fact(_ECC, gpu))
+    facts += [Fact("broken rows", "wait for a reset of the GPU to be replaced")] * (gpu.remap_pending is True)
+    facts += [Fact("broken rows", "could not be replaced: the GPU has to be exchanged")] * (gpu.remap_failed is True)
+    changes = [one for one in history.gpu(gpu.key).throttles if one.reasons][-3:]
+    facts += [
+        Fact("" if place else "slowed down", f"{moment(at, now)} {', '.join(throttle_words(reasons))}")
+        for place, (at, reasons) in enumerate(reversed(changes))
+    ]
+    return Section("Errors and limits", tuple(facts))
 
 
 def instance_sections(gpu: Gpu) -> list[Section]:
     """Describe the MIG instances of a GPU; nothing without any."""
     facts = []
     for one in gpu.instances:
-        used, total = (fact(field, one).value for field in _OF_INSTANCE)
+        used, total = (field_fact(field, one).value for field in _OF_INSTANCE)
         label = f"{one.gpu_instance}/{one.compute_instance}"
         facts.append(Fact(label, f"{one.profile}: {used} of {total} used", aside=one.uuid))
     return [Section("MIG instances", tuple(facts))] * bool(facts)

@@ -1,38 +1,29 @@
-"""Process detail screen: everything that is known of one process and its GPU, kept up to date."""
+"""Page of a process: everything that is known of it and of its first GPU, with graphs of what it uses."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from msgspec.structs import replace
-from textual.binding import Binding, BindingType
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.limits import Allowances
-from gpuwatch.alerts.unattributed import GapEvidence
 from gpuwatch.analysis.events import moment
 from gpuwatch.analysis.explanation import Point, context_points, explain_process
 from gpuwatch.analysis.rows import rows
 from gpuwatch.analysis.strays import Stray
 from gpuwatch.base.units import GIB, gib, long_duration, percent, size
-from gpuwatch.history.history import HistoryView
 from gpuwatch.history.timeline import Metric, merge_holdings, process_owner
-from gpuwatch.model import shares
-from gpuwatch.model.fields import GPU, PROCESS, Amount, Field, Row, RowKey, reading, throttle_words
-from gpuwatch.model.snapshot import Gpu, Health, Holding, Presence, Process, Promise, Reason, Snapshot, known
-from gpuwatch.ui.actions import actions_of
+from gpuwatch.model.fields import GPU, PROCESS, Row, RowKey, reading
+from gpuwatch.model.snapshot import Health, Holding, Presence, Process, Reason, Snapshot, known
+from gpuwatch.monitor import Frame
+from gpuwatch.ui.draw.gpu_page import gpu_section, is_used
 from gpuwatch.ui.draw.graph import Graph, GraphLimit, axis_top
-from gpuwatch.ui.draw.theme import StyleSet
-from gpuwatch.ui.draw.time_graphs import SMALL, GraphSheet, largest, reach
+from gpuwatch.ui.draw.sheet import REASONS, Canvas, Fact, Page, Part, Section, field_fact, reason_words, text_fact
+from gpuwatch.ui.draw.time_graphs import SMALL, FrameGraphs, largest, reach
 from gpuwatch.ui.draw.view import strays_of
-from gpuwatch.ui.options import Helpers, Options
-from gpuwatch.ui.screens.sheet import REASONS, Block, Fact, Section, reason_words
-
-if TYPE_CHECKING:
-    from gpuwatch.monitor import Frame
-
-T = TypeVar("T")
+from gpuwatch.ui.options import Options
 
 PRESENCE: Final = {
     Presence.SEEN: "",
@@ -49,36 +40,16 @@ _KINDS: Final = {"C": "compute", "G": "graphics", "M": "client of the MPS server
 MOST_GPUS: Final = 4
 """GPUs of a process that have graphs, at most."""
 
-_RATES: Final = ("memory_utilization", "encoder", "decoder")
-_OF_HOLDING: Final = [GPU[key].of(reading(f"holding.{key}")) for key in _RATES]
+_OF_HOLDING: Final = [GPU[key].of(reading(f"holding.{key}")) for key in ("memory_utilization", "encoder", "decoder")]
 """Fields of a process on a GPU that are no columns of the process list."""
 _CPU: Final = PROCESS["cpu"].of(reading("cpu"))
 _HOST_MEMORY: Final = PROCESS["rss"].of(reading("rss"))
 
 
-def fact(field: Field[T], row: T) -> Fact:
-    """Return the fact of a field: its value with the unit, or the reason in words."""
-    value = field.describe(row) or Reason.NO_SAMPLE
-    if isinstance(value, Reason):
-        return Fact(field.label or field.name, REASONS[value], missing=True)
-    return Fact(field.label or field.name, value)
-
-
-def _is_used(field: Field[T], row: T) -> bool:
-    """Return whether a rate is known and more than 0."""
-    value = field.read(row)
-    return isinstance(value, Amount) and value.number > 0
-
-
-def _text(label: str, text: str, otherwise: str) -> Fact:
-    return Fact(label, text) if text else Fact(label, otherwise, missing=True)
-
-
-def _facts(found: Iterable[Point]) -> tuple[Fact, ...]:
-    return tuple(Fact(one.label, one.value, missing=one.label == "not read", aside=one.aside) for one in found)
-
-
-# -- the process ---------------------------------------------------------------------------------------------------
+def _facts(points: Iterable[Point]) -> tuple[Fact, ...]:
+    return tuple(
+        Fact(point.label, point.value, missing=point.label == "not read", aside=point.aside) for point in points
+    )
 
 
 def stray_section(stray: Stray) -> Section:
@@ -94,7 +65,7 @@ def process_section(process: Process, now: float) -> Section:
     unseen = process.presence is not Presence.SEEN
     unreadable = "not known" if unseen else "cannot be read"
     user = process.user if process.uid is None else f"{process.user or '?'} (uid {process.uid})"
-    cpu = fact(_CPU, process)
+    cpu = field_fact(_CPU, process)
     if not cpu.missing and known(process.below) and process.below >= 0.5:
         cpu = replace(cpu, value=f"{cpu.value}, its children {process.below:.0f} %")
     started = ""
@@ -105,14 +76,14 @@ def process_section(process: Process, now: float) -> Section:
         (
             Fact("PID", str(process.pid)),
             *[Fact("presence", PRESENCE[process.presence])] * unseen,
-            _text("command", process.command or (f"[{process.name}]" if process.name else ""), unreadable),
-            _text("user", user, unreadable),
-            _text("state", process.state, unreadable),
-            _text("parent", parent_words(process), unreadable),
-            *[_text("terminal", process.terminal, unreadable)] * bool(process.terminal or unseen),
-            _text("started", started, unreadable),
+            text_fact("command", process.command or (f"[{process.name}]" if process.name else ""), unreadable),
+            text_fact("user", user, unreadable),
+            text_fact("state", process.state, unreadable),
+            text_fact("parent", parent_words(process), unreadable),
+            *[text_fact("terminal", process.terminal, unreadable)] * bool(process.terminal or unseen),
+            text_fact("started", started, unreadable),
             cpu,
-            fact(_HOST_MEMORY, process),
+            field_fact(_HOST_MEMORY, process),
         ),
     )
 
@@ -148,11 +119,11 @@ def holding_section(row: Row) -> Section:
         change = f"{'+' if row.growth > 0 else '−'}{size(abs(row.growth))}"
         growth = Fact("last minute", change if row.growth else "unchanged")
     facts = [
-        fact(PROCESS["memory"], row),
+        field_fact(PROCESS["memory"], row),
         _share(row),
         growth,
-        fact(PROCESS["sm"], row),
-        *(fact(field, row) for field in _OF_HOLDING if _is_used(field, row)),
+        field_fact(PROCESS["sm"], row),
+        *(field_fact(field, row) for field in _OF_HOLDING if is_used(field, row)),
         *[Fact("idle", idle_words(row))] * (row.idle is not None and row.idle.seconds > 0),
         Fact("kind", kind_words(holding)),
     ]
@@ -188,111 +159,6 @@ def idle_words(row: Row) -> str:
     return f"{'≥ ' if row.idle.at_least else ''}{long_duration(row.idle.seconds)}"
 
 
-# -- the GPU -------------------------------------------------------------------------------------------------------
-
-
-def gpu_section(gpu: Gpu, snapshot: Snapshot, history: HistoryView | None = None) -> Section:
-    """Describe all that is known of a GPU itself."""
-    facts = [
-        _text("name", gpu.name, "not known"),
-        _text("UUID", gpu.uuid, "not known: the driver has given no handle"),
-        _text("bus id", gpu.bus_id, "not known"),
-    ]
-    if gpu.health is not Health.OK:
-        since = f", since {moment(gpu.since, snapshot.taken)}" if gpu.since else ""
-        facts.append(Fact("health", f"{gpu.health.value}{since}"))
-    if gpu.words:
-        facts.append(Fact("problem", gpu.words))
-    now = snapshot.monotonic
-    slow = f"; fan, clocks and others {long_duration(now - gpu.slow_sampled)} ago" if gpu.slow_sampled else ""
-    throttle = gpu.throttle if isinstance(gpu.throttle, Reason) else ", ".join(throttle_words(gpu.throttle))
-    facts += [
-        *_memory_facts(gpu, snapshot, history.gap_starts(snapshot) if history is not None else {}),
-        *_declared_facts(gpu, snapshot),
-        fact(GPU["utilization"], gpu),
-        *(fact(GPU[key], gpu) for key in _RATES if _is_used(GPU[key], gpu)),
-        _with_limit("temperature", "slowdown_temperature", gpu),
-        _with_limit("power", "power_limit", gpu),
-        *(fact(GPU[key], gpu) for key in ("fan", "sm_clock", "memory_clock", "pstate")),
-        *[value_fact("slowed down by", throttle)] * bool(throttle),
-        *[fact(GPU["ecc"], gpu)] * _is_used(GPU["ecc"], gpu),
-        value_fact("persistence", gpu.persistence),
-        value_fact("compute mode", gpu.compute_mode),
-        value_fact("display", gpu.display_active),
-        value_fact("MIG", gpu.mig),
-        _text("driver", f"{snapshot.driver}, CUDA {snapshot.cuda or '?'}" * bool(snapshot.driver), "not known"),
-        Fact("last read", f"{long_duration(now - gpu.sampled)} ago{slow}" if gpu.sampled else "never yet"),
-    ]
-    kept = [one for one in facts if not (one.missing and one.value == REASONS[Reason.UNSUPPORTED])]
-    lacking = ", ".join(one.label for one in facts if one not in kept)
-    return Section(f"GPU {gpu.index}", (*kept, *[Fact("not supported", lacking, missing=True)] * bool(lacking)))
-
-
-def value_fact(label: str, value: str | bool | Reason) -> Fact:
-    reason = next((words for one, words in REASONS.items() if one == value), "")  # some are sent as plain texts
-    return Fact(label, reason or (value if isinstance(value, str) else "on" if value else "off"), missing=bool(reason))
-
-
-def _with_limit(key: str, limit_key: str, gpu: Gpu) -> Fact:
-    found, limit = fact(GPU[key], gpu), fact(GPU[limit_key], gpu)
-    words = f"{found.value}, {limit.label}{':' * limit.missing} {limit.value}"
-    return found if found.missing else replace(found, value=words)
-
-
-def _memory_facts(gpu: Gpu, snapshot: Snapshot, starts: Mapping[str, shares.GapStart]) -> list[Fact]:
-    """Describe the memory, and the likely causes where no listed process holds a part of it."""
-    unified = [Fact("unified", "the GPU shares the machine's memory; these are the machine's figures")]
-    likely = [
-        Fact("" if place else "likely cause", one.reason, aside=one.step)
-        for place, one in enumerate(one for one in GapEvidence(snapshot, starts).causes(gpu) if not one.harmless)
-    ]
-    return [
-        *(fact(GPU[key], gpu) for key in ("total", "memory", "free", "left")),
-        *(
-            Fact("" if place else "promised", f"{size(one.bytes)} to {one.user}, {promise_words(one, snapshot.taken)}")
-            for place, one in enumerate(gpu.promises)
-        ),
-        fact(GPU["reserved"], gpu),
-        *[fact(GPU["unknown"], gpu)] * (not known(gpu.unattributed) or gpu.unattributed >= 0.05 * GIB),
-        *unified * gpu.memory.unified,
-        *likely,
-    ]
-
-
-def promise_words(promise: Promise, now: float) -> str:
-    """Return why memory is promised: `declared and not used`, `reserved 12 min ago`."""
-    if not promise.reserved:
-        return "declared and not used"
-    return f"reserved {long_duration(max(0.0, now - promise.reserved))} ago"
-
-
-def _declared_facts(gpu: Gpu, snapshot: Snapshot) -> list[Fact]:
-    """Describe the declared and the held memory of a GPU, and count the processes without known declarations."""
-    sums = shares.declared_memory(gpu, {process.pid: process for process in snapshot.processes})
-    facts = []
-    if sums.limits:
-        by = f"by {sums.limits} {'limits' if sums.limits > 1 else 'limit'}"
-        over = f", overbooked: it has {size(sums.total)}" if sums.overcommitted and sums.total else ""
-        facts.append(Fact("declared", f"{size(sums.declared)} {by}{over}"))
-    elif gpu.holdings and not sums.unread:
-        facts.append(Fact("declared", "nothing"))
-    if gpu.holdings:
-        least = "" if all(known(one.memory) for one in gpu.holdings) else "at least "
-        facts.append(Fact("held", f"{least}{size(sums.held)} by all processes"))
-    if sums.undeclared:
-        facts.append(Fact("not declared", f"by {_processes(sums.undeclared)}"))
-    if sums.unread:
-        facts.append(Fact("not read", f"what {_processes(sums.unread)} declared", missing=True))
-    return facts
-
-
-def _processes(number: int) -> str:
-    return f"{number} {'process' if number == 1 else 'processes'}"
-
-
-# -- both ----------------------------------------------------------------------------------------------------------
-
-
 def held_by(process: tuple[int, int], frame: Frame, gpu: str) -> list[Row]:
     """Return the rows of a process (PID, start time), that on `gpu` first."""
     held = [row for row in rows(frame.snapshot, frame.history) if row.key[1:] == process]
@@ -317,151 +183,104 @@ def brief(held: Sequence[Row], snapshot: Snapshot) -> list[str]:
         lines.append("its parent ended" if process.ppid == 1 else f"child of {parent_words(process)}")
     if len(held) > 1:
         by_gpu = sorted(held, key=lambda row: row.gpu.index)
-        lines.append(" · ".join(f"GPU {row.gpu.index} {fact(PROCESS['memory'], row).value}" for row in by_gpu))
+        lines.append(" · ".join(f"GPU {row.gpu.index} {field_fact(PROCESS['memory'], row).value}" for row in by_gpu))
     return lines
 
 
-class DetailScreen(GraphSheet):
-    """The detail of a process: what it is, what it holds on each GPU, its use over time, and its first GPU."""
+# -- the page ------------------------------------------------------------------------------------------------------
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "close", "back", show=False, id="detail.close", tooltip="Back to the dashboard"),
-        Binding("K,f9", "end_process", "end", id="detail.end", tooltip="End this process, after asking"),
-        Binding("y", "message", "message", id="detail.message", tooltip="Copy a message to the owner"),
+
+def process_page(
+    key: RowKey, held: Sequence[Row], seen: Snapshot, graphs: FrameGraphs, canvas: Canvas, options: Options
+) -> Page:
+    """Return the page of a process with the rows that a snapshot has of it: the newest, or the last that had any."""
+    frame = graphs.frame
+    if not held:
+        title = graphs.title(f"process {key[1]}")
+        return Page(title, (), notice="This process is on no GPU any more.", over=True)
+    is_there = seen is frame.snapshot
+    notice = "" if is_there else missing_words(held, seen, frame.snapshot)
+    is_small = canvas.room(notice) < SMALL
+    graphs.fit(canvas.styles, canvas.widths[0])
+    events = graphs.events(lambda alert: _is_about(alert, held[0]))
+    drawn = process_graphs(held, graphs, events)
+    blocks = graphs.place(drawn, lambda _: 1 if is_small else 6, int(not is_small and not canvas.two_columns))
+    blocks[-1].gap = 1
+    sections = process_sections(held, frame, options)
+    gpu = gpu_section(held[0].gpu, seen, frame.history)
+    left: list[Part]
+    right: list[Part]
+    if canvas.two_columns:
+        left, right = [*sections, graphs.event_section(events)], [*blocks, gpu]
+    else:
+        left, right = [*sections, *blocks, graphs.event_section(events), gpu], []
+    gpus = ", ".join(str(index) for index in sorted({row.gpu.index for row in held}))
+    title = f"{held[0].holding.pid} {held[0].process.name or '?'} · {held[0].owner} · GPU {gpus}"
+    return Page(graphs.title(title), left, right, graphs.span_words(), notice, over=not is_there)
+
+
+def process_sections(held: Sequence[Row], frame: Frame, options: Options) -> list[Section]:
+    """Describe a process: whether it is a stray, what it is and runs in, what it declared, and what it holds."""
+    process = held[0].process
+    return [
+        *(stray_section(stray) for stray in strays_of(frame, options).strays if stray.key == process.key),
+        process_section(process, frame.snapshot.taken),
+        place_section(process),
+        declared_section(process, frame.snapshot, options.allowances),
+        *(holding_section(row) for row in held),
     ]
 
-    def __init__(
-        self,
-        row_key: RowKey,
-        frame: Frame,
-        styles: StyleSet | None = None,
-        options: Options | None = None,
-        *,
-        helpers: Helpers | None = None,
-        ended: Collection[Alert] = (),
-    ) -> None:
-        """Show the process of `row_key` as `frame` has it, and from then on as `refresh_frame` is called."""
-        super().__init__(frame, styles, helpers)
-        self._options = options or Options()
-        self._key = row_key
-        self._ended = ended
-        self._held: list[Row] = []
-        self._seen: Snapshot | None = None
 
-    def set_options(self, options: Options) -> None:
-        self._options = options
-        self.rebuild()
-
-    def rebuild(self) -> None:
-        """Show the process as the newest frame has it; where the frame lacks it, keep the last values and say so."""
-        if not self.ready:
-            return
-        frame = self.frame
-        held = held_by(self._key[1:], frame, self._key[0])
-        self.notice("" if held else _missing(self._held, self._seen, frame.snapshot), over=not held)
-        if held:
-            self._held, self._seen = held, frame.snapshot
-        if not self._held:
-            self.show(f"process {self._key[1]}", [], [])
-        elif self._seen is not None:
-            self._show(self._held, self._seen)
-
-    def _show(self, held: Sequence[Row], seen: Snapshot) -> None:
-        graphs = self.place_graphs(lambda _: 6 if self.room >= SMALL else 1)
-        events = [self.event_section(self._events())]
-        facts, gpu = self._sections(held), gpu_section(held[0].gpu, seen, self.frame.history)
-        if self.two_columns:
-            left: list[Section | Block] = [*facts, *events]
-            right: list[Section | Block] = [*graphs, gpu]
-        else:
-            left, right = [*facts, *graphs, *events, gpu], []
-        for block in graphs:
-            block.gap = int(self.room >= SMALL and not self.two_columns)
-        graphs[-1].gap = 1
-        gpus = ", ".join(str(index) for index in sorted({row.gpu.index for row in held}))
-        title = f"{held[0].holding.pid} {held[0].process.name or '?'} · {held[0].owner} · GPU {gpus}"
-        self.show(title, left, right, title_end=self.title_words())
-
-    def _sections(self, held: Sequence[Row]) -> list[Section]:
-        process, frame = held[0].process, self.frame
-        return [
-            *(stray_section(one) for one in strays_of(frame, self._options).strays if one.key == process.key),
-            process_section(process, frame.snapshot.taken),
-            place_section(process),
-            declared_section(process, frame.snapshot, self._options.allowances),
-            *(holding_section(row) for row in held),
-        ]
-
-    def graphs(self) -> list[Graph]:
-        """Return the memory and the SM use on each of its first GPUs, its use of the CPU, and its host memory."""
-        dashed = self.style_set("warning")
-        process = self._held[0].process
-        owner = process_owner(process.pid, process.start)
-        found = []
-        marks = self.event_marks(self._events())
-        held = list({row.gpu.key: row for row in self._held}.values())  # one a GPU, also with several MIG instances
-        for row in held[:MOST_GPUS]:
-            name = f" on GPU {row.gpu.index}" * (len(held) > 1)
-            size_now, sm_now = merge_holdings(one.holding for one in self._held if one.gpu is row.gpu)[row.key[1:]]
-            memory = self.curve(row.gpu.key, owner, Metric.MEMORY, size_now)
-            limits, limit = [], None
-            if row.limit is not None:
-                words, limit = "limit shared with others" if row.limit.scope else "limit", float(row.limit.bytes)
-                limits = [GraphLimit(words, limit, dashed)]
-            found.append(
-                self.graph(
-                    f"Memory{name}",
-                    "GiB",
-                    [memory],
-                    axis_top(reach(limit, largest(memory.values, least=0.1 * GIB)), GIB),
-                    limits=limits,
-                    marks=marks,
-                    show=gib,
-                    scale=GIB,
-                    empty=reason_words(size_now),
-                )
+def process_graphs(held: Sequence[Row], graphs: FrameGraphs, events: Sequence[Alert]) -> list[Graph]:
+    """Return the memory and the SM use on each of its first GPUs, its use of the CPU, and its host memory."""
+    dashed = graphs.styles("warning")
+    process = held[0].process
+    owner = process_owner(process.pid, process.start)
+    drawn = []
+    marks = graphs.event_marks(events)
+    by_gpu = list({row.gpu.key: row for row in held}.values())  # one a GPU, also with several MIG instances
+    for row in by_gpu[:MOST_GPUS]:
+        name = f" on GPU {row.gpu.index}" * (len(by_gpu) > 1)
+        on_gpu = (other.holding for other in held if other.gpu is row.gpu)
+        size_now, sm_now = merge_holdings(on_gpu)[row.key[1:]]
+        memory = graphs.curve(row.gpu.key, owner, Metric.MEMORY, size_now)
+        limits, limit = [], None
+        if row.limit is not None:
+            words, limit = "limit shared with others" if row.limit.scope else "limit", float(row.limit.bytes)
+            limits = [GraphLimit(words, limit, dashed)]
+        drawn.append(
+            graphs.graph(
+                f"Memory{name}",
+                "GiB",
+                [memory],
+                axis_top(reach(limit, largest(memory.values, least=0.1 * GIB)), GIB),
+                limits=limits,
+                marks=marks,
+                show=gib,
+                scale=GIB,
+                empty=reason_words(size_now),
             )
-            marks = []
-            curve = self.curve(row.gpu.key, owner, Metric.SM, sm_now)
-            found.append(self.graph(f"SM busy{name}", "%", [curve], 100.0, empty=reason_words(sm_now)))
-        cpu = self.curve("", owner, Metric.CPU, process.cpu)
-        rss = self.curve("", owner, Metric.RSS, process.rss)
-        most = largest(cpu.values, least=10.0)
-        found.append(self.graph("CPU", "% of a core", [cpu], axis_top(most), empty=reason_words(process.cpu)))
-        top = axis_top(largest(rss.values, least=0.1 * GIB), GIB)
-        found.append(self.graph("Host memory", "GiB", [rss], top, show=gib, scale=GIB, empty=reason_words(process.rss)))
-        return found
-
-    def _events(self) -> list[Alert]:
-        pid, start = self._key[1:]
-        began = self._held[0].process.started or 0.0
-        return self.events(
-            lambda one: f"{one.subject} ".startswith(f"{pid}:{start} ") or (pid in one.pids and one.seen >= began),
-            self._ended,
         )
-
-    def footer_keys(self) -> list[Binding]:
-        """Return the keys that the footer shows: a process is ended by its owner, and others write to them."""
-        unfit = "message" if self._held and self._held[0].mine else "end_process"
-        return [one for one in super().footer_keys() if one.action != unfit]
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offer to end only a process that is still there."""
-        return bool(self._held) and not self.over if action == "end_process" else True
-
-    def action_end_process(self) -> None:
-        if self._held:
-            actions_of(self).ask_to_end(self._held[0].key)
-
-    def action_message(self) -> None:
-        """Copy a message to the owner."""
-        actions_of(self).write_to_owner(self.frame, lambda row: row.process.key == self._key[1:])
+        marks = []
+        curve = graphs.curve(row.gpu.key, owner, Metric.SM, sm_now)
+        drawn.append(graphs.graph(f"SM busy{name}", "%", [curve], 100.0, empty=reason_words(sm_now)))
+    cpu = graphs.curve("", owner, Metric.CPU, process.cpu)
+    rss = graphs.curve("", owner, Metric.RSS, process.rss)
+    most = largest(cpu.values, least=10.0)
+    drawn.append(graphs.graph("CPU", "% of a core", [cpu], axis_top(most), empty=reason_words(process.cpu)))
+    top = axis_top(largest(rss.values, least=0.1 * GIB), GIB)
+    drawn.append(graphs.graph("Host memory", "GiB", [rss], top, show=gib, scale=GIB, empty=reason_words(process.rss)))
+    return drawn
 
 
-def _missing(held: Sequence[Row], seen: Snapshot | None, now: Snapshot) -> str:
+def _is_about(alert: Alert, row: Row) -> bool:
+    _, pid, start = row.key
+    in_time = alert.seen >= (row.process.started or 0.0)
+    return f"{alert.subject} ".startswith(f"{pid}:{start} ") or (pid in alert.pids and in_time)
+
+
+def missing_words(held: Sequence[Row], seen: Snapshot, now: Snapshot) -> str:
     """Return why a process is not in a snapshot; the driver lists only processes that hold memory."""
-    if seen is None or not held:
-        return "This process is on no GPU any more."
     ago = long_duration(now.monotonic - seen.monotonic)
     listing = {gpu.key for gpu in now.gpus if gpu.health is Health.OK or gpu.holdings}
     if listing.isdisjoint(row.gpu.key for row in held):

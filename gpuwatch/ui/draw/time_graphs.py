@@ -1,26 +1,21 @@
-"""Sheet with graphs over time: spans, a cursor for keys and mouse, and values that are read only when they are due."""
+"""Graphs over one span of time as parts of a page, with a cursor; those of a frame are read from its timeline."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Sequence
 from math import ceil
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
-from textual.binding import Binding, BindingType
-from textual.message import Message
 
 from gpuwatch.alerts.alert import Alert
 from gpuwatch.alerts.unattributed import missing
 from gpuwatch.analysis.events import fold_repeats, lasted_words, moment, repeat_words, state_words, without_known
-from gpuwatch.base.text import clean
 from gpuwatch.base.units import GIB, gib
 from gpuwatch.history.timeline import Extent, Key, Metric, user_owner
 from gpuwatch.model.shares import declared_memory, usable
 from gpuwatch.model.snapshot import Gpu, Reading, known, number
-from gpuwatch.ui.actions import actions_of
+from gpuwatch.monitor import Frame
 from gpuwatch.ui.draw.gpus import parts
 from gpuwatch.ui.draw.graph import (
     SPANS,
@@ -38,17 +33,12 @@ from gpuwatch.ui.draw.graph import (
     time_at,
 )
 from gpuwatch.ui.draw.lines import Line, blank
+from gpuwatch.ui.draw.sheet import Fact, Section, reason_words
 from gpuwatch.ui.draw.theme import StyleSet
 from gpuwatch.ui.draw.view import day_time, mark_of, replay_words
-from gpuwatch.ui.options import Helpers
-from gpuwatch.ui.screens.sheet import Block, Fact, Placed, Section, Sheet, reason_words
-
-if TYPE_CHECKING:
-    from gpuwatch.analysis.events import Events
-    from gpuwatch.monitor import Frame
 
 MOST_EVENTS: Final = 12
-"""Events that a sheet lists, at most."""
+"""Events that a page lists, at most."""
 HIGH_GRAPH: Final = 10
 """Lines of a graph from which on its legend may have two."""
 _LEAST_SEEN: Final = 0.05 * GIB
@@ -87,7 +77,7 @@ class GraphBlock:
         graph = self.graph
         if graph is None or self.height <= 0:
             return []
-        curves = [(one.values, one.style, one.mark) for one in graph.curves]
+        curves = [(curve.values, curve.style, curve.mark) for curve in graph.curves]
         key = (id(styles), width, self.height, self.cursor, graph.until, graph.span, graph.top, graph.low)
         lines = self.legend_lines or 1 + (self.height >= HIGH_GRAPH)
         legend = draw_legend(graph, styles, width, lines=lines, cursor=self.cursor)
@@ -99,50 +89,21 @@ class GraphBlock:
         return [*legend, *self._plot]
 
 
-class TimeSheet(Sheet):
-    """Sheet with graphs over a span of time, wherever their values come from."""
+class TimeGraphs:
+    """Graphs over one span, wherever their values come from."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *(
-            Binding(
-                str(number),
-                f"span({span:.0f})",
-                "span",
-                id=f"graph.span.{number}",
-                key_display="1-5" if number == 1 else None,
-                show=number == 1,
-                tooltip=f"Graphs of the last {name}",
-            )
-            for number, (span, name) in enumerate(SPANS.items(), 1)
-        ),
-        Binding("left", "read(-1)", "read", id="graph.left", tooltip="Read the values before"),
-        Binding("right", "read(1)", "read", id="graph.right", tooltip="Read the values after"),
-    ]
-
-    def __init__(self, styles: StyleSet | None = None) -> None:
-        super().__init__(styles)
-        self.span = 600.0
+    def __init__(self, styles: StyleSet, span: float = 600.0) -> None:
+        self.styles = styles
+        self.span = span
         """Seconds that the graphs show."""
         self.cursor: float | None = None
         """Wall-clock time whose values the legends show; None for the newest."""
-        self.blocks: dict[str, GraphBlock] = {}
-
-    @property
-    @abstractmethod
-    def now(self) -> float:
+        self.now = 0.0
         """Wall-clock time of the newest values."""
-
-    @abstractmethod
-    def graphs(self) -> Sequence[Graph]:
-        """Return the graphs, each with its own title."""
-
-    @abstractmethod
-    def rebuild(self) -> None:
-        """Show the newest frame."""
-
-    def redraw(self) -> None:
-        if self.ready:
-            self.rebuild()
+        self.width = 1
+        """Cells of each graph."""
+        self.blocks: dict[str, GraphBlock] = {}
+        """By the title of the graph."""
 
     @property
     def until(self) -> float:
@@ -150,20 +111,14 @@ class TimeSheet(Sheet):
         return axis_end(self.now, self.span)
 
     @property
-    def graph_width(self) -> int:
-        """Cells of each graph."""
-        return self.widths()[0]
+    def start(self) -> float:
+        return self.until - self.span
 
-    def place_graphs(self, heights: Callable[[int], int]) -> list[GraphBlock]:
-        """Return the blocks of the graphs; `heights` returns the lines of each by its place."""
-        found: list[GraphBlock] = []
-        if self.cursor is not None and self.cursor < self.until - self.span:
-            self.cursor = None  # the graphs have moved on
-        for place, graph in enumerate(self.graphs()):
-            block = self.blocks.setdefault(graph.title, GraphBlock())
-            block.graph, block.height, block.cursor = graph, heights(place), self.cursor
-            found.append(block)
-        return found
+    def fit(self, styles: StyleSet, width: int) -> None:
+        """Make graphs of `width` cells from now on; a cursor that the graphs have left behind goes."""
+        self.styles, self.width = styles, width
+        if self.cursor is not None and self.cursor < self.start:
+            self.cursor = None
 
     def graph(
         self, title: str, unit: str, curves: Sequence[Curve], top: float, *, empty: str = "", **other: Any
@@ -172,178 +127,128 @@ class TimeSheet(Sheet):
         empty = empty or "no values in this time"
         return Graph(title, self.until, self.span, curves, top, unit, empty=empty, **other)
 
-    # -- what the user does ----------------------------------------------------------------------------------------
+    def place(self, graphs: Sequence[Graph], heights: Callable[[int], int], gap: int = 0) -> list[GraphBlock]:
+        """Return the blocks of graphs; `heights` returns the lines of each by its place, `gap` the lines below it."""
+        placed = []
+        for place, graph in enumerate(graphs):
+            block = self.blocks.setdefault(graph.title, GraphBlock())
+            block.graph, block.height, block.cursor, block.gap = graph, heights(place), self.cursor, gap
+            placed.append(block)
+        return placed
 
-    def action_span(self, seconds: float) -> None:
-        """Show another span."""
-        self.span = float(seconds)
-        self.cursor = None
-        self.rebuild()
+    def set_span(self, seconds: float) -> None:
+        self.span, self.cursor = seconds, None
 
-    def action_read(self, by: int) -> None:
-        """Move the cursor by a column; the first time it stands on the newest values."""
-        cells = max(1, plot_cells(self.graph_width))
-        each = self.span / cells
-        start = self.until - self.span
+    def move_cursor(self, by: int) -> None:
+        """Move the cursor by columns; the first time it stands on the newest values."""
+        each = self.span / max(1, plot_cells(self.width))
         at = self.now if self.cursor is None else self.cursor + by * each
-        place = min(max(int((at - start) / each), 0), ceil((self.now - start) / each) - 1)
-        self.cursor = start + (place + 0.5) * each
-        self.rebuild()
+        place = min(max(int((at - self.start) / each), 0), ceil((self.now - self.start) / each) - 1)
+        self.cursor = self.start + (place + 0.5) * each
 
-    def action_close(self) -> None:
-        """Remove the cursor; without one go back."""
-        if self.cursor is not None:
-            self.cursor = None
-            self.rebuild()
-        else:
-            self.dismiss(None)
-
-    def point(self, placed: Placed, x: int, y: int, clicks: int) -> None:
-        """Put the cursor where the mouse is over a graph."""
-        block = placed.part
-        if isinstance(block, GraphBlock) and block.graph is not None and y > 0:
-            at = time_at(block.graph, x, placed.width)
-            if at is not None and at != self.cursor and at <= self.now + self.span / 50:
-                self.cursor = at
-                self.rebuild()
+    def point(self, block: GraphBlock, x: int, width: int) -> bool:
+        """Put the cursor on a cell of a graph of `width` cells; return whether it moved."""
+        at = time_at(block.graph, x, width) if block.graph is not None else None
+        if at is None or at == self.cursor or at > self.now + self.span / 50:
+            return False
+        self.cursor = at
+        return True
 
 
-class GraphSheet(TimeSheet):
-    """Sheet of graphs and facts about a frame, from the timeline and the stores."""
+class FrameGraphs(TimeGraphs):
+    """Graphs of a frame: their values are read from its timeline, and only when a new point is due."""
 
-    class OlderRead(Message):
-        """Message: what was recorded before has been read."""
-
-    class EventsRead(Message):
-        """Message: the events log has been read."""
-
-    def __init__(self, frame: Frame, styles: StyleSet | None = None, helpers: Helpers | None = None) -> None:
+    def __init__(self, frame: Frame, styles: StyleSet, ended: Collection[Alert] = ()) -> None:
+        """`ended` are the alerts that ended in this run."""
         super().__init__(styles)
         self.frame = frame
-        self.helpers = helpers or Helpers()
+        self.now = frame.snapshot.taken
+        self.ended = ended
         self.recorded: Sequence[Alert] = ()
         """Events of the log."""
+        self.reads_older = False
+        """Whether what was recorded before is being read."""
         self._series: dict[Key, GraphSeries] = {}
-        self._older: Future[None] | None = None
-        self._log: Future[Events] | None = None
 
-    def on_mount(self) -> None:
-        super().on_mount()
-        if self.helpers.events is not None:
-            self._log = actions_of(self).background("gpuwatch-graphs")(self.helpers.events)
-            self._log.add_done_callback(lambda _: self.post_message(self.EventsRead()))
-        self.refresh_frame(self.frame)
+    def update(self, frame: Frame) -> bool:
+        """Show a newer frame; return whether it has another timeline, as where a replay goes to another time."""
+        is_other = frame.history.timeline is not self.frame.history.timeline
+        if is_other:
+            self.forget()
+            self.cursor = None
+        self.frame, self.now = frame, frame.snapshot.taken
+        return is_other
 
-    def on_graph_sheet_events_read(self) -> None:
-        """Show the events of the log; where it cannot be read, those of this run are shown alone."""
-        if self._log is not None and self._log.exception() is None:
-            self.recorded = self._log.result().finished
-        self._log = None
-        self.rebuild()
-
-    @property
-    def reading(self) -> bool:
-        """Whether the events log is being read."""
-        return self._log is not None
-
-    def on_graph_sheet_older_read(self) -> None:
-        error = self._older.exception() if self._older is not None else None
-        if error is not None:
-            self.app.notify(clean(f"older values cannot be read: {error}"), severity="warning", markup=False)
+    def forget(self) -> None:
+        """Read all values again."""
         self._series = {}
-        self.rebuild()
-
-    def show(
-        self, title: str, left: Sequence[Section | Block], right: Sequence[Section | Block], *, title_end: str = ""
-    ) -> None:
-        title = " · ".join(filter(None, (replay_words(self.frame), title)))
-        super().show(title, left, right, title_end=title_end)
-
-    def refresh_frame(self, frame: Frame) -> None:
-        if frame.history.timeline is not self.frame.history.timeline:  # a replay has gone to another time
-            self._series, self._older, self.cursor = {}, None, None
-        self.frame = frame
-        if self.ready:
-            self.rebuild()
 
     # -- values ----------------------------------------------------------------------------------------------------
-
-    @property
-    def now(self) -> float:
-        """Wall-clock time of the newest values."""
-        return self.frame.snapshot.taken
 
     def read(self, gpu: str, owner: str, metric: Metric, *, stacked: bool = False) -> list[float | None]:
         """Return the values of a series; they are read again when the next point is due."""
         key = Key(gpu, owner, metric)
-        count = points(self.graph_width, self.span, stacked=stacked)
-        each = self.span / count
-        due = (self.until, self.span, count, int(self.now // each))
-        found = self._series.get(key)
-        if found is None or found.due != due:
+        count = points(self.width, self.span, stacked=stacked)
+        due = (self.until, self.span, count, int(self.now // (self.span / count)))
+        series = self._series.get(key)
+        if series is None or series.due != due:
             timeline = self.frame.history.timeline
             values = timeline.read(key, self.until, self.span, count)
-            found = GraphSeries(due, values, timeline.extent(key, self.until, self.span))
-            self._series[key] = found
-        return found.values
+            series = GraphSeries(due, values, timeline.extent(key, self.until, self.span))
+            self._series[key] = series
+        return series.values
 
     def curve(
         self, gpu: str, owner: str, metric: Metric, now: Reading, label: str = "", *, other: bool = False
     ) -> Curve:
         """Return the line of a series with its extent; the `other` of two has another colour."""
-        values, style = self.read(gpu, owner, metric), self.style_set("text" if other else "note")
+        values, style = self.read(gpu, owner, metric), self.styles("text" if other else "note")
         extent = self._series[Key(gpu, owner, metric)].extent
         if extent is not None and known(now):
             extent = extent._replace(low=min(extent.low, now), high=max(extent.high, now))
         return Curve(label, values, style, label[:1].lower() or "*", number(now), extent=extent)
 
-    def place_graphs(self, heights: Callable[[int], int]) -> list[GraphBlock]:
-        found = super().place_graphs(heights)
-        self.read_older()
-        return found
-
-    def read_older(self) -> None:
-        """Read the values of before from the stores where those that were read begin later than the span; once."""
-        if self._lacks_values and self._older is None and self.helpers.older is not None:  # what was before, once
-            older, timeline, now = self.helpers.older, self.frame.history.timeline, self.now
-            self._older = actions_of(self).background("gpuwatch-graphs")(lambda: older(timeline, now))
-            self._older.add_done_callback(lambda _: self.post_message(self.OlderRead()))
-
     @property
     def _since(self) -> float | None:
         """Earliest wall-clock time of a value in the graphs."""
-        drawn = [one.extent for one in self._series.values() if one.due[:2] == (self.until, self.span)]
-        return min((one.first for one in drawn if one is not None), default=None)
+        drawn = [series.extent for series in self._series.values() if series.due[:2] == (self.until, self.span)]
+        return min((extent.first for extent in drawn if extent is not None), default=None)
 
     @property
-    def _lacks_values(self) -> bool:
+    def lacks_values(self) -> bool:
         """Whether the graphs begin later than their span."""
-        since, start = self._since, self.until - self.span
-        return since is None or since - start > max(self.span / 30, 2.0)
+        since = self._since
+        return since is None or since - self.start > max(self.span / 30, 2.0)
 
-    def title_words(self) -> str:
+    def title(self, subject: str) -> str:
+        """Return the title of a page: the time of a replay, and the subject."""
+        return " · ".join(filter(None, (replay_words(self.frame), subject)))
+
+    def span_words(self) -> str:
         """Return the span of the graphs, and from when on values are known where that is later."""
         words = f"last {SPANS[self.span]}"
-        if not self._lacks_values:
+        if not self.lacks_values:
             return words
-        reading = ", reading older ones" if self._older is not None and not self._older.done() else ""
+        reading = ", reading older ones" if self.reads_older else ""
         since = self._since or 0.0
         form = "%H:%M:%S" if self.span <= 600 and since % 60 else "%H:%M"  # of a longer time the minutes are kept
         known = f"known since {day_time(since, self.now, form)}" if since else "no values yet"
         return f"{words}, {known}{reading}"
 
+    # -- memory ----------------------------------------------------------------------------------------------------
+
     def memory_graph(self, gpu: Gpu, marks: Sequence[Mark]) -> Graph:
         """Return the graph of the memory by owner, with the declared limits of those who have any."""
         timeline, key = self.frame.history.timeline, gpu.key
-        styles = self.style_set
+        styles = self.styles
         used = self.read(key, "", Metric.USED, stacked=True)
         people = {process.pid: process for process in self.frame.snapshot.processes}
         held = {part.uid: part for part in parts(gpu.holdings, people, gpu.uuid)}
         owners = {user_owner(uid) for uid in held} | set(timeline.owners(key, self.until, self.span))
         curves: list[Curve] = []
         limits: list[GraphLimit] = []
-        below: list[float | None] = [None if one is None else 0.0 for one in used]
-        for owner in sorted(owners, key=lambda one: (one == user_owner(None), len(one), one)):
+        below: list[float | None] = [None if value is None else 0.0 for value in used]
+        for owner in sorted(owners, key=lambda owner: (owner == user_owner(None), len(owner), owner)):
             number_or_sign = owner.removeprefix("user:")
             uid = int(number_or_sign) if number_or_sign.isdigit() else None
             label = "owner unknown"
@@ -354,12 +259,14 @@ class GraphSheet(TimeSheet):
             part = held.get(uid)
             limit = ""
             if part is not None and part.declared is not None:
-                mine = tuple(one for one in gpu.holdings if one.pid in people and people[one.pid].uid == uid)
+                mine = tuple(
+                    holding for holding in gpu.holdings if holding.pid in people and people[holding.pid].uid == uid
+                )
                 sums = declared_memory(replace(gpu, holdings=mine), people)
                 if not sums.unread and not sums.undeclared:
                     limit = gib(part.declared)
                 label_once = "" if limits else "as declared"
-                since = max((people[one.pid].started or 0.0 for one in mine), default=0.0)
+                since = max((people[holding.pid].started or 0.0 for holding in mine), default=0.0)
                 limits.append(GraphLimit(label_once, self._above(below, part.declared, since), styles("strong")))
             below = [
                 None if base is None and value is None else (base or 0.0) + (value or 0.0)
@@ -369,14 +276,14 @@ class GraphSheet(TimeSheet):
             curves.append(Curve(label, values, styles.owner(uid), styles.initial(uid), now, limit=limit))
         memory = gpu.memory
         rest: Values = [
-            None if one is None else max(0.0, one - (held_then or 0.0))
-            for one, held_then in zip(used, below, strict=True)
+            None if value is None else max(0.0, value - (held_then or 0.0))
+            for value, held_then in zip(used, below, strict=True)
         ]
         # A store of the machine's service has the used memory alone: that does not make its processes unknown ones.
         unowned = self._unowned(key, rest, below, curves)
         if largest(unowned) >= _LEAST_SEEN and not gpu.holdings_note:
             curves.append(Curve("owner not recorded", unowned, styles.owner(None), styles.initial(None)))
-            rest = [None if one is None else one - (more or 0.0) for one, more in zip(rest, unowned, strict=True)]
+            rest = [None if value is None else value - (more or 0.0) for value, more in zip(rest, unowned, strict=True)]
         unknown = missing(gpu)
         if not curves or unknown is None or largest(rest, [unknown]) >= _LEAST_SEEN:
             # Where the driver does not tell its own memory from that of unknown processes, it is both.
@@ -399,54 +306,53 @@ class GraphSheet(TimeSheet):
 
     def _unowned(self, gpu: str, rest: Values, below: Values, curves: Sequence[Curve]) -> Values:
         """Return the part of the rest that listed processes held then, whose owners are not known for that time."""
-        found: list[float | None] = []
+        unowned: list[float | None] = []
         for place, listed in enumerate(self.read(gpu, "", Metric.MEMORY, stacked=True)):
             left = rest[place] or 0.0
             if listed is not None:
                 left = min(left, max(0.0, listed - (below[place] or 0.0)))
-            elif any(one.values[place] is not None for one in curves):
+            elif any(curve.values[place] is not None for curve in curves):
                 left = 0.0
-            found.append(None if rest[place] is None else left)
-        return found
+            unowned.append(None if rest[place] is None else left)
+        return unowned
 
     def _above(self, below: Values, declared: int, since: float) -> list[float | None]:
         """Return a line as far above the owners below as the limit is; none before the last of the processes came."""
-        start = self.until - self.span
         each = self.span / len(below)
         return [
-            base + declared if base is not None and start + (place + 1) * each >= since else None
+            base + declared if base is not None and self.start + (place + 1) * each >= since else None
             for place, base in enumerate(below)
         ]
 
     # -- events ----------------------------------------------------------------------------------------------------
 
-    def events(self, is_meant: Callable[[Alert], bool], ended: Iterable[Alert]) -> list[Alert]:
+    def events(self, is_meant: Callable[[Alert], bool]) -> list[Alert]:
         """Return the events that `is_meant` accepts, the newest first: those that hold, that ended, and of the log."""
-        found: dict[str, Alert] = {}
-        ours = (*self.frame.alerts, *ended)
+        meant: dict[str, Alert] = {}
+        ours = (*self.frame.alerts, *self.ended)
         for alert in (*ours, *without_known(self.recorded, ours)):
             if is_meant(alert):
-                found.setdefault(alert.id or f"{alert.key} {alert.raised}", alert)
-        return sorted(found.values(), key=lambda one: -one.raised)
+                meant.setdefault(alert.id or f"{alert.key} {alert.raised}", alert)
+        return sorted(meant.values(), key=lambda alert: -alert.raised)
 
-    def event_section(self, found: Sequence[Alert]) -> Section:
+    def event_section(self, events: Sequence[Alert]) -> Section:
         facts = []
-        folded = fold_repeats(found, newest=True)
-        for one in folded[:MOST_EVENTS]:
-            alert = one.alert
-            mark, _ = mark_of(alert.severity if alert.ended is None else alert.most, self.style_set.glyphs)
+        folded = fold_repeats(events, newest=True)
+        for repeated in folded[:MOST_EVENTS]:
+            alert = repeated.alert
+            mark, _ = mark_of(alert.severity if alert.ended is None else alert.most, self.styles.glyphs)
             how = state_words(alert) or "ongoing"
-            aside = repeat_words(one, self.now) or f"{how}, {lasted_words(alert, self.now)}"
+            aside = repeat_words(repeated, self.now) or f"{how}, {lasted_words(alert, self.now)}"
             facts.append(Fact(moment(alert.raised, self.now), f"{mark} {alert.title}", aside=aside))
         more = len(folded) - len(facts)
         facts += [Fact("", f"+{more}: e lists all events", missing=True)] * (more > 0)
         return Section("Events", tuple(facts) or (Fact("none", "nothing was raised", missing=True),))
 
-    def event_marks(self, found: Sequence[Alert]) -> list[Mark]:
+    def event_marks(self, events: Sequence[Alert]) -> list[Mark]:
         marks = []
-        for alert in sorted(found, key=lambda one: one.most):  # of several at one place the worst is drawn last
-            text, role = mark_of(alert.most if alert.ended is not None else alert.severity, self.style_set.glyphs)
-            marks.append(Mark(alert.raised, text, self.style_set(role)))
+        for alert in sorted(events, key=lambda alert: alert.most):  # of several at one place the worst is drawn last
+            text, role = mark_of(alert.most if alert.ended is not None else alert.severity, self.styles.glyphs)
+            marks.append(Mark(alert.raised, text, self.styles(role)))
         return marks
 
 
@@ -457,4 +363,4 @@ def reach(limit: float | None, most: float) -> float:
 
 def largest(*series: Sequence[float | None], least: float = 0.0) -> float:
     """Return the largest value of some series, and at least `least`."""
-    return max((one for values in series for one in values if one is not None and one > least), default=least)
+    return max((value for values in series for value in values if value is not None and value > least), default=least)

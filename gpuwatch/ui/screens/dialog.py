@@ -18,8 +18,8 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from gpuwatch.kill.ending import KillChoice
+from gpuwatch.ui.draw.sheet import plain
 from gpuwatch.ui.draw.theme import UNICODE, Glyphs
-from gpuwatch.ui.screens.sheet import plain
 
 Answer = TypeVar("Answer")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
@@ -11,7 +11,8 @@ from textual.screen import ModalScreen
 
 from gpuwatch.ui.actions import actions_of
 from gpuwatch.ui.bindings import with_own_keys
-from gpuwatch.ui.draw.footer import Footer
+from gpuwatch.ui.draw.footer import Footer, Hint
+from gpuwatch.ui.draw.lines import Line
 from gpuwatch.ui.draw.theme import StyleSet
 from gpuwatch.ui.partial_updates import PartialUpdateCompositor, is_covered
 from gpuwatch.ui.widgets.panels import LinePanel
@@ -41,11 +42,22 @@ class FullScreen(ModalScreen[None]):
         self.ready = False
         """Whether its widgets exist."""
         self._title_panel = LinePanel(id=f"{self.NAME}-title")
+        self._notice_panel = LinePanel(id=f"{self.NAME}-notice")
         self._footer = Footer(id=f"{self.NAME}-keys")
 
     @abstractmethod
     def paint(self) -> None:
         """Draw what has changed; nothing while the screen is hidden."""
+
+    def draw_frame(self, title: Line, notice: Sequence[Line], keys: Sequence[Hint], *, has_footer: bool = True) -> None:
+        """Draw the title, a notice of some lines below it, and the keys where the terminal is high enough."""
+        width, height = self.app.size
+        self._title_panel.show([title])
+        self._notice_panel.display = bool(notice)
+        self._notice_panel.set_height(max(1, len(notice)))
+        self._notice_panel.show(notice)
+        self._footer.display = has_footer and height >= 4
+        self._footer.draw(keys, self.style_set, width)
 
     @property
     def hidden(self) -> bool:

@@ -9,8 +9,9 @@ from textual.binding import Binding, BindingType
 
 from gpuwatch.model.shares import unread_processes, unread_words
 from gpuwatch.ui.bindings import key_names
+from gpuwatch.ui.draw.sheet import Canvas, Fact, Page, Section
 from gpuwatch.ui.draw.theme import Glyphs, StyleSet
-from gpuwatch.ui.screens.sheet import Fact, Section, Sheet
+from gpuwatch.ui.screens.sheet import Sheet
 from gpuwatch.version import __version__
 
 if TYPE_CHECKING:
@@ -61,12 +62,11 @@ class HelpScreen(Sheet):
         self._keys = keys
         self._frame = frame
 
-    def on_mount(self) -> None:
-        super().on_mount()
-        is_replay = any((one.id or "").startswith("replay.") for one in self._keys)
+    def make_page(self, canvas: Canvas) -> Page:
+        is_replay = any((binding.id or "").startswith("replay.") for binding in self._keys)
         left = [*key_sections(self._keys), _FILTER]
-        right = [*[_REPLAY] * is_replay, *_unread(self._frame), *legend(self.style_set.glyphs)]
-        self.show(f"gpuwatch {__version__} · help", left, right, title_end="gpuwatch docs: the guide")
+        right = [*[_REPLAY] * is_replay, *_unread(self._frame), *legend(canvas.styles.glyphs)]
+        return Page(f"gpuwatch {__version__} · help", left, right, "gpuwatch docs: the guide")
 
 
 def _unread(frame: Frame | None) -> list[Section]:

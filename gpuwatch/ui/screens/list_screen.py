@@ -89,7 +89,6 @@ class ListScreen(FullScreen, Generic[L]):
         self.rows = self.LIST(id=f"{self.NAME}-list")
         self._frame = frame
         self._clock = clock
-        self._notice_panel = LinePanel(id=f"{self.NAME}-notice")
         self._detail = LinePanel(id=f"{self.NAME}-detail")
 
     # -- what each screen has of its own ---------------------------------------------------------------------------
@@ -179,24 +178,21 @@ class ListScreen(FullScreen, Generic[L]):
         notice = wrap(self.notice(), max(1, width - 2))[: max(0, height - 3)]
         room = max(1, height - 1 - len(notice) - footer - detail)
         with self.app.batch_update():
-            self._notice_panel.display = bool(notice)
-            self._notice_panel.set_height(max(1, len(notice)))
-            self._notice_panel.show([LineBuilder(styles).gap().write(one, "warning").build(width) for one in notice])
             rows.set_height(room)
             why: list[tuple[str, Role]] = [(words, "muted") for words in self.why_empty()] if not rows.found else []
             empty = notice_lines(why, styles, width, room - (rows.titled and room > 1))
             notes = [line for words in self.notes() for line in wrap(words, max(1, min(120, width - 4)))]
             below = [LineBuilder(styles).gap(2).write(words, "muted").build(width) for words in notes]
             rows.draw(styles, width, room, empty, below=below)
-            self._title_panel.show([self._title_line(width)])
             self._detail.display = detail > 0
             self._detail.set_height(max(detail, 1))
             self._detail.show(self.detail(width, detail) if detail else [])
-            self._footer.display = footer > 0 and not any(entry.display for entry in self.entries())
             keys = self.hints()
             while len(keys) > 1 and sum(len(key) + len(words) + 3 for key, words, _ in keys) > width:
                 keys.pop()
-            self._footer.draw(keys, styles, width)
+            warnings = [LineBuilder(styles).gap().write(line, "warning").build(width) for line in notice]
+            is_typing = any(entry.display for entry in self.entries())
+            self.draw_frame(self._title_line(width), warnings, keys, has_footer=not is_typing)
 
     def _title_line(self, width: int) -> Line:
         position = self.position()

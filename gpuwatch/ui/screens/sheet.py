@@ -1,90 +1,37 @@
-"""Full screen of labelled facts: a title, one or two columns that scroll, and the keys at the bottom."""
+"""Full screen of a page that scrolls, and of graphs over time with keys for their span and cursor."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import ClassVar, Final, NamedTuple, Protocol
+from abc import abstractmethod
+from collections.abc import Collection
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, ClassVar
 
-import msgspec
-from rich.cells import cell_len
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.message import Message
 
-from gpuwatch.base.text import spell_signs
-from gpuwatch.model.snapshot import Reading, Reason
-from gpuwatch.ui.draw.footer import hints
-from gpuwatch.ui.draw.lines import Line, LineBuilder, crop, wrapped_lines
+from gpuwatch.alerts.alert import Alert
+from gpuwatch.base.text import clean
+from gpuwatch.ui.actions import actions_of
+from gpuwatch.ui.draw.footer import Hint, hints
+from gpuwatch.ui.draw.graph import SPANS
 from gpuwatch.ui.draw.row_list import WHEEL
+from gpuwatch.ui.draw.sheet import Canvas, Page, Placed, SheetDrawing
 from gpuwatch.ui.draw.theme import StyleSet, make_styles
+from gpuwatch.ui.draw.time_graphs import FrameGraphs, GraphBlock, TimeGraphs
+from gpuwatch.ui.options import Helpers
 from gpuwatch.ui.screens.full_screen import FullScreen
 from gpuwatch.ui.widgets.panels import LinePanel
 
-TWO_COLUMNS: Final = 110
-"""Least width at which the two halves stand side by side."""
-HIGH: Final = 20
-"""Least height of a terminal in which blank lines stand around the facts."""
-
-REASONS: Final = {
-    Reason.UNSUPPORTED: "not supported by this GPU or driver",
-    Reason.DENIED: "no permission",
-    Reason.NO_SAMPLE: "no sample",
-    Reason.ERROR: "the call failed",
-}
-"""Words in the place of a number that is missing."""
-
-_SHORT: Final = 30
-"""Largest number of cells of an aside that stands after its value; a longer one has a line of its own."""
-_LABEL: Final = 15
-"""Largest number of cells of the labels."""
-_BETWEEN: Final = 3
-"""Cells between the two halves."""
-
-
-def reason_words(reading: Reading) -> str:
-    """Return why a reading has no number; empty where it has one."""
-    return REASONS[reading] if isinstance(reading, Reason) else ""
-
-
-class Fact(msgspec.Struct, frozen=True):
-    """Label with a value, or with the reason why there is none."""
-
-    label: str
-    value: str
-    missing: bool = False
-    aside: str = ""
-    """Less important words: the source of the value, how certain it is."""
-
-
-class Section(msgspec.Struct, frozen=True):
-    """Facts under a heading."""
-
-    title: str
-    facts: tuple[Fact, ...]
-
-
-class Block(Protocol):
-    """Part of a sheet that is no section: a graph, a list."""
-
-    gap: int
-    """Blank lines below it."""
-
-    def draw(self, styles: StyleSet, width: int) -> list[Line]:
-        """Return its lines, each of `width` cells."""
-
-
-class Placed(NamedTuple):
-    """Place of a part in the lines of a sheet, whether on screen or not."""
-
-    part: Section | Block
-    x: int
-    y: int
-    width: int
-    lines: Sequence[Line]
+if TYPE_CHECKING:
+    from gpuwatch.analysis.events import Events
+    from gpuwatch.monitor import Frame
 
 
 class Sheet(FullScreen):
-    """Screen of sections and other parts."""
+    """Screen of a page, which a function makes again for each frame, size and set of styles."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "close", "back", id="sheet.close", tooltip="Back to the dashboard"),
@@ -97,203 +44,56 @@ class Sheet(FullScreen):
     ]
 
     LEFT: ClassVar[float] = 0.5
-    """Part of the width that the left half has."""
+    """Part of the width that the left half has; 1.0 for one column at any width."""
 
     def __init__(self, styles: StyleSet | None = None) -> None:
         super().__init__(styles or make_styles("gpuwatch-dark"))
-        self.over = False
-        """Whether the facts are no longer true, and dimmed."""
-        self.top = 0
-        """First line on screen."""
-        self.placed: list[Placed] = []
-        """Parts in the order of the last drawing."""
-        self._title, self._title_end = "", ""
-        self._left: Sequence[Section | Block] = ()
-        self._right: Sequence[Section | Block] = ()
-        self._notice = ""
-        self._length = 0
-        """Lines of the longer half."""
-        self._drawn: dict[Hashable, list[Line]] = {}
-        """Lines of the facts of the last drawing, by all that they are drawn from."""
-        self._notice_panel = LinePanel(id="notice")
+        self.drawing = SheetDrawing()
+        self.page = Page("", ())
         self._body = LinePanel(id="body")
+
+    @abstractmethod
+    def make_page(self, canvas: Canvas) -> Page:
+        """Return the page as it is now."""
 
     def compose(self) -> ComposeResult:
         yield from (self._title_panel, self._notice_panel, self._body, self._footer)
 
-    # -- content ---------------------------------------------------------------------------------------------------
-
-    def show(
-        self, title: str, left: Sequence[Section | Block], right: Sequence[Section | Block], *, title_end: str = ""
-    ) -> None:
-        """Draw the parts of the left and the right half; `title_end` stands at the right end of the title."""
-        self._title, self._left, self._right, self._title_end = title, left, right, title_end
-        self.paint()
-
-    def notice(self, text: str, *, over: bool = False) -> None:
-        """Show a line below the title, or none; `over` dims the facts, which are no longer true."""
-        if (text, over) != (self._notice, self.over):
-            self._notice, self.over = text, over
-            self.paint()
-
-    def restyle(self, styles: StyleSet) -> None:
-        self._drawn = {}
-        super().restyle(styles)
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.redraw()
 
     @property
-    def two_columns(self) -> bool:
-        """Whether the halves stand side by side."""
-        return self.app.size.width >= TWO_COLUMNS
-
-    def widths(self) -> tuple[int, int]:
-        """Return the cells of the left and of the right half."""
-        inner = max(1, self.app.size.width - 3)
-        if not self.two_columns:
-            return inner, inner
-        left = int((inner - _BETWEEN) * self.LEFT)
-        return left, inner - _BETWEEN - left
+    def canvas(self) -> Canvas:
+        return Canvas(self.style_set, *self.app.size, self.LEFT)
 
     @property
     def room(self) -> int:
         """Lines between title and keys."""
-        _, height = self.app.size
-        return max(1, height - 1 - (height >= 4) - len(self._notice_lines()))
+        return self.canvas.room(self.page.notice)
 
-    # -- drawing ---------------------------------------------------------------------------------------------------
+    def redraw(self) -> None:
+        if not self.hidden:
+            self.page = self.make_page(self.canvas)
+            self.paint()
 
     def paint(self) -> None:
-        """Draw the parts, as far as they are on screen."""
+        """Draw the page, as far as it is on screen."""
         if self.hidden:
             return
-        width, height = self.app.size
-        styles = self.style_set
-        self._place()
-        room = self.room
-        self.top = max(0, min(self.top, self._length - room))
-        notice = self._notice_lines()
+        page, canvas = self.page, self.canvas
         with self.app.batch_update():
-            self._title_panel.show([self._title_line(width)])
-            self._notice_panel.display = bool(notice)
-            self._notice_panel.set_height(max(1, len(notice)))
-            self._notice_panel.show(notice)
-            self._body.set_height(room)
-            self._body.show(self._body_lines(width, room))
-            self._footer.display = height >= 4
-            keys = [hint for hint in hints(self.footer_keys()) if self.check_action(hint[2].partition("(")[0], ())]
-            self._footer.draw(keys, styles, width)
+            self._body.set_height(self.room)
+            self._body.show(self.drawing.draw(page, canvas))
+            self.draw_frame(canvas.title_line(page), canvas.notice_lines(page.notice), self.hints())
 
-    def footer_keys(self) -> list[Binding]:
-        """Return the keys that the footer shows, the most needed first."""
-        found = [one for kind in type(self).__mro__ for one in vars(kind).get("BINDINGS", ()) if kind is not Sheet]
-        return self.own_keys(one for one in (*found, *Sheet.BINDINGS) if isinstance(one, Binding))
-
-    def _title_line(self, width: int) -> Line:
-        builder = LineBuilder(self.style_set, "band").gap()
-        end = self._title_end if cell_len(self._title) + cell_len(self._title_end) + 4 <= width else ""
-        builder.write(self._plain(self._title), "strong", max(0, min(cell_len(self._title), width - 2)))
-        if end:
-            builder.gap(width - 1 - cell_len(end) - builder.cells).write(end, "muted")
-        return builder.build(width)
-
-    def _notice_lines(self) -> list[Line]:
-        width = self.app.size.width
-        words = [(self._plain(self._notice), self.style_set("warning"))]
-        return wrapped_lines(words, self.style_set, width, 1) if self._notice else []
-
-    def _place(self) -> None:
-        """Draw the parts, and place each below the one before; a part that did not change has its lines of before."""
-        left, right = self.widths()
-        margin = int(self.app.size.height >= HIGH)
-        before, self._drawn = self._drawn, {}
-        self.placed = []
-        if self.two_columns:
-            ends = [
-                self._place_half(self._left, 1, margin, left, label_cells(self._left), before),
-                self._place_half(self._right, 1 + left + _BETWEEN, margin, right, label_cells(self._right), before),
-            ]
-        else:
-            # One above the other, both halves have their values after the same margin.
-            labels = label_cells((*self._left, *self._right))
-            ends = [self._place_half((*self._left, *self._right), 1, margin, left, labels, before)]
-        self._length = max(ends)
-
-    def _place_half(
-        self,
-        parts: Sequence[Section | Block],
-        x: int,
-        y: int,
-        width: int,
-        labels: int,
-        before: dict[Hashable, list[Line]],
-    ) -> int:
-        gap = 0
-        for part in parts:
-            lines = (
-                self._section_lines(part, width, labels, before)
-                if isinstance(part, Section)
-                else part.draw(self.style_set, width)
-            )
-            if lines:
-                self.placed.append(Placed(part, x, y, width, lines))
-                gap = 1 if isinstance(part, Section) else part.gap
-                y += len(lines) + gap
-        return max(0, y - gap)
-
-    def _body_lines(self, width: int, room: int) -> list[Line]:
-        """Return the lines on screen, with the position of the scroll bar at the right."""
-        styles = self.style_set
-        rows: list[list[tuple[int, Line]]] = [[] for _ in range(room)]
-        for one in self.placed:
-            first = one.y - self.top
-            for place in range(max(0, -first), min(len(one.lines), room - first)):
-                rows[first + place].append((one.x, one.lines[place]))
-        bar = range(0)
-        if self._length > room:
-            thumb = max(1, room * room // self._length)
-            start = round((room - thumb) * self.top / max(1, self._length - room))
-            bar = range(start, start + thumb)
-        drawn = []
-        for y, parts in enumerate(rows):
-            builder = LineBuilder(styles)
-            for x, line in parts:
-                builder.gap(x - builder.cells).write_spans(line)
-            if y in bar:
-                builder.gap(width - 1 - builder.cells).write("|" if styles.glyphs.ascii else "▐", "faint")
-            drawn.append(builder.build(width))
-        return drawn
-
-    def _section_lines(
-        self, section: Section, width: int, labels: int, before: dict[Hashable, list[Line]]
-    ) -> list[Line]:
-        title_key = (section.title, width)
-        title = before.get(title_key) or [LineBuilder(self.style_set).write(section.title, "strong").build(width)]
-        self._drawn[title_key] = title
-        lines = [*title]
-        for fact in section.facts:
-            key = (fact, width, labels, self.over)
-            drawn = before.get(key)
-            if drawn is None:
-                drawn = self._fact_lines(fact, width, labels)
-            self._drawn[key] = drawn
-            lines += drawn
-        return lines
-
-    def _fact_lines(self, fact: Fact, width: int, labels: int) -> list[Line]:
-        """Draw a fact; the value wraps, and may be any text."""
-        styles = self.style_set
-        style = styles("muted" if self.over or fact.missing else "text")
-        value = [(self._plain(fact.value), style._replace(italic=fact.missing))]
-        if fact.aside:
-            between = "  " if len(fact.aside) <= _SHORT else "\n"
-            value.append((f"{between}{self._plain(fact.aside)}", styles("muted")._replace(italic=fact.missing)))
-        margin = min(labels + 2, width // 2)
-        lines = wrapped_lines(value, styles, width, margin)
-        head = LineBuilder(styles).write(self._plain(fact.label), "muted", max(0, margin - 1)).gap()
-        first = head.write_spans(crop(lines[0], margin, width)).build(width)
-        return [first, *lines[1:]]
-
-    def _plain(self, text: str) -> str:
-        return plain(text) if self.style_set.glyphs.ascii else text
+    def hints(self) -> list[Hint]:
+        """Return the keys for the footer, the most needed first."""
+        own = [
+            binding for kind in type(self).__mro__ if kind is not Sheet for binding in vars(kind).get("BINDINGS", ())
+        ]
+        bindings = [binding for binding in (*own, *Sheet.BINDINGS) if isinstance(binding, Binding)]
+        return [hint for hint in hints(self.own_keys(bindings)) if self.check_action(hint[2].partition("(")[0], ())]
 
     # -- what the user does ----------------------------------------------------------------------------------------
 
@@ -313,20 +113,14 @@ class Sheet(FullScreen):
 
     def _point(self, event: events.MouseEvent, clicks: int) -> None:
         """Find the part under the mouse, which was moved, or clicked `clicks` times."""
-        y = event.y + self.top
-        for one in self.placed if event.widget is self._body else ():
-            if one.x <= event.x < one.x + one.width and one.y <= y < one.y + len(one.lines):
-                self.point(one, event.x - one.x, y - one.y, clicks)
+        if event.widget is self._body and (placed := self.drawing.at(event.x, event.y)) is not None:
+            self.point(placed, event.x - placed.x, event.y + self.drawing.top - placed.y, clicks)
 
     def point(self, placed: Placed, x: int, y: int, clicks: int) -> None:
         """React to the mouse over a part; `clicks` is 0 where it was only moved."""
 
-    def reveal(self, y: int) -> None:
-        """Scroll until a line is on screen."""
-        self.top = min(max(self.top, y - self.room + 1), y)
-
     def action_line(self, lines: int) -> None:
-        self.top += lines
+        self.drawing.top += lines
         self.paint()
 
     def action_page(self, pages: int) -> None:
@@ -334,20 +128,131 @@ class Sheet(FullScreen):
         self.action_line(pages * max(1, self.room - 1))
 
     def action_end(self, bottom: int) -> None:
-        self.top = 0
-        self.action_line(self._length if bottom else 0)
+        self.drawing.top = 0
+        self.action_line(self.drawing.length if bottom else 0)
 
 
-_NAMES = str.maketrans({"…": "...", "↑": "Up", "↓": "Down", "⇧": "S-"})
-"""Signs that are spelled out."""
+class TimeSheet(Sheet):
+    """Sheet with graphs over a span of time, wherever their values come from."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(
+            Binding(
+                str(number),
+                f"span({span:.0f})",
+                "span",
+                id=f"graph.span.{number}",
+                key_display="1-5" if number == 1 else None,
+                show=number == 1,
+                tooltip=f"Graphs of the last {name}",
+            )
+            for number, (span, name) in enumerate(SPANS.items(), 1)
+        ),
+        Binding("left", "read(-1)", "read", id="graph.left", tooltip="Read the values before"),
+        Binding("right", "read(1)", "read", id="graph.right", tooltip="Read the values after"),
+    ]
+
+    graphs: TimeGraphs
+
+    def action_span(self, seconds: float) -> None:
+        """Show another span."""
+        self.graphs.set_span(float(seconds))
+        self.redraw()
+
+    def action_read(self, by: int) -> None:
+        """Move the cursor by a column."""
+        self.graphs.move_cursor(by)
+        self.redraw()
+
+    def action_close(self) -> None:
+        """Remove the cursor; without one go back."""
+        if self.graphs.cursor is not None:
+            self.graphs.cursor = None
+            self.redraw()
+        else:
+            self.dismiss(None)
+
+    def point(self, placed: Placed, x: int, y: int, clicks: int) -> None:
+        """Put the cursor where the mouse is over a graph."""
+        if isinstance(placed.part, GraphBlock) and y > 0 and self.graphs.point(placed.part, x, placed.width):
+            self.redraw()
 
 
-def plain(text: str) -> str:
-    """Replace gpuwatch's symbols by ASCII; names that people chose stay unchanged."""
-    return spell_signs(text.translate(_NAMES))
+class FrameSheet(TimeSheet):
+    """Sheet of graphs and facts about a frame, from the timeline and the stores."""
 
+    class OlderRead(Message):
+        """Message: what was recorded before has been read."""
 
-def label_cells(parts: Sequence[Section | Block]) -> int:
-    """Return the cells of the longest label, up to `_LABEL`."""
-    lengths = [len(fact.label) for part in parts if isinstance(part, Section) for fact in part.facts]
-    return min(max(lengths, default=0), _LABEL)
+    class EventsRead(Message):
+        """Message: the events log has been read."""
+
+    graphs: FrameGraphs
+
+    def __init__(
+        self,
+        frame: Frame,
+        styles: StyleSet | None = None,
+        helpers: Helpers | None = None,
+        ended: Collection[Alert] = (),
+    ) -> None:
+        super().__init__(styles)
+        self.graphs = FrameGraphs(frame, self.style_set, ended)
+        self.helpers = helpers or Helpers()
+        self._older: Future[None] | None = None
+        self._log: Future[Events] | None = None
+
+    @property
+    def frame(self) -> Frame:
+        return self.graphs.frame
+
+    def on_mount(self) -> None:
+        if self.helpers.events is not None:
+            self._log = actions_of(self).background("gpuwatch-graphs")(self.helpers.events)
+            self._log.add_done_callback(lambda _: self.post_message(self.EventsRead()))
+        self.observe()
+        super().on_mount()
+
+    def observe(self) -> None:
+        """Keep what the newest frame has, for when a later one lacks it."""
+
+    def on_frame_sheet_events_read(self) -> None:
+        """Show the events of the log; where it cannot be read, those of this run are shown alone."""
+        if self._log is not None and self._log.exception() is None:
+            self.graphs.recorded = self._log.result().finished
+        self._log = None
+        self.redraw()
+
+    @property
+    def reading(self) -> bool:
+        """Whether the events log is being read."""
+        return self._log is not None
+
+    def redraw(self) -> None:
+        super().redraw()
+        if not self.hidden and self._read_older():
+            super().redraw()  # the title says so
+
+    def _read_older(self) -> bool:
+        """Read what was recorded before where the graphs begin later than their span; once for a timeline."""
+        older, timeline, now = self.helpers.older, self.frame.history.timeline, self.graphs.now
+        if older is None or self._older is not None or not self.graphs.lacks_values:
+            return False
+        self._older = actions_of(self).background("gpuwatch-graphs")(lambda: older(timeline, now))
+        self.graphs.reads_older = not self._older.done()
+        self._older.add_done_callback(lambda _: self.post_message(self.OlderRead()))
+        return True
+
+    def on_frame_sheet_older_read(self) -> None:
+        error = self._older.exception() if self._older is not None and self._older.done() else None
+        if error is not None:
+            self.app.notify(clean(f"older values cannot be read: {error}"), severity="warning", markup=False)
+        self.graphs.reads_older = self._older is not None and not self._older.done()
+        self.graphs.forget()
+        self.redraw()
+
+    def refresh_frame(self, frame: Frame) -> None:
+        if self.graphs.update(frame):
+            self._older, self.graphs.reads_older = None, False
+        self.observe()
+        self.redraw()

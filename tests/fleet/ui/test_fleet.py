@@ -340,7 +340,7 @@ async def test_a_host_has_its_gpus_owners_alerts_and_graphs() -> None:
     async with running(size=(150, 40)) as (app, pilot, reader):
         await press(pilot, "enter")
         assert isinstance(top(app), FleetHostScreen)
-        assert reader.asked == [("a", cast(FleetHostScreen, top(app)).until - 3600.0, 15.0, 240)]
+        assert reader.asked == [("a", cast(FleetHostScreen, top(app)).graphs.until - 3600.0, 15.0, 240)]
         assert "last 1 h, reading" in lines(app)[0]
         await answer(pilot, reader, past_of(reader))
         assert "reading" not in lines(app)[0]
@@ -354,7 +354,7 @@ async def test_a_host_has_its_gpus_owners_alerts_and_graphs() -> None:
         assert lines(app)[0].startswith(" a · GPU 1 H100 ")
         assert "Power W  —" in text_of(app)
         await press(pilot, "up", "5")
-        assert reader.asked[1:] == [("a", cast(FleetHostScreen, top(app)).until - 86400.0, 360.0, 240)]
+        assert reader.asked[1:] == [("a", cast(FleetHostScreen, top(app)).graphs.until - 86400.0, 360.0, 240)]
         assert "last 24 h, reading" in lines(app)[0]
         await answer(pilot, reader, past_of(reader))
         assert line_of(app, "Power W").split()[2] == "300"

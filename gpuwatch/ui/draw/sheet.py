@@ -1,0 +1,288 @@
+"""Sheet: a page of labelled facts and other parts in one or two columns, drawn as lines, which scroll."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+import msgspec
+from rich.cells import cell_len
+
+from gpuwatch.base.text import spell_signs
+from gpuwatch.model.fields import Field
+from gpuwatch.model.snapshot import Reading, Reason
+from gpuwatch.ui.draw.lines import Line, LineBuilder, crop, wrapped_lines
+from gpuwatch.ui.draw.theme import StyleSet
+
+T = TypeVar("T")
+
+TWO_COLUMNS: Final = 110
+"""Least width at which the two halves stand side by side."""
+HIGH: Final = 20
+"""Least height of a terminal in which blank lines stand around the facts."""
+
+REASONS: Final = {
+    Reason.UNSUPPORTED: "not supported by this GPU or driver",
+    Reason.DENIED: "no permission",
+    Reason.NO_SAMPLE: "no sample",
+    Reason.ERROR: "the call failed",
+}
+"""Words in the place of a number that is missing."""
+
+_SHORT: Final = 30
+"""Largest number of cells of an aside that stands after its value; a longer one has a line of its own."""
+_LABEL: Final = 15
+"""Largest number of cells of the labels."""
+_BETWEEN: Final = 3
+"""Cells between the two halves."""
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """Label with a value, or with the reason why there is none."""
+
+    label: str
+    value: str
+    missing: bool = False
+    aside: str = ""
+    """Less important words: the source of the value, how certain it is."""
+
+
+class Section(msgspec.Struct, frozen=True):
+    """Facts under a heading."""
+
+    title: str
+    facts: tuple[Fact, ...]
+
+
+class Block(Protocol):
+    """Part of a page that is no section: a graph, a list."""
+
+    gap: int
+    """Blank lines below it."""
+
+    def draw(self, styles: StyleSet, width: int) -> list[Line]:
+        """Return its lines, each of `width` cells."""
+
+
+Part = Section | Block
+
+
+class Page(NamedTuple):
+    """Content of a sheet."""
+
+    title: str
+    left: Sequence[Part]
+    right: Sequence[Part] = ()
+    """Parts of the right half, which stand below the left one where there is no room beside it."""
+    title_end: str = ""
+    """Words at the right end of the title."""
+    notice: str = ""
+    """Warning below the title."""
+    over: bool = False
+    """Whether the facts are no longer true, and dimmed."""
+
+
+class Canvas(NamedTuple):
+    """Screen that a page is made for."""
+
+    styles: StyleSet
+    width: int
+    height: int
+    left: float = 0.5
+    """Part of the width that the left half has; 1.0 for pages that have one column at any width."""
+
+    @property
+    def two_columns(self) -> bool:
+        """Whether the halves stand side by side."""
+        return self.width >= TWO_COLUMNS and self.left < 1.0
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Cells of the left and of the right half."""
+        inner = max(1, self.width - 3)
+        if not self.two_columns:
+            return inner, inner
+        left = int((inner - _BETWEEN) * self.left)
+        return left, inner - _BETWEEN - left
+
+    @property
+    def margin(self) -> int:
+        """Blank lines above the parts."""
+        return int(self.height >= HIGH)
+
+    def room(self, notice: str = "") -> int:
+        """Return the lines between the title, with a notice below it, and the keys."""
+        return max(1, self.height - 1 - (self.height >= 4) - len(self.notice_lines(notice)))
+
+    def notice_lines(self, notice: str) -> list[Line]:
+        runs = [(self.spell(notice), self.styles("warning"))]
+        return wrapped_lines(runs, self.styles, self.width, 1) if notice else []
+
+    def title_line(self, page: Page) -> Line:
+        title, width = self.spell(page.title), self.width
+        builder = LineBuilder(self.styles, "band").gap()
+        builder.write(title, "strong", max(0, min(cell_len(page.title), width - 2)))
+        if page.title_end and cell_len(page.title) + cell_len(page.title_end) + 4 <= width:
+            builder.gap(width - 1 - cell_len(page.title_end) - builder.cells).write(page.title_end, "muted")
+        return builder.build(width)
+
+    def spell(self, text: str) -> str:
+        """Return text as the terminal can show it."""
+        return plain(text) if self.styles.glyphs.ascii else text
+
+
+class Placed(NamedTuple):
+    """Place of a part in the lines of a sheet, whether on screen or not."""
+
+    part: Part
+    x: int
+    y: int
+    width: int
+    lines: Sequence[Line]
+
+
+class SheetDrawing:
+    """Drawing of a page, which scrolls; a fact that did not change has its lines of before."""
+
+    def __init__(self) -> None:
+        self.top = 0
+        """First line on screen."""
+        self.placed: list[Placed] = []
+        """Parts in the order of the last drawing."""
+        self.length = 0
+        """Lines of the longer half."""
+        self._canvas: Canvas | None = None
+        self._drawn: dict[Hashable, list[Line]] = {}
+        """Lines of the facts of the last drawing, by all that they are drawn from."""
+
+    def draw(self, page: Page, canvas: Canvas) -> list[Line]:
+        """Return the lines between title and keys, with the position of the scroll bar at the right."""
+        before = self._drawn if self._canvas is not None and self._canvas.styles is canvas.styles else {}
+        self._canvas, self._drawn, self.placed = canvas, {}, []
+        left, right = canvas.widths
+        # One above the other, both halves have their values after the same margin.
+        halves = [(page.left, 1, left), (page.right, 1 + left + _BETWEEN, right)]
+        halves = halves if canvas.two_columns else [((*page.left, *page.right), 1, left)]
+        self.length = max(self._place(page, parts, x, width, before) for parts, x, width in halves)
+        room = canvas.room(page.notice)
+        self.top = max(0, min(self.top, self.length - room))
+        return self._lines(canvas, room)
+
+    def _place(self, page: Page, parts: Sequence[Part], x: int, width: int, before: dict[Hashable, list[Line]]) -> int:
+        """Place parts below each other; return the line at which they end."""
+        assert self._canvas is not None
+        labels, y, gap = label_cells(parts), self._canvas.margin, 0
+        for part in parts:
+            if isinstance(part, Section):
+                lines = self._section_lines(part, self._canvas, width, labels, page.over, before)
+            else:
+                lines = part.draw(self._canvas.styles, width)
+            if lines:
+                self.placed.append(Placed(part, x, y, width, lines))
+                gap = 1 if isinstance(part, Section) else part.gap
+                y += len(lines) + gap
+        return max(0, y - gap)
+
+    def _section_lines(
+        self,
+        section: Section,
+        canvas: Canvas,
+        width: int,
+        labels: int,
+        over: bool,
+        before: dict[Hashable, list[Line]],
+    ) -> list[Line]:
+        title_key = (section.title, width)
+        title = before.get(title_key) or [LineBuilder(canvas.styles).write(section.title, "strong").build(width)]
+        self._drawn[title_key] = title
+        lines = [*title]
+        for fact in section.facts:
+            key = (fact, width, labels, over)
+            drawn = self._drawn[key] = before.get(key) or fact_lines(fact, canvas, width, labels, over=over)
+            lines += drawn
+        return lines
+
+    def _lines(self, canvas: Canvas, room: int) -> list[Line]:
+        rows: list[list[tuple[int, Line]]] = [[] for _ in range(room)]
+        for placed in self.placed:
+            first = placed.y - self.top
+            for place in range(max(0, -first), min(len(placed.lines), room - first)):
+                rows[first + place].append((placed.x, placed.lines[place]))
+        bar = range(0)
+        if self.length > room:
+            thumb = max(1, room * room // self.length)
+            start = round((room - thumb) * self.top / max(1, self.length - room))
+            bar = range(start, start + thumb)
+        drawn = []
+        for y, row in enumerate(rows):
+            builder = LineBuilder(canvas.styles)
+            for x, line in row:
+                builder.gap(x - builder.cells).write_spans(line)
+            if y in bar:
+                mark = "|" if canvas.styles.glyphs.ascii else "▐"
+                builder.gap(canvas.width - 1 - builder.cells).write(mark, "faint")
+            drawn.append(builder.build(canvas.width))
+        return drawn
+
+    def at(self, x: int, y: int) -> Placed | None:
+        """Return the part at a cell of the lines on screen."""
+        y += self.top
+        return next(
+            (
+                placed
+                for placed in self.placed
+                if placed.x <= x < placed.x + placed.width and placed.y <= y < placed.y + len(placed.lines)
+            ),
+            None,
+        )
+
+    def reveal(self, y: int, room: int) -> None:
+        """Scroll until a line is on screen."""
+        self.top = min(max(self.top, y - room + 1), y)
+
+
+def fact_lines(fact: Fact, canvas: Canvas, width: int, labels: int, *, over: bool) -> list[Line]:
+    """Draw a fact; the value wraps, and may be any text."""
+    styles = canvas.styles
+    style = styles("muted" if over or fact.missing else "text")
+    value = [(canvas.spell(fact.value), style._replace(italic=fact.missing))]
+    if fact.aside:
+        between = "  " if len(fact.aside) <= _SHORT else "\n"
+        value.append((f"{between}{canvas.spell(fact.aside)}", styles("muted")._replace(italic=fact.missing)))
+    margin = min(labels + 2, width // 2)
+    first, *others = wrapped_lines(value, styles, width, margin)
+    head = LineBuilder(styles).write(canvas.spell(fact.label), "muted", max(0, margin - 1)).gap()
+    return [head.write_spans(crop(first, margin, width)).build(width), *others]
+
+
+_NAMES = str.maketrans({"…": "...", "↑": "Up", "↓": "Down", "⇧": "S-"})
+"""Signs that are spelled out."""
+
+
+def plain(text: str) -> str:
+    """Replace gpuwatch's symbols by ASCII; names that people chose stay unchanged."""
+    return spell_signs(text.translate(_NAMES))
+
+
+def label_cells(parts: Sequence[Part]) -> int:
+    """Return the cells of the longest label, up to `_LABEL`."""
+    lengths = [len(fact.label) for part in parts if isinstance(part, Section) for fact in part.facts]
+    return min(max(lengths, default=0), _LABEL)
+
+
+def reason_words(reading: Reading) -> str:
+    """Return why a reading has no number; empty where it has one."""
+    return REASONS[reading] if isinstance(reading, Reason) else ""
+
+
+def field_fact(field: Field[T], row: T) -> Fact:
+    """Return the fact of a field: its value with the unit, or the reason in words."""
+    value = field.describe(row) or Reason.NO_SAMPLE
+    if isinstance(value, Reason):
+        return Fact(field.label or field.name, REASONS[value], missing=True)
+    return Fact(field.label or field.name, value)
+
+
+def text_fact(label: str, text: str, otherwise: str) -> Fact:
+    """Return the fact of a text, or the reason `otherwise` where it is empty."""
+    return Fact(label, text) if text else Fact(label, otherwise, missing=True)

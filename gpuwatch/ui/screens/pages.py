@@ -1,0 +1,227 @@
+"""Screens of a GPU, of all GPUs, and of a process: the keys and the mouse on their pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding, BindingType
+
+from gpuwatch.alerts.alert import Alert
+from gpuwatch.model.fields import Row, RowKey
+from gpuwatch.model.snapshot import Gpu
+from gpuwatch.ui.actions import actions_of
+from gpuwatch.ui.draw.footer import Hint
+from gpuwatch.ui.draw.gpu_page import ProcessBlock, gpu_page
+from gpuwatch.ui.draw.gpus_page import GridBlock, gpus_page
+from gpuwatch.ui.draw.process_page import held_by, process_page
+from gpuwatch.ui.draw.sheet import Canvas, Page, Placed
+from gpuwatch.ui.draw.theme import StyleSet
+from gpuwatch.ui.options import Helpers, Options
+from gpuwatch.ui.screens.sheet import FrameSheet
+
+if TYPE_CHECKING:
+    from gpuwatch.monitor import Frame
+
+
+class GpuScreen(FrameSheet):
+    """The detail of a GPU."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose", "process", id="gpu.choose", tooltip="Detail of the process"),
+        Binding("down,j", "move(1)", "down", show=False, id="gpu.down", tooltip="The process below"),
+        Binding("up,k", "move(-1)", "up", show=False, id="gpu.up", tooltip="The process above"),
+    ]
+    LEFT = 0.55
+
+    def __init__(
+        self,
+        key: str,
+        frame: Frame,
+        styles: StyleSet | None = None,
+        *,
+        helpers: Helpers | None = None,
+        ended: Collection[Alert] = (),
+        focus: Callable[[str | None], None] | None = None,
+    ) -> None:
+        """Show the GPU of `key` (`Gpu.key`); `focus` is told while PCIe and NVLink of this GPU are to be read."""
+        super().__init__(frame, styles, helpers, ended)
+        self._gpu_key = key
+        self._focus = focus
+        self._gpu: Gpu | None = None
+        """The GPU as it was last listed."""
+        self.processes = ProcessBlock()
+
+    def on_mount(self) -> None:
+        if self._focus is not None:
+            self._focus(self._gpu_key)
+        super().on_mount()
+
+    def on_unmount(self) -> None:
+        """Stop reading PCIe and NVLink."""
+        if self._focus is not None:
+            self._focus(None)
+
+    def observe(self) -> None:
+        self._gpu = next((gpu for gpu in self.frame.snapshot.gpus if gpu.key == self._gpu_key), self._gpu)
+
+    def make_page(self, canvas: Canvas) -> Page:
+        return gpu_page(self._gpu, self.graphs, self.processes, canvas)
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor to another process; beyond the last one, scroll."""
+        block = self.processes
+        place = block.cursor + by
+        if not 0 <= place < len(block.found):
+            self.action_line(by)
+            return
+        block.point(place)
+        for placed in self.drawing.placed:
+            if placed.part is block:
+                self.drawing.reveal(placed.y + 2 + place, self.room)
+        self.paint()
+
+    def action_choose(self) -> None:
+        row = self.processes.selected
+        if row is not None:
+            actions_of(self).show_detail(row.key)
+
+    def point(self, placed: Placed, x: int, y: int, clicks: int) -> None:
+        """Select the process that is clicked; the second click opens its detail."""
+        if placed.part is not self.processes:
+            super().point(placed, x, y, clicks)
+        elif clicks and 0 <= y - 2 < len(self.processes.found):
+            again = y - 2 == self.processes.cursor and clicks > 1
+            self.processes.point(y - 2)
+            self.paint()
+            if again:
+                self.action_choose()
+
+
+class GpusScreen(FrameSheet):
+    """All GPUs over time."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose", "detail", id="gpus.choose", tooltip="Detail of the GPU"),
+        Binding("left", "move(-1)", "choose", key_display="arrows", id="gpus.left", tooltip="The GPU to the left"),
+        Binding("right", "move(1)", "right", show=False, id="gpus.right", tooltip="The GPU to the right"),
+        Binding("up,k", "row(-1)", "up", show=False, id="gpus.up", tooltip="The GPU above"),
+        Binding("down,j", "row(1)", "down", show=False, id="gpus.down", tooltip="The GPU below"),
+        Binding("o", "close", "back", show=False, id="gpus.close", tooltip="Back to the dashboard"),
+    ]
+    LEFT = 1.0
+
+    block: GridBlock
+    _chosen_key = ""
+
+    def on_mount(self) -> None:
+        self.block = GridBlock()
+        super().on_mount()
+
+    @property
+    def gpus(self) -> Sequence[Gpu]:
+        return self.frame.snapshot.gpus
+
+    @property
+    def chosen(self) -> Gpu | None:
+        """The GPU under the cursor; the first one where that is not listed any more."""
+        return next((gpu for gpu in self.gpus if gpu.key == self._chosen_key), next(iter(self.gpus), None))
+
+    def make_page(self, canvas: Canvas) -> Page:
+        key = self.chosen.key if self.chosen is not None else ""
+        strays = {stray.key: stray for stray in actions_of(self).strays_of(self.frame).strays}
+        return gpus_page(key, self.drawing.top, self.graphs, self.block, canvas, strays)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave the arrows to the choice of a GPU."""
+        return action != "read"
+
+    def action_line(self, lines: int) -> None:
+        self.drawing.top += lines
+        self.redraw()
+
+    def action_row(self, by: int) -> None:
+        """Move the cursor by rows of the grid."""
+        self.action_move(by * self.block.grid.per_row)
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor to another GPU, and scroll until it is on screen; beyond the last row it stays."""
+        if self.chosen is not None:
+            self.choose(self.gpus.index(self.chosen) + by)
+
+    def choose(self, place: int) -> bool:
+        """Put the cursor on a GPU by its place; return whether there is one."""
+        if not 0 <= place < len(self.gpus):
+            return False
+        self._chosen_key = self.gpus[place].key
+        grid, margin = self.block.grid, self.canvas.margin
+        first = place // grid.per_row * grid.height
+        self.drawing.reveal(margin + first + grid.height - 1, self.room)
+        self.drawing.reveal(margin * bool(first) + first, self.room)
+        self.redraw()
+        return True
+
+    def action_choose(self) -> None:
+        if self.chosen is not None:
+            actions_of(self).show_gpu(self.chosen.key)
+
+    def point(self, placed: Placed, x: int, y: int, clicks: int) -> None:
+        """Choose the GPU that is clicked; the second click opens its detail."""
+        if clicks and self.choose(self.block.grid.place_at(x, y)) and clicks > 1:
+            self.action_choose()
+
+
+class DetailScreen(FrameSheet):
+    """The detail of a process: what it is, what it holds on each GPU, its use over time, and its first GPU."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "close", "back", show=False, id="detail.close", tooltip="Back to the dashboard"),
+        Binding("K,f9", "end_process", "end", id="detail.end", tooltip="End this process, after asking"),
+        Binding("y", "message", "message", id="detail.message", tooltip="Copy a message to the owner"),
+    ]
+
+    def __init__(
+        self,
+        row_key: RowKey,
+        frame: Frame,
+        styles: StyleSet | None = None,
+        options: Options | None = None,
+        *,
+        helpers: Helpers | None = None,
+        ended: Collection[Alert] = (),
+    ) -> None:
+        """Show the process of `row_key` as `frame` has it, and from then on as `refresh_frame` is called."""
+        super().__init__(frame, styles, helpers, ended)
+        self._options = options or Options()
+        self._key = row_key
+        self._held: list[Row] = []
+        self._seen = frame.snapshot
+        """Snapshot that had it last."""
+
+    def set_options(self, options: Options) -> None:
+        self._options = options
+        self.redraw()
+
+    def observe(self) -> None:
+        if held := held_by(self._key[1:], self.frame, self._key[0]):
+            self._held, self._seen = held, self.frame.snapshot
+
+    def make_page(self, canvas: Canvas) -> Page:
+        return process_page(self._key, self._held, self._seen, self.graphs, canvas, self._options)
+
+    def hints(self) -> list[Hint]:
+        """Return the keys for the footer: a process is ended by its owner, and others write to them."""
+        unfit = "message" if self._held and self._held[0].mine else "end_process"
+        return [hint for hint in super().hints() if hint[2] != unfit]
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer to end only a process that is still there."""
+        return bool(self._held) and not self.page.over if action == "end_process" else True
+
+    def action_end_process(self) -> None:
+        if self._held:
+            actions_of(self).ask_to_end(self._held[0].key)
+
+    def action_message(self) -> None:
+        """Copy a message to the owner."""
+        actions_of(self).write_to_owner(self.frame, lambda row: row.process.key == self._key[1:])
